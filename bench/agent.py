@@ -27,7 +27,7 @@ import redis
 from bench.common import MEGABYTE, Figure, Measurement, options, process, report, spread
 from bench.peers import server, summary
 from dsf import keys
-from dsf.messages import derive_key, new_run_id
+from dsf.messages import derive_key, make_run_id
 from dsf.store.ticks import tick_message
 from tests.support.mail import Sent
 from tests.support.portforwardserver import POD, write_kubeconfig
@@ -60,7 +60,7 @@ class ReadyAgent:
 
     def tick(self, scorer: int) -> None:
         """Send one tick."""
-        message = tick_message(CLUSTER, f"scorer-{scorer}", new_run_id(), time.time() + 300)
+        message = tick_message(CLUSTER, f"scorer-{scorer}", make_run_id(), time.time() + 300)
         self.client.lpush(keys.spoke_queue(CLUSTER), message)
 
     def take(self, count: int, seconds: float = 120) -> None:

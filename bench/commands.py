@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 
 from bench.common import Figure, Measurement, run, spread
-from dsf.settings import child_environment
+from dsf.settings import make_child_environment
 from dsf.up.embedded_redis import EmbeddedRedis
 from dsf.up.ports import Ports
 from dsf.up.supervisor import Supervisor
@@ -61,7 +61,7 @@ def measure(quick: bool) -> Measurement:
         try:
             supervisor.start(server.program())
             supervisor.wait_ready(30)
-            environment = child_environment(redis_url=server.url) | {"XDG_STATE_HOME": folder}
+            environment = make_child_environment(redis_url=server.url) | {"XDG_STATE_HOME": folder}
             environment |= {"PYTHONPYCACHEPREFIX": f"{folder}/bytecode", "PYTHONDONTWRITEBYTECODE": ""}
             for command in COMMANDS:
                 cost(command, environment)

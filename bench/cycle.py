@@ -27,7 +27,7 @@ from celery import Celery, chain
 from bench.common import MEGABYTE, Figure, Measurement, cpu, highest_memory, options, process, report, spread
 from bench.peers import POINTS, server, summary
 from dsf import keys
-from dsf.messages import derive_key, new_run_id
+from dsf.messages import derive_key, make_run_id
 from dsf.settings import Settings
 from dsf.store.ticks import tick_message
 from tests.support.redisserver import RedisServer
@@ -130,7 +130,7 @@ class Broker:
                 time.sleep(min(remaining_seconds, _LOOK))
 
         for scorer in self._paced(scorers, pace, collect):
-            tick = tick_message(CLUSTER, scorer, new_run_id(), expires)
+            tick = tick_message(CLUSTER, scorer, make_run_id(), expires)
             self.redis.lpush(keys.spoke_queue(CLUSTER), tick)
         wait_for(lambda: collect(0.05) == len(scorers), 60, "the results", interval=0)
         payload = results[-1].partition("\n")[2]
@@ -141,7 +141,7 @@ class Broker:
         """As many chains of tasks that do nothing."""
         expected_size = self._done.stat().st_size + len(scorers)
         for scorer in self._paced(scorers):
-            arguments = (scorer, new_run_id())
+            arguments = (scorer, make_run_id())
             tasks = [self._plain.tasks[f"bench.{name}"] for name in ("fetch", "score", "publish")]
             chain(*(task.si(*arguments) for task in tasks)).apply_async(expires=300)
         wait_for(lambda: self._done.stat().st_size == expected_size, 60, "the chains", interval=0.05)

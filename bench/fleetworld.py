@@ -26,8 +26,8 @@ from bench.fleetprocesses import Processes
 from bench.hub import SCORERS, HubFleet
 from dsf import keys
 from dsf.messages import run_time
-from dsf.settings import child_environment
-from dsf.store.agents import results_waiting
+from dsf.settings import make_child_environment
+from dsf.store.agents import count_waiting_results
 from dsf.store.pairs import OUTCOMES, Pairs
 from dsf.store.runs import HISTORY_LENGTH
 from dsf.store.schedule import ScheduleStore
@@ -287,7 +287,7 @@ class World:
         self.processes.start(name, "dsf.hub", self._environment(role="hub", probe_port=0, **values))
 
     def _environment(self, **values: object) -> dict[str, str]:
-        return child_environment(
+        return make_child_environment(
             redis_url=self._server.url,
             signing_secret=SECRET,
             log_level="WARNING",
@@ -390,7 +390,7 @@ class World:
     def _gaps(self, since: float, until: float) -> Iterator[float]:
         """For each pair the longest time, in intervals, between two cycles of this window that became scores."""
         for pair in self.pairs:
-            scored = sorted(entry.at for entry in Pairs(self.client).history(*pair) if entry.outcome == "ok")
+            scored = sorted(entry.at for entry in Pairs(self.client).read_history(*pair) if entry.outcome == "ok")
             yield max(after - at for at, after in pairwise(scored) if after > since and at < until) / INTERVAL
 
     def _slow_down(self, share: float, overload_ended: threading.Event) -> None:
@@ -440,7 +440,7 @@ class World:
         totals: Counter[str] = Counter()
         why: Counter[str] = Counter()
         wrong = 0
-        for state in Pairs(self.client).states(self.pairs):
+        for state in Pairs(self.client).read_states(self.pairs):
             totals["scheduled"] += state.scheduled
             wrong += abs(state.open)
             for outcome in OUTCOMES:
@@ -472,10 +472,10 @@ class World:
 
     def waiting(self) -> int:
         """Results in the mailboxes."""
-        return results_waiting(self.client, sorted({cluster for cluster, _ in self.pairs}))
+        return count_waiting_results(self.client, sorted({cluster for cluster, _ in self.pairs}))
 
     def _ok(self) -> int:
-        return sum(state.count("ok") for state in Pairs(self.client).states(self.pairs))
+        return sum(state.count("ok") for state in Pairs(self.client).read_states(self.pairs))
 
     def ages(self) -> list[float]:
         """Return seconds since the newest score of each pair was due."""

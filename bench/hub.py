@@ -30,7 +30,7 @@ import yaml
 from bench.common import Figure, Measurement, cpu, options, process, report
 from dsf import keys
 from dsf.api.types import API_VERSION
-from dsf.settings import child_environment
+from dsf.settings import make_child_environment
 from dsf.up.embedded_redis import EmbeddedRedis
 from dsf.up.ports import Ports
 from dsf.up.supervisor import Supervisor
@@ -88,7 +88,7 @@ class HubFleet:
         self._log = folder / "hub.log"
         self._redis = psutil.Process(redis_pid)
         self._hub: psutil.Process | None = None
-        self._environment = child_environment(
+        self._environment = make_child_environment(
             redis_url=server.url, backend="dir", manifests=self.folder, role=None, target="controller", probe_port=0
         )
 

@@ -28,8 +28,8 @@ import redis
 
 from bench.common import Figure, Measurement, cpu, options, process, report, spread
 from dsf import keys, messages
-from dsf.settings import Settings, child_environment
-from dsf.store.agents import results_waiting
+from dsf.settings import Settings, make_child_environment
+from dsf.store.agents import count_waiting_results
 from dsf.store.entries import Entry
 from dsf.store.pairs import Pairs
 from dsf.store.registry import ClusterRecord, Registry, ScorerRecord
@@ -50,7 +50,7 @@ def serve(queue: str) -> int:
     """Return the results worker as it is, with one more task, and on this queue."""
     from dsf.results import worker as results_worker
     from dsf.settings import settings
-    from dsf.worker.application import _queue, make_app
+    from dsf.worker.application import _make_queue, make_app
 
     config = settings()
     app = make_app(config)
@@ -59,7 +59,7 @@ def serve(queue: str) -> int:
     def noop(frame: str) -> None:
         """Nothing."""
 
-    app.conf.task_queues = [*app.conf.task_queues, _queue(NOOP_QUEUE)]
+    app.conf.task_queues = [*app.conf.task_queues, _make_queue(NOOP_QUEUE)]
     app.loader.import_default_modules()
     # `make_worker` serves the queue of results only.
     with mock.patch.object(results_worker.keys, "RESULTS_QUEUE", queue):
@@ -87,11 +87,11 @@ class Feeder:
     """Fills the queues with messages as an agent sends them."""
 
     def __init__(self, url: str, client: redis.Redis) -> None:
-        from dsf.worker.application import _queue, make_app
+        from dsf.worker.application import _make_queue, make_app
 
         self._client = client
         self._app = make_app(Settings(role="agent", cluster="cluster0", redis_url=url))
-        self._queue = _queue
+        self._queue = _make_queue
         master = bytes.fromhex(SECRET)
         self._keys = [messages.derive_key(master, f"cluster{c}", 1) for c in range(CLUSTERS)]
         self._at = time.time() - 600
@@ -127,14 +127,14 @@ class Feeder:
         """How much of it waits."""
         if queue == NOOP_QUEUE:
             return int(self._client.llen(queue))
-        return results_waiting(self._client, [f"cluster{c}" for c in range(CLUSTERS)])
+        return count_waiting_results(self._client, [f"cluster{c}" for c in range(CLUSTERS)])
 
     def _result(self, cluster: str, scorer: str) -> messages.Result:
         self._at += 0.005
         return messages.Result(
             cluster=cluster,
             scorer=scorer,
-            run=messages.new_run_id(self._at),
+            run=messages.make_run_id(self._at),
             at=self._at + 1,
             outcome="ok",
             results=[({"node": f"node{i}", "meta": "mean"}, 12.5 + i) for i in range(ITEMS)],
@@ -147,7 +147,7 @@ def drain(url: str, log: Path, feeder: Feeder, queue: str, count: int) -> tuple[
     """(tasks per second, CPU milliseconds per task) of a worker that takes all that waits."""
     warm = count // 4
     command = [sys.executable, "-m", "bench.ingest", "--serve", queue]
-    environment = child_environment(redis_url=url, signing_secret=SECRET, role="results", log_level="WARNING")
+    environment = make_child_environment(redis_url=url, signing_secret=SECRET, role="results", log_level="WARNING")
     with process(command, environment, log) as running:
         worker = psutil.Process(running.pid)
         wait_for(lambda: feeder.waiting_results(queue) < count - warm, 60, "the worker to warm up", interval=0.005)
@@ -192,7 +192,7 @@ def together(
 ) -> tuple[float, float]:
     """(results per second, CPU milliseconds per result, Redis included) of so many workers that begin together."""
     command = [sys.executable, "-m", "bench.ingest", "--serve", keys.RESULTS_QUEUE]
-    environment = child_environment(redis_url=url, signing_secret=SECRET, role="results", log_level="WARNING")
+    environment = make_child_environment(redis_url=url, signing_secret=SECRET, role="results", log_level="WARNING")
     server = psutil.Process(int(client.info("server")["process_id"]))
     with contextlib.ExitStack() as stack:
         running = [stack.enter_context(process(command, environment, log)) for _ in range(workers)]
@@ -258,7 +258,7 @@ def measure(count: int, rounds: int) -> Measurement:
                 rate, each = drain(server.url, log, feeder, queue, count)
                 rates[queue].append(rate)
                 cpu_by_queue[queue].append(each)
-        ok = sum(state.count("ok") for state in Pairs(client).states(Pairs(client).names()))
+        ok = sum(state.count("ok") for state in Pairs(client).read_states(Pairs(client).list_names()))
         expected = rounds * count + PAIRS
         if ok != expected:
             raise SystemExit(f"{ok} results in the books, {expected} were sent: {client.hgetall(keys.REJECTED)}")

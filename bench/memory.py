@@ -68,7 +68,7 @@ def apply(stack: Production, url: str) -> None:
 def has_cycles(stack: Production, expected_cycles: int) -> bool:
     """Whether so many good cycles have ended."""
     pairs = Pairs(stack.redis)
-    return sum(state.count("ok") for state in pairs.states(pairs.names())) >= expected_cycles
+    return sum(state.count("ok") for state in pairs.read_states(pairs.list_names())) >= expected_cycles
 
 
 def resident(stack: Production) -> dict[str, float]:

@@ -68,7 +68,7 @@ class RealAgents(Agents):
     @property
     def counts(self) -> Counter[str]:
         """Ticks and results until now."""
-        states = Pairs(self._world.client).states(self._world.pairs)
+        states = Pairs(self._world.client).read_states(self._world.pairs)
         results = sum(state.count(outcome) for state in states for outcome in OUTCOMES)
         return Counter(results=results, ticks=sum(state.scheduled for state in states))
 

@@ -20,7 +20,7 @@ import redis
 
 from bench.common import MEGABYTE, Figure, Measurement, cpu, options, process, report
 from dsf import keys
-from dsf.settings import child_environment
+from dsf.settings import make_child_environment
 from dsf.store.entries import Entry
 from dsf.store.schedule import ScheduleStore
 from tests.support.redisserver import RedisServer
@@ -93,7 +93,7 @@ def settle(client: redis.Redis, queues: list[str]) -> None:
 
 def measure_one(number: int, seconds: float, interval: int) -> dict[str, Any]:
     """Measure a number of entries."""
-    environment = child_environment(role="hub", target="beat", probe_port=0, log_level="WARNING")
+    environment = make_child_environment(role="hub", target="beat", probe_port=0, log_level="WARNING")
     command = [sys.executable, "-m", "dsf.hub"]
     with (
         RedisServer(options=("--appendonly", "yes", "--appendfsync", "everysec")) as server,

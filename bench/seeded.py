@@ -13,9 +13,9 @@ from pathlib import Path
 import redis
 
 from dsf import keys
-from dsf.messages import new_run_id
-from dsf.settings import child_environment
-from dsf.store.client import batched
+from dsf.messages import make_run_id
+from dsf.settings import make_child_environment
+from dsf.store.client import split_into_batches
 from dsf.store.entries import Entry
 from dsf.store.history import HistoryEntry
 from dsf.store.notices import CLUSTER_SET, ClusterNotice
@@ -40,7 +40,7 @@ def redis_of_its_own() -> Iterator[tuple[redis.Redis, Ports, dict[str, str], Pat
         try:
             supervisor.start(server.program())
             supervisor.wait_ready(30)
-            environment = child_environment(redis_url=server.url) | {"XDG_STATE_HOME": folder}
+            environment = make_child_environment(redis_url=server.url) | {"XDG_STATE_HOME": folder}
             # As pip and the images have it: with compiled bytecode.
             environment |= {"PYTHONPYCACHEPREFIX": f"{folder}/bytecode", "PYTHONDONTWRITEBYTECODE": ""}
             client: redis.Redis = redis.Redis.from_url(server.url, decode_responses=True)
@@ -73,7 +73,7 @@ def seed(client: redis.Redis, clusters: int, scorers: int, items: int) -> None:
         },
     )
     pairs = ((cluster, scorer) for cluster in names for scorer in kinds)
-    for batch in batched(pairs, 500):
+    for batch in split_into_batches(pairs, 500):
         with client.pipeline(transaction=False) as pipe:
             for number, (cluster, scorer) in enumerate(batch):
                 _pair(pipe, cluster, scorer, number, items, now)
@@ -86,7 +86,7 @@ def _pair(pipe: redis.client.Pipeline, cluster: str, scorer: str, number: int, i
     pipe.hset(keys.ENTRIES, entry.pair, entry.dump())
     pipe.zadd(keys.DUE, {entry.pair: now + 3600 + dice.uniform(0, INTERVAL)})
     at = now - dice.uniform(0, INTERVAL)
-    run = new_run_id(at)
+    run = make_run_id(at)
     fields: dict[str, str | int | float] = {"n:scheduled": 120, "n:ok": 110, "n:error": 10, "n:error:fetch:timeout": 10}
     fields |= {f"t:{stage}:sum": 1.5 for stage in ("fetch", "score", "publish")}
     fields |= {f"t:{stage}:count": 120 for stage in ("fetch", "score", "publish")}
@@ -113,11 +113,11 @@ def _pair(pipe: redis.client.Pipeline, cluster: str, scorer: str, number: int, i
 def _cycles(at: float) -> Iterator[str]:
     for number in range(50):
         entry = HistoryEntry(
-            run=new_run_id(at - number * INTERVAL),
+            run=make_run_id(at - number * INTERVAL),
             at=at - number * INTERVAL,
             outcome="ok",
             timings={"fetch": 0.012, "score": 0.034, "publish": 0.001},
             counts={"series": 10, "items": 10},
             value=float(number),
         )
-        yield entry.row()
+        yield entry.dump()

@@ -169,7 +169,9 @@ class Soak:
         # A tick is delivered at most once: what Redis had not passed on when it ended has no result.
         ticks_sent = int(self._world.client.hget(keys.BEAT_STATS, "ticks") or 0)
         unreached = ticks_sent - self._world.player.counts["ticks"]
-        lost = sum(state.count("lost") for state in Pairs(self._world.client).states(self._world.pairs)) - unreached
+        lost = (
+            sum(state.count("lost") for state in Pairs(self._world.client).read_states(self._world.pairs)) - unreached
+        )
         text = ", ".join(f"{outcome} {outcome_counts[outcome]}" for outcome in OUTCOMES if outcome_counts[outcome])
         twice, differ = self._twice(), self._differing()
         rejected = dict(self._world.client.hgetall(keys.REJECTED))
@@ -268,14 +270,14 @@ class Soak:
     def _outcomes(self) -> Counter[str]:
         """Ends of all cycles of the good scorers until now."""
         totals: Counter[str] = Counter()
-        for state in Pairs(self._world.client).states(self._good):
+        for state in Pairs(self._world.client).read_states(self._good):
             totals.update({outcome: state.count(outcome) for outcome in OUTCOMES})
         return totals
 
     def _twice(self) -> int:
         """Runs of this soak that a history has more than once."""
         twice = 0
-        for runs in Pairs(self._world.client).past_runs(self._world.pairs):
+        for runs in Pairs(self._world.client).read_past_runs(self._world.pairs):
             own_runs = [run for run in runs if run_time(run) > self._began]
             twice += len(own_runs) - len(set(own_runs))
         return twice
@@ -290,7 +292,7 @@ class Soak:
         return len(unwritten_pairs)
 
     def _is_written(self, cluster: str, scorer: str) -> bool:
-        score = Pairs(self._world.client).state(cluster, scorer).score
+        score = Pairs(self._world.client).read_state(cluster, scorer).score
         file = self._world.out / "clusters" / cluster / "addonplacementscores" / f"{scorer}.yaml"
         try:
             written_scores = yaml.safe_load(file.read_text(encoding="utf-8"))["status"]["scores"]

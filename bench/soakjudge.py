@@ -19,7 +19,7 @@ from redis.retry import Retry
 from bench.fleetworld import INTERVAL, World
 from dsf import keys
 from dsf.messages import run_time
-from dsf.store.agents import results_waiting
+from dsf.store.agents import count_waiting_results
 from dsf.store.pairs import Pairs
 
 #: Seconds between two looks at all pairs, and two lines that say where it is.
@@ -156,7 +156,9 @@ class Judge:
                     self.survey()
                 else:
                     self._look()
-                self.seen.waiting.append(results_waiting(self._client, map(str, self._client.hkeys(keys.CLUSTERS))))
+                self.seen.waiting.append(
+                    count_waiting_results(self._client, map(str, self._client.hkeys(keys.CLUSTERS)))
+                )
                 if resident.get("redis", (0, 0.0))[1] >= _SETTLED:
                     self._weigh({"used by Redis": int(self._client.info("memory")["used_memory"])})
             except redis.RedisError:
@@ -189,7 +191,7 @@ class Judge:
         self.seen.old += is_old
 
     def _explain(self, pair: Pair) -> None:
-        for entry in Pairs(self._client).history(*pair)[:10]:
+        for entry in Pairs(self._client).read_history(*pair)[:10]:
             if entry.outcome in BAD_ENDS and entry.at >= self._since and entry.run not in self._told:
                 self._told.add(entry.run)
                 why = entry.outcome if entry.outcome == entry.reason else f"{entry.outcome} {entry.reason}"

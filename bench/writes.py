@@ -39,8 +39,8 @@ from dsf.kube.resources import Resource
 from dsf.kube.session import Session
 from dsf.kube.store import Key, Object
 from dsf.scores.writer import ScoreWriter
-from dsf.settings import child_environment, settings
-from dsf.store.agents import results_waiting
+from dsf.settings import make_child_environment, settings
+from dsf.store.agents import count_waiting_results
 from dsf.store.client import connect
 from dsf.store.entries import Entry
 from dsf.store.registry import ClusterRecord, Registry, ScorerRecord
@@ -115,7 +115,7 @@ class SendingClusters:
         return messages.Result(
             cluster=cluster,
             scorer=scorer,
-            run=messages.new_run_id(self._at),
+            run=messages.make_run_id(self._at),
             at=self._at,
             outcome="ok",
             results=[({"node": f"node{i}", "meta": "mean"}, value + i) for i in range(ITEMS)],
@@ -143,7 +143,7 @@ class Everything:
         del cluster, label
         return True
 
-    def scorer_of(self, cluster: str, name: str) -> None:
+    def find_scorer(self, cluster: str, name: str) -> None:
         """Return None: no two scorers share a name."""
         del cluster, name
 
@@ -153,9 +153,9 @@ class WatchedScores(KubeScores):
 
     def __init__(self, session: Session, reflector: Reflector) -> None:
         super().__init__(session, reflector.store.get, reflector.observe)
-        self._names = reflector.store.names
+        self._names = reflector.store.list_keys
 
-    def keys(self, kind: Kind) -> Sequence[ObjectKey]:
+    def list_keys(self, kind: Kind) -> Sequence[ObjectKey]:
         """See `dsf.backends.protocol.ScoreBackend`."""
         return [ObjectKey(kind, *key) for key in self._names()]
 
@@ -199,7 +199,7 @@ def feed(
             pipe.execute()
         sent_count = due
         peak_results, objects = (
-            max(peak_results, results_waiting(client, fleet.clusters)),
+            max(peak_results, count_waiting_results(client, fleet.clusters)),
             max(objects, waiting(client)),
         )
         time.sleep(_PACE)
@@ -216,7 +216,7 @@ def measure(clusters: int, rate: int, seconds: int, workers: int, changing: floa
                 pool.map(lambda name: session.create(_NAMESPACES.path(), {"metadata": {"name": name}}), fleet.clusters)
             )
         fleet.register()
-        environment = child_environment(
+        environment = make_child_environment(
             redis_url=server.url,
             signing_secret=SECRET,
             role="hub",
@@ -250,7 +250,7 @@ def measure(clusters: int, rate: int, seconds: int, workers: int, changing: floa
             before = {name: cpu(*watched) for name, watched in processes.items()}
             counted, began = stats(client), time.monotonic()
             results, objects = feed(client, fleet, signed_results, rate)
-            wait_for(lambda: results_waiting(client, fleet.clusters) == 0, 600, "empty mailboxes")
+            wait_for(lambda: count_waiting_results(client, fleet.clusters) == 0, 600, "empty mailboxes")
             took = time.monotonic() - began
             wait_for(lambda: waiting(client) == 0, 600, "all objects written")
             settled = time.monotonic() - began

@@ -32,10 +32,10 @@ from dsf.messages import CYCLE_TASK
 from dsf.process import hubclock
 from dsf.process.hubclock import HubClock
 from dsf.settings import Settings, settings
-from dsf.store.client import at_once, connect
+from dsf.store.client import connect, run_atomically
 from dsf.store.clockguard import ScheduleGuard
 from dsf.store.clocks import ClockReports
-from dsf.store.entries import effective
+from dsf.store.entries import apply_overrides
 from dsf.store.schedule import ScheduleStore
 
 log = dsf.log.get(__name__)
@@ -77,7 +77,7 @@ class BeatLock:
         now = time.monotonic()
         if self._held and now < self._renew_at:
             return True
-        holder, remaining = at_once(
+        holder, remaining = run_atomically(
             self._client,
             ("SET", keys.BEAT_LOCK, self._token, "NX", "GET", "PX", self._milliseconds),
             ("PTTL", keys.BEAT_LOCK),
@@ -122,7 +122,8 @@ class ScheduleView(dict[str, ScheduleEntry]):
             self._set_interval(name, entry)
         except redis.exceptions.NoPermissionError as error:
             raise ScheduleError(
-                f"this process's user of Redis may not change {name} ({error}); use dsf-operator's, or {_command(name)}"
+                f"this process's user of Redis may not change {name} ({error}); use dsf-operator's, or "
+                f"{_format_command(name)}"
             ) from error
         super().__setitem__(
             name, entry if isinstance(entry, ScheduleEntry) else ScheduleEntry(**{"name": name, **entry})
@@ -131,13 +132,13 @@ class ScheduleView(dict[str, ScheduleEntry]):
     def _set_interval(self, name: str, entry: Any) -> None:
         cluster, scorer = keys.split_pair(name)
         with contextlib.closing(connect(self._settings, name="dsf-schedule", retries=1)) as client:
-            interval = ScheduleStore(client).interval(cluster, scorer)
+            interval = ScheduleStore(client).read_interval(cluster, scorer)
             if interval is None:
                 raise ScheduleError(
                     f"the schedule has no entry {name!r}, and none can be added: entries are <cluster>/<scorer>, and "
                     "the hub controller makes them of DynamicScorers; `dsf schedule list` shows them"
                 )
-            seconds = _interval(name, entry)
+            seconds = _read_interval(name, entry)
             if seconds != interval:
                 author = Actor(name=f"celery@{socket.gethostname()}", claimed=True, way="cli")
                 Actions(client, self._settings, author).set_interval(scorer, [cluster], seconds)
@@ -177,12 +178,12 @@ class ScheduleView(dict[str, ScheduleEntry]):
         del self["every entry"]
 
 
-def _command(name: str) -> str:
+def _format_command(name: str) -> str:
     cluster, scorer = keys.split_pair(name)
     return f"`dsf schedule set {scorer} --cluster {cluster} --interval TIME`"
 
 
-def _interval(name: str, entry: Any) -> int:
+def _read_interval(name: str, entry: Any) -> int:
     """Return the interval of an entry in seconds. Raises ScheduleError if it asks for more than another interval."""
     fields = dict(entry) if isinstance(entry, Mapping) else vars(entry)
     scorer, queue = keys.split_pair(name)[1], keys.spoke_queue(keys.split_pair(name)[0])
@@ -195,14 +196,15 @@ def _interval(name: str, entry: Any) -> int:
     if not is_same:
         raise ScheduleError(
             f"{name} calls {CYCLE_TASK}({scorer!r}) in the queue {queue}, which cannot be changed: the schedule takes "
-            f"another interval only, as {_command(name)} does"
+            f"another interval only, as {_format_command(name)} does"
         )
     value: Any = fields.get("schedule")
     every = getattr(celery.schedules.maybe_schedule(value), "run_every", None)
     seconds = every.total_seconds() if isinstance(every, datetime.timedelta) else 0
     if seconds < 1 or seconds != int(seconds):
         raise ScheduleError(
-            f"{name}: the schedule must be an interval of whole seconds, not {value!r}; {_command(name)} sets one"
+            f"{name}: the schedule must be an interval of whole seconds, not {value!r}; "
+            f"{_format_command(name)} sets one"
         )
     return int(seconds)
 
@@ -259,7 +261,7 @@ class BeatScheduler(Scheduler):
         if self._is_ending:
             # The signal handler's SystemExit was swallowed, as happens while an object is being deleted.
             raise SystemExit
-        self._touch()
+        self._touch_liveness_file()
         self._ticking = True
         try:
             self._clock.keep_measured()
@@ -271,9 +273,9 @@ class BeatScheduler(Scheduler):
                 if not self._is_ending:
                     self._wait(until)
         except redis.RedisError as error:
-            self._outage(error)
+            self._begin_outage(error)
         else:
-            self._recovered()
+            self._end_outage()
         finally:
             self._ticking = False
         return 0.0
@@ -306,11 +308,11 @@ class BeatScheduler(Scheduler):
         """
         with contextlib.closing(connect(self._settings, name="dsf-beat", retries=1)) as client:
             store = ScheduleStore(client)
-            now, entries, overrides = hubclock.hub_time(client), store.entries(), store.overrides()
-            due = store.due_times(entry.pair for entry in entries)
+            now, entries, overrides = hubclock.read_hub_time(client), store.read_entries(), store.read_overrides()
+            due = store.read_due_times(entry.pair for entry in entries)
         scheduled = {}
         for entry in entries:
-            in_force = effective(entry, overrides, now)
+            in_force = apply_overrides(entry, overrides, now)
             if in_force.paused or entry.pair not in due:
                 continue
             scheduled[entry.pair] = ScheduleEntry(
@@ -356,7 +358,7 @@ class BeatScheduler(Scheduler):
             return
         time.sleep(max(0.0, ends_at - time.monotonic()))
 
-    def _outage(self, error: redis.RedisError) -> None:
+    def _begin_outage(self, error: redis.RedisError) -> None:
         if self._away_since is None:
             self._away_since, self._away_because = time.monotonic(), ""
         if str(error) != self._away_because:
@@ -365,12 +367,12 @@ class BeatScheduler(Scheduler):
             log.error("redis cannot be used, nothing is scheduled until it is back", error=str(error))
         time.sleep(_RETRY)
 
-    def _recovered(self) -> None:
+    def _end_outage(self) -> None:
         if self._away_since is not None:
             log.info("redis is back", seconds=round(time.monotonic() - self._away_since, 1))
             self._away_since = None
 
-    def _touch(self) -> None:
+    def _touch_liveness_file(self) -> None:
         self.ticked_at = time.monotonic()
         if self._settings.probe_dir is not None:
             # A full or read-only disk is no reason to stop scheduling; the probe will report it.

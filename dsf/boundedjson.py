@@ -52,7 +52,7 @@ def check(body: bytes, bounds: Bounds) -> None:
         raise JsonBoundsError(f"it is nested deeper than {bounds.max_depth}")
 
 
-def loads(
+def parse(
     body: bytes,
     bounds: Bounds,
     *,

@@ -11,7 +11,7 @@ from importlib.metadata import entry_points
 
 
 @functools.cache
-def extras() -> Mapping[str, str]:
+def read_extras() -> Mapping[str, str]:
     """Return the extra of each command, module and source plug-in that has one."""
     return {entry.name: entry.value for entry in entry_points(group="dsf.extras")}
 

@@ -93,6 +93,6 @@ def _drop_missing_propagators(environment: MutableMapping[str, str]) -> None:
         del environment[_PROPAGATORS]
 
 
-def removed() -> dict[str, str]:
+def list_removed() -> dict[str, str]:
     """Return the variables that were removed from this process's environment, each with its replacement."""
     return dict(_removed)

@@ -14,8 +14,8 @@ from collections.abc import MutableMapping
 from typing import TYPE_CHECKING, Any, cast
 
 from dsf import foreignvariables
-from dsf.settings import Settings, unknown_variables
-from dsf.text import listed, visible
+from dsf.settings import Settings, find_unknown_variables
+from dsf.text import escape_unprintable, list_names
 
 if TYPE_CHECKING:
     import structlog
@@ -38,13 +38,13 @@ def setup(settings: Settings) -> None:
     protects this process.
     """
     _configure(settings)
-    if unknown := unknown_variables(os.environ):
+    if unknown := find_unknown_variables(os.environ):
         # Log the names only, because values may be secrets.
         get(__name__).warning(
             "unknown settings in the environment are ignored; docs/settings.md has all, docs/migration.md renamed ones",
-            names=listed(unknown, 20),
+            names=list_names(unknown, 20),
         )
-    for name, instead in foreignvariables.removed().items():
+    for name, instead in foreignvariables.list_removed().items():
         get(__name__).warning("a variable of a library is ignored", name=name, instead=instead)
 
 
@@ -103,7 +103,7 @@ def _escape_control_characters(_: Any, __: str, event: MutableMapping[str, Any])
     """Escape terminal control characters, because names and messages come from external services."""
     for name, value in event.items():
         if isinstance(value, str):
-            event[name] = visible(value, allowed_characters="\n\t")
+            event[name] = escape_unprintable(value, allowed_characters="\n\t")
     return event
 
 

@@ -24,7 +24,7 @@ from dsf.api.types import USED_LABELS
 from dsf.boundedjson import Bounds, check
 from dsf.errors import JsonBoundsError, MessageRejectedError, SchemaMismatchError, SettingsError
 from dsf.keys import SCHEMA_VERSION, is_name, is_supported
-from dsf.text import cleaned, spaced
+from dsf.text import clean, replace_unprintable
 
 Outcome = Literal["ok", "empty", "partial", "error", "skipped"]
 Stage = Literal["", "fetch", "score", "publish"]
@@ -62,7 +62,7 @@ _HEADER = re.compile(rb"DSF(-?[0-9]{1,9}) ([0-9a-f]{64}) ([1-9][0-9]{0,17}) ([a-
 _MAX_VERSION = 64
 
 
-def new_run_id(at: float | None = None) -> str:
+def make_run_id(at: float | None = None) -> str:
     """Return a run id: unix milliseconds of the scheduled time `at` (unix seconds, by default now), and 32 random bits.
 
     Run ids sort by scheduled time.
@@ -81,7 +81,7 @@ def run_time(run_id: str) -> float:
     return int(run_id[:13]) / 1000
 
 
-def latest_run_id(at: float) -> str:
+def make_latest_run_id(at: float) -> str:
     """Return a text that sorts after all run ids scheduled up to `at` (unix seconds), and before all later ones."""
     return f"{int(at * 1000):013d}~"
 
@@ -134,11 +134,11 @@ def _make_validator(is_valid: Callable[[str], object], expectation: str) -> Afte
 
 
 def _make_cleaner(max_characters: int) -> AfterValidator:
-    return AfterValidator(lambda text: cleaned(text, max_characters))
+    return AfterValidator(lambda text: clean(text, max_characters))
 
 
 _Name = Annotated[str, _make_validator(is_name, "a DNS-1123 name")]
-_Label = Annotated[str, AfterValidator(spaced)]
+_Label = Annotated[str, AfterValidator(replace_unprintable)]
 _Count = Annotated[int, Field(ge=0, le=LARGEST_COUNT)]
 _FiniteNumber = Annotated[float, Field(allow_inf_nan=False)]
 _EntryName = Annotated[str, Field(max_length=_MAX_ENTRY_NAME)]
@@ -194,10 +194,10 @@ def sign(result: Result, key: SigningKey) -> bytes:
         result.model_dump(exclude_defaults=True, exclude={"v", "cluster"}), separators=(",", ":"), ensure_ascii=False
     )
     # Encode lone surrogates, too, because the hub's validation rejects labels that contain them.
-    return frame(text.encode("utf-8", "surrogatepass"), key, result.cluster, result.v)
+    return make_frame(text.encode("utf-8", "surrogatepass"), key, result.cluster, result.v)
 
 
-def frame(payload: bytes, key: SigningKey, cluster: str, version: int = SCHEMA_VERSION) -> bytes:
+def make_frame(payload: bytes, key: SigningKey, cluster: str, version: int = SCHEMA_VERSION) -> bytes:
     """Return the frame of a payload, signed with this key. The payload is not validated."""
     signature = _compute_signature(key, version, cluster, payload)
     return f"DSF{version} {signature} {key.id} {cluster}\n".encode() + payload
@@ -226,7 +226,7 @@ def _parse_header(text: bytes) -> _Header | None:
     return _Header(int(version), signature.decode(), int(key_id), cluster.decode(), match.end())
 
 
-def claimed_cluster(text: bytes) -> str:
+def parse_claimed_cluster(text: bytes) -> str:
     """Return the cluster that a frame names, or an empty string. The signature is not verified."""
     header = _parse_header(text)
     return header.cluster if header is not None else ""
@@ -279,7 +279,7 @@ def _describe_first_error(error: ValidationError) -> str:
         # Do not list the errors, because hundreds of thousands of them would take hundreds of megabytes as objects.
         return f"{error.error_count()} values are wrong"
     first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-    return cleaned(f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}", 500)
+    return clean(f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}", 500)
 
 
 class _Software(BaseModel):
@@ -293,4 +293,4 @@ def _read_software_version(payload: bytes) -> str:
         version = _Software.model_validate_json(payload).version
     except ValidationError:
         return ""
-    return cleaned(version, _MAX_VERSION) if isinstance(version, str) else ""
+    return clean(version, _MAX_VERSION) if isinstance(version, str) else ""

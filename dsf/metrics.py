@@ -20,11 +20,11 @@ class Metric:
     help: str
     labels: tuple[str, ...] = ()
 
-    def gauge(self, labels: tuple[str, ...] | None = None) -> GaugeMetricFamily:
+    def make_gauge(self, labels: tuple[str, ...] | None = None) -> GaugeMetricFamily:
         """Return an empty family for a custom collector, with other labels than the default ones if given."""
         return GaugeMetricFamily(self.name, self.help, labels=self.labels if labels is None else labels)
 
-    def counter(self, labels: tuple[str, ...] | None = None) -> CounterMetricFamily:
+    def make_counter(self, labels: tuple[str, ...] | None = None) -> CounterMetricFamily:
         """Return an empty family for a custom collector, with other labels than the default ones if given."""
         return CounterMetricFamily(self.name, self.help, labels=self.labels if labels is None else labels)
 

@@ -285,6 +285,6 @@ class WriteReason(DescribedReason):
     )
 
 
-def plain_text(text: str) -> str:
+def strip_markdown(text: str) -> str:
     """Return a text of a reason without Markdown: links by their text, no backticks."""
     return re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", text).replace("`", "")

@@ -408,7 +408,7 @@ class Settings(BaseSettings):
     @property
     def targets(self) -> tuple[Target, ...]:
         """The services of a process of `dsf hub`, in the order in which they start."""
-        target_names = _words(self.target)
+        target_names = _split_words(self.target)
         return tuple(target for target in TARGETS if target in target_names or "all" in target_names)
 
     @property
@@ -427,23 +427,23 @@ class Settings(BaseSettings):
 
     def resolved_api_token(self) -> str | None:
         """Return the token for `api_url`, or None. Raises SettingsError when its file cannot be read."""
-        return _secret(None, self.api_token_file, "API_TOKEN")
+        return _read_secret(None, self.api_token_file, "API_TOKEN")
 
     def resolved_redis_password(self) -> str | None:
         """Return the password that is set apart from the URL, or None.
 
         Raises SettingsError when its file cannot be read.
         """
-        return _secret(None, self.redis_password_file, "REDIS_PASSWORD")
+        return _read_secret(None, self.redis_password_file, "REDIS_PASSWORD")
 
     def resolved_redis_sentinel_password(self) -> str | None:
         """Return the Sentinels' password, or None. Raises SettingsError when its file cannot be read."""
-        return _secret(None, self.redis_sentinel_password_file, "REDIS_SENTINEL_PASSWORD")
+        return _read_secret(None, self.redis_sentinel_password_file, "REDIS_SENTINEL_PASSWORD")
 
     def resolved_agent_sentinel_password(self) -> str | None:
         """Return the agents' password for the Sentinels, or None. Raises SettingsError when its file is empty or
         unreadable."""
-        password = _secret(None, self.agent_sentinel_password_file, "AGENT_SENTINEL_PASSWORD")
+        password = _read_secret(None, self.agent_sentinel_password_file, "AGENT_SENTINEL_PASSWORD")
         if password == "":
             raise SettingsError(
                 f"{ENV_PREFIX}AGENT_SENTINEL_PASSWORD_FILE: {self.agent_sentinel_password_file} is empty"
@@ -458,7 +458,7 @@ class Settings(BaseSettings):
         file = self.agent_pull_secret_file
         if file is None or not file.exists():
             return ""
-        pull_secret = _secret(None, file, "AGENT_PULL_SECRET") or ""
+        pull_secret = _read_secret(None, file, "AGENT_PULL_SECRET") or ""
         problem = f"{ENV_PREFIX}AGENT_PULL_SECRET_FILE: {file} "
         if len(pull_secret) > _PULL_SECRET_LIMIT:
             raise SettingsError(
@@ -476,7 +476,7 @@ class Settings(BaseSettings):
 
     def resolved_signing_secret(self) -> str | None:
         """Return the hub's master secret in hex, or None. Raises SettingsError when its file cannot be read."""
-        return _secret(self.signing_secret, self.signing_secret_file, "SIGNING_SECRET")
+        return _read_secret(self.signing_secret, self.signing_secret_file, "SIGNING_SECRET")
 
     @field_validator("*", mode="before")
     @classmethod
@@ -494,8 +494,8 @@ class Settings(BaseSettings):
     @field_validator("target")
     @classmethod
     def _are_targets(cls, value: str) -> str:
-        unknown = sorted(_words(value) - {"all", *TARGETS})
-        if unknown or not _words(value):
+        unknown = sorted(_split_words(value) - {"all", *TARGETS})
+        if unknown or not _split_words(value):
             raise ValueError(f"{', '.join(unknown) or 'empty'}; choose all, or some of {', '.join(TARGETS)}")
         return value
 
@@ -508,11 +508,11 @@ class Settings(BaseSettings):
         try:
             return cls()
         except ValidationError as error:
-            wrong = "; ".join(_said(item) for item in error.errors(include_url=False, include_input=False))
+            wrong = "; ".join(_describe_error(item) for item in error.errors(include_url=False, include_input=False))
             raise SettingsError(f"wrong setting: {wrong}") from None
 
 
-def _said(error: ErrorDetails) -> str:
+def _describe_error(error: ErrorDetails) -> str:
     """Return the variable and its error.
 
     For lists and objects the expected JSON, where pydantic describes Python types.
@@ -525,11 +525,11 @@ def _said(error: ErrorDetails) -> str:
     return f"{name}{error['msg'].removeprefix('Value error, ')}{inside}{json_hint}"
 
 
-def _words(text: str) -> set[str]:
+def _split_words(text: str) -> set[str]:
     return {word.strip() for word in text.split(",") if word.strip()}
 
 
-def _secret(value: SecretStr | None, file: Path | None, name: str) -> str | None:
+def _read_secret(value: SecretStr | None, file: Path | None, name: str) -> str | None:
     if file is not None:
         try:
             return file.read_text(encoding="utf-8").strip()
@@ -540,7 +540,7 @@ def _secret(value: SecretStr | None, file: Path | None, name: str) -> str | None
     return value.get_secret_value() if value is not None else None
 
 
-def settings_classes() -> list[type[Settings]]:
+def list_settings_classes() -> list[type[Settings]]:
     """Return the class of the framework, and those of installed distributions, which inherit from it."""
     installed = sorted(entry_points(group=GROUP), key=lambda entry: entry.name)
     return [Settings, *(entry.load() for entry in installed)]
@@ -552,12 +552,12 @@ def settings() -> Settings:
     return Settings.load()
 
 
-def unknown_variables(environment: Mapping[str, str]) -> list[str]:
+def find_unknown_variables(environment: Mapping[str, str]) -> list[str]:
     """Names in the environment that look like settings and are none, sorted: misspelt, or of another version.
 
     Kubernetes adds some for each Service whose name begins with `dsf-`, and the project's tests have their own.
     """
-    variable_names = {ENV_PREFIX + name.upper() for group in settings_classes() for name in group.model_fields}
+    variable_names = {ENV_PREFIX + name.upper() for group in list_settings_classes() for name in group.model_fields}
     services = tuple(
         part
         for name in environment
@@ -573,7 +573,7 @@ def unknown_variables(environment: Mapping[str, str]) -> list[str]:
     )
 
 
-def child_environment(**values: object) -> dict[str, str]:
+def make_child_environment(**values: object) -> dict[str, str]:
     """Return the environment for a child process: this one's, with `DSF_` values of the given field names replaced.
 
     A value of None removes the variable. Variables that would override settings are removed as well.

@@ -35,26 +35,26 @@ _WORD_END: Final = re.compile(r"[\s'\"]|$")
 _ESCAPE: Final = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|x([0-9A-Fa-f]{2})|([\"'\\/]))")
 
 
-def cleaned(text: str, limit: int) -> str:
+def clean(text: str, limit: int) -> str:
     """Return the text on one line without non-printable characters, truncated to `limit` characters."""
     if len(text) <= limit and text.isprintable() and " " not in text:
         return text
-    return " ".join(spaced(text[: 4 * limit]).split())[:limit]
+    return " ".join(replace_unprintable(text[: 4 * limit]).split())[:limit]
 
 
-def visible(text: str, *, allowed_characters: str = "") -> str:
+def escape_unprintable(text: str, *, allowed_characters: str = "") -> str:
     """Return the text with non-printable characters escaped, except those in `allowed_characters`."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() or char in allowed_characters else ascii(char)[1:-1] for char in text)
 
 
-def spaced(text: str) -> str:
+def replace_unprintable(text: str) -> str:
     """Return the text with a blank in place of each non-printable character, for label values."""
     return text if text.isprintable() else "".join(char if char.isprintable() else " " for char in text)
 
 
-def listed(names: Sequence[str], max_names: int) -> str:
+def list_names(names: Sequence[str], max_names: int) -> str:
     """Return the first `max_names` names, and how many more there are."""
     omitted_count = len(names) - max_names
     return ", ".join(names[:max_names]) + (f" and {omitted_count} more" if omitted_count > 0 else "")
@@ -62,10 +62,10 @@ def listed(names: Sequence[str], max_names: int) -> str:
 
 def place(method: str, url: str) -> str:
     """Return `GET http://host:port/path` for messages, without the user information and the query of the URL."""
-    return f"{method} {shown_url(url)}"
+    return f"{method} {shorten_url(url)}"
 
 
-def shown_url(url: str) -> str:
+def shorten_url(url: str) -> str:
     """Return the URL for messages: without user information, query and fragment, truncated to 500 characters.
 
     All text before the last `@` is masked, because a password may contain any character.
@@ -73,7 +73,7 @@ def shown_url(url: str) -> str:
     scheme, mark, rest = _split_scheme(url)
     if ends := [sign.end() for sign in _AT_SIGN.finditer(rest)]:
         rest = f"{MASK}@{rest[ends[-1] :]}"
-    return cleaned(f"{scheme}{mark}{re.split('[?#]', rest, maxsplit=1)[0]}", 500)
+    return clean(f"{scheme}{mark}{re.split('[?#]', rest, maxsplit=1)[0]}", 500)
 
 
 def has_user(url: str) -> bool:
@@ -89,7 +89,7 @@ def _split_scheme(url: str) -> tuple[str, str, str]:
     return (scheme, mark, rest) if mark and _SCHEME.fullmatch(scheme) else ("", "", url)
 
 
-def without_secrets_of_urls(text: str) -> str:
+def shorten_urls(text: str) -> str:
     """Return the text with each URL in the form of `shown_url`.
 
     In a line with an `@` after `://`, the URL extends beyond the last `@`, because user names and passwords may contain
@@ -101,17 +101,17 @@ def without_secrets_of_urls(text: str) -> str:
 def _remove_secrets_of_line(line: str) -> str:
     mark, at_sign = line.find("://"), line.rfind("@")
     if not 0 <= mark < at_sign:
-        return _URL_IN_TEXT.sub(lambda match: shown_url(match[0]), line)
+        return _URL_IN_TEXT.sub(lambda match: shorten_url(match[0]), line)
     # Only a blank starts the word, because a user name or password before the mark may contain quotation marks.
     blank = max(line.rfind(character, 0, mark) for character in " \t")
     start = _WORD_START.match(line, blank + 1)
     end = _WORD_END.search(line, at_sign)
     assert start is not None and end is not None  # noqa: PT018 - both patterns match everywhere
-    rest = _URL_IN_TEXT.sub(lambda match: shown_url(match[0]), line[end.start() :])
-    return f"{line[: start.end()]}{shown_url(line[start.end() : end.start()])}{rest}"
+    rest = _URL_IN_TEXT.sub(lambda match: shorten_url(match[0]), line[end.start() :])
+    return f"{line[: start.end()]}{shorten_url(line[start.end() : end.start()])}{rest}"
 
 
-def masked(text: str, *secrets: str | None) -> str:
+def mask_secrets(text: str, *secrets: str | None) -> str:
     """Return the text without the secrets, even if they are escaped (JSON, URL, HTML) or in base64.
 
     Secrets that are None or empty are ignored.

@@ -49,7 +49,7 @@ def steps(settings: Settings) -> Iterator[Step]:
     """Try one step after another; those after a failed one are not meaningful. Raises SettingsError."""
     if not keys.is_name(settings.cluster):
         raise SettingsError(f"DSF_CLUSTER: {settings.cluster!r} is not the name of a managed cluster")
-    KeyRing(settings).key()
+    KeyRing(settings).get_key()
     yield Step("signing key", True, f"of cluster {settings.cluster}")
     # A free port: the agent in the same pod has the one of the URL.
     relay = make_relay(settings, port=0)

@@ -61,15 +61,15 @@ class AgentConfig(ABC):
 
     def get(self, scorer: str) -> ScorerSummary | None:
         """Return the scorer's summary, or None if the scorer does not run on this cluster."""
-        return self.summaries().get(scorer)
+        return self.get_summaries().get(scorer)
 
     @abstractmethod
-    def summaries(self) -> Summaries:
+    def get_summaries(self) -> Summaries:
         """Return the newest usable summaries by the scorer's name."""
 
-    def namespaces(self) -> dict[str, str]:
+    def get_namespaces(self) -> dict[str, str]:
         """Return the namespace of each scorer, which is empty for the hub's own."""
-        return {name: summary.namespace or "" for name, summary in self.summaries().items()}
+        return {name: summary.namespace or "" for name, summary in self.get_summaries().items()}
 
     def on_change(self, listener: Callable[[Summaries], None]) -> None:
         """Register a listener, which is called with the summaries at each change in the watching thread."""
@@ -118,7 +118,7 @@ class FileConfig(AgentConfig):
         #: Content of the file, or the error if it cannot be used.
         self._newest: Summaries | ManifestError = NONE
 
-    def summaries(self) -> Summaries:
+    def get_summaries(self) -> Summaries:
         """Return the summaries in the file, or the last usable ones.
 
         Each call checks the file with one stat(), because a tick right after a change must see the change.
@@ -158,7 +158,7 @@ class FileConfig(AgentConfig):
 
     def start(self) -> None:
         """Read the file. Later each tick and a timer of the worker read it."""
-        self.summaries()
+        self.get_summaries()
 
     def stop(self) -> None:
         """Do nothing, because no thread watches the file."""

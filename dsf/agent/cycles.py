@@ -28,7 +28,7 @@ from dsf.agent.outbox import Outbox
 from dsf.agent.resultroom import ResultRoom
 from dsf.agent.ticks import REFUSAL
 from dsf.agent.turns import Turns
-from dsf.api.score import validity_at
+from dsf.api.score import compute_validity
 from dsf.api.scoringresponse import ScoringResult
 from dsf.api.summary import ScorerSummary
 from dsf.cycle.composite import LastResults
@@ -43,7 +43,7 @@ from dsf.messages import (
     Outcome,
     Result,
     Stage,
-    new_run_id,
+    make_run_id,
     run_time,
 )
 from dsf.reasons import SkipReason
@@ -195,7 +195,7 @@ class CycleRunner:
         self._outbox = outbox
         self._metrics = metrics
         self._results = results or LastResults()
-        self._result_room = ResultRoom(config.namespaces)
+        self._result_room = ResultRoom(config.get_namespaces)
         # Seconds between two log lines about the results of a scorer.
         self._throttle = dsf.log.Throttle(600.0)
         self._on_success = on_success
@@ -205,7 +205,7 @@ class CycleRunner:
         # A plug-in's responses and its series stay in memory, and each of them may be as large as one cycle allows.
         self._budget = MemoryBudget(2 * settings.max_source_bytes)
         #: The ticks that wait for a thread.
-        self.turns = Turns(settings.agent_concurrency, config.namespaces)
+        self.turns = Turns(settings.agent_concurrency, config.get_namespaces)
         self._agent = socket.gethostname()
         self._version = metadata.version("dynamic-scoring-framework")
         self._ending = ending or threading.Event()
@@ -224,7 +224,7 @@ class CycleRunner:
         has neither deadline nor run id. Raises CycleError for a cycle without a score, after its result is sent.
         """
         # The id is made by the hub's clock because the hub refuses a run id that sorts before the last one.
-        run_id = run_id or new_run_id(self.hub_time())
+        run_id = run_id or make_run_id(self.hub_time())
         if not self._running.register_run(scorer, run_id):
             return "duplicate"
         if refusal is not None:
@@ -303,7 +303,7 @@ class CycleRunner:
             if response is None:
                 raise RuntimeError("the cycle was not scored")
             interval, declared = round(cycle.interval), cycle.summary.scoring_interval
-            validity = validity_at(interval or declared, cycle.summary.validity_seconds, declared)
+            validity = compute_validity(interval or declared, cycle.summary.validity_seconds, declared)
             self._keep_results(cycle, response.results, validity, interval)
             outcome: Outcome = "partial" if response.refused else "ok" if response.results else "empty"
             # The result contains the duration until here, because it is signed before it is sent.
@@ -315,8 +315,8 @@ class CycleRunner:
             # immediately.
             self._running.leave(cycle)
             self._outbox.send(result, cycle.deadline)
-            self._metrics.timed(cycle.summary.score_name, "publish", time.monotonic() - started_at)
-            self._metrics.succeeded(cycle.summary.score_name, response.refused.items())
+            self._metrics.on_timed(cycle.summary.score_name, "publish", time.monotonic() - started_at)
+            self._metrics.count_success(cycle.summary.score_name, response.refused.items())
             return outcome
 
         return self._try_stage(task, "publish", cycle, publish_results)
@@ -419,7 +419,7 @@ class CycleRunner:
     def _report_failure(self, cycle: AgentCycle) -> None:
         """Count the failure of a cycle, and send its result."""
         failure = cycle.failure or CycleError("fetch", "internal_error", "an internal error of the agent; see its log")
-        self._metrics.failed(cycle.summary.score_name, failure.stage, failure.reason)
+        self._metrics.count_failure(cycle.summary.score_name, failure.stage, failure.reason)
         self._running.leave(cycle)
         self._send_failure(cycle.scorer, cycle.run_id, "error", failure, cycle)
 

@@ -18,7 +18,7 @@ from collections.abc import Collection
 from typing import Final
 
 from dsf.agent.config import NONE, AgentConfig, Summaries, from_configmap
-from dsf.agent.secrets import Release, extract_certificates, secret_label
+from dsf.agent.secrets import Release, extract_certificates, format_secret_key
 from dsf.api.authentication import API_SERVER_AUDIENCES, CaKind, Reference
 from dsf.api.types import CONFIGMAP_NAME, MANAGED_BY, MANAGED_BY_LABEL, TOKEN_ACCOUNT, USABLE_FOR
 from dsf.auth.secrets import SecretError, Token, Use
@@ -55,13 +55,13 @@ class _WatchedObject:
         self.reflector = Reflector(
             session,
             resource,
-            self.changed,
+            self.handle_change,
             namespace=namespace,
             # A rule with `resourceNames` in a Role allows list and watch only with this selector.
             selectors={"fieldSelector": f"metadata.name={name}"},
         )
 
-    def changed(self, key: Key, old: Object | None, new: Object | None) -> None:
+    def handle_change(self, key: Key, old: Object | None, new: Object | None) -> None:
         """Handle a change of the object. The base class ignores it because callers read the object at each use."""
 
     @property
@@ -113,7 +113,7 @@ class KubeConfig(AgentConfig, _WatchedObject):
         """Return why the newest delivery or the watch is not usable. The text is empty if both are usable."""
         return super().problem or self.watch_problem
 
-    def summaries(self) -> Summaries:
+    def get_summaries(self) -> Summaries:
         """Return the newest accepted summaries. Waits for the first delivery."""
         self.wait()
         return self._current
@@ -128,7 +128,7 @@ class KubeConfig(AgentConfig, _WatchedObject):
         self.secrets.stop()
         self._session.close()
 
-    def changed(self, key: Key, old: Object | None, new: Object | None) -> None:
+    def handle_change(self, key: Key, old: Object | None, new: Object | None) -> None:
         """Accept the summaries of a changed ConfigMap, or report why they are not usable."""
         try:
             summaries = NONE if new is None else from_configmap(new)
@@ -158,30 +158,30 @@ class KubeSecrets:
         with self._lock:
             return frozenset(reference.name for reference in self._watched)
 
-    def secret(self, name: str, key: str, use: Use) -> bytes:
+    def get_secret(self, name: str, key: str, use: Use) -> bytes:
         """Return the value of a Secret's key. Raises SecretError if it is missing or not released for this use."""
-        label = secret_label(name, key)
+        label = format_secret_key(name, key)
         reference = Reference(CaKind.Secret, name)
         watched = self._watch(reference)
         secret = watched.read()
         if secret is not None:
             self._check_use(name, key, use, secret)
-        return self._value_or_error(reference, watched, secret, key, label)
+        return self._get_value(reference, watched, secret, key, label)
 
-    def certificates(self, kind: CaKind, name: str, key: str) -> bytes:
+    def get_certificates(self, kind: CaKind, name: str, key: str) -> bytes:
         """Return the PEM certificates in a key of a Secret or ConfigMap. Raises SecretError if there are none."""
-        label = secret_label(name, key, kind)
+        label = format_secret_key(name, key, kind)
         reference = Reference(kind, name)
         watched = self._watch(reference)
-        return extract_certificates(self._value_or_error(reference, watched, watched.read(), key, label), label)
+        return extract_certificates(self._get_value(reference, watched, watched.read(), key, label), label)
 
-    def account_token(self, audience: str, seconds: int, until: float) -> Token:
+    def request_account_token(self, audience: str, seconds: int, until: float) -> Token:
         """Request a token of the ServiceAccount without rights, valid for `seconds`.
 
         `until` limits the request and is by time.monotonic(). Raises SecretError if the API server issues no token, or
         if the audience is one of the API server itself.
         """
-        api_server_audiences = API_SERVER_AUDIENCES | audiences_of(self._session.bearer_token())
+        api_server_audiences = API_SERVER_AUDIENCES | parse_issuer_and_audiences(self._session.get_bearer_token())
         if audience in api_server_audiences:
             raise SecretError(
                 f"no token for {audience!r}: it is an audience of this cluster's API server, with which the server "
@@ -226,7 +226,7 @@ class KubeSecrets:
         for watched in watched_objects:
             watched.reflector.stop()
 
-    def _value_or_error(
+    def _get_value(
         self, reference: Reference, watched: _WatchedObject, obj: Object | None, key: str, label: str
     ) -> bytes:
         """Return the value of the object's key. Raise SecretError with a remedy if the object or key is missing."""
@@ -247,8 +247,8 @@ class KubeSecrets:
         secret_type = secret.get("type")
         if labels.get(MANAGED_BY_LABEL) == MANAGED_BY or (use.is_sent and secret_type in _UNSENDABLE_TYPES):
             raise SecretError(
-                f"{secret_label(name, key)} is never sent anywhere: its label {MANAGED_BY_LABEL} says that it is the "
-                f"framework's own, or its type is one of {', '.join(sorted(_UNSENDABLE_TYPES))}",
+                f"{format_secret_key(name, key)} is never sent anywhere: its label {MANAGED_BY_LABEL} says that it is "
+                f"the framework's own, or its type is one of {', '.join(sorted(_UNSENDABLE_TYPES))}",
                 "secret_refused",
             )
         servers = f"{labels.get(USABLE_FOR, '')} {annotations.get(USABLE_FOR, '')}"
@@ -285,7 +285,7 @@ class KubeSecrets:
         return describe_unreadable(_RESOURCES[reference.kind], self._namespace, reference.name, watch_problem)
 
 
-def audiences_of(token: str) -> frozenset[str]:
+def parse_issuer_and_audiences(token: str) -> frozenset[str]:
     """Return issuer and audiences of a ServiceAccount's token, which are those of its API server.
 
     The set is empty for any other token.

@@ -37,8 +37,8 @@ from dsf.redislink import broker
 from dsf.redislink.link import Link
 from dsf.settings import Settings
 from dsf.sources.memory import SourceMemory
-from dsf.sources.registry import begin, plugins
-from dsf.sources.window import window_budget
+from dsf.sources.registry import begin, find_plugins
+from dsf.sources.window import compute_window_budget
 from dsf.store.client import connect
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Runtime:
         secrets: SecretSource
         # Before any watch: without a key the pod logs that and restarts.
         keyring = KeyRing(settings)
-        keyring.key()
+        keyring.get_key()
         if settings.agent_kube:
             # Only here: importing the Kubernetes client costs 40 MB.
             from dsf.agent.kube import KubeConfig
@@ -73,20 +73,20 @@ class Runtime:
             config = KubeConfig(settings)
             self.config, secrets = config, config.secrets
         else:
-            self.config, secrets = _files(settings)
+            self.config, secrets = _list_files(settings)
         self.metrics = AgentMetrics(settings.cluster, self.config)
-        ticks.on_refused.append(self.metrics.refused_message)
+        ticks.on_refused.append(self.metrics.count_refused_message)
         #: Set at shutdown: cycles that have begun are finished, and nothing is tried again.
         self.ending = threading.Event()
         self.relay = make_relay(settings)
         self.redis = connect(settings, name=f"dsf-agent-{settings.cluster}", max_connections=_MAX_WRITING_CONNECTIONS)
         self.clock = HubClock(self.redis, interval=AGENT_INTERVAL)
         #: State of sources between cycles.
-        self.memory = SourceMemory(window_budget(settings.agent_window_series), self.config.summaries)
+        self.memory = SourceMemory(compute_window_budget(settings.agent_window_series), self.config.get_summaries)
         self.memory.settings = settings
         self.metrics.registry.register(self.memory)
-        if plugins():
-            log.info("source plug-ins are installed", types=list(plugins()))
+        if find_plugins():
+            log.info("source plug-ins are installed", types=list(find_plugins()))
         self.config.on_change(lambda summaries: begin(summaries, self.memory))
         self.readiness = ScoringProbe(settings.probe_dir and settings.probe_dir / "ready", self.config)
         results = LastResults()
@@ -99,7 +99,7 @@ class Runtime:
                 keyring,
                 settings.cluster,
                 MAX_FRAME_BYTES,
-                namespaces=self.config.namespaces,
+                namespaces=self.config.get_namespaces,
                 ending=self.ending,
             ),
             self.metrics,
@@ -111,7 +111,7 @@ class Runtime:
         # At once, so that their stages request no Secret that is forgotten now.
         self.config.on_change(self.cycles.end_others)
         self._settings = settings
-        checks = {"/healthz": lambda: "", "/readyz": threads.problem}
+        checks = {"/healthz": lambda: "", "/readyz": threads.describe_failing_threads}
         application = add_results(make_probes(self.metrics.registry, checks), results)
         self._server = HttpServer(application, *settings.listen_address(), name="metrics")
 
@@ -129,7 +129,7 @@ class Runtime:
 
     def refresh(self) -> None:
         """Read a changed configuration, end cycles of removed scorers, show readiness. Called regularly."""
-        self.cycles.end_others(self.config.summaries())
+        self.cycles.end_others(self.config.get_summaries())
         self.readiness.refresh()
 
     def stop(self) -> None:
@@ -164,7 +164,7 @@ def make_relay(settings: Settings, port: int | None = None) -> HubRelay | None:
     return HubRelay(settings, host, url_port if port is None else port)
 
 
-def _files(settings: Settings) -> tuple[FileConfig, FileSecrets]:
+def _list_files(settings: Settings) -> tuple[FileConfig, FileSecrets]:
     if settings.agent_config is None:
         raise SettingsError(
             "DSF_AGENT_CONFIG: not set; it is the file with the ConfigMap `dynamic-scoring-config` of this cluster "

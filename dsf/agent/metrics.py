@@ -23,8 +23,8 @@ from prometheus_client.registry import Collector
 import dsf.log
 from dsf import metrics as names
 from dsf.agent.config import AgentConfig, Summaries
-from dsf.api.score import has_expired, validity_at
-from dsf.api.scoringresponse import ScoringResult, gauge_labels
+from dsf.api.score import compute_validity, has_expired
+from dsf.api.scoringresponse import ScoringResult, make_gauge_labels
 from dsf.api.summary import ScorerSummary
 from dsf.cycle.stages import Cycle, Observer
 from dsf.process import threads
@@ -60,7 +60,7 @@ class _Published:
 
         The first scrape computes them, because some results are never scraped and others more than once.
         """
-        return {gauge_labels(self.cluster, self.score_name, labels): score for labels, score in self.results}
+        return {make_gauge_labels(self.cluster, self.score_name, labels): score for labels, score in self.results}
 
 
 class AgentMetrics(Observer, Collector):
@@ -70,7 +70,7 @@ class AgentMetrics(Observer, Collector):
         """`clock` returns seconds. It must be monotonic, because scores would otherwise be valid for too long."""
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry(auto_describe=False)
-        counter = self._counter
+        counter = self._make_counter
         self._requests, self._failures = counter(names.REQUESTS), counter(names.FAILURES)
         self._refused, self._warnings = counter(names.REFUSED), counter(names.SOURCE_WARNINGS)
         self._messages = counter(names.MESSAGES_REFUSED)
@@ -93,7 +93,7 @@ class AgentMetrics(Observer, Collector):
         self._series: dict[str, set[tuple[Counter | Histogram, tuple[str, ...]]]] = {}
         self.registry.register(self)
 
-    def _counter(self, metric: names.Metric) -> Counter:
+    def _make_counter(self, metric: names.Metric) -> Counter:
         return Counter(metric.name, metric.help, metric.labels, registry=self.registry)
 
     def publish(self, summary: ScorerSummary, results: Sequence[ScoringResult], interval: int = 0) -> None:
@@ -102,50 +102,50 @@ class AgentMetrics(Observer, Collector):
         `interval` is the interval in force in seconds, or 0 for that of the scorer.
         """
         declared = summary.scoring_interval
-        validity = validity_at(interval or declared, summary.validity_seconds, declared)
+        validity = compute_validity(interval or declared, summary.validity_seconds, declared)
         published = _Published(self._cluster, summary.score_name, self._clock() + validity, results)
         with self._lock:
             self._published[summary.name] = published
 
-    def succeeded(self, score_name: str, refusal_counts: Iterable[tuple[str, int]]) -> None:
+    def count_success(self, score_name: str, refusal_counts: Iterable[tuple[str, int]]) -> None:
         """Count a cycle that ended with a response, and its refused results by reason."""
-        self._child(self._requests, score_name, "success").inc()
+        self._get_series(self._requests, score_name, "success").inc()
         for reason, number in refusal_counts:
-            self._child(self._refused, score_name, reason).inc(number)
+            self._get_series(self._refused, score_name, reason).inc(number)
 
-    def failed(self, score_name: str, stage: str, reason: str) -> None:
+    def count_failure(self, score_name: str, stage: str, reason: str) -> None:
         """Count a cycle that ended without a response."""
-        self._child(self._requests, score_name, "failure").inc()
-        self._child(self._failures, score_name, stage, reason).inc()
+        self._get_series(self._requests, score_name, "failure").inc()
+        self._get_series(self._failures, score_name, stage, reason).inc()
 
-    def refused_message(self) -> None:
+    def count_refused_message(self) -> None:
         """Count a message in the agent's queue that was no tick."""
         self._messages.inc()
 
-    def warned(self, cycle: Cycle, text: str) -> None:
+    def on_warning(self, cycle: Cycle, text: str) -> None:
         """Count and log a warning, because the score may come from a part of the data. Repeated ones are not logged."""
-        self._child(self._warnings, cycle.summary.score_name).inc()
+        self._get_series(self._warnings, cycle.summary.score_name).inc()
         not_logged = self._throttle.take(cycle.scorer)
         if not_logged is not None:
             log.warning("the source warns", scorer=cycle.scorer, warning=text, not_logged=not_logged)
 
-    def timed(self, score_name: str, stage: str, seconds: float) -> None:
+    def on_timed(self, score_name: str, stage: str, seconds: float) -> None:
         """Observe the duration of one try of a stage."""
-        self._child(self._seconds[stage], score_name).inc(seconds)
-        self._child(self._stages, score_name, stage).observe(seconds)
+        self._get_series(self._seconds[stage], score_name).inc(seconds)
+        self._get_series(self._stages, score_name, stage).observe(seconds)
 
-    def _child(self, metric: _Metric, score_name: str, *labels: str) -> _Metric:
+    def _get_series(self, metric: _Metric, score_name: str, *labels: str) -> _Metric:
         """Return the series of a metric with these labels. Series of many old score names are removed first."""
         with self._lock:
             is_new = score_name not in self._series
             self._series.setdefault(score_name, set()).add((metric, labels))
-            if is_new and len(self._series) > 2 * len(self._config.summaries()) + _MAX_OLD_NAMES:
+            if is_new and len(self._series) > 2 * len(self._config.get_summaries()) + _MAX_OLD_NAMES:
                 self._remove_old_series(score_name)
         return metric.labels(score_name, *labels)
 
     def _remove_old_series(self, score_name: str) -> None:
         """Remove the series of score names that no scorer uses, because a /config may name another one at each poll."""
-        present = {summary.score_name for summary in self._config.summaries().values()} | {score_name}
+        present = {summary.score_name for summary in self._config.get_summaries().values()} | {score_name}
         for name in self._series.keys() - present:
             for metric, labels in self._series.pop(name):
                 with contextlib.suppress(KeyError):
@@ -154,11 +154,11 @@ class AgentMetrics(Observer, Collector):
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """Yield `dynamic_score` and the metrics of the configuration's state."""
         config = self._config
-        summaries = config.summaries()
-        scores = names.SCORE.gauge()
+        summaries = config.get_summaries()
+        scores = names.SCORE.make_gauge()
         # Each label set occurs once across all scorers, because a duplicate would invalidate the whole scrape.
         samples: dict[tuple[str, ...], float] = {}
-        for published in self._valid_results(summaries):
+        for published in self._list_valid_results(summaries):
             samples |= published.samples
         for labels, score in samples.items():
             scores.add_metric(labels, score)
@@ -168,11 +168,11 @@ class AgentMetrics(Observer, Collector):
             (names.CONFIG_LOADED, config.loaded_at),
             (names.CONFIG_SCORERS, len(summaries)),
         ):
-            family = metric.gauge()
+            family = metric.make_gauge()
             family.add_metric((), value)
             yield family
 
-    def _valid_results(self, summaries: Summaries) -> list[_Published]:
+    def _list_valid_results(self, summaries: Summaries) -> list[_Published]:
         """Return the valid results of existing scorers, and drop all others."""
         now = self._clock()
         with self._lock:
@@ -212,21 +212,21 @@ class ScoringProbe:
     def record_success(self, scorer: str, interval: float) -> None:
         """Record a cycle that ended ok, empty or partial. The next one is due after `interval` seconds."""
         with self._lock:
-            self._fresh_until[scorer] = self._clock() + _patience(interval)
+            self._fresh_until[scorer] = self._clock() + _compute_patience(interval)
 
     def refresh(self) -> None:
         """Update the file to the current state. Called regularly."""
-        summaries = self._config.summaries()
+        summaries = self._config.get_summaries()
         now = self._clock()
         with self._lock:
             for name in self._fresh_until.keys() - summaries.keys():
                 del self._fresh_until[name]
             for name, summary in summaries.items():
-                self._fresh_until.setdefault(name, now + _patience(summary.scoring_interval))
+                self._fresh_until.setdefault(name, now + _compute_patience(summary.scoring_interval))
             # An agent without scorers is ready, unless it could not read its configuration yet.
             is_idle = not summaries and not (self._config.problem and not self._config.loaded_at)
             is_scoring = is_idle or any(until > now for until in self._fresh_until.values())
-            self._write_file(self._is_consuming and is_scoring and not threads.problem())
+            self._write_file(self._is_consuming and is_scoring and not threads.describe_failing_threads())
 
     def _write_file(self, is_ready: bool) -> None:
         """Create or remove the file. The caller holds the lock."""
@@ -239,7 +239,7 @@ class ScoringProbe:
                 # The reason is logged first, so that the log has it when Kubernetes notices that the agent is not
                 # ready.
                 if self._is_ready and self._is_consuming:
-                    cause = threads.problem() or "no scorer had a good cycle for 3 intervals"
+                    cause = threads.describe_failing_threads() or "no scorer had a good cycle for 3 intervals"
                     log.warning("not ready", why=cause, scorers=len(self._fresh_until))
                 self._file.unlink(missing_ok=True)
         except OSError as error:
@@ -249,6 +249,6 @@ class ScoringProbe:
         self._is_ready = is_ready
 
 
-def _patience(interval: float) -> float:
+def _compute_patience(interval: float) -> float:
     """Return the seconds without success after which a scorer counts as failing, also if it is new."""
     return max(3 * interval, _MIN_PATIENCE)

@@ -45,7 +45,7 @@ class KeyRing:
     def __init__(self, settings: Settings) -> None:
         self._file = settings.signing_key_file
 
-    def key(self) -> SigningKey:
+    def get_key(self) -> SigningKey:
         """Return the signing key. Raises SettingsError naming the variable if there is none or if it is not valid."""
         if self._file is None:
             raise SettingsError(
@@ -103,7 +103,7 @@ class Mailbox:
         older_slots = [slot for slot in self._find_older(mail) if slot in occupied_slots]
         score_slots = [slot for slot in older_slots if self._written[slot].is_score]
         # Only a result with scores replaces another one. The reason of a failure waits for a free slot.
-        if mail.is_score and len(score_slots) >= self._max_slots(mail):
+        if mail.is_score and len(score_slots) >= self._compute_max_slots(mail):
             if not replace:
                 return False
             if self._replace(score_slots, mail, text):
@@ -153,7 +153,7 @@ class Mailbox:
             older_runs = [(old.run, slot) for slot, old in self._written.items() if mail.is_newer(old)]
         return [slot for _, slot in sorted(older_runs)]
 
-    def _max_slots(self, mail: Mail) -> int:
+    def _compute_max_slots(self, mail: Mail) -> int:
         """Return the number of slots for each of the scorers that use them."""
         with self._lock:
             scorers = {old.scorer for old in self._written.values()} | {mail.scorer}
@@ -238,7 +238,7 @@ class Outbox:
     def _sign(self, result: Result) -> bytes:
         """Return the signed frame. Raises CycleError if there is no key, or if the frame is too large for the hub."""
         try:
-            text = sign(result, self._keyring.key())
+            text = sign(result, self._keyring.get_key())
         except SettingsError as error:
             raise CycleError("publish", "no_signing_key", str(error)) from None
         if len(text) > self._max_bytes:

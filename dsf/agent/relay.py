@@ -23,9 +23,9 @@ import websocket
 import dsf.log
 from dsf.errors import RelayError, SettingsError
 from dsf.kube import access
-from dsf.process.threads import SupervisedThread, background
+from dsf.process.threads import SupervisedThread, run_in_background
 from dsf.settings import Settings
-from dsf.text import cleaned
+from dsf.text import clean
 
 log = dsf.log.get(__name__)
 
@@ -67,7 +67,10 @@ class HubRelay:
         self._stopping = threading.Event()
         self._lock = threading.Lock()
         self._tunnels: set[Tunnel] = set()
-        self._threads = [SupervisedThread(self._accept, "relay-accept"), SupervisedThread(self._ping, "relay-ping")]
+        self._threads = [
+            SupervisedThread(self._accept, "relay-accept"),
+            SupervisedThread(self._ping_forever, "relay-ping"),
+        ]
 
     @property
     def address(self) -> tuple[str, int]:
@@ -100,20 +103,20 @@ class HubRelay:
 
     def check_kubeconfig(self) -> None:
         """Raise RelayError if the kubeconfig for the hub is missing or unusable."""
-        self._credentials()
+        self._read_credentials()
 
     def open_websocket(self) -> websocket.WebSocket:
         """Ask the API server for a connection to the pod. Raises RelayError.
 
         The kubeconfig is read anew each time, because OCM renews the client certificate in it.
         """
-        configuration, certificates = self._credentials()
+        configuration, certificates = self._read_credentials()
         try:
             return open_portforward(configuration, certificates, self._namespace, self._pod, self._port)
         except (OSError, ValueError, websocket.WebSocketException) as error:
             raise RelayError(self._explain(error, configuration.host)) from None
 
-    def _credentials(self) -> tuple[Any, access.Certificates]:
+    def _read_credentials(self) -> tuple[Any, access.Certificates]:
         if not self._kubeconfig.is_file():
             raise RelayError(
                 f"there is no kubeconfig for the hub at {self._kubeconfig} yet: OCM's registration agent creates the "
@@ -123,7 +126,7 @@ class HubRelay:
         try:
             return access.load_current_context(self._kubeconfig)
         except SettingsError as error:
-            reason = cleaned(str(error), _MAX_TEXT)
+            reason = clean(str(error), _MAX_TEXT)
             raise RelayError(
                 f"the kubeconfig for the hub cannot be used: {reason}; "
                 "if it persists, delete the Secret dynamic-scoring-framework-hub-kubeconfig, and OCM creates it anew"
@@ -132,7 +135,7 @@ class HubRelay:
     def _explain(self, error: Exception, server: str) -> str:
         pod = f"{self._namespace}/{self._pod}"
         if isinstance(error, websocket.WebSocketBadStatusException):
-            text = status_message(error)
+            text = describe_status(error)
             match error.status_code:
                 case 401:
                     return (
@@ -154,14 +157,14 @@ class HubRelay:
         if "Redirect limit" in str(error):
             return f"something in front of the hub's API server {server} does not pass on WebSockets: it redirects"
         if isinstance(error, websocket.WebSocketProxyException):
-            reason = cleaned(str(error), _MAX_TEXT)
+            reason = clean(str(error), _MAX_TEXT)
             return f"the proxy in front of the hub's API server {server} refuses the connection: {reason}"
         if isinstance(error, OSError) and not isinstance(error, TimeoutError):
             reason = error.strerror or str(error)
-            return f"the hub's API server {server} cannot be reached from this cluster: {cleaned(reason, _MAX_TEXT)}"
+            return f"the hub's API server {server} cannot be reached from this cluster: {clean(reason, _MAX_TEXT)}"
         return (
             f"the hub's API server {server} did not answer as one within {_CONNECT_TIMEOUT:.0f} s: "
-            f"{cleaned(str(error), _MAX_TEXT) or type(error).__name__}; does a proxy or firewall stand in between?"
+            f"{clean(str(error), _MAX_TEXT) or type(error).__name__}; does a proxy or firewall stand in between?"
         )
 
     def _accept(self) -> None:
@@ -172,7 +175,7 @@ class HubRelay:
                 if self._stopping.is_set():
                     return
                 raise
-            background(lambda client=client: self._forward(client), "relay-connect")  # type: ignore[misc]
+            run_in_background(lambda client=client: self._forward(client), "relay-connect")  # type: ignore[misc]
 
     def _forward(self, client: socket.socket) -> None:
         """Connect one client; returns when its connection has ended."""
@@ -203,7 +206,7 @@ class HubRelay:
             else:
                 log.info("connected to the hub's Redis through its API server", pod=f"{self._namespace}/{self._pod}")
 
-    def _ping(self) -> None:
+    def _ping_forever(self) -> None:
         while not self._stopping.wait(_PING_INTERVAL):
             with self._lock:
                 tunnels = list(self._tunnels)
@@ -223,7 +226,7 @@ def open_portforward(
     headers = configuration.auth_settings().get("BearerToken", {})
     options: dict[str, Any] = {}
     if configuration.proxy:
-        options = _proxy_options(configuration.proxy)
+        options = _make_proxy_options(configuration.proxy)
     elif configuration.no_proxy:
         options = {"http_no_proxy": str(configuration.no_proxy).split(",")}
     connection = websocket.WebSocket(sslopt={"context": certificates.context}, enable_multithread=True)
@@ -252,12 +255,12 @@ class Tunnel:
 
         Calls `report("")` when the first byte of Redis arrives.
         """
-        sender = background(self._send, "relay-send")
+        sender = run_in_background(self._send, "relay-send")
         error, has_data = "", False
         with contextlib.suppress(OSError, websocket.WebSocketException):
-            for channel, data in self._messages():
+            for channel, data in self._iter_messages():
                 if channel == _ERROR:
-                    error = cleaned(data.decode(errors="replace"), _MAX_TEXT)
+                    error = clean(data.decode(errors="replace"), _MAX_TEXT)
                     break
                 if not has_data:
                     has_data = True
@@ -267,7 +270,7 @@ class Tunnel:
         sender.join()
         return error
 
-    def _messages(self) -> Iterator[tuple[int, bytes]]:
+    def _iter_messages(self) -> Iterator[tuple[int, bytes]]:
         announced: set[int] = set()
         while data := self._connection.recv():
             message = data if isinstance(data, bytes) else data.encode()
@@ -313,7 +316,7 @@ def _parse_pod(text: str) -> tuple[str, str, int]:
     return namespace, pod, int(port)
 
 
-def _proxy_options(proxy: str) -> dict[str, Any]:
+def _make_proxy_options(proxy: str) -> dict[str, Any]:
     parts = urlsplit(proxy)
     options: dict[str, Any] = {"http_proxy_host": parts.hostname, "http_proxy_port": parts.port or 3128}
     options["proxy_type"] = parts.scheme or "http"
@@ -322,10 +325,10 @@ def _proxy_options(proxy: str) -> dict[str, Any]:
     return options
 
 
-def status_message(error: websocket.WebSocketBadStatusException) -> str:
+def describe_status(error: websocket.WebSocketBadStatusException) -> str:
     """Return the API server's own words, at most 300 characters, or the HTTP status."""
     with contextlib.suppress(ValueError, AttributeError):
         message = json.loads(error.resp_body or b"").get("message")
         if isinstance(message, str) and message:
-            return cleaned(message, _MAX_TEXT)
+            return clean(message, _MAX_TEXT)
     return f"HTTP {error.status_code}"

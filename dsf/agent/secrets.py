@@ -16,7 +16,7 @@ from typing import Final
 from dsf.agent.config import read_limited
 from dsf.api.authentication import CaKind
 from dsf.api.types import AGENT_SECRETS
-from dsf.api.urls import NO_HOSTS, TokenHosts, base_url, is_valid_url
+from dsf.api.urls import NO_HOSTS, TokenHosts, get_base_url, is_valid_url
 from dsf.auth.secrets import SecretError, Token, Use
 from dsf.errors import SettingsError
 from dsf.http.trust import CERTIFICATE
@@ -27,11 +27,11 @@ from dsf.settings import Settings
 _MAX_VALUE_BYTES: Final = 1024 * 1024
 #: Name of the file, beside the keys of a mounted Secret, that lists the servers to which the Secret may be sent.
 USABLE_FOR_FILE: Final = "usable-for"
-#: Pattern of the keys that Kubernetes allows in a Secret. `secret_label` refuses keys of dots only, which are paths.
+#: Pattern of the keys that Kubernetes allows in a Secret. `format_secret_key` rejects dots only (a path).
 _KEY = re.compile(r"[-._a-zA-Z0-9]{1,253}")
 
 
-def token_folder(out_dir: Path, cluster: str) -> Path:
+def find_token_folder(out_dir: Path, cluster: str) -> Path:
     """Return the folder of a cluster's tokens with a folder-backed hub. It is beside the hub's output, not below it."""
     return out_dir.parent / "_secrets" / cluster
 
@@ -65,7 +65,7 @@ class Release:
         for url in use.urls:
             if hosts.allow(url) or listed_hosts.allow(url) or (is_bindable and use.hosts.allow(url)):
                 continue
-            where = base_url(url) if is_valid_url(url) else "what is no URL of a server"
+            where = get_base_url(url) if is_valid_url(url) else "what is no URL of a server"
             binding = ", or to allowedHosts of a ScoringAuthentication in the hub's namespace" if is_bindable else ""
             raise SecretError(
                 f"{label} is not released for {where}, so it was not sent there: if it may be, an admin adds the "
@@ -84,9 +84,9 @@ class FileSecrets:
         self._folder = folder
         self._release = release
 
-    def secret(self, name: str, key: str, use: Use) -> bytes:
+    def get_secret(self, name: str, key: str, use: Use) -> bytes:
         """Return the value of a Secret's key. Raises SecretError if it is missing or not released for this use."""
-        label = secret_label(name, key)
+        label = format_secret_key(name, key)
         folder = self._find_folder(name, key, label)
         usable_for_file = folder / USABLE_FOR_FILE
         try:
@@ -96,13 +96,13 @@ class FileSecrets:
         self._release.check(name, key, use, servers, f"the file {usable_for_file}")
         return self._read(name, key, label)
 
-    def certificates(self, kind: CaKind, name: str, key: str) -> bytes:
+    def get_certificates(self, kind: CaKind, name: str, key: str) -> bytes:
         """Return the PEM certificates in a key of a Secret or ConfigMap. Raises SecretError if there are none."""
-        label = secret_label(name, key, kind)
+        label = format_secret_key(name, key, kind)
         self._find_folder(name, key, label)
         return extract_certificates(self._read(name, key, label), label)
 
-    def account_token(self, audience: str, seconds: int, until: float) -> Token:
+    def request_account_token(self, audience: str, seconds: int, until: float) -> Token:
         """Raise SecretError, because no ServiceAccount exists outside of a cluster."""
         del seconds
         raise SecretError(
@@ -128,7 +128,7 @@ class FileSecrets:
             raise SecretError(f"{label} has more than {_MAX_VALUE_BYTES} bytes", "secret_invalid") from None
 
 
-def secret_label(name: str, key: str, kind: CaKind = CaKind.Secret) -> str:
+def format_secret_key(name: str, key: str, kind: CaKind = CaKind.Secret) -> str:
     """Return the display name of a key of a Secret or ConfigMap.
 
     Raises SecretError if the name or the key is not valid, because each may become a path, or if the Secret is the

@@ -67,7 +67,7 @@ def accept(task: Any, app: Any, consumer: Any) -> Handler:
         try:
             scorer, run_id, _ = reduce(message, task.name)
             if run_id:
-                message.headers |= tracing.headers(run_member(settings().cluster, scorer, run_id))
+                message.headers |= tracing.make_headers(run_member(settings().cluster, scorer, run_id))
         except Exception as error:  # noqa: BLE001 (any error means that it is no tick)
             refuse(error)
             return message.ack()

@@ -110,15 +110,17 @@ class Turns:
             for name, namespace in self._namespaces.items():
                 over = [tick for tick in namespace.waiting if tick.deadline is not None and tick.deadline <= now]
                 if over:
-                    reason = self._reason(name) if not self._may_run(name, present) and self._free > 0 else _EXPIRED
+                    reason = (
+                        self._find_reason(name) if not self._may_run(name, present) and self._free > 0 else _EXPIRED
+                    )
                     namespace.waiting = deque(tick for tick in namespace.waiting if tick not in over)
                     expired += ((tick, reason) for tick in over)
             return expired
 
-    def refusal(self, tick: Tick) -> CycleError:
+    def explain_refusal(self, tick: Tick) -> CycleError:
         """Return why a tick that was not added is skipped."""
         with self._lock:
-            return self._reason(tick.namespace)
+            return self._find_reason(tick.namespace)
 
     def drain(self) -> list[Tick]:
         """Remove and return all waiting ticks."""
@@ -137,7 +139,7 @@ class Turns:
         running = {name: namespace.running for name, namespace in self._namespaces.items()}
         return has_share(name, running, self._threads, present)
 
-    def _reason(self, name: str) -> CycleError:
+    def _find_reason(self, name: str) -> CycleError:
         running = self._namespaces[name].running if name in self._namespaces else 0
         owner = f"namespace {name}" if name else "the own namespace of the hub"
         if name == _UNKNOWN:

@@ -26,7 +26,7 @@ from dsf.api.durations import is_duration, parse_duration
 from dsf.api.meta import StatusModel, Time, pause_end
 from dsf.api.selector import ClusterSelector, Requirement
 from dsf.api.types import GROUP, MAX_SECONDS
-from dsf.text import cleaned
+from dsf.text import clean
 
 Act = Literal["rescore", "pause", "resume", "interval", "reset", "sync"]
 #: All acts. If several are new at once and their times are equal, they are executed in this order.
@@ -40,7 +40,7 @@ _NAMES: Final = ("cluster", "selector", "note", "at")
 _REQUIREMENT: Final = re.compile(r"(?P<key>[^\s=!,()]+)\s+(?P<operator>in|notin)\s*\((?P<values>[^()]*)\)")
 
 
-def annotation_of(act: str) -> str:
+def get_annotation(act: str) -> str:
     """Return the annotation that requests an act."""
     return f"{GROUP}/{act}"
 
@@ -60,7 +60,7 @@ class ActRequest:
     pause_end: float | None = None
     note: str = ""
 
-    def ends_at(self, now: float) -> float | None:
+    def compute_end(self, now: float) -> float | None:
         """Return the end of a pause that starts at `now` in unix seconds; None without an end."""
         return self.pause_end if self.pause_seconds is None else pause_end(now + self.pause_seconds)
 
@@ -70,7 +70,7 @@ def parse_request(act: Act, text: str) -> ActRequest:
     try:
         return _parse(act, text)
     except ValueError as error:
-        raise ValueError(f"annotation {annotation_of(act)}: {cleaned(str(error), 500)}") from None
+        raise ValueError(f"annotation {get_annotation(act)}: {clean(str(error), 500)}") from None
 
 
 def make_request(plain: str, *, at: str, clusters: Iterable[str] = (), selector: str = "", note: str = "") -> str:
@@ -200,5 +200,5 @@ class ActAnswer(StatusModel):
 
 def find_requests(annotations: Mapping[str, str]) -> dict[Act, str]:
     """Return the values of the annotations that request acts; empty values are none."""
-    found = {act: annotations.get(annotation_of(act), "").strip()[:MAX_REQUEST] for act in ACTS}
+    found = {act: annotations.get(get_annotation(act), "").strip()[:MAX_REQUEST] for act in ACTS}
     return {act: text for act, text in found.items() if text}

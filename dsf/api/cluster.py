@@ -71,7 +71,7 @@ class ManagedCluster(KubernetesObject):
         """True if scorers run there: the hub accepted it and it is not being deleted."""
         return self.spec.hub_accepts_client and self.metadata.deletion_timestamp is None
 
-    def facts(self, cluster_sets: Iterable[Mapping[str, Any]] = ()) -> ClusterFacts:
+    def make_facts(self, cluster_sets: Iterable[Mapping[str, Any]] = ()) -> ClusterFacts:
         """Properties for templates and selectors; `cluster_sets` are all ManagedClusterSets."""
         claims = {claim.name: claim.value for claim in self.status.cluster_claims}
         labels = self.metadata.labels

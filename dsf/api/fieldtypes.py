@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, Protocol, TypeVar
 from pydantic import AfterValidator, Field
 
 from dsf.api.meta import SpecModel
-from dsf.api.urls import is_valid_url, parse_origin, url_problem
+from dsf.api.urls import find_url_problem, is_valid_url, parse_origin
 
 #: Maximum number of headers, query parameters or scopes.
 MAX_PAIRS: Final = 32
@@ -47,7 +47,7 @@ def _check_header_value(value: str) -> str:
 
 def _check_https_url(value: str) -> str:
     if not is_valid_url(value) or not value.startswith("https://"):
-        raise ValueError(url_problem(value, "a URL of the form https://host[:port]"))
+        raise ValueError(find_url_problem(value, "a URL of the form https://host[:port]"))
     return value
 
 

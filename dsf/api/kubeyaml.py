@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Final
 
 import yaml
 
-from dsf.api.problems import Location, field_path
+from dsf.api.problems import Location, format_field_path
 
 #: Maximum nesting of a document.
 MAX_DEPTH: Final = 50
@@ -36,7 +36,7 @@ class YamlError(ValueError):
     """An invalid document. `line` counts from 0; `location` is the field, if any."""
 
     def __init__(self, line: int, message: str, location: Location = ()) -> None:
-        where = f"{field_path(location)}: " if location else ""
+        where = f"{format_field_path(location)}: " if location else ""
         super().__init__(f"line {line + 1}: {where}{message}")
         self.line = line
         self.message = message
@@ -114,11 +114,11 @@ def dump(data: Any) -> str:
 
 def load(text: str) -> Any:
     """Parse the single document in `text`; return None if the text is empty. Raises YamlError."""
-    root = compose(text)
+    root = compose_nodes(text)
     return None if root is None else construct(root)
 
 
-def compose(text: str) -> yaml.Node | None:
+def compose_nodes(text: str) -> yaml.Node | None:
     """Return the document's node tree after checking the limits. Raises YamlError."""
     try:
         data = text.encode()

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from dsf.api import kubeyaml
 from dsf.api.cluster import ManagedCluster
 from dsf.api.meta import KubernetesObject
-from dsf.api.problems import Location, explain, field_path, remove_unknown_fields
+from dsf.api.problems import Location, explain, format_field_path, remove_unknown_fields
 from dsf.api.scorer import DynamicScorer
 from dsf.api.scoringauthentication import ScoringAuthentication
 from dsf.api.scoringconfig import DynamicScoringConfig
@@ -67,11 +67,11 @@ def parse_documents(text: str, source: str) -> list[ParsedDocument | ManifestPro
     results: list[ParsedDocument | ManifestProblem] = []
     for first_line, chunk in _split(text):
         try:
-            root = kubeyaml.compose(chunk)
+            root = kubeyaml.compose_nodes(chunk)
             if root is not None:
                 results.extend(_read(root, source, first_line))
         except kubeyaml.YamlError as bad:
-            results.append(ManifestProblem(source, first_line + bad.line, field_path(bad.location), bad.message))
+            results.append(ManifestProblem(source, first_line + bad.line, format_field_path(bad.location), bad.message))
     return results
 
 
@@ -100,13 +100,15 @@ def _read(
         return [ManifestProblem(source, line, "", "is not a mapping of fields (apiVersion, kind, metadata, spec)")]
 
     def problem(location: Location, message: str, severity: Literal["error", "note"] = "error") -> ManifestProblem:
-        return ManifestProblem(source, first_line + find_line(root, location), field_path(location), message, severity)
+        return ManifestProblem(
+            source, first_line + find_line(root, location), format_field_path(location), message, severity
+        )
 
     kind, version = document.get("kind"), document.get("apiVersion")
     if not isinstance(kind, str) or not kind:
         return [problem(("kind",), f"is required; kinds that are read are {', '.join(KINDS)}")]
     if kind == "List" and not is_item:
-        return [result for item in _items(root) for result in _read(item, source, first_line, is_item=True)]
+        return [result for item in _list_items(root) for result in _read(item, source, first_line, is_item=True)]
     if kind not in KINDS or (kind == CLUSTER_KIND and _group(version) != _group(CLUSTER_API_VERSION)):
         return [problem(("kind",), f"{kind!r} of apiVersion {version!r} is not read here; ignored", "note")]
     expected_version, model = KINDS[kind]
@@ -119,7 +121,7 @@ def _read(
         return sorted(problems, key=lambda problem: problem.line)
 
 
-def _items(root: yaml.Node) -> list[yaml.Node]:
+def _list_items(root: yaml.Node) -> list[yaml.Node]:
     """Return the nodes of the objects in a `List`, as printed by `kubectl get -o yaml`."""
     fields = root.value if isinstance(root, yaml.MappingNode) else []
     items = next((value for key, value in fields if key.value == "items"), None)

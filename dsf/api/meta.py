@@ -29,12 +29,12 @@ from pydantic_core import CoreSchema
 from dsf.api.naming import MAX_NAME_LENGTH, is_dns_subdomain
 
 
-def rfc3339(moment: datetime) -> str:
+def format_rfc3339(moment: datetime) -> str:
     """Return `moment` in Kubernetes' format: UTC, whole seconds, `Z`. Fractions are truncated, as by metav1.Time."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-Time = Annotated[AwareDatetime, PlainSerializer(rfc3339, when_used="json")]
+Time = Annotated[AwareDatetime, PlainSerializer(format_rfc3339, when_used="json")]
 
 
 def _object_name(value: str) -> str:

@@ -25,7 +25,7 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from dsf.api.meta import rfc3339
+from dsf.api.meta import format_rfc3339
 
 #: Seconds for which the name of a deleted scorer is kept for its re-creation. A tool that deletes and creates in two
 #: passes needs minutes.
@@ -75,7 +75,7 @@ class Wish(NamedTuple):
     config: str = ""
 
 
-def config_digest(url: str) -> str:
+def compute_config_digest(url: str) -> str:
     """Return the digest of a `/config` address that is stored with a claim."""
     return hashlib.sha256(url.encode()).hexdigest()[:12]
 
@@ -130,7 +130,7 @@ class NameClaims:
         return min((float(claim.expires) for claim in ending_claims), default=float("inf"))
 
 
-def former_owners(before: Queues, former: Mapping[str, int], wishes: Iterable[Wish], now: int) -> dict[str, int]:
+def find_former_owners(before: Queues, former: Mapping[str, int], wishes: Iterable[Wish], now: int) -> dict[str, int]:
     """Return the owners that gave up or lost a claim within the last `KEPT` seconds, with the end of that time.
 
     An owner that exists counts as such until it holds a name: it was re-created, and renames no other scorer.
@@ -158,7 +158,7 @@ def settle(
 ) -> dict[str, tuple[NameClaim, ...]]:
     """Return the claims after those `before`, for all existing scorers' wishes.
 
-    `home` is the hub's own namespace; `former` are the owners that rename no other scorer (`former_owners`).
+    `home` is the hub's own namespace; `former` are the owners that rename no other scorer (`find_former_owners`).
     """
     wished = {wish.owner: wish for wish in wishes}
     name_by_owner = {wish.owner: wish.name for wish in wished.values()}
@@ -266,7 +266,7 @@ def _compute_size(name: str, owner: str) -> int:
 
 
 def _format_time(at: int) -> str:
-    return rfc3339(datetime.fromtimestamp(at, UTC))
+    return format_rfc3339(datetime.fromtimestamp(at, UTC))
 
 
 #: Name -> claims, each with True if it is the holder's claim.

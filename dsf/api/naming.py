@@ -28,7 +28,7 @@ def sanitize_resource_name(name: str) -> str:
         return "score"
     parts = (part.strip("-") for part in _NOT_ALLOWED.sub("-", name.lower()).split("."))
     cleaned = ".".join(part for part in parts if part)[:MAX_NAME_LENGTH].rstrip("-.")
-    return cleaned or f"score-{_short_hash(name)}"
+    return cleaned or f"score-{_compute_short_hash(name)}"
 
 
 def is_dns_subdomain(name: str) -> bool:
@@ -36,15 +36,15 @@ def is_dns_subdomain(name: str) -> bool:
     return len(name) <= MAX_NAME_LENGTH and _SUBDOMAIN.fullmatch(name) is not None
 
 
-def label_value(name: str) -> str:
+def make_label_value(name: str) -> str:
     """Return the object name `name` as a label value; a longer name is truncated, and its hash is appended."""
     if len(name) <= MAX_LABEL_VALUE_LENGTH:
         return name
-    end = f"-{_short_hash(name)}"
+    end = f"-{_compute_short_hash(name)}"
     return name[: MAX_LABEL_VALUE_LENGTH - len(end)].rstrip("-.") + end
 
 
-def _short_hash(name: str) -> str:
+def _compute_short_hash(name: str) -> str:
     return hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:8]
 
 
@@ -67,7 +67,7 @@ class AllowedNames:
         """The namespaces with a list."""
         return frozenset(self._lists)
 
-    def refusal(self, namespace: str, score_name: str) -> str:
+    def explain_refusal(self, namespace: str, score_name: str) -> str:
         """Return the reason why scorers in a namespace may not use a score name; empty if they may."""
         entries = self._lists.get(namespace)
         if entries is None or any(_matches(entry, score_name) for entry in entries):

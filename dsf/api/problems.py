@@ -11,7 +11,7 @@ from typing import Any, Final, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from dsf.text import without_secrets_of_urls
+from dsf.text import shorten_urls
 
 #: Maximum number of reported errors in a document.
 MAX_MISTAKES: Final = 50
@@ -31,13 +31,13 @@ class Mistake:
     @property
     def field(self) -> str:
         """The location in readable form, such as `spec.masks[0].clusterName`; empty for the whole document."""
-        return field_path(self.location)
+        return format_field_path(self.location)
 
     def __str__(self) -> str:
         return f"{self.field}: {self.text}" if self.location else self.text
 
 
-def field_path(location: Location) -> str:
+def format_field_path(location: Location) -> str:
     """Return a location such as `("spec", "masks", 0)` in the form `spec.masks[0]`."""
     path = ""
     for step in location:
@@ -48,7 +48,7 @@ def field_path(location: Location) -> str:
 def quote_head(body: bytes) -> str:
     """Return the first bytes of a response for a message, quoted, on a single line, without secrets in URLs."""
     # Mask before truncating: in a truncated URL the password cannot be recognised.
-    text = without_secrets_of_urls(body[: 32 * HEAD_BYTES].decode(errors="replace"))
+    text = shorten_urls(body[: 32 * HEAD_BYTES].decode(errors="replace"))
     return repr(text[:HEAD_BYTES]) + ("..." if len(body) > HEAD_BYTES else "")
 
 
@@ -80,7 +80,7 @@ def remove_unknown_fields(error: ValidationError, document: Any) -> tuple[Any, l
         for step in way:
             part = part[step]
         part.pop(name, None)
-    return less, [field_path(location) for location in locations]
+    return less, [format_field_path(location) for location in locations]
 
 
 def _resolve_location(location: Location, kind: str, document: Any) -> tuple[Location, Any]:
@@ -99,7 +99,7 @@ def _resolve_location(location: Location, kind: str, document: Any) -> tuple[Loc
 
 
 def _make_message(kind: str, context: dict[str, Any], value: Any, fallback: str) -> str:
-    quoted_value = reprlib.repr(without_secrets_of_urls(value) if isinstance(value, str) else value)
+    quoted_value = reprlib.repr(shorten_urls(value) if isinstance(value, str) else value)
     choices = str(context.get("expected", "")).replace("'", "").replace(" or ", ", ")
     words = {
         "missing": "is required",

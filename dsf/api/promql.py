@@ -33,7 +33,7 @@ _UNIT = re.compile(r"([0-9]+)(ms|[smhdwy])")
 _SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800, "y": 31536000}
 
 
-def shortest_rate_window(query: str) -> float | None:
+def find_shortest_rate_window(query: str) -> float | None:
     """Return the shortest window, in seconds, of a query with a rate or another function of several samples.
 
     Returns None if the query has no such function, or no window.

@@ -16,7 +16,7 @@ from dsf.api.fieldtypes import DISTINCT, SOME
 from dsf.api.meta import ApiModel
 from dsf.api.problems import explain, quote_head
 from dsf.api.types import MAX_SECONDS, AnySourceType, SourceType
-from dsf.api.urls import url_problem
+from dsf.api.urls import find_url_problem
 from dsf.boundedjson import Bounds, check
 from dsf.errors import JsonBoundsError, RemoteConfigError
 from dsf.text import has_user
@@ -150,5 +150,5 @@ def find_user_problem(config: RemoteConfig) -> str:
     hosts |= {f"sources[{source.name}].host": source.host for source in config.sources or ()}
     for field, host in hosts.items():
         if has_user(host):
-            return f"{field}: {url_problem(host, '')}"
+            return f"{field}: {find_url_problem(host, '')}"
     return ""

@@ -20,11 +20,11 @@ from pydantic.alias_generators import to_camel
 
 from dsf.api.meta import pause_end
 from dsf.api.remoteconfig import RemoteConfig
-from dsf.api.score import default_validity
+from dsf.api.score import compute_default_validity
 from dsf.api.scorer import DynamicScorer
 from dsf.api.scoringauthentication import Authentications, ClusterFacts, ScoringAuthentication
 from dsf.api.servers import ResolutionInput, Server, ServerDeclaration, resolve_server
-from dsf.api.sourcefields import first_positive, resolve_sources
+from dsf.api.sourcefields import find_first_positive, resolve_sources
 from dsf.api.summary import ScorerSummary, dump_summaries
 from dsf.api.templates import Renderer
 from dsf.api.types import PAUSED_UNTIL_ANNOTATION, ConfigSyncMode, ResolveReason
@@ -71,7 +71,7 @@ def resolve(
     `namespace/name`. Raises ResolutionError with a `ResolveReason` and a message that names the field.
     """
     spec, execution = scorer.spec, scorer.spec.execution
-    synced = synced_config(scorer)
+    synced = get_synced_config(scorer)
     context = ResolutionInput(scorer, synced, token_hosts, authentications, fill or Renderer(None))
     score_name = _resolve_score_name(context)
     interval = _resolve_interval(context)
@@ -100,7 +100,7 @@ def resolve(
         more_dimension_formats=spec.dimension_formats[1:] or None,
         timeout_seconds=execution.timeout_seconds,
         max_retries=execution.max_retries,
-        validity_seconds=execution.validity_seconds or default_validity(interval),
+        validity_seconds=execution.validity_seconds or compute_default_validity(interval),
         scoring_access=scoring.access,
         sources=tuple(other for other, _ in sources[1:]) or None,
         expression=expression,
@@ -120,7 +120,7 @@ def resolve(
     )
 
 
-def synced_config(scorer: DynamicScorer) -> RemoteConfig:
+def get_synced_config(scorer: DynamicScorer) -> RemoteConfig:
     """Return the synced config in force; with mode None, an earlier config is ignored."""
     synced = scorer.status.last_synced_config
     in_force = synced is not None and scorer.spec.config_sync_mode is ConfigSyncMode.Full
@@ -131,7 +131,7 @@ def _resolve_score_name(context: ResolutionInput) -> str:
     params = context.scorer.spec.scoring.params
     name = context.synced.scoring.params.name or (params.name if params else "")
     if not name.strip():
-        raise context.missing(ResolveReason.MissingScoreName, "scoring.params.name")
+        raise context.make_missing_field_error(ResolveReason.MissingScoreName, "scoring.params.name")
     if len(name) > MAX_SCORE_NAME:
         raise ResolutionError(
             ResolveReason.TooLarge, f"scoring.params.name has {len(name)} characters, more than {MAX_SCORE_NAME}"
@@ -143,9 +143,9 @@ def _resolve_score_name(context: ResolutionInput) -> str:
 
 def _resolve_interval(context: ResolutionInput) -> int:
     params = context.scorer.spec.scoring.params
-    interval = first_positive(context.synced.scoring.params.interval, params.interval if params else 0)
+    interval = find_first_positive(context.synced.scoring.params.interval, params.interval if params else 0)
     if not interval:
-        raise context.missing(ResolveReason.MissingInterval, "scoring.params.interval")
+        raise context.make_missing_field_error(ResolveReason.MissingInterval, "scoring.params.interval")
     return interval
 
 

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from dsf.api.meta import Condition, rfc3339
-from dsf.api.naming import label_value, sanitize_resource_name
+from dsf.api.meta import Condition, format_rfc3339
+from dsf.api.naming import make_label_value, sanitize_resource_name
 from dsf.api.types import (
     CLUSTER_API_VERSION,
     CLUSTER_KIND,
@@ -197,23 +197,23 @@ class _NameRoom:
             what = f"a score item has a name of {characters} characters"
             if 2 * characters <= MAX_OBJECT_BYTES:
                 what = f"all score items together have names of more than {MAX_RENDERED} characters and placeholders"
-            raise _too_large(what)
+            raise _make_size_error(what)
 
     def keep(self, characters: int) -> None:
         """Raise ScoreObjectTooLargeError if the names, with a new one of so many characters, are too long together."""
         self._kept += characters
         if 2 * self._kept > MAX_OBJECT_BYTES:
-            raise _too_large(f"score items have names of more than {MAX_OBJECT_BYTES // 2} characters")
+            raise _make_size_error(f"score items have names of more than {MAX_OBJECT_BYTES // 2} characters")
 
 
-def _too_large(what: str) -> ScoreObjectTooLargeError:
+def _make_size_error(what: str) -> ScoreObjectTooLargeError:
     return ScoreObjectTooLargeError(
         f"{what}, more than the {MAX_OBJECT_BYTES} bytes that one AddOnPlacementScore may have; use a "
         "scoreDimensionFormat with fewer or shorter names"
     )
 
 
-def object_bytes(names: Collection[str]) -> int:
+def estimate_object_bytes(names: Collection[str]) -> int:
     """Return the estimated size in bytes of an AddOnPlacementScore with these item names in etcd."""
     quoted = json.dumps([*names], ensure_ascii=False)
     # In managedFields a name is JSON within JSON, so escapes are escaped twice.
@@ -226,7 +226,7 @@ def _check_size(names: Collection[str]) -> None:
     if _OBJECT_BYTES + 20 * len("".join(names)) + 2 * _ITEM_BYTES * len(names) <= MAX_OBJECT_BYTES:
         # The names fit even if every character is escaped, so they need not be encoded.
         return
-    size = object_bytes(names)
+    size = estimate_object_bytes(names)
     if size > MAX_OBJECT_BYTES:
         raise ScoreObjectTooLargeError(
             f"{len(names)} score items make an AddOnPlacementScore of {size} bytes, more than the {MAX_OBJECT_BYTES} "
@@ -239,7 +239,7 @@ def make_score_body(cluster: str, scorer_name: str, score_name: str, *, owner_ui
     metadata: dict[str, Any] = {
         "name": sanitize_resource_name(score_name),
         "namespace": cluster,
-        "labels": {MANAGED_BY_LABEL: MANAGED_BY, SCORER_NAME_LABEL: label_value(scorer_name)},
+        "labels": {MANAGED_BY_LABEL: MANAGED_BY, SCORER_NAME_LABEL: make_label_value(scorer_name)},
     }
     if owner_uid:
         metadata["ownerReferences"] = [
@@ -267,11 +267,11 @@ def make_score_status(items: Iterable[Item], *, valid_until: datetime, now: date
     return {
         "conditions": [updated.to_manifest()],
         "scores": scores,
-        "validUntil": rfc3339(valid_until),
+        "validUntil": format_rfc3339(valid_until),
     }
 
 
-def default_validity(interval: int) -> int:
+def compute_default_validity(interval: int) -> int:
     """Return the default validity in seconds: 3 intervals, but at least 300.
 
     OCM also considers a cluster as lost after 300 seconds of silence (5 leases of 60 s).
@@ -279,15 +279,19 @@ def default_validity(interval: int) -> int:
     return max(3 * interval, 300)
 
 
-def valid_until(at: float, validity: float, factor: float) -> float:
-    """Return the expiry (unix seconds) of a score at time `at`. `factor` is `Writes.validity_factor`."""
+def compute_expiry(at: float, validity: float, factor: float) -> float:
+    """Return the expiry (unix seconds) of a score at time `at`. `factor` is `Writes.read_validity_factor`."""
     return at + validity * factor
 
 
-def validity_at(interval: int, validity: int, declared: int) -> int:
+def compute_validity(interval: int, validity: int, declared: int) -> int:
     """Return the seconds of validity at this interval. A default validity follows the interval where a user made it
     longer than `declared`: scores would expire before the next run."""
-    return max(validity, default_validity(interval)) if validity == default_validity(declared) else validity
+    return (
+        max(validity, compute_default_validity(interval))
+        if validity == compute_default_validity(declared)
+        else validity
+    )
 
 
 def describe_validity_gap(interval: int, validity: int, declared: int) -> str:
@@ -295,7 +299,7 @@ def describe_validity_gap(interval: int, validity: int, declared: int) -> str:
 
     Only a validity that a user has set can be too short.
     """
-    seconds = validity_at(interval, validity, declared)
+    seconds = compute_validity(interval, validity, declared)
     if seconds >= interval:
         return ""
     return f"scores expire after {seconds}s (validitySeconds), before the next cycle at an interval of {interval}s"

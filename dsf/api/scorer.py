@@ -40,7 +40,7 @@ from dsf.api.types import (
     SourceOptions,
     SourceType,
 )
-from dsf.api.urls import url_problem
+from dsf.api.urls import find_url_problem
 from dsf.errors import ExpressionError
 from dsf.expression import MAX_LENGTH
 
@@ -65,7 +65,7 @@ _IS_COMPLETE: Final = (
 
 def _http_url(value: str) -> str:
     if re.fullmatch(_HTTP_URL, value) is None:
-        raise ValueError(url_problem(value, "a URL that starts with http:// or https://"))
+        raise ValueError(find_url_problem(value, "a URL that starts with http:// or https://"))
     return value
 
 

@@ -48,7 +48,7 @@ class Aggregate(SpecModel):
     )
 
 
-def _mean(scores: Sequence[float]) -> float:
+def _compute_mean(scores: Sequence[float]) -> float:
     # Divide first, to avoid overflow.
     return math.fsum(score / len(scores) for score in scores)
 
@@ -56,7 +56,7 @@ def _mean(scores: Sequence[float]) -> float:
 _FUNCTIONS: Final[Mapping[str, Callable[[Sequence[float]], float]]] = {
     "max": max,
     "min": min,
-    "mean": _mean,
+    "mean": _compute_mean,
     "sum": sum,
     "last": lambda scores: scores[-1],
 }
@@ -197,7 +197,7 @@ class ScoreRule(BaseModel):
         """True if the score becomes an AddOnPlacementScore."""
         return self.destination != "None"
 
-    def aggregated(self, results: Sequence[Result]) -> Sequence[Result]:
+    def aggregate_if_set(self, results: Sequence[Result]) -> Sequence[Result]:
         """Return the results for the items, merged by `aggregate` if it is set."""
         return results if self.aggregate is None else aggregate_results(results, self.aggregate.by, self.aggregate.how)
 
@@ -221,7 +221,7 @@ def build_rule_items(results: Sequence[Result], rule: ScoreRule, cluster: str) -
 
     Raises ScoreObjectTooLargeError if they exceed one AddOnPlacementScore.
     """
-    merged = rule.aggregated(results)
+    merged = rule.aggregate_if_set(results)
     first, *further_formats = rule.dimension_formats
     return RuledItems(build_items(merged, first, cluster, rule.score_name, further_formats=further_formats), merged)
 
@@ -232,7 +232,7 @@ def find_item_owners(results: Sequence[Result], rule: ScoreRule, cluster: str) -
     If two results have the same name by a format, the later result wins; names by an earlier format take precedence.
     """
     owners: dict[str, Result] = {}
-    merged = rule.aggregated(results)
+    merged = rule.aggregate_if_set(results)
     for dimension_format in reversed(rule.dimension_formats):
         dimension = DimensionFormat(dimension_format, cluster, rule.score_name)
         owners |= {dimension.render(labels): (labels, value) for labels, value in merged}

@@ -23,8 +23,8 @@ from dsf.api.types import (
     DELIVER_LABEL,
     PULL_SECRET_NAME,
 )
-from dsf.api.urls import TokenHosts, base_url, is_valid_url
-from dsf.text import shown_url
+from dsf.api.urls import TokenHosts, get_base_url, is_valid_url
+from dsf.text import shorten_url
 
 #: The API server's checks; the models check more.
 _SERVER: Final = r"^([hH][tT][tT][pP][sS]?://)?[a-zA-Z0-9._:\[\]-]+$"
@@ -32,8 +32,8 @@ _PROXY: Final = r"^[hH][tT][tT][pP]://[a-zA-Z0-9._:\[\]-]+/?$"
 
 
 def _check_proxy(value: str) -> str:
-    if not is_valid_url(value) or not value.lower().startswith("http://") or base_url(value) != value.rstrip("/"):
-        raise ValueError(f"{shown_url(value)!r} is not the URL of a proxy of the form http://host[:port]")
+    if not is_valid_url(value) or not value.lower().startswith("http://") or get_base_url(value) != value.rstrip("/"):
+        raise ValueError(f"{shorten_url(value)!r} is not the URL of a proxy of the form http://host[:port]")
     return value
 
 
@@ -68,7 +68,7 @@ class Override(Methods):
     host: Url | None = Field(default=None, description="URL of the server there, without its path.")
     tls: Tls | None = Field(default=None, description="Verification of the server there.")
 
-    def counts_on(self, cluster: ClusterFacts) -> bool:
+    def applies_to(self, cluster: ClusterFacts) -> bool:
         """True if it applies to the cluster: by name, set or labels."""
         if cluster.name in self.clusters or not cluster.sets.isdisjoint(self.cluster_sets):
             return True
@@ -105,7 +105,7 @@ class DeliveredSecret(SpecModel):
         """True if its names depend on the cluster."""
         return _CLUSTER in self.name or _CLUSTER in (self.target_name or "")
 
-    def names_on(self, cluster: str) -> tuple[str, str]:
+    def render_names(self, cluster: str) -> tuple[str, str]:
         """Return the Secret's names on hub and cluster. Raises ValueError for an invalid or reserved name."""
         there = self.target_name or self.name
         return _check_secret_name(self.name.replace(_CLUSTER, cluster)), _check_secret_name(
@@ -142,7 +142,7 @@ class ScoringAuthenticationSpec(Methods):
 
     def on(self, cluster: ClusterFacts) -> Override | None:
         """Return the override for a cluster; None without one."""
-        return next((override for override in self.overrides if override.counts_on(cluster)), None)
+        return next((override for override in self.overrides if override.applies_to(cluster)), None)
 
 
 class ScoringAuthenticationStatus(StatusModel):

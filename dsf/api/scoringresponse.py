@@ -14,10 +14,10 @@ from typing import Any, Final, NamedTuple
 
 from dsf.api.problems import quote_head
 from dsf.api.types import USED_LABELS
-from dsf.boundedjson import Bounds, loads, turn
+from dsf.boundedjson import Bounds, parse, turn
 from dsf.errors import JsonBoundsError, ScoringResponseError
-from dsf.reasons import EmptyReason, RefusalReason, plain_text
-from dsf.text import spaced
+from dsf.reasons import EmptyReason, RefusalReason, strip_markdown
+from dsf.text import replace_unprintable
 
 #: Maximum number of results in a response. More results would not fit into an AddOnPlacementScore.
 MAX_RESULTS: Final = 10_000
@@ -70,7 +70,7 @@ def _parsed(body: bytes) -> ScoringResponse:
     results: list[ScoringResult] = []
     refusal_counts: Counter[str] = Counter()
     characters = 0
-    for index, element in enumerate(_elements(body)):
+    for index, element in enumerate(_iter_elements(body)):
         if type(element) is not dict:
             raise ScoringResponseError(f"results[{index}] is not an object; the answer starts with {quote_head(body)}")
         score = element.get("score")
@@ -81,7 +81,7 @@ def _parsed(body: bytes) -> ScoringResponse:
         if not math.isfinite(score):
             refusal_counts[RefusalReason.NAN if math.isnan(score) else RefusalReason.INFINITE] += 1
             continue
-        labels = _labels(element.get("metric"))
+        labels = _read_labels(element.get("metric"))
         if labels is None:
             refusal_counts[RefusalReason.BAD_LABELS] += 1
             continue
@@ -96,10 +96,10 @@ def _parsed(body: bytes) -> ScoringResponse:
     return ScoringResponse(results, refusal_counts)
 
 
-def _elements(body: bytes) -> list[Any]:
+def _iter_elements(body: bytes) -> list[Any]:
     try:
         # Parse integers as float: an integer of 400 digits is then infinite, and 5,000 digits are no parser error.
-        document = loads(body, _BOUNDS, parse_int=float)
+        document = parse(body, _BOUNDS, parse_int=float)
     except JsonBoundsError as error:
         raise ScoringResponseError(
             f"the answer is not parsed: {error}; it starts with {quote_head(body)}", "too_many_results"
@@ -127,16 +127,16 @@ def _score_reason(element: Mapping[str, Any]) -> str:
 
 def select_used_labels(labels: Mapping[str, str]) -> dict[str, str]:
     """Return the labels that the framework uses."""
-    return {name: printable(value) for name, value in labels.items() if name in _USED}
+    return {name: clean_label_value(value) for name, value in labels.items() if name in _USED}
 
 
-def printable(value: str) -> str:
+def clean_label_value(value: str) -> str:
     """Return a label's value with blanks in place of unprintable characters."""
     # An escape in JSON can be a lone surrogate, which UTF-8 cannot encode.
-    return value if value.isprintable() else spaced(value.encode("utf-8", "replace").decode())
+    return value if value.isprintable() else replace_unprintable(value.encode("utf-8", "replace").decode())
 
 
-def _labels(metric: Any) -> dict[str, str] | None:
+def _read_labels(metric: Any) -> dict[str, str] | None:
     """Return the used labels; None if they are invalid. A result without labels is a series without labels."""
     if metric is None:
         return {}
@@ -147,7 +147,7 @@ def _labels(metric: Any) -> dict[str, str] | None:
         if type(value) is not str:
             return None
         if name in _USED:
-            labels[name] = printable(value)
+            labels[name] = clean_label_value(value)
     return labels
 
 
@@ -156,7 +156,7 @@ def cut_label(value: str, limit: int = 256) -> str:
     return value.encode("utf-8", "replace")[:limit].decode(errors="ignore")
 
 
-def gauge_labels(cluster: str, score_name: str, labels: Mapping[str, str]) -> tuple[str, ...]:
+def make_gauge_labels(cluster: str, score_name: str, labels: Mapping[str, str]) -> tuple[str, ...]:
     """Return the label values of a `dynamic_score` in `dsf.metrics`; absent values are empty, long values truncated."""
     return (cut_label(cluster), *(cut_label(labels.get(name, "")) for name in USED_LABELS), cut_label(score_name))
 
@@ -185,7 +185,7 @@ def make_remark(
     replaced = counts.pop(RefusalReason.DUPLICATE_DIMENSION, 0)
     texts = []
     if counts:
-        texts.append(f"{counts.total()} of {results} results refused: {_listed(counts)}{note and f': {note}'}")
+        texts.append(f"{counts.total()} of {results} results refused: {_list_names(counts)}{note and f': {note}'}")
     if replaced:
         shared = f", such as {example!r}" if example else ""
         # With several formats, a result has several items.
@@ -196,18 +196,16 @@ def make_remark(
     if texts:
         most_frequent = counts.most_common(1)[0][0] if counts else RefusalReason.DUPLICATE_DIMENSION
         reason = next((member for member in RefusalReason if member == most_frequent), RefusalReason.OTHER)
-        return Remark(reason, f"{'; '.join(texts)}; what to do: {plain_text(reason.advice)}")
+        return Remark(reason, f"{'; '.join(texts)}; what to do: {strip_markdown(reason.advice)}")
     if results:
         return None
     input_text = "" if series is None else f"; it was sent {series} series"
     empty = EmptyReason.NO_RESULTS
-    return Remark(
-        empty,
-        f"{note or f'the scoring API answered without results{input_text}'}; what to do: {plain_text(empty.advice)}",
-    )
+    problem = note or f"the scoring API answered without results{input_text}"
+    return Remark(empty, f"{problem}; what to do: {strip_markdown(empty.advice)}")
 
 
-def _listed(counts: Counter[str]) -> str:
+def _list_names(counts: Counter[str]) -> str:
     if len(counts) == 1:
         return next(iter(counts))
     return ", ".join(f"{number} {reason}" for reason, number in counts.most_common())

@@ -61,10 +61,10 @@ def matches(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
     """
     if any(labels.get(key) != value for key, value in (selector.get("matchLabels") or {}).items()):
         return False
-    return all(_meets(requirement, labels) for requirement in selector.get("matchExpressions") or ())
+    return all(_meets_requirement(requirement, labels) for requirement in selector.get("matchExpressions") or ())
 
 
-def _meets(expression: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+def _meets_requirement(expression: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
     key, operator, values = str(expression.get("key")), expression.get("operator"), expression.get("values") or ()
     # OCM matches no cluster with an invalid requirement. The API server does not validate those of ManagedClusterSets.
     if operator in ("In", "NotIn"):

@@ -13,7 +13,7 @@ from dsf.api.scorer import DynamicScorer, Scoring, SourceSpec
 from dsf.api.scoringauthentication import Authentications, ScoringAuthentication
 from dsf.api.templates import Renderer
 from dsf.api.types import AGENT_SECRETS, ConfigSyncMode, ResolveReason
-from dsf.api.urls import TokenHosts, base_url, join_url, parse_origin
+from dsf.api.urls import TokenHosts, get_base_url, join_url, parse_origin
 from dsf.errors import ResolutionError
 
 #: Maximum characters of a query, host or path before its templates are filled in. Longer texts would not fit into what
@@ -32,7 +32,7 @@ class ResolutionInput(NamedTuple):
     authentications: Authentications
     fill: Renderer
 
-    def missing(self, reason: ResolveReason, field: str) -> ResolutionError:
+    def make_missing_field_error(self, reason: ResolveReason, field: str) -> ResolutionError:
         """Return the error for a missing field, with the reason why `/config` does not provide a value either."""
         if self.scorer.spec.scoring.expression is not None:
             elsewhere = "and a scorer with an expression has no /config"
@@ -82,7 +82,7 @@ def resolve_server(context: ResolutionInput, stage: ServerDeclaration) -> Server
     return Server(endpoint, name, key, _make_own_access(context, stage))
 
 
-def unused_endpoint(context: ResolutionInput, stage: ServerDeclaration) -> str:
+def join_unused_endpoint(context: ResolutionInput, stage: ServerDeclaration) -> str:
     """Return the URL of an unused stage; empty if the URL is invalid."""
     try:
         return _resolve_endpoint(context, stage)
@@ -96,7 +96,7 @@ def _resolve_endpoint(context: ResolutionInput, stage: ServerDeclaration, other:
     if not config_url and not other and not stage.spec.host:
         raise ResolutionError(ResolveReason.InvalidURL, f"spec.{stage.name}.host is not set")
     try:
-        fallback = base_url(config_url) if config_url else ""
+        fallback = get_base_url(config_url) if config_url else ""
     except ValueError as error:
         raise ResolutionError(ResolveReason.InvalidURL, f"spec.configURL: {error}") from None
     host, host_field = other or choose_text(stage.name, "host", stage.synced.host, stage.spec.host or fallback)
@@ -157,7 +157,7 @@ def _make_server(context: ResolutionInput, stage: ServerDeclaration, authenticat
         raise ResolutionError(
             ResolveReason.HostNotAllowed,
             f"spec.{stage.name}.auth.authenticationRef: the ScoringAuthentication {name!r} is not "
-            f"for {base_url(endpoint)}; if it may be asked with it, add the server to its allowedHosts",
+            f"for {get_base_url(endpoint)}; if it may be asked with it, add the server to its allowedHosts",
         )
     methods = override if override is not None and override.is_any else shared
     if methods.account_audience in API_SERVER_AUDIENCES:
@@ -171,7 +171,7 @@ def _make_server(context: ResolutionInput, stage: ServerDeclaration, authenticat
         if part is not None:
             _check_references(part, where)
     access = ServerAccess(
-        methods=_expand_templates(methods_of(methods), context.fill, stage.name),
+        methods=_expand_templates(select_methods(methods), context.fill, stage.name),
         tls=tls,
         authentication=name,
         allowed_hosts=shared.allowed_hosts,
@@ -193,7 +193,7 @@ def _check_token_host(context: ResolutionInput, stage: ServerDeclaration, endpoi
     if parse_origin(endpoint) not in declared_servers:
         raise ResolutionError(
             ResolveReason.TokenHostMismatch,
-            f"spec.{stage.name}.auth: /config would send the token to {base_url(endpoint)}, which is neither "
+            f"spec.{stage.name}.auth: /config would send the token to {get_base_url(endpoint)}, which is neither "
             f"{field} nor the host of configURL; if it may have the token, set {field} to it, or "
             "have the hub's admin add it to DSF_TOKEN_HOSTS (the chart's hubSetting.tokenHosts)",
         )
@@ -218,7 +218,7 @@ def _make_own_access(context: ResolutionInput, stage: ServerDeclaration) -> Serv
     for part, field in ((spec.auth, "auth"), (spec.tls, "tls")):
         if part is not None:
             _check_references(part, f"spec.{stage.name}.{field}")
-    methods = methods_of(spec.auth)
+    methods = select_methods(spec.auth)
     if use := methods.account_use:
         raise ResolutionError(
             ResolveReason.InvalidAuthentication,
@@ -230,7 +230,7 @@ def _make_own_access(context: ResolutionInput, stage: ServerDeclaration) -> Serv
     return ServerAccess(methods=_expand_templates(methods, context.fill, stage.name), tls=spec.tls)
 
 
-def methods_of(part: Methods | None) -> Methods:
+def select_methods(part: Methods | None) -> Methods:
     """Return only the methods of a model with more fields."""
     return Methods() if part is None else Methods(**{name: getattr(part, name) for name in Methods.model_fields})
 

@@ -9,7 +9,7 @@ from dsf.api.promql import split_queries
 from dsf.api.remoteconfig import MAX_SOURCES, RemoteConfig, RemoteSource
 from dsf.api.scorer import DynamicScorerSpec, SourceSpec
 from dsf.api.scoringauthentication import ScoringAuthentication
-from dsf.api.servers import ResolutionInput, ServerDeclaration, choose_text, resolve_server, unused_endpoint
+from dsf.api.servers import ResolutionInput, ServerDeclaration, choose_text, join_unused_endpoint, resolve_server
 from dsf.api.summary import SourceSummary
 from dsf.api.types import ResolveReason, SourceMethod, SourceType, is_plugin_type
 from dsf.errors import ResolutionError
@@ -70,7 +70,7 @@ def list_declared_sources(spec: DynamicScorerSpec, synced: RemoteConfig) -> list
     ]
 
 
-def first_positive(*values: int) -> int:
+def find_first_positive(*values: int) -> int:
     """Return the first positive value; 0 without a positive value."""
     return next((value for value in values if value > 0), 0)
 
@@ -101,18 +101,18 @@ def _resolve_source(
         )
     if kind is SourceType.None_:
         # The agent fetches nothing, so other settings and the token are ignored. Upstream also sets the endpoint.
-        unused = unused_endpoint(context, ServerDeclaration(settings.field, spec, synced))
+        unused = join_unused_endpoint(context, ServerDeclaration(settings.field, spec, synced))
         return SourceSummary(name=settings.name, type=str(kind), endpoint=unused), None
-    range_ = first_positive(synced.params.range, params.range if params else 0)
-    step = first_positive(synced.params.step, params.step if params else 0)
+    range_ = find_first_positive(synced.params.range, params.range if params else 0)
+    step = find_first_positive(synced.params.step, params.step if params else 0)
     is_instant = context.scorer.spec.scoring.expression is not None and not range_ and not step
     if kind is SourceType.Prometheus:
         if not split_queries(query):
-            raise context.missing(ResolveReason.MissingQuery, f"{settings.field}.params.query")
+            raise context.make_missing_field_error(ResolveReason.MissingQuery, f"{settings.field}.params.query")
         if not range_ and not is_instant:
-            raise context.missing(ResolveReason.MissingRange, f"{settings.field}.params.range")
+            raise context.make_missing_field_error(ResolveReason.MissingRange, f"{settings.field}.params.range")
         if not step and not is_instant:
-            raise context.missing(ResolveReason.MissingStep, f"{settings.field}.params.step")
+            raise context.make_missing_field_error(ResolveReason.MissingStep, f"{settings.field}.params.step")
     if kind is SourceType.Object:
         if spec.object is None:
             raise ResolutionError(

@@ -12,7 +12,7 @@ from pydantic.alias_generators import to_camel
 from dsf.api.authentication import POD_IDENTITY, CaKind, Reference, ServerAccess
 from dsf.api.expressions import ScoreInput, compile_cached
 from dsf.api.problems import Mistake, explain
-from dsf.api.score import default_validity
+from dsf.api.score import compute_default_validity
 from dsf.api.scorerule import Aggregate, ScoreRule
 from dsf.errors import ManifestError
 from dsf.expression import Expression
@@ -86,7 +86,7 @@ class ScorerSummary(BaseModel):
     timeout_seconds: StrictInt = Field(default=DEFAULT_TIMEOUT_SECONDS, ge=1)
     max_retries: StrictInt = Field(default=2, ge=0)
     validity_seconds: StrictInt = Field(
-        default_factory=lambda data: default_validity(data.get("scoring_interval", 0)), ge=1
+        default_factory=lambda data: compute_default_validity(data.get("scoring_interval", 0)), ge=1
     )
     # Only if a source or scoring API needs more than a token in upstream's format.
     source_access: Annotated[ServerAccess | None, BeforeValidator(_parse_access)] = None

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
-from dsf.text import has_user, shown_url
+from dsf.text import has_user, shorten_url
 
 # Both cases are spelled out: IGNORECASE matches a long s (U+017F) with `s` and the Kelvin sign with `k`.
 _URL = re.compile(
@@ -40,11 +40,11 @@ class Origin(NamedTuple):
     port: int
 
 
-def url_problem(url: str, form: str) -> str:
+def find_url_problem(url: str, form: str) -> str:
     """Return the reason why a text does not have the form `form`, such as "a URL of the form https://host"."""
     if has_user(url):
-        return f"{shown_url(url)!r} has a user name or a password. {USER_REFUSED}"
-    return f"{shown_url(url)!r} is not {form}"
+        return f"{shorten_url(url)!r} has a user name or a password. {USER_REFUSED}"
+    return f"{shorten_url(url)!r} is not {form}"
 
 
 def is_valid_url(url: str) -> bool:
@@ -64,7 +64,7 @@ def parse_origin(url: str) -> Origin:
     return Origin(scheme, match["host"].lower(), port)
 
 
-def base_url(url: str) -> str:
+def get_base_url(url: str) -> str:
     """Return `scheme://host[:port]` of `url`, unchanged. Raises ValueError if the URL is invalid."""
     match = _match(url)
     return url[: match.end("port") if match["port"] else match.end("host")]
@@ -78,7 +78,7 @@ def join_url(host: str, path: str) -> str:
     """
     match = _match(host)
     if match["query"] is not None:
-        msg = f"{shown_url(host)!r} has a query (?...), which a host cannot have"
+        msg = f"{shorten_url(host)!r} has a query (?...), which a host cannot have"
         raise ValueError(msg)
     path, _, query = path.partition("?")
     segments: list[str] = []
@@ -87,7 +87,7 @@ def join_url(host: str, path: str) -> str:
             del segments[-1:]
         elif segment not in ("", "."):
             segments.append(quote(segment, safe=_PATH_SAFE))
-    joined = base_url(host) + "".join(f"/{segment}" for segment in segments)
+    joined = get_base_url(host) + "".join(f"/{segment}" for segment in segments)
     if segments and (path or match["path"] or "").endswith("/"):
         joined += "/"
     return f"{joined}?{quote(query, safe=_PATH_SAFE + '?')}" if query else joined
@@ -96,7 +96,7 @@ def join_url(host: str, path: str) -> str:
 def _match(url: str) -> re.Match[str]:
     match = _URL.fullmatch(url)
     if match is None or int(match["port"] or "1") not in range(1, 65536):
-        raise ValueError(url_problem(url, "a URL of the form http://host[:port][/path] or https://..."))
+        raise ValueError(find_url_problem(url, "a URL of the form http://host[:port][/path] or https://..."))
     return match
 
 
@@ -137,11 +137,11 @@ NO_HOSTS: Final = TokenHosts()
 def _parse(entry: str) -> _Host:
     url = entry if "://" in entry else f"http://{entry}"
     try:
-        if base_url(url) != url:
+        if get_base_url(url) != url:
             raise ValueError
         scheme, host, port = parse_origin(url)
     except ValueError:
-        msg = f"{shown_url(entry)!r} is not a server of the form host, host:port or https://host[:port]"
+        msg = f"{shorten_url(entry)!r} is not a server of the form host, host:port or https://host[:port]"
         raise ValueError(msg) from None
     if "://" in entry:
         return scheme, host, port

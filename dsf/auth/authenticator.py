@@ -10,25 +10,25 @@ from typing import Any, Final, Literal
 
 from dsf.api.authentication import Methods, ServerAccess, Tls, TokenSecretRef
 from dsf.api.summary import ScorerSummary
-from dsf.api.urls import NO_HOSTS, TokenHosts, base_url
+from dsf.api.urls import NO_HOSTS, TokenHosts, get_base_url
 from dsf.auth.builder import CredentialsBuilder
 from dsf.auth.secrets import SecretError, SecretSource
 from dsf.auth.tokencache import TokenCache
 from dsf.http.access import DIRECT, PLAIN, Access, TlsOptions
-from dsf.text import shown_url
+from dsf.text import shorten_url
 
 #: Entry point group for functions in other distributions; entry points are named after the fields of `Methods`.
 GROUP: Final = "dsf.authentication"
 #: Function by field of `Methods`, in order of use; empty for functions in `GROUP`. Functions are loaded on first use.
 METHODS: Final = {
-    "token_secret_ref": "dsf.auth.methods:token_secret_ref",
-    "basic": "dsf.auth.methods:basic",
-    "oauth2": "dsf.auth.oauth2:oauth2",
-    "service_account_token": "dsf.auth.methods:service_account_token",
+    "token_secret_ref": "dsf.auth.methods:add_token_from_secret",
+    "basic": "dsf.auth.methods:add_basic_auth",
+    "oauth2": "dsf.auth.oauth2:add_oauth2_token",
+    "service_account_token": "dsf.auth.methods:add_service_account_token",
     # The extra with the field's name installs the distribution and the cloud's library.
     **dict.fromkeys(("aws", "azure", "gcp"), ""),
-    "client_certificate": "dsf.auth.methods:client_certificate",
-    "headers": "dsf.auth.methods:headers",
+    "client_certificate": "dsf.auth.methods:add_client_certificate",
+    "headers": "dsf.auth.methods:add_headers",
     "query_parameters": "dsf.auth.methods:query_parameters",
 }
 
@@ -61,7 +61,7 @@ class Authenticator:
             spec = ServerAccess(methods=Methods(token_secret_ref=TokenSecretRef(name=name, key=key)))
         if spec.problem:
             raise SecretError(
-                f"this agent cannot authenticate to {shown_url(url)}: {spec.problem}; it is older than its hub: "
+                f"this agent cannot authenticate to {shorten_url(url)}: {spec.problem}; it is older than its hub: "
                 "upgrade it",
                 "auth_unsupported",
             )
@@ -89,19 +89,19 @@ class Authenticator:
         if not hosts.allow(url):
             # The hub has already checked the URL. Check again, so that a faulty hub cannot redirect Secrets.
             raise SecretError(
-                f"ScoringAuthentication {spec.authentication!r} is not for {shown_url(url)}: nothing was sent",
+                f"ScoringAuthentication {spec.authentication!r} is not for {shorten_url(url)}: nothing was sent",
                 "secret_refused",
             )
         # The ScoringAuthentication also names its token servers and its proxy.
         server_urls = (*spec.methods.token_urls, *((spec.proxy_url,) if spec.proxy_url else ()))
-        return TokenHosts([*spec.allowed_hosts, *map(base_url, server_urls)]) if server_urls else hosts
+        return TokenHosts([*spec.allowed_hosts, *map(get_base_url, server_urls)]) if server_urls else hosts
 
     def _make_tls_options(self, spec: Tls | None) -> TlsOptions:
         if spec is None:
             return TlsOptions()
         ca = b""
         if spec.ca_ref is not None:
-            ca = self._source.certificates(spec.ca_ref.kind, spec.ca_ref.name, spec.ca_ref.key)
+            ca = self._source.get_certificates(spec.ca_ref.kind, spec.ca_ref.name, spec.ca_ref.key)
         return TlsOptions(ca, server_name=spec.server_name, verify=not spec.insecure_skip_verify)
 
 
@@ -137,4 +137,4 @@ def _describe_connection(spec: ServerAccess) -> Iterator[str]:
     if spec.tls is not None and spec.tls.server_name:
         yield f"the server's certificate is for {spec.tls.server_name}"
     if spec.proxy_url:
-        yield f"through the proxy {shown_url(spec.proxy_url)}"
+        yield f"through the proxy {shorten_url(spec.proxy_url)}"

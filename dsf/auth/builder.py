@@ -56,25 +56,25 @@ class CredentialsBuilder:
         self._secrets: list[str] = []
         self._shown: list[str] = []
 
-    def header(self, name: str, value: str, *, masked_value: str) -> None:
+    def add_header(self, name: str, value: str, *, masked_value: str) -> None:
         """Add a header; `masked_value` is its value for display."""
         self._headers.append((name, value))
         self._shown.append(f"{name}: {masked_value}")
 
-    def parameter(self, name: str, value: str, *, masked_value: str) -> None:
+    def add_parameter(self, name: str, value: str, *, masked_value: str) -> None:
         """Add a URL parameter; `masked_value` is its value for display."""
         self._params.append((name, value))
         self._shown.append(f"?{name}={masked_value}")
 
-    def bearer(self, token: str) -> None:
+    def add_bearer(self, token: str) -> None:
         """Add a bearer token."""
         self.hide(token)
-        self.header("Authorization", f"Bearer {token}", masked_value=f"Bearer {MASK}")
+        self.add_header("Authorization", f"Bearer {token}", masked_value=f"Bearer {MASK}")
 
-    def token(self, key: Hashable, get: Callable[[float], Token]) -> None:
-        """Add a bearer token that expires; arguments and errors are the same as for `TokenCache.token`."""
-        self.renewable = self.tokens.token(key, get, self.deadline, self.rejected_token)
-        self.bearer(self.renewable)
+    def add_token(self, key: Hashable, get: Callable[[float], Token]) -> None:
+        """Add a bearer token that expires; arguments and errors are the same as for `TokenCache.get_token`."""
+        self.renewable = self.tokens.get_token(key, get, self.deadline, self.rejected_token)
+        self.add_bearer(self.renewable)
 
     def add_description(self, line: str) -> None:
         """Add a line for display."""
@@ -103,7 +103,7 @@ class CredentialsBuilder:
         is_hidden = self.tls.verify and all(url.lower().startswith("https://") for url in urls)
         if is_sent and self._proxy is not None and not is_hidden:
             urls = (*urls, self._proxy)
-        return self.source.secret(ref.name, ref.key, Use(urls, self._hosts, is_sent))
+        return self.source.get_secret(ref.name, ref.key, Use(urls, self._hosts, is_sent))
 
     def read_text(self, ref: SecretKeyRef, *further_urls: str) -> str:
         """Return the value of a Secret as a stripped line of printable ASCII, and mask it in messages."""

@@ -19,10 +19,10 @@ from dsf.text import MASK
 _TOKEN: Final = re.compile(r"[!-~]+")
 
 
-def token_secret_ref(method: TokenSecretRef, builder: CredentialsBuilder) -> None:
+def add_token_from_secret(method: TokenSecretRef, builder: CredentialsBuilder) -> None:
     """Send a token from a Secret."""
     data = builder.read_bytes(SecretKeyRef(name=method.name, key=method.key))
-    builder.bearer(parse_token(data, method.name, method.key))
+    builder.add_bearer(parse_token(data, method.name, method.key))
 
 
 def parse_token(data: bytes, name: str, key: str) -> str:
@@ -38,7 +38,7 @@ def parse_token(data: bytes, name: str, key: str) -> str:
     return text
 
 
-def basic(method: Basic, builder: CredentialsBuilder) -> None:
+def add_basic_auth(method: Basic, builder: CredentialsBuilder) -> None:
     """Send a user name and a password."""
     password = "" if method.password is None else builder.read_text(method.password)
     user, masked_user = builder.read_value(method.username)
@@ -46,16 +46,18 @@ def basic(method: Basic, builder: CredentialsBuilder) -> None:
         raise SecretError("basic.username has a colon, which ends a user's name in HTTP", "secret_invalid")
     text = base64.b64encode(f"{user}:{password}".encode()).decode()
     builder.hide(text)
-    builder.header("Authorization", f"Basic {text}", masked_value=f"Basic {masked_user}:{MASK if password else ''}")
+    builder.add_header("Authorization", f"Basic {text}", masked_value=f"Basic {masked_user}:{MASK if password else ''}")
 
 
-def service_account_token(method: ServiceAccountToken, builder: CredentialsBuilder) -> None:
+def add_service_account_token(method: ServiceAccountToken, builder: CredentialsBuilder) -> None:
     """Send a token of the agent's own ServiceAccount for an audience."""
     token_parameters = method.audience, method.expiration_seconds
-    builder.token(("serviceAccountToken", *token_parameters), partial(builder.source.account_token, *token_parameters))
+    builder.add_token(
+        ("serviceAccountToken", *token_parameters), partial(builder.source.request_account_token, *token_parameters)
+    )
 
 
-def client_certificate(method: ClientCertificate, builder: CredentialsBuilder) -> None:
+def add_client_certificate(method: ClientCertificate, builder: CredentialsBuilder) -> None:
     """Present a client certificate (mTLS). The private key does not leave this process."""
     if not builder.url.lower().startswith("https://"):
         raise SecretError("clientCertificate: only a server with https:// can be shown a certificate", "secret_invalid")
@@ -76,15 +78,15 @@ def client_certificate(method: ClientCertificate, builder: CredentialsBuilder) -
     builder.add_description(f"client certificate of Secret {method.secret_name}, valid until {end:%Y-%m-%dT%H:%M:%SZ}")
 
 
-def headers(method: tuple[Header, ...], builder: CredentialsBuilder) -> None:
+def add_headers(method: tuple[Header, ...], builder: CredentialsBuilder) -> None:
     """Send headers with each request, such as a tenant id or an API key."""
     for header in method:
         value, masked_value = builder.read_value(header)
-        builder.header(header.name, value, masked_value=masked_value)
+        builder.add_header(header.name, value, masked_value=masked_value)
 
 
 def query_parameters(method: tuple[Parameter, ...], builder: CredentialsBuilder) -> None:
     """Send parameters in the URL of each request. Servers and proxies log URLs, so headers are preferable."""
     for parameter in method:
         value, masked_value = builder.read_value(parameter)
-        builder.parameter(parameter.name, value, masked_value=masked_value)
+        builder.add_parameter(parameter.name, value, masked_value=masked_value)

@@ -15,13 +15,13 @@ from dsf.auth.builder import CredentialsBuilder
 from dsf.auth.secrets import Token
 from dsf.errors import HttpError
 from dsf.http.failures import describe_token_response
-from dsf.text import cleaned, masked, place
+from dsf.text import clean, mask_secrets, place
 
 #: Lifetime in seconds of a token without a valid `expires_in`.
 _DEFAULT_LIFETIME: Final = 300.0
 
 
-def oauth2(method: OAuth2, builder: CredentialsBuilder) -> None:
+def add_oauth2_token(method: OAuth2, builder: CredentialsBuilder) -> None:
     """Send a token that the token server issued to this client."""
     url = method.token_url
     secret = builder.read_text(method.client_secret, url)
@@ -56,14 +56,14 @@ def oauth2(method: OAuth2, builder: CredentialsBuilder) -> None:
                 content_type="application/x-www-form-urlencoded",
             )
         except HttpError as error:
-            text = cleaned(masked(str(error), *hidden), 1000)
+            text = clean(mask_secrets(str(error), *hidden), 1000)
             raise HttpError(
                 "auth_failed", f"no token from the OAuth2 server: {text}", retryable=error.retryable,
                 retry_after=error.retry_after,
             ) from None  # fmt: skip
         return _parse_token(response, url)
 
-    builder.token(key, request_token)
+    builder.add_token(key, request_token)
     builder.add_description(f"token of {place('POST', url)}")
 
 

@@ -31,13 +31,13 @@ class Token(NamedTuple):
 class SecretSource(Protocol):
     """Interface of a store of Secrets. Implementations are thread-safe and return current values."""
 
-    def secret(self, name: str, key: str, use: Use) -> bytes:
+    def get_secret(self, name: str, key: str, use: Use) -> bytes:
         """Return the value of a Secret's key. Raises SecretError."""
 
-    def certificates(self, kind: CaKind, name: str, key: str) -> bytes:
+    def get_certificates(self, kind: CaKind, name: str, key: str) -> bytes:
         """Return the certificates in a key of a ConfigMap or Secret, without other content. Raises SecretError."""
 
-    def account_token(self, audience: str, seconds: int, until: float) -> Token:
+    def request_account_token(self, audience: str, seconds: int, until: float) -> Token:
         """Request a new token of the agent's own ServiceAccount. Raises SecretError."""
 
 

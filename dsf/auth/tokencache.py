@@ -42,7 +42,7 @@ class TokenCache:
         # Guards _cached_tokens; never held during a request.
         self._lock = threading.Lock()
 
-    def token(
+    def get_token(
         self, key: Hashable, request_token: Callable[[float], Token], deadline: float, rejected_token: str | None = None
     ) -> str:
         """Return the cached token for `key`, or request a token by `request_token`, which gets its deadline.

@@ -25,7 +25,7 @@ def covers(actual: Any, expected: Any) -> bool:
     return bool(actual == expected)
 
 
-def carries(work: Manifest, expected: Manifest) -> bool:
+def work_contains(work: Manifest, expected: Manifest) -> bool:
     """True if a ManifestWork contains `expected`, and its objects have exactly the same data.
 
     An additional key was removed on the hub, or is an obsolete password.

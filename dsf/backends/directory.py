@@ -18,7 +18,7 @@ from typing import Any, Final, TextIO
 import dsf.log
 from dsf.api import kubeyaml
 from dsf.api.manifest import ManifestProblem
-from dsf.api.meta import rfc3339
+from dsf.api.meta import format_rfc3339
 from dsf.api.types import CREDENTIALS_KEY, FILE_ANNOTATION, REDIS_PASSWORD_KEY, SENTINEL_PASSWORD_KEY
 from dsf.backends.eventlimit import EventLimit
 from dsf.backends.manifestfolder import GRACE, Declared, ManifestFolder
@@ -58,7 +58,7 @@ class DirectoryBackend(DirectoryScores):
         """Prepare the backend for the folders in the settings. Raises SettingsError if a folder cannot be used."""
         if settings.addon_mode:
             raise SettingsError("DSF_ADDON_MODE: goes with DSF_BACKEND=kube; a folder of manifests has no addons")
-        super().__init__(OutFolder.of(settings))
+        super().__init__(OutFolder.from_settings(settings))
         if settings.manifests is None or not settings.manifests.is_dir():
             raise SettingsError(f"DSF_MANIFESTS: {settings.manifests} is not a folder; create it or name another one")
         root = settings.manifests.resolve()
@@ -103,11 +103,11 @@ class DirectoryBackend(DirectoryScores):
         with self._lock:
             return [manifest for key, manifest in self._objects.items() if key.kind is kind]
 
-    def keys(self, kind: Kind) -> Sequence[ObjectKey]:
-        """See `ScoreBackend.keys`."""
+    def list_keys(self, kind: Kind) -> Sequence[ObjectKey]:
+        """See `ScoreBackend.list_keys`."""
         if kind is Kind.SCORE:
             return [key for key in self._out.score_keys() if self.score(key.namespace, key.name) is not None]
-        return [ObjectKey.of(manifest) for manifest in self.list(kind)]
+        return [ObjectKey.from_manifest(manifest) for manifest in self.list(kind)]
 
     def get(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
         """See `Backend.get`."""
@@ -119,7 +119,7 @@ class DirectoryBackend(DirectoryScores):
 
     def apply(self, manifest: Manifest) -> None:
         """See `Backend.apply`. Accepts only ManifestWorks, the only kind that the hub creates here."""
-        key = ObjectKey.of(manifest)
+        key = ObjectKey.from_manifest(manifest)
         if key.kind is not Kind.WORK:
             raise BackendError(f"{key.kind} objects are written by people, not by the hub")
         with self._lock:
@@ -151,28 +151,28 @@ class DirectoryBackend(DirectoryScores):
         if kind is not Kind.WORK:
             raise BackendError(f"{kind} objects are removed by people, not by the hub")
         with self._lock:
-            for path in sorted(self._out.cluster(namespace).glob("*.yaml")):
+            for path in sorted(self._out.get_cluster_folder(namespace).glob("*.yaml")):
                 self._out.remove(path)
             self._objects.pop(ObjectKey(kind, namespace, name), None)
 
     def remove_finalizers(self, kind: Kind, namespace: str, name: str, finalizers: Set[str]) -> None:
         """See `Backend.remove_finalizers`. Finalizers have no effect: deleting the file deletes the object."""
 
-    def event(self, about: ObjectKey, type_: EventType, reason: str, message: str) -> None:
-        """See `Backend.event`."""
+    def record_event(self, about: ObjectKey, type_: EventType, reason: str, message: str) -> None:
+        """See `Backend.record_event`."""
         self._record(about.kind.value, about.namespace, about.name, type_, reason, message)
 
-    def name_claims(self, namespace: str) -> str:
-        """See `Backend.name_claims`."""
-        return read_text(self._private_path(f"names.{namespace}.json")) or ""
+    def read_name_claims(self, namespace: str) -> str:
+        """See `Backend.read_name_claims`."""
+        return read_text(self._get_private_path(f"names.{namespace}.json")) or ""
 
     def keep_name_claims(self, namespace: str, text: str) -> None:
         """See `Backend.keep_name_claims`. The lock excludes other processes."""
-        write_text(self._private_path(f"names.{namespace}.json"), text)
+        write_text(self._get_private_path(f"names.{namespace}.json"), text)
 
-    def signing_secret(self) -> str:
-        """See `Backend.signing_secret`. The secret is in a file that only its owner can read."""
-        path = self._private_path("signing-secret")
+    def get_signing_secret(self) -> str:
+        """See `Backend.get_signing_secret`. The secret is in a file that only its owner can read."""
+        path = self._get_private_path("signing-secret")
         with self._lock:
             secret = read_text(path)
             if secret is None:
@@ -191,46 +191,46 @@ class DirectoryBackend(DirectoryScores):
         }
         for name, text in files.items():
             if text:
-                self._out.put(self._credential_path(cluster, name), f"{text}\n", mode=0o600)
+                self._out.put(self._get_credential_path(cluster, name), f"{text}\n", mode=0o600)
             else:
                 # The file may exist from an earlier configuration.
-                self._out.remove(self._credential_path(cluster, name))
+                self._out.remove(self._get_credential_path(cluster, name))
 
-    def delivered_key_ids(self, cluster: str) -> KeyIds | None:
-        """See `Backend.delivered_key_ids`."""
-        text = read_text(self._credential_path(cluster, _KEY_IDS))
+    def get_delivered_key_ids(self, cluster: str) -> KeyIds | None:
+        """See `Backend.get_delivered_key_ids`."""
+        text = read_text(self._get_credential_path(cluster, _KEY_IDS))
         return None if text is None else KeyIds.parse(text)
 
     def remove_credentials(self, cluster: str) -> None:
         """See `Backend.remove_credentials`."""
         for name in (CREDENTIALS_KEY, REDIS_PASSWORD_KEY, SENTINEL_PASSWORD_KEY, _KEY_IDS):
-            self._out.remove(self._credential_path(cluster, name))
+            self._out.remove(self._get_credential_path(cluster, name))
 
-    def _private_path(self, name: str) -> Path:
+    def _get_private_path(self, name: str) -> Path:
         return self._out.root / PRIVATE / name
 
-    def _credential_path(self, cluster: str, name: str) -> Path:
-        return self._out.cluster(cluster) / "agent-credentials" / name
+    def _get_credential_path(self, cluster: str, name: str) -> Path:
+        return self._out.get_cluster_folder(cluster) / "agent-credentials" / name
 
     def _deliver(self, cluster: str, manifest: Manifest) -> None:
         name = manifest["metadata"]["name"]
         if not is_name(name):
             raise BackendError(f"{name!r} cannot be the name of an object")
-        self._out.put(self._out.cluster(cluster) / f"{name}.yaml", kubeyaml.dump(manifest))
+        self._out.put(self._out.get_cluster_folder(cluster) / f"{name}.yaml", kubeyaml.dump(manifest))
 
     def _restore(self) -> None:
         """Restore the state of an earlier hub: identities, statuses, the file of each object, and events."""
         declared: dict[ObjectKey, Declared] = {}
-        for manifest in (manifest for kind in INPUT_KINDS for manifest in self._out.all(kind)):
-            key = ObjectKey.of(manifest)
+        for manifest in (manifest for kind in INPUT_KINDS for manifest in self._out.iter_objects(kind)):
+            key = ObjectKey.from_manifest(manifest)
             self._store(key, manifest)
             annotations = manifest["metadata"].get("annotations")
             file = annotations.get(FILE_ANNOTATION) if isinstance(annotations, dict) else None
             if isinstance(file, str):
                 declared[key] = Declared(_restore_source(manifest), file, 0)
         self._folder.restore(declared)
-        for work in self._out.all(Kind.WORK):
-            key = ObjectKey.of(work)
+        for work in self._out.iter_objects(Kind.WORK):
+            key = ObjectKey.from_manifest(work)
             self._objects[key] = work
             try:
                 self.apply(work)
@@ -283,7 +283,7 @@ class DirectoryBackend(DirectoryScores):
         """Update one object from its file."""
         if declared is None:
             self._objects.pop(key, None)
-            self._out.remove(self._out.path(key))
+            self._out.remove(self._out.get_path(key))
             return
         before, after = self._objects.get(key, {}), dict(declared.manifest)
         annotations = {**after["metadata"].get("annotations", {}), FILE_ANNOTATION: declared.file}
@@ -295,7 +295,7 @@ class DirectoryBackend(DirectoryScores):
     def _store(self, key: ObjectKey, manifest: Manifest) -> None:
         """Store one object."""
         self._objects[key] = manifest
-        self._out.put(self._out.path(key), kubeyaml.dump(manifest))
+        self._out.put(self._out.get_path(key), kubeyaml.dump(manifest))
 
     def _report(self, problems: Sequence[ManifestProblem]) -> None:
         """Write the current problems to `problems.yaml`; report new problems in the log and as events."""
@@ -319,7 +319,7 @@ class DirectoryBackend(DirectoryScores):
         if not self._limit.allows(f"{kind}/{namespace}/{name}", type_, reason, message):
             return
         event = {
-            "time": rfc3339(datetime.now(UTC)),
+            "time": format_rfc3339(datetime.now(UTC)),
             "type": type_,
             "reason": reason,
             "regarding": {"kind": kind, "namespace": namespace, "name": name},
@@ -356,7 +356,7 @@ def _make_applied_condition(generation: int) -> Manifest:
         "status": "True",
         "reason": "AppliedManifestWorkComplete",
         "message": "Apply manifest work complete",
-        "lastTransitionTime": rfc3339(datetime.now(UTC)),
+        "lastTransitionTime": format_rfc3339(datetime.now(UTC)),
         "observedGeneration": generation,
     }
 

@@ -11,9 +11,9 @@ from typing import Final
 
 import dsf.log
 from dsf.api.types import CONFIGMAP_NAME, CREDENTIALS_WORK_NAME, MANAGED_BY, MANAGED_BY_LABEL, MANIFESTWORK_NAME
-from dsf.backends.compare import carries
+from dsf.backends.compare import work_contains
 from dsf.backends.contest import Contests
-from dsf.backends.kube_credentials import make_credentials_work, read_key_ids, signing_secret
+from dsf.backends.kube_credentials import get_signing_secret, make_credentials_work, read_key_ids
 from dsf.backends.kube_events import EventRecorder
 from dsf.backends.kube_kinds import (
     FIELD_MANAGER,
@@ -40,7 +40,7 @@ from dsf.kube.session import Session
 from dsf.kube.store import Key, Object
 from dsf.redisacl.keyids import KeyIds
 from dsf.settings import Settings
-from dsf.text import cleaned, listed
+from dsf.text import clean, list_names
 
 log = dsf.log.get(__name__)
 
@@ -122,10 +122,10 @@ class KubeBackend:
         """See `Backend.list`."""
         return [manifest for reflector in self._iterate_reflectors(kind) for manifest in reflector.store.list()]
 
-    def keys(self, kind: Kind) -> Sequence[ObjectKey]:
-        """See `ScoreBackend.keys`."""
+    def list_keys(self, kind: Kind) -> Sequence[ObjectKey]:
+        """See `ScoreBackend.list_keys`."""
         return [
-            ObjectKey(kind, *key) for reflector in self._iterate_reflectors(kind) for key in reflector.store.names()
+            ObjectKey(kind, *key) for reflector in self._iterate_reflectors(kind) for key in reflector.store.list_keys()
         ]
 
     def get(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
@@ -157,7 +157,7 @@ class KubeBackend:
         stored = list_objects(self._session, WATCHED[key.kind].resource, key.namespace, name=key.name)
         entries = [entry for manifest in stored for entry in manifest["metadata"].get("managedFields") or ()]
         managers = {
-            cleaned(str(entry.get("manager")), 100): str(entry.get("time"))
+            clean(str(entry.get("manager")), 100): str(entry.get("time"))
             for entry in sorted(entries, key=lambda entry: str(entry.get("time")))
             if entry.get("manager") != FIELD_MANAGER and entry.get("subresource", "") == subresource
         }
@@ -165,7 +165,7 @@ class KubeBackend:
         names = sorted(managers, key=lambda name: managers[name], reverse=True)
         raise ContestedObjectError(
             f"another program changes {key.kind.value} {key.name} in namespace {key.namespace} again and again, so it "
-            f"is written again in {wait:.0f} s; field managers of others: {listed(names, 3) or 'none'}",
+            f"is written again in {wait:.0f} s; field managers of others: {list_names(names, 3) or 'none'}",
             wait,
         )
 
@@ -253,8 +253,8 @@ class KubeBackend:
         """See `ScoreBackend.delete_score`."""
         self._scores.delete_score(namespace, name)
 
-    def event(self, about: ObjectKey, type_: EventType, reason: str, message: str) -> None:
-        """See `Backend.event`."""
+    def record_event(self, about: ObjectKey, type_: EventType, reason: str, message: str) -> None:
+        """See `Backend.record_event`."""
         resource = WATCHED[about.kind].resource
         regarding = {"apiVersion": resource.api_version, "kind": resource.kind, "name": about.name}
         if about.namespace:
@@ -264,12 +264,12 @@ class KubeBackend:
             regarding["uid"] = obj["metadata"]["uid"]
         self._events.record(regarding, type_, reason, message)
 
-    def signing_secret(self) -> str:
-        """See `Backend.signing_secret`."""
-        return signing_secret(self._session, self._namespace)
+    def get_signing_secret(self) -> str:
+        """See `Backend.get_signing_secret`."""
+        return get_signing_secret(self._session, self._namespace)
 
-    def name_claims(self, namespace: str) -> str:
-        """See `Backend.name_claims`. Raises BackendError."""
+    def read_name_claims(self, namespace: str) -> str:
+        """See `Backend.read_name_claims`. Raises BackendError."""
         try:
             config_map = self._session.get(CONFIG_MAPS.path(self._namespace, self._make_claims_name(namespace)))
         except ObjectNotFoundError:
@@ -307,11 +307,11 @@ class KubeBackend:
         """See `Backend.deliver_credentials`. A separate ManifestWork contains the agent's Secret."""
         desired_work = make_credentials_work(cluster, self._agent_namespace, credentials)
         work = self.get(Kind.WORK, cluster, CREDENTIALS_WORK_NAME)
-        if work is None or not carries(work, desired_work):
+        if work is None or not work_contains(work, desired_work):
             self.apply(desired_work)
 
-    def delivered_key_ids(self, cluster: str) -> KeyIds | None:
-        """See `Backend.delivered_key_ids`."""
+    def get_delivered_key_ids(self, cluster: str) -> KeyIds | None:
+        """See `Backend.get_delivered_key_ids`."""
         work = self.get(Kind.WORK, cluster, CREDENTIALS_WORK_NAME)
         # A ManifestWork that is being deleted no longer delivers its key ids.
         return None if work is None or work["metadata"].get("deletionTimestamp") else read_key_ids(work)

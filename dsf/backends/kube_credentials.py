@@ -31,7 +31,7 @@ SIGNING_SECRET_KEY: Final = "signing-secret"  # noqa: S105 - the key in that Sec
 _LABELS: Final = {MANAGED_BY_LABEL: MANAGED_BY}
 
 
-def signing_secret(session: Session, namespace: str) -> str:
+def get_signing_secret(session: Session, namespace: str) -> str:
     """Return the hub's master secret in hex; create its Secret if missing. Raises BackendError."""
     path = SECRETS.path(namespace, SIGNING_SECRET_NAME)
     try:

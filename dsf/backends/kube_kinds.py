@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from dsf.api.acts import ACTS, MAX_REQUEST, annotation_of
+from dsf.api.acts import ACTS, MAX_REQUEST, get_annotation
 from dsf.api.scorer import MAX_DESCRIPTION
 from dsf.api.types import (
     ADDON_NAME,
@@ -22,8 +22,8 @@ from dsf.api.types import (
     MANIFESTWORK_NAME,
 )
 from dsf.backends.protocol import PROBLEM_FIELD, Kind
-from dsf.backends.scorestate import seconds, state_of
-from dsf.kube.reflector import without_managed_fields
+from dsf.backends.scorestate import parse_kube_time, read_score_state
+from dsf.kube.reflector import drop_managed_fields
 from dsf.kube.resources import (
     ADDON_PLACEMENT_SCORES,
     DYNAMIC_SCORERS,
@@ -40,7 +40,7 @@ from dsf.kube.store import Object
 
 #: Field manager of the hub's writes.
 FIELD_MANAGER: Final = "dynamic-scoring-hub"
-_ACT_FIELDS: Final = frozenset(f"f:{annotation_of(act)}" for act in ACTS)
+_ACT_FIELDS: Final = frozenset(f"f:{get_annotation(act)}" for act in ACTS)
 #: Maximum bytes in memory of a spec with its finalizers. The API server accepts objects of 1.5 MB, which take 20 times
 #: as much if they consist of empty lists.
 MAX_SPEC_BYTES: Final = 256 * 1024
@@ -102,7 +102,7 @@ def _reduce_scorer(obj: Object) -> Object:
     for entry in obj["metadata"].pop("managedFields", None) or ():
         fields = ((entry.get("fieldsV1") or {}).get("f:metadata") or {}).get("f:annotations") or {}
         for name in _ACT_FIELDS.intersection(fields):
-            if name not in newest or _manager_of(newest[name]) < _manager_of(entry):
+            if name not in newest or _get_manager(newest[name]) < _get_manager(entry):
                 newest[name] = entry
     if newest:
         obj["metadata"]["managedFields"] = [
@@ -115,23 +115,23 @@ def _reduce_scorer(obj: Object) -> Object:
     return obj
 
 
-def _manager_of(entry: Object) -> tuple[str, str]:
+def _get_manager(entry: Object) -> tuple[str, str]:
     return str(entry.get("time") or ""), str(entry.get("manager") or "")
 
 
 def _reduce_cluster(obj: Object) -> Object:
     # Drop capacity and versions, which change often and are not used.
-    return _reduce_status(without_managed_fields(obj), "conditions", "clusterClaims")
+    return _reduce_status(drop_managed_fields(obj), "conditions", "clusterClaims")
 
 
 def _reduce_cluster_set(obj: Object) -> Object:
     # Drop the status, which contains the number of clusters.
-    return _reduce_status(without_managed_fields(obj))
+    return _reduce_status(drop_managed_fields(obj))
 
 
 def _reduce_work(obj: Object) -> Object:
     # Drop the state of each manifest on the managed cluster, which the conditions summarize.
-    return _reduce_status(without_managed_fields(obj), "conditions")
+    return _reduce_status(drop_managed_fields(obj), "conditions")
 
 
 def reduce_score(obj: Object) -> Object:
@@ -142,14 +142,14 @@ def reduce_score(obj: Object) -> Object:
         "apiVersion": obj["apiVersion"],
         "kind": obj["kind"],
         "metadata": identity,
-        "state": state_of(obj, written_at=_find_written_at(metadata)),
+        "state": read_score_state(obj, written_at=_find_written_at(metadata)),
     }
 
 
 def _find_written_at(metadata: Object) -> float:
     """Return the time of the hub's last write of the status in unix seconds; 0 without a write."""
     times = [
-        seconds(entry.get("time"))
+        parse_kube_time(entry.get("time"))
         for entry in metadata.get("managedFields") or ()
         if entry.get("manager") == FIELD_MANAGER and entry.get("subresource") == "status"
     ]
@@ -164,7 +164,7 @@ def _reduce_status(obj: Object, *names: str) -> Object:
 
 def _differs(old: Object, new: Object) -> bool:
     """True if the kept parts differ."""
-    return _without_version(old) != _without_version(new)
+    return _drop_version(old) != _drop_version(new)
 
 
 def _may_differ(old: Object, new: Object) -> bool:
@@ -178,7 +178,7 @@ def _may_differ(old: Object, new: Object) -> bool:
     return True
 
 
-def _without_version(obj: Object) -> dict[str, Any]:
+def _drop_version(obj: Object) -> dict[str, Any]:
     metadata = {name: value for name, value in obj["metadata"].items() if name != "resourceVersion"}
     return {**obj, "metadata": metadata}
 
@@ -192,7 +192,7 @@ class Watched:
     #: If not empty, only objects with these names, each with a separate list and watch, so that RBAC can name them.
     names: tuple[str, ...] = ()
     #: Reduces an object to its used parts.
-    keep: Callable[[Object], Object] = without_managed_fields
+    keep: Callable[[Object], Object] = drop_managed_fields
     #: Whether a change is relevant to the hub.
     matters: Callable[[Object, Object], bool] = _differs
 

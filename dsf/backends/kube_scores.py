@@ -19,17 +19,17 @@ from dsf.backends.kube_kinds import FIELD_MANAGER, reduce_score
 from dsf.backends.protocol import Manifest
 from dsf.backends.scorestate import (
     ScoreState,
-    foreign_message,
+    explain_foreign_object,
+    find_upstream_status,
     is_ours,
     looks_like_upstreams,
-    seconds,
-    upstreams_status,
+    parse_kube_time,
 )
 from dsf.errors import BackendError, ForeignObjectError, ObjectConflictError, ObjectNotFoundError
 from dsf.kube.lists import list_objects
 from dsf.kube.resources import ADDON_PLACEMENT_SCORES, Resource
 from dsf.kube.session import ApiServerError, Session
-from dsf.kube.store import Key, Object, version_of
+from dsf.kube.store import Key, Object, get_version
 
 log = dsf.log.get(__name__)
 
@@ -116,13 +116,13 @@ class KubeScores:
             key = metadata["namespace"], metadata["name"]
             if metadata.get("deletionTimestamp") or not looks_like_upstreams(stored_object):
                 continue
-            claimed = claim(*key, seconds(metadata["creationTimestamp"]))
+            claimed = claim(*key, parse_kube_time(metadata["creationTimestamp"]))
             if claimed is None:
                 continue
             manifest, until = claimed
             try:
                 answer = self._claim(key, manifest, stored_object)
-                status = upstreams_status(stored_object, until)
+                status = find_upstream_status(stored_object, until)
                 path = ADDON_PLACEMENT_SCORES.path(*key)
                 self._record_response(key, self._write_status(path, status, answer["metadata"]["uid"]))
             except BackendError as error:
@@ -209,7 +209,9 @@ def _require_ours(stored_object: Object) -> Object:
     """Return `stored_object` if it has the framework's label. Raises ForeignObjectError if it does not."""
     if is_ours(stored_object):
         return stored_object
-    raise ForeignObjectError(foreign_message(stored_object["metadata"]["namespace"], stored_object["metadata"]["name"]))
+    raise ForeignObjectError(
+        explain_foreign_object(stored_object["metadata"]["namespace"], stored_object["metadata"]["name"])
+    )
 
 
 def _find_difference(stored: object, written: Manifest) -> str:
@@ -221,12 +223,12 @@ def _find_difference(stored: object, written: Manifest) -> str:
     values = [item.get("value") for item in status.get("scores") or ()]
     if values != [item["value"] for item in written["scores"]]:
         return "scores"
-    return "" if seconds(status.get("validUntil")) == seconds(written["validUntil"]) else "validUntil"
+    return "" if parse_kube_time(status.get("validUntil")) == parse_kube_time(written["validUntil"]) else "validUntil"
 
 
 def _is_older(obj: Object, other: Object) -> bool:
     """True if `obj` is an earlier state of the same object, or an earlier object."""
-    version, other_version = version_of(obj), version_of(other)
+    version, other_version = get_version(obj), get_version(other)
     return version.isdecimal() and other_version.isdecimal() and int(version) < int(other_version)
 
 

@@ -175,7 +175,7 @@ class ManifestFolder:
                 problems.append(item)
                 continue
             manifest = self._make_manifest(item.object)
-            key = ObjectKey.of(manifest)
+            key = ObjectKey.from_manifest(manifest)
             if key in objects:
                 problems.append(_make_duplicate_problem(key, name, item.line, objects[key]))
                 continue

@@ -33,7 +33,7 @@ import yaml
 import dsf.log
 from dsf.api import kubeyaml
 from dsf.backends.protocol import Kind, Manifest, ObjectKey
-from dsf.backends.scorestate import ScoreState, foreign_message, is_ours, state_of
+from dsf.backends.scorestate import ScoreState, explain_foreign_object, is_ours, read_score_state
 from dsf.errors import BackendError, ForeignObjectError, ObjectNotFoundError, SettingsError
 from dsf.keys import is_name
 from dsf.settings import Settings
@@ -134,7 +134,7 @@ class OutFolder:
         self._owned: dict[Path, tuple[str, int]] = {}
 
     @classmethod
-    def of(cls, settings: Settings) -> Self:
+    def from_settings(cls, settings: Settings) -> Self:
         """Return the output folder in the settings. Raises SettingsError."""
         if settings.manifests is None:
             raise SettingsError("DSF_MANIFESTS: is required with DSF_BACKEND=dir: the folder with your manifests")
@@ -146,22 +146,22 @@ class OutFolder:
             )
         return cls(root, settings.namespace)
 
-    def path(self, key: ObjectKey) -> Path:
+    def get_path(self, key: ObjectKey) -> Path:
         """Return the path of an object's file."""
         kind, namespace, name = key
         for part in (namespace, name):
             if part and not is_name(part):
                 raise BackendError(f"{part!r} cannot be the name of an object")
         if kind is Kind.WORK:
-            return self.cluster(namespace) / f"{_WORK_PREFIX}{name}.yaml"
+            return self.get_cluster_folder(namespace) / f"{_WORK_PREFIX}{name}.yaml"
         if kind is Kind.SCORE:
-            return self.cluster(namespace) / _SCORES / f"{name}.yaml"
+            return self.get_cluster_folder(namespace) / _SCORES / f"{name}.yaml"
         if kind not in _FOLDERS:
             raise BackendError(f"{kind} objects are not kept in a folder")
         prefix = f"{namespace}_" if namespace not in ("", self._namespace) else ""
         return self.root / _FOLDERS[kind] / f"{prefix}{name}.yaml"
 
-    def cluster(self, name: str) -> Path:
+    def get_cluster_folder(self, name: str) -> Path:
         """Return the path of a cluster's folder."""
         if not is_name(name):
             raise BackendError(f"{name!r} cannot be the name of a cluster")
@@ -209,7 +209,7 @@ class OutFolder:
 
     def read(self, key: ObjectKey) -> Manifest | None:
         """Return an object; None if its file does not exist, or contains another object after a copy or rename."""
-        path = self.path(key)
+        path = self.get_path(key)
         manifest = _parse_manifest(read_yaml(path))
         return manifest if manifest is not None and self._is_in(path, manifest) else None
 
@@ -218,7 +218,7 @@ class OutFolder:
         keys = (ObjectKey(Kind.SCORE, path.parent.parent.name, path.stem) for path in self._list_files(Kind.SCORE))
         return [key for key in keys if is_name(key.namespace) and is_name(key.name)]
 
-    def all(self, kind: Kind) -> Iterator[Manifest]:
+    def iter_objects(self, kind: Kind) -> Iterator[Manifest]:
         """Yield the objects of a kind, without files that users copied or renamed."""
         for path in self._list_files(kind):
             try:
@@ -237,7 +237,7 @@ class OutFolder:
 
     def _is_in(self, path: Path, manifest: Manifest) -> bool:
         try:
-            return self.path(ObjectKey.of(manifest)) == path
+            return self.get_path(ObjectKey.from_manifest(manifest)) == path
         except (BackendError, KeyError, TypeError, ValueError):
             return False
 
@@ -259,22 +259,22 @@ class DirectoryScores:
 
     def apply_score(self, manifest: Manifest, status: Manifest) -> ScoreState:
         """See `ScoreBackend.apply_score`."""
-        key = ObjectKey.of(manifest)
-        path = self._out.path(key)
-        if not self._out.path(ObjectKey(Kind.CLUSTER, "", key.namespace)).exists():
+        key = ObjectKey.from_manifest(manifest)
+        path = self._out.get_path(key)
+        if not self._out.get_path(ObjectKey(Kind.CLUSTER, "", key.namespace)).exists():
             # Fail as on Kubernetes, where the cluster's namespace would be missing.
             raise ObjectNotFoundError(f"cluster {key.namespace!r} is not there (any more)")
         with self._scores_lock:
             stored_score = self._out.read(key)
             if stored_score is not None and not is_ours(stored_score):
-                raise ForeignObjectError(foreign_message(key.namespace, key.name))
+                raise ForeignObjectError(explain_foreign_object(key.namespace, key.name))
             before = (stored_score or {}).get("metadata", {})
             identity_fields = {
                 name: before[name] for name in ("uid", "creationTimestamp") if name in before
             } or make_identity()
             score = {**manifest, "metadata": {**manifest["metadata"], **identity_fields}, "status": status}
             write_text(path, kubeyaml.dump(score))
-            state = state_of(score, written_at=time.time())
+            state = read_score_state(score, written_at=time.time())
             self._states[key] = state, _read_stamp(path)
             return state
 
@@ -290,21 +290,21 @@ class DirectoryScores:
             self._states.pop(key, None)
             stored_score = self._out.read(key)
             if stored_score is None or is_ours(stored_score):
-                self._out.remove(self._out.path(key))
+                self._out.remove(self._out.get_path(key))
 
     def refresh_scores(self) -> list[ObjectKey]:
         """Read the score files that users changed, added or removed; return the keys of the scores."""
         changed: list[ObjectKey] = []
         with self._scores_lock:
             for key in {*self._states, *self._out.score_keys()}:
-                path = self._out.path(key)
+                path = self._out.get_path(key)
                 state, stamp = self._states.get(key, (None, None))
                 now = _read_stamp(path)
                 if stamp == now:
                     continue
                 stored_score = self._out.read(key)
                 if stored_score is not None and is_ours(stored_score):
-                    self._states[key] = state_of(stored_score, written_at=now[0] if now else 0.0), now
+                    self._states[key] = read_score_state(stored_score, written_at=now[0] if now else 0.0), now
                     changed.append(key)
                 else:
                     self._states.pop(key, None)

@@ -49,7 +49,7 @@ class ObjectKey(NamedTuple):
     name: str
 
     @classmethod
-    def of(cls, manifest: Manifest) -> Self:
+    def from_manifest(cls, manifest: Manifest) -> Self:
         """Return the key of a manifest. Raises KeyError or ValueError if name or kind is missing or unknown."""
         metadata = manifest["metadata"]
         return cls(Kind(manifest["kind"]), metadata.get("namespace") or "", metadata["name"])
@@ -77,7 +77,7 @@ OnChange = Callable[[ObjectKey], None]
 class ScoreBackend(Protocol):
     """Interface of the backend for the score writer."""
 
-    def keys(self, kind: Kind) -> Sequence[ObjectKey]:
+    def list_keys(self, kind: Kind) -> Sequence[ObjectKey]:
         """Return the keys of all objects of a kind without reading the objects; of scores, only the framework's."""
 
     def score(self, namespace: str, name: str) -> ScoreState | None:
@@ -148,13 +148,13 @@ class Backend(ScoreBackend, Protocol):
         Raises ObjectConflictError if the object has changed since it was read.
         """
 
-    def event(self, about: ObjectKey, type_: EventType, reason: str, message: str) -> None:
+    def record_event(self, about: ObjectKey, type_: EventType, reason: str, message: str) -> None:
         """Record an event about an object, within the limit of `dsf.backends.eventlimit`. Never raises."""
 
-    def signing_secret(self) -> str:
+    def get_signing_secret(self) -> str:
         """Return the hub's master secret in hex; the first call creates and stores the secret."""
 
-    def name_claims(self, namespace: str) -> str:
+    def read_name_claims(self, namespace: str) -> str:
         """Return the text that `keep_name_claims` stored for a namespace; empty without such a text.
 
         The text survives restarts of the hub and the loss of Redis.
@@ -170,7 +170,7 @@ class Backend(ScoreBackend, Protocol):
     def deliver_credentials(self, cluster: str, credentials: Credentials) -> None:
         """Deliver the credentials to the cluster's agent, unless the same credentials were delivered before."""
 
-    def delivered_key_ids(self, cluster: str) -> KeyIds | None:
+    def get_delivered_key_ids(self, cluster: str) -> KeyIds | None:
         """Return the last delivered key ids, or None. They survive restarts of the hub and the loss of Redis."""
 
     def remove_credentials(self, cluster: str) -> None:

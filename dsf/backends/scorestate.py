@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from dsf.api.meta import Condition, rfc3339
+from dsf.api.meta import Condition, format_rfc3339
 from dsf.api.naming import sanitize_resource_name
 from dsf.api.score import compute_items_digest
 from dsf.api.types import CLUSTER_KIND, MANAGED_BY, MANAGED_BY_LABEL, SCORE_CONDITION, SCORER_NAME_LABEL
@@ -43,7 +43,7 @@ def is_ours(manifest: Manifest) -> bool:
     return isinstance(labels, Mapping) and labels.get(MANAGED_BY_LABEL) == MANAGED_BY
 
 
-def state_of(manifest: Manifest, *, written_at: float) -> ScoreState:
+def read_score_state(manifest: Manifest, *, written_at: float) -> ScoreState:
     """Return the state of a score object. Users may have edited the object, so unreadable fields count as missing."""
     metadata = manifest["metadata"]
     status = _ensure_mapping(manifest.get("status"))
@@ -54,15 +54,15 @@ def state_of(manifest: Manifest, *, written_at: float) -> ScoreState:
         scorer=str(_ensure_mapping(metadata.get("labels")).get(SCORER_NAME_LABEL, "")),
         owner=_find_owner(metadata),
         digest=_compute_digest(status.get("scores")),
-        valid_until=seconds(status.get("validUntil")),
-        since=seconds(first.get("lastTransitionTime")),
+        valid_until=parse_kube_time(status.get("validUntil")),
+        since=parse_kube_time(first.get("lastTransitionTime")),
         written_at=written_at,
         is_going=bool(metadata.get("deletionTimestamp")),
         is_upstreams=first.get("reason") == WriteReason.WRITTEN_BY_UPSTREAM,
     )
 
 
-def seconds(text: object) -> float:
+def parse_kube_time(text: object) -> float:
     """Return the unix seconds of a time in Kubernetes' format; 0 for any other text."""
     if isinstance(text, datetime):
         return text.timestamp() if text.tzinfo else text.replace(tzinfo=UTC).timestamp()
@@ -113,7 +113,7 @@ def looks_like_upstreams(manifest: Manifest) -> bool:
     )
 
 
-def foreign_message(namespace: str, name: str) -> str:
+def explain_foreign_object(namespace: str, name: str) -> str:
     """Return the reason why an object is not written, with the remedy."""
     return (
         f"an AddOnPlacementScore {sanitize_resource_name(name)} in namespace {namespace} belongs to somebody else: it "
@@ -122,7 +122,7 @@ def foreign_message(namespace: str, name: str) -> str:
     )
 
 
-def upstreams_status(stored_score: Manifest, until: datetime) -> dict[str, Any]:
+def find_upstream_status(stored_score: Manifest, until: datetime) -> dict[str, Any]:
     """Return the status of an adopted score by the original project's agent: its items, with an end of validity."""
     status = _ensure_mapping(stored_score.get("status"))
     taken_over = Condition(
@@ -136,5 +136,5 @@ def upstreams_status(stored_score: Manifest, until: datetime) -> dict[str, Any]:
     return {
         "conditions": [taken_over.to_manifest()],
         "scores": status.get("scores") or [],
-        "validUntil": rfc3339(until),
+        "validUntil": format_rfc3339(until),
     }

@@ -18,20 +18,20 @@ import dsf.log
 from dsf import keys
 from dsf.beat.limiter import RateLimiter
 from dsf.beat.queueshares import QueueShares
-from dsf.messages import new_run_id
+from dsf.messages import make_run_id
 from dsf.process import hubclock, tracing
 from dsf.store import ticks
-from dsf.store.client import at_once, lua, parsed_all
+from dsf.store.client import load_lua, parse_all_stored, run_atomically
 from dsf.store.entries import (
     CLOCK_SKEW,
     Effective,
     Entry,
     ScheduleOverride,
-    effective,
-    next_due,
-    next_tick_time,
-    scheduled_time,
-    scorer_target,
+    apply_overrides,
+    compute_next_due,
+    compute_next_tick_time,
+    compute_scheduled_time,
+    make_scorer_target,
 )
 from dsf.store.schedule import SPREAD_RATE
 from dsf.store.ticks import run_deadline
@@ -100,7 +100,7 @@ class Dispatcher:
         self._queue_limit = queue_limit
         self._late_gap_seconds = 1 / spread_rate
         self._clock = clock
-        self._commit = client.register_script(lua("dispatch"))
+        self._commit = client.register_script(load_lua("dispatch"))
         self._limiter = RateLimiter()
         self._shares = QueueShares(queue_limit, home)
         self._prune_at = 0.0
@@ -127,7 +127,7 @@ class Dispatcher:
         if batch is not None:
             rows = [self._decide_or_defer(batch, pair, at) for pair, at in batch.due]
             self._write(rows)
-            tracing.ticks_sent([(row.run, row.due) for row in rows if row.run], self._clock())
+            tracing.record_ticks([(row.run, row.due) for row in rows if row.run], self._clock())
         if batch is None:
             return float(first[0][1]) if first else None
         return now if len(due) == self._batch else now + _BATCH_PERIOD_SECONDS
@@ -135,11 +135,11 @@ class Dispatcher:
     def _read(self, now: float, due: list[tuple[str, float]]) -> _Batch:
         pairs = [pair for pair, _ in due]
         names = [keys.split_pair(pair) for pair in pairs]
-        targets = [*pairs, *{scorer_target(scorer) for _, scorer in names}]
+        targets = [*pairs, *{make_scorer_target(scorer) for _, scorer in names}]
         clusters = list({cluster for cluster, _ in names})
         queues = [keys.spoke_queue(cluster) for cluster in clusters]
         # A mailbox is full if all of its slots are used. Usually one EXISTS of all last slots shows that none is full.
-        texts, override_texts, *counts = at_once(
+        texts, override_texts, *counts = run_atomically(
             self._redis,
             ("HMGET", keys.ENTRIES, *pairs),
             ("HMGET", keys.OVERRIDES, *targets),
@@ -151,7 +151,7 @@ class Dispatcher:
         for response in (texts, override_texts, used_last_slots):
             if isinstance(response, redis.RedisError):
                 raise response
-        entries = parsed_all(Entry, dict(zip(pairs, texts, strict=True)))
+        entries = parse_all_stored(Entry, dict(zip(pairs, texts, strict=True)))
         # A key that is not a list counts as a full queue, so that its error does not stop other pairs.
         queue_lengths = {
             queue: length if isinstance(length, int) else self._queue_limit
@@ -168,7 +168,7 @@ class Dispatcher:
             due=due,
             entries=entries,
             removed_pairs={pair for pair, text in zip(pairs, texts, strict=True) if text is None},
-            overrides=parsed_all(ScheduleOverride, dict(zip(targets, override_texts, strict=True))),
+            overrides=parse_all_stored(ScheduleOverride, dict(zip(targets, override_texts, strict=True))),
             full_mailboxes=self._find_full_mailboxes(clusters if used_last_slots else ()),
         )
 
@@ -200,22 +200,22 @@ class Dispatcher:
         entry = batch.entries.get(pair)
         if entry is None or not (keys.is_name(cluster) and keys.is_name(scorer)):
             return _TickArguments(pair, due, batch.now + _UNREADABLE_RETRY_SECONDS, _DEFER)
-        schedule = effective(entry, batch.overrides, batch.now)
-        next_slot = next_tick_time(pair, schedule.interval, batch.now)
+        schedule = apply_overrides(entry, batch.overrides, batch.now)
+        next_slot = compute_next_tick_time(pair, schedule.interval, batch.now)
         queue = keys.spoke_queue(cluster)
         if not entry.runnable:
             return _TickArguments(pair, due, next_slot, ticks.INACTIVE)
         if schedule.paused:
             return _TickArguments(pair, due, next_slot, ticks.PAUSED)
         if batch.now - due > schedule.interval:
-            return _TickArguments(pair, due, self._next_late_time(batch.now, next_slot), ticks.EXPIRED)
+            return _TickArguments(pair, due, self._compute_next_late_time(batch.now, next_slot), ticks.EXPIRED)
         if not self._shares.has_room(queue, entry.namespace):
             return _TickArguments(pair, due, next_slot, ticks.QUEUE_FULL)
         if cluster in batch.full_mailboxes:
             return _TickArguments(pair, due, next_slot, ticks.RESULTS_BEHIND)
         if entry.rate_limit is not None:
             was_postponed = self._limiter.has_ticket(scorer, pair)
-            run_at = self._limiter.ticket(scorer, pair, entry.rate_limit, batch.now)
+            run_at = self._limiter.reserve_time(scorer, pair, entry.rate_limit, batch.now)
             if run_at > batch.now:
                 # The ticket stays valid in both cases: a pair that misses a slot runs earlier in the next slot.
                 return (
@@ -229,14 +229,16 @@ class Dispatcher:
                 self._shares.add(queue, entry.namespace)
                 return self._make_tick(batch.now, pair, due, next_slot, schedule)
         self._shares.add(queue, entry.namespace)
-        return self._make_tick(batch.now, pair, due, next_due(pair, schedule.interval, due, batch.now), schedule)
+        return self._make_tick(
+            batch.now, pair, due, compute_next_due(pair, schedule.interval, due, batch.now), schedule
+        )
 
     def _make_tick(self, now: float, pair: str, due: float, next_due: float, schedule: Effective) -> _TickArguments:
         """Return the arguments that send a tick to the pair's queue."""
         cluster, scorer = keys.split_pair(pair)
-        scheduled = scheduled_time(pair, schedule.interval, due, now)
+        scheduled = compute_scheduled_time(pair, schedule.interval, due, now)
         expires = scheduled + schedule.interval
-        run_id = new_run_id(scheduled)
+        run_id = make_run_id(scheduled)
         return _TickArguments(
             pair,
             due,
@@ -247,7 +249,7 @@ class Dispatcher:
             ticks.tick_message(cluster, scorer, run_id, expires),
         )
 
-    def _next_late_time(self, now: float, next_slot: float) -> float:
+    def _compute_next_late_time(self, now: float, next_slot: float) -> float:
         """Return the run time of a pair whose slot passed while no beat was active. Late pairs are spread over time."""
         run_at = max(now, self._next_late_slot)
         if run_at > next_slot:

@@ -40,7 +40,7 @@ class RateLimiter:
     def __init__(self) -> None:
         self._counters: dict[str, _Counter] = {}
 
-    def ticket(self, scorer: str, pair: str, rate: str, now: float) -> float:
+    def reserve_time(self, scorer: str, pair: str, rate: str, now: float) -> float:
         """Return the time (unix seconds) at which this pair may run, which is constant until the ticket is used.
 
         `rate` is a text such as `10/s`. A new rate applies immediately and voids old tickets.

@@ -19,10 +19,10 @@ from prometheus_client.core import HistogramMetricFamily, Metric
 
 from dsf import keys, metrics
 from dsf.process import hubclock
-from dsf.store.agents import results_waiting
-from dsf.store.client import number
+from dsf.store.agents import count_waiting_results
+from dsf.store.client import parse_number
 from dsf.store.server import read_problems
-from dsf.store.ticks import REASONS, ticks_problem, writes_problem
+from dsf.store.ticks import REASONS, find_ticks_problem, find_writes_problem
 
 
 def schedule_families(client: redis.Redis) -> Iterable[Metric]:
@@ -40,26 +40,28 @@ def schedule_families(client: redis.Redis) -> Iterable[Metric]:
         for queue in queues:
             pipe.llen(queue)
         lengths = pipe.execute()
-    stopped_family = metrics.TICKS_STOPPED.gauge()
-    stopped_family.add_metric((), float(bool(writes_problem(client) or ticks_problem(client, hubclock.now()))))
-    problems_family = metrics.HUB_PROBLEM.gauge()
+    stopped_family = metrics.TICKS_STOPPED.make_gauge()
+    stopped_family.add_metric(
+        (), float(bool(find_writes_problem(client) or find_ticks_problem(client, hubclock.now())))
+    )
+    problems_family = metrics.HUB_PROBLEM.make_gauge()
     for kind in read_problems(client):
         problems_family.add_metric((kind,), 1.0)
-    entries_family = metrics.ENTRIES.gauge()
+    entries_family = metrics.ENTRIES.make_gauge()
     entries_family.add_metric((), entry_count)
-    queues_family = metrics.QUEUE_LENGTH.gauge()
-    queues_family.add_metric((keys.RESULTS_QUEUE,), results_waiting(client, clusters))
+    queues_family = metrics.QUEUE_LENGTH.make_gauge()
+    queues_family.add_metric((keys.RESULTS_QUEUE,), count_waiting_results(client, clusters))
     for queue, length in zip(queues, lengths, strict=True):
         queues_family.add_metric((queue,), length)
     return [*_make_counter_families(stats), stopped_family, problems_family, entries_family, queues_family]
 
 
 def _make_counter_families(stats: Mapping[str, str]) -> list[Metric]:
-    ticks_family = metrics.TICKS.counter()
-    ticks_family.add_metric((), number("counter", "ticks", stats.get("ticks")))
-    skips_family = metrics.TICKS_SKIPPED.counter()
+    ticks_family = metrics.TICKS.make_counter()
+    ticks_family.add_metric((), parse_number("counter", "ticks", stats.get("ticks")))
+    skips_family = metrics.TICKS_SKIPPED.make_counter()
     skip_counts = {
-        name.removeprefix("skipped:"): number("counter", name, text)
+        name.removeprefix("skipped:"): parse_number("counter", name, text)
         for name, text in stats.items()
         if name.startswith("skipped:")
     }
@@ -69,8 +71,8 @@ def _make_counter_families(stats: Mapping[str, str]) -> list[Metric]:
     cumulative_count = 0.0
     buckets: list[tuple[str, float]] = []
     for bound in (*keys.LAG_BOUNDS, "+Inf"):
-        cumulative_count += number("counter", f"lag:{bound}", stats.get(f"lag:{bound}"))
+        cumulative_count += parse_number("counter", f"lag:{bound}", stats.get(f"lag:{bound}"))
         buckets.append((bound, cumulative_count))
     lag_family = HistogramMetricFamily(metrics.LAG.name, metrics.LAG.help)
-    lag_family.add_metric((), buckets, number("counter", "lag:sum", stats.get("lag:sum")))
+    lag_family.add_metric((), buckets, parse_number("counter", "lag:sum", stats.get("lag:sum")))
     return [lag_family, ticks_family, skips_family]

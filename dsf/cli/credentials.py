@@ -105,7 +105,7 @@ def _request_credentials(
     from dsf.store.registry import Registry
 
     with session() as opened:
-        names = sorted(Registry(opened.redis).clusters()) if clusters is None else clusters
+        names = sorted(Registry(opened.redis).read_clusters()) if clusters is None else clusters
         requests = Actions(opened.redis, opened.settings, actor(name)).request_credentials(action, names, note=note)
         old_key_ids = {cluster: request.key_id for cluster, request in requests.items()}
         pending_clusters = _wait_for_refusal(opened.redis, old_key_ids, wait) if wait else []
@@ -123,7 +123,7 @@ def _wait_for_refusal(client: redis.Redis, old_key_ids: dict[str, int], seconds:
 
     deadline = time.monotonic() + seconds
     while True:
-        clusters = Registry(client).clusters()
+        clusters = Registry(client).read_clusters()
         pending_clusters = [
             name for name, key_id in old_key_ids.items() if name in clusters and min(clusters[name].key_ids) <= key_id
         ]

@@ -21,7 +21,7 @@ from dsf.auth.secrets import SecretSource
 from dsf.errors import BackendError, ManifestError, ObjectNotFoundError, UnknownClusterError, UnknownScorerError
 from dsf.settings import Settings
 from dsf.sources.memory import SourceMemory
-from dsf.sources.window import window_budget
+from dsf.sources.window import compute_window_budget
 
 if TYPE_CHECKING:
     from dsf.agent.kube import KubeConfig
@@ -69,7 +69,7 @@ def from_file(file: Path, settings: Settings) -> ClusterDelivery:
         raise ManifestError(f"{file}: there is no such file; the hub writes it when the cluster is accepted")
     config = FileConfig(file)
     with _suppress_agent_log():
-        summaries = config.summaries()
+        summaries = config.get_summaries()
     if config.problem:
         raise ManifestError(f"{file}: {config.problem}")
     return ClusterDelivery(str(file), summaries, FileSecrets(settings.agent_secrets_dir, Release(settings)))
@@ -94,7 +94,7 @@ def from_cluster(cluster: str, settings: Settings) -> Iterator[ClusterDelivery]:
         stack.callback(config.stop)
         config.start()
         summaries = _read_summaries(config, namespace)
-        memory = SourceMemory(window_budget(settings.agent_window_series), lambda: summaries)
+        memory = SourceMemory(compute_window_budget(settings.agent_window_series), lambda: summaries)
         # Use the settings of the agent without OTLP, because the agent itself listens on that port.
         memory.settings = settings.model_copy(update={"otlp_port": None})
         stack.callback(memory.stop)
@@ -106,7 +106,7 @@ def _read_summaries(config: KubeConfig, namespace: str) -> Summaries:
     from dsf.agent.kube import describe_unreadable
     from dsf.kube.resources import CONFIG_MAPS
 
-    summaries, configmap = config.summaries(), _describe_configmap(namespace)
+    summaries, configmap = config.get_summaries(), _describe_configmap(namespace)
     if not config.reflector.synced.is_set():
         watch_problem = config.reflector.error or "its API server does not answer in time"
         remedy = describe_unreadable(CONFIG_MAPS, namespace, CONFIGMAP_NAME, watch_problem)

@@ -33,10 +33,10 @@ from dsf.cycle.composite import NoResults, Result
 from dsf.cycle.stages import Cycle, Observer, Stages
 from dsf.errors import CycleError, DsfError, HttpError, ScoreObjectTooLargeError
 from dsf.fleet.inputs import find_stored_results, make_input_view
-from dsf.fleet.pairviews import score_view
+from dsf.fleet.pairviews import make_score_view
 from dsf.fleet.views import HoldView, InputView, ScoreItem, View
 from dsf.http.access import DIRECT, Access, find_alias
-from dsf.messages import new_run_id
+from dsf.messages import make_run_id
 from dsf.process import hubclock, tracing
 from dsf.reasons import RefusalReason
 from dsf.settings import Settings
@@ -45,7 +45,7 @@ from dsf.sources.base import RequestRecord
 from dsf.store.client import connect
 from dsf.store.pairs import Pairs
 from dsf.store.registry import Registry
-from dsf.text import WITHHELD, masked, shown_url
+from dsf.text import WITHHELD, mask_secrets, shorten_url
 
 #: Maximum number of bytes of a request or a response in the report.
 MAX_HEAD_BYTES = 400
@@ -160,9 +160,9 @@ def _add_withheld_items(report: ExplainReport, settings: Settings) -> ExplainRep
     settings = settings.model_copy(update={"redis_socket_timeout": min(settings.redis_socket_timeout, 3.0)})
     try:
         with connect(settings, name="dsf-cli", retries=0) as client:
-            now = hubclock.hub_time(client)
-            state = Pairs(client).state(report.cluster, report.scorer)
-            score = score_view(state, Registry(client).scorers(), now)
+            now = hubclock.read_hub_time(client)
+            state = Pairs(client).read_state(report.cluster, report.scorer)
+            score = make_score_view(state, Registry(client).read_scorers(), now)
     except (DsfError, redis.RedisError):
         return report
     items = [item for item in score.items if item.waiting is not None]
@@ -196,7 +196,7 @@ def run(
     )
     values: dict[str, Any] = {}
     try:
-        with tracing.by_hand("explain", keys.run_member(cluster, summary.name, new_run_id())) as trace:
+        with tracing.by_hand("explain", keys.run_member(cluster, summary.name, make_run_id())) as trace:
             payload = stages.fetch(cycle)
             request = b"".join(payload.pieces)
             if save is not None:
@@ -208,7 +208,7 @@ def run(
         values = _evaluate_results(recorder, cycle, payload)
     if recorder.exchanges["score"]:
         values["request"] = RequestView(
-            url=shown_url(summary.scoring_endpoint),
+            url=shorten_url(summary.scoring_endpoint),
             here=find_alias(summary.scoring_endpoint),
             sent=recorder.sent.get(("score", None), []),
             bytes=len(request),
@@ -273,9 +273,9 @@ class _ResultFinder:
             with connect(self._settings, name="dsf-cli", retries=0) as client:
                 if namespace is None:
                     # Read the namespace from the registry, because summaries omit the hub's own namespace.
-                    composite = Registry(client).scorers().get(self._composite)
+                    composite = Registry(client).read_scorers().get(self._composite)
                     namespace = composite.namespace if composite is not None else ""
-                return find_stored_results(client, self._cluster, scorer, namespace, hubclock.hub_time(client))
+                return find_stored_results(client, self._cluster, scorer, namespace, hubclock.read_hub_time(client))
         except (DsfError, redis.RedisError) as error:
             return NoResults(f"the hub's Redis cannot be read: {error}")
 
@@ -289,7 +289,7 @@ class _CycleRecorder(Observer):
         #: Secrets of each access. A renewed token extends its sequence during the cycle.
         self._all_secrets: list[Sequence[str]] = []
 
-    def authenticated(self, stage: str, access: Access, source: str | None) -> None:
+    def on_authenticated(self, stage: str, access: Access, source: str | None) -> None:
         """Record the credentials of a request, and mask them from now on."""
         self.sent[stage, source] = list(access.shown)
         self._all_secrets.append(access.secrets)
@@ -298,7 +298,7 @@ class _CycleRecorder(Observer):
     def _secrets(self) -> list[str]:
         return [secret for secrets in self._all_secrets for secret in secrets]
 
-    def queried(self, stage: str, question: RequestRecord) -> None:
+    def on_query(self, stage: str, question: RequestRecord) -> None:
         """Record a request and its response."""
         self.exchanges[stage].append(question)
 
@@ -341,7 +341,7 @@ class _CycleRecorder(Observer):
 
     def mask_text(self, text: str) -> str:
         """Return the text without the secrets."""
-        return masked(text, *self._secrets)
+        return mask_secrets(text, *self._secrets)
 
 
 def _yield_result_views(
@@ -353,7 +353,7 @@ def _yield_result_views(
         # The format does not matter, because only results that are refused before rendering are of interest here.
         candidate_views = (_make_result_view(cluster, summary, element, "x", mask_text) for element in elements)
         yield from (view for view in candidate_views if view.fate == "refused")
-        aggregated_results = summary.rule.aggregated(parse_response(body).results)
+        aggregated_results = summary.rule.aggregate_if_set(parse_response(body).results)
         elements = [{"metric": labels, "score": score} for labels, score in aggregated_results]
     formats = summary.rule.dimension_formats
     previous_names: set[str] = set()
@@ -442,7 +442,7 @@ def _format_url(record: RequestRecord) -> str:
     if "://" not in record.url:
         return record.url
     has_query = record.params and record.method == "GET"
-    return shown_url(record.url) + (f"?{urlencode(record.params)}" if has_query else "")
+    return shorten_url(record.url) + (f"?{urlencode(record.params)}" if has_query else "")
 
 
 def _list_form_parameters(record: RequestRecord) -> list[str]:

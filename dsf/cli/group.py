@@ -17,7 +17,7 @@ from typer.main import get_command
 from dsf.cli import context
 from dsf.cli.output import flat
 from dsf.errors import ContextError, DsfError
-from dsf.extras import extras, needs
+from dsf.extras import needs, read_extras
 
 #: Exit code for a problem or an error.
 BAD = 1
@@ -119,8 +119,8 @@ class CommandGroup(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return the command. Exits with an error that names the extra of a command that is not installed."""
         command = super().get_command(ctx, cmd_name)
-        if command is None and cmd_name in extras():
-            fail(needs(extras()[cmd_name]))
+        if command is None and cmd_name in read_extras():
+            fail(needs(read_extras()[cmd_name]))
         return command
 
     def invoke(self, ctx: Any) -> Any:
@@ -137,8 +137,8 @@ class CommandGroup(TyperGroup):
             fail(str(error), USAGE if isinstance(error, ContextError) else BAD)
         except ModuleNotFoundError as error:
             name = (error.name or "").partition(".")[0]
-            if name in extras():
-                fail(needs(extras()[name]))
+            if name in read_extras():
+                fail(needs(read_extras()[name]))
             if name not in _PACKAGES_NOT_IN_AGENTS:
                 raise
             fail(

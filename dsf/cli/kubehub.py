@@ -16,8 +16,8 @@ from typing import Any, Final
 
 import websocket
 
-from dsf.agent.relay import Tunnel, open_portforward, status_message
-from dsf.api.acts import Act, ActAnswer, annotation_of, find_requests
+from dsf.agent.relay import Tunnel, describe_status, open_portforward
+from dsf.api.acts import Act, ActAnswer, find_requests, get_annotation
 from dsf.cli import context
 from dsf.cli.context import KubeChoice
 from dsf.cli.output import Cell, Format, Renderable, emit, flat, stacked, table
@@ -28,7 +28,7 @@ from dsf.http.client import Answer, probe
 from dsf.http.hosts import PROXIED_AUTHORIZATION
 from dsf.kube.resources import DYNAMIC_SCORERS, PODS, SERVICE_ACCOUNTS, SERVICES, Resource
 from dsf.kube.session import ForbiddenError, Session
-from dsf.process.threads import background
+from dsf.process.threads import run_in_background
 
 #: Service of the page and the name of its port, which the chart's role allows by `get services/proxy`.
 _SERVICE: Final = "dynamic-scoring-hub"
@@ -157,7 +157,7 @@ class KubeHub:
 
     def now(self) -> float:
         """Return the API server's time in unix seconds."""
-        return self._session.now().timestamp()
+        return self._session.read_clock().timestamp()
 
     def act(
         self,
@@ -176,7 +176,7 @@ class KubeHub:
         """
         namespace = self._find_namespace(scorer)
         path = DYNAMIC_SCORERS.path(namespace, scorer)
-        body = {"metadata": {"annotations": {annotation_of(act): value}}}
+        body = {"metadata": {"annotations": {get_annotation(act): value}}}
         with _translate_errors("to act, ask for the ClusterRole dynamic-scoring-framework-editor"):
             manifest = self._session.merge(path, body, field_manager=f"dsf/{author or self._user()}"[:128])
         deadline = time.monotonic() + timeout
@@ -259,10 +259,10 @@ class _PodForward:
 
     def __init__(self, session: Session, namespace: str, pod: str, port: int) -> None:
         """Test the connection to the pod, and listen. Raises ApiError if the connection is refused."""
-        self._target = (*session.credentials(), namespace, pod, port)
+        self._target = (*session.get_credentials(), namespace, pod, port)
         self._connect().shutdown()  # type: ignore[no-untyped-call]
         self._listener = socket.create_server(("127.0.0.1", 0))
-        background(self._accept, "forward-accept")
+        run_in_background(self._accept, "forward-accept")
 
     @property
     def port(self) -> int:
@@ -279,7 +279,7 @@ class _PodForward:
         try:
             return open_portforward(*self._target)
         except websocket.WebSocketBadStatusException as error:
-            raise ApiError(status_message(error)) from None
+            raise ApiError(describe_status(error)) from None
         except (OSError, ValueError, websocket.WebSocketException) as error:
             raise ApiError(f"{type(error).__name__}: {error}") from None
 
@@ -287,7 +287,7 @@ class _PodForward:
         with contextlib.suppress(OSError):
             while True:
                 client, _ = self._listener.accept()
-                background(lambda client=client: self._forward(client), "forward")  # type: ignore[misc]
+                run_in_background(lambda client=client: self._forward(client), "forward")  # type: ignore[misc]
 
     def _forward(self, client: socket.socket) -> None:
         with contextlib.closing(client), contextlib.suppress(ApiError):

@@ -18,11 +18,11 @@ from dsf.api.manifest import read_known_fields
 from dsf.api.naming import sanitize_resource_name
 from dsf.api.problems import explain
 from dsf.api.remoteconfig import find_user_problem
-from dsf.api.resolve import ResolvedScorer, resolve, synced_config
+from dsf.api.resolve import ResolvedScorer, get_synced_config, resolve
 from dsf.api.scorer import DynamicScorer
 from dsf.api.scoringconfig import ANY, DynamicScoringConfig
 from dsf.api.types import CONFIG_NAME, HUB_NAMESPACE, MANAGED_BY_LABEL, USABLE_FOR, ConfigSyncMode, ResolveReason
-from dsf.api.urls import TokenHosts, base_url, is_valid_url
+from dsf.api.urls import TokenHosts, get_base_url, is_valid_url
 from dsf.backends.scorestate import looks_like_upstreams
 from dsf.errors import ManifestError, ResolutionError
 from dsf.fleet.views import View
@@ -162,7 +162,7 @@ def _check_scorer(
         )
     if metadata.get("deletionTimestamp"):
         add_finding("stops", "is being deleted, and finalizers keep it", "remove them, and apply the scorer again")
-    synced = synced_config(scorer)
+    synced = get_synced_config(scorer)
     if problem := find_user_problem(synced):
         add_finding("stops", f"its /config is refused: {problem}", "change the /config")
         return
@@ -215,7 +215,7 @@ def _check_tokens(tokens: Iterable[tuple[str, str]], installation: Installation,
     for secret, endpoint in dict.fromkeys(tokens):
         if not secret or not is_valid_url(endpoint):
             continue
-        server = base_url(endpoint)
+        server = get_base_url(endpoint)
         hosts = hosts_by_secret.get(secret)
         if hosts is not None and hosts.allow(endpoint):
             continue

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import typer
 
-from dsf.text import visible
+from dsf.text import escape_unprintable
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -59,7 +59,7 @@ def print_omitted_rows(row_count: int, total: int) -> None:
 
 def clean(text: str) -> str:
     """Return `text` with terminal control characters escaped, because it may come from external services."""
-    return visible(text, allowed_characters="\n\t")
+    return escape_unprintable(text, allowed_characters="\n\t")
 
 
 def flat(text: str) -> str:
@@ -186,6 +186,6 @@ def as_yaml(view: BaseModel) -> str:
     import yaml
 
     text: str = yaml.safe_dump(view.model_dump(mode="json", by_alias=True), sort_keys=False, allow_unicode=True)
-    if visible(text, allowed_characters="\n") != text or not _is_encodable(text):
+    if escape_unprintable(text, allowed_characters="\n") != text or not _is_encodable(text):
         text = yaml.safe_dump(yaml.safe_load(text), sort_keys=False)
     return text

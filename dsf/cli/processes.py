@@ -117,7 +117,7 @@ def flower(
         # Raise it here, because in the image of agents Celery would only report an unknown command.
         raise ModuleNotFoundError(name="flower")
     _set_environment(role="flower")
-    _replace_process(commands.flower(address, port, read_only=read_only))
+    _replace_process(commands.make_flower_command(address, port, read_only=read_only))
 
 
 def _run_process(function: str, **values: object) -> NoReturn:

@@ -162,7 +162,7 @@ def sync(
     """
     from dsf.cli.session import open_kube_hub, session
     from dsf.fleet.actions import Actions
-    from dsf.fleet.changes import moment
+    from dsf.fleet.changes import parse_change_id
     from dsf.fleet.views import SyncReport
     from dsf.store.notices import Notices
 
@@ -179,7 +179,7 @@ def sync(
     with session() as opened:
         request = Actions(opened.redis, opened.settings, actor(name)).sync(scorer, note=note)
         notices, until = Notices(opened.redis), time.monotonic() + timeout
-        while (read := notices.read(scorer)) is None or moment(read.request or "0") < moment(request):
+        while (read := notices.read(scorer)) is None or parse_change_id(read.request or "0") < parse_change_id(request):
             if time.monotonic() >= until:
                 typer.echo(
                     f"dsf: /config was not read within {timeout} s; check that the hub controller runs", err=True

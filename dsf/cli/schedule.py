@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dsf.api.acts import Act, make_request, parse_request
-from dsf.api.meta import rfc3339
+from dsf.api.meta import format_rfc3339
 from dsf.cli.duration import SelectorOption, moment, seconds
 from dsf.cli.group import BAD, FleetCommand
 from dsf.cli.localuser import AsOption, actor
@@ -166,7 +166,7 @@ def _apply_change(
     """
     from dsf.api.score import describe_validity_gap
     from dsf.cli.session import open_kube_hub, session
-    from dsf.fleet.actions import Actions, targets_of
+    from dsf.fleet.actions import Actions, make_targets
     from dsf.fleet.queries import FleetQueries
     from dsf.store.registry import Registry
 
@@ -175,7 +175,7 @@ def _apply_change(
 
     def request_at(now: float) -> str:
         # Add the time zone to the end of a pause, because the hub may be in another one.
-        end = rfc3339(datetime.fromtimestamp(moment(value, now), UTC)) if act == "pause" and value else value
+        end = format_rfc3339(datetime.fromtimestamp(moment(value, now), UTC)) if act == "pause" and value else value
         return make_request(end, at=f"{now:.3f}", clusters=clusters or (), selector=selector or "", note=note)
 
     with open_kube_hub() as hub:
@@ -196,7 +196,7 @@ def _apply_change(
         clusters = actions.perform(scorer, request, until=moment(value) if act == "pause" and value else None)
         # Read all entries, because entries with an override of their own are named below.
         schedule = FleetQueries(opened.redis).schedule(clusters[0] if len(clusters) == 1 else None, scorer)
-        record = Registry(opened.redis).scorer(scorer)
+        record = Registry(opened.redis).read_scorer(scorer)
     if len(clusters) > 1:
         entries = [entry for entry in schedule.entries if entry.cluster in clusters]
         schedule = schedule.model_copy(update={"entries": entries, "total": len(entries)})
@@ -210,7 +210,7 @@ def _apply_change(
         return
     _print_schedule(schedule, output)
     if request.act != "reset":
-        _print_exceptions(schedule, request.act, targets_of(scorer, clusters))
+        _print_exceptions(schedule, request.act, make_targets(scorer, clusters))
 
 
 def _print_exceptions(schedule: ScheduleList, act: str, targets: Sequence[str]) -> None:

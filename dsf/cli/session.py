@@ -103,7 +103,7 @@ def agent_settings(cluster: str) -> Settings:
 
     Raises SettingsError that names an invalid variable, and UnknownClusterError if that hub has no such cluster.
     """
-    from dsf.agent.secrets import token_folder
+    from dsf.agent.secrets import find_token_folder
 
     settings = command_settings()
     out_dir = settings.out
@@ -117,7 +117,7 @@ def agent_settings(cluster: str) -> Settings:
     return settings.model_copy(
         update={
             "agent_config": folder / "dynamic-scoring-config.yaml",
-            "agent_secrets_dir": settings.agent_secrets_dir or token_folder(out_dir, cluster),
+            "agent_secrets_dir": settings.agent_secrets_dir or find_token_folder(out_dir, cluster),
             "agent_host_aliases": settings.agent_host_aliases or (demo.host_aliases.get(cluster, {}) if demo else {}),
         }
     )
@@ -160,7 +160,7 @@ def print_clock_offset(offset: float) -> None:
     """Warn on standard error if this machine's clock differs from the hub's by more than `_MAX_SILENT_OFFSET`."""
     if abs(offset) > _MAX_SILENT_OFFSET:
         typer.echo(
-            f"dsf: the clock of this machine is {hubclock.described(offset)} the hub's, whose time counts here; "
+            f"dsf: the clock of this machine is {hubclock.describe_offset(offset)} the hub's, whose time counts here; "
             "synchronise it (NTP)",
             err=True,
         )

@@ -9,8 +9,8 @@ from pydantic import Field
 
 from dsf.cli.output import TABLE_PAIRS
 from dsf.errors import UnknownScorerError
-from dsf.fleet.objectproblems import ManifestMistake, UnmetCondition, problems_in, unmet
-from dsf.fleet.pairviews import override_view
+from dsf.fleet.objectproblems import ManifestMistake, UnmetCondition, list_unmet_conditions, read_folder_problems
+from dsf.fleet.pairviews import make_override_view
 from dsf.fleet.queries import FleetQueries
 from dsf.fleet.verdict import Verdict
 from dsf.fleet.views import OverrideView, ScorerOverview, ScoreView, Time, View
@@ -49,20 +49,20 @@ def read_report(client: redis.Redis, settings: Settings, scorer_name: str | None
     """
     now = hubclock.now()
     report = report_of(FleetQueries(client), scorer_name)
-    problems = list(problems_in(settings.out)) if scorer_name is None else []
-    agent_problems = Agents(client).problems(Registry(client).clusters().values())
+    problems = list(read_folder_problems(settings.out)) if scorer_name is None else []
+    agent_problems = Agents(client).find_problems(Registry(client).read_clusters().values())
     problems += report.problems
     problems += [ManifestMistake(message=f"cluster {name}: {text}") for name, text in agent_problems.items()]
     cluster_problems = {
-        name: notice.problem for name, notice in sorted(Notices(client).clusters().items()) if notice.problem
+        name: notice.problem for name, notice in sorted(Notices(client).read_clusters().items()) if notice.problem
     }
     problems += [
         ManifestMistake(message=f"cluster {name}: {text}", severity="note") for name, text in cluster_problems.items()
     ]
     scorer_names = {scorer.name for scorer in report.scorers}
     pauses = [
-        override_view(target, override)
-        for target, override in sorted(ScheduleStore(client).overrides().items())
+        make_override_view(target, override)
+        for target, override in sorted(ScheduleStore(client).read_overrides().items())
         if target.partition("/")[2] in scorer_names
         and override.paused
         and (override.paused_until is None or override.paused_until > now)
@@ -96,7 +96,7 @@ def report_of(fleet: FleetQueries | Client, scorer_name: str | None) -> StatusRe
         condition
         for name in sorted(conditions)
         if scorer_name in (None, name)
-        for condition in unmet(name, conditions[name])
+        for condition in list_unmet_conditions(name, conditions[name])
     ]
     failing = any(state_of(scorer) in ("unhealthy", "failing", "expired") for scorer in scorers)
     return StatusReport(

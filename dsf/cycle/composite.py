@@ -52,7 +52,7 @@ _NONE: _Labels = frozenset()
 
 class _Stored(NamedTuple):
     results: Sequence[Result]
-    #: By `LastResults.now`.
+    #: By `LastResults.read_clock`.
     at: float
     validity: float
     namespace: str | None
@@ -65,13 +65,13 @@ class LastResults:
         self._lock = threading.Lock()
         self._by_scorer: dict[str, _Stored] = {}
 
-    def now(self) -> float:
+    def read_clock(self) -> float:
         """Return seconds by the clock of the results. A backtest has a clock of its own, at a moment in the past."""
         return time.monotonic()
 
     def put(self, summary: ScorerSummary, results: Sequence[Result], validity: float) -> None:
         """Store the results of a cycle of this scorer, which are valid for so many seconds."""
-        stored = _Stored(_aggregate(summary, results), self.now(), validity, summary.namespace)
+        stored = _Stored(_aggregate(summary, results), self.read_clock(), validity, summary.namespace)
         with self._lock:
             self._by_scorer[summary.name] = stored
 
@@ -81,7 +81,7 @@ class LastResults:
             last_results = self._by_scorer.get(scorer)
         if last_results is None or last_results.namespace != namespace:
             return NoResults("it had no score on this cluster since the agent started")
-        age = self.now() - last_results.at
+        age = self.read_clock() - last_results.at
         if age > last_results.validity:
             return NoResults(describe_expiry(age, last_results.validity), is_expired=True)
         return last_results.results
@@ -91,7 +91,7 @@ class LastResults:
 
         The score of a scorer that does not run any more is valid until it expires.
         """
-        now = self.now()
+        now = self.read_clock()
         with self._lock:
             for scorer, stored in list(self._by_scorer.items()):
                 if now - stored.at <= stored.validity:
@@ -105,7 +105,7 @@ class LastResults:
 def _aggregate(summary: ScorerSummary, results: Sequence[Result]) -> Sequence[Result]:
     """Return the results as the hub aggregates them."""
     try:
-        return summary.rule.aggregated(results) if summary.aggregate_with else results
+        return summary.rule.aggregate_if_set(results) if summary.aggregate_with else results
     except ValidationError:
         # A word of a newer hub.
         return results
@@ -116,7 +116,7 @@ def describe_expiry(age: float, validity: float) -> str:
     return f"its last score is {age:.0f} s old and was valid for {validity:.0f} s"
 
 
-def no_results(scorer: str, namespace: str | None) -> NoResults:
+def refuse_without_agent(scorer: str, namespace: str | None) -> NoResults:
     """Return why there are no results where no agent runs."""
     del scorer, namespace
     return NoResults("the scores of other scorers are with the cluster's agent")

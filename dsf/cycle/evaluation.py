@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, Final
 
-from dsf.api.scoringresponse import MAX_LABEL_CHARACTERS, MAX_RESULTS, ScoringResponse, ScoringResult, printable
+from dsf.api.scoringresponse import MAX_LABEL_CHARACTERS, MAX_RESULTS, ScoringResponse, ScoringResult, clean_label_value
 from dsf.api.types import USED_LABELS
 from dsf.cycle.series import Reading, read_series
 from dsf.errors import CycleError
 from dsf.expression import MAX_STEPS, EvaluationError, Expression, Scope
 from dsf.messages import MESSAGE_LIMIT
 from dsf.reasons import RefusalReason
-from dsf.text import cleaned
+from dsf.text import clean
 
 #: Maximum steps of all evaluations of a cycle, which take some seconds of one CPU.
 MAX_CYCLE_STEPS: Final = 20_000_000
@@ -26,12 +26,12 @@ _CHECK_EVERY: Final = 16
 _MAX_EXAMPLE_CHARACTERS: Final = 200
 
 
-def _deviation(values: Sequence[float]) -> float:
+def _compute_deviation(values: Sequence[float]) -> float:
     mean = sum(values) / len(values)
     return math.sqrt(sum((value - mean) ** 2 for value in values) / len(values))
 
 
-def _numbers(values: Sequence[float]) -> Sequence[float]:
+def _drop_nan(values: Sequence[float]) -> Sequence[float]:
     """Return the values without NaN, or all values if each is NaN."""
     return [value for value in values if value == value] or values
 
@@ -40,12 +40,12 @@ def _numbers(values: Sequence[float]) -> Sequence[float]:
 _STATISTICS: Final[Mapping[str, Callable[[Sequence[float]], Any]]] = {
     "last": itemgetter(-1),
     "first": itemgetter(0),
-    "min": lambda values: min(_numbers(values)),
-    "max": lambda values: max(_numbers(values)),
+    "min": lambda values: min(_drop_nan(values)),
+    "max": lambda values: max(_drop_nan(values)),
     "mean": lambda values: sum(values) / len(values),
     "sum": sum,
     "count": lambda values: float(len(values)),
-    "stddev": _deviation,
+    "stddev": _compute_deviation,
     "values": lambda values: values,
 }
 
@@ -81,7 +81,7 @@ class Evaluation:
         if not self._results and not self._refused:
             is_null = f"the expression is null for each of {self._items} {self._items_noun}"
             note = is_null if self._items else f"there are no {self._items_noun}"
-        return ScoringResponse(self._results, self._refused, cleaned(note, MESSAGE_LIMIT))
+        return ScoringResponse(self._results, self._refused, clean(note, MESSAGE_LIMIT))
 
     def run(self, items: Iterable[Mapping[str, str]]) -> None:
         """Evaluate the expression for each item: its labels, once its variables are in the scope. Raises CycleError."""
@@ -123,7 +123,7 @@ class Evaluation:
         item_labels = {name: value for name, value in labels.items() if name in _USED}
         text = "".join(item_labels.values())
         if not text.isprintable():
-            item_labels = {name: printable(value) for name, value in item_labels.items()}
+            item_labels = {name: clean_label_value(value) for name, value in item_labels.items()}
         self._characters += len(text)
         if len(self._results) == MAX_RESULTS or self._characters > MAX_LABEL_CHARACTERS:
             raise CycleError(

@@ -42,21 +42,21 @@ def read_series(request: Iterable[bytes | memoryview], reading: Reading) -> Iter
     while len(rest) < start and (piece := next(pieces, None)) is not None:
         rest += piece
     if rest[len(HEAD) : start] != _FIRST:
-        yield from _parsed(b"".join((rest, *pieces)))
+        yield from _parse_series(b"".join((rest, *pieces)))
         return
     for piece in pieces:
         rest = rest[start:] + piece
         start = 0
         complete, between, after = rest.rpartition(_BETWEEN)
         if between:
-            yield from _several(complete, reading)
+            yield from _split_series(complete, reading)
             rest = after
     # Both ends are cut off in one step, because each slice copies the text.
     end = len(rest) - len(_LAST) if rest.endswith(_LAST) else len(rest.removesuffix(TAIL))
-    yield from _several(rest[start:end], reading)
+    yield from _split_series(rest[start:end], reading)
 
 
-def _several(text: bytes, reading: Reading) -> Iterable[Series]:
+def _split_series(text: bytes, reading: Reading) -> Iterable[Series]:
     """Return the series in a text without the first braces and the last one."""
     parts = text.split(_BETWEEN)
     ends = [part.find(_VALUES) for part in parts]
@@ -64,16 +64,16 @@ def _several(text: bytes, reading: Reading) -> Iterable[Series]:
         try:
             # The labels of all series need one call of the parser.
             head = b"},{".join([part[:end] for part, end in zip(parts, ends, strict=True)])
-            labels = [_labels(element) for element in json.loads(b"[{%s}]" % head)]
+            labels = [_read_labels(element) for element in json.loads(b"[{%s}]" % head)]
             starts = [end + len(_VALUES) for end in ends]
-            return zip(labels, *_samples(parts, starts, reading), strict=True)
+            return zip(labels, *_read_samples(parts, starts, reading), strict=True)
         except (ValueError, AttributeError):
             # An element looks like a series but is not one. The JSON parser below reads it or raises an error.
             pass
     return map(_of, _loads(b"[%s%s}]" % (_FIRST, text)))
 
 
-def _samples(
+def _read_samples(
     parts: Sequence[bytes], starts: Sequence[int], reading: Reading
 ) -> tuple[list[Sequence[float]], list[Sequence[float]]]:
     """Return values and times of each series. Raises ValueError."""
@@ -87,7 +87,7 @@ def _samples(
     return [[*map(float, each[1::2])] for each in quoted], times
 
 
-def _parsed(request: bytes) -> Iterator[Series]:
+def _parse_series(request: bytes) -> Iterator[Series]:
     """Return the series of a request in any form of JSON, parsed one after another."""
     try:
         text = request.decode()
@@ -99,36 +99,36 @@ def _parsed(request: bytes) -> Iterator[Series]:
             element, place = _decode(text, place)
             yield _of(element)
     except (ValueError, RecursionError):
-        raise _no_series() from None
+        raise _make_no_series_error() from None
 
 
 def _loads(text: bytes) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
-        raise _no_series() from None
+        raise _make_no_series_error() from None
 
 
 def _of(element: Any) -> Series:
     try:
-        labels = _labels(element.get("metric") or {})
+        labels = _read_labels(element.get("metric") or {})
         if "value" in element:
             time, value = element["value"]
             return labels, (float(value),), (float(time),)
         samples = element.get("values") or ()
         return labels, [float(value) for _, value in samples], [float(time) for time, _ in samples]
     except (TypeError, ValueError, AttributeError):
-        raise _no_series() from None
+        raise _make_no_series_error() from None
 
 
-def _labels(labels: dict[str, Any]) -> dict[str, str]:
+def _read_labels(labels: dict[str, Any]) -> dict[str, str]:
     for value in labels.values():
         if type(value) is not str:
             raise ValueError
     return labels
 
 
-def _no_series() -> CycleError:
+def _make_no_series_error() -> CycleError:
     return CycleError(
         "score",
         "bad_answer",

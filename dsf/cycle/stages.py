@@ -27,7 +27,7 @@ from dsf.api.summary import ScorerSummary
 from dsf.api.types import SourceType
 from dsf.auth.authenticator import Authenticator
 from dsf.auth.secrets import SecretSource
-from dsf.cycle.composite import FindResults, no_results, score_inputs
+from dsf.cycle.composite import FindResults, refuse_without_agent, score_inputs
 from dsf.cycle.evaluation import Evaluation, score_series
 from dsf.errors import CycleError, ExpressionError, HttpError, ScoringResponseError, SettingsError
 from dsf.http.access import PLAIN, Access
@@ -35,11 +35,11 @@ from dsf.http.client import Stream
 from dsf.http.deadline import own_exchanges
 from dsf.messages import MESSAGE_LIMIT, Stage
 from dsf.settings import Settings
-from dsf.sources import FetchContext, Payload, source_of
-from dsf.sources.base import RequestRecord, concatenated, joined, type_of
+from dsf.sources import FetchContext, Payload, find_source
+from dsf.sources.base import RequestRecord, concatenate_payloads, get_source_type, join_payloads
 from dsf.sources.memory import SourceMemory
 from dsf.sources.room import Room
-from dsf.text import cleaned, masked, place
+from dsf.text import clean, mask_secrets, place
 
 _DEADLINE_MESSAGE: Final = "no time is left before the next cycle begins"
 #: Maximum bytes of a scoring request that is kept in memory. An agent has one in each thread.
@@ -99,16 +99,16 @@ class _Wait(NamedTuple):
 class Observer:
     """Receives events of the stages, in several threads if there are several sources. This base class ignores them."""
 
-    def queried(self, stage: Stage, record: RequestRecord) -> None:
+    def on_query(self, stage: Stage, record: RequestRecord) -> None:
         """Called after a query of a source or of the scoring API, whether it succeeded or not."""
 
-    def authenticated(self, stage: Stage, access: Access, source: str | None) -> None:
+    def on_authenticated(self, stage: Stage, access: Access, source: str | None) -> None:
         """Called with the access of the stage's requests. `source` is the name of the source if there are several."""
 
-    def warned(self, cycle: Cycle, text: str) -> None:
+    def on_warning(self, cycle: Cycle, text: str) -> None:
         """Called for each warning in a source's successful response."""
 
-    def timed(self, score_name: str, stage: str, seconds: float) -> None:
+    def on_timed(self, score_name: str, stage: str, seconds: float) -> None:
         """Called with the duration of one try of a stage."""
 
 
@@ -124,7 +124,7 @@ class Stages:
         secrets: SecretSource,
         memory: SourceMemory | None = None,
         observer: Observer | None = None,
-        find_results: FindResults = no_results,
+        find_results: FindResults = refuse_without_agent,
     ) -> None:
         """`memory` stores the sources' state between cycles. `find_results` returns the results of a scorer on this
         cluster, which expressions combine."""
@@ -152,7 +152,11 @@ class Stages:
                         for source in sources
                     }
                 )
-                payload = joined(payloads) if cycle.summary.expression is None else concatenated([*payloads.values()])
+                payload = (
+                    join_payloads(payloads)
+                    if cycle.summary.expression is None
+                    else concatenate_payloads([*payloads.values()])
+                )
         cycle.queries = payload.queries
         cycle.counts |= {"series": payload.series, "bytes_in": payload.received}
         return payload
@@ -162,9 +166,9 @@ class Stages:
         memory = self._memory
         try:
             # The source is looked up before the credentials are read, because its type may not be installed.
-            source = source_of(type_of(summary))
+            source = find_source(get_source_type(summary))
         except HttpError as error:
-            raise CycleError("fetch", error.reason, cleaned(str(error), MESSAGE_LIMIT)) from None
+            raise CycleError("fetch", error.reason, clean(str(error), MESSAGE_LIMIT)) from None
         with self._with_access(cycle, summary, "fetch", deadline) as access:
             context = FetchContext(
                 deadline,
@@ -181,9 +185,9 @@ class Stages:
 
     def _report_query(self, cycle: Cycle, record: RequestRecord) -> None:
         """Notify the observer of a query of a source, and of the warnings in the response."""
-        self._observer.queried("fetch", record)
+        self._observer.on_query("fetch", record)
         for text in record.warnings:
-            self._observer.warned(cycle, text)
+            self._observer.on_warning(cycle, text)
 
     def score(self, cycle: Cycle, request: bytes | Stream) -> None:
         """Send the scoring request, or evaluate the expression. Store the response in `cycle`. Raises CycleError."""
@@ -197,7 +201,7 @@ class Stages:
             self._run_stage(cycle, "score") as deadline,
             self._with_access(cycle, summary, "score", deadline) as access,
         ):
-            with record.asked_for(partial(self._observer.queried, "score")):
+            with record.asked_for(partial(self._observer.on_query, "score")):
                 body = http.post(url, request, access=access, deadline=deadline, max_bytes=MAX_RESPONSE_BYTES)
                 record.answered(len(body), (body,))
             cycle.response = self._parse(summary, body, access)
@@ -232,7 +236,7 @@ class Stages:
         finally:
             seconds = time.monotonic() - started_at
             cycle.timings[stage] = cycle.timings.get(stage, 0.0) + seconds
-            self._observer.timed(cycle.summary.score_name, stage, seconds)
+            self._observer.on_timed(cycle.summary.score_name, stage, seconds)
 
     @contextlib.contextmanager
     def _with_access(
@@ -249,11 +253,11 @@ class Stages:
         try:
             with own_exchanges(cycle):
                 access = self._authenticator.access(summary, stage, deadline)
-                self._observer.authenticated(stage, access, summary.source_name if stage == "fetch" else None)
+                self._observer.on_authenticated(stage, access, summary.source_name if stage == "fetch" else None)
                 yield access
         except HttpError as error:
             # All errors of a request pass here. The layers below mask only the secrets that they know.
-            text = cleaned(masked(str(error), *access.secrets), MESSAGE_LIMIT)
+            text = clean(mask_secrets(str(error), *access.secrets), MESSAGE_LIMIT)
             if error.reason == "timeout" and time.monotonic() >= cycle.deadline:
                 raise CycleError(stage, "deadline", f"{text}; {_DEADLINE_MESSAGE}") from None
             failure = CycleError(stage, error.reason, text, retryable=error.retryable, retry_after=error.retry_after)
@@ -269,7 +273,7 @@ class Stages:
         if failure.retry_after:
             # The server's text comes last because `cleaned` may truncate the message.
             text = f"waiting {failure.retry_after:.0f} s, as its Retry-After says: {failure.message}"
-            text = cleaned(text, MESSAGE_LIMIT)
+            text = clean(text, MESSAGE_LIMIT)
             self._waits[server] = _Wait(now + failure.retry_after, failure.reason, text)
 
     def _check_wait(self, server: _Server) -> None:
@@ -283,9 +287,9 @@ class Stages:
         try:
             return parse_response(body)
         except ScoringResponseError as error:
-            text = cleaned(str(error), MESSAGE_LIMIT)
+            text = clean(str(error), MESSAGE_LIMIT)
             head = body[:_SEARCHED_BYTES].decode(errors="replace")
-            if masked(head, *access.secrets) != head:
+            if mask_secrets(head, *access.secrets) != head:
                 # The error's excerpt of the response may end within the token. Masking would miss that part.
                 text = "the answer is not a scoring response; it is not shown because it repeats a secret"
             raise CycleError("score", error.reason, f"{place('POST', summary.scoring_endpoint)}: {text}") from None
@@ -296,7 +300,7 @@ def evaluate(
     cluster: str,
     request: Iterable[bytes | memoryview],
     queries: Sequence[int],
-    find_results: FindResults = no_results,
+    find_results: FindResults = refuse_without_agent,
     check: Callable[[], None] = lambda: None,
 ) -> ScoringResponse:
     """Return the results of a scorer's expression for the series of a request. Raises CycleError.
@@ -307,7 +311,7 @@ def evaluate(
     try:
         expression = summary.formula
     except ExpressionError as error:
-        raise CycleError("score", "bad_expression", cleaned(str(error), MESSAGE_LIMIT)) from None
+        raise CycleError("score", "bad_expression", clean(str(error), MESSAGE_LIMIT)) from None
     if expression is None:
         raise RuntimeError("the scorer has no expression")
     shared_variables = {"cluster": cluster, "clusterLabels": summary.cluster_labels or {}}
@@ -381,7 +385,8 @@ def fetch_all(fetch_functions: Mapping[str, Callable[[], Payload]]) -> dict[str,
     """
     # The context of the calling thread has the trace of the cycle.
     futures = {
-        name: _source_threads().submit(contextvars.copy_context().run, fetch) for name, fetch in fetch_functions.items()
+        name: _get_source_threads().submit(contextvars.copy_context().run, fetch)
+        for name, fetch in fetch_functions.items()
     }
     wait(futures.values())
     source_errors: list[tuple[str, CycleError]] = []
@@ -397,7 +402,7 @@ def fetch_all(fetch_functions: Mapping[str, Callable[[], Payload]]) -> dict[str,
 
 
 @functools.cache
-def _source_threads() -> ThreadPoolExecutor:
+def _get_source_threads() -> ThreadPoolExecutor:
     """Return the pool of threads that query sources in parallel. It adds threads on demand and reuses idle ones.
 
     The threads persist because connections are thread-local, and a handshake per cycle costs more than the cycle.
@@ -416,7 +421,7 @@ def _merge_errors(source_errors: list[tuple[str, CycleError]]) -> CycleError:
     return CycleError(
         error.stage,
         error.reason,
-        cleaned(text, MESSAGE_LIMIT),
+        clean(text, MESSAGE_LIMIT),
         retryable=all(error.retryable for _, error in source_errors),
         retry_after=max(retry_delays, default=None),
     )

@@ -118,7 +118,7 @@ def _scale(_: Scope, x: float, low: float, high: float) -> float:
     return -100.0 if share < 0.0 else 100.0 if share > 1.0 else 200.0 * share - 100.0
 
 
-def _quantile(scope: Scope, values: Sequence[float], q: float) -> float:
+def _compute_quantile(scope: Scope, values: Sequence[float], q: float) -> float:
     scope.spend(4 * len(values))
     if not values:
         raise EvaluationError("quantile: the list is empty")
@@ -133,7 +133,7 @@ def _quantile(scope: Scope, values: Sequence[float], q: float) -> float:
     return float(ordered[low] if low == rank else ordered[low] + (ordered[high] - ordered[low]) * (rank - low))
 
 
-def _trend(scope: Scope, values: Sequence[float], seconds: float) -> float:
+def _compute_trend(scope: Scope, values: Sequence[float], seconds: float) -> float:
     times: Sequence[float] = scope["times"]
     scope.spend(8 * len(values))
     if len(values) != len(times):
@@ -168,6 +168,6 @@ FUNCTIONS: Final[Mapping[str, Function]] = {
     "string": Function(((DOUBLE, STRING, BOOL),), STRING, lambda _, value: format_value(value)),
     "clamp": Function(_NUMBER * 3, DOUBLE, _clamp),
     "scale": Function(_NUMBER * 3, DOUBLE, _scale),
-    "quantile": Function(((NUMBERS,), (DOUBLE,)), DOUBLE, _quantile),
-    "trend": Function(((NUMBERS,), (DOUBLE,)), DOUBLE, _trend, reads=frozenset({"times"})),
+    "quantile": Function(((NUMBERS,), (DOUBLE,)), DOUBLE, _compute_quantile),
+    "trend": Function(((NUMBERS,), (DOUBLE,)), DOUBLE, _compute_trend, reads=frozenset({"times"})),
 }

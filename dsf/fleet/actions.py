@@ -13,7 +13,7 @@ import redis
 
 from dsf import keys
 from dsf.api.acts import ActRequest
-from dsf.api.meta import rfc3339
+from dsf.api.meta import format_rfc3339
 from dsf.api.selector import ClusterSelector
 from dsf.errors import UnknownClusterError
 from dsf.fleet import rescore as rescoring
@@ -21,7 +21,7 @@ from dsf.fleet.changes import Action, Actor, UserAction, record
 from dsf.fleet.rescore import RunView
 from dsf.settings import Settings
 from dsf.store.agents import AgentKeys, KeyRequest
-from dsf.store.entries import scorer_target
+from dsf.store.entries import make_scorer_target
 from dsf.store.notices import Notices
 from dsf.store.registry import Registry
 from dsf.store.schedule import ScheduleStore
@@ -86,7 +86,7 @@ class Actions:
     def set_interval(self, scorer: str, clusters: Sequence[str] | None, seconds: int, *, note: str = "") -> None:
         """Set the interval. Raises ValueError if it is not in 1..MAX_SECONDS (`dsf.api.types`)."""
         targets = self._check_targets(scorer, clusters)
-        previous = self._store.overrides().get(targets[0]) if len(targets) == 1 else None
+        previous = self._store.read_overrides().get(targets[0]) if len(targets) == 1 else None
         for target in targets:
             self._store.set_override(target, interval=seconds, note=note, by=self._actor.name)
         suffix = f", was {previous.interval} s" if previous is not None and previous.interval is not None else ""
@@ -98,7 +98,7 @@ class Actions:
             end = self._store.set_override(
                 target, paused=True, paused_until=until, note=note, by=self._actor.name
             ).paused_until
-        detail = "without an end" if end is None else f"until {rfc3339(datetime.fromtimestamp(end, UTC))}"
+        detail = "without an end" if end is None else f"until {format_rfc3339(datetime.fromtimestamp(end, UTC))}"
         self._record(Action.PAUSE, scorer, clusters or (), detail=detail, note=note)
 
     def resume(self, scorer: str, clusters: Sequence[str] | None, *, note: str = "") -> None:
@@ -109,7 +109,7 @@ class Actions:
 
     def reset(self, scorer: str, clusters: Sequence[str] | None, *, note: str = "") -> None:
         """Remove the overrides of a scorer on these clusters."""
-        overridden_targets, targets = {*self._store.targets(scorer)}, targets_of(scorer, clusters)
+        overridden_targets, targets = {*self._store.read_targets(scorer)}, make_targets(scorer, clusters)
         if not overridden_targets.issuperset(targets):
             # Clusters with an override are not checked, because an override may outlive its cluster.
             self._check_targets(
@@ -118,7 +118,7 @@ class Actions:
         if not clusters:
             # Overrides of single clusters are removed first, so that an interrupted reset leaves only overrides that
             # users set.
-            targets = [*sorted(overridden_targets - {scorer_target(scorer)}), *targets]
+            targets = [*sorted(overridden_targets - {make_scorer_target(scorer)}), *targets]
         for target in targets:
             self._store.reset(target)
         self._record(Action.RESET, scorer, clusters or (), note=note)
@@ -128,9 +128,9 @@ class Actions:
 
         Raises UnknownClusterError if no cluster matches.
         """
-        Registry(self._redis).scorer(scorer)
-        scorer_clusters = {entry.cluster for entry in self._store.entries_of(scorer)}
-        notices = Notices(self._redis).clusters()
+        Registry(self._redis).read_scorer(scorer)
+        scorer_clusters = {entry.cluster for entry in self._store.read_entries_of(scorer)}
+        notices = Notices(self._redis).read_clusters()
         selected_clusters = sorted(
             name for name in scorer_clusters if name in notices and selector.matches(notices[name].labels)
         )
@@ -143,12 +143,12 @@ class Actions:
     def _check_targets(self, scorer: str, clusters: Sequence[str] | None) -> list[str]:
         """Return the targets. Raises UnknownScorerError or UnknownClusterError for the first unregistered name."""
         registry = Registry(self._redis)
-        registry.scorer(scorer)
+        registry.read_scorer(scorer)
         for cluster in clusters or ():
-            registry.cluster(cluster)
-        return targets_of(scorer, clusters)
+            registry.read_cluster(cluster)
+        return make_targets(scorer, clusters)
 
-    def backtest(self, scorer: str, cluster: str, since: int, every: int, *, note: str = "") -> None:
+    def record_backtest(self, scorer: str, cluster: str, since: int, every: int, *, note: str = "") -> None:
         """Record that a backtest was started over the last `since` seconds, with a step of `every` seconds."""
         self._record(Action.BACKTEST, scorer, [cluster], detail=f"{since} s, every {every} s", note=note)
 
@@ -164,10 +164,10 @@ class Actions:
 
     def sync(self, scorer: str, *, note: str = "") -> str:
         """Request that the hub controller reads /config now, and return the id of the request (`dsf.store.notices`)."""
-        if Notices(self._redis).scorer(scorer) is None:
+        if Notices(self._redis).read_scorer(scorer) is None:
             # A scorer that could not run yet has a notice and no record. Without a notice, this raises
             # UnknownScorerError.
-            Registry(self._redis).scorer(scorer)
+            Registry(self._redis).read_scorer(scorer)
         request = self._record(Action.SYNC, scorer, [], note=note)
         if not request:
             raise redis.exceptions.NoPermissionError("this user may not record changes, see docs/upgrade.md")
@@ -195,6 +195,6 @@ class Actions:
         )
 
 
-def targets_of(scorer: str, clusters: Sequence[str] | None) -> list[str]:
+def make_targets(scorer: str, clusters: Sequence[str] | None) -> list[str]:
     """Return the targets of overrides: the scorer on each cluster, or on all clusters if none is given."""
-    return [keys.pair(cluster, scorer) for cluster in dict.fromkeys(clusters or ())] or [scorer_target(scorer)]
+    return [keys.pair(cluster, scorer) for cluster in dict.fromkeys(clusters or ())] or [make_scorer_target(scorer)]

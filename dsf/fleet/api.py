@@ -112,30 +112,30 @@ def add_changes(router: APIRouter, fleet: FleetQueries) -> None:
 def add_problems(app: FastAPI) -> None:
     """Answer the router's errors as problem details (RFC 9457)."""
     for kind in (redis.RedisError, DsfError, RequestValidationError):
-        app.add_exception_handler(kind, problem_of)
+        app.add_exception_handler(kind, handle_error)
 
 
-def problem_of(request: Request, error: Exception) -> JSONResponse:
+def handle_error(request: Request, error: Exception) -> JSONResponse:
     """Problem details of an error (RFC 9457)."""
     if isinstance(error, redis.RedisError):
         log.warning("redis cannot be read", path=request.url.path, error=str(error))
         text = f"{type(error).__name__}: {error}; it is tried again at every request"
-        return problem(503, "Redis cannot be read", text)
+        return make_problem_response(503, "Redis cannot be read", text)
     if isinstance(error, UnknownNameError):
-        return problem(404, "Not found", str(error))
+        return make_problem_response(404, "Not found", str(error))
     if isinstance(error, QueryError | CursorError):
-        return problem(400, "Not understood", str(error))
+        return make_problem_response(400, "Not understood", str(error))
     if isinstance(error, RequestValidationError):
-        return problem(422, "Not understood", mistakes(error))
-    return problem(500, "Internal error", str(error))
+        return make_problem_response(422, "Not understood", describe_invalid_parameters(error))
+    return make_problem_response(500, "Internal error", str(error))
 
 
-def mistakes(error: RequestValidationError) -> str:
+def describe_invalid_parameters(error: RequestValidationError) -> str:
     """Return what is wrong with which parameters."""
     return "; ".join(f"{'.'.join(map(str, detail['loc'][1:]))}: {detail['msg']}" for detail in error.errors())
 
 
-def problem(status: int, title: str, detail: str) -> JSONResponse:
+def make_problem_response(status: int, title: str, detail: str) -> JSONResponse:
     """Return the response for an error."""
     body = Problem(title=title, status=status, detail=detail).model_dump(by_alias=True)
     return JSONResponse(body, status_code=status, media_type=_PROBLEM)

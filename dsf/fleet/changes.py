@@ -22,8 +22,8 @@ from dsf.api.naming import MAX_NAME_LENGTH
 from dsf.errors import CursorError
 from dsf.fleet.views import Time, View
 from dsf.process import hubclock
-from dsf.store.client import at_once
-from dsf.text import cleaned
+from dsf.store.client import run_atomically
+from dsf.text import clean
 
 log = dsf.log.get(__name__)
 
@@ -66,8 +66,8 @@ class Actor(View):
     way: Way
 
 
-_Name = Annotated[str, AfterValidator(lambda text: cleaned(text, MAX_NAME_LENGTH))]
-_Note = Annotated[str, AfterValidator(lambda text: cleaned(text, MAX_NOTE))]
+_Name = Annotated[str, AfterValidator(lambda text: clean(text, MAX_NAME_LENGTH))]
+_Note = Annotated[str, AfterValidator(lambda text: clean(text, MAX_NOTE))]
 
 
 class UserAction(View):
@@ -174,7 +174,7 @@ def record(client: redis.Redis, actor: Actor, user_action: UserAction) -> str:
     # Redis assigns the id, which contains the time.
     text = change.model_dump_json(by_alias=True, exclude={"id", "at"})
     try:
-        change_id, *_ = at_once(
+        change_id, *_ = run_atomically(
             client,
             ("XADD", keys.CHANGES, "MAXLEN", keys.CHANGES_KEPT, "*", _FIELD, text),
             # Wake the hub controller, which creates an Event for the change.
@@ -225,13 +225,13 @@ def read(
     return ChangeList(at=hubclock.now(), changes=changes, continue_=changes[-1].id if has_more and changes else None)
 
 
-def after(client: redis.Redis, last: str, limit: int = _BATCH_SIZE) -> Sequence[tuple[str, Change | None]]:
+def read_after(client: redis.Redis, last: str, limit: int = _BATCH_SIZE) -> Sequence[tuple[str, Change | None]]:
     """Return at most `limit` changes after the id `last` with their ids, oldest first; None for unreadable changes."""
     entries: Any = client.xrange(keys.CHANGES, f"({last}", "+", limit)
     return [(id_, _parse(id_, fields)) for id_, fields in entries]
 
 
-def moment(id_: str) -> tuple[int, int]:
+def parse_change_id(id_: str) -> tuple[int, int]:
     """Return the unix time in milliseconds and the sequence number of a change's id. Later changes are greater."""
     milliseconds, _, number = id_.partition("-")
     return int(milliseconds), int(number or 0)
@@ -253,7 +253,7 @@ def _iter_newest_first(client: redis.Redis, cursor: str | None, since: float | N
 
 def _parse(id_: str, fields: Any) -> Change | None:
     try:
-        return Change.model_validate({**json.loads(fields[_FIELD]), "id": id_, "at": moment(id_)[0] / 1000})
+        return Change.model_validate({**json.loads(fields[_FIELD]), "id": id_, "at": parse_change_id(id_)[0] / 1000})
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         log.warning("a change cannot be read", id=id_, error=type(error).__name__)
         return None

@@ -36,20 +36,20 @@ def read_credentials(client: redis.Redis, names: set[str] | None) -> CredentialL
 
     Raises UnknownClusterError if a name is not registered, and redis.RedisError.
     """
-    records = Registry(client).clusters()
+    records = Registry(client).read_clusters()
     unregistered_names = sorted((names or set()) - records.keys())
     if unregistered_names:
         registered_names = ", ".join(sorted(records)) or "none"
         raise UnknownClusterError(f"no cluster {unregistered_names[0]!r} is accepted; registered: {registered_names}")
     keys = AgentKeys(client)
-    used_ids, requests = keys.used(), keys.requests()
+    used_ids, requests = keys.read_used_keys(), keys.read_requests()
     cluster_names = sorted(records.keys() if names is None else names)
     return CredentialList(
-        clusters=[_view(records[name], used_ids.get(name), requests.get(name)) for name in cluster_names]
+        clusters=[_make_view(records[name], used_ids.get(name), requests.get(name)) for name in cluster_names]
     )
 
 
-def _view(record: ClusterRecord, used_id: int | None, request: KeyRequest | None) -> CredentialView:
+def _make_view(record: ClusterRecord, used_id: int | None, request: KeyRequest | None) -> CredentialView:
     current_id, *previous_ids = record.key_ids
     state: Literal["not used yet", "in use", "rotating", "asked for"]
     if request is not None:

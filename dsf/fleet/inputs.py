@@ -75,7 +75,7 @@ class _Input:
             return NoResults(self._describe_absent_scorer())
         score = state.score
         if score is not None and not has_expired(score.valid_until, now):
-            return record.aggregated(score.results)
+            return record.aggregate_if_set(score.results)
         causes = [self.absence or record.problem]
         if not causes[0] and state.trouble is not None:
             failure = state.trouble
@@ -99,7 +99,7 @@ class _Input:
 def _read_input(client: redis.Redis, cluster: str, scorer: str, namespace: str) -> _Input:
     """Read the data of an input from Redis. `namespace` is the namespace of the composite."""
     notices = Notices(client)
-    scorer_notice, cluster_notice = notices.scorer(scorer), notices.cluster(cluster)
+    scorer_notice, cluster_notice = notices.read_scorer(scorer), notices.read_cluster(cluster)
     is_in_namespace = scorer_notice is not None and scorer_notice.namespace == namespace
     unmet_conditions = [
         f"{condition.reason}: {condition.message}"
@@ -109,8 +109,8 @@ def _read_input(client: redis.Redis, cluster: str, scorer: str, namespace: str) 
     return _Input(
         scorer=scorer,
         namespace=namespace,
-        record=Registry(client).scorers().get(scorer),
+        record=Registry(client).read_scorers().get(scorer),
         refusal=next(iter(unmet_conditions), ""),
         absence=cluster_notice.absent.get(scorer, "") if cluster_notice is not None else "",
-        state=Pairs(client).state(cluster, scorer),
+        state=Pairs(client).read_state(cluster, scorer),
     )

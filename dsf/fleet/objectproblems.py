@@ -44,7 +44,9 @@ class ManifestMistake(View):
         return ": ".join(part for part in parts if part)
 
 
-def unmet(scorer: str, conditions: Iterable[ConditionNotice | views.ConditionView]) -> Iterator[UnmetCondition]:
+def list_unmet_conditions(
+    scorer: str, conditions: Iterable[ConditionNotice | views.ConditionView]
+) -> Iterator[UnmetCondition]:
     """Yield a scorer's conditions that are False, except Scoring and Ready."""
     for condition in conditions:
         # Scoring is omitted because Redis has newer and better data about cycles. Ready is omitted because it
@@ -53,7 +55,7 @@ def unmet(scorer: str, conditions: Iterable[ConditionNotice | views.ConditionVie
             yield UnmetCondition(scorer=scorer, **condition.model_dump(include={"type", "status", "reason", "message"}))
 
 
-def problems_in(out: Path | None) -> Iterator[ManifestMistake]:
+def read_folder_problems(out: Path | None) -> Iterator[ManifestMistake]:
     """Yield the mistakes that a hub on a folder has found in the manifests; none if `out` is None or unreadable.
 
     `out` is the folder to which the hub writes.

@@ -9,7 +9,7 @@ from typing import Any, Final
 from dsf import keys
 from dsf.api.score import has_expired, to_score_value
 from dsf.api.scorerule import HoldRule, compute_publish_time, find_item_owners
-from dsf.fleet.verdict import Verdict, verdict
+from dsf.fleet.verdict import Verdict, compute_verdict
 from dsf.fleet.views import (
     Books,
     CycleView,
@@ -27,7 +27,7 @@ from dsf.fleet.views import (
     SkipsView,
 )
 from dsf.process.tracing import trace_id
-from dsf.store.entries import Entry, ScheduleOverride, pause, scorer_target
+from dsf.store.entries import Entry, ScheduleOverride, make_scorer_target, pause
 from dsf.store.history import HistoryEntry
 from dsf.store.notices import ConfigRead
 from dsf.store.pairs import OUTCOMES, PairFailure, PairScore, PairState
@@ -38,17 +38,19 @@ from dsf.store.ticks import INACTIVE, Skips
 MAX_ITEMS: Final = 1000
 
 
-def config_read_time(read: ConfigRead | None) -> datetime | None:
+def find_config_read_time(read: ConfigRead | None) -> datetime | None:
     """Return the time of the last valid response of a /config, or None if there was none."""
     return datetime.fromtimestamp(read.at, UTC) if read is not None and read.at else None
 
 
-def pair_row(pair: PairState, state: Verdict, record: ScorerRecord | None, due: float | None, now: float) -> PairRow:
+def make_pair_row(
+    pair: PairState, state: Verdict, record: ScorerRecord | None, due: float | None, now: float
+) -> PairRow:
     """Return a pair in this state as a table row. `due` is its next run (unix seconds)."""
-    return PairRow(**_row_fields(pair, state, record, due, now))
+    return PairRow(**_make_row_fields(pair, state, record, due, now))
 
 
-def pair_detail(
+def make_pair_detail(
     pair: PairState,
     *,
     record: ScorerRecord,
@@ -66,16 +68,16 @@ def pair_detail(
     (unix seconds), and `inputs` are the scores that a composite combines.
     """
     schedule = pause(entry, overrides, now) if entry is not None else None
-    state = verdict(pair, now, is_paused=schedule is not None and schedule.paused)
+    state = compute_verdict(pair, now, is_paused=schedule is not None and schedule.paused)
     pair_overrides = [
         overrides[target]
-        for target in (keys.pair(pair.cluster, pair.scorer), scorer_target(pair.scorer))
+        for target in (keys.pair(pair.cluster, pair.scorer), make_scorer_target(pair.scorer))
         if target in overrides
     ]
     score = pair.score
     valid_score = score if score is not None and not has_expired(pair.valid_until, now) else None
     return PairDetail(
-        **_row_fields(pair, state, record, due, now),
+        **_make_row_fields(pair, state, record, due, now),
         score_name=record.score_name,
         run_id=score.run if score else None,
         interval_seconds=schedule.interval if schedule is not None else record.interval,
@@ -83,34 +85,36 @@ def pair_detail(
         note=next((override.note for override in pair_overrides if override.note), ""),
         unwritten=pair.unwritten.message if pair.unwritten is not None else "",
         cluster_problem=cluster_problem,
-        hold=hold_view(record),
+        hold=make_hold_view(record),
         held=pair.held,
         inputs=inputs,
         books=read_books(pair),
         score_items=score_items(valid_score, record, pair.cluster) if valid_score is not None else [],
-        cycles=[cycle_view(pair.cluster, record.name, cycle) for cycle in history],
+        cycles=[make_cycle_view(pair.cluster, record.name, cycle) for cycle in history],
     )
 
 
-def score_view(pair: PairState, records: dict[str, ScorerRecord], now: float, *, is_paused: bool = False) -> ScoreView:
+def make_score_view(
+    pair: PairState, records: dict[str, ScorerRecord], now: float, *, is_paused: bool = False
+) -> ScoreView:
     """Return the view of a pair's newest score at `now` (unix seconds)."""
-    state = verdict(pair, now)
+    state = compute_verdict(pair, now)
     score = pair.score
     record = records.get(pair.scorer)
     expired = score is not None and has_expired(pair.valid_until, now)
     valid_score = None if expired else score
     registered_score_name = record.score_name if record else None
     return ScoreView(
-        **_pair_fields(pair, Verdict.PAUSED if is_paused else state, record, now),
+        **_make_pair_fields(pair, Verdict.PAUSED if is_paused else state, record, now),
         score_name=registered_score_name or (score.score_name if score else ""),
         run_id=score.run if score else None,
         at=score.at if score else None,
         expired=expired,
         fresh=valid_score is not None and state is not Verdict.FAILING,
         empty=state is Verdict.EMPTY,
-        hold=hold_view(record),
+        hold=make_hold_view(record),
         items=[
-            ScoreItem(name=name, value=value, **_held_fields(valid_score, name, record.hold if record else None))
+            ScoreItem(name=name, value=value, **_make_held_fields(valid_score, name, record.hold if record else None))
             for name, value in valid_score.items
         ]
         if valid_score
@@ -140,19 +144,19 @@ def score_items(score: PairScore, record: ScorerRecord, cluster: str) -> list[It
             # The result belongs to another item if the format of item names has changed since the cycle.
             labels, scored = {}, None
         clamped = scored is not None and to_score_value(scored)[1]
-        held_fields = _held_fields(score, name, record.hold)
+        held_fields = _make_held_fields(score, name, record.hold)
         items.append(
             ItemView(name=name, value=value, scored=scored, clamped=clamped, labels=dict(labels), **held_fields)
         )
     return items
 
 
-def hold_view(record: ScorerRecord | None) -> HoldView | None:
+def make_hold_view(record: ScorerRecord | None) -> HoldView | None:
     """Return the view of a scorer's hold, or None without one."""
     return HoldView(**record.hold.model_dump()) if record is not None and record.hold is not None else None
 
 
-def _held_fields(score: PairScore, item: str, rule: HoldRule | None) -> dict[str, Any]:
+def _make_held_fields(score: PairScore, item: str, rule: HoldRule | None) -> dict[str, Any]:
     """Return the fields of HeldView for an item; empty if no value is held back."""
     held_value = score.held.get(item)
     if held_value is None:
@@ -167,11 +171,13 @@ def _held_fields(score: PairScore, item: str, rule: HoldRule | None) -> dict[str
     return {"waiting": held_value.value, "waiting_since": since, "waiting_until": until}
 
 
-def entry_view(entry: Entry, overrides: Mapping[str, ScheduleOverride], due: float | None, now: float) -> EntryView:
+def make_entry_view(
+    entry: Entry, overrides: Mapping[str, ScheduleOverride], due: float | None, now: float
+) -> EntryView:
     """Return an entry with the overrides in force at `now`. `due` is its next run. Times are unix seconds."""
     schedule = pause(entry, overrides, now)
     will_run = due is not None and entry.runnable and not schedule.paused
-    targets = (scorer_target(entry.scorer), entry.pair)
+    targets = (make_scorer_target(entry.scorer), entry.pair)
     return EntryView(
         cluster=entry.cluster,
         scorer=entry.scorer,
@@ -186,11 +192,11 @@ def entry_view(entry: Entry, overrides: Mapping[str, ScheduleOverride], due: flo
         paused_source=schedule.paused_source if schedule.paused else None,
         next_run=due if will_run else None,
         lag_seconds=round(max(0.0, now - due), 3) if will_run and due is not None else 0.0,
-        overrides=[override_view(target, overrides[target]) for target in targets if target in overrides],
+        overrides=[make_override_view(target, overrides[target]) for target in targets if target in overrides],
     )
 
 
-def override_view(target: str, override: ScheduleOverride) -> OverrideView:
+def make_override_view(target: str, override: ScheduleOverride) -> OverrideView:
     """Return the view of the override of this target."""
     return OverrideView(
         target=target,
@@ -206,22 +212,22 @@ def read_books(pair: PairState) -> Books:
     return Books(**counts, open=pair.open, skipped_by_reason=pair.skipped())
 
 
-def cycle_view(cluster: str, scorer: str, entry: HistoryEntry) -> CycleView:
+def make_cycle_view(cluster: str, scorer: str, entry: HistoryEntry) -> CycleView:
     """Return the view of a past cycle of a pair."""
     trace = trace_id(keys.run_member(cluster, scorer, entry.run))
     return CycleView(**entry.model_dump(exclude={"run"}), run_id=entry.run, trace=trace)
 
 
-def _failure_view(cluster: str, failure: PairFailure | None) -> FailureView | None:
+def _make_failure_view(cluster: str, failure: PairFailure | None) -> FailureView | None:
     if failure is None:
         return None
     return FailureView(cluster=cluster, run_id=failure.run, **failure.model_dump(exclude={"run"}))
 
 
-def _skips_view(skips: Skips | None, record: ScorerRecord | None) -> SkipsView | None:
+def _make_skips_view(skips: Skips | None, record: ScorerRecord | None) -> SkipsView | None:
     if skips is None:
         return None
-    message = skips.why(record.rate_limit, record.problem) if record else skips.why(None)
+    message = skips.explain(record.rate_limit, record.problem) if record else skips.explain(None)
     return SkipsView(cluster=skips.cluster, reason=skips.reason, ticks=skips.ticks, since=skips.since, message=message)
 
 
@@ -230,21 +236,21 @@ def compute_age(last_success: float | None, now: float) -> float | None:
     return None if last_success is None else round(max(0.0, now - last_success), 3)
 
 
-def _row_fields(
+def _make_row_fields(
     pair: PairState, state: Verdict, record: ScorerRecord | None, due: float | None, now: float
 ) -> dict[str, Any]:
     """Return the fields of PairRow."""
     has_valid_score = pair.last_success is not None and not has_expired(pair.valid_until, now)
     will_run = state is not Verdict.PAUSED and not (pair.skips and pair.skips.reason == INACTIVE)
     return {
-        **_pair_fields(pair, state, record, now),
+        **_make_pair_fields(pair, state, record, now),
         "value": pair.value if has_valid_score else None,
         "items": pair.items if has_valid_score else None,
         "next_run": due if will_run else None,
     }
 
 
-def _pair_fields(pair: PairState, state: Verdict, record: ScorerRecord | None, now: float) -> dict[str, Any]:
+def _make_pair_fields(pair: PairState, state: Verdict, record: ScorerRecord | None, now: float) -> dict[str, Any]:
     """Return the fields of PairView."""
     return {
         "cluster": pair.cluster,
@@ -254,7 +260,7 @@ def _pair_fields(pair: PairState, state: Verdict, record: ScorerRecord | None, n
         "age_seconds": compute_age(pair.last_success, now),
         "valid_until": pair.valid_until or None,
         "failing": pair.failing or (pair.expired if pair.trouble is not None else 0),
-        "failure": _failure_view(pair.cluster, pair.trouble),
-        "remark": _failure_view(pair.cluster, pair.remark),
-        "skips": _skips_view(pair.skips, record),
+        "failure": _make_failure_view(pair.cluster, pair.trouble),
+        "remark": _make_failure_view(pair.cluster, pair.remark),
+        "skips": _make_skips_view(pair.skips, record),
     }

@@ -15,11 +15,11 @@ from dsf import keys
 from dsf.fleet.snapshot import Rows
 from dsf.fleet.verdict import Verdict
 from dsf.messages import is_run_id, run_time
-from dsf.store.client import number
-from dsf.store.heartbeats import SECONDS, standing
+from dsf.store.client import parse_number
+from dsf.store.heartbeats import SECONDS, list_stalled_stages
 from dsf.store.pairs import Pairs
 from dsf.store.server import read_problems
-from dsf.store.ticks import RUN_SLACK, ticks_problem, writes_problem
+from dsf.store.ticks import RUN_SLACK, find_ticks_problem, find_writes_problem
 from dsf.store.writes import TURN_AT
 
 #: Seconds after the end of a cycle within which its result must be in the books.
@@ -50,27 +50,27 @@ class _Path(NamedTuple):
 
 def _describe_redis_problem(path: _Path) -> str:
     """Return why Redis accepts no writes; empty if it does."""
-    return writes_problem(path.client)
+    return find_writes_problem(path.client)
 
 
 def _describe_ticks_problem(path: _Path) -> str:
     """Return why beat sends no due ticks; empty if it does, or if Redis accepts no writes, which explains it."""
-    problem = ticks_problem(path.client, path.now)
+    problem = find_ticks_problem(path.client, path.now)
     return problem if problem and not _describe_redis_problem(path) else ""
 
 
-def _stalled_stages(path: _Path) -> set[str]:
+def _find_stalled_stages(path: _Path) -> set[str]:
     """Return the stages of the service results that have stalled although a run waits for its result."""
     oldest_members: Any = path.client.zrange(keys.OPEN_RUNS, 0, 0)
     run = str(oldest_members[0]).rpartition("/")[2] if oldest_members else ""
     if not is_run_id(run) or run_time(run) > path.now - SECONDS[keys.RESULTS_STAGE]:
         return set()
-    return set(standing(path.client))
+    return set(list_stalled_stages(path.client))
 
 
 def _describe_results_problem(path: _Path) -> str:
     """Return why no mailbox is read; empty if the service results reads them."""
-    if keys.RESULTS_STAGE not in _stalled_stages(path):
+    if keys.RESULTS_STAGE not in _find_stalled_stages(path):
         return ""
     seconds = SECONDS[keys.RESULTS_STAGE]
     return (
@@ -81,7 +81,7 @@ def _describe_results_problem(path: _Path) -> str:
 
 def _describe_books_problem(path: _Path) -> str:
     """Return why lost runs are not counted; empty if the service results counts them, or reads no mailbox."""
-    if keys.SWEEP_STAGE not in _stalled_stages(path) or _describe_results_problem(path):
+    if keys.SWEEP_STAGE not in _find_stalled_stages(path) or _describe_results_problem(path):
         return ""
     seconds = SECONDS[keys.SWEEP_STAGE]
     return f"lost cycles are not reported: the service results has not looked for them for {seconds} s; see its log"
@@ -100,7 +100,7 @@ def _describe_agents_problem(path: _Path) -> str:
         row = path.rows.get(scorer, {}).get(cluster)
         # Failing pairs are excluded because they report their own reason. Runs older than the last success are
         # excluded because a missing result is then only one lost cycle.
-        if row is None or not is_run_id(run) or row.state(path.now) not in (Verdict.OK, Verdict.EMPTY):
+        if row is None or not is_run_id(run) or row.find_state(path.now) not in (Verdict.OK, Verdict.EMPTY):
             continue
         if (row.last_success or 0.0) < run_time(run):
             silent_clusters.setdefault(cluster, scorer)
@@ -126,13 +126,13 @@ def _describe_agents_problem(path: _Path) -> str:
 def _describe_objects_problem(path: _Path) -> str:
     """Return why AddOnPlacementScores are not written; empty if the elected hub controller writes them all."""
     turn_at: Any = path.client.hget(keys.WRITE_STATS, TURN_AT)
-    idle_seconds = path.now - number("counter", TURN_AT, turn_at)
+    idle_seconds = path.now - parse_number("counter", TURN_AT, turn_at)
     if turn_at is not None and idle_seconds > LATE_WRITER and path.rows:
         return (
             f"scores are not written: the score writer has done nothing for {idle_seconds:.0f} s; check that a hub "
             "controller is elected and runs, and its log"
         )
-    causes = {pair: cause for pair, cause in Pairs(path.client).unwritten().items() if not cause.is_upstreams}
+    causes = {pair: cause for pair, cause in Pairs(path.client).read_unwritten().items() if not cause.is_upstreams}
     if not causes:
         return ""
     pair, cause = next(iter(causes.items()))
@@ -154,7 +154,7 @@ STAGES: Final[Mapping[str, Callable[[_Path], str]]] = {
 HUB_STAGES: Final = ("ticks", "results", "books")
 
 
-def path_problems(client: redis.Redis, rows: Rows, now: float) -> list[Interruption]:
+def find_path_problems(client: redis.Redis, rows: Rows, now: float) -> list[Interruption]:
     """Return where the path is interrupted at `now` (unix seconds), worst first.
 
     Other problems of Redis and of the hub's machines, which people must correct, follow. Raises redis.RedisError.
@@ -164,7 +164,7 @@ def path_problems(client: redis.Redis, rows: Rows, now: float) -> list[Interrupt
     return interruptions + [Interruption(kind, message) for kind, message in read_problems(client).items()]
 
 
-def hub_problems(client: redis.Redis, now: float) -> Iterator[str]:
+def find_hub_problems(client: redis.Redis, now: float) -> Iterator[str]:
     """Yield why the hub's own stages have stalled, for readiness. Raises redis.RedisError."""
     path = _Path(client, {}, now)
     return (message for stage in HUB_STAGES if (message := STAGES[stage](path)))

@@ -20,24 +20,32 @@ from dsf.errors import UnknownNameError
 from dsf.fleet.changes import ChangeList
 from dsf.fleet.changes import read as read_changes
 from dsf.fleet.inputs import list_inputs
-from dsf.fleet.pairviews import config_read_time, cycle_view, entry_view, pair_detail, pair_row, read_books, score_view
-from dsf.fleet.path import Interruption, path_problems
+from dsf.fleet.pairviews import (
+    find_config_read_time,
+    make_cycle_view,
+    make_entry_view,
+    make_pair_detail,
+    make_pair_row,
+    make_score_view,
+    read_books,
+)
+from dsf.fleet.path import Interruption, find_path_problems
 from dsf.fleet.rowgroups import (
     Groups,
-    badness,
-    cluster_overview,
-    condition_views,
+    compute_badness,
+    compute_severity,
+    compute_spread,
+    count_states,
     group_rows,
-    lag_histogram,
-    scorer_overview,
-    severity,
-    spread,
-    state_counts,
-    states_by_cluster,
+    group_states_by_cluster,
+    make_cluster_overview,
+    make_condition_views,
+    make_lag_histogram,
+    make_scorer_overview,
+    make_unready_scorer,
     sum_states,
-    unready_scorer,
 )
-from dsf.fleet.selection import MAX_ROWS, Cursor, PairFilter, page_size, parse_cluster_cursor
+from dsf.fleet.selection import MAX_ROWS, Cursor, PairFilter, check_page_size, parse_cluster_cursor
 from dsf.fleet.snapshot import RANKS, Rows, Snapshot, SnapshotRow
 from dsf.fleet.verdict import Verdict
 from dsf.fleet.views import (
@@ -63,7 +71,7 @@ from dsf.fleet.views import (
     UpstreamScore,
 )
 from dsf.process import hubclock
-from dsf.store.agents import Agents, key_id
+from dsf.store.agents import Agents, read_key_id
 from dsf.store.notices import ConfigRead, Notices, ScorerNotice
 from dsf.store.pairs import Pairs
 from dsf.store.registry import Registry, ScorerRecord
@@ -102,9 +110,9 @@ class FleetQueries:
         """Return the rows of all pairs by scorer and cluster."""
         return self._snapshot.read()[0]
 
-    def path_problems(self) -> list[Interruption]:
+    def find_path_problems(self) -> list[Interruption]:
         """Return why scores do not arrive or are not written, worst first."""
-        return path_problems(self._redis, self.rows(), self._clock())
+        return find_path_problems(self._redis, self.rows(), self._clock())
 
     def summary(self) -> FleetOverview:
         """Return the overview of the whole fleet, with all scorers."""
@@ -116,11 +124,15 @@ class FleetQueries:
             clusters, overdue, stats = pipe.execute()
         # Read the sequence before the rows, so that a concurrent change is reported twice rather than never.
         _, sequence = self._snapshot.read()
-        notices = self._notices.scorers()
-        scorers = self._overviews(self._registry.scorers(), self._groups(now), notices, self._notices.reads(), now)
-        scorers.sort(key=lambda overview: (*(-number for number in severity(overview.states)), overview.name))
+        notices = self._notices.read_scorers()
+        scorers = self._make_overviews(
+            self._registry.read_scorers(), self._group_rows(now), notices, self._notices.read_config_reads(), now
+        )
+        scorers.sort(key=lambda overview: (*(-number for number in compute_severity(overview.states)), overview.name))
         overview_names = {overview.name for overview in scorers}
-        unready = [unready_scorer(notice) for name, notice in sorted(notices.items()) if name not in overview_names]
+        unready = [
+            make_unready_scorer(notice) for name, notice in sorted(notices.items()) if name not in overview_names
+        ]
         states = sum_states(scorer.states for scorer in scorers)
         return FleetOverview(
             at=now,
@@ -129,9 +141,9 @@ class FleetQueries:
             pairs=states.total,
             states=states,
             overdue=overdue,
-            problems=[PathProblem(stage=stage, message=message) for stage, message in self.path_problems()],
-            upstream_scores=self._upstream_scores(),
-            lags=lag_histogram(stats, "lag:"),
+            problems=[PathProblem(stage=stage, message=message) for stage, message in self.find_path_problems()],
+            upstream_scores=self._read_upstream_scores(),
+            lags=make_lag_histogram(stats, "lag:"),
             scorers=scorers,
             scorers_total=len(scorers),
             unready=unready,
@@ -144,24 +156,26 @@ class FleetQueries:
         Returns at most `limit` scorers (None: all), starting after the name `after`.
         """
         now = self._clock()
-        candidates = self._registry.scorers() if scorer is None else {scorer: self._registry.scorer(scorer)}
+        candidates = self._registry.read_scorers() if scorer is None else {scorer: self._registry.read_scorer(scorer)}
         remaining_names = [name for name in sorted(candidates) if after is None or name > after]
         page_names = remaining_names[:limit]
         records = {name: candidates[name] for name in page_names}
         return ScorerPage(
             at=now,
             total=len(candidates),
-            scorers=self._overviews(records, self._groups(now), self._notices.scorers(), self._notices.reads(), now),
+            scorers=self._make_overviews(
+                records, self._group_rows(now), self._notices.read_scorers(), self._notices.read_config_reads(), now
+            ),
             cursor=page_names[-1] if len(page_names) < len(remaining_names) else None,
         )
 
     def scorer(self, name: str) -> ScorerDetail:
         """Return the details of a registered scorer, with its highest and lowest scores."""
-        record = self._registry.scorer(name)
+        record = self._registry.read_scorer(name)
         now = self._clock()
-        groups, config_read = self._groups(now), self._notices.read(name)
+        groups, config_read = self._group_rows(now), self._notices.read(name)
         config_reads = {name: config_read} if config_read is not None else {}
-        [overview] = self._overviews({name: record}, groups, {}, config_reads, now)
+        [overview] = self._make_overviews({name: record}, groups, {}, config_reads, now)
         scorer_groups = groups.get(name)
         values = [
             ClusterValue(cluster=row.cluster, value=row.value)
@@ -173,11 +187,11 @@ class FleetQueries:
         overview_fields = ScorerOverview.model_fields.keys() - {"conditions"}
         return ScorerDetail(
             **{field: getattr(overview, field) for field in overview_fields},
-            values=spread([entry.value for entry in values], None),
+            values=compute_spread([entry.value for entry in values], None),
             top=nlargest(_MAX_EXTREMES, values, key=lambda entry: (entry.value, entry.cluster)),
             bottom=nsmallest(_MAX_EXTREMES, values, key=lambda entry: (entry.value, entry.cluster)),
-            lags=lag_histogram(lags, f"{name}:"),
-            conditions=condition_views(self._notices.scorer(name)),
+            lags=make_lag_histogram(lags, f"{name}:"),
+            conditions=make_condition_views(self._notices.read_scorer(name)),
         )
 
     def clusters(
@@ -193,15 +207,15 @@ class FleetQueries:
         Returns at most `limit` clusters, starting after `cursor`. `names` restricts the clusters to these names, and
         `paired` to clusters with pairs.
         """
-        limit = page_size(limit)
+        limit = check_page_size(limit)
         now = self._clock()
         cluster_names = {str(name) for name in self._redis.hkeys(keys.CLUSTERS)}
         if names is not None:
             cluster_names &= set(names)
-        states = states_by_cluster(self._groups(now))
+        states = group_states_by_cluster(self._group_rows(now))
         if paired:
             cluster_names &= states.keys()
-        order = sorted((-badness(states.get(name, {}).values()), name) for name in cluster_names)
+        order = sorted((-compute_badness(states.get(name, {}).values()), name) for name in cluster_names)
         if cursor is not None:
             last_position = parse_cluster_cursor(cursor)
             order = [position for position in order if position > last_position]
@@ -214,17 +228,17 @@ class FleetQueries:
             at=now,
             total=len(cluster_names),
             cursor=next_cursor,
-            clusters=[cluster_overview(name, states.get(name, {})) for name in page_names],
+            clusters=[make_cluster_overview(name, states.get(name, {})) for name in page_names],
         )
 
     def cluster_states(self) -> dict[str, StateCounts]:
         """Return the number of pairs in each state, by cluster."""
-        states = states_by_cluster(self._groups(self._clock()))
-        return {name: state_counts(verdicts.values()) for name, verdicts in states.items()}
+        states = group_states_by_cluster(self._group_rows(self._clock()))
+        return {name: count_states(verdicts.values()) for name, verdicts in states.items()}
 
     def labels(self) -> dict[str, dict[str, str]]:
         """Return the labels of each cluster, without the labels of addons."""
-        return {name: notice.labels for name, notice in self._notices.clusters().items()}
+        return {name: notice.labels for name, notice in self._notices.read_clusters().items()}
 
     def match_clusters(self, pattern: str) -> set[str] | None:
         """Return the accepted clusters that match a shell pattern (`*`, `?`, `[`), or None for `*`.
@@ -234,33 +248,33 @@ class FleetQueries:
         if pattern == "*":
             return None
         if not any(wildcard in pattern for wildcard in "*?["):
-            return {self._registry.cluster(pattern).name}
+            return {self._registry.read_cluster(pattern).name}
         return set(fnmatch.filter((str(name) for name in self._redis.hkeys(keys.CLUSTERS)), pattern))
 
     def cluster(self, name: str) -> ClusterDetail:
         """Return the details of an accepted cluster: its agent, queue, mailbox, credentials, and states of pairs."""
-        record = self._registry.cluster(name)
+        record = self._registry.read_cluster(name)
         now = self._clock()
         rows = [row for scorer_rows in self.rows().values() if (row := scorer_rows.get(name)) is not None]
-        overview = cluster_overview(name, {row.scorer: row.state(now) for row in rows})
+        overview = make_cluster_overview(name, {row.scorer: row.find_state(now) for row in rows})
         with self._redis.pipeline(transaction=False) as pipe:
             pipe.llen(keys.spoke_queue(name))
             pipe.exists(*keys.mail_slots(name))
             pipe.hget(keys.KEYS_USED, name)
             queue, mail, used_key = pipe.execute()
-        agent = Agents(self._redis).one(name)
-        notice = self._notices.cluster(name)
+        agent = Agents(self._redis).read_agent(name)
+        notice = self._notices.read_cluster(name)
         return ClusterDetail(
             **{field: getattr(overview, field) for field in ClusterOverview.model_fields},
             agent_version=agent.version if agent else "",
-            agent_problem=Agents(self._redis).problem(record),
+            agent_problem=Agents(self._redis).find_problem(record),
             problem=notice.problem if notice else "",
             last_seen=max((row.last_success for row in rows if row.last_success is not None), default=None),
             queue=queue,
             mail=mail,
             key_ids=list(record.key_ids),
             key_since=record.key_since or None,
-            used_key_id=key_id(name, used_key),
+            used_key_id=read_key_id(name, used_key),
             labels=notice.labels if notice else {},
             absent=notice.absent if notice else {},
         )
@@ -273,12 +287,12 @@ class FleetQueries:
         A page has at most `limit` pairs, and never more than 200.
         """
         pair_filter = pair_filter or PairFilter()
-        limit = page_size(limit)
+        limit = check_page_size(limit)
         now = self._clock()
         last_position = Cursor.parse(cursor) if cursor is not None else None
         total, rows = 0, list[tuple[Cursor, SnapshotRow]]()
         matching_rows = [
-            pair_filter.select_rows(groups, now) for groups in self._groups_of_wanted_scorers(pair_filter, now)
+            pair_filter.select_rows(groups, now) for groups in self._group_rows_of_wanted_scorers(pair_filter, now)
         ]
         for rank, state in enumerate(RANKS):
             state_rows = [row for rows_by_state in matching_rows for row in rows_by_state.get(state, ())]
@@ -292,30 +306,30 @@ class FleetQueries:
                     candidates = [candidate for candidate in candidates if candidate[0] > last_position]
                 rows += nsmallest(limit + 1 - len(rows), candidates)
         next_cursor = str(rows[limit - 1][0]) if len(rows) > limit else None
-        pair_rows = self._pair_rows([position for position, _ in rows[:limit]], now)
+        pair_rows = self._make_pair_rows([position for position, _ in rows[:limit]], now)
         return PairPage(at=now, total=total, cursor=next_cursor, pairs=pair_rows)
 
     def reasons(self, scorers: Collection[str]) -> set[str]:
         """Return all reasons for which pairs of these scorers have no new score."""
-        scorer_groups = self._groups_of_wanted_scorers(PairFilter(scorers=scorers), self._clock())
+        scorer_groups = self._group_rows_of_wanted_scorers(PairFilter(scorers=scorers), self._clock())
         return {failure.reason for groups in scorer_groups for _, _, failure in groups.reasons}
 
     def pair(self, cluster: str, scorer: str) -> PairDetail:
         """Return the details of a pair with its newest cycles. Its counters are zero if it never ran."""
-        record = self._registry.scorer(scorer)
-        cluster_record = self._registry.cluster(cluster)
-        notice = self._notices.cluster(cluster)
+        record = self._registry.read_scorer(scorer)
+        cluster_record = self._registry.read_cluster(cluster)
+        notice = self._notices.read_cluster(cluster)
         name = keys.pair(cluster, scorer)
         now = self._clock()
-        return pair_detail(
-            self._pairs.state(cluster, scorer),
+        return make_pair_detail(
+            self._pairs.read_state(cluster, scorer),
             record=record,
-            entry=self._schedule.entry(name),
-            overrides=self._schedule.overrides_of(scorer, [cluster]),
-            due=self._schedule.due_times([name]).get(name),
-            history=self._pairs.history(cluster, scorer),
+            entry=self._schedule.read_entry(name),
+            overrides=self._schedule.read_overrides_of(scorer, [cluster]),
+            due=self._schedule.read_due_times([name]).get(name),
+            history=self._pairs.read_history(cluster, scorer),
             now=now,
-            cluster_problem=(notice.problem if notice else "") or Agents(self._redis).problem(cluster_record),
+            cluster_problem=(notice.problem if notice else "") or Agents(self._redis).find_problem(cluster_record),
             inputs=list_inputs(self._redis, cluster, record, now),
         )
 
@@ -351,7 +365,7 @@ class FleetQueries:
         """
         self._check_names(cluster, scorer)
         if states is None:
-            pairs, total, next_cursor = self._page(cluster, scorer, limit, after)
+            pairs, total, next_cursor = self._select_page(cluster, scorer, limit, after)
         else:
             pair_filter = PairFilter(scorer=scorer, clusters=None if cluster is None else [cluster], states=states)
             rows = self.pairs(pair_filter, limit=limit or MAX_ROWS, cursor=after)
@@ -365,8 +379,8 @@ class FleetQueries:
                 # Only pages without states end early, because a cursor by state marks the end of a full page.
                 next_cursor = keys.pair(views[-1].cluster, views[-1].scorer)
                 break
-            views.append(_without_most_items(view) if page_bytes > max_bytes else view)
-        upstream_scores = self._upstream_scores(cluster, scorer) if after is None else []
+            views.append(_drop_most_items(view) if page_bytes > max_bytes else view)
+        upstream_scores = self._read_upstream_scores(cluster, scorer) if after is None else []
         return ScoreList(at=now, scores=views, upstream_scores=upstream_scores, total=total, continue_=next_cursor)
 
     def schedule(
@@ -379,12 +393,12 @@ class FleetQueries:
     ) -> ScheduleList:
         """Return the entries of the schedule with users' overrides. Filters and pages are those of `scores`."""
         self._check_names(cluster, scorer)
-        pairs, total, next_cursor = self._page(cluster, scorer, limit, after)
-        entries = self._schedule.entries(keys.pair(*pair) for pair in pairs)
-        overrides = self._schedule.overrides()
-        due = self._schedule.due_times(entry.pair for entry in entries)
+        pairs, total, next_cursor = self._select_page(cluster, scorer, limit, after)
+        entries = self._schedule.read_entries(keys.pair(*pair) for pair in pairs)
+        overrides = self._schedule.read_overrides()
+        due = self._schedule.read_due_times(entry.pair for entry in entries)
         now = self._clock()
-        views = [entry_view(entry, overrides, due.get(entry.pair), now) for entry in entries]
+        views = [make_entry_view(entry, overrides, due.get(entry.pair), now) for entry in entries]
         return ScheduleList(at=now, entries=views, total=total, continue_=next_cursor)
 
     def history(self, cluster: str, scorer: str, *, limit: int | None = None, after: str | None = None) -> HistoryList:
@@ -393,7 +407,7 @@ class FleetQueries:
         Returns at most `limit` cycles (None: all), starting after the run with the id `after`.
         """
         self._check_names(cluster, scorer)
-        cycles = self._pairs.history(cluster, scorer)
+        cycles = self._pairs.read_history(cluster, scorer)
         earlier_cycles = cycles
         if after is not None:
             index = next((index for index, cycle in enumerate(cycles) if cycle.run == after), None)
@@ -403,8 +417,8 @@ class FleetQueries:
         return HistoryList(
             cluster=cluster,
             scorer=scorer,
-            books=read_books(self._pairs.state(cluster, scorer)),
-            cycles=[cycle_view(cluster, scorer, cycle) for cycle in page],
+            books=read_books(self._pairs.read_state(cluster, scorer)),
+            cycles=[make_cycle_view(cluster, scorer, cycle) for cycle in page],
             total=len(cycles),
             cursor=page[-1].run if len(page) < len(earlier_cycles) else None,
         )
@@ -434,12 +448,12 @@ class FleetQueries:
 
     def unready(self, name: str) -> UnreadyScorer | None:
         """Return the conditions of a DynamicScorer, or None if the hub controller has no notice of this name."""
-        notice = self._notices.scorer(name)
-        return unready_scorer(notice) if notice is not None else None
+        notice = self._notices.read_scorer(name)
+        return make_unready_scorer(notice) if notice is not None else None
 
     # --- parts -------------------------------------------------------------------------------------------------------
 
-    def _page(
+    def _select_page(
         self, cluster: str | None, scorer: str | None, limit: int | None, after: str | None
     ) -> tuple[list[tuple[str, str]], int, str | None]:
         """Return at most `limit` pairs (None: all), the total of all pages, and the next cursor."""
@@ -457,13 +471,13 @@ class FleetQueries:
         has_more = bool(page) and start + len(page) < len(pairs)
         return page, len(pairs), keys.pair(*page[-1]) if has_more else None
 
-    def _upstream_scores(self, cluster: str | None = None, scorer: str | None = None) -> list[UpstreamScore]:
+    def _read_upstream_scores(self, cluster: str | None = None, scorer: str | None = None) -> list[UpstreamScore]:
         """Return the first scores of the original project's agent that are still used.
 
         Scores of scorers that cannot run are included.
         """
         scores: list[UpstreamScore] = []
-        for pair, cause in self._pairs.unwritten().items():
+        for pair, cause in self._pairs.read_unwritten().items():
             pair_cluster, pair_scorer = keys.split_pair(pair)
             if cause.is_upstreams and cluster in (None, pair_cluster) and scorer in (None, pair_scorer):
                 view = UpstreamScore(cluster=pair_cluster, scorer=pair_scorer, since=cause.since, message=cause.message)
@@ -472,20 +486,20 @@ class FleetQueries:
 
     def _score_views(self, pairs: Sequence[tuple[str, str]], now: float) -> Iterator[tuple[ScoreView, int]]:
         """Yield the newest score of each pair, and its bytes in Redis."""
-        records, rows = self._registry.scorers(), self.rows()
-        for state in self._pairs.states(pairs):
+        records, rows = self._registry.read_scorers(), self.rows()
+        for state in self._pairs.read_states(pairs):
             row = rows.get(state.scorer, {}).get(state.cluster)
-            is_paused = row is not None and row.state(now) is Verdict.PAUSED
-            yield score_view(state, records, now, is_paused=is_paused), state.score_bytes
+            is_paused = row is not None and row.find_state(now) is Verdict.PAUSED
+            yield make_score_view(state, records, now, is_paused=is_paused), state.score_bytes
 
     def _check_names(self, cluster: str | None, scorer: str | None) -> None:
         """Raise UnknownScorerError or UnknownClusterError if a name is not registered."""
         if scorer is not None:
-            self._registry.scorer(scorer)
+            self._registry.read_scorer(scorer)
         if cluster is not None:
-            self._registry.cluster(cluster)
+            self._registry.read_cluster(cluster)
 
-    def _overviews(
+    def _make_overviews(
         self,
         records: Mapping[str, ScorerRecord],
         groups: Mapping[str, Groups],
@@ -493,43 +507,43 @@ class FleetQueries:
         config_reads: Mapping[str, ConfigRead],
         now: float,
     ) -> list[ScorerOverview]:
-        overrides = self._schedule.overrides()
+        overrides = self._schedule.read_overrides()
         return [
-            scorer_overview(
+            make_scorer_overview(
                 record,
                 groups.get(name) or Groups({}, now),
                 overrides,
                 now,
-                conditions=condition_views(notices.get(name), unmet=True),
-                config_read=config_read_time(config_reads.get(name)),
+                conditions=make_condition_views(notices.get(name), unmet=True),
+                config_read=find_config_read_time(config_reads.get(name)),
             )
             for name, record in records.items()
         ]
 
-    def _groups(self, now: float) -> dict[str, Groups]:
+    def _group_rows(self, now: float) -> dict[str, Groups]:
         """Return the rows by scorer and state at `now` (unix seconds)."""
         self._cached_groups = groups = group_rows(self.rows(), now, self._cached_groups)
         return groups
 
-    def _groups_of_wanted_scorers(self, pair_filter: PairFilter, now: float) -> Iterator[Groups]:
+    def _group_rows_of_wanted_scorers(self, pair_filter: PairFilter, now: float) -> Iterator[Groups]:
         """Yield the rows of the scorers that the filter names. Raises UnknownScorerError."""
-        scorer = self._registry.scorer(pair_filter.scorer).name if pair_filter.scorer is not None else None
-        for name, groups in sorted(self._groups(now).items()):
+        scorer = self._registry.read_scorer(pair_filter.scorer).name if pair_filter.scorer is not None else None
+        for name, groups in sorted(self._group_rows(now).items()):
             if scorer in (None, name) and (pair_filter.scorers is None or name in pair_filter.scorers):
                 yield groups
 
-    def _pair_rows(self, positions: Sequence[Cursor], now: float) -> list[PairRow]:
+    def _make_pair_rows(self, positions: Sequence[Cursor], now: float) -> list[PairRow]:
         """Return the table rows of the pairs at these positions."""
         names = [(position.cluster, position.scorer) for position in positions]
-        records = self._registry.scorers()
-        due = self._schedule.due_times(keys.pair(*name) for name in names)
+        records = self._registry.read_scorers()
+        due = self._schedule.read_due_times(keys.pair(*name) for name in names)
         return [
-            pair_row(state, RANKS[position.rank], records.get(position.scorer), due.get(state.pair), now)
-            for position, state in zip(positions, self._pairs.rows(names), strict=True)
+            make_pair_row(state, RANKS[position.rank], records.get(position.scorer), due.get(state.pair), now)
+            for position, state in zip(positions, self._pairs.read_rows(names), strict=True)
         ]
 
 
-def _without_most_items(view: ScoreView) -> ScoreView:
+def _drop_most_items(view: ScoreView) -> ScoreView:
     """Return the view with its first items and results only."""
     limit = _MAX_ITEMS_OF_LARGE_SCORE
     return view.model_copy(update={"items": view.items[:limit], "results": view.results[:limit]})

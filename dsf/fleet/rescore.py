@@ -10,12 +10,12 @@ from pydantic import Field
 
 from dsf import keys
 from dsf.errors import QueueFullError, UnknownScorerError
-from dsf.fleet.pairviews import score_view
+from dsf.fleet.pairviews import make_score_view
 from dsf.fleet.views import ScoreView, Time, View
 from dsf.process import hubclock
 from dsf.settings import Settings
-from dsf.store.agents import results_waiting
-from dsf.store.entries import effective
+from dsf.store.agents import count_waiting_results
+from dsf.store.entries import apply_overrides
 from dsf.store.history import HistoryEntry
 from dsf.store.pairs import SUCCESSES, Pairs
 from dsf.store.registry import Registry
@@ -55,23 +55,23 @@ def send(client: redis.Redis, settings: Settings, scorer: str, clusters: Sequenc
     and redis.RedisError.
     """
     registry = Registry(client)
-    registry.scorer(scorer)
+    registry.read_scorer(scorer)
     store = ScheduleStore(client)
-    entries = {entry.cluster: entry for entry in store.entries_of(scorer)}
+    entries = {entry.cluster: entry for entry in store.read_entries_of(scorer)}
     target_clusters = list(dict.fromkeys(clusters)) if clusters else list(entries)
     if not target_clusters:
         raise UnknownScorerError(f"scorer {scorer!r} runs on no cluster now; `dsf status {scorer}` may say why")
     for cluster in target_clusters:
-        registry.cluster(cluster)
+        registry.read_cluster(cluster)
         if cluster not in entries:
             raise UnknownScorerError(
                 f"scorer {scorer!r} does not run on cluster {cluster!r}: it is masked there, not healthy, or not "
                 f"distributed yet; it runs on: {', '.join(entries) or 'none'}"
             )
-    overrides = store.overrides()
+    overrides = store.read_overrides()
     now = hubclock.now()
     for cluster in target_clusters:
-        interval = effective(entries[cluster], overrides, now).interval
+        interval = apply_overrides(entries[cluster], overrides, now).interval
         try:
             run_id = send_now(client, cluster, scorer, interval, queue_limit=settings.queue_limit)
             yield RunView(cluster=cluster, run_id=run_id)
@@ -104,7 +104,7 @@ def check(client: redis.Redis, scorer: str, runs: Sequence[RunView]) -> list[Run
     pairs = Pairs(client)
     return [
         _run_view(run.cluster, entry)
-        if is_open(run) and (entry := answer(pairs.history(run.cluster, scorer), run.run_id)) is not None
+        if is_open(run) and (entry := answer(pairs.read_history(run.cluster, scorer), run.run_id)) is not None
         else run
         for run in runs
     ]
@@ -133,7 +133,7 @@ def answer(history: Iterable[HistoryEntry], run: str) -> HistoryEntry | None:
 
 def _add_scores(client: redis.Redis, scorer: str, runs: list[RunView]) -> RescoreReport:
     """Return the report of these runs with the scores of the successful ones."""
-    records = Registry(client).scorers()
+    records = Registry(client).read_scorers()
     now = hubclock.now()
     record = records.get(scorer)
     has_empty_value = record is not None and record.when_empty.behavior == "Value"
@@ -148,14 +148,14 @@ def _add_scores(client: redis.Redis, scorer: str, runs: list[RunView]) -> Rescor
         for run in runs
     ]
     scored_pairs = [(run.cluster, scorer) for run in reported_runs if run.has_score]
-    scores = [score_view(pair, records, now) for pair in Pairs(client).states(scored_pairs)]
+    scores = [make_score_view(pair, records, now) for pair in Pairs(client).read_states(scored_pairs)]
     return RescoreReport(at=now, scorer=scorer, runs=reported_runs, scores=scores)
 
 
 def _explain_open_run(client: redis.Redis, cluster: str, scorer: str) -> str:
     """Return where a run without a result probably waits, derived from the lengths of the queues."""
     waiting_ticks = client.llen(keys.spoke_queue(cluster))
-    waiting_results = results_waiting(client, [cluster])
+    waiting_results = count_waiting_results(client, [cluster])
     if waiting_ticks:
         return f"not heard of in time; {waiting_ticks} messages wait in spoke.{cluster}: does its agent run?"
     if waiting_results:

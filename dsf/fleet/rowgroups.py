@@ -27,8 +27,8 @@ from dsf.fleet.views import (
     StateCounts,
     UnreadyScorer,
 )
-from dsf.store.client import whole
-from dsf.store.entries import ALL_CLUSTERS, ScheduleOverride, interval_in_force
+from dsf.store.client import parse_counter
+from dsf.store.entries import ALL_CLUSTERS, ScheduleOverride, find_interval
 from dsf.store.notices import ScorerNotice
 from dsf.store.pairs import PairFailure
 from dsf.store.registry import ScorerRecord
@@ -51,7 +51,7 @@ class Groups:
         self._since, self._until = now, math.inf
         states: dict[Verdict, list[SnapshotRow]] = {state: [] for state in Verdict}
         for row in rows.values():
-            state, end = row.state_and_end(now)
+            state, end = row.find_state_and_end(now)
             states[state].append(row)
             self._until = min(self._until, end)
         #: Rows by state, worst first. States without rows are omitted.
@@ -87,7 +87,7 @@ def group_rows(rows: Rows, now: float, previous: Mapping[str, Groups]) -> dict[s
     }
 
 
-def states_by_cluster(groups: Mapping[str, Groups]) -> dict[str, dict[str, Verdict]]:
+def group_states_by_cluster(groups: Mapping[str, Groups]) -> dict[str, dict[str, Verdict]]:
     """Return the states of all pairs as a mapping cluster -> scorer -> state."""
     clusters: dict[str, dict[str, Verdict]] = {}
     for scorer, scorer_groups in groups.items():
@@ -97,12 +97,12 @@ def states_by_cluster(groups: Mapping[str, Groups]) -> dict[str, dict[str, Verdi
     return clusters
 
 
-def badness(states: Iterable[Verdict]) -> float:
+def compute_badness(states: Iterable[Verdict]) -> float:
     """Return the sum of the weights of these states, which orders clusters."""
     return sum(_WEIGHTS.get(state, 0.0) for state in states)
 
 
-def reason_groups(record: ScorerRecord, groups: Groups) -> list[ReasonGroup]:
+def make_reason_groups(record: ScorerRecord, groups: Groups) -> list[ReasonGroup]:
     """Return the groups of a scorer's pairs by reason. The groups with the largest number of clusters come first."""
     sizes: dict[tuple[Verdict, str, str], int] = {}
     newest: dict[tuple[Verdict, str, str], tuple[SnapshotRow, PairFailure]] = {}
@@ -111,11 +111,11 @@ def reason_groups(record: ScorerRecord, groups: Groups) -> list[ReasonGroup]:
         group = (state, failure.stage, failure.reason)
         sizes[group] = sizes.get(group, 0) + 1
         newest.setdefault(group, (row, failure))
-    reasons = [_reason_group(record, group[0], *newest[group], size) for group, size in sizes.items()]
+    reasons = [_make_reason_group(record, group[0], *newest[group], size) for group, size in sizes.items()]
     return sorted(reasons, key=lambda reason: (-reason.clusters, reason.reason, reason.stage))
 
 
-def _reason_group(
+def _make_reason_group(
     record: ScorerRecord, state: Verdict, row: SnapshotRow, newest: PairFailure, size: int
 ) -> ReasonGroup:
     # Skipped ticks explain only these states. A failing pair is explained by its failure.
@@ -130,11 +130,11 @@ def _reason_group(
         run_id=newest.run,
         at=newest.at or None,
         since=skips.since if skips else None,
-        message=skips.why(record.rate_limit, record.problem) if skips else newest.message,
+        message=skips.explain(record.rate_limit, record.problem) if skips else newest.message,
     )
 
 
-def scorer_overview(
+def make_scorer_overview(
     record: ScorerRecord,
     scorer_groups: Groups,
     overrides: Mapping[str, ScheduleOverride],
@@ -147,20 +147,20 @@ def scorer_overview(
     hub controller's notice.
     """
     states = StateCounts(**{state.value: len(state_rows) for state, state_rows in scorer_groups.states.items()})
-    reasons = reason_groups(record, scorer_groups)
+    reasons = make_reason_groups(record, scorer_groups)
     return ScorerOverview(
         **record.model_dump(
             include={"name", "score_name", "description", "location", "rate_limit", "suspended", "problem"}
         ),
         score_destination=record.destination,
         interval_seconds=record.interval,
-        effective_interval_seconds=interval_in_force(record.name, ALL_CLUSTERS, record.interval, overrides),
-        intervals_in_force=_intervals(record, scorer_groups.rows, overrides),
+        effective_interval_seconds=find_interval(record.name, ALL_CLUSTERS, record.interval, overrides),
+        intervals_in_force=_list_intervals(record, scorer_groups.rows, overrides),
         validity_seconds=record.validity,
         health_status=record.health,
         pairs=states.total,
         states=states,
-        ages=spread(
+        ages=compute_spread(
             [max(0.0, now - at) for at in scorer_groups.successes],
             _AGE_BOUNDS,
         ),
@@ -170,14 +170,16 @@ def scorer_overview(
     )
 
 
-def _intervals(record: ScorerRecord, clusters: Collection[str], overrides: Mapping[str, ScheduleOverride]) -> list[int]:
+def _list_intervals(
+    record: ScorerRecord, clusters: Collection[str], overrides: Mapping[str, ScheduleOverride]
+) -> list[int]:
     """Return the intervals (seconds) in force on at least one of these clusters, ascending."""
     if not any(override.interval is not None for override in overrides.values()):
         return [record.interval] if clusters else []
-    return sorted({interval_in_force(record.name, cluster, record.interval, overrides) for cluster in clusters})
+    return sorted({find_interval(record.name, cluster, record.interval, overrides) for cluster in clusters})
 
 
-def condition_views(notice: ScorerNotice | None, *, unmet: bool = False) -> list[ConditionView]:
+def make_condition_views(notice: ScorerNotice | None, *, unmet: bool = False) -> list[ConditionView]:
     """Return the conditions of a notice, with `unmet` only those that are False."""
     conditions = notice.conditions if notice is not None else ()
     return [
@@ -185,9 +187,9 @@ def condition_views(notice: ScorerNotice | None, *, unmet: bool = False) -> list
     ]
 
 
-def unready_scorer(notice: ScorerNotice) -> UnreadyScorer:
+def make_unready_scorer(notice: ScorerNotice) -> UnreadyScorer:
     """Return the view of a DynamicScorer that could not run yet."""
-    return UnreadyScorer(name=notice.name, namespace=notice.namespace, conditions=condition_views(notice))
+    return UnreadyScorer(name=notice.name, namespace=notice.namespace, conditions=make_condition_views(notice))
 
 
 def sum_states(counts: Iterable[StateCounts]) -> StateCounts:
@@ -199,28 +201,28 @@ def sum_states(counts: Iterable[StateCounts]) -> StateCounts:
     return StateCounts(**sums)
 
 
-def state_counts(states: Iterable[Verdict]) -> StateCounts:
+def count_states(states: Iterable[Verdict]) -> StateCounts:
     """Return the number of pairs in each state."""
     return StateCounts(**{state.value: number for state, number in Counter(states).items()})
 
 
-def cluster_overview(name: str, states: Mapping[str, Verdict]) -> ClusterOverview:
+def make_cluster_overview(name: str, states: Mapping[str, Verdict]) -> ClusterOverview:
     """Return the overview of a cluster. `states` are the states of its pairs by scorer."""
     return ClusterOverview(
-        name=name, pairs=len(states), states=state_counts(states.values()), scorers=dict(sorted(states.items()))
+        name=name, pairs=len(states), states=count_states(states.values()), scorers=dict(sorted(states.items()))
     )
 
 
-def severity(states: StateCounts) -> tuple[int, ...]:
+def compute_severity(states: StateCounts) -> tuple[int, ...]:
     """Return a sort key of scorers: the worse the states, the greater the key."""
     return states.failing, states.expired + states.skipped, states.never, states.empty
 
 
-def lag_histogram(stats: Mapping[str, Any], prefix: str) -> list[Bucket]:
+def make_lag_histogram(stats: Mapping[str, Any], prefix: str) -> list[Bucket]:
     """Return the histogram of lags in seconds whose counters have this prefix in `stats`."""
 
     def count(bound: str) -> int:
-        return whole("counter", prefix + bound, stats.get(prefix + bound))
+        return parse_counter("counter", prefix + bound, stats.get(prefix + bound))
 
     return [
         *(Bucket(up_to=float(bound), count=count(bound)) for bound in keys.LAG_BOUNDS),
@@ -228,7 +230,7 @@ def lag_histogram(stats: Mapping[str, Any], prefix: str) -> list[Bucket]:
     ]
 
 
-def spread(numbers: Iterable[float], bounds: Sequence[float] | None) -> Spread:
+def compute_spread(numbers: Iterable[float], bounds: Sequence[float] | None) -> Spread:
     """Return the quantiles and the histogram of these numbers.
 
     `bounds` are the upper bounds of the bars, ascending. None means ten equal bars from the minimum to the maximum.
@@ -239,7 +241,7 @@ def spread(numbers: Iterable[float], bounds: Sequence[float] | None) -> Spread:
         return Spread(histogram=[Bucket(up_to=bound, count=0) for bound in (*bounds, None)] if bounds else [])
     quantiles = [ordered[min(size - 1, int(size * part))] for part in (0, 0.5, 0.9, 0.99, 1)]
     minimum, p50, p90, p99, maximum = quantiles if bounds is None else [round(number, 3) for number in quantiles]
-    edges = _ten_edges(ordered[0], ordered[-1]) if bounds is None else bounds
+    edges = _compute_ten_edges(ordered[0], ordered[-1]) if bounds is None else bounds
     cumulative_counts = [0, *(bisect_right(ordered, edge) for edge in edges)]
     bars = [
         Bucket(up_to=edge, count=high - low)
@@ -250,7 +252,7 @@ def spread(numbers: Iterable[float], bounds: Sequence[float] | None) -> Spread:
     return Spread(count=size, minimum=minimum, p50=p50, p90=p90, p99=p99, maximum=maximum, histogram=bars)
 
 
-def _ten_edges(minimum: float, maximum: float) -> list[float]:
+def _compute_ten_edges(minimum: float, maximum: float) -> list[float]:
     """Return the upper edges of ten equal bars, or one edge if all numbers are equal."""
     if minimum == maximum:
         return [maximum]

@@ -70,20 +70,20 @@ class Cursor(NamedTuple):
             rank, sort_value, scorer, cluster = text.split("/")
             cursor = cls(int(rank), float(sort_value), scorer, cluster)
         except ValueError:
-            raise _invalid_cursor() from None
+            raise _make_cursor_error() from None
         if not (0 <= cursor.rank < len(RANKS) and 0 <= cursor.sort_value <= NO_END):
-            raise _invalid_cursor()
+            raise _make_cursor_error()
         return cursor
 
 
-def page_size(limit: int) -> int:
+def check_page_size(limit: int) -> int:
     """Return the number of rows of a page with this limit. Raises QueryError if the limit is less than one."""
     if limit < 1:
         raise QueryError(f"limit: at least 1, not {limit}")
     return min(limit, MAX_ROWS)
 
 
-def _invalid_cursor() -> CursorError:
+def _make_cursor_error() -> CursorError:
     return CursorError("not a cursor of this list; take `cursor` of the answer before, or none")
 
 
@@ -93,8 +93,8 @@ def parse_cluster_cursor(text: str) -> tuple[float, str]:
     try:
         negative_badness = float(number)
     except ValueError:
-        raise _invalid_cursor() from None
+        raise _make_cursor_error() from None
     # A name with a slash is rejected, because the text may be a cursor of pairs, which has four parts.
     if not math.isfinite(negative_badness) or not name or "/" in name:
-        raise _invalid_cursor()
+        raise _make_cursor_error()
     return negative_badness, name

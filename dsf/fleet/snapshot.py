@@ -18,10 +18,10 @@ from typing import Final
 import redis
 
 from dsf import keys
-from dsf.fleet.verdict import Verdict, verdict
-from dsf.store.client import batched, parsed, parsed_all
-from dsf.store.entries import Entry, ScheduleOverride, pause, targets_of
-from dsf.store.pairs import PairFailure, PairState, row_fields
+from dsf.fleet.verdict import Verdict, compute_verdict
+from dsf.store.client import parse_all_stored, parse_stored, split_into_batches
+from dsf.store.entries import Entry, ScheduleOverride, list_targets, pause
+from dsf.store.pairs import PairFailure, PairState, parse_row_fields
 from dsf.store.ticks import Skips
 
 #: States by rank, worst first.
@@ -48,7 +48,7 @@ class SnapshotRow(PairState):
     _failure: PairFailure | None = field(default=None, init=False)
 
     @classmethod
-    def of(
+    def from_texts(
         cls, pair: str, entry: str, text: str | None, skips: str | None, overrides: Mapping[str, ScheduleOverride]
     ) -> SnapshotRow:
         """Return the row of a pair from the texts of its entry, row and skips in Redis.
@@ -57,13 +57,15 @@ class SnapshotRow(PairState):
         """
         # Names are interned, so that all rows of a cluster or a scorer share one string.
         cluster, scorer = map(sys.intern, keys.split_pair(pair))
-        row = cls(cluster, scorer, **row_fields(pair, text), skips=Skips.of(cluster, skips))
+        row = cls(cluster, scorer, **parse_row_fields(pair, text), skips=Skips.parse(cluster, skips))
         pair_overrides = {
             name: override
-            for name in (targets_of(scorer, cluster) if overrides else ())
+            for name in (list_targets(scorer, cluster) if overrides else ())
             if (override := overrides.get(name)) and override.paused is not None
         }
-        if (pair_overrides or '"suspended"' in entry) and (parsed_entry := parsed(Entry, pair, entry)) is not None:
+        if (pair_overrides or '"suspended"' in entry) and (
+            parsed_entry := parse_stored(Entry, pair, entry)
+        ) is not None:
             row.pause_sources = parsed_entry, pair_overrides
         return row
 
@@ -76,17 +78,17 @@ class SnapshotRow(PairState):
             return None
         return math.inf if schedule.paused_until is None else schedule.paused_until
 
-    def state(self, now: float) -> Verdict:
+    def find_state(self, now: float) -> Verdict:
         """Return the state at `now` (unix seconds)."""
-        return self.state_and_end(now)[0]
+        return self.find_state_and_end(now)[0]
 
-    def state_and_end(self, now: float) -> tuple[Verdict, float]:
+    def find_state_and_end(self, now: float) -> tuple[Verdict, float]:
         """Return the state at `now`, and the time at which it ends without a change of the row.
 
         Times are unix seconds. The end is infinity if the time alone does not change the state.
         """
         end = self.pause_end(now)
-        state = verdict(self, now, is_paused=end is not None)
+        state = compute_verdict(self, now, is_paused=end is not None)
         if end is None:
             end = self.valid_until if state in (Verdict.OK, Verdict.EMPTY) else math.inf
         return state, end
@@ -148,7 +150,7 @@ class Snapshot:
             pipe.hkeys(keys.ENTRIES)
             sequence, overrides, pairs = pipe.execute()
         self._rows, self._total, self._overrides = {}, 0, overrides
-        self._read_pairs(pairs, parsed_all(ScheduleOverride, overrides))
+        self._read_pairs(pairs, parse_all_stored(ScheduleOverride, overrides))
         self._sequence = int(sequence or 0)
         self._reload_at = time.monotonic() + _RELOAD_SECONDS
 
@@ -165,7 +167,7 @@ class Snapshot:
             # resumed a scorer, which affects rows that did not change.
             return False
         if pairs:
-            self._read_pairs(pairs, parsed_all(ScheduleOverride, overrides))
+            self._read_pairs(pairs, parse_all_stored(ScheduleOverride, overrides))
         self._sequence = int(sequence or 0)
         # The totals differ if a removal left the list of changes before this process read it.
         return self._total == int(total)
@@ -173,7 +175,7 @@ class Snapshot:
     def _read_pairs(self, pairs: list[str], overrides: Mapping[str, ScheduleOverride]) -> None:
         """Read these pairs and replace their rows."""
         rows, copied_scorers = dict(self._rows), set()
-        for batch in batched(pairs, _BATCH_SIZE):
+        for batch in split_into_batches(pairs, _BATCH_SIZE):
             with self._redis.pipeline(transaction=False) as pipe:
                 for key in (keys.ENTRIES, keys.ROWS, keys.SKIPS):
                     pipe.hmget(key, batch)
@@ -188,7 +190,7 @@ class Snapshot:
                 self._total -= cluster in scorer_rows
                 scorer_rows.pop(cluster, None)
                 if entry is not None:
-                    scorer_rows[cluster] = SnapshotRow.of(pair, entry, text, skips, overrides)
+                    scorer_rows[cluster] = SnapshotRow.from_texts(pair, entry, text, skips, overrides)
                     self._total += 1
         self._rows = {scorer: scorer_rows for scorer, scorer_rows in rows.items() if scorer_rows}
 

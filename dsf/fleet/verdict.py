@@ -35,7 +35,7 @@ class Verdict(StrEnum):
     OK = "ok"
 
 
-def verdict(row: PairState, now: float, *, is_paused: bool = False) -> Verdict:
+def compute_verdict(row: PairState, now: float, *, is_paused: bool = False) -> Verdict:
     """Return the state of a row at `now` (unix seconds). `is_paused` is True if its entry or an override pauses it."""
     if is_paused:
         return Verdict.PAUSED

@@ -11,7 +11,7 @@ from typing import Annotated
 from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema
 from pydantic.alias_generators import to_camel
 
-from dsf.api.meta import LATEST, rfc3339
+from dsf.api.meta import LATEST, format_rfc3339
 from dsf.api.scorerule import describe_hold_rule
 from dsf.fleet.verdict import Verdict
 
@@ -24,7 +24,7 @@ def _from_unix(value: object) -> object:
 Time = Annotated[
     AwareDatetime,
     BeforeValidator(_from_unix),
-    PlainSerializer(rfc3339, when_used="json"),
+    PlainSerializer(format_rfc3339, when_used="json"),
     WithJsonSchema({"type": "string", "format": "date-time"}),
 ]
 

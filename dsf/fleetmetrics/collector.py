@@ -20,7 +20,7 @@ from dsf.fleetmetrics.families import Labels, PairFamilies, add_values
 from dsf.fleetmetrics.server import ServerFamilies
 from dsf.process import hubclock
 from dsf.reasons import RejectionReason
-from dsf.store.client import number, read_factor
+from dsf.store.client import parse_number, read_factor
 from dsf.store.entries import pause
 from dsf.store.pairs import Pairs
 from dsf.store.registry import Registry, ScorerRecord
@@ -73,11 +73,11 @@ class FleetCollector(Collector):
             families = self._read()
         except redis.RedisError as error:
             log.warning("redis cannot be read", error=str(error))
-            return [add_values(metrics.UP.gauge(), {(): 0})]
-        return [add_values(metrics.UP.gauge(), {(): 1}), *families]
+            return [add_values(metrics.UP.make_gauge(), {(): 0})]
+        return [add_values(metrics.UP.make_gauge(), {(): 1}), *families]
 
     def _read(self) -> list[Metric]:
-        scorers = Registry(self._redis).scorers()
+        scorers = Registry(self._redis).read_scorers()
         # Each shard exposes these families, including those without a cluster, because alert rules join them.
         pair_families = self._read_pair_families(scorers)
         if self._shard[0] != 0:
@@ -87,9 +87,10 @@ class FleetCollector(Collector):
             *schedule_families(self._redis),
             *self._read_result_families(),
             add_values(
-                metrics.SCORER_HEALTHY.gauge(), {(name,): scorers[name].health == "Active" for name in sorted(scorers)}
+                metrics.SCORER_HEALTHY.make_gauge(),
+                {(name,): scorers[name].health == "Active" for name in sorted(scorers)},
             ),
-            *model_families(self._model),
+            *make_families(self._model),
             *self._server.collect(),
         ]
 
@@ -115,13 +116,13 @@ class FleetCollector(Collector):
         )
         families = PairFamilies({name: record.score_name for name, record in scorers.items()}, self._clock())
         intervals = self._read_intervals(exported_pairs)
-        for state in Pairs(self._redis).states(exported_pairs):
+        for state in Pairs(self._redis).read_states(exported_pairs):
             families.add(state, interval=intervals.get(state.pair), with_items=levels[state.scorer] == "items")
         return [
             *families.collect(),
-            add_values(metrics.EXPOSED.gauge(), dict.fromkeys(sorted(levels.items()), 1)),
-            add_values(metrics.SERIES_LIMIT.gauge(), {(): self._budget.limit}),
-            add_values(metrics.SERIES_WANTED.gauge(), {(): self._budget.count_wanted_series(demands)}),
+            add_values(metrics.EXPOSED.make_gauge(), dict.fromkeys(sorted(levels.items()), 1)),
+            add_values(metrics.SERIES_LIMIT.make_gauge(), {(): self._budget.limit}),
+            add_values(metrics.SERIES_WANTED.make_gauge(), {(): self._budget.count_wanted_series(demands)}),
         ]
 
     def _read_intervals(self, pairs: Sequence[tuple[str, str]]) -> dict[str, int]:
@@ -130,9 +131,10 @@ class FleetCollector(Collector):
         Paused pairs are omitted, because no cycle of them is missing, unlike cycles of pairs whose scoring API is down.
         """
         schedule, now = ScheduleStore(self._redis), self._clock()
-        overrides = schedule.overrides()
+        overrides = schedule.read_overrides()
         schedules = {
-            entry.pair: pause(entry, overrides, now) for entry in schedule.entries(keys.pair(*pair) for pair in pairs)
+            entry.pair: pause(entry, overrides, now)
+            for entry in schedule.read_entries(keys.pair(*pair) for pair in pairs)
         }
         return {pair: pair_schedule.interval for pair, pair_schedule in schedules.items() if not pair_schedule.paused}
 
@@ -143,39 +145,41 @@ class FleetCollector(Collector):
     def _read_result_families(self) -> list[Metric]:
         """Return the families of the results worker: rejected results and mail, and writes."""
         rejected_counts = {
-            str(reason): number("counter", str(reason), text)
+            str(reason): parse_number("counter", str(reason), text)
             for reason, text in self._redis.hgetall(keys.REJECTED).items()
         }
         # All reasons are exposed from the start, because rate() misses an increase from absent to 1.
         zero_counts = dict.fromkeys(map(str, RejectionReason), 0.0)
         mail_counts: dict[Labels, float] = {
-            (str(cluster),): number("counter", str(cluster), text)
+            (str(cluster),): parse_number("counter", str(cluster), text)
             for cluster, text in sorted(self._redis.hgetall(keys.REJECTED_MAIL).items())
         }
         write_stats = self._redis.hgetall(keys.WRITE_STATS)
         write_results = ("written", "coalesced", "unchanged", "failed", "deleted")
         return [
             add_values(
-                metrics.REJECTED.counter(),
+                metrics.REJECTED.make_counter(),
                 {(reason,): count for reason, count in (zero_counts | rejected_counts).items()},
             ),
-            add_values(metrics.MAIL_REJECTED.counter(), mail_counts),
+            add_values(metrics.MAIL_REJECTED.make_counter(), mail_counts),
             add_values(
-                metrics.WRITES.counter(),
-                {(name,): number("counter", name, write_stats.get(name)) for name in write_results},
+                metrics.WRITES.make_counter(),
+                {(name,): parse_number("counter", name, write_stats.get(name)) for name in write_results},
             ),
-            add_values(metrics.VALIDITY_FACTOR.gauge(), {(): read_factor(write_stats.get(VALIDITY_FACTOR))}),
+            add_values(metrics.VALIDITY_FACTOR.make_gauge(), {(): read_factor(write_stats.get(VALIDITY_FACTOR))}),
         ]
 
 
-def model_families(model: FleetQueries) -> Iterable[Metric]:
+def make_families(model: FleetQueries) -> Iterable[Metric]:
     """Return the clusters of each scorer by state and by reason, percentiles of age, and the path's problems.
 
     The number of series does not depend on the number of clusters. Raises redis.RedisError.
     """
-    interrupted_stages = {problem.stage for problem in model.path_problems()}
-    path = add_values(metrics.PATH_PROBLEM.gauge(), {(stage,): float(stage in interrupted_stages) for stage in STAGES})
-    states, reasons, ages = metrics.PAIRS.gauge(), metrics.REASONS.gauge(), metrics.AGE.gauge()
+    interrupted_stages = {problem.stage for problem in model.find_path_problems()}
+    path = add_values(
+        metrics.PATH_PROBLEM.make_gauge(), {(stage,): float(stage in interrupted_stages) for stage in STAGES}
+    )
+    states, reasons, ages = metrics.PAIRS.make_gauge(), metrics.REASONS.make_gauge(), metrics.AGE.make_gauge()
     for scorer in model.scorers().scorers:
         for state, clusters in scorer.states.model_dump().items():
             states.add_metric((scorer.name, state), clusters)
@@ -278,10 +282,10 @@ class _NamespaceShare:
 
     def choose_level(self, pairs: int, items: int, limit: int) -> Level:
         """Return the level whose series fit into `limit` for these numbers of pairs and items."""
-        self._has_pairs = _fits(_count_series(pairs, 0), limit, self._has_pairs)
-        self._has_items = self._has_pairs and _fits(_count_series(pairs, items), limit, self._has_items)
+        self._has_pairs = _fits_budget(_count_series(pairs, 0), limit, self._has_pairs)
+        self._has_items = self._has_pairs and _fits_budget(_count_series(pairs, items), limit, self._has_items)
         return "items" if self._has_items else "pair" if self._has_pairs else "none"
 
 
-def _fits(series_count: int, limit: int, was_exposed: bool) -> bool:
+def _fits_budget(series_count: int, limit: int, was_exposed: bool) -> bool:
     return series_count <= (limit if was_exposed else limit * _RETURN_SHARE)

@@ -13,7 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from dsf import metrics
 from dsf.api.score import has_expired
-from dsf.api.scoringresponse import cut_label, gauge_labels
+from dsf.api.scoringresponse import cut_label, make_gauge_labels
 from dsf.store.pairs import OUTCOMES, SUCCESSES, PairState
 
 Labels = tuple[str, ...]
@@ -28,13 +28,13 @@ class PairFamilies:
         self._score_names = score_names
         self._now = now
         self._families: list[tuple[_Family, defaultdict[Labels, float]]] = []
-        self._scores = self._register_family(metrics.SCORE.gauge())
+        self._scores = self._register_family(metrics.SCORE.make_gauge())
         self._requests = self._register_family(_make_counter_per_cluster(metrics.REQUESTS))
-        self._last_success = self._register_family(metrics.LAST_SUCCESS.gauge())
-        self._valid_until = self._register_family(metrics.VALID_UNTIL.gauge())
-        self._intervals = self._register_family(metrics.INTERVAL.gauge())
-        self._scheduled = self._register_family(metrics.SCHEDULED.counter())
-        self._cycles = self._register_family(metrics.CYCLES.counter())
+        self._last_success = self._register_family(metrics.LAST_SUCCESS.make_gauge())
+        self._valid_until = self._register_family(metrics.VALID_UNTIL.make_gauge())
+        self._intervals = self._register_family(metrics.INTERVAL.make_gauge())
+        self._scheduled = self._register_family(metrics.SCHEDULED.make_counter())
+        self._cycles = self._register_family(metrics.CYCLES.make_counter())
         self._failures = self._register_family(_make_counter_per_cluster(metrics.FAILURES))
         self._refused = self._register_family(_make_counter_per_cluster(metrics.REFUSED))
         self._clamped = self._register_family(_make_counter_per_cluster(metrics.CLAMPED))
@@ -67,7 +67,7 @@ class PairFamilies:
             _keep_greatest(self._valid_until, (cluster, name), score.valid_until)
             if with_items and not has_expired(score.valid_until, self._now):
                 for labels, value in score.results:
-                    self._scores[gauge_labels(pair.cluster, score.score_name, labels)] = value
+                    self._scores[make_gauge_labels(pair.cluster, score.score_name, labels)] = value
 
     def _add_counters(self, pair: PairState, cluster: str, name: str) -> None:
         """Add the counters of a pair's cycles, failures and stages."""
@@ -113,7 +113,7 @@ def add_values(family: _Family, values: Mapping[Labels, float]) -> Metric:
 def _make_counter_per_cluster(spec: metrics.Metric) -> CounterMetricFamily:
     # Counters have a cluster label, because the total of all clusters would decrease when a pair is removed, and
     # Prometheus would treat that as a restart.
-    return spec.counter((*spec.labels, "ds_cluster"))
+    return spec.make_counter((*spec.labels, "ds_cluster"))
 
 
 def _keep_greatest(values: dict[Labels, float], labels: Labels, value: float) -> None:

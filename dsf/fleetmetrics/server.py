@@ -54,16 +54,16 @@ class ServerFamilies:
         if self._monotonic() >= self._next_check_at:
             self._next_check_at = self._monotonic() + CERTIFICATE_PERIOD
             # The previous values remain if no new connection is possible, for example after a certificate expired.
-            self._load_certificates |= certificate_ends(self._client)
+            self._load_certificates |= read_certificate_ends(self._client)
         return [
-            *server_families(info, slow_commands),
+            *make_server_families(info, slow_commands),
             add_values(
-                metrics.CERTIFICATE_END.gauge(), {(name,): end for name, end in self._load_certificates.items()}
+                metrics.CERTIFICATE_END.make_gauge(), {(name,): end for name, end in self._load_certificates.items()}
             ),
         ]
 
 
-def server_families(info: Mapping[str, Any], slow_commands: int) -> list[Metric]:
+def make_server_families(info: Mapping[str, Any], slow_commands: int) -> list[Metric]:
     """Return the families of a server with this INFO and this number of entries in its slow log."""
 
     def read_number(field: str) -> float:
@@ -74,20 +74,20 @@ def server_families(info: Mapping[str, Any], slow_commands: int) -> list[Metric]
         for kind, fields in _FILE_STATUS_FIELDS.items()
     }
     return [
-        add_values(metrics.REDIS_MEMORY.gauge(), {(): read_number("used_memory")}),
-        add_values(metrics.REDIS_MEMORY_LIMIT.gauge(), {(): read_number("maxmemory")}),
-        add_values(metrics.REDIS_CLIENTS.gauge(), {(): read_number("connected_clients")}),
-        add_values(metrics.REDIS_CLIENT_LIMIT.gauge(), {(): read_number("maxclients")}),
-        add_values(metrics.REDIS_REJECTED_CONNECTIONS.counter(), {(): read_number("rejected_connections")}),
-        add_values(metrics.REDIS_EVICTED_KEYS.counter(), {(): read_number("evicted_keys")}),
-        add_values(metrics.REDIS_FILES_WRITTEN.gauge(), file_status),
-        add_values(metrics.REDIS_REPLICAS.gauge(), {(): read_number("connected_slaves")}),
-        add_values(metrics.REDIS_SLOW_COMMANDS.gauge(), {(): slow_commands}),
-        add_values(metrics.REDIS_STARTED.gauge(), {(): time.time() - read_number("uptime_in_seconds")}),
+        add_values(metrics.REDIS_MEMORY.make_gauge(), {(): read_number("used_memory")}),
+        add_values(metrics.REDIS_MEMORY_LIMIT.make_gauge(), {(): read_number("maxmemory")}),
+        add_values(metrics.REDIS_CLIENTS.make_gauge(), {(): read_number("connected_clients")}),
+        add_values(metrics.REDIS_CLIENT_LIMIT.make_gauge(), {(): read_number("maxclients")}),
+        add_values(metrics.REDIS_REJECTED_CONNECTIONS.make_counter(), {(): read_number("rejected_connections")}),
+        add_values(metrics.REDIS_EVICTED_KEYS.make_counter(), {(): read_number("evicted_keys")}),
+        add_values(metrics.REDIS_FILES_WRITTEN.make_gauge(), file_status),
+        add_values(metrics.REDIS_REPLICAS.make_gauge(), {(): read_number("connected_slaves")}),
+        add_values(metrics.REDIS_SLOW_COMMANDS.make_gauge(), {(): slow_commands}),
+        add_values(metrics.REDIS_STARTED.make_gauge(), {(): time.time() - read_number("uptime_in_seconds")}),
     ]
 
 
-def certificate_ends(client: redis.Redis) -> dict[str, float]:
+def read_certificate_ends(client: redis.Redis) -> dict[str, float]:
     """Return when the certificates of a new connection expire, in unix seconds by name.
 
     Returns an empty mapping without TLS or if the connection fails.
@@ -101,7 +101,7 @@ def certificate_ends(client: redis.Redis) -> dict[str, float]:
             certificate = x509.load_der_x509_certificate(served_certificate)
             ends["redis"] = certificate.not_valid_after_utc.timestamp()
             if connection.ca_certs:
-                ends["redis-ca"] = _authority_end(certificate, connection.ca_certs)
+                ends["redis-ca"] = _read_issuer_end(certificate, connection.ca_certs)
             if connection.certfile:
                 ends["redis-client"] = min(_ends(_load_certificates(connection.certfile)[:1]))
         return ends
@@ -112,7 +112,7 @@ def certificate_ends(client: redis.Redis) -> dict[str, float]:
         connection.disconnect()
 
 
-def _authority_end(certificate: x509.Certificate, file: str) -> float:
+def _read_issuer_end(certificate: x509.Certificate, file: str) -> float:
     """Return when the issuer of a certificate expires (unix seconds), from the CAs in the file.
 
     The latest end of the CAs with the issuer's name counts, because the file may have a CA and its renewal.

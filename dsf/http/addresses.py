@@ -20,8 +20,8 @@ from urllib3.exceptions import NameResolutionError
 from dsf.errors import HttpError
 from dsf.http.access import resolve_alias
 from dsf.http.deadline import Exchange
-from dsf.process.threads import background
-from dsf.text import cleaned
+from dsf.process.threads import run_in_background
+from dsf.text import clean
 
 #: Maximum seconds to connect to one address. A server in the same cluster accepts within milliseconds, and the
 #: remaining time is needed for the response.
@@ -157,7 +157,7 @@ def _resolve(host: str, port: int, seconds: float) -> _AddressInfos:
     if _is_numeric(host):
         look_up()
     else:
-        background(look_up, "dsf-http-names")
+        run_in_background(look_up, "dsf-http-names")
     try:
         result = results.get(timeout=seconds)
     except queue.Empty:
@@ -165,7 +165,7 @@ def _resolve(host: str, port: int, seconds: float) -> _AddressInfos:
     if isinstance(result, socket.gaierror):
         raise NameResolutionError(host, HTTPConnection(host), result) from result
     if isinstance(result, UnicodeError):
-        raise HttpError("connection_failed", f"{cleaned(host, 100)}: the host name is no name that a host can have")
+        raise HttpError("connection_failed", f"{clean(host, 100)}: the host name is no name that a host can have")
     if isinstance(result, Exception):
         raise result
     return result

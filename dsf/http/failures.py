@@ -23,7 +23,7 @@ from urllib3.exceptions import (
 )
 
 from dsf.errors import HttpError
-from dsf.text import cleaned, masked
+from dsf.text import clean, mask_secrets
 
 
 class NotHttpError(http.client.HTTPException):
@@ -92,7 +92,7 @@ Explain = Callable[[int, bytes], tuple[str, str] | None]
 
 def excerpt(body: bytes, secrets: Iterable[str] = ()) -> str:
     """Return the first characters of a response for a message. The `secrets` that were sent are masked."""
-    return cleaned(masked(body.decode(errors="replace"), *secrets), EXCERPT)
+    return clean(mask_secrets(body.decode(errors="replace"), *secrets), EXCERPT)
 
 
 def make_status_error(
@@ -113,7 +113,7 @@ def make_status_error(
     explanation = explain(status, body) if explain is not None else None
     if explanation is not None:
         # Mask secrets here, because they can be found only in the decoded text.
-        reason, text = explanation[0], cleaned(masked(explanation[1], *secrets), _MAX_EXPLANATION_CHARACTERS)
+        reason, text = explanation[0], clean(mask_secrets(explanation[1], *secrets), _MAX_EXPLANATION_CHARACTERS)
     elif 300 <= status < 400:
         reason, text = "redirect", "redirects are not followed; give the final URL"
     elif 200 < status < 300:
@@ -216,17 +216,17 @@ def make_exchange_error(where: str, error: Exception, max_bytes: int) -> HttpErr
         if isinstance(cause, TooMuchError):
             return make_size_error(where, max_bytes)
         if tunnel_error := _TUNNEL_ERROR.fullmatch(text):
-            status, phrase = int(tunnel_error[1]), cleaned(tunnel_error[2], EXCERPT)
+            status, phrase = int(tunnel_error[1]), clean(tunnel_error[2], EXCERPT)
             message = f"{where}: the proxy answers {status} {phrase}".rstrip()
             return HttpError("connection_failed", message, retryable=status in _RETRYABLE)
         for exception_class, text_part, reason, template, retryable in _ERROR_RULES:
             if isinstance(cause, exception_class) and text_part in text:
-                return HttpError(reason, f"{where}: {template.format(cleaned(text, EXCERPT))}", retryable=retryable)
+                return HttpError(reason, f"{where}: {template.format(clean(text, EXCERPT))}", retryable=retryable)
     default_text = _CLOSED
     if any(isinstance(cause, ConnectTimeoutError) for cause in causes):
         default_text = "the server does not accept the connection"
     system_texts = [cause.strerror for cause in causes if isinstance(cause, OSError) and cause.strerror]
-    text = cleaned([default_text, *system_texts][-1], EXCERPT)
+    text = clean([default_text, *system_texts][-1], EXCERPT)
     return HttpError("connection_failed", f"{where}: {text}", retryable=True)
 
 
@@ -254,7 +254,7 @@ def describe_token_response(status: int, content_type: str, body: bytes, secrets
     """
     error_text = _extract_error_fields(body.decode(errors="replace")) if status >= 400 else ""
     if error_text:
-        return cleaned(masked(error_text, *secrets), _MAX_TOKEN_ERROR_CHARACTERS)
+        return clean(mask_secrets(error_text, *secrets), _MAX_TOKEN_ERROR_CHARACTERS)
     media_type = content_type.partition(";")[0].strip().lower()
     media_type = media_type if _MEDIA_TYPE.fullmatch(media_type) else "of no known type"
     return f"an answer ({media_type}, {len(body)} bytes) that is not shown, as it may hold a token"

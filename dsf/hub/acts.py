@@ -17,8 +17,18 @@ import redis
 from pydantic import ValidationError
 
 import dsf.log
-from dsf.api.acts import ACTS, MAX_RUNS, Act, ActAnswer, ActRequest, ActRun, annotation_of, find_requests, parse_request
-from dsf.api.meta import rfc3339
+from dsf.api.acts import (
+    ACTS,
+    MAX_RUNS,
+    Act,
+    ActAnswer,
+    ActRequest,
+    ActRun,
+    find_requests,
+    get_annotation,
+    parse_request,
+)
+from dsf.api.meta import format_rfc3339
 from dsf.api.naming import MAX_NAME_LENGTH
 from dsf.api.scorer import DynamicScorerStatus
 from dsf.api.types import FILE_ANNOTATION
@@ -26,13 +36,13 @@ from dsf.backends.protocol import Backend, Manifest, ObjectKey
 from dsf.errors import BackendError, UnknownNameError
 from dsf.fleet import rescore
 from dsf.fleet.actions import Actions
-from dsf.fleet.changes import Actor, moment
+from dsf.fleet.changes import Actor, parse_change_id
 from dsf.fleet.rescore import RunView
 from dsf.hub.desiredstate import DesiredState
 from dsf.process import hubclock
 from dsf.settings import Settings
 from dsf.store.notices import Notices
-from dsf.text import cleaned, listed
+from dsf.text import clean, list_names
 
 log = dsf.log.get(__name__)
 
@@ -89,12 +99,12 @@ class ActRunner:
         self._scorers: dict[ObjectKey, _Scorer] = {}
         self._lock = threading.Lock()
 
-    def answers(self, key: ObjectKey) -> list[ActAnswer] | None:
+    def list_answers(self, key: ObjectKey) -> list[ActAnswer] | None:
         """Return the responses for the status of a scorer, by act; None without a response."""
         manifest = self._backend.get(*key)
         if manifest is None:
             return None
-        answers = self._find(key, manifest).answers
+        answers = self._get_state(key, manifest).answers
         return [answers[act] for act in ACTS if act in answers] or None
 
     def reconcile(self, key: ObjectKey) -> float | None:
@@ -106,7 +116,7 @@ class ActRunner:
             with self._lock:
                 self._scorers.pop(key, None)
             return None
-        scorer, metadata = self._find(key, manifest), manifest["metadata"]
+        scorer, metadata = self._get_state(key, manifest), manifest["metadata"]
         requests = find_requests(metadata.get("annotations") or {})
         new = [
             act for act, text in requests.items() if act not in scorer.answers or scorer.answers[act].request != text
@@ -119,7 +129,7 @@ class ActRunner:
             for act in [*scorer.accepted]:
                 self._execute(key, scorer, act)
             for act in [*scorer.open]:
-                self._check(key.name, scorer, act)
+                self._poll(key.name, scorer, act)
         finally:
             if scorer.answers != before:
                 self._on_answer(key)
@@ -144,7 +154,7 @@ class ActRunner:
             )
         try:
             manifest = self._backend.get(*key) or {}
-            status = DynamicScorerStatus(acts=self.answers(key)).to_manifest()
+            status = DynamicScorerStatus(acts=self.list_answers(key)).to_manifest()
             self._backend.update_status(*key, {**(manifest.get("status") or {}), "acts": status["acts"]})
         except BackendError:
             scorer.answers = before
@@ -153,7 +163,7 @@ class ActRunner:
             scorer.open.pop(act, None)
             scorer.accepted[act] = accepted_at
 
-    def _find(self, key: ObjectKey, manifest: Manifest) -> _Scorer:
+    def _get_state(self, key: ObjectKey, manifest: Manifest) -> _Scorer:
         """Return the state of a scorer; at first that in its stored status."""
         uid = manifest["metadata"].get("uid") or ""
         with self._lock:
@@ -174,7 +184,7 @@ class ActRunner:
         except (UnknownNameError, ValueError) as error:
             if isinstance(error, UnknownNameError) and time.monotonic() - scorer.accepted[act] < _GRACE:
                 return
-            answer = answer.model_copy(update={"outcome": "Refused", "message": cleaned(str(error), 1024)})
+            answer = answer.model_copy(update={"outcome": "Refused", "message": clean(str(error), 1024)})
         del scorer.accepted[act]
         scorer.answers[act] = answer
         log.info("act handled", act=act, by=answer.by, outcome=answer.outcome, message=answer.message)
@@ -195,10 +205,10 @@ class ActRunner:
             scorer.open["rescore"] = _Open(time.monotonic() + _RESCORE_LIMIT, runs=runs)
             message = f"{sum(bool(run.run_id) for run in runs)} of {len(runs)} cycles requested"
             return answer.model_copy(update={"message": message, "clusters": len(runs)})
-        until = request.ends_at(hubclock.now())
+        until = request.compute_end(hubclock.now())
         clusters = actions.perform(name, request, until=until)
-        where = listed(clusters, 5) if clusters else "all clusters"
-        end = rfc3339(datetime.fromtimestamp(until, UTC)) if until is not None else "it is resumed"
+        where = list_names(clusters, 5) if clusters else "all clusters"
+        end = format_rfc3339(datetime.fromtimestamp(until, UTC)) if until is not None else "it is resumed"
         message = {
             "pause": f"paused on {where} until {end}",
             "resume": f"resumed on {where}",
@@ -207,14 +217,14 @@ class ActRunner:
         }[request.act]
         return answer.model_copy(update={"outcome": "Done", "message": message, "clusters": len(clusters)})
 
-    def _check(self, name: str, scorer: _Scorer, act: Act) -> None:
+    def _poll(self, name: str, scorer: _Scorer, act: Act) -> None:
         """Complete the response of an open act if it has ended. Raises redis.RedisError."""
         act_state = scorer.open[act]
         is_over = time.monotonic() >= act_state.deadline
         update: dict[str, Any]
         if act == "sync":
             read = Notices(self._redis).read(name)
-            if read is not None and moment(read.request or "0") >= moment(act_state.sync):
+            if read is not None and parse_change_id(read.request or "0") >= parse_change_id(act_state.sync):
                 update = {
                     "outcome": "Failed" if read.problem else "Done",
                     "message": read.problem or "/config was read",
@@ -269,17 +279,17 @@ def _summarise(runs: list[RunView]) -> dict[str, Any]:
             cluster=run.cluster,
             run=run.run_id,
             has_score=run.has_score,
-            message=cleaned(run.message, 300),
+            message=clean(run.message, 300),
             **run.model_dump(include={"outcome", "stage", "reason"}),
         )
         for run in sorted(runs, key=lambda run: run.has_score)[:MAX_RUNS]
     ]
-    return {"outcome": "Failed" if missing else "Done", "message": cleaned(message, 1024), "runs": rows}
+    return {"outcome": "Failed" if missing else "Done", "message": clean(message, 1024), "runs": rows}
 
 
 def _find_manager(metadata: Manifest, act: Act) -> tuple[str, str]:
     """Return the newest field manager of an act's annotation and its time; empty if they are unknown."""
-    field_name = f"f:{annotation_of(act)}"
+    field_name = f"f:{get_annotation(act)}"
     managers = [
         (str(entry.get("time") or ""), str(entry.get("manager") or ""))
         for entry in metadata.get("managedFields") or ()
@@ -293,5 +303,5 @@ def _find_author(metadata: Manifest, act: Act) -> str:
     """Return who set the annotation of an act, which is not verified."""
     manager, _ = _find_manager(metadata, act)
     if not manager and (file := (metadata.get("annotations") or {}).get(FILE_ANNOTATION)):
-        return cleaned(f"file {file}", MAX_NAME_LENGTH)
-    return cleaned(manager.removeprefix(MANAGER_PREFIX), MAX_NAME_LENGTH) or "kubectl annotate"
+        return clean(f"file {file}", MAX_NAME_LENGTH)
+    return clean(manager.removeprefix(MANAGER_PREFIX), MAX_NAME_LENGTH) or "kubectl annotate"

@@ -16,12 +16,12 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
-from dsf.api.nameclaims import NameClaims, Wish, config_digest, explain_refusal, former_owners, settle
+from dsf.api.nameclaims import NameClaims, Wish, compute_config_digest, explain_refusal, find_former_owners, settle
 from dsf.api.naming import AllowedNames, sanitize_resource_name
 from dsf.api.scorer import FailedCycle
 from dsf.api.summary import ScorerSummary
 from dsf.api.types import NAME_CONFLICT
-from dsf.api.urls import TokenHosts, base_url
+from dsf.api.urls import TokenHosts, get_base_url
 from dsf.hub.scorerplan import NAME_NOT_ALLOWED, Obstacle, ScorerPlan
 
 
@@ -46,7 +46,9 @@ def is_owner(owner: str, namespace: str) -> bool:
     return owner in ("", namespace)
 
 
-def decide(scorers: Mapping[str, ScorerPlan], rules: NameRules, now: int) -> tuple[NameClaims, dict[str, Obstacle]]:
+def decide_names(
+    scorers: Mapping[str, ScorerPlan], rules: NameRules, now: int
+) -> tuple[NameClaims, dict[str, Obstacle]]:
     """Return the claims on all names, and by key (`namespace/name`) why scorers do not own their names."""
     created: dict[str, datetime | None] = dict.fromkeys(rules.unreadable)
     created |= {key: plan.scorer.metadata.creation_timestamp for key, plan in scorers.items()}
@@ -61,13 +63,13 @@ def decide(scorers: Mapping[str, ScorerPlan], rules: NameRules, now: int) -> tup
         if why := explain_refusal(f"scorer name {_parse_name(key)!r}", name_claims.get(_parse_name(key), ()), key):
             # A scorer without its own name must not claim a score name.
             obstacles[key] = Obstacle(NAME_CONFLICT, why)
-        elif score_name is not None and (why := rules.allowed.refusal(_parse_namespace(key), score_name)):
+        elif score_name is not None and (why := rules.allowed.explain_refusal(_parse_namespace(key), score_name)):
             obstacles[key] = Obstacle(NAME_NOT_ALLOWED, why)
         else:
             wished = None if score_name is None else sanitize_resource_name(score_name)
         wishes[key] = Wish(key, wished, at, _digest_config(scorers[key]) if wished else "")
     before = rules.claims
-    former = former_owners(before.scores, before.former, wishes.values(), now)
+    former = find_former_owners(before.scores, before.former, wishes.values(), now)
     scores = settle(before.scores, wishes.values(), now, rules.home, former)
     for key, wish in wishes.items():
         if wish.name and (
@@ -81,7 +83,7 @@ def _digest_config(plan: ScorerPlan) -> str:
     """Return the digest of the `/config` that sets the score name; empty if the spec sets it."""
     spec = plan.scorer.spec
     params = spec.scoring.params
-    return "" if params is not None and params.name == plan.score_name else config_digest(spec.config_url)
+    return "" if params is not None and params.name == plan.score_name else compute_config_digest(spec.config_url)
 
 
 def _describe_score_name(scorer: ScorerPlan, object_name: str) -> str:
@@ -126,7 +128,7 @@ def list_servers(summary: ScorerSummary) -> list[str]:
 
 def _format_server(url: str) -> str:
     try:
-        return base_url(url)
+        return get_base_url(url)
     except ValueError:
         return "this server"
 

@@ -17,12 +17,12 @@ import redis
 
 import dsf.log
 from dsf.api.types import ADDON_NAME, MANIFESTWORK_NAME
-from dsf.backends.compare import carries
+from dsf.backends.compare import work_contains
 from dsf.backends.protocol import Backend, Kind, Manifest, ObjectKey
 from dsf.errors import BackendError, DsfError
 from dsf.hub.credentials import AgentCredentials
 from dsf.hub.desiredstate import DesiredState
-from dsf.hub.manifestwork import is_applied, manifest_work
+from dsf.hub.manifestwork import is_applied, make_manifest_work
 from dsf.hub.plan import FleetPlan
 from dsf.hub.registrar import Registrar
 from dsf.hub.secretdelivery import make_copy
@@ -95,7 +95,7 @@ class DepartedClusters:
             self.backend.remove_credentials(cluster)
         if unreachable is not None:
             raise unreachable
-        return grace_seconds if grace_seconds and cluster in self.registrar.known_clusters() else None
+        return grace_seconds if grace_seconds and cluster in self.registrar.list_known_clusters() else None
 
     def compute_grace_seconds(self, cluster: str) -> float:
         """Return the remaining grace seconds of a cluster that is not served; 0 if a person has denied it."""
@@ -112,7 +112,7 @@ class DepartedClusters:
 
     def _pause(self, cluster: str, plan: FleetPlan, grace_seconds: float, *, has_agent: bool) -> None:
         """Stop all entries of a temporarily absent cluster. Returns without a round trip if the cluster is unknown."""
-        if cluster not in self.registrar.known_clusters():
+        if cluster not in self.registrar.list_known_clusters():
             return
         self.credentials.keep(cluster, deliver=has_agent)
         stopped = plan.stop_entries(cluster, self.registrar.get_entries(cluster))
@@ -204,7 +204,7 @@ class ClusterReconciler:
             if before != after:
                 self._on_distributed(frozenset(scorer.name for scorer in plan.list_running_scorers(key.name)))
 
-    def distributed(self, scorer: str) -> int:
+    def count_distributed(self, scorer: str) -> int:
         """Return the number of clusters to which this scorer was delivered."""
         return sum(scorer in (row.delivered or ()) for row in self._copy_states().values())
 
@@ -213,7 +213,7 @@ class ClusterReconciler:
         rows = self._copy_states()
         return all(cluster in rows and rows[cluster].is_checked for cluster in clusters)
 
-    def problem(self, clusters: Iterable[str]) -> tuple[str, bool]:
+    def find_problem(self, clusters: Iterable[str]) -> tuple[str, bool]:
         """Return the delivery error of one of these clusters, `<cluster>: <error>`, and whether it was a rejection."""
         rows = self._copy_states()
         problem_clusters = [
@@ -225,12 +225,12 @@ class ClusterReconciler:
         _, name = min(problem_clusters)
         return f"{name}: {rows[name].problem}", rows[name].is_refused
 
-    def unsettled(self) -> frozenset[str]:
+    def list_unsettled(self) -> frozenset[str]:
         """Return the clusters whose last run failed or is unfinished."""
         with self._lock:
             return frozenset(self._unsettled)
 
-    def up_to_date(self) -> int:
+    def count_up_to_date(self) -> int:
         """Return the number of clusters that are up to date."""
         return sum(row.delivered is not None for row in self._copy_states().values())
 
@@ -271,7 +271,7 @@ class ClusterReconciler:
             unreachable = error
         try:
             present = self._registrar.get_entries(cluster)
-            entries = plan.entries(cluster, present)
+            entries = plan.make_entries(cluster, present)
             if not self._desired.has_no_config:
                 # An unreadable configuration counts as present, so its grace period ends.
                 self._departed.departures.forget(_CONFIG)
@@ -285,7 +285,7 @@ class ClusterReconciler:
         except redis.RedisError as error:
             unreachable = error
         try:
-            has_arrived = self._distribute(cluster, plan)
+            has_arrived = self._deliver(cluster, plan)
         except Exception:
             if unreachable is None:
                 self._put_delivered_entries(cluster, entries)
@@ -297,7 +297,7 @@ class ClusterReconciler:
         # Add entries after the ManifestWork, so that the agent knows the scorer before its first tick.
         wait = self._delay_undelivered(cluster, entries, has_arrived=has_arrived)
         self._registrar.put_entries(cluster, entries)
-        self._registrar.notices.write_cluster(plan.notice(cluster))
+        self._registrar.notices.write_cluster(plan.make_notice(cluster))
         waits = [seconds for seconds in (wait, recheck_after) if seconds is not None]
         return min(waits, default=None)
 
@@ -344,32 +344,32 @@ class ClusterReconciler:
         for name in begins:
             if name in present:
                 # A stopped entry gets no tick even if an override resumes the scorer.
-                entries[name] = entries[name].stopped()
+                entries[name] = entries[name].make_stopped()
             else:
                 del entries[name]
         return wait
 
-    def _distribute(self, cluster: str, plan: FleetPlan) -> bool:
+    def _deliver(self, cluster: str, plan: FleetPlan) -> bool:
         """Apply the ManifestWork; return True if the agent has received it."""
         if not plan.is_enabled:
             delete_work(self._backend, cluster)
             self._record_delivery(cluster, None)
             return False
         running = plan.list_running_scorers(cluster)
-        desired_work = manifest_work(
+        desired_work = make_manifest_work(
             cluster,
             self._agent_namespace,
-            [scorer.part_on(cluster) for scorer in running],
+            [scorer.get_part(cluster) for scorer in running],
             secrets=self._copy_secrets(plan.list_delivered_secrets(cluster)),
         )
         work = self._backend.get(Kind.WORK, cluster, MANIFESTWORK_NAME)
-        if work is None or not carries(work, desired_work):
+        if work is None or not work_contains(work, desired_work):
             if work is None:
                 # Record the loss before the write, which may fail, for example in a namespace that is being deleted.
                 self._record_delivery(cluster, None)
             self._backend.apply(desired_work)
             work = self._backend.get(Kind.WORK, cluster, MANIFESTWORK_NAME)
-        has_arrived = work is not None and is_applied(work) and carries(work, desired_work)
+        has_arrived = work is not None and is_applied(work) and work_contains(work, desired_work)
         if work is not None and work["metadata"].get("deletionTimestamp"):
             # A ManifestWork that is being deleted is created again later.
             has_arrived = False

@@ -7,7 +7,7 @@ from typing import Final
 
 from dsf.api.types import NAME_CONFLICT, ResolveReason
 from dsf.hub.scorerplan import Obstacle, ScorerPlan
-from dsf.text import listed
+from dsf.text import list_names
 
 #: Maximum scorers of a circle that a message lists.
 _MAX_LISTED: Final = 8
@@ -33,7 +33,7 @@ def _find_circles(inputs: Mapping[str, list[str]]) -> dict[str, str]:
     for component in _find_components(inputs):
         members = frozenset(component)
         if len(members) > _MAX_LISTED:
-            names = listed(sorted(key.partition("/")[2] for key in members), _MAX_LISTED)
+            names = list_names(sorted(key.partition("/")[2] for key in members), _MAX_LISTED)
             circles |= dict.fromkeys(members, f"spec.source.scores: a circle of {len(members)} scorers: {names}")
         elif len(members) > 1 or component[0] in inputs.get(component[0], ()):
             circles |= {key: _describe_circle(key, inputs, members) for key in members}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, Literal, NamedTuple, Self
 
-from dsf.api.meta import Condition, ObjectMeta, rfc3339, set_condition
+from dsf.api.meta import Condition, ObjectMeta, format_rfc3339, set_condition
 from dsf.api.scorer import MAX_FAILURES, ClusterNumbers, DynamicScorer, DynamicScorerStatus
 from dsf.api.scoringconfig import DynamicScoringConfig, DynamicScoringConfigStatus
 from dsf.api.types import (
@@ -25,7 +25,7 @@ from dsf.hub.cycleoutcomes import ITEMS_REPLACED, NO_ITEMS, CycleOutcomes
 from dsf.hub.health import FAILURE_THRESHOLD, Health
 from dsf.hub.scorerplan import INVALID, Obstacle, ScorerPlan
 from dsf.store.entries import Pace, Pauses, ScheduleOverride
-from dsf.text import listed
+from dsf.text import list_names
 
 #: Condition of a DynamicScoringConfig that is ignored.
 IGNORED: Final = "Ignored"
@@ -67,7 +67,7 @@ class Statement(NamedTuple):
     message: str
 
     @classmethod
-    def against(cls, obstacle: Obstacle) -> Self:
+    def from_obstacle(cls, obstacle: Obstacle) -> Self:
         """Return a False statement with the reason and message of an obstacle."""
         return cls("False", obstacle.reason, obstacle.message)
 
@@ -97,7 +97,7 @@ class DeliveryCounts:
     without_addon: int = 0
 
 
-def scorer_status(
+def make_scorer_status(
     plan: ScorerPlan,
     health: Health,
     deliveries: DeliveryCounts,
@@ -109,22 +109,22 @@ def scorer_status(
 ) -> DynamicScorerStatus:
     """Return the complete status. If `cycles` or `pace` cannot be read (None), previous values stay."""
     generation, resolved = plan.scorer.metadata.generation, plan.resolved
-    delivered = distributed(plan, health, deliveries)
-    scored = scoring(plan, deliveries, cycles, pace.pauses if pace else Pauses()) if cycles else None
+    delivered = judge_distributed(plan, health, deliveries)
+    scored = judge_scoring(plan, deliveries, cycles, pace.pauses if pace else Pauses()) if cycles else None
     if scored and scored.reason == NOT_DISTRIBUTED and delivered and delivered.status == "False":
         # Report the cause, because kubectl shows the reason of this condition.
         scored = delivered
     statements: dict[str, Statement | None] = {
-        ConditionType.Healthy: healthy(plan, health),
-        ConditionType.ConfigSynced: config_synced(plan, health),
+        ConditionType.Healthy: judge_healthy(plan, health),
+        ConditionType.ConfigSynced: judge_config_synced(plan, health),
         ConditionType.Distributed: delivered,
         ConditionType.Scoring: scored,
     }
-    if (verified := tls_verified(plan, previous)) is not None:
+    if (verified := judge_tls_verified(plan, previous)) is not None:
         statements[ConditionType.TLSVerified] = verified
     conditions = _apply_statements(previous.conditions, statements, generation, now)
     if cycles is not None:
-        statement = ready(conditions, plan, health, cycles)
+        statement = judge_ready(conditions, plan, health, cycles)
         if statement.reason == _NO_CONFIG and (deliveries.config_mistake or deliveries.config_terminating):
             statement = statement._replace(status="False")
         conditions = _apply_statements(conditions, {ConditionType.Ready: statement}, generation, now)
@@ -165,7 +165,7 @@ def _find_config_time(health: Health, previous: DynamicScorerStatus, now: dateti
     return previous.last_synced_config_time or now if is_same else now
 
 
-def ignored_scorer_status(scorer: DynamicScorer, namespace: str, *, now: datetime) -> DynamicScorerStatus:
+def make_ignored_scorer_status(scorer: DynamicScorer, namespace: str, *, now: datetime) -> DynamicScorerStatus:
     """Return the status of a scorer in an ignored namespace; `namespace` is the hub's own namespace."""
     text = (
         f"only DynamicScorers in namespace {namespace} count, and those of DSF_SCORER_NAMESPACES (the chart's "
@@ -175,14 +175,14 @@ def ignored_scorer_status(scorer: DynamicScorer, namespace: str, *, now: datetim
     return _make_minimal_status(_OF_STOPPED, statement, scorer.status.conditions, scorer.metadata.generation, now)
 
 
-def failed_scorer_status(scorer: DynamicScorer, obstacle: Obstacle, *, now: datetime) -> DynamicScorerStatus:
+def make_failed_scorer_status(scorer: DynamicScorer, obstacle: Obstacle, *, now: datetime) -> DynamicScorerStatus:
     """Return the status of a scorer with an internal error; all other conditions and fields stay."""
-    statements: dict[str, Statement | None] = dict.fromkeys(_OF_STOPPED, Statement.against(obstacle))
+    statements: dict[str, Statement | None] = dict.fromkeys(_OF_STOPPED, Statement.from_obstacle(obstacle))
     conditions = _apply_statements(scorer.status.conditions, statements, scorer.metadata.generation, now)
     return scorer.status.model_copy(update={"conditions": conditions})
 
 
-def unreadable_scorer_status(
+def make_unreadable_scorer_status(
     mistake: str, previous_conditions: list[Condition], generation: int, *, now: datetime
 ) -> DynamicScorerStatus:
     """Return the status of a scorer with an unreadable manifest: it runs nowhere, and other conditions are removed."""
@@ -192,19 +192,19 @@ def unreadable_scorer_status(
     return _make_minimal_status(_OF_UNREADABLE, statement, previous_conditions, generation, now)
 
 
-def terminating_scorer_status(
+def make_terminating_scorer_status(
     previous_conditions: list[Condition], metadata: ObjectMeta, *, now: datetime
 ) -> DynamicScorerStatus:
     """Return the status of a deleted scorer that finalizers keep."""
-    statement = Statement("False", TERMINATING, f"{terminating_text(metadata)}; it runs nowhere")
+    statement = Statement("False", TERMINATING, f"{describe_deletion(metadata)}; it runs nowhere")
     return _make_minimal_status(_OF_TERMINATING, statement, previous_conditions, metadata.generation, now)
 
 
-def terminating_text(metadata: ObjectMeta) -> str:
+def describe_deletion(metadata: ObjectMeta) -> str:
     """Return the text for users about a deleted object that finalizers keep."""
-    since = f" since {rfc3339(metadata.deletion_timestamp)}" if metadata.deletion_timestamp else ""
+    since = f" since {format_rfc3339(metadata.deletion_timestamp)}" if metadata.deletion_timestamp else ""
     # The hub removes obsolete finalizers itself.
-    names = listed([name for name in metadata.finalizers if name not in OBSOLETE_FINALIZERS], 3) or "none"
+    names = list_names([name for name in metadata.finalizers if name not in OBSOLETE_FINALIZERS], 3) or "none"
     return (
         f"it is being deleted{since} and stays until the owners of its finalizers ({names}) remove them; a changed "
         "manifest has no effect until it is gone: then apply it again"
@@ -241,7 +241,7 @@ def _apply_statements(
     return conditions
 
 
-def ready(conditions: Sequence[Condition], plan: ScorerPlan, health: Health, cycles: CycleOutcomes) -> Statement:
+def judge_ready(conditions: Sequence[Condition], plan: ScorerPlan, health: Health, cycles: CycleOutcomes) -> Statement:
     """Return condition Ready, which summarizes the other conditions for `kubectl wait` and GitOps tools.
 
     The status is False only if a person must act, with the reason of the condition that reports the problem. The status
@@ -272,7 +272,7 @@ def ready(conditions: Sequence[Condition], plan: ScorerPlan, health: Health, cyc
     return Statement("True", scoring_now.reason, scoring_now.message)
 
 
-def healthy(plan: ScorerPlan, health: Health) -> Statement | None:
+def judge_healthy(plan: ScorerPlan, health: Health) -> Statement | None:
     """Return condition Healthy; None if no check has ended yet, so that the earlier condition stays."""
     if not health.is_checked:
         return None
@@ -285,15 +285,15 @@ def healthy(plan: ScorerPlan, health: Health) -> Statement | None:
     if health.status is HealthStatus.Active:
         text = f"{health.failures} of {FAILURE_THRESHOLD} failed checks in a row: {health.failure.message}"
         return Statement("True", "HealthCheckFailing", text)
-    return Statement.against(health.failure)
+    return Statement.from_obstacle(health.failure)
 
 
-def config_synced(plan: ScorerPlan, health: Health) -> Statement | None:
+def judge_config_synced(plan: ScorerPlan, health: Health) -> Statement | None:
     """Return condition ConfigSynced: whether spec and `/config` are complete, and whether `/config` is valid now."""
     obstacle = plan.obstacle
     if plan.scorer.spec.config_sync_mode is not ConfigSyncMode.Full:
         if obstacle is not None:
-            return Statement.against(obstacle)
+            return Statement.from_obstacle(obstacle)
         if plan.scorer.spec.scoring.expression is not None:
             return Statement("True", "SpecOnly", "a scorer with an expression has no /config")
         return Statement("True", "SpecOnly", "configSyncMode is None: the values of the spec are used")
@@ -303,7 +303,7 @@ def config_synced(plan: ScorerPlan, health: Health) -> Statement | None:
             return Statement("False", failure.reason, f"/config was never read: {failure.message}")
         return None
     if obstacle is not None:
-        return Statement.against(obstacle)
+        return Statement.from_obstacle(obstacle)
     if health.config_failure is not None:
         text = f"{health.config_failure.message}; the last good configuration stays in force"
         return Statement("False", health.config_failure.reason, text)
@@ -312,7 +312,7 @@ def config_synced(plan: ScorerPlan, health: Health) -> Statement | None:
     return Statement("True", "Synced", "the configuration of configURL is in force")
 
 
-def tls_verified(plan: ScorerPlan, previous: DynamicScorerStatus) -> Statement | None:
+def judge_tls_verified(plan: ScorerPlan, previous: DynamicScorerStatus) -> Statement | None:
     """Return condition TLSVerified: whether agents verify all server certificates; None if they always did."""
     summaries = [
         variant for variant in plan.variants.values() if variant is not None and not isinstance(variant, Obstacle)
@@ -346,13 +346,13 @@ def _describe_missing_config(deliveries: DeliveryCounts) -> str:
     return f"there is no DynamicScoringConfig {deliveries.config}; scoring starts when it is created"
 
 
-def distributed(plan: ScorerPlan, health: Health, deliveries: DeliveryCounts) -> Statement | None:
+def judge_distributed(plan: ScorerPlan, health: Health, deliveries: DeliveryCounts) -> Statement | None:
     """Return condition Distributed: whether the scorer is delivered to every cluster on which it should run.
 
     The result is None while the counts are incomplete, so that the earlier condition stays.
     """
     if plan.obstacle is not None and not (health.config is None and not health.is_checked):
-        return Statement.against(plan.obstacle)
+        return Statement.from_obstacle(plan.obstacle)
     if health.status is HealthStatus.Unknown:
         return Statement("Unknown", NOT_CHECKED_YET, "the first health check has not ended yet")
     if plan.runnable is None:
@@ -384,7 +384,7 @@ def distributed(plan: ScorerPlan, health: Health, deliveries: DeliveryCounts) ->
     return Statement("True", "Distributed", f"all {deliveries.desired} clusters that want it have it")
 
 
-def scoring(
+def judge_scoring(
     plan: ScorerPlan,
     deliveries: DeliveryCounts,
     cycles: CycleOutcomes,
@@ -408,7 +408,9 @@ def scoring(
 
 def _describe_pause(pauses: Pauses) -> str:
     override = pauses.override or ScheduleOverride()
-    until = f" until {rfc3339(datetime.fromtimestamp(override.paused_until, UTC))}" if override.paused_until else ""
+    until = (
+        f" until {format_rfc3339(datetime.fromtimestamp(override.paused_until, UTC))}" if override.paused_until else ""
+    )
     return f"paused by {override.by or 'somebody'}{until}{': ' if override.note else ''}{override.note}"
 
 
@@ -418,7 +420,7 @@ def _judge_cycles(plan: ScorerPlan, deliveries: DeliveryCounts, cycles: CycleOut
     if plan.is_suspended:
         if plan.suspended_until is None:
             return Statement("False", "Suspended", "spec.execution.suspend is true")
-        until = rfc3339(datetime.fromtimestamp(plan.suspended_until, UTC))
+        until = format_rfc3339(datetime.fromtimestamp(plan.suspended_until, UTC))
         return Statement("False", "Suspended", f"paused until {until} by its annotation")
     if cycles.failing > 0:
         reason = _ALL_FAIL if cycles.failing >= deliveries.desired else _SOME_FAIL
@@ -435,7 +437,7 @@ def _judge_cycles(plan: ScorerPlan, deliveries: DeliveryCounts, cycles: CycleOut
         # Omit the number of ticks, which would change the text every time.
         skips = cycles.skips
         text = f"{cycles.idle} of {deliveries.desired} clusters have no score, for they are sent no ticks; longest: "
-        text += f"{skips.cluster}, {skips.reason}: {skips.why(plan.scorer.spec.execution.rate_limit)}"
+        text += f"{skips.cluster}, {skips.reason}: {skips.explain(plan.scorer.spec.execution.rate_limit)}"
         return Statement("False", "TicksSkipped", text)
     return _judge_results(deliveries, cycles)
 
@@ -469,7 +471,7 @@ def _make_no_clusters_statement(without_addon: int) -> Statement:
     return Statement("False", _NO_CLUSTERS, text)
 
 
-def config_status(
+def make_config_status(
     config: DynamicScoringConfig,
     *,
     clusters: int,
@@ -531,17 +533,17 @@ def _make_agents_statement(problems: Mapping[str, str]) -> Statement:
     return Statement("False", "AgentVersionNotSupported", text)
 
 
-def terminating_config_status(config: DynamicScoringConfig, *, now: datetime) -> DynamicScoringConfigStatus:
+def make_terminating_config_status(config: DynamicScoringConfig, *, now: datetime) -> DynamicScoringConfigStatus:
     """Return the status of a deleted configuration that finalizers keep."""
     metadata = config.metadata
-    statement = Statement("False", TERMINATING, f"{terminating_text(metadata)}; its masks do not count")
+    statement = Statement("False", TERMINATING, f"{describe_deletion(metadata)}; its masks do not count")
     statements: dict[str, Statement | None] = {"Distributed": statement, ConditionType.Ready: statement}
     previous_conditions = [old for old in config.status.conditions if old.type in statements]
     conditions = _apply_statements(previous_conditions, statements, metadata.generation, now)
     return DynamicScoringConfigStatus(observed_generation=metadata.generation, conditions=conditions)
 
 
-def ignored_config_status(
+def make_ignored_config_status(
     config: DynamicScoringConfig, namespace: str, *, now: datetime, stops_scorers: bool = False
 ) -> DynamicScoringConfigStatus:
     """Return the status of a configuration other than the effective one, which is in `namespace`.

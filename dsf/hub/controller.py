@@ -197,7 +197,7 @@ class Controller:
         self.name = name
         self._reconcile = reconcile
         self._outage = outage
-        self._threads = [SupervisedThread(self._work, f"{name}-{number}") for number in range(workers)]
+        self._threads = [SupervisedThread(self._process_keys, f"{name}-{number}") for number in range(workers)]
         self._lock = threading.Lock()
         # Last values in `is_progressing`: number of finished keys, and time of the last progress.
         self._last_progress: tuple[int, float] = (-1, 0.0)
@@ -224,7 +224,7 @@ class Controller:
             thread.join(max(0.0, deadline - time.monotonic()))
         log.info("controller stopped", controller=self.name, **self.results)
 
-    def _work(self) -> None:
+    def _process_keys(self) -> None:
         while (key := self.queue.get()) is not None:
             with structlog.contextvars.bound_contextvars(kind=key.kind.value, name=key.name, namespace=key.namespace):
                 try:
@@ -243,7 +243,7 @@ class Controller:
             self.queue.retry(key)
             return "error"
         except (DsfError, redis.RedisError) as error:
-            after = self._retry(key, min_delay=_requested_delay(error))
+            after = self._retry(key, min_delay=_get_requested_delay(error))
             log.warning("reconciliation failed, will be tried again", error=str(error), after=after)
             return "error"
         except Exception:
@@ -259,7 +259,7 @@ class Controller:
         return round(self.queue.retry(key, min_delay=min_delay), 3)
 
 
-def _requested_delay(error: Exception) -> float:
+def _get_requested_delay(error: Exception) -> float:
     """Return the Retry-After seconds of the API server, which prevent that all keys together query it constantly."""
     retry_after = getattr(error, "retry_after", None)
     if not retry_after and isinstance(error, BackendError) and error.is_busy:

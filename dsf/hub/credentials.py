@@ -1,7 +1,7 @@
 """Issues, rotates and withdraws credentials of agents: signing keys and Redis users.
 
-A cluster's key ids are stored with its delivery (`Backend.delivered_key_ids`), so that neither a lost Redis nor a new
-hub forgets a withdrawn credential. Keys and passwords are derived from the master secret and stored nowhere.
+A cluster's key ids are stored with its delivery (`Backend.get_delivered_key_ids`), so that neither a lost Redis nor a
+new hub forgets a withdrawn credential. Keys and passwords are derived from the master secret and stored nowhere.
 
 A departed cluster keeps its credentials for a grace period. If it is created again in that time, it gets new
 credentials, and the old ones stay valid for an overlap, as in a rotation. A revocation has no grace period and no
@@ -61,7 +61,7 @@ class AgentCredentials:
         self._last_shared: object = None
         # Seconds between two checks of a rotation in progress.
         self._check_interval = min(max(OVERLAP / 10, 0.5), 10.0)
-        # Guards `_ids`, `_gone` and the users in Redis, which change together.
+        # Guards `_ids`, `_withdrawn_clusters` and the users in Redis, which change together.
         self._lock = threading.Lock()
         # Cluster -> ids in force in Redis.
         self._ids: dict[str, KeyIds] = {}
@@ -89,18 +89,18 @@ class AgentCredentials:
         """
         request: KeyRequest | None = None
         try:
-            registered = self._registrar.cluster(cluster).key_ids
+            registered = self._registrar.get_cluster(cluster).key_ids
             request = self._get_request(cluster)
-            ids = self._admit(cluster, uid, registered, request)
+            ids = self._settle_ids(cluster, uid, registered, request)
         except redis.RedisError:
-            key_ids = self._ids.get(cluster) or self._backend.delivered_key_ids(cluster)
+            key_ids = self._ids.get(cluster) or self._backend.get_delivered_key_ids(cluster)
             if key_ids is not None and deliver:
                 self._deliver(cluster, key_ids)
             raise
         if deliver:
             self._deliver(cluster, ids)
         if request is not None and request.key_id < ids.current:
-            self._keys.done(cluster, request)
+            self._keys.remove_request(cluster, request)
         return self._check_interval if ids.previous is not None else None
 
     def keep(self, cluster: str, *, deliver: bool) -> None:
@@ -108,7 +108,7 @@ class AgentCredentials:
 
         Raises BackendError and redis.RedisError. Costs nothing for an unknown cluster.
         """
-        registered = self._registrar.cluster(cluster)
+        registered = self._registrar.get_cluster(cluster)
         if registered.key_ids:
             self.ensure(cluster, registered.uid, deliver=deliver)
 
@@ -118,7 +118,7 @@ class AgentCredentials:
 
         Raises redis.RedisError. Costs nothing for an unknown cluster.
         """
-        registered = self._registrar.cluster(cluster).key_ids
+        registered = self._registrar.get_cluster(cluster).key_ids
         with self._lock:
             self._withdrawn_clusters.add(cluster)
             ids = self._ids.get(cluster)
@@ -160,7 +160,7 @@ class AgentCredentials:
 
     def read_requests(self) -> set[str]:
         """Read requests by users; return their clusters. Raises redis.RedisError."""
-        requests = self._keys.requests()
+        requests = self._keys.read_requests()
         self._requests = requests
         return set(requests)
 
@@ -175,7 +175,7 @@ class AgentCredentials:
             self.read_requests()
         return (self._requests or {}).get(cluster)
 
-    def _admit(self, cluster: str, uid: str, registered: tuple[int, ...], request: KeyRequest | None) -> KeyIds:
+    def _settle_ids(self, cluster: str, uid: str, registered: tuple[int, ...], request: KeyRequest | None) -> KeyIds:
         """Make Redis and the results worker accept the currently valid credentials, which are returned."""
         now = hubclock.now()
         existing_ids = None
@@ -191,15 +191,15 @@ class AgentCredentials:
         else:
             existing_ids = self._find_valid_ids(cluster, registered)
         before = existing_ids or self._create_ids(cluster, now)
-        ids = before.rotated(now) if is_recreated and existing_ids is not None else before
+        ids = before.rotate(now) if is_recreated and existing_ids is not None else before
         if ids.previous is not None:
-            ids = ids.settled(now, self._keys.last_used(cluster), min_age=OVERLAP)
+            ids = ids.end_overlap(now, self._keys.read_last_used(cluster), min_age=OVERLAP)
         if request is not None and request.key_id == ids.current:
             if request.action == "revoke":
-                ids = ids.revoked(now)
+                ids = ids.revoke(now)
             elif ids.previous is None:
                 # During a rotation the agent may lack the current credentials, so the request waits for its end.
-                ids = ids.rotated(now)
+                ids = ids.rotate(now)
         with self._lock:
             self._withdrawn_clusters.discard(cluster)
             if self._users is not None:
@@ -215,12 +215,12 @@ class AgentCredentials:
 
     def _find_valid_ids(self, cluster: str, registered: tuple[int, ...]) -> KeyIds | None:
         """Return the known valid credentials of a cluster; the registry in Redis is the last source."""
-        key_ids = self._ids.get(cluster) or self._backend.delivered_key_ids(cluster)
+        key_ids = self._ids.get(cluster) or self._backend.get_delivered_key_ids(cluster)
         return key_ids or (KeyIds(max(registered)) if registered else None)
 
     def _is_recreated(self, cluster: str, uid: str) -> bool:
         """True if the registered cluster is an earlier cluster of the same name."""
-        registered = self._registrar.cluster(cluster).uid
+        registered = self._registrar.get_cluster(cluster).uid
         return bool(registered and uid and registered != uid)
 
     def _find_acceptable_ids(self, cluster: str, uid: str) -> KeyIds | None:
@@ -231,16 +231,16 @@ class AgentCredentials:
         if cluster not in self._ids and self._is_recreated(cluster, uid):
             return None
         ids, request = (
-            self._find_valid_ids(cluster, self._registrar.cluster(cluster).key_ids),
+            self._find_valid_ids(cluster, self._registrar.get_cluster(cluster).key_ids),
             self._get_request(cluster),
         )
         if ids is not None and request is not None and (request.action, request.key_id) == ("revoke", ids.current):
-            return ids.revoked(hubclock.now())
+            return ids.revoke(hubclock.now())
         return ids
 
     def _create_ids(self, cluster: str, now: float) -> KeyIds:
         """Return the credentials of a new cluster, which differ from those of a removed cluster of the same name."""
-        retired = self._keys.last_used(cluster) or 0
+        retired = self._keys.read_last_used(cluster) or 0
         return KeyIds(retired + 1, None, now)
 
     def _deliver(self, cluster: str, ids: KeyIds) -> None:

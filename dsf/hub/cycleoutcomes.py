@@ -10,7 +10,7 @@ from typing import Final
 
 from dsf.api.score import has_expired
 from dsf.api.scorer import MAX_FAILURES, FailedCycle
-from dsf.fleet.verdict import Verdict, verdict
+from dsf.fleet.verdict import Verdict, compute_verdict
 from dsf.reasons import RefusalReason
 from dsf.store.pairs import PairState
 from dsf.store.ticks import Skips
@@ -49,7 +49,7 @@ class CycleOutcomes:
     skips: Skips | None = None
 
     @classmethod
-    def of(cls, states: Iterable[PairState], now: float) -> CycleOutcomes:
+    def from_states(cls, states: Iterable[PairState], now: float) -> CycleOutcomes:
         """Sum the states of a scorer's pairs at `now` (unix seconds)."""
         counts: Counter[Verdict] = Counter()
         unwritten = failing_without_score = 0
@@ -64,7 +64,7 @@ class CycleOutcomes:
                 refusal = refusal or f"{state.cluster}: {cause.message}"
                 unwritten_reason = unwritten_reason or cause.reason
             skips = state.skips
-            judged = verdict(state, now)
+            judged = compute_verdict(state, now)
             if judged is Verdict.SKIPPED and skips is not None and not _is_usable(state, now):
                 idle.append(skips)
             else:
@@ -72,7 +72,7 @@ class CycleOutcomes:
                 counts[Verdict.OK if judged is Verdict.SKIPPED else judged] += 1
             failing_without_score += judged is Verdict.FAILING and not _is_usable(state, now)
             if state.remark is not None and judged in (Verdict.EMPTY, Verdict.OK):
-                reason = _condition_reason(judged, state.remark.reason)
+                reason = _choose_reason(judged, state.remark.reason)
                 remarks.setdefault(reason, []).append(f"{state.cluster}: {state.remark.message}")
             if trouble is not None:
                 time = datetime.fromtimestamp(int(trouble.at), UTC)
@@ -107,7 +107,7 @@ class CycleOutcomes:
         )
 
 
-def _condition_reason(judged: Verdict, reason: str) -> str:
+def _choose_reason(judged: Verdict, reason: str) -> str:
     if judged is Verdict.EMPTY:
         return NO_ITEMS
     return ITEMS_REPLACED if reason == RefusalReason.DUPLICATE_DIMENSION else RESULTS_REFUSED

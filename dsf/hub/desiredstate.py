@@ -28,10 +28,10 @@ from dsf.backends.protocol import PROBLEM_FIELD, Backend, Kind, Manifest, Object
 from dsf.errors import ObjectConflictError, SettingsError
 from dsf.hub import manifestwork
 from dsf.hub.admission import NameRules, find_server_refusal
-from dsf.hub.conditions import terminating_text
+from dsf.hub.conditions import describe_deletion
 from dsf.hub.controller import Controller
 from dsf.hub.health import Health
-from dsf.hub.plan import Differences, FleetPlan, differences, make_plan
+from dsf.hub.plan import Differences, FleetPlan, find_differences, make_plan
 from dsf.hub.scorerplan import INTERNAL_ERROR, INVALID, Obstacle, PlanCache
 from dsf.hub.secretdelivery import NO_DELIVERY, DeliverableSecrets
 from dsf.process import hubclock
@@ -112,7 +112,7 @@ class DesiredState:
         #: Makes plans; its queue has one key, which stands for the whole plan.
         self.controller = Controller("plan", self._update_when_due, workers=1, outage=outage)
 
-    def changed(self, *objects: ObjectKey) -> None:
+    def record_changes(self, *objects: ObjectKey) -> None:
         """Record changed objects, which are reconciled with a plan that includes the change."""
         with self._lock:
             self._changed.update(objects)
@@ -167,7 +167,7 @@ class DesiredState:
                 changed, self._changed = self._changed, set()
             try:
                 plan = self._make_plan()
-                news = differences(self._plan, plan)
+                news = find_differences(self._plan, plan)
             except BaseException:
                 with self._lock:
                     self._changed |= changed
@@ -203,20 +203,20 @@ class DesiredState:
         """True if DynamicScorers in this namespace run."""
         return namespace in (self._settings.namespace, *self._settings.scorer_namespaces)
 
-    def scorer(self, key: ObjectKey) -> DynamicScorer | None:
+    def get_scorer(self, key: ObjectKey) -> DynamicScorer | None:
         """Return a stored DynamicScorer; None if missing, being deleted or unreadable."""
         scorer = self._get_object(key, DynamicScorer)
         return scorer if scorer is not None and scorer.metadata.deletion_timestamp is None else None
 
-    def config(self, key: ObjectKey) -> DynamicScoringConfig | None:
+    def get_config(self, key: ObjectKey) -> DynamicScoringConfig | None:
         """Return a stored DynamicScoringConfig; None if missing or unreadable."""
         return self._get_object(key, DynamicScoringConfig)
 
-    def authentication(self, namespace: str, name: str) -> ScoringAuthentication | None:
+    def get_authentication(self, namespace: str, name: str) -> ScoringAuthentication | None:
         """Return a stored ScoringAuthentication; None if missing or unreadable."""
         return self._get_object(ObjectKey(Kind.AUTHENTICATION, namespace, name), ScoringAuthentication)
 
-    def mistake(self, key: ObjectKey) -> str:
+    def get_parse_error(self, key: ObjectKey) -> str:
         """Return the parse error of an unreadable object; empty for readable or missing objects."""
         with self._lock:
             parsed = self._parsed.get(key)
@@ -239,7 +239,7 @@ class DesiredState:
         manifest = self._backend.get(*self.config_key)
         if manifest is None or not manifest["metadata"].get("deletionTimestamp"):
             return ""
-        return terminating_text(ObjectMeta.model_validate(manifest["metadata"], by_alias=True))
+        return describe_deletion(ObjectMeta.model_validate(manifest["metadata"], by_alias=True))
 
     def _make_plan(self) -> FleetPlan:
         read, mistakes = self._list_objects(Kind.SCORER, DynamicScorer)
@@ -262,7 +262,7 @@ class DesiredState:
             clusters = [cluster for cluster in clusters if cluster.metadata.name in addon_clusters]
         plan = make_plan(
             scorers,
-            self.config(self.config_key),
+            self.get_config(self.config_key),
             clusters,
             datetime.now(UTC),
             self._token_hosts,
@@ -312,7 +312,7 @@ class DesiredState:
     def _read_claims(self) -> NameClaims:
         if self._claims is None:
             namespaces = (self._settings.namespace, *self._settings.scorer_namespaces)
-            self._stored = {namespace: self._backend.name_claims(namespace) for namespace in namespaces}
+            self._stored = {namespace: self._backend.read_name_claims(namespace) for namespace in namespaces}
             self._claims = NameClaims.parse(
                 {name: text for name, text in self._stored.items() if _is_readable(name, text)}
             )
@@ -336,7 +336,7 @@ class DesiredState:
     def _read_deliverable_secrets(self) -> DeliverableSecrets:
         if not self._settings.secret_delivery:
             return NO_DELIVERY
-        return DeliverableSecrets.of(self._settings.namespace, self._backend.list(Kind.SECRET))
+        return DeliverableSecrets.from_manifests(self._settings.namespace, self._backend.list(Kind.SECRET))
 
     def _report(self, plan: FleetPlan) -> None:
         """Log each internal error once."""
@@ -355,7 +355,7 @@ class DesiredState:
     def _merge_health(self, scorer: DynamicScorer) -> DynamicScorer:
         """Return the scorer with a status of only its current health and config; the hub writes all other fields."""
         health = self._health(ObjectKey(Kind.SCORER, scorer.metadata.namespace, scorer.metadata.name))
-        health = health or Health.of(scorer)
+        health = health or Health.from_status(scorer)
         status = DynamicScorerStatus(health_status=health.status, last_synced_config=health.config)
         return scorer.model_copy(update={"status": status})
 
@@ -365,7 +365,7 @@ class DesiredState:
         Errors of objects that are being deleted are omitted. Both results come from one listing, so that an object that
         is corrected in the meantime is in one of them.
         """
-        manifests = [(ObjectKey.of(manifest), manifest) for manifest in self._backend.list(kind)]
+        manifests = [(ObjectKey.from_manifest(manifest), manifest) for manifest in self._backend.list(kind)]
         present = {key for key, _ in manifests}
         with self._lock:
             for key in [key for key in self._parsed if key.kind is kind and key not in present]:
@@ -404,7 +404,7 @@ class DesiredState:
         manifest = stored_manifest
         if problem := manifest.get(PROBLEM_FIELD):
             log.warning("object cannot be used", kind=key.kind.value, object=key.name, problem=problem)
-            self._backend.event(key, "Warning", INVALID, problem)
+            self._backend.record_event(key, "Warning", INVALID, problem)
             return stored_manifest, None, problem
         try:
             unknown: list[str] = []
@@ -418,12 +418,12 @@ class DesiredState:
         except ValidationError as error:
             text = "; ".join(str(mistake) for mistake in explain(error, model, manifest))
             log.warning("object cannot be used", kind=key.kind.value, object=key.name, problem=text)
-            self._backend.event(key, "Warning", INVALID, text)
+            self._backend.record_event(key, "Warning", INVALID, text)
         except Exception as error:
             # A bug in the hub must not break the plan of all other objects.
             log.exception("object cannot be read, the others go on", kind=key.kind.value, object=key.name)
             text = f"the hub cannot read this object: {type(error).__name__}; the hub's log says where"
-            self._backend.event(key, "Warning", INTERNAL_ERROR, text)
+            self._backend.record_event(key, "Warning", INTERNAL_ERROR, text)
             # A copy, so that the next pass parses it again.
             stored_manifest = {**stored_manifest}
         return stored_manifest, None, text
@@ -432,7 +432,7 @@ class DesiredState:
         """Report add-ons in hosted mode once: their agents would not run on the cluster that they score."""
         for cluster in sorted(clusters - self._reported_hosted):
             log.warning("a hosted add-on is not supported", cluster=cluster, annotation=_HOSTING)
-            self._backend.event(
+            self._backend.record_event(
                 ObjectKey(Kind.ADDON, cluster, ADDON_NAME),
                 "Warning",
                 "HostedModeNotSupported",
@@ -446,7 +446,7 @@ class DesiredState:
         text = f"this hub does not know {', '.join(fields)}; {verb} ignored" if fields else ""
         if text and text != self._logged_ignored_fields.get(key):
             log.warning("fields of an object are ignored", kind=key.kind.value, object=key.name, problem=text)
-            self._backend.event(key, "Warning", "UnknownField", text)
+            self._backend.record_event(key, "Warning", "UnknownField", text)
         self._logged_ignored_fields[key] = text
 
 

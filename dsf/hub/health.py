@@ -22,7 +22,7 @@ from dsf.api.problems import quote_head
 from dsf.api.remoteconfig import CHECK_TIMEOUT, MAX_CONFIG_BYTES, RemoteConfig, find_user_problem, parse_remote_config
 from dsf.api.scorer import DynamicScorer
 from dsf.api.types import ConfigSyncMode, HealthStatus, ResolveReason
-from dsf.api.urls import base_url
+from dsf.api.urls import get_base_url
 from dsf.backends.protocol import ObjectKey
 from dsf.errors import HttpError, RemoteConfigError
 from dsf.http.access import PLAIN, Access
@@ -34,7 +34,7 @@ from dsf.process import hubclock
 from dsf.process.outage import Outage
 from dsf.settings import Settings
 from dsf.store.notices import NOT_READ, ConfigRead, cut
-from dsf.text import cleaned, has_user, place, shown_url
+from dsf.text import clean, has_user, place, shorten_url
 
 log = dsf.log.get(__name__)
 
@@ -95,7 +95,7 @@ class Health:
     is_proven: bool = False
 
     @classmethod
-    def of(cls, scorer: DynamicScorer) -> Health:
+    def from_status(cls, scorer: DynamicScorer) -> Health:
         """Return the state from a stored status. If the spec has changed since, the state may be about another URL."""
         status = scorer.status
         is_proven = status.observed_generation == scorer.metadata.generation
@@ -105,7 +105,7 @@ class Health:
             config = None
         return cls(status.health_status, config, is_proven=is_proven)
 
-    def after(self, check: Check) -> Health:
+    def apply_check(self, check: Check) -> Health:
         """Return the state after a check; `FAILURE_THRESHOLD` consecutive failures make a proven scorer Inactive."""
         is_active = self.status is HealthStatus.Active and self.is_proven
         failure = check.health_failure or (None if is_active else check.config_failure)
@@ -148,7 +148,7 @@ def check(target: HealthTarget, *, timeout: float) -> Check:
             return Obstacle(_to_camel_case(error.reason), message + help_)
 
     try:
-        healthz = f"{base_url(target.config_url)}/healthz"
+        healthz = f"{get_base_url(target.config_url)}/healthz"
     except ValueError as error:
         open_ = _OPEN * has_user(target.config_url)
         return Check(Obstacle("InvalidURL", f"spec.configURL: {error}{open_}"))
@@ -162,7 +162,7 @@ def check(target: HealthTarget, *, timeout: float) -> Check:
     return Check(health_failure, config, config_failure)
 
 
-def config_read(name: str, target: HealthTarget, result: Check, request: str) -> ConfigRead:
+def make_read_notice(name: str, target: HealthTarget, result: Check, request: str) -> ConfigRead:
     """Return the notice for users whether a check read the /config of a scorer."""
     if result.config is not None:
         return ConfigRead(name=name, at=hubclock.now(), request=request)
@@ -176,7 +176,7 @@ def _find_failure(url: str, answer: http.Answer | Obstacle, target: HealthTarget
     if isinstance(answer, Obstacle):
         return answer
     if answer.status != HTTPStatus.OK:
-        text = f"{shown_url(url)}: status {answer.status}, not 200"
+        text = f"{shorten_url(url)}: status {answer.status}, not 200"
         if target.shows_answers:
             text += f"; the answer starts with {quote_head(answer.body)}"
         if answer.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
@@ -193,7 +193,7 @@ def _read_config(target: HealthTarget, answer: http.Answer | Obstacle) -> tuple[
         return parse_remote_config(answer.body), None
     except RemoteConfigError as error:
         text = str(error) if target.shows_answers else f"the answer is no valid configuration; {RESPONSE_HIDDEN}"
-        return None, Obstacle("ConfigInvalid", cleaned(f"{shown_url(target.config_url)}: {text}", 1024))
+        return None, Obstacle("ConfigInvalid", clean(f"{shorten_url(target.config_url)}: {text}", 1024))
 
 
 def _to_camel_case(words: str) -> str:
@@ -266,7 +266,7 @@ class HealthMonitor:
                 self._namespaces = +self._namespaces
             self._states.pop(key, None)
 
-    def health(self, key: ObjectKey) -> Health | None:
+    def get_health(self, key: ObjectKey) -> Health | None:
         """Return the state of a tracked scorer; None if it is not tracked."""
         with self._lock:
             return self._states.get(key)
@@ -288,7 +288,7 @@ class HealthMonitor:
             # An unexpected error is a failed check, because the scorer must not stay Active.
             log.exception("health check failed in an unexpected way", scorer=key.name)
             text = (
-                f"{shown_url(target.config_url)}: the hub cannot take its answer: {type(error).__name__}; the hub's "
+                f"{shorten_url(target.config_url)}: the hub cannot take its answer: {type(error).__name__}; the hub's "
                 "log says where"
             )
             result = Check(Obstacle("CheckFailed", text))
@@ -297,7 +297,7 @@ class HealthMonitor:
                 # The target has changed in the meantime and is queued again, so this result is outdated.
                 return None
             before = self._states[key]
-            after = before.after(result)
+            after = before.apply_check(result)
             self._states[key] = after
         self._on_check(key, target, result, request)
         if after != before:

@@ -20,7 +20,7 @@ from dsf.hub.clusters import ClusterReconciler, DepartedClusters, Departures
 from dsf.hub.controller import Controller, Reconcile
 from dsf.hub.credentials import AgentCredentials
 from dsf.hub.desiredstate import DesiredState
-from dsf.hub.health import Check, HealthMonitor, HealthTarget, config_read
+from dsf.hub.health import Check, HealthMonitor, HealthTarget, make_read_notice
 from dsf.hub.notifications import ChangeNotifier, NotificationListener
 from dsf.hub.plan import Differences
 from dsf.hub.plannedscores import PlanOwners
@@ -73,7 +73,7 @@ class Hub:
             on_back=self._resync_requested.set,
         )
         self._health = HealthMonitor(settings, self._outage, self._on_health, self._on_check)
-        self._desired = DesiredState(backend, settings, self._outage, self._health.health, self._on_new_plan)
+        self._desired = DesiredState(backend, settings, self._outage, self._health.get_health, self._on_new_plan)
         # The writer has its own connection, which blocks while it waits for changed scores.
         self._writer_client = connect(settings, name="dsf-hub-writer")
         #: The score writer, a separate service within the controller.
@@ -138,7 +138,7 @@ class Hub:
         self._resync_requested.set()
         log.info("hub controller started", backend=self._settings.backend, namespace=self._settings.namespace)
 
-    def problem(self) -> str:
+    def find_problem(self) -> str:
         """Return why work has stalled; empty if it progresses or has not begun. Must be called every few seconds."""
         # An unreachable API server or Redis is no problem here, because a restart would not help.
         if not self._has_begun:
@@ -148,16 +148,16 @@ class Hub:
         stuck = [controller.name for controller in self.controllers if not controller.is_progressing()]
         if stuck:
             return f"nothing of {', '.join(stuck)} is worked on although there is work"
-        return self.writer.problem()
+        return self.writer.find_problem()
 
     @property
     def redis_is_away(self) -> bool:
         """True if Redis cannot be reached."""
         return self._outage.is_on
 
-    def without_room(self) -> Counter[str]:
+    def count_scorers_without_room(self) -> Counter[str]:
         """Return the number of scorers by namespace that do not fit into the ManifestWork of some cluster."""
-        return Counter(plan.scorer.metadata.namespace for plan in self._desired.plan.without_room())
+        return Counter(plan.scorer.metadata.namespace for plan in self._desired.plan.list_scorers_without_room())
 
     def interrupt(self) -> None:
         """Abort a `start` running in another thread, with BackendError. Call `stop` afterwards."""
@@ -196,8 +196,8 @@ class Hub:
                 desired,
                 self._health,
                 clusters,
-                self._desired.changed,
-                self._act_runner.answers,
+                self._desired.record_changes,
+                self._act_runner.list_answers,
             ).reconcile,
             Kind.CONFIG: ConfigReconciler(
                 backend, registrar, desired, clusters, self.writer.check_everything
@@ -207,7 +207,7 @@ class Hub:
     def _read_master_secret(self) -> bytes:
         configured_secret = self._settings.resolved_signing_secret()
         try:
-            secret = bytes.fromhex(configured_secret or self._backend.signing_secret())
+            secret = bytes.fromhex(configured_secret or self._backend.get_signing_secret())
         except ValueError:
             secret = b""
         if len(secret) < 16:
@@ -232,21 +232,22 @@ class Hub:
         """Route the change of an object. A comparison of the next plan with the current plan finds affected objects."""
         if key.kind in (Kind.SCORER, Kind.CONFIG):
             if self._is_changed(key):
-                self._desired.changed(key)
+                self._desired.record_changes(key)
                 if key.kind is Kind.SCORER:
                     self._acts.queue.add(key)
         elif key.kind in (Kind.AUTHENTICATION, Kind.CLUSTER_SET):
-            self._desired.changed(self._desired.config_key)
+            self._desired.record_changes(self._desired.config_key)
         elif key.kind is Kind.SECRET:
-            self._desired.changed(
-                self._desired.config_key, *map(_cluster_key, self._desired.plan.clusters_with_secret(key.name))
+            self._desired.record_changes(
+                self._desired.config_key,
+                *map(_make_cluster_key, self._desired.plan.find_clusters_with_secret(key.name)),
             )
         elif key.kind in (Kind.CLUSTER, Kind.ADDON):
-            self._desired.changed(_cluster_key(key.name if key.kind is Kind.CLUSTER else key.namespace))
+            self._desired.record_changes(_make_cluster_key(key.name if key.kind is Kind.CLUSTER else key.namespace))
         elif key.kind is Kind.WORK:
-            self._clusters.queue.add(_cluster_key(key.namespace))
+            self._clusters.queue.add(_make_cluster_key(key.namespace))
         elif key.kind is Kind.SCORE:
-            self.writer.object_changed(key.namespace, key.name)
+            self.writer.handle_object_change(key.namespace, key.name)
 
     def _is_changed(self, key: ObjectKey) -> bool:
         """True if another part than the status changed, which the hub itself writes. A full resync detects edits of a
@@ -262,7 +263,7 @@ class Hub:
         return before != now
 
     def _on_health(self, key: ObjectKey) -> None:
-        self._desired.changed(key)
+        self._desired.record_changes(key)
 
     def _on_check(self, key: ObjectKey, target: HealthTarget, result: Check, request: str) -> None:
         """Write a notice for users about the read of a /config. The notice is dropped if Redis rejects it."""
@@ -270,7 +271,7 @@ class Hub:
         if self._outage.is_on or self._desired.plan.find_owner_key(key.name) not in (scorer_key, None):
             return
         try:
-            self._registrar.notices.write_read(config_read(key.name, target, result, request))
+            self._registrar.notices.write_read(make_read_notice(key.name, target, result, request))
         except (redis.ConnectionError, redis.TimeoutError) as error:
             log.debug("that /config was read is not told", scorer=key.name, error=str(error))
         except redis.RedisError as error:
@@ -278,33 +279,33 @@ class Hub:
 
     def _on_new_plan(self, affected: Differences, changed: Set[ObjectKey]) -> None:
         self._status_pace.keep(self._desired.plan.scorers)
-        for key in {*changed, *map(_scorer_key, affected.scorers), *map(_cluster_key, affected.clusters)}:
+        for key in {*changed, *map(_make_scorer_key, affected.scorers), *map(_make_cluster_key, affected.clusters)}:
             (self._clusters if key.kind is Kind.CLUSTER else self._scorers).queue.add(key)
 
     def _on_distributed(self, scorers: frozenset[str]) -> None:
         delay = self._compute_status_delay()
         for key, scorer in self._desired.plan.scorers.items():
             if scorer.name in scorers:
-                self._scorers.queue.add_after(_scorer_key(key), delay)
+                self._scorers.queue.add_after(_make_scorer_key(key), delay)
         self._scorers.queue.add_after(self._desired.config_key, self._compute_status_delay())
 
     def _on_wake(self) -> None:
         """Handle requests for credentials, and other user actions. Raises redis.RedisError."""
         for cluster in self._credentials.read_requests():
-            self._clusters.queue.add(_cluster_key(cluster))
+            self._clusters.queue.add(_make_cluster_key(cluster))
         # Before the first plan the objects of the actions are unknown.
         if self._desired.plan.scorers:
             self._changes.notify()
 
     def _find_scorer(self, name: str) -> ObjectKey | None:
         key = self._desired.plan.find_owner_key(name)
-        return _scorer_key(key) if key is not None and key in self._desired.plan.scorers else None
+        return _make_scorer_key(key) if key is not None and key in self._desired.plan.scorers else None
 
     def _refresh_statuses(self, names: frozenset[str] | set[str]) -> None:
         delay = self._compute_status_delay()
         for key, scorer in self._desired.plan.scorers.items():
             if scorer.name in names:
-                self._scorers.queue.add_after(_scorer_key(key), max(delay, self._status_pace.delay(key)))
+                self._scorers.queue.add_after(_make_scorer_key(key), max(delay, self._status_pace.reserve_write(key)))
 
     def _compute_status_delay(self) -> float:
         # The status of a scorer counts clusters, so a delay that grows with their number batches changes.
@@ -341,47 +342,47 @@ class Hub:
         plan = self._desired.update()
         clusters: set[str] = set()
         if self._credentials.have_changed() or is_full:
-            clusters |= plan.clusters.keys() | {key.name for key in self._backend.keys(Kind.CLUSTER)}
-            clusters |= {key.namespace for key in self._backend.keys(Kind.WORK)}
-        object_keys = [*self._backend.keys(Kind.SCORER), *self._backend.keys(Kind.CONFIG)]
+            clusters |= plan.clusters.keys() | {key.name for key in self._backend.list_keys(Kind.CLUSTER)}
+            clusters |= {key.namespace for key in self._backend.list_keys(Kind.WORK)}
+        object_keys = [*self._backend.list_keys(Kind.SCORER), *self._backend.list_keys(Kind.CONFIG)]
         if is_full:
             self.writer.check_everything()
         try:
             clusters |= self._registrar.refresh()
-            clusters |= self._registrar.known_clusters() - plan.clusters.keys()
+            clusters |= self._registrar.list_known_clusters() - plan.clusters.keys()
             # Update the plan again after the slow reads, because `sync_scorers` removes scorers outside of the plan.
             plan = self._desired.update()
             self._registrar.sync_scorers(plan)
             # Keep the data of temporarily absent clusters.
-            departed_clusters = self._registrar.known_clusters() - plan.clusters.keys()
+            departed_clusters = self._registrar.list_known_clusters() - plan.clusters.keys()
             retained_uids = {
-                name: self._registrar.cluster(name).uid
+                name: self._registrar.get_cluster(name).uid
                 for name in departed_clusters
                 if self._departed.compute_grace_seconds(name)
             }
             retained_uids |= plan.clusters
-            clusters |= self._registrar.notices.keep(plan.scorer_names(), retained_uids.keys())
+            clusters |= self._registrar.notices.keep(plan.list_scorer_names(), retained_uids.keys())
             if is_full:
                 self._registrar.notices.forget_written()
             for cluster in self._credentials.read_requests() | self._credentials.sync(retained_uids):
                 # Reconcile these clusters immediately, because they may have changed during this pass.
-                self._clusters.queue.add(_cluster_key(cluster))
+                self._clusters.queue.add(_make_cluster_key(cluster))
             self._changes.notify()
         finally:
-            clusters |= self._deliveries.unsettled()
+            clusters |= self._deliveries.list_unsettled()
             for key in object_keys:
                 self._scorers.queue.add_after(key, random.uniform(0, spread))  # noqa: S311
                 if is_full and key.kind is Kind.SCORER:
                     self._acts.queue.add_after(key, spread)
-            for key in map(_cluster_key, clusters):
+            for key in map(_make_cluster_key, clusters):
                 self._clusters.queue.add_after(key, random.uniform(0, spread))  # noqa: S311
 
 
-def _cluster_key(name: str) -> ObjectKey:
+def _make_cluster_key(name: str) -> ObjectKey:
     return ObjectKey(Kind.CLUSTER, "", name)
 
 
-def _scorer_key(key: str) -> ObjectKey:
+def _make_scorer_key(key: str) -> ObjectKey:
     """Return the key of the scorer `namespace/name`."""
     namespace, _, name = key.partition("/")
     return ObjectKey(Kind.SCORER, namespace, name)

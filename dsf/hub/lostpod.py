@@ -64,7 +64,7 @@ class LostPodRemover:
             return False
         # The API server writes the end of the grace period.
         ends_at = metadata.get("deletionTimestamp")
-        if ends_at is None or self._session.now() < datetime.datetime.fromisoformat(ends_at) + MARGIN:
+        if ends_at is None or self._session.read_clock() < datetime.datetime.fromisoformat(ends_at) + MARGIN:
             return False
         try:
             self._session.delete(self._path, uid=metadata["uid"], is_immediate=True)

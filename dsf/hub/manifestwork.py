@@ -70,7 +70,7 @@ def compute_size(manifest: Any) -> int:
     return len(text) + _EXTRA_BYTES * len(_ESCAPED_BY_GO.findall(text))
 
 
-def fit(loads: Iterable[Load], limit: int) -> bool:
+def all_fit(loads: Iterable[Load], limit: int) -> bool:
     """True if all these scorers fit, even if they share no Secrets."""
     return sum(load.whole for load in loads) + _FIXED_BYTES <= limit
 
@@ -165,7 +165,7 @@ def make_part(summary: ScorerSummary) -> ScorerPart:
     return ScorerPart(text, summary.references, summary.uses_account, size)
 
 
-def manifest_work(
+def make_manifest_work(
     cluster: str,
     agent_namespace: str,
     parts: Collection[ScorerPart],

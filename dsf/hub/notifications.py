@@ -13,11 +13,11 @@ import redis
 import dsf.log
 from dsf import keys
 from dsf.backends.protocol import Backend, ObjectKey
-from dsf.fleet.changes import Action, Change, after, moment
+from dsf.fleet.changes import Action, Change, parse_change_id, read_after
 from dsf.process import hubclock
 from dsf.process.outage import Outage
 from dsf.process.threads import SupervisedThread
-from dsf.store.client import at_once
+from dsf.store.client import run_atomically
 
 log = dsf.log.get(__name__)
 
@@ -130,17 +130,17 @@ class ChangeNotifier:
             # Kubernetes keeps an Event for an hour: older actions are skipped.
             oldest = f"{int((hubclock.now() - 3600) * 1000)}-0"
             last_notified_id = self._redis.get(keys.CHANGES_TOLD)
-            last = oldest if last_notified_id is None else max(str(last_notified_id), oldest, key=moment)
-            while batch := after(self._redis, last):
+            last = oldest if last_notified_id is None else max(str(last_notified_id), oldest, key=parse_change_id)
+            while batch := read_after(self._redis, last):
                 for _, change in batch:
                     if change is not None:
                         self._notify(change)
                 last = batch[-1][0]
-                at_once(self._redis, ("SET", keys.CHANGES_TOLD, last))
+                run_atomically(self._redis, ("SET", keys.CHANGES_TOLD, last))
 
     def _notify(self, change: Change) -> None:
         key = self._find_scorer(change.scorer)
         if key is not None and change.action is Action.SYNC:
             self._on_sync(key, change.id)
         if key is not None and change.action in EVENT_REASONS:
-            self._backend.event(key, "Normal", EVENT_REASONS[change.action], change.sentence)
+            self._backend.record_event(key, "Normal", EVENT_REASONS[change.action], change.sentence)

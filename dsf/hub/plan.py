@@ -21,13 +21,13 @@ from dsf.api.types import CONFIG_NAME, ResolveReason
 from dsf.api.urls import NO_HOSTS, TokenHosts
 from dsf.errors import ResolutionError
 from dsf.hub import manifestwork, secretdelivery
-from dsf.hub.admission import NO_RULES, NameRules, decide, find_server_refusal, is_owner, list_servers
+from dsf.hub.admission import NO_RULES, NameRules, decide_names, find_server_refusal, is_owner, list_servers
 from dsf.hub.composites import find_input_obstacles
 from dsf.hub.manifestwork import make_part
-from dsf.hub.scorerplan import CONFIG_MISPLACED, INVALID, Obstacle, PlanCache, ScorerPlan, internal_obstacle
+from dsf.hub.scorerplan import CONFIG_MISPLACED, INVALID, Obstacle, PlanCache, ScorerPlan, make_internal_obstacle
 from dsf.hub.secretdelivery import NO_DELIVERY, DeliverableSecrets, SecretCopy
 from dsf.store.entries import Entry
-from dsf.store.notices import ClusterNotice, cut, grouping_labels
+from dsf.store.notices import ClusterNotice, cut, select_grouping_labels
 from dsf.store.registry import ScorerRecord
 
 
@@ -51,9 +51,9 @@ class MaskIndex:
 
     def hides(self, cluster: str, score_name: str) -> bool:
         """True if a mask matches this pair. Score names are not sanitized; `*` in a mask matches any name."""
-        return bool(self.masks and self.why(cluster, score_name))
+        return bool(self.masks and self.describe_mask(cluster, score_name))
 
-    def why(self, cluster: str, score_name: str) -> str:
+    def describe_mask(self, cluster: str, score_name: str) -> str:
         """Describe the mask that hides this pair; empty if no mask does."""
         for mask, text in (
             ((cluster, score_name), "masked on this cluster"),
@@ -106,7 +106,7 @@ class FleetPlan:
         return (
             resolved is not None
             and not self.masks.hides(cluster, resolved.score_name)
-            and plan.summary_on(cluster) is not None
+            and plan.get_summary(cluster) is not None
         )
 
     def list_running_scorers(self, cluster: str) -> list[ScorerPlan]:
@@ -115,13 +115,13 @@ class FleetPlan:
             return []
         return [plan for plan in self._runnable if self.selects(plan, cluster)]
 
-    def notice(self, cluster: str) -> ClusterNotice:
+    def make_notice(self, cluster: str) -> ClusterNotice:
         """Return the notice for users about a cluster."""
         absent: dict[str, str] = {}
         for plan in self.scorers.values():
             if plan.resolved is None or plan.has_no_name:
                 continue
-            if why := self.masks.why(cluster, plan.resolved.score_name):
+            if why := self.masks.describe_mask(cluster, plan.resolved.score_name):
                 absent[plan.name] = f"{why} by the DynamicScoringConfig"
             elif cluster in plan.variants and not isinstance(variant := plan.variants[cluster], ScorerSummary):
                 selected = (
@@ -130,7 +130,7 @@ class FleetPlan:
                 absent[plan.name] = cut(selected)
         return ClusterNotice(name=cluster, labels=dict(self.labels.get(cluster, {})), absent=absent)
 
-    def entries(self, cluster: str, present: Mapping[str, Entry]) -> dict[str, Entry]:
+    def make_entries(self, cluster: str, present: Mapping[str, Entry]) -> dict[str, Entry]:
         """Return the desired entries of a cluster by scorer; `present` are the entries that the schedule has now.
 
         A scorer that currently cannot run (its API is down, its manifest is invalid or unreadable, or this cluster
@@ -141,7 +141,7 @@ class FleetPlan:
         entries = {
             plan.name: entry
             for plan in self.list_running_scorers(cluster)
-            if (entry := plan.entry(cluster)) is not None
+            if (entry := plan.make_entry(cluster)) is not None
         }
         if not self.is_enabled or cluster not in self.clusters:
             return entries
@@ -190,10 +190,10 @@ class FleetPlan:
         return {
             there: copy.name
             for plan in self.list_running_scorers(cluster)
-            for there, copy in plan.secrets_on(cluster).items()
+            for there, copy in plan.get_secrets(cluster).items()
         }
 
-    def clusters_with_secret(self, secret: str) -> set[str]:
+    def find_clusters_with_secret(self, secret: str) -> set[str]:
         """Return the clusters to which this Secret of the hub is delivered."""
         return self._clusters_by_secret.get(secret, set())
 
@@ -203,11 +203,11 @@ class FleetPlan:
         clusters: dict[str, set[str]] = {}
         for plan in self.scorers.values():
             for cluster in self.list_clusters(plan) if any(plan.secrets.values()) else ():
-                for copy in plan.secrets_on(cluster).values():
+                for copy in plan.get_secrets(cluster).values():
                     clusters.setdefault(copy.name, set()).add(cluster)
         return clusters
 
-    def without_room(self) -> list[ScorerPlan]:
+    def list_scorers_without_room(self) -> list[ScorerPlan]:
         """Return the scorers that do not fit into the ManifestWork of some clusters."""
         return [
             plan
@@ -215,14 +215,14 @@ class FleetPlan:
             if any(obstacle.reason == ResolveReason.NoRoom for obstacle in plan.obstacles.values())
         ]
 
-    def masked_pairs(self) -> int:
+    def count_masked_pairs(self) -> int:
         """Return the number of pairs of accepted cluster and running scorer that masks hide."""
         if not self.is_enabled:
             return 0
         names = [plan.runnable.score_name for plan in self.scorers.values() if plan.runnable is not None]
         return sum(self.masks.hides(cluster, name) for cluster in self.clusters for name in names)
 
-    def records(self, present: Mapping[str, ScorerRecord]) -> dict[str, ScorerRecord]:
+    def make_records(self, present: Mapping[str, ScorerRecord]) -> dict[str, ScorerRecord]:
         """Return the desired records by scorer name; `present` are the records that the registry has now.
 
         A scorer that currently cannot be resolved or read keeps its record, suspended. A scorer whose score name
@@ -246,7 +246,7 @@ class FleetPlan:
             return {name: record.model_copy(update={"destination": "None"}) for name, record in records.items()}
         return records
 
-    def scorer_names(self) -> frozenset[str]:
+    def list_scorer_names(self) -> frozenset[str]:
         """Return the names of all existing scorers, except those whose name belongs to another namespace."""
         keys = self.unreadable.keys() | self.scorers.keys()
         names = {name for name in self.claims.scorers if self.find_owner_key(name) in keys}
@@ -272,7 +272,7 @@ class Differences(NamedTuple):
     clusters: frozenset[str]
 
 
-def differences(old: FleetPlan, new: FleetPlan) -> Differences:
+def find_differences(old: FleetPlan, new: FleetPlan) -> Differences:
     """Return the objects that are affected by a change of the plan."""
     scorers = {
         key
@@ -303,9 +303,9 @@ def differences(old: FleetPlan, new: FleetPlan) -> Differences:
 def _stop_entry(entry: Entry, plan: ScorerPlan | None) -> Entry:
     """Return the stopped entry of a pair that cannot run, suspended if its scorer is known to be suspended."""
     if plan is None or plan.resolved is None:
-        return entry.stopped()
+        return entry.make_stopped()
     pause = {"suspended": plan.is_suspended, "suspended_until": plan.suspended_until}
-    return entry.stopped().model_copy(update=pause)
+    return entry.make_stopped().model_copy(update=pause)
 
 
 def _get_general_parts(plan: ScorerPlan | None) -> object:
@@ -361,13 +361,13 @@ def make_plan(
         },
     }
     served = {cluster.metadata.name: cluster for cluster in clusters if cluster.is_served}
-    facts = [cluster.facts(cluster_sets) for cluster in served.values()]
+    facts = [cluster.make_facts(cluster_sets) for cluster in served.values()]
     present = [scorer for scorer in scorers if scorer.metadata.deletion_timestamp is None]
     is_enabled = config is not None and config.metadata.deletion_timestamp is None
     delivery = delivery.with_targets(authentication_by_name.values(), facts)
     memory = memory or PlanCache()
     shared = (token_hosts, authentication_by_name, facts, delivery, names.home)
-    plans = memory.plans(
+    plans = memory.update(
         present, unhealthy, now, shared, lambda scorer: _plan_scorer(scorer, now, *shared, memory.variants)
     )
     if scorer_hosts:
@@ -380,7 +380,7 @@ def make_plan(
         for key, stopped in plans.items()
         if stopped.namespace in misplaced
     }
-    claims, name_obstacles = decide(plans, names, int(now.timestamp()))
+    claims, name_obstacles = decide_names(plans, names, int(now.timestamp()))
     for key, obstacle in name_obstacles.items():
         plans[key] = replace(plans[key], obstacle=obstacle)
     for key, obstacle in find_input_obstacles(plans).items():
@@ -389,7 +389,7 @@ def make_plan(
     plan = FleetPlan(
         scorers=plans,
         clusters={name: cluster.metadata.uid for name, cluster in served.items()},
-        labels={name: grouping_labels(cluster.metadata.labels) for name, cluster in served.items()},
+        labels={name: select_grouping_labels(cluster.metadata.labels) for name, cluster in served.items()},
         masks=MaskIndex(frozenset(_expand_masks(config.spec.all_masks if config is not None else (), facts))),
         is_enabled=is_enabled,
         has_no_config=not is_enabled,
@@ -438,7 +438,7 @@ def _check_secret_names(plan: FleetPlan) -> FleetPlan:
         for scorer in delivering:
             if not plan.selects(scorer, cluster):
                 continue
-            if why := targets.take(scorer.name, scorer.secrets_on(cluster)):
+            if why := targets.take(scorer.name, scorer.get_secrets(cluster)):
                 old = scorers[scorer.scorer.key]
                 obstacle = Obstacle(str(ResolveReason.SecretNotDelivered), why)
                 scorers[scorer.scorer.key] = replace(old, variants={**old.variants, cluster: obstacle})
@@ -448,7 +448,7 @@ def _check_secret_names(plan: FleetPlan) -> FleetPlan:
 def _check_sizes(plan: FleetPlan, own_namespace: str) -> FleetPlan:
     """Return the plan with obstacles for scorers that do not fit into the ManifestWork of a cluster."""
     largest_loads = (scorer.largest for scorer in plan.scorers.values() if scorer.runnable)
-    if not plan.is_enabled or manifestwork.fit(largest_loads, plan.limit):
+    if not plan.is_enabled or manifestwork.all_fit(largest_loads, plan.limit):
         return plan
     scorers = dict(plan.scorers)
     # Compute each set of scorers once, because most clusters run the same scorers.
@@ -456,9 +456,11 @@ def _check_sizes(plan: FleetPlan, own_namespace: str) -> FleetPlan:
     obstacles: dict[str, dict[str, Obstacle]] = {}
     for cluster in plan.clusters:
         running = plan.list_running_scorers(cluster)
-        shared = tuple((id(scorer.part_on(cluster)), *sorted(scorer.secrets_on(cluster).items())) for scorer in running)
+        shared = tuple(
+            (id(scorer.get_part(cluster)), *sorted(scorer.get_secrets(cluster).items())) for scorer in running
+        )
         if shared not in excluded_by_loads:
-            loads = (scorer.load_on(cluster) for scorer in running)
+            loads = (scorer.make_load(cluster) for scorer in running)
             excluded_by_loads[shared] = dict(manifestwork.find_excluded(loads, own_namespace, plan.limit))
         for key, why in excluded_by_loads[shared].items():
             obstacles.setdefault(key, {})[cluster] = Obstacle(str(ResolveReason.NoRoom), why)
@@ -483,7 +485,7 @@ def _plan_scorer(
         if home and scorer.metadata.namespace != home:
             _check_account(resolved, results.values(), home)
             resolved, results = _add_namespace(scorer.metadata.namespace, resolved, results)
-        secretdelivery.check(resolved, delivery)
+        secretdelivery.check_deliverable(resolved, delivery)
         if scorer.metadata.namespace != delivery.namespace and delivery.unreleased:
             for summary in (
                 resolved.summary,
@@ -502,12 +504,12 @@ def _plan_scorer(
             secrets=secrets,
         )
         # Compute these values here, because a later error would stop all scorers.
-        _ = plan.record, plan.entry("any")
+        _ = plan.record, plan.make_entry("any")
         sanitize_resource_name(resolved.score_name)
     except ResolutionError as error:
         return ScorerPlan(scorer, None, Obstacle(str(error.reason), str(error)))
     except Exception as error:  # noqa: BLE001 (its caller logs it)
-        return ScorerPlan(scorer, None, internal_obstacle(error, "planning"))
+        return ScorerPlan(scorer, None, make_internal_obstacle(error, "planning"))
     return plan
 
 
@@ -544,14 +546,14 @@ def _copy_secrets(
 ) -> dict[str, Mapping[str, SecretCopy]]:
     """Return the delivered Secrets by cluster; add an obstacle to `variants` for each cluster that lacks a Secret."""
     if not secretdelivery.is_per_cluster(resolved):
-        return {"": delivery.copies(resolved)}
+        return {"": delivery.make_copies(resolved)}
     secrets: dict[str, Mapping[str, SecretCopy]] = {"": {}}
     for cluster in clusters:
         if not isinstance(variants.get(cluster.name, resolved.summary), ScorerSummary):
             continue
         try:
-            secretdelivery.check(resolved, delivery, cluster.name)
-            secrets[cluster.name] = delivery.copies(resolved, cluster.name)
+            secretdelivery.check_deliverable(resolved, delivery, cluster.name)
+            secrets[cluster.name] = delivery.make_copies(resolved, cluster.name)
         except ResolutionError as error:
             variants[cluster.name] = Obstacle(str(error.reason), str(error))
     return secrets

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from dsf.api.naming import label_value, sanitize_resource_name
-from dsf.api.score import default_validity, make_score_body
+from dsf.api.naming import make_label_value, sanitize_resource_name
+from dsf.api.score import compute_default_validity, make_score_body
 from dsf.hub.plan import FleetPlan
 from dsf.hub.scorerplan import ScorerPlan
 
@@ -36,7 +36,7 @@ class PlanOwners:
         """Return another object after each change of the desired state."""
         return self.plan
 
-    def adoption(self, cluster: str, name: str, created: float) -> tuple[dict[str, Any], int] | None:
+    def plan_adoption(self, cluster: str, name: str, created: float) -> tuple[dict[str, Any], int] | None:
         """Return a planned score's object without status and its seconds of validity, if an object of this name created
         then is the original project's; else None.
 
@@ -45,7 +45,7 @@ class PlanOwners:
         name immediately.
         """
         scorer = self._by_name.get(name)
-        if scorer is None or not self.wants(cluster, label_value(scorer.name)) or not self.plan.is_enabled:
+        if scorer is None or not self.wants(cluster, make_label_value(scorer.name)) or not self.plan.is_enabled:
             return None
         claim = next(iter(self.plan.claims.scorers.get(scorer.name, ())), None)
         exists_since = scorer.scorer.metadata.creation_timestamp
@@ -53,17 +53,17 @@ class PlanOwners:
             return None
         if not exists_since.timestamp() <= created < claim.since:
             return None
-        body = make_score_body(cluster, scorer.name, _score_name(scorer), owner_uid=self.plan.clusters[cluster])
+        body = make_score_body(cluster, scorer.name, _find_score_name(scorer), owner_uid=self.plan.clusters[cluster])
         params = scorer.scorer.spec.scoring.params
         interval = params.interval if params is not None else 0
         if scorer.resolved is not None:
             return body, scorer.resolved.summary.validity_seconds
-        return body, scorer.scorer.spec.execution.validity_seconds or default_validity(interval)
+        return body, scorer.scorer.spec.execution.validity_seconds or compute_default_validity(interval)
 
-    def scorer_of(self, cluster: str, name: str) -> str | None:
+    def find_scorer(self, cluster: str, name: str) -> str | None:
         """Return the scorer whose score has this object name on a cluster; None if no scorer has it."""
         scorer = self._by_name.get(name)
-        return scorer.name if scorer is not None and self.wants(cluster, label_value(scorer.name)) else None
+        return scorer.name if scorer is not None and self.wants(cluster, make_label_value(scorer.name)) else None
 
     def _has_score(self, scorer: ScorerPlan, cluster: str) -> bool:
         if cluster not in self.plan.clusters:
@@ -81,23 +81,23 @@ class PlanOwners:
 
     @cached_property
     def _by_label(self) -> dict[str, ScorerPlan]:
-        return {label_value(scorer.name): scorer for scorer in self._candidates}
+        return {make_label_value(scorer.name): scorer for scorer in self._candidates}
 
     @cached_property
     def _by_name(self) -> dict[str, ScorerPlan]:
         # Scorers that are not resolved also have a score name; resolved scorers take precedence.
         plans_with_score_name = [
-            scorer for scorer in self._candidates if scorer.resolved is None and _score_name(scorer)
+            scorer for scorer in self._candidates if scorer.resolved is None and _find_score_name(scorer)
         ]
         plans_with_score_name += [scorer for scorer in self._candidates if scorer.resolved is not None]
-        return {sanitize_resource_name(_score_name(scorer)): scorer for scorer in plans_with_score_name}
+        return {sanitize_resource_name(_find_score_name(scorer)): scorer for scorer in plans_with_score_name}
 
     @cached_property
     def _unreadable(self) -> frozenset[str]:
-        return frozenset(label_value(key.partition("/")[2]) for key in self.plan.unreadable)
+        return frozenset(make_label_value(key.partition("/")[2]) for key in self.plan.unreadable)
 
 
-def _score_name(scorer: ScorerPlan) -> str:
+def _find_score_name(scorer: ScorerPlan) -> str:
     """Return the score name; without a resolution, the name in the spec or the last /config; empty if none is set."""
     if scorer.resolved is not None:
         return scorer.resolved.score_name

@@ -24,7 +24,7 @@ from dsf.redislink import address
 from dsf.settings import Settings
 from dsf.store import server
 from dsf.store.client import repeat
-from dsf.store.clocks import clock_problem, read_reports
+from dsf.store.clocks import find_clock_problem, read_reports
 
 log = dsf.log.get(__name__)
 
@@ -68,7 +68,7 @@ class RedisWatch:
 
         Raises SettingsError if Redis cannot be used by this hub. While it cannot be reached, the thread retries.
         """
-        self._owner = owner_of(self._settings, secret)
+        self._owner = make_owner(self._settings, secret)
         try:
             self._check_server()
         except redis.RedisError as error:
@@ -101,7 +101,7 @@ class RedisWatch:
                 self._on_unusable(error)
                 return _CHECK_SECONDS
         now = self._clock.now()
-        clocks = clock_problem(read_reports(self._redis, now))
+        clocks = find_clock_problem(read_reports(self._redis, now))
         problems = {**self._problems, **self._misuse.problems(), **({server.CLOCK: clocks} if clocks else {})}
         server.write_problems(self._redis, problems)
         return _CHECK_SECONDS
@@ -141,18 +141,18 @@ class RedisWatch:
             info = {}
         server.check_server(info)
         self._claim(self._owner, str(address.parse(self._settings.resolved_redis_url())))
-        problems = server.server_problems(info)
+        problems = server.find_server_problems(info)
         for kind, text in problems.items():
             if self._problems.get(kind) != text:
                 log.error("redis is not as it must be", problem=text)
         self._problems = problems
-        if not self._is_memory_logged and info and (text := server.unbounded_memory(info)):
+        if not self._is_memory_logged and info and (text := server.describe_unbounded_memory(info)):
             log.warning("redis is not bounded", problem=text)
             self._is_memory_logged = True
         self._next_server_check = time.monotonic() + _SERVER_CHECK_SECONDS
 
 
-def owner_of(settings: Settings, secret: bytes) -> server.Owner:
+def make_owner(settings: Settings, secret: bytes) -> server.Owner:
     """Return the installation of a hub controller; all its replicas have the same id.
 
     A copy of the installation has the same id, too, such as one that was restored from a backup on another cluster.

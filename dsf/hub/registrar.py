@@ -24,8 +24,8 @@ from dsf.hub.scorerplan import ScorerPlan
 from dsf.process import hubclock
 from dsf.process.outage import Outage, StillAwayError
 from dsf.store.agents import Agents
-from dsf.store.client import parsed
-from dsf.store.entries import Entry, Pace, pace
+from dsf.store.client import parse_stored
+from dsf.store.entries import Entry, Pace, compute_pace
 from dsf.store.notices import Notices
 from dsf.store.pairs import Pairs
 from dsf.store.registry import ClusterRecord, Registry, ScorerRecord
@@ -106,11 +106,11 @@ class Registrar:
         with self._reading:
             with self._lock:
                 self._touched.clear()
-            entry_texts = self._schedule.stored()
+            entry_texts = self._schedule.read_texts()
             self._max_memory = _read_max_memory(self._redis)
             # Parse only changed entries.
             self._parsed = {
-                text: self._parsed.get(text) or parsed(Entry, pair, text) for pair, text in entry_texts.items()
+                text: self._parsed.get(text) or parse_stored(Entry, pair, text) for pair, text in entry_texts.items()
             }
             by_cluster: dict[str, dict[str, Entry]] = {}
             for entry in filter(None, self._parsed.values()):
@@ -123,18 +123,18 @@ class Registrar:
                 # Changed while reading: the cache is newer.
                 by_cluster[cluster] = self._entries.get(cluster, {})
             entries = {cluster: entries for cluster, entries in by_cluster.items() if entries}
-            clusters = self._registry.clusters()
+            clusters = self._registry.read_clusters()
             changed_clusters = _find_differences(self._entries, entries) | _find_differences(self._clusters, clusters)
-            self._entries, self._clusters, self._scorers = entries, clusters, self._registry.scorers()
+            self._entries, self._clusters, self._scorers = entries, clusters, self._registry.read_scorers()
             self._synced_plan = None
             self._agent_problems = {
-                name: agent.problem for name, agent in sorted(self._agents.all().items()) if agent.problem
+                name: agent.problem for name, agent in sorted(self._agents.read_agents().items()) if agent.problem
             }
             # The first read has no earlier content for a comparison.
             changed_clusters, self._is_read = changed_clusters if self._is_read else set(), True
         return changed_clusters
 
-    def known_clusters(self) -> frozenset[str]:
+    def list_known_clusters(self) -> frozenset[str]:
         """Return the clusters with any data in Redis, existing or not."""
         self._ensure_read()
         with self._lock:
@@ -151,7 +151,7 @@ class Registrar:
         with self._lock:
             if plan is self._synced_plan:
                 return self._problems
-            desired_records = add_score_rooms(plan.records(self._scorers), plan.home, self._max_memory)
+            desired_records = add_score_rooms(plan.make_records(self._scorers), plan.home, self._max_memory)
             for name in {**desired_records, **self._scorers}:
                 try:
                     before = self._scorers.get(name)
@@ -188,7 +188,7 @@ class Registrar:
         self._scorers[name] = desired_record
         if before is not None and before.model_copy(update={"score_room": desired_record.score_room}) != desired_record:
             # Dimension format, validity or failure policy changed: scores may need a rewrite.
-            self._on_pairs([(cluster, name) for cluster in self._clusters_with(name)])
+            self._on_pairs([(cluster, name) for cluster in self._find_clusters_with(name)])
 
     def get_entries(self, cluster: str) -> Mapping[str, Entry]:
         """Return the entries of a cluster in the schedule, by scorer."""
@@ -215,13 +215,13 @@ class Registrar:
             }
         self._on_pairs([(cluster, scorer) for scorer in removed_scorers])
 
-    def agent_problems(self) -> Mapping[str, str]:
+    def list_agent_problems(self) -> Mapping[str, str]:
         """Return cluster -> why the results of its agent are rejected; only for clusters with such a problem."""
         self._ensure_read()
         with self._lock:
             return {name: text for name, text in self._agent_problems.items() if name in self._clusters}
 
-    def cluster(self, name: str) -> ClusterRecord:
+    def get_cluster(self, name: str) -> ClusterRecord:
         """Return the record of a cluster, with uid and key ids; without these if the cluster is not registered."""
         self._ensure_read()
         with self._lock:
@@ -262,19 +262,21 @@ class Registrar:
                 self._registry.remove_cluster(cluster)
                 del self._clusters[cluster]
 
-    def cycles(self, plan: ScorerPlan, clusters: list[str]) -> CycleOutcomes:
+    def read_outcomes(self, plan: ScorerPlan, clusters: list[str]) -> CycleOutcomes:
         """Return the outcomes of a scorer's newest cycles."""
         self._ensure_read()
         now = hubclock.now()
-        return CycleOutcomes.of(self._pairs.rows((cluster, plan.name) for cluster in clusters), now)
+        return CycleOutcomes.from_states(self._pairs.read_rows((cluster, plan.name) for cluster in clusters), now)
 
-    def pace(self, plan: ScorerPlan, clusters: list[str]) -> Pace:
+    def read_pace(self, plan: ScorerPlan, clusters: list[str]) -> Pace:
         """Return the effective interval of a scorer on these clusters."""
         self._ensure_read()
         declared = plan.resolved.summary.scoring_interval if plan.resolved is not None else 0
-        return pace(plan.name, declared, clusters, self._schedule.overrides_of(plan.name, clusters), hubclock.now())
+        return compute_pace(
+            plan.name, declared, clusters, self._schedule.read_overrides_of(plan.name, clusters), hubclock.now()
+        )
 
-    def _clusters_with(self, scorer: str) -> list[str]:
+    def _find_clusters_with(self, scorer: str) -> list[str]:
         return [cluster for cluster, entries in self._entries.items() if scorer in entries]
 
     def _ensure_read(self) -> None:

@@ -43,7 +43,7 @@ NAME_NOT_ALLOWED: Final = "ScoreNameNotAllowed"
 CONFIG_MISPLACED: Final = "ScoringConfigMisplaced"
 
 
-def internal_obstacle(error: Exception, doing: str) -> Obstacle:
+def make_internal_obstacle(error: Exception, doing: str) -> Obstacle:
     """Return the obstacle for an internal error with a scorer while `doing` something."""
     text = f"the hub cannot go on with this scorer: {type(error).__name__} while {doing}; the hub's log says where"
     return Obstacle(INTERNAL_ERROR, text, error)
@@ -69,11 +69,11 @@ class ScorerPlan:
     #: Secrets delivered with the scorer, by cluster as in `parts`, then by name on the cluster.
     secrets: Mapping[str, Mapping[str, SecretCopy]] = field(default_factory=lambda: {"": {}})
 
-    def part_on(self, cluster: str) -> ScorerPart:
+    def get_part(self, cluster: str) -> ScorerPart:
         """Return the part of the scorer in the ManifestWork of a cluster."""
         return self.parts.get(cluster, self.parts[""])
 
-    def secrets_on(self, cluster: str) -> Mapping[str, SecretCopy]:
+    def get_secrets(self, cluster: str) -> Mapping[str, SecretCopy]:
         """Return the Secrets delivered to a cluster with the scorer, by their names on the cluster."""
         return self.secrets.get(cluster, self.secrets[""])
 
@@ -83,15 +83,15 @@ class ScorerPlan:
         largest_secrets = max(self.secrets.values(), key=lambda copies: sum(copy.size for copy in copies.values()))
         return self._make_load(max(part.size for part in self.parts.values()), largest_secrets)
 
-    def load_on(self, cluster: str) -> Load:
+    def make_load(self, cluster: str) -> Load:
         """Return the size of the scorer in the ManifestWork of a cluster."""
-        return self._make_load(self.part_on(cluster).size, self.secrets_on(cluster))
+        return self._make_load(self.get_part(cluster).size, self.get_secrets(cluster))
 
     def _make_load(self, size: int, secrets: Mapping[str, SecretCopy]) -> Load:
         sizes = {there: copy.size for there, copy in secrets.items()}
         return Load(self.scorer.key, self.scorer.metadata.creation_timestamp, size, sizes)
 
-    def summary_on(self, cluster: str) -> ScorerSummary | None:
+    def get_summary(self, cluster: str) -> ScorerSummary | None:
         """Return the summary for a cluster; None if the scorer does not run there now."""
         if self.runnable is None:
             return None
@@ -165,7 +165,7 @@ class ScorerPlan:
             inputs=tuple(spec.source.scores or ()),
         )
 
-    def entry(self, cluster: str) -> Entry | None:
+    def make_entry(self, cluster: str) -> Entry | None:
         """Return the schedule entry for an unmasked cluster; None if the scorer does not run now."""
         resolved = self.runnable
         if resolved is None:
@@ -191,7 +191,7 @@ class PlanCache:
         self._shared: tuple[object, ...] = ()
         self._cached_plans: dict[str, ScorerPlan] = {}
 
-    def plans(
+    def update(
         self,
         scorers: Iterable[DynamicScorer],
         unhealthy: Mapping[str, Obstacle],

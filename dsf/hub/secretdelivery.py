@@ -45,7 +45,7 @@ class DeliverableSecrets:
     unreleased: frozenset[str] = frozenset()
 
     @classmethod
-    def of(cls, namespace: str, secrets: Iterable[Manifest]) -> DeliverableSecrets:
+    def from_manifests(cls, namespace: str, secrets: Iterable[Manifest]) -> DeliverableSecrets:
         """Return the deliverable Secrets among the labelled Secrets in a namespace."""
         secret_list = list(secrets)
         problem_and_size_by_name = {
@@ -54,7 +54,7 @@ class DeliverableSecrets:
         unreleased = frozenset(secret["metadata"]["name"] for secret in secret_list if not _get_usable_for(secret))
         return cls(namespace, problem_and_size_by_name, unreleased)
 
-    def refusal(self, name: str) -> str:
+    def explain_refusal(self, name: str) -> str:
         """Return why this Secret is not delivered; empty if it is delivered."""
         if self.secrets and name in self.secrets:
             return self.secrets[name][0]
@@ -63,10 +63,10 @@ class DeliverableSecrets:
             "clusters may have it"
         )
 
-    def copies(self, resolved: ResolvedScorer, cluster: str = "") -> dict[str, SecretCopy]:
+    def make_copies(self, resolved: ResolvedScorer, cluster: str = "") -> dict[str, SecretCopy]:
         """Return the Secrets delivered with a scorer, by their names on the cluster; all must be deliverable."""
         secrets = self.secrets or {}
-        names = (secret.names_on(cluster) for _, secret in _list_referenced(resolved))
+        names = (secret.render_names(cluster) for _, secret in _list_referenced(resolved))
         return {there: SecretCopy(name, secrets[name][1] - len(name) + len(there)) for name, there in names}
 
     def with_targets(self, authentications: Iterable[object], clusters: Iterable[ClusterFacts]) -> DeliverableSecrets:
@@ -79,13 +79,13 @@ class DeliverableSecrets:
                 and authentication.metadata.namespace == self.namespace
             ):
                 for secret in authentication.spec.secret_delivery:
-                    targets.update(self._unreleased_targets(secret, names))
+                    targets.update(self._find_unreleased_targets(secret, names))
         return replace(self, unreleased=self.unreleased | targets)
 
-    def _unreleased_targets(self, secret: DeliveredSecret, clusters: Iterable[str]) -> Iterator[str]:
+    def _find_unreleased_targets(self, secret: DeliveredSecret, clusters: Iterable[str]) -> Iterator[str]:
         for cluster in clusters if secret.is_per_cluster else ("",):
             with contextlib.suppress(ValueError):
-                name, there = secret.names_on(cluster)
+                name, there = secret.render_names(cluster)
                 if name in self.unreleased:
                     yield there
 
@@ -116,7 +116,7 @@ def is_per_cluster(resolved: ResolvedScorer) -> bool:
     return any(secret.is_per_cluster for _, secret in _list_referenced(resolved))
 
 
-def check(resolved: ResolvedScorer, delivery: DeliverableSecrets, cluster: str = "") -> None:
+def check_deliverable(resolved: ResolvedScorer, delivery: DeliverableSecrets, cluster: str = "") -> None:
     """Raise ResolutionError unless all Secrets of the scorer's ScoringAuthentications are deliverable.
 
     Without a cluster, Secrets that depend on the cluster are not checked.
@@ -126,11 +126,11 @@ def check(resolved: ResolvedScorer, delivery: DeliverableSecrets, cluster: str =
         source_name, problem = secret.name, _find_general_refusal(authentication.metadata.namespace, delivery)
         if not problem and (cluster or not secret.is_per_cluster):
             try:
-                source_name, there = secret.names_on(cluster)
+                source_name, there = secret.render_names(cluster)
             except ValueError as error:
                 problem = f"has no possible name on cluster {cluster}: {error}"
             else:
-                problem = delivery.refusal(source_name)
+                problem = delivery.explain_refusal(source_name)
                 if names.setdefault(there, source_name) != source_name:
                     problem = f"and Secret {names[there]!r} would both be {there!r} there: set another targetName"
         if problem:

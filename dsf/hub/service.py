@@ -16,7 +16,7 @@ from dsf.backends.protocol import Backend
 from dsf.errors import DsfError, SettingsError
 from dsf.hub.hub import Hub
 from dsf.process.launch import FAILED, USAGE
-from dsf.process.threads import background
+from dsf.process.threads import run_in_background
 from dsf.settings import Settings
 
 if TYPE_CHECKING:
@@ -81,30 +81,30 @@ class ControllerService(Collector):
             self._lost_pod.stop()
         self._election.stop()
 
-    def problem(self) -> str:
-        """Implement `Service.problem`. An unreachable API server or Redis is no problem: a restart would not help."""
+    def find_problem(self) -> str:
+        """Return why the controller does not work. An unreachable API server or Redis is no reason for a restart."""
         if not self._election.campaigning:
             return "the controller neither works nor waits for its turn"
-        return self._hub.problem()
+        return self._hub.find_problem()
 
     def collect(self) -> Iterator[Metric]:
         """Implement `prometheus_client.registry.Collector.collect`."""
-        leading = metrics.HUB_LEADING.gauge()
+        leading = metrics.HUB_LEADING.make_gauge()
         leading.add_metric((), float(self._election.leading))
         yield leading
-        redis_up = metrics.HUB_REDIS_UP.gauge()
+        redis_up = metrics.HUB_REDIS_UP.make_gauge()
         redis_up.add_metric((), float(not self._hub.redis_is_away))
         yield redis_up
-        lengths = metrics.HUB_QUEUE_LENGTH.gauge()
-        reconciliations = metrics.HUB_RECONCILIATIONS.counter()
+        lengths = metrics.HUB_QUEUE_LENGTH.make_gauge()
+        reconciliations = metrics.HUB_RECONCILIATIONS.make_counter()
         for controller in self._hub.controllers:
             lengths.add_metric((controller.name,), len(controller.queue))
             for result, number in dict(controller.results).items():
                 reconciliations.add_metric((controller.name, result), number)
         yield lengths
         yield reconciliations
-        without_room = metrics.HUB_WITHOUT_ROOM.gauge()
-        for namespace, number in self._hub.without_room().items():
+        without_room = metrics.HUB_WITHOUT_ROOM.make_gauge()
+        for namespace, number in self._hub.count_scorers_without_room().items():
             without_room.add_metric((namespace,), number)
         yield without_room
 
@@ -117,7 +117,7 @@ class ControllerService(Collector):
         if self._lost_pod is not None:
             self._lost_pod.start()
         # The thread of the election must continue to renew the Lease.
-        self._starting = background(self._begin, "start")
+        self._starting = run_in_background(self._begin, "start")
 
     def _begin(self) -> None:
         try:

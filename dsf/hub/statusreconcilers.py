@@ -31,21 +31,21 @@ from dsf.hub.clusters import ClusterReconciler
 from dsf.hub.conditions import (
     IGNORED,
     DeliveryCounts,
-    config_status,
-    failed_scorer_status,
-    ignored_config_status,
-    ignored_scorer_status,
-    scorer_status,
-    terminating_config_status,
-    terminating_scorer_status,
-    unreadable_scorer_status,
+    make_config_status,
+    make_failed_scorer_status,
+    make_ignored_config_status,
+    make_ignored_scorer_status,
+    make_scorer_status,
+    make_terminating_config_status,
+    make_terminating_scorer_status,
+    make_unreadable_scorer_status,
 )
 from dsf.hub.cycleoutcomes import CycleOutcomes
 from dsf.hub.desiredstate import DesiredState
 from dsf.hub.health import Health, HealthMonitor, HealthTarget
 from dsf.hub.plan import FleetPlan
 from dsf.hub.registrar import Registrar
-from dsf.hub.scorerplan import ScorerPlan, internal_obstacle
+from dsf.hub.scorerplan import ScorerPlan, make_internal_obstacle
 from dsf.process import hubclock
 from dsf.store.entries import Pace
 from dsf.store.notices import ConditionNotice, ScorerNotice, cut
@@ -70,7 +70,7 @@ class StatusPace(Generic[_Key]):
         #: Scorer -> the time until which its writes are used up, at one write in EVERY seconds.
         self._used_until: dict[_Key, float] = {}
 
-    def delay(self, key: _Key) -> float:
+    def reserve_write(self, key: _Key) -> float:
         """Reserve a status write; return the seconds until it may happen, at most EVERY."""
         now = self._clock()
         with self._lock:
@@ -121,26 +121,26 @@ class ScorerReconciler:
 
     def _report_error(self, key: ObjectKey, error: Exception) -> None:
         """Report an internal error in the status of this scorer."""
-        scorer = self.desired.scorer(key)
+        scorer = self.desired.get_scorer(key)
         if scorer is not None:
             now = datetime.now(UTC)
-            status = failed_scorer_status(scorer, internal_obstacle(error, "working on it"), now=now)
+            status = make_failed_scorer_status(scorer, make_internal_obstacle(error, "working on it"), now=now)
             self._write_status(key, scorer.status.conditions, status)
 
     def _reconcile(self, key: ObjectKey) -> float | None:
-        scorer = self.desired.scorer(key)
+        scorer = self.desired.get_scorer(key)
         if scorer is None:
             self.health.forget(key)
             plan = self.desired.plan
             self.registrar.sync_scorers(plan)
-            self.registrar.notices.keep(plan.scorer_names())
+            self.registrar.notices.keep(plan.list_scorer_names())
             self._write_absent_status(key)
             return None
         if not self.desired.is_scorer_namespace(key.namespace):
             # Send no request for the scorer: unauthorised users could make the hub send requests.
             self.health.forget(key)
             namespace = self.desired.config_key.namespace
-            status = ignored_scorer_status(scorer, namespace, now=datetime.now(UTC))
+            status = make_ignored_scorer_status(scorer, namespace, now=datetime.now(UTC))
             self._write_status(key, scorer.status.conditions, status)
             return None
         spec = scorer.spec
@@ -149,7 +149,7 @@ class ScorerReconciler:
         refusal = self.desired.find_server_refusal(key.namespace, servers)
         uid, mistake = scorer.metadata.uid, spec.expression_mistake
         target = HealthTarget(spec.config_url, spec.config_sync_mode, access, uid, is_home, refusal, mistake)
-        health = self.health.track(key, target, Health.of(scorer))
+        health = self.health.track(key, target, Health.from_status(scorer))
         plan = self.desired.plan
         scorer_plan = plan.scorers.get(scorer.key)
         if scorer_plan is None or not _is_planned_with(scorer_plan, health):
@@ -164,12 +164,15 @@ class ScorerReconciler:
             if problem is not None:
                 raise problem
             clusters = plan.list_clusters(scorer_plan)
-            cycles, pace = self.registrar.cycles(scorer_plan, clusters), self.registrar.pace(scorer_plan, clusters)
+            cycles, pace = (
+                self.registrar.read_outcomes(scorer_plan, clusters),
+                self.registrar.read_pace(scorer_plan, clusters),
+            )
             if not is_home:
                 cycles = replace(cycles, failures=remove_response_texts(cycles.failures))
         except redis.RedisError as error:
             unreachable = error
-        status = scorer_status(
+        status = make_scorer_status(
             scorer_plan,
             health,
             self._count_deliveries(plan, scorer_plan),
@@ -189,7 +192,7 @@ class ScorerReconciler:
 
     def _write_absent_status(self, key: ObjectKey) -> None:
         """Write the status of an existing scorer that is not in the plan because it is unreadable or being deleted."""
-        mistake, manifest = self.desired.mistake(key), self.backend.get(*key)
+        mistake, manifest = self.desired.get_parse_error(key), self.backend.get(*key)
         if manifest is None or not self.desired.is_scorer_namespace(key.namespace):
             return
         try:
@@ -200,11 +203,13 @@ class ScorerReconciler:
             previous_conditions = []
         metadata, now = manifest["metadata"], datetime.now(UTC)
         if metadata.get("deletionTimestamp"):
-            status = terminating_scorer_status(
+            status = make_terminating_scorer_status(
                 previous_conditions, ObjectMeta.model_validate(metadata, by_alias=True), now=now
             )
         elif mistake:
-            status = unreadable_scorer_status(mistake, previous_conditions, metadata.get("generation") or 0, now=now)
+            status = make_unreadable_scorer_status(
+                mistake, previous_conditions, metadata.get("generation") or 0, now=now
+            )
         else:
             return
         self._write_status(key, previous_conditions, status)
@@ -222,21 +227,21 @@ class ScorerReconciler:
         auth = scorer.spec.scoring.auth
         if auth is None or auth.authentication_ref is None:
             return PLAIN
-        authentication = self.desired.authentication(scorer.metadata.namespace, auth.authentication_ref.name)
+        authentication = self.desired.get_authentication(scorer.metadata.namespace, auth.authentication_ref.name)
         return PLAIN if authentication is None else Access(proxy=authentication.spec.proxy_url)
 
     def _count_deliveries(self, plan: FleetPlan, scorer_plan: ScorerPlan) -> DeliveryCounts:
         config = self.desired.config_key
         clusters = plan.list_clusters(scorer_plan)
         desired = len(clusters)
-        problem, is_refused = self.clusters.problem(clusters)
+        problem, is_refused = self.clusters.find_problem(clusters)
         return DeliveryCounts(
             clusters=len(plan.clusters),
             desired=desired,
-            distributed=min(self.clusters.distributed(scorer_plan.name), desired),
+            distributed=min(self.clusters.count_distributed(scorer_plan.name), desired),
             config=f"{config.namespace}/{config.name}",
             is_enabled=plan.is_enabled,
-            config_mistake=self.desired.mistake(config),
+            config_mistake=self.desired.get_parse_error(config),
             config_terminating=self.desired.config_terminating,
             is_counted=self.clusters.have_checked(clusters),
             problem=problem,
@@ -282,7 +287,7 @@ class ConfigReconciler:
         """Reconcile one configuration. Raises BackendError and redis.RedisError."""
         if key == self.desired.config_key and self.desired.has_no_config:
             self.on_no_config()
-        config = self.desired.config(key)
+        config = self.desired.get_config(key)
         if config is not None and config.metadata.deletion_timestamp is None:
             self._report(key, config)
         self._remove_obsolete_finalizers(key)
@@ -292,7 +297,7 @@ class ConfigReconciler:
             and config.metadata.deletion_timestamp is not None
             and not OBSOLETE_FINALIZERS.issuperset(config.metadata.finalizers)
         ):
-            status = terminating_config_status(config, now=datetime.now(UTC))
+            status = make_terminating_config_status(config, now=datetime.now(UTC))
             write_status(self.backend, key, config.status.conditions, status)
         return None
 
@@ -301,20 +306,20 @@ class ConfigReconciler:
         plan, now = self.desired.plan, datetime.now(UTC)
         if key != self.desired.config_key:
             home, stops_scorers = self.desired.config_key.namespace, self.desired.is_scorer_namespace(key.namespace)
-            status = ignored_config_status(config, home, stops_scorers=stops_scorers, now=now)
+            status = make_ignored_config_status(config, home, stops_scorers=stops_scorers, now=now)
         else:
             if config.status.conditions and not self.clusters.have_checked(plan.clusters):
                 # The counts are incomplete after a start. The run of the last cluster triggers this again.
                 return
-            status = config_status(
+            status = make_config_status(
                 config,
                 clusters=len(plan.clusters),
-                distributed=self.clusters.up_to_date(),
+                distributed=self.clusters.count_up_to_date(),
                 scorers=sum(bool(plan.list_clusters(scorer)) for scorer in plan.scorers.values()),
-                masked=plan.masked_pairs(),
-                agents=self._agent_problems(),
+                masked=plan.count_masked_pairs(),
+                agents=self._read_agent_problems(),
                 without_addon=plan.without_addon,
-                without_room=[scorer.scorer.key for scorer in plan.without_room()],
+                without_room=[scorer.scorer.key for scorer in plan.list_scorers_without_room()],
                 now=now,
             )
         write_status(self.backend, key, config.status.conditions, status)
@@ -333,16 +338,16 @@ class ConfigReconciler:
         if not finalizers or (metadata["uid"] in self.freed and not is_terminating):
             return
         if is_terminating and key == self.desired.config_key and UPSTREAM_FINALIZER in finalizers:
-            for cluster in self.backend.keys(Kind.CLUSTER):
+            for cluster in self.backend.list_keys(Kind.CLUSTER):
                 # Delete by name, because the ManifestWorks of upstream's manager lack the label of the hub.
                 self.backend.delete(Kind.WORK, cluster.name, MANIFESTWORK_NAME)
         self.backend.remove_finalizers(*key, finalizers)
         self.freed.add(metadata["uid"])
         log.info("obsolete finalizers removed", config=f"{key.namespace}/{key.name}", finalizers=sorted(finalizers))
 
-    def _agent_problems(self) -> Mapping[str, str] | None:
+    def _read_agent_problems(self) -> Mapping[str, str] | None:
         try:
-            return self.registrar.agent_problems()
+            return self.registrar.list_agent_problems()
         except redis.RedisError:
             # The previous condition stays.
             return None
@@ -377,4 +382,4 @@ def write_status(
         if is_changed and condition.status != "Unknown" and has_event:
             events.add((condition.reason, condition.message))
             is_good = (condition.status == "True") != (condition.type in _BAD_WHEN_TRUE)
-            backend.event(key, "Normal" if is_good else "Warning", condition.reason, condition.message)
+            backend.record_event(key, "Normal" if is_good else "Warning", condition.reason, condition.message)

@@ -61,7 +61,7 @@ def leave(session: Session, namespace: str, patience: float = 90.0) -> list[str]
     `patience` is the maximum number of seconds for the shutdown of the processes, and for the removal from the clusters
     by OCM; normally each takes a few seconds.
     """
-    if not _wait_until(lambda: _has_ended(session, namespace), patience):
+    if not _wait_until(lambda: _stop_controller(session, namespace), patience):
         log.warning("the controller has not ended yet", namespace=namespace)
     works: list[dict[str, Any]] = []
     deleted: set[str] = set()
@@ -108,7 +108,7 @@ def _try_each(removals: Iterable[Callable[[], None]]) -> None:
         raise failure
 
 
-def _has_ended(session: Session, namespace: str) -> bool:
+def _stop_controller(session: Session, namespace: str) -> bool:
     for name in _DEPLOYMENTS:
         try:
             session.merge(DEPLOYMENTS.path(namespace, name), {"spec": {"replicas": 0}})

@@ -20,7 +20,7 @@ from kubernetes import client, config
 from urllib3.util.ssl_ import create_urllib3_context
 
 from dsf.errors import SettingsError
-from dsf.text import shown_url
+from dsf.text import shorten_url
 
 
 def load_pod_config(configuration: client.Configuration) -> None:
@@ -214,7 +214,7 @@ class Certificates:
         except (OSError, ValueError) as error:
             # An SSLError is an OSError.
             raise SettingsError(
-                f"the certificates for {shown_url(configuration.host)} cannot be used: {error}"
+                f"the certificates for {shorten_url(configuration.host)} cannot be used: {error}"
             ) from None
 
     def refresh(self) -> None:

@@ -84,7 +84,7 @@ class LeaderElector:
         #: The lease as last read or written.
         self._lease: dict[str, Any] = {}
         self._logged = ""
-        self._thread = SupervisedThread(self._campaign, "leader")
+        self._thread = SupervisedThread(self._run_election, "leader")
         self._watchdog = SupervisedThread(self._watch_deadline, "leader-watchdog")
 
     @property
@@ -129,7 +129,7 @@ class LeaderElector:
             log.warning("cannot release the lease", lease=LEASE_NAME, error=str(error))
         self._lease = {}
 
-    def _campaign(self) -> None:
+    def _run_election(self) -> None:
         while not self._stop.is_set():
             pause = self._times.retry * random.uniform(0.9, 1.1)  # noqa: S311
             try:
@@ -142,7 +142,7 @@ class LeaderElector:
             if holds:
                 self._lead(self._attempted_at)
             elif holds is False:
-                self._lose_lease("another one holds it")
+                self._handle_lost_lease("another one holds it")
                 pause = min(pause, self._compute_seconds_to_lapse())
             self._stop.wait(pause)
 
@@ -162,7 +162,7 @@ class LeaderElector:
             log.info("leading", lease=LEASE_NAME, identity=self._identity)
             self._on_started()
 
-    def _lose_lease(self, reason: str, *, if_late: bool = False) -> None:
+    def _handle_lost_lease(self, reason: str, *, if_late: bool = False) -> None:
         with self._lock:
             # Check again under the lock, because a renewal may have succeeded in the meantime.
             if not self._is_leading or (if_late and not self._is_late()):
@@ -175,7 +175,7 @@ class LeaderElector:
     def _watch_deadline(self) -> None:
         while not self._stop.wait(_WATCHDOG_SECONDS):
             if self._is_late():
-                self._lose_lease(f"not renewed for {self._times.renew_deadline:g} s", if_late=True)
+                self._handle_lost_lease(f"not renewed for {self._times.renew_deadline:g} s", if_late=True)
 
     def _is_late(self) -> bool:
         return time.monotonic() - self._renewed_at > self._times.renew_deadline - _WATCHDOG_SECONDS

@@ -28,7 +28,7 @@ from dsf.kube.session import (
     UnreachableError,
     Watch,
 )
-from dsf.kube.store import Key, Object, Store, key_of, version_of
+from dsf.kube.store import Key, Object, Store, get_key, get_version
 from dsf.process.threads import SupervisedThread
 
 log = dsf.log.get(__name__)
@@ -44,7 +44,7 @@ _MAX_PAGE_BYTES: Final = 8 * 1024 * 1024
 _PAGE_SECONDS: Final = 30.0
 
 
-def without_managed_fields(obj: Object) -> Object:
+def drop_managed_fields(obj: Object) -> Object:
     """Remove `managedFields` from the object: they are not used, and may be larger than the other fields."""
     obj["metadata"].pop("managedFields", None)
     return obj
@@ -67,7 +67,7 @@ class Reflector:
         selectors: Mapping[str, str] | None = None,
         page_size: int = 500,
         silence_seconds: float = 75.0,
-        transform: Callable[[Object], Object] = without_managed_fields,
+        transform: Callable[[Object], Object] = drop_managed_fields,
     ) -> None:
         self.resource = resource
         self.store = Store()
@@ -205,7 +205,7 @@ class Reflector:
                 # The API server omits both fields in the items of a list.
                 item.setdefault("apiVersion", self.resource.api_version)
                 item.setdefault("kind", self.resource.kind)
-                objects_by_key[key_of(item)] = self._transform(item)
+                objects_by_key[get_key(item)] = self._transform(item)
             version = str(page["metadata"]["resourceVersion"])
             if self._stop.is_set():
                 return version
@@ -221,7 +221,7 @@ class Reflector:
         self._set_version(version)
         for key in (*objects_by_key, *(before.keys() - objects_by_key.keys())):
             old, new = before.get(key), objects_by_key.get(key)
-            if old is None or new is None or version_of(old) != version_of(new):
+            if old is None or new is None or get_version(old) != get_version(new):
                 self._notify(key, old, new)
         self.synced.set()
         return version
@@ -276,13 +276,13 @@ class Reflector:
                 raise ExpiredError(message, 410)
             retry_after = (obj.get("details") or {}).get("retryAfterSeconds")
             raise ApiServerError(message, int(obj.get("code") or 500), retry_after)
-        version = version_of(obj)
+        version = get_version(obj)
         self._set_version(version)
         if kind in ("ADDED", "MODIFIED"):
             obj = self._transform(obj)
-            self._notify(key_of(obj), self.store.put(obj), obj)
+            self._notify(get_key(obj), self.store.put(obj), obj)
         elif kind == "DELETED":
-            key = key_of(obj)
+            key = get_key(obj)
             self._notify(key, self.store.remove(key) or obj, None)
         # Set the version last, because an event that cannot be read requires a new list.
         self._version = version

@@ -23,7 +23,7 @@ from kubernetes.client.exceptions import ApiException
 
 from dsf.errors import BackendError, ObjectConflictError, ObjectNotFoundError, SettingsError
 from dsf.kube import access
-from dsf.text import shown_url
+from dsf.text import shorten_url
 
 #: Connect and read timeouts in seconds. The API server's own limit is 60 s, which is too long for a write.
 _TIMEOUT = (5.0, 30.0)
@@ -125,7 +125,7 @@ class Session:
         self.host: str = configuration.host
         self._clock_offset: datetime.timedelta | None = None
 
-    def now(self) -> datetime.datetime:
+    def read_clock(self) -> datetime.datetime:
         """Return the time of the API server according to its newest response; without a response, the local time.
 
         OCM compares the validity of scores with the clocks of the hub's machines, which the API server shares.
@@ -141,12 +141,12 @@ class Session:
             offset = date - datetime.datetime.now(datetime.UTC)
             self._clock_offset = offset if abs(offset) > _CLOCK_TOLERANCE else datetime.timedelta()
 
-    def bearer_token(self) -> str:
+    def get_bearer_token(self) -> str:
         """Return the current bearer token for the API server; empty without a token."""
         text: Any = self._client.configuration.get_api_key_with_prefix("BearerToken") or ""
         return str(text).removeprefix("Bearer ").removeprefix("bearer ")
 
-    def credentials(self) -> tuple[client.Configuration, access.Certificates]:
+    def get_credentials(self) -> tuple[client.Configuration, access.Certificates]:
         """Return address and credentials, for connections that this class does not make."""
         return self._client.configuration, self._certificates
 
@@ -215,7 +215,7 @@ class Session:
                 if len(data) > max_bytes:
                     raise TooLargeError(f"GET {path}: the answer has more than the {max_bytes} bytes allowed")
                 if time.monotonic() >= deadline:
-                    raise UnreachableError(f"GET {path}: {shown_url(self.host)} did not answer in time")
+                    raise UnreachableError(f"GET {path}: {shorten_url(self.host)} did not answer in time")
         return self._parse_response("GET", path, response, bytes(data)), len(data)
 
     def fetch(self, path: str, *, headers: Mapping[str, str], timeout: float) -> tuple[int, bytes]:
@@ -241,7 +241,7 @@ class Session:
         except BaseException as error:
             response.close()
             if isinstance(error, (urllib3.exceptions.HTTPError, OSError)):
-                text = f"{method} {path}: the answer of {shown_url(self.host)} broke off: {_describe_cause(error)}"
+                text = f"{method} {path}: the answer of {shorten_url(self.host)} broke off: {_describe_cause(error)}"
                 raise UnreachableError(text) from None
             raise
         finally:
@@ -259,7 +259,8 @@ class Session:
         if not isinstance(parsed, dict):
             # The response is from a proxy in front of the API server, or the URL is not an API server's.
             raise ApiServerError(
-                f"{method} {path}: {shown_url(self.host)} answered something that is not a JSON object", response.status
+                f"{method} {path}: {shorten_url(self.host)} answered something that is not a JSON object",
+                response.status,
             )
         return parsed
 
@@ -380,7 +381,7 @@ class Session:
             )
         except (urllib3.exceptions.HTTPError, OSError, ApiException) as error:
             raise UnreachableError(
-                f"{method} {path}: cannot reach {shown_url(self.host)}: {_describe_cause(error)}"
+                f"{method} {path}: cannot reach {shorten_url(self.host)}: {_describe_cause(error)}"
             ) from None
         self._measure_clock(response)
         return response

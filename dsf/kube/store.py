@@ -31,7 +31,7 @@ class Store:
         with self._lock:
             return list(self._objects.values())
 
-    def names(self) -> tuple[Key, ...]:
+    def list_keys(self) -> tuple[Key, ...]:
         """Return the keys of all objects."""
         with self._lock:
             return tuple(self._objects)
@@ -49,7 +49,7 @@ class Store:
 
     def put(self, obj: Object) -> Object | None:
         """Store an object from a watch, unless the stored state is later; return the old object."""
-        key = key_of(obj)
+        key = get_key(obj)
         with self._lock:
             old_object = self._objects.get(key)
             self._objects[key] = _choose_newer(old_object, obj)
@@ -65,20 +65,20 @@ class Store:
 
         Does not add an object, because the object may have been deleted in the meantime: only the watch reports that.
         """
-        key = key_of(obj)
+        key = get_key(obj)
         with self._lock:
             old_object = self._objects.get(key)
             if old_object is not None and old_object["metadata"]["uid"] == obj["metadata"]["uid"]:
                 self._objects[key] = _choose_newer(old_object, obj)
 
 
-def key_of(obj: Object) -> Key:
+def get_key(obj: Object) -> Key:
     """Return namespace and name of the object."""
     metadata = obj["metadata"]
     return metadata.get("namespace", ""), metadata["name"]
 
 
-def version_of(obj: Object) -> str:
+def get_version(obj: Object) -> str:
     """Return the resourceVersion of the object."""
     return str(obj["metadata"]["resourceVersion"])
 
@@ -91,5 +91,5 @@ def _choose_newer(cached_object: Object | None, obj: Object) -> Object:
     """
     if cached_object is None or cached_object["metadata"]["uid"] != obj["metadata"]["uid"]:
         return obj
-    old, new = version_of(cached_object), version_of(obj)
+    old, new = get_version(cached_object), get_version(obj)
     return cached_object if old.isdecimal() and new.isdecimal() and int(old) >= int(new) else obj

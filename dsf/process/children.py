@@ -15,7 +15,7 @@ _TRAMPOLINE = (
 )
 
 
-def tied(command: Sequence[str]) -> list[str]:
+def tie_to_parent(command: Sequence[str]) -> list[str]:
     """Return a command that runs `command`, and on Linux gets SIGTERM when the thread that started it ends.
 
     `command[0]` is a path.

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from dsf.errors import AccessError, SettingsError
-from dsf.process.turns import client_of
+from dsf.process.turns import find_client
 
 #: Minimum characters of a token. Short tokens could be guessed from many addresses, each of which has its own limit.
 MIN_TOKEN: Final = 16
@@ -34,13 +34,13 @@ class GuessLimit:
     def require(self, address: str) -> None:
         """Raise AccessError (429) if this client has sent too many wrong tokens to try another one now."""
         with self._lock:
-            excess = self._forgiven_at.get(client_of(address), 0.0) - self._monotonic() - (AT_ONCE - 1) * SECONDS
+            excess = self._forgiven_at.get(find_client(address), 0.0) - self._monotonic() - (AT_ONCE - 1) * SECONDS
         if excess > 0:
             raise AccessError(f"too many wrong tokens came from your address; try again in {int(excess) + 1} s", 429)
 
     def add(self, address: str) -> None:
         """Count a wrong token."""
-        client = client_of(address)
+        client = find_client(address)
         with self._lock:
             now = self._monotonic()
             self._forgiven_at[client] = max(now, self._forgiven_at.pop(client, now)) + SECONDS

@@ -153,12 +153,12 @@ def now() -> float:
     return time.time() if _process_clock is None else _process_clock.now()
 
 
-def hub_time(client: Server) -> float:
+def read_hub_time(client: Server) -> float:
     """Return unix seconds by the hub's clock, read from Redis in one round trip. Raises redis.RedisError."""
     seconds, microseconds = client.time()
     return float(seconds) + float(microseconds) / 1e6
 
 
-def described(offset: float) -> str:
+def describe_offset(offset: float) -> str:
     """Return a text such as `60 s behind` for an offset in seconds as `HubClock.offset` returns it."""
     return f"{abs(offset):.0f} s {'behind' if offset > 0 else 'ahead of'}"

@@ -89,7 +89,7 @@ class SupervisedThread:
         return True
 
 
-def background(work: Callable[[], object], name: str) -> threading.Thread:
+def run_in_background(work: Callable[[], object], name: str) -> threading.Thread:
     """Run `work` once in a thread, and log an exception that it raises."""
 
     def run() -> None:
@@ -103,7 +103,7 @@ def background(work: Callable[[], object], name: str) -> threading.Thread:
     return thread
 
 
-def problem() -> str:
+def describe_failing_threads() -> str:
     """Return one line that names the threads that fail repeatedly, for readiness probes. Empty if there are none."""
     with _lock:
         names = sorted(thread.name for thread in _running if thread.is_failing)

@@ -45,12 +45,12 @@ def is_wanted() -> bool:
 
 def trace_id(run: str) -> str:
     """Return the trace id of a run, 32 hexadecimal digits."""
-    return _ids(run)[0]
+    return _make_ids(run)[0]
 
 
-def headers(run: str) -> dict[str, str]:
+def make_headers(run: str) -> dict[str, str]:
     """Return the message headers that add a task to the run's trace (W3C Trace Context). Empty if tracing is off."""
-    return {"traceparent": "00-{}-{}-01".format(*_ids(run))} if _started else {}
+    return {"traceparent": "00-{}-{}-01".format(*_make_ids(run))} if _started else {}
 
 
 def start(role: str) -> None:
@@ -111,13 +111,13 @@ def _start(role: str) -> None:
     celery: Any = CeleryInstrumentor
     celery().instrument()
     RedisInstrumentor().instrument()
-    RequestsInstrumentor().instrument(request_hook=_without_secrets)
+    RequestsInstrumentor().instrument(request_hook=_drop_secrets)
 
 
-def ticks_sent(runs: Sequence[tuple[str, float]], now: float) -> None:
+def record_ticks(runs: Sequence[tuple[str, float]], now: float) -> None:
     """Record the root spans of sent ticks. `runs` has each run and its due time."""
     for run, due in runs if _started else ():
-        _root(run, due).end(round(max(due, now) * _NANOSECONDS))
+        _make_root(run, due).end(round(max(due, now) * _NANOSECONDS))
 
 
 @contextlib.contextmanager
@@ -129,30 +129,30 @@ def by_hand(role: str, run: str) -> Iterator[str]:
         return
     from opentelemetry import trace
 
-    with trace.use_span(_root(run, time.time()), end_on_exit=True):
+    with trace.use_span(_make_root(run, time.time()), end_on_exit=True):
         yield trace_id(run)
 
 
-def ingested(run: str, outcome: str, began: float, ended_at: float) -> None:
+def record_ingest(run: str, outcome: str, began: float, ended_at: float) -> None:
     """Record the ingest of a result."""
     if not _started:
         return
     from opentelemetry import propagate, trace
 
-    tracer, parent = trace.get_tracer(__name__), propagate.extract(headers(run))
-    attributes = {**_attributes(run), "dsf.outcome": outcome}
+    tracer, parent = trace.get_tracer(__name__), propagate.extract(make_headers(run))
+    attributes = {**_make_attributes(run), "dsf.outcome": outcome}
     span = tracer.start_span("ingest", parent, start_time=round(began * _NANOSECONDS), attributes=attributes)
     if outcome == "error":
         span.set_status(trace.Status(trace.StatusCode.ERROR))
     span.end(round(ended_at * _NANOSECONDS))
 
 
-def _root(run: str, at: float) -> Span:
+def _make_root(run: str, at: float) -> Span:
     from opentelemetry import trace
 
     tracer: Any = trace.get_tracer(__name__)
-    tracer.id_generator = _RunIds(*_ids(run))
-    span: Span = tracer.start_span(_TICK, start_time=round(at * _NANOSECONDS), attributes=_attributes(run))
+    tracer.id_generator = _RunIds(*_make_ids(run))
+    span: Span = tracer.start_span(_TICK, start_time=round(at * _NANOSECONDS), attributes=_make_attributes(run))
     return span
 
 
@@ -165,16 +165,16 @@ class _RunIds:
         self.is_trace_id_random = lambda: True
 
 
-def _ids(run: str) -> tuple[str, str]:
+def _make_ids(run: str) -> tuple[str, str]:
     digits = hashlib.sha256(run.encode()).hexdigest()
     return digits[:32], digits[32:48]
 
 
-def _attributes(run: str) -> dict[str, str]:
+def _make_attributes(run: str) -> dict[str, str]:
     return dict(zip(("dsf.cluster", "dsf.scorer", "dsf.run"), run.split("/"), strict=True))
 
 
-def _without_secrets(span: Span, request: Any) -> None:
+def _drop_secrets(span: Span, request: Any) -> None:
     # User information and query parameters of a URL may be credentials.
     parts = urlsplit(request.url)
     url = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"

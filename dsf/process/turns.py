@@ -72,7 +72,7 @@ class ClientTurns:
         return bool(eligible) and min(eligible, key=lambda each: self._running[self._waiting[each]]) is ticket
 
 
-def client_of(address: str) -> str:
+def find_client(address: str) -> str:
     """Return the client that an address belongs to: an IPv6 network of 64 bits is one client."""
     try:
         ip = ipaddress.ip_address(address.partition("%")[0])

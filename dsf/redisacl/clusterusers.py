@@ -223,7 +223,7 @@ class UsersEverywhere:
         if not self._link.address.is_sentinel:
             return
         try:
-            addresses = self._link.replicas()
+            addresses = self._link.list_replicas()
         except redis.RedisError as error:
             log.warning("replicas of redis cannot be found", error=str(error))
             return

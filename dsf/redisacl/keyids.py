@@ -27,15 +27,15 @@ class KeyIds:
         """Ids that are valid now, newest first: what `ClusterRecord.key_ids` holds."""
         return (self.current,) if self.previous is None else (self.current, self.previous)
 
-    def rotated(self, now: float) -> KeyIds:
+    def rotate(self, now: float) -> KeyIds:
         """Start a rotation. An earlier rotation that is still under way ends: at most two ids are valid."""
         return KeyIds(self.current + 1, self.current, now)
 
-    def revoked(self, now: float) -> KeyIds:
+    def revoke(self, now: float) -> KeyIds:
         """Switch to new credentials without an overlap: the old ones are compromised."""
         return KeyIds(self.current + 1, None, now)
 
-    def settled(self, now: float, used_id: int | None, *, min_age: float = 0.0, grace: float = 3600.0) -> KeyIds:
+    def end_overlap(self, now: float, used_id: int | None, *, min_age: float = 0.0, grace: float = 3600.0) -> KeyIds:
         """End the overlap when the agent has signed with the current key (`used_id`) or `grace` seconds are over.
 
         OCM delivers in seconds; a disconnected cluster gets the new Secret when it is back, whether or not the old one

@@ -20,7 +20,7 @@ import redis
 
 import dsf.log
 from dsf.redisacl.rules import cluster_user
-from dsf.store.client import batched
+from dsf.store.client import split_into_batches
 from dsf.store.registry import Registry
 from dsf.store.server import CREDENTIALS, MEMORY
 
@@ -135,7 +135,7 @@ class MisuseWatch:
             return True
         if usage.connections <= _HUB_CONNECTIONS:
             return False
-        return usage.connections > _HUB_CONNECTIONS + _CLUSTER_CONNECTIONS * len(Registry(self._redis).clusters())
+        return usage.connections > _HUB_CONNECTIONS + _CLUSTER_CONNECTIONS * len(Registry(self._redis).read_clusters())
 
     def _empty_logs(self, before: _Usage) -> _Usage:
         # Some of its methods are untyped.
@@ -182,7 +182,7 @@ class MisuseWatch:
     def _close_each(self, used: int) -> dict[str, _Held]:
         """Close the connections of each cluster, and return what they held."""
         held: dict[str, _Held] = {}
-        for clusters in batched(sorted(Registry(self._redis).clusters()), _BATCH):
+        for clusters in split_into_batches(sorted(Registry(self._redis).read_clusters()), _BATCH):
             pipe: Any = self._redis.pipeline(transaction=False)
             with pipe:
                 for cluster in clusters:

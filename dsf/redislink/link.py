@@ -48,7 +48,7 @@ class Sentinels(_Base):  # type: ignore[misc]
                 self.sentinels = [sentinel, *(other for other in self.sentinels if other is not sentinel)]
                 return master["ip"], master["port"]
             problem = "reports that it is down" if master else "does not know it (DSF_REDIS_SENTINEL_MASTER)"
-            problems.append(f"Sentinel at {_where(sentinel)} {problem}")
+            problems.append(f"Sentinel at {_describe_place(sentinel)} {problem}")
         raise MasterNotFoundError(f"no Sentinel knows the primary of {service_name!r}: {'; '.join(problems)}")
 
     def discover_slaves(self, service_name: str) -> list[tuple[str, int]]:
@@ -72,13 +72,13 @@ def _create_client(host: str, port: int, options: dict[str, Any], uses_tls: bool
     return redis.Redis.from_pool(redis.ConnectionPool(connection_class=kind, host=host, port=port, **options))
 
 
-def _where(sentinel: redis.Redis) -> str:
+def _describe_place(sentinel: redis.Redis) -> str:
     options = sentinel.connection_pool.connection_kwargs
     return f"{options['host']}:{options['port']}"
 
 
 def _describe_refusal(sentinel: redis.Redis, error: redis.RedisError) -> str:
-    where = _where(sentinel)
+    where = _describe_place(sentinel)
     if isinstance(error, redis.exceptions.NoPermissionError):
         return (
             f"Sentinel at {where} denies a command ({error}): the user of DSF_REDIS_SENTINEL_USERNAME needs "
@@ -178,16 +178,16 @@ class Link:
         file_options = {name: str(file) for name, file in files.items() if file is not None}
         return {"ssl_cert_reqs": "required", "ssl_check_hostname": True, **file_options}
 
-    def client(self, max_connections: int | None = None, **options: Any) -> redis.Redis:
+    def make_client(self, max_connections: int | None = None, **options: Any) -> redis.Redis:
         """Return a client that connects at the first command. `options` are for redis-py connections.
 
         With `max_connections`, a thread waits for a free connection, as long as for a response of Redis.
         """
         return self._create_client(self.connection_class, *self.address.hosts[0], options, max_connections)
 
-    def client_of(self, host: str, port: int, **options: Any) -> redis.Redis:
+    def make_server_client(self, host: str, port: int, **options: Any) -> redis.Redis:
         """Return a client of this server, regardless of Sentinel."""
-        return self._create_client(self._class_for(host), host, port, options)
+        return self._create_client(self._get_connection_class(host), host, port, options)
 
     def _create_client(
         self, kind: Any, host: str, port: int, options: dict[str, Any], max_connections: int | None = None
@@ -208,7 +208,7 @@ class Link:
         self._pools.add(pool)
         return redis.Redis.from_pool(pool)
 
-    def _class_for(self, host: str) -> Any:
+    def _get_connection_class(self, host: str) -> Any:
         if connection.is_socket(host):
             return connection.SocketConnection
         return connection.TlsConnection if self.uses_tls else connection.PlainConnection
@@ -217,21 +217,21 @@ class Link:
     def connection_class(self) -> Any:
         """Return the class of connections to the server. Those behind Sentinel ask it for the server's address."""
         if not self.address.is_sentinel:
-            return self._class_for(self.address.hosts[0][0])
+            return self._get_connection_class(self.address.hosts[0][0])
         return connection.MasterTlsConnection if self.uses_tls else connection.MasterConnection
 
-    def replicas(self) -> list[tuple[str, int]]:
+    def list_replicas(self) -> list[tuple[str, int]]:
         """Return host and port of each replica that Sentinel can reach. Raises redis.RedisError."""
-        with self.sentinels() as sentinels:
+        with self.make_sentinels_client() as sentinels:
             return list(sentinels.discover_slaves(self._settings.redis_sentinel_master))
 
-    def sentinels(self) -> Sentinels:
+    def make_sentinels_client(self) -> Sentinels:
         """Return a client of all Sentinels."""
-        return Sentinels(self.address.hosts, self.sentinel_options(), self.uses_tls)
+        return Sentinels(self.address.hosts, self.make_sentinel_options(), self.uses_tls)
 
     @functools.cached_property
     def _sentinels(self) -> Sentinels:
-        return self.sentinels()
+        return self.make_sentinels_client()
 
     def _find_server(self) -> tuple[str, int]:
         previous, self._primary = (
@@ -245,7 +245,7 @@ class Link:
                 pool.disconnect(inuse_connections=False)
         return self._primary
 
-    def sentinel_options(self) -> dict[str, Any]:
+    def make_sentinel_options(self) -> dict[str, Any]:
         """Return options for connections to the Sentinels, which have users of their own."""
         settings = self._settings
         return {

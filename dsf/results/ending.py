@@ -18,14 +18,14 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from dsf.api import scorerule
-from dsf.api.score import Item, valid_until, validity_at
+from dsf.api.score import Item, compute_expiry, compute_validity
 from dsf.api.scoringresponse import REFUSALS, Remark, make_remark
 from dsf.api.types import USED_LABELS
 from dsf.errors import CycleError, ScoreObjectTooLargeError
 from dsf.messages import LARGEST_COUNT, STAGES, Result, run_time
 from dsf.process.hubclock import TOLERANCE
 from dsf.reasons import RefusalReason
-from dsf.results.hold import held
+from dsf.results.hold import hold_items
 from dsf.store.history import HistoryEntry
 from dsf.store.pairs import PairFailure, PairScore
 from dsf.store.registry import ScorerRecord
@@ -52,7 +52,7 @@ class _ScoredResult(NamedTuple):
     remark: Remark | None
 
 
-def ending_of(
+def make_ending(
     result: Result,
     scorer: ScorerRecord,
     *,
@@ -66,33 +66,33 @@ def ending_of(
     `now` is unix seconds by the hub's clock. `factor` extends every validity. `interval` is the overriding interval in
     seconds, or None. `published` is the current score of a scorer with a hold.
     """
-    skew = _clock_skew(result, now)
+    skew = _describe_clock_skew(result, now)
     if skew is not None:
-        return _failed(result, scorer, CycleError("publish", CLOCK_SKEW, skew), now, refusal="stale")
+        return _make_failure(result, scorer, CycleError("publish", CLOCK_SKEW, skew), now, refusal="stale")
     if result.outcome == "error":
         error = CycleError(result.stage, result.reason or "unknown", result.message)
-        return _failed(result, scorer, error, now)
+        return _make_failure(result, scorer, error, now)
     if result.outcome == "skipped":
         reason = result.reason or "unknown"
         counters: dict[str, float] = {"n:skipped:" + reason: 1}
-        return _ending(result, scorer, "skipped", counters, reason=reason, message=result.message)
-    validity = validity_at(interval or scorer.interval, scorer.validity, scorer.interval)
-    until = valid_until(min(result.at, now), validity, factor)
+        return _make_ending(result, scorer, "skipped", counters, reason=reason, message=result.message)
+    validity = compute_validity(interval or scorer.interval, scorer.validity, scorer.interval)
+    until = compute_expiry(min(result.at, now), validity, factor)
     if now > until:
         message = (
             f"measured {now - result.at:.0f} s before it arrived, but its score is valid for "
             f"{validity * factor:.0f} s only; "
             "check that the service results keeps up with the clusters' mailboxes"
         )
-        return _failed(result, scorer, CycleError("publish", STALE, message), now, refusal="stale")
+        return _make_failure(result, scorer, CycleError("publish", STALE, message), now, refusal="stale")
     try:
         scored = _score(result, scorer, until, now, published)
     except CycleError as error:
-        return _failed(result, scorer, error, now)
-    return _succeeded(result, scorer, scored)
+        return _make_failure(result, scorer, error, now)
+    return _make_success(result, scorer, scored)
 
 
-def without_room(result: Result, scorer: ScorerRecord, now: float) -> Ending:
+def make_ending_without_room(result: Result, scorer: ScorerRecord, now: float) -> Ending:
     """Return the ending of a result whose score exceeds its namespace's share of Redis."""
     owner = f"namespace {scorer.namespace}" if scorer.namespace else "its namespace"
     message = (
@@ -100,7 +100,7 @@ def without_room(result: Result, scorer: ScorerRecord, now: float) -> Ending:
         "half of it, and this one would exceed it: return fewer results or shorter labels, or give Redis more memory "
         "(the chart's redis.maxMemory)"
     )
-    return _failed(result, scorer, CycleError("publish", "too_large", message), now)
+    return _make_failure(result, scorer, CycleError("publish", "too_large", message), now)
 
 
 def digest_of(score_name: str, items: Iterable[Item]) -> str:
@@ -111,10 +111,10 @@ def digest_of(score_name: str, items: Iterable[Item]) -> str:
 
 def is_plausible(result: Result, now: float) -> bool:
     """Return True if the times of this result are consistent with the hub's clock, which shows `now` (unix seconds)."""
-    return _clock_skew(result, now) is None
+    return _describe_clock_skew(result, now) is None
 
 
-def _clock_skew(result: Result, now: float) -> str | None:
+def _describe_clock_skew(result: Result, now: float) -> str | None:
     """Return why the times of this result are implausible, or None."""
     scheduled = run_time(result.run)
     if result.at > now + TOLERANCE:
@@ -178,7 +178,7 @@ def _score(
         held={},
     )
     if published is not None:
-        score = held(score, published, scorer, result.cluster)
+        score = hold_items(score, published, scorer, result.cluster)
     return _ScoredResult(outcome, score, refusal_counts, clamped, remark)
 
 
@@ -192,7 +192,7 @@ def _drop_duplicates(results: Sequence[_Scored]) -> list[_Scored]:
     return list(latest.values())
 
 
-def _succeeded(result: Result, scorer: ScorerRecord, scored: _ScoredResult) -> Ending:
+def _make_success(result: Result, scorer: ScorerRecord, scored: _ScoredResult) -> Ending:
     score, remark = scored.score, scored.remark
     numbers = {
         "refused": min(sum(scored.refusal_counts.values()), LARGEST_COUNT),
@@ -205,8 +205,15 @@ def _succeeded(result: Result, scorer: ScorerRecord, scored: _ScoredResult) -> E
     counters |= {"n:" + name: number for name, number in numbers.items() if name != "refused"}
     reason, message = (remark.reason, remark.message) if remark else ("", "")
     counts = {"items": len(score.items), "results": len(score.results), **numbers}
-    ending = _ending(
-        result, scorer, scored.outcome, counters, reason=reason, message=message, counts=counts, value=_value(score)
+    ending = _make_ending(
+        result,
+        scorer,
+        scored.outcome,
+        counters,
+        reason=reason,
+        message=message,
+        counts=counts,
+        value=_compute_value(score),
     )
     at = run_time(result.run)
     return ending._replace(
@@ -216,15 +223,15 @@ def _succeeded(result: Result, scorer: ScorerRecord, scored: _ScoredResult) -> E
     )
 
 
-def _failed(result: Result, scorer: ScorerRecord, error: CycleError, now: float, refusal: str = "") -> Ending:
+def _make_failure(result: Result, scorer: ScorerRecord, error: CycleError, now: float, refusal: str = "") -> Ending:
     stage, reason, message = error.stage, error.reason, error.message
     counters: dict[str, float] = {"n:error": 1, f"n:error:{stage}:{reason}": 1}
-    ending = _ending(result, scorer, "error", counters, stage=stage, reason=reason, message=message)
+    ending = _make_ending(result, scorer, "error", counters, stage=stage, reason=reason, message=message)
     failure = PairFailure(run=result.run, stage=stage, reason=reason, message=message, at=now)
     return ending._replace(failure=failure, refusal=refusal)
 
 
-def _ending(
+def _make_ending(
     result: Result,
     scorer: ScorerRecord,
     outcome: str,
@@ -255,7 +262,7 @@ def _ending(
             reason=reason,
             message=message,
             timings={name: round(seconds, 6) for name, seconds in timings.items()},
-            counts={**_counts(result.counts), **counts},
+            counts={**_select_counts(result.counts), **counts},
             value=value,
         ),
         failure_threshold=scorer.when_failing.threshold,
@@ -266,7 +273,7 @@ def _ending(
     )
 
 
-def _value(score: PairScore) -> float | None:
+def _compute_value(score: PairScore) -> float | None:
     """Return the mean that represents a score in charts: of its items if it has any, otherwise of its results."""
     numbers: list[float] = [value for _, value in score.items] or [value for _, value in score.results]
     if not numbers:
@@ -276,7 +283,7 @@ def _value(score: PairScore) -> float | None:
     return float(f"{sum(value / len(numbers) for value in numbers):.6g}")
 
 
-def _counts(counts: dict[str, int]) -> dict[str, int]:
+def _select_counts(counts: dict[str, int]) -> dict[str, int]:
     """Return an agent's counts for the history, limited in number and size."""
     valid_counts = [
         (name, number) for name, number in counts.items() if _COUNT_NAME.fullmatch(name) and number <= LARGEST_COUNT

@@ -15,8 +15,8 @@ from dsf.api.score import has_expired, to_score_value
 from dsf.api.scorerule import Result as ItemResult
 from dsf.api.scorerule import find_item_owners, hold_back
 from dsf.messages import Result
-from dsf.store.client import parsed
-from dsf.store.pairs import PairScore, row_fields
+from dsf.store.client import parse_stored
+from dsf.store.pairs import PairScore, parse_row_fields
 from dsf.store.registry import ScorerRecord
 
 _Results = list[tuple[dict[str, str], float]]
@@ -44,12 +44,12 @@ class Published:
         if isinstance(rows, Exception):
             raise rows
         for (pair, scorer), row, text in zip(scorers.items(), rows, texts, strict=True):
-            score = parsed(PairScore, keys.pair(*pair), text if isinstance(text, str) else None)
-            failing = row_fields(keys.pair(*pair), row).get("failing", 0)
+            score = parse_stored(PairScore, keys.pair(*pair), text if isinstance(text, str) else None)
+            failing = parse_row_fields(keys.pair(*pair), row).get("failing", 0)
             if score is not None and _is_in_force(score, scorer, failing, now):
                 self._scores[pair] = score
 
-    def before(self, result: Result) -> PairScore | None:
+    def get_before(self, result: Result) -> PairScore | None:
         """Return the score that this result may replace, or None if there is none to compare it with."""
         score = self._scores.get((result.cluster, result.scorer))
         # A result replaces only an older score.
@@ -64,7 +64,7 @@ class Published:
             self._scores[cluster, scorer.name] = score
 
 
-def held(measured: PairScore, published: PairScore, scorer: ScorerRecord, cluster: str) -> PairScore:
+def hold_items(measured: PairScore, published: PairScore, scorer: ScorerRecord, cluster: str) -> PairScore:
     """Return the score to publish instead of `measured`, which is returned unchanged if nothing is held back."""
     if scorer.hold is None:
         return measured
@@ -83,7 +83,7 @@ def held(measured: PairScore, published: PairScore, scorer: ScorerRecord, cluste
         # Metrics of an aggregated score show its parts, to which a hold does not apply.
         owners = find_item_owners(measured.results, scorer, cluster)
         held_values = {name: values[name] for name in waiting}
-        results = _as_published(measured.results, published.results, held_values, owners)
+        results = _replace_held_scores(measured.results, published.results, held_values, owners)
     return measured.model_copy(update={"items": list(values.items()), "results": results, "held": waiting})
 
 
@@ -97,7 +97,7 @@ def _is_in_force(score: PairScore, scorer: ScorerRecord, failing: int, now: floa
     )
 
 
-def _as_published(
+def _replace_held_scores(
     measured: _Results, published: _Results, held_values: Mapping[str, int], owners: Mapping[str, ItemResult]
 ) -> _Results:
     """Return the results with the published scores of held items, so that gauges agree with the items.

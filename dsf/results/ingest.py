@@ -14,16 +14,16 @@ import redis
 import dsf.log
 from dsf import keys
 from dsf.errors import MessageRejectedError, SchemaMismatchError, SettingsError
-from dsf.messages import Result, claimed_cluster, verify
+from dsf.messages import Result, parse_claimed_cluster, verify
 from dsf.process import hubclock, tracing
 from dsf.process.hubclock import TOLERANCE
-from dsf.results.ending import ending_of, is_plausible, without_room
+from dsf.results.ending import is_plausible, make_ending, make_ending_without_room
 from dsf.results.hold import Published
 from dsf.settings import Settings
 from dsf.store.agents import AgentRecord, Agents
-from dsf.store.client import parsed_all, read_factor
+from dsf.store.client import parse_all_stored, read_factor
 from dsf.store.clocks import ClockReports
-from dsf.store.entries import ScheduleOverride, interval_in_force, targets_of
+from dsf.store.entries import ScheduleOverride, find_interval, list_targets
 from dsf.store.registry import ClusterRecord, ScorerRecord
 from dsf.store.runs import NO_ROOM, Ending, Runs
 from dsf.store.writes import VALIDITY_FACTOR
@@ -78,7 +78,7 @@ class Ingest:
         own_offset: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self._settings = settings
-        self._secret = master_secret(settings)
+        self._secret = read_master_secret(settings)
         self._redis = client
         self._runs = Runs(client)
         self._clock = clock
@@ -111,7 +111,7 @@ class Ingest:
         self._end_runs(pending, now)
         oversized = [item for item in pending if item.outcome == NO_ROOM]
         for item in oversized:
-            item.ending = without_room(item.result, item.scorer, now)
+            item.ending = make_ending_without_room(item.result, item.scorer, now)
         self._end_runs(oversized, now)
         self._runs.refuse(rejection_counts)
         for item in pending:
@@ -146,7 +146,7 @@ class Ingest:
             return
         ending = item.ending
         run = keys.run_member(ending.cluster, ending.scorer, ending.run)
-        tracing.ingested(run, ending.outcome, now, self._clock())
+        tracing.record_ingest(run, ending.outcome, now, self._clock())
         if item.outcome in REFUSED:
             why = _REFUSAL_TEXTS.get(item.outcome, ending.history.message)
             self._log_refusal(item.outcome, item.frame, why, scorer=ending.scorer, run=ending.run)
@@ -175,22 +175,22 @@ class Ingest:
         held_results = [(item.result, item.scorer) for item in pending if item.scorer.hold is not None]
         published = Published(self._redis, held_results, now=now) if held_results else None
 
-        def make_ending(item: _Incoming) -> None:
+        def set_ending(item: _Incoming) -> None:
             result = item.result
-            item.ending = ending_of(
+            item.ending = make_ending(
                 result,
                 item.scorer,
                 now=now,
                 factor=registered.factor,
-                interval=interval_in_force(result.scorer, result.cluster, 0, registered.overrides) or None,
-                published=published.before(result) if published is not None else None,
+                interval=find_interval(result.scorer, result.cluster, 0, registered.overrides) or None,
+                published=published.get_before(result) if published is not None else None,
             )
             if published is not None:
                 published.replace(result.cluster, item.scorer, item.ending.score)
 
         # Sort by run, because slots return the results of a pair in arbitrary order, and a hold compares each result
         # with the one before.
-        self._apply(make_ending, sorted(pending, key=lambda item: item.result.run))
+        self._apply(set_ending, sorted(pending, key=lambda item: item.result.run))
 
     def refuse(self, reason: str) -> None:
         """Count a result that was dropped before ingestion. Raises redis.RedisError."""
@@ -257,7 +257,7 @@ class Ingest:
         log.warning(
             "result refused",
             reason=reason,
-            cluster=claimed_cluster(frame),
+            cluster=parse_claimed_cluster(frame),
             why=why[:500],
             not_logged=not_logged,
             **context,
@@ -280,7 +280,7 @@ def _read_registered(client: redis.Redis, verified: Collection[_Incoming]) -> _R
     names: dict[str, list[str]] = {
         keys.CLUSTERS: list({item.cluster for item in verified}),
         keys.SCORERS: list({result.scorer for result in results}),
-        keys.OVERRIDES: list({target for result in results for target in targets_of(result.scorer, result.cluster)}),
+        keys.OVERRIDES: list({target for result in results for target in list_targets(result.scorer, result.cluster)}),
     }
     with client.pipeline(transaction=False) as pipe:
         for key, requested_names in names.items():
@@ -292,14 +292,14 @@ def _read_registered(client: redis.Redis, verified: Collection[_Incoming]) -> _R
         dict(zip(names[key], row, strict=False)) for key, row in zip(names, texts, strict=True)
     )
     return _Registered(
-        parsed_all(ClusterRecord, clusters),
-        parsed_all(ScorerRecord, scorers),
-        parsed_all(ScheduleOverride, overrides),
+        parse_all_stored(ClusterRecord, clusters),
+        parse_all_stored(ScorerRecord, scorers),
+        parse_all_stored(ScheduleOverride, overrides),
         read_factor(factor),
     )
 
 
-def master_secret(settings: Settings) -> bytes:
+def read_master_secret(settings: Settings) -> bytes:
     """Return the hub's master secret. Raises SettingsError if it is missing, too short or not hexadecimal."""
     text = settings.resolved_signing_secret()
     if not text:

@@ -25,7 +25,7 @@ import dsf.log
 from dsf import keys
 from dsf.messages import FRAME_MARK, INGEST_TASK, MAX_FRAME_BYTES
 from dsf.results.ingest import Ingest
-from dsf.store.client import lua, repeat
+from dsf.store.client import load_lua, repeat
 from dsf.store.heartbeats import Mark
 
 #: Seconds between two polls while results arrive. Larger batches are cheaper, because a task with its round trips costs
@@ -72,8 +72,8 @@ class Mailboxes:
     def __init__(self, client: redis.Redis, max_bytes: int) -> None:
         """A result has at most `max_bytes`."""
         self._longest = max_bytes
-        self._read = client.register_script(lua("mail_read"))
-        self._empty = client.register_script(lua("mail_empty"))
+        self._read = client.register_script(load_lua("mail_read"))
+        self._empty = client.register_script(load_lua("mail_empty"))
         self._token = secrets.token_hex(16)
         self._first = 0
         # Every second read is for one slot that may have killed a worker. The first read of a new worker is not.
@@ -109,11 +109,11 @@ class Mailboxes:
             # The first bytes contain the signature, which identifies a result.
             self._empty(
                 keys=[keys.MAIL_CLAIMS, keys.MAIL_READING, keys.MAIL_SUSPECTS, *slots],
-                args=[self._token, *(text[:FRAME_MARK] for text in texts), *set(map(cluster_of, slots))],
+                args=[self._token, *(text[:FRAME_MARK] for text in texts), *set(map(find_cluster, slots))],
             )
 
 
-def cluster_of(slot: bytes) -> str:
+def find_cluster(slot: bytes) -> str:
     """Return the cluster to whose mailbox this slot belongs."""
     return slot.decode().removeprefix(keys.MAIL_PREFIX).rpartition(".")[0]
 
@@ -162,7 +162,7 @@ class Batch:
 
     def __repr__(self) -> str:
         """Return the text that Flower shows as the task's argument."""
-        clusters = list(dict.fromkeys(map(cluster_of, self._waiting.slots)))
+        clusters = list(dict.fromkeys(map(find_cluster, self._waiting.slots)))
         suffix = f" and {len(clusters) - _SHOWN_CLUSTERS} more" if len(clusters) > _SHOWN_CLUSTERS else ""
         count = len(self._waiting.slots)
         return f"{count} result{'' if count == 1 else 's'} of {', '.join(clusters[:_SHOWN_CLUSTERS])}{suffix}"
@@ -217,7 +217,7 @@ class Intake:
             log.error(
                 "result dropped unread: the results worker that read it alone died; revoke the cluster's credentials "
                 "unless its agent is trusted",
-                cluster=cluster_of(slot),
+                cluster=find_cluster(slot),
             )
         if waiting.slots:
             self._ingest_batch(waiting)

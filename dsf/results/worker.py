@@ -23,7 +23,7 @@ from dsf.messages import INGEST_TASK
 from dsf.process import hubclock
 from dsf.process.hubclock import HubClock
 from dsf.process.threads import SupervisedThread
-from dsf.results.ingest import Ingest, master_secret
+from dsf.results.ingest import Ingest, read_master_secret
 from dsf.results.intake import Intake
 from dsf.settings import Settings, settings
 from dsf.store.client import connect, repeat
@@ -46,7 +46,7 @@ class ResultsService:
 
     def __init__(self, config: Settings, app: Celery) -> None:
         """Raises SettingsError if the master secret is missing or wrong."""
-        master_secret(config)
+        read_master_secret(config)
         self._stopping = threading.Event()
         client = connect(config, name="dsf-results")
         # Agents may write any bytes into their mailboxes.
@@ -62,8 +62,8 @@ class ResultsService:
         ingest = Ingest(client, config, clock=clock.now, own_offset=clock.offset)
         self._intake = Intake(mail, ingest, app.tasks[INGEST_TASK], self._stopping)
         work = {
-            "results-intake": _after(clock, self._intake.run),
-            "run-sweeper": _after(clock, Sweeper(client, config, self._stopping).run),
+            "results-intake": _wait_for_clock(clock, self._intake.run),
+            "run-sweeper": _wait_for_clock(clock, Sweeper(client, config, self._stopping).run),
         }
         self._threads = [SupervisedThread(run, name) for name, run in work.items()]
 
@@ -92,7 +92,7 @@ class ResultsService:
         for client in self._clients:
             client.close()
 
-    def problem(self) -> str:
+    def find_problem(self) -> str:
         """See `dsf.process.service.Service`. An unreachable Redis is not a problem, because the worker reconnects."""
         return loop_problem()
 
@@ -152,7 +152,7 @@ def make_worker(app: Celery, config: Settings, results: ResultsService) -> Any:
     )
 
 
-def _after(clock: HubClock, work: Callable[[], object]) -> Callable[[], object]:
+def _wait_for_clock(clock: HubClock, work: Callable[[], object]) -> Callable[[], object]:
     """Return `work` preceded by a wait for the first measurement of the hub's clock, which judges results."""
 
     def run() -> None:
@@ -197,7 +197,7 @@ class Sweeper:
 
     def forget_leftovers(self) -> None:
         """Remove the data of pairs that were orphaned at the last check, too. The hub may still remove newer ones."""
-        orphans = self._runs.leftovers()
+        orphans = self._runs.find_leftovers()
         forgotten = self._runs.forget(orphans & self._orphans)
         self._orphans = orphans - self._orphans
         if forgotten:

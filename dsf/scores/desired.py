@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from dsf.api.naming import sanitize_resource_name
-from dsf.api.score import Item, compute_items_digest, has_expired, make_score_body, make_score_status, valid_until
+from dsf.api.score import Item, compute_expiry, compute_items_digest, has_expired, make_score_body, make_score_status
 from dsf.api.scorerule import build_empty_items
 from dsf.store.pairs import PairScore
 from dsf.store.registry import ClusterRecord, ScorerRecord
@@ -44,14 +44,14 @@ class DesiredScore:
         """Hash of the items."""
         return compute_items_digest(self.items)
 
-    def manifest(self) -> dict[str, Any]:
+    def make_manifest(self) -> dict[str, Any]:
         """Return the object without its status."""
         names = self.cluster.name, self.scorer.name, self.scorer.score_name
         return make_score_body(*names, owner_uid=self.cluster.uid)
 
-    def status(self, since: float) -> dict[str, Any]:
+    def make_status(self, since: float) -> dict[str, Any]:
         """Return the status of the object; `since` is the creation time of the object (unix seconds)."""
-        return make_score_status(self.items, valid_until=_moment(self.valid_until), now=_moment(since))
+        return make_score_status(self.items, valid_until=_make_time(self.valid_until), now=_make_time(since))
 
 
 def compute_desired_score(
@@ -85,7 +85,7 @@ def compute_desired_score(
         )
         items = tuple((name, policy.value) for name, _ in published_items)
         # No cycle runs while the scorer is suspended: the object expires like any score.
-        until = shown_until if scorer.suspended else valid_until(now, scorer.validity, factor)
+        until = shown_until if scorer.suspended else compute_expiry(now, scorer.validity, factor)
         return None if has_expired(until, now) else DesiredScore(cluster, scorer, items, until)
     if score is None:
         return UNKNOWN
@@ -96,7 +96,7 @@ def compute_desired_score(
     return DesiredScore(cluster, scorer, results, score.valid_until)
 
 
-def validity_factor(validities: Iterable[tuple[int, int]], write_rate: float) -> float:
+def compute_validity_factor(validities: Iterable[tuple[int, int]], write_rate: float) -> float:
     """Return the factor that extends validities so that renewals use at most half of the write rate.
 
     `validities` are (number of objects, seconds). The computation assumes that an object is renewed at half of its
@@ -106,5 +106,5 @@ def validity_factor(validities: Iterable[tuple[int, int]], write_rate: float) ->
     return max(1.0, renewals / (write_rate / 2))
 
 
-def _moment(seconds: float) -> datetime:
+def _make_time(seconds: float) -> datetime:
     return datetime.fromtimestamp(seconds, UTC)

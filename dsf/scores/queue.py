@@ -75,11 +75,11 @@ class PairQueue:
             batch.append(pair)
         return batch
 
-    def overdue(self, moment: float) -> list[Pair]:
+    def list_overdue(self, moment: float) -> list[Pair]:
         """Return all pairs that were due at `moment`."""
         return [*self._ready_namespaces, *(pair for pair, due in self._due.items() if due <= moment)]
 
-    def next_due(self) -> float | None:
+    def get_next_due(self) -> float | None:
         """Return the time at which the next pair is due; None if the queue is empty."""
         if self._ready:
             return 0.0

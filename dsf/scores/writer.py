@@ -17,20 +17,20 @@ from typing import Any, Final, NamedTuple, Protocol
 import redis
 
 import dsf.log
-from dsf.api.meta import rfc3339
-from dsf.api.naming import label_value
+from dsf.api.meta import format_rfc3339
+from dsf.api.naming import make_label_value
 from dsf.backends.protocol import Kind, ScoreBackend
 from dsf.backends.scorestate import ScoreState
 from dsf.errors import BackendError, ForeignObjectError
 from dsf.process import hubclock
-from dsf.process.threads import SupervisedThread, background
+from dsf.process.threads import SupervisedThread, run_in_background
 from dsf.reasons import WriteReason
-from dsf.scores.desired import UNKNOWN, DesiredScore, Unknown, compute_desired_score, validity_factor
+from dsf.scores.desired import UNKNOWN, DesiredScore, Unknown, compute_desired_score, compute_validity_factor
 from dsf.scores.failures import Failures, Pair
 from dsf.scores.queue import PairQueue
 from dsf.scores.rate import WriteRate
 from dsf.settings import Settings
-from dsf.store.client import parsed, repeat
+from dsf.store.client import parse_stored, repeat
 from dsf.store.entries import CLOCK_SKEW
 from dsf.store.pairs import PairScore, Unwritten
 from dsf.store.registry import Registry
@@ -85,11 +85,11 @@ class Owners(Protocol):
     def version(self) -> object:
         """Return another object after each change of the desired state."""
 
-    def adoption(self, cluster: str, name: str, created: float) -> tuple[dict[str, Any], int] | None:
+    def plan_adoption(self, cluster: str, name: str, created: float) -> tuple[dict[str, Any], int] | None:
         """Return a planned score's object without status and its seconds of validity, if an object of this name created
         then (unix seconds) is the original project's; else None."""
 
-    def scorer_of(self, cluster: str, name: str) -> str | None:
+    def find_scorer(self, cluster: str, name: str) -> str | None:
         """Return the scorer whose score has this object name on a cluster; None if no scorer has it."""
 
 
@@ -181,7 +181,7 @@ class ScoreWriter:
         self._stopping.set()
         self._thread.join(10.0)
 
-    def problem(self) -> str:
+    def find_problem(self) -> str:
         """Return why the writer is stuck; empty while it works or is idle."""
         if self._thread.is_alive() and time.monotonic() - self._progress_at > STUCK:
             return "the score writer is stuck"
@@ -212,7 +212,7 @@ class ScoreWriter:
         with self._lock:
             self._check_all = True
 
-    def object_changed(self, cluster: str, name: str) -> None:
+    def handle_object_change(self, cluster: str, name: str) -> None:
         """Handle the creation, change or deletion of an object in the backend."""
         state = self._backend.score(cluster, name)
         owners = self._owners()
@@ -228,7 +228,7 @@ class ScoreWriter:
             pairs = {(cluster, self._scorer_of_label.get(str(label), str(label))) for label in labels}
             # Failed pairs are retried soon; an immediate check would retry them at each change by another program.
             pairs = {pair for pair in pairs if pair not in self._failures}
-            if owners is not None and (scorer := owners.scorer_of(cluster, name)) is not None:
+            if owners is not None and (scorer := owners.find_scorer(cluster, name)) is not None:
                 pairs.add((cluster, scorer))
             for pair in pairs:
                 self._queue.add(pair, 0.0)
@@ -249,14 +249,16 @@ class ScoreWriter:
 
     def _plan_all(self) -> None:
         """Schedule a check of every pair that has an entry, an object, or a record of an unwritten score."""
-        scheduled = self._writes.scheduled_pairs()
-        unwritten = self._writes.unwritten_pairs()
-        stored_scores = [(key, self._backend.score(key.namespace, key.name)) for key in self._backend.keys(Kind.SCORE)]
+        scheduled = self._writes.list_scheduled_pairs()
+        unwritten = self._writes.list_unwritten_pairs()
+        stored_scores = [
+            (key, self._backend.score(key.namespace, key.name)) for key in self._backend.list_keys(Kind.SCORE)
+        ]
         with self._lock:
             if self._recorded_pairs is None:
                 self._recorded_pairs = set(unwritten)
             for _, scorer in scheduled:
-                self._scorer_of_label[label_value(scorer)] = scorer
+                self._scorer_of_label[make_label_value(scorer)] = scorer
             for key, state in stored_scores:
                 self._index(key.namespace, key.name, state)
             labelled = [(cluster, self._scorer_of_label.get(label, label)) for cluster, label in self._names]
@@ -292,7 +294,7 @@ class ScoreWriter:
         batch = self._take_batch(now)
         self._pause = _BATCHING_PAUSE_SECONDS if len(batch) > 1 else 0.0
         if batch:
-            self._factor = self._writes.validity_factor()
+            self._factor = self._writes.read_validity_factor()
             self._yield(self._check_batch(owners, batch))
         self._report_outage()
         self._record()
@@ -300,7 +302,7 @@ class ScoreWriter:
             self._progress_at = time.monotonic()
             if self._outage is not None:
                 return max(self._attempt_at - time.monotonic(), 0.01)
-            times = [due for due in (self._queue.next_due(), self._retries.next_due()) if due is not None]
+            times = [due for due in (self._queue.get_next_due(), self._retries.get_next_due()) if due is not None]
         return max(min(times) - self._clock(), 0.0) if times else MAX_WAIT_SECONDS
 
     def _adopt(self, owners: Owners) -> None:
@@ -313,7 +315,7 @@ class ScoreWriter:
         self._adopt_at = time.monotonic() + _ADOPT_INTERVAL_SECONDS
 
         def claim(cluster: str, name: str, created: float) -> tuple[dict[str, Any], datetime] | None:
-            planned = owners.adoption(cluster, name, created)
+            planned = owners.plan_adoption(cluster, name, created)
             if planned is None:
                 return None
             body, seconds = planned
@@ -375,7 +377,7 @@ class ScoreWriter:
         while entries and not errors and len(helpers) < _MAX_WRITE_THREADS:
             if not helpers or not self._write_turn_lock.locked():
                 # The threads are daemons, because a hanging write must not delay shutdown.
-                helpers.append(background(work, "score-write"))
+                helpers.append(run_in_background(work, "score-write"))
             helpers[-1].join(_THREAD_START_SECONDS)
         for helper in helpers:
             helper.join()
@@ -386,7 +388,7 @@ class ScoreWriter:
 
     def _read_facts(self, pairs: list[Pair]) -> list[Facts]:
         try:
-            return self._writes.facts(pairs)
+            return self._writes.read_facts(pairs)
         except redis.RedisError:
             self.check(pairs)
             raise
@@ -416,10 +418,10 @@ class ScoreWriter:
         with self._lock:
             changes = self._changes[pair]
             if facts.scorer is not None:
-                self._scorer_of_label[label_value(scorer)] = scorer
+                self._scorer_of_label[make_label_value(scorer)] = scorer
         if self._differs(owners, pair, facts) and self._wait_for_turn(read_at):
             # Read the data again, because it has become stale during the wait.
-            [facts] = self._writes.facts([pair])
+            [facts] = self._writes.read_facts([pair])
         target = self._compute_target(owners, pair, facts)
         counts: Counter[str] = Counter()
         is_over = False
@@ -464,7 +466,7 @@ class ScoreWriter:
                 is_new = now > repaired_at + 2 * _MAX_REPAIR_DELAY_SECONDS
                 self._repairs[cluster, name] = (1 if is_new else count + 1), now
         since = state.since if state is not None and state.since and state.digest else now
-        written_state = self._backend.apply_score(target.manifest(), target.status(since))
+        written_state = self._backend.apply_score(target.make_manifest(), target.make_status(since))
         with self._lock:
             self._index(cluster, name, written_state)
             self._last_writes[cluster, name] = _LastWrite(written_state, now, target.digest)
@@ -472,11 +474,11 @@ class ScoreWriter:
     def _compute_target(self, owners: Owners, pair: Pair, facts: Facts) -> DesiredScore | Unknown | None:
         """Compute the currently desired object of a pair."""
         cluster, scorer = pair
-        if not facts.scheduled and not owners.wants(cluster, label_value(scorer)):
+        if not facts.scheduled and not owners.wants(cluster, make_label_value(scorer)):
             return None
         if facts.scorer is None or facts.cluster is None:
             return UNKNOWN
-        score = parsed(PairScore, f"{cluster}/{scorer}", facts.score)
+        score = parse_stored(PairScore, f"{cluster}/{scorer}", facts.score)
         if score is not None and not score.items and facts.items:
             # The earlier results were for metrics only, so the response was not empty; the next score has items.
             score = None
@@ -492,14 +494,16 @@ class ScoreWriter:
         )
         # Write no object: the cluster may be temporarily absent, and its namespace may not exist.
         return (
-            UNKNOWN if isinstance(target, DesiredScore) and not owners.wants(cluster, label_value(scorer)) else target
+            UNKNOWN
+            if isinstance(target, DesiredScore) and not owners.wants(cluster, make_label_value(scorer))
+            else target
         )
 
     def _list_objects(self, pair: Pair) -> list[tuple[str, ScoreState]]:
         """Return (name, state) of each object that the backend has for a pair."""
         cluster, scorer = pair
         with self._lock:
-            names = [*self._names.get((cluster, label_value(scorer)), ())]
+            names = [*self._names.get((cluster, make_label_value(scorer)), ())]
         states = ((name, self._backend.score(cluster, name)) for name in names)
         return [(name, state) for name, state in states if state is not None]
 
@@ -516,7 +520,7 @@ class ScoreWriter:
         remaining_names: list[str] = []
         for name in names:
             # If another scorer owns the name, its next write corrects the label.
-            owner = owners.scorer_of(cluster, name)
+            owner = owners.find_scorer(cluster, name)
             if owner is None or owner == scorer:
                 remaining_names.append(name)
             else:
@@ -539,7 +543,7 @@ class ScoreWriter:
         with self._lock:
             last_write = self._last_writes.get((target.cluster.name, target.name))
         digest = last_write.digest if last_write is not None and last_write.state == state else state.digest
-        if (digest, state.scorer) != (target.digest, label_value(target.scorer.name)) or state.is_upstreams:
+        if (digest, state.scorer) != (target.digest, make_label_value(target.scorer.name)) or state.is_upstreams:
             return True
         owner = target.cluster.uid
         if owner and state.owner != owner:
@@ -601,7 +605,7 @@ class ScoreWriter:
         """Record for readers that the score of a pair is still the one of the original project's agent."""
         for name, state in self._list_objects(pair):
             if state.is_upstreams:
-                until = rfc3339(datetime.fromtimestamp(state.valid_until, UTC))
+                until = format_rfc3339(datetime.fromtimestamp(state.valid_until, UTC))
                 message = (
                     f"the original project's agent wrote AddOnPlacementScore {name}, which is used until the scorer's "
                     f"first score, at the latest until {until}; if no score comes, see dsf status {pair[1]}"
@@ -643,7 +647,7 @@ class ScoreWriter:
                 return
             cause = Unwritten(reason=WriteReason.SCORES_NOT_WRITTEN, message=self._outage[0], since=self._clock())
             overdue = self._clock() - _OUTAGE_REPORT_SECONDS
-            for pair in (*self._queue.overdue(overdue), *self._retries.overdue(overdue)):
+            for pair in (*self._queue.list_overdue(overdue), *self._retries.list_overdue(overdue)):
                 if pair not in (self._recorded_pairs or ()) and pair not in self._pending_records:
                     self._pending_records[pair] = cause
 
@@ -687,9 +691,9 @@ class ScoreWriter:
         """Adapt the factor that extends validities to the number of objects."""
         with self._lock:
             numbers = Counter(self._scorer_of_label.get(label, label) for label in self._labels.values())
-        scorers = self._registry.scorers()
+        scorers = self._registry.read_scorers()
         self._namespaces = {name: record.namespace for name, record in scorers.items()}
-        factor = validity_factor(
+        factor = compute_validity_factor(
             [(number, scorers[name].validity) for name, number in numbers.items() if name in scorers], self._rate
         )
         self._writes.set_validity_factor(factor)

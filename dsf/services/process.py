@@ -165,16 +165,20 @@ class HubProcess:
     def _find_problem(self) -> str:
         """Return the problem that a restart of this process may solve; empty if a restart would not help."""
         services: Sequence[Service] = [*self._services, *([self._results] if self._results is not None else [])]
-        return "; ".join(problem for service in services if (problem := service.problem()))
+        return "; ".join(problem for service in services if (problem := service.find_problem()))
 
     def _find_unready_reason(self) -> str:
-        return self._find_problem() or threads.problem() or (self._web.unready() if self._web is not None else "")
+        return (
+            self._find_problem()
+            or threads.describe_failing_threads()
+            or (self._web.unready() if self._web is not None else "")
+        )
 
     def _end_process(self) -> None:
         """End the process because the Lease is lost; nothing else stops threads in the middle of a write."""
         if self._beat is not None:
             # Otherwise the next beat would wait until the lock expires.
-            threads.background(self._beat.stop, "end of beat").join(_BEAT_STOP_SECONDS)
+            threads.run_in_background(self._beat.stop, "end of beat").join(_BEAT_STOP_SECONDS)
         sys.stderr.flush()
         os._exit(FAILED)
 
@@ -216,5 +220,5 @@ def _with_secret(settings: Settings, backend: Backend | None) -> Settings:
     """
     if backend is None or settings.resolved_signing_secret():
         return settings
-    secret = SecretStr(backend.signing_secret())
+    secret = SecretStr(backend.get_signing_secret())
     return settings.model_copy(update={"signing_secret": secret, "signing_secret_file": None})

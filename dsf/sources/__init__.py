@@ -14,6 +14,6 @@ OpenTelemetry, Kubernetes and Object are plug-ins, in `packages/dsf-sources`.
 """
 
 from dsf.sources.base import FetchContext, Payload, Source
-from dsf.sources.registry import SOURCES, source_of
+from dsf.sources.registry import SOURCES, find_source
 
-__all__ = ["SOURCES", "FetchContext", "Payload", "Source", "source_of"]
+__all__ = ["SOURCES", "FetchContext", "Payload", "Source", "find_source"]

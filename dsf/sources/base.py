@@ -113,7 +113,7 @@ class FetchContext:
             raise HttpError("unknown_scorer", "the scorer was removed while its source was read")
 
 
-def time_range(now: float, length: int, step: int) -> tuple[int, int]:
+def compute_time_range(now: float, length: int, step: int) -> tuple[int, int]:
     """Return first and last point of a range query, in whole unix seconds, as multiples of `step`.
 
     The last point is at most one step before `now`. Cycles within one step thus read the same points. Otherwise
@@ -154,7 +154,7 @@ class Payload:
         return sum(len(piece) for piece in self.pieces)
 
 
-def concatenated(payloads: Sequence[Payload]) -> Payload:
+def concatenate_payloads(payloads: Sequence[Payload]) -> Payload:
     """Return the scoring request with the series of all payloads, for an expression."""
     pieces: list[bytes | memoryview] = []
     for payload in payloads:
@@ -169,7 +169,7 @@ def concatenated(payloads: Sequence[Payload]) -> Payload:
     )
 
 
-def joined(payloads: Mapping[str, Payload]) -> Payload:
+def join_payloads(payloads: Mapping[str, Payload]) -> Payload:
     """Return the scoring request of several sources. `data` has the first one's series, `sources` all by name."""
     pieces: list[bytes | memoryview] = [HEAD, *next(iter(payloads.values())).inside, b'],"sources":{']
     for index, (name, payload) in enumerate(payloads.items()):
@@ -185,7 +185,7 @@ def joined(payloads: Mapping[str, Payload]) -> Payload:
 Source = Callable[[ScorerSummary, FetchContext], Payload]
 
 
-def type_of(source: ScorerSummary) -> str:
+def get_source_type(source: ScorerSummary) -> str:
     """Return the type of a source in `dsf.sources.registry`, which may be a plug-in's."""
     if source.source_type == SourceType.OpenTelemetry and _PUSHED.match(source.source_endpoint):
         return OTLP

@@ -88,7 +88,7 @@ class SourceMemory(Collector):
         # Guards _running, also while one is started.
         self._starting = threading.Lock()
 
-    def begun(self, start: Start) -> BackgroundSource | None:
+    def start_once(self, start: Start) -> BackgroundSource | None:
         """Return the result of `start`, which is called once. Return None outside of an agent. Raises its errors."""
         with self._starting:
             if start not in self._running and self.settings is not None:
@@ -107,7 +107,7 @@ class SourceMemory(Collector):
             (metrics.WINDOW_SERIES, self.budget.series),
             (metrics.WINDOW_SAMPLES, self.budget.samples),
         ):
-            family = metric.gauge()
+            family = metric.make_gauge()
             family.add_metric((), number)
             yield family
         for activity in self.running:
@@ -120,7 +120,7 @@ class SourceMemory(Collector):
         for activity in self.running:
             activity.stop()
 
-    def window(self, summary: ScorerSummary) -> Window:
+    def get_window(self, summary: ScorerSummary) -> Window:
         """Return the window of the scorer's source."""
         # Access and options also select data. A header may name a tenant, for example.
         identity = (
@@ -198,13 +198,13 @@ class SourceMemory(Collector):
             activity.tidy()
 
 
-def grid_of(summary: ScorerSummary, now: float) -> Grid:
+def compute_grid(summary: ScorerSummary, now: float) -> Grid:
     """Return the points in time that the scorer requests, or only `now` without a step."""
     length = summary.source_range if summary.source_step else 0
-    return Grid(int(now), length, summary.source_step, lookback_of(summary.scoring_interval))
+    return Grid(int(now), length, summary.source_step, compute_lookback(summary.scoring_interval))
 
 
-def aligned(grid: Grid, window: Window, interval: int) -> Grid:
+def align_grid(grid: Grid, window: Window, interval: int) -> Grid:
     """Align the grid of a source with one sample per cycle, so that all cycles within a step have the same points.
 
     A step longer than the interval omits samples. Without alignment each cycle would omit the samples that the previous
@@ -218,13 +218,13 @@ def aligned(grid: Grid, window: Window, interval: int) -> Grid:
     return replace(grid, end=grid.end - ((grid.end + 1 - window.began) % grid.step) + 1)
 
 
-def retention(summary: ScorerSummary) -> float:
+def compute_retention(summary: ScorerSummary) -> float:
     """Return the seconds for which the scorer needs a sample."""
-    grid = grid_of(summary, 0.0)
+    grid = compute_grid(summary, 0.0)
     return grid.length + grid.lookback
 
 
-def lookback_of(interval: float) -> float:
+def compute_lookback(interval: float) -> float:
     """Return the seconds for which a sample counts: two intervals between cycles, and at least LOOKBACK."""
     return max(LOOKBACK, 2.0 * interval)
 
@@ -241,13 +241,13 @@ class History:
 
     def __init__(self, summary: ScorerSummary, memory: SourceMemory | None, now: float) -> None:
         """Raises HttpError for a range with too many points."""
-        grid = checked(grid_of(summary, now))
+        grid = check_grid(compute_grid(summary, now))
         # A scorer without a step, and `dsf explain`, get a temporary window, which the size of a response limits.
         if memory is None or not summary.source_step:
             self.window = Window(WindowBudget(sys.maxsize, sys.maxsize))
         else:
-            self.window = memory.window(summary)
-        self.grid = aligned(grid, self.window, summary.scoring_interval)
+            self.window = memory.get_window(summary)
+        self.grid = align_grid(grid, self.window, summary.scoring_interval)
         self._summary, self._memory = summary, memory
         #: Time of the cycle in unix seconds.
         self.now = float(grid.end)
@@ -262,7 +262,7 @@ class History:
     @property
     def oldest(self) -> float:
         """Unix seconds before which the scorer needs no samples."""
-        return self.now - retention(self._summary)
+        return self.now - compute_retention(self._summary)
 
     def keep(self, samples: Samples) -> int:
         """Record the current samples, and end series without one. Return the number of series with too long labels.
@@ -289,11 +289,11 @@ class History:
 
     def series(self, selects: Callable[[Mapping[str, str]], bool], check: Callable[[], None]) -> Iterator[Series]:
         """Yield the series in the range whose labels `selects` accepts. `check` is called for each and may raise."""
-        for series, points in self.window.selected(selects, self.grid, check):
+        for series, points in self.window.select_series(selects, self.grid, check):
             yield Series(series.labels, points)
 
 
-def checked(grid: Grid) -> Grid:
+def check_grid(grid: Grid) -> Grid:
     """Return the grid. Raises HttpError if it has too many points."""
     # Prometheus does not count the first point.
     if len(grid.times) - 1 > MAX_POINTS:

@@ -25,10 +25,10 @@ from dsf.api.problems import explain
 from dsf.api.summary import ScorerSummary
 from dsf.errors import HttpError, SourceError
 from dsf.http.failures import EXCERPT
-from dsf.sources.base import HEAD, TAIL, FetchContext, Payload, RequestRecord, time_range
+from dsf.sources.base import HEAD, TAIL, FetchContext, Payload, RequestRecord, compute_time_range
 from dsf.sources.memory import History, Start
-from dsf.sources.window import Series, compact, number
-from dsf.text import cleaned, masked
+from dsf.sources.window import Series, compact, format_number
+from dsf.text import clean, mask_secrets
 
 __all__ = ["PROTOCOL", "Options", "Plugin", "Request", "Series", "SourceError"]
 
@@ -53,7 +53,7 @@ class Request(Generic[OptionsT]):
         self.query = summary.source_query
         #: The requested time range in whole unix seconds, and the step in seconds (0 if unset). With a step, both ends
         #: are multiples of it.
-        self.start, self.end = time_range(context.now, summary.source_range, summary.source_step)
+        self.start, self.end = compute_time_range(context.now, summary.source_range, summary.source_step)
         self.step = summary.source_step
         #: Seconds between two cycles of the scorer.
         self.interval = summary.scoring_interval
@@ -191,13 +191,13 @@ def ask(plugin: Plugin[Any], who: str, summary: ScorerSummary, context: FetchCon
     try:
         request = Request(summary, _options(plugin, who, summary.source_options or {}), context)
         if plugin.start is not None and context.memory is not None:
-            request.running = context.memory.begun(plugin.start)
+            request.running = context.memory.start_once(plugin.start)
         return request.made(plugin.fetch(request))
     except (HttpError, KeyboardInterrupt):
         raise
     except BaseException as error:  # noqa: BLE001 (third-party code, even sys.exit(); must be reported)
         last = traceback.extract_tb(error.__traceback__)[-1]
-        text = cleaned(masked(str(error), *context.access.secrets), EXCERPT)
+        text = clean(mask_secrets(str(error), *context.access.secrets), EXCERPT)
         raise HttpError(
             "plugin_failed", f"{who}: {type(error).__name__} in {PurePath(last.filename).name}:{last.lineno}: {text}"
         ) from None
@@ -216,8 +216,8 @@ def _samples(series: Series) -> Iterator[str]:
         if not math.isfinite(time):
             raise ValueError(f"{time!r} is the time of a sample")
         # Most times are whole seconds, which need no conversion of a float.
-        moment = time if type(time) is int and abs(time) < 2**53 else number(float(time))
-        yield f'[{moment},"{number(float(value))}"]'
+        moment = time if type(time) is int and abs(time) < 2**53 else format_number(float(time))
+        yield f'[{moment},"{format_number(float(value))}"]'
 
 
 def _labels(series: Series) -> bytes:

@@ -18,16 +18,16 @@ from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from dsf import boundedjson, http
-from dsf.api.promql import shortest_rate_window, split_queries
+from dsf.api.promql import find_shortest_rate_window, split_queries
 from dsf.api.summary import ScorerSummary
 from dsf.api.types import SourceMethod
 from dsf.boundedjson import Bounds, turn
 from dsf.errors import HttpError, JsonBoundsError
 from dsf.http.access import PLAIN, Access
 from dsf.http.failures import EXCERPT, excerpt
-from dsf.sources.base import HEAD, TAIL, FetchContext, Payload, time_range
+from dsf.sources.base import HEAD, TAIL, FetchContext, Payload, compute_time_range
 from dsf.sources.room import Body, Spool
-from dsf.text import cleaned, masked, place
+from dsf.text import clean, mask_secrets, place
 
 _split = functools.lru_cache(maxsize=1024)(split_queries)
 
@@ -48,7 +48,7 @@ def fetch(summary: ScorerSummary, context: FetchContext) -> Payload:
     queries = _split(summary.source_query)
     if not queries:
         raise HttpError("bad_query", "the scorer has no query; set spec.source.params.query")
-    times, types = _times(summary, context.now)
+    times, types = _make_time_parameters(summary, context.now)
     method = summary.source_method or SourceMethod.GET
     pieces: list[bytes | memoryview] = []
     received = 0
@@ -57,7 +57,7 @@ def fetch(summary: ScorerSummary, context: FetchContext) -> Payload:
         params: dict[str, str | int] = {"query": query, **times}
         with context.asking(query, summary.source_endpoint, params, method=method) as question:
             spool = Spool(context.room.folder)
-            range_query(
+            query_range(
                 summary.source_endpoint,
                 params,
                 method,
@@ -66,16 +66,16 @@ def fetch(summary: ScorerSummary, context: FetchContext) -> Payload:
                 max_bytes=context.max_bytes - received,
                 sink=spool.write,
             )
-            body = spool.body()
+            body = spool.read_body()
             received += len(body)
             try:
                 matrix = cut(body, context.check, types)
             except MatrixError as error:
                 # The error's text may quote the response.
-                text = _shown(str(error), context)
+                text = _format_shown(str(error), context)
                 raise HttpError("bad_answer", f"{place(method, summary.source_endpoint)}: {text}") from None
-            warnings = [_shown(text, context) for text in matrix.warnings]
-            if not matrix.series and (window := shortest_rate_window(query) or _SHORT_WINDOW) < _SHORT_WINDOW:
+            warnings = [_format_shown(text, context) for text in matrix.warnings]
+            if not matrix.series and (window := find_shortest_rate_window(query) or _SHORT_WINDOW) < _SHORT_WINDOW:
                 warnings.append(
                     f"no series, and the query has a window of {window:g} s: a rate needs two samples in it, which a "
                     "scrape interval of 60 s does not give; use [5m]"
@@ -88,15 +88,15 @@ def fetch(summary: ScorerSummary, context: FetchContext) -> Payload:
     return Payload((*(pieces or [HEAD]), TAIL), sum(counts), received, tuple(counts))
 
 
-def _times(summary: ScorerSummary, now: float) -> tuple[dict[str, int], Sequence[str]]:
+def _make_time_parameters(summary: ScorerSummary, now: float) -> tuple[dict[str, int], Sequence[str]]:
     """Return the time parameters of the query, and the accepted result types."""
     if summary.expression is not None and not summary.source_range and not summary.source_step:
         return {"time": int(now)}, _INSTANT
-    start, end = time_range(now, summary.source_range, summary.source_step)
+    start, end = compute_time_range(now, summary.source_range, summary.source_step)
     return {"start": start, "end": end, "step": summary.source_step}, _RANGE
 
 
-def range_query(
+def query_range(
     url: str,
     params: Mapping[str, str | int],
     method: str,
@@ -126,8 +126,8 @@ def range_query(
     )
 
 
-def _shown(text: str, context: FetchContext) -> str:
-    return cleaned(masked(text, *context.access.secrets), EXCERPT)
+def _format_shown(text: str, context: FetchContext) -> str:
+    return clean(mask_secrets(text, *context.access.secrets), EXCERPT)
 
 
 def _explain(status: int, body: bytes, method: str, length: int) -> tuple[str, str] | None:
@@ -197,9 +197,9 @@ def cut(body: Body, check: Callable[[], None] = lambda: None, types: Sequence[st
         _check_size(len(body))
         return cut(b'%s"result":[]%s' % (body[: null.start()], body[null.end() :]), check, types)
     if match is None:
-        raise MatrixError(_why_not(body, types))
+        raise MatrixError(_describe_missing_series(body, types))
     start = match.end()
-    end, series = _compact(body, start) or _any_shape(body, start, check)
+    end, series = _parse_compact_array(body, start) or _parse_any_array(body, start, check)
     _check_size(len(body) - (end - start))
     kind, warnings = _check_rest(body[: start - 1] + _MARK_JSON + body[end + 1 :], body, types)
     if kind == "scalar":
@@ -207,7 +207,7 @@ def cut(body: Body, check: Callable[[], None] = lambda: None, types: Sequence[st
     return Matrix(memoryview(body)[start:end], series, warnings)
 
 
-def _compact(body: Body, start: int) -> tuple[int, int] | None:
+def _parse_compact_array(body: Body, start: int) -> tuple[int, int] | None:
     """Return the end of the array and the number of series, or None for a format other than Prometheus' own."""
     if body[start : start + 1] == b"]":
         return start, 0
@@ -246,8 +246,8 @@ def _count(body: Body, pattern: bytes, start: int, end: int) -> int:
     )
 
 
-def _any_shape(body: Body, start: int, check: Callable[[], None]) -> tuple[int, int]:
-    """Return the same as `_compact` for any JSON, by matching brackets. It is slower, but also uses little memory."""
+def _parse_any_array(body: Body, start: int, check: Callable[[], None]) -> tuple[int, int]:
+    """Return the same as `_parse_compact_array` for any JSON, by matching brackets: slower, but with little memory."""
     depth = 1
     series = 0
     for number, token in enumerate(_TOKEN.finditer(body, start)):
@@ -277,7 +277,7 @@ def _check_rest(rest: bytes, body: Body, types: Sequence[str]) -> tuple[str, tup
     """Return the result type and the warnings of the response."""
     try:
         with turn(len(rest)):
-            document = boundedjson.loads(rest, _PARSED)
+            document = boundedjson.parse(rest, _PARSED)
     except JsonBoundsError as error:
         raise MatrixError(f"the response has too much besides the series: {error}") from None
     except ValueError:
@@ -286,10 +286,10 @@ def _check_rest(rest: bytes, body: Body, types: Sequence[str]) -> tuple[str, tup
         raise MatrixError("the response is not a JSON object")
     data = document.get("data")
     if document.get("status") != "success" or not isinstance(data, dict) or data.get("result") != _MARK:
-        raise MatrixError(_why_not(body, types))
+        raise MatrixError(_describe_missing_series(body, types))
     kind = data.get("resultType")
     if kind not in types:
-        raise MatrixError(_wrong_type(kind, types))
+        raise MatrixError(_make_type_error(kind, types))
     warning_list = document.get("warnings")
     warnings = [text for text in warning_list if isinstance(text, str)] if isinstance(warning_list, list) else []
     # VictoriaMetrics sets this field where Thanos and Prometheus add a warning.
@@ -298,11 +298,11 @@ def _check_rest(rest: bytes, body: Body, types: Sequence[str]) -> tuple[str, tup
     return str(kind), tuple(warnings[:3])
 
 
-def _why_not(body: Body, types: Sequence[str]) -> str:
+def _describe_missing_series(body: Body, types: Sequence[str]) -> str:
     """Describe a response without an array of series."""
     try:
         # Longer responses are not described.
-        document: Any = boundedjson.loads(body[:], _PARSED) if len(body) <= 64 * 1024 else None
+        document: Any = boundedjson.parse(body[:], _PARSED) if len(body) <= 64 * 1024 else None
     except ValueError:
         return "the response is not JSON, or is incomplete"
     if isinstance(document, dict):
@@ -310,10 +310,10 @@ def _why_not(body: Body, types: Sequence[str]) -> str:
             return f"{document.get('errorType', 'error')}: {document['error']}"
         data = document.get("data")
         if isinstance(data, dict) and data.get("resultType", types[0]) not in types:
-            return _wrong_type(data["resultType"], types)
+            return _make_type_error(data["resultType"], types)
     return f'the response is not {{"status":"success","data":{{"resultType":"{types[0]}","result":[...]}}}}'
 
 
-def _wrong_type(kind: Any, types: Sequence[str]) -> str:
+def _make_type_error(kind: Any, types: Sequence[str]) -> str:
     queries = "range queries" if types == _RANGE else "instant queries"
     return f"the response is a {kind!r} and not a {types[0]}; the path of the source must be that of {queries}"

@@ -12,12 +12,12 @@ import dsf.log
 from dsf.api.summary import ScorerSummary
 from dsf.api.types import SourceType, is_plugin_type
 from dsf.errors import HttpError
-from dsf.extras import extras, needs
+from dsf.extras import needs, read_extras
 from dsf.http.failures import EXCERPT
-from dsf.sources.base import BEHIND, Source, type_of
+from dsf.sources.base import BEHIND, Source, get_source_type
 from dsf.sources.memory import SourceMemory
 from dsf.sources.plugin import PROTOCOL, Options, Plugin, ask
-from dsf.text import cleaned
+from dsf.text import clean
 
 #: Built-in type -> the module with its `fetch`.
 SOURCES: Final[Mapping[str, str]] = {
@@ -32,21 +32,21 @@ log = dsf.log.get(__name__)
 
 
 @functools.cache
-def source_of(name: str) -> Source:
+def find_source(name: str) -> Source:
     """Return the function for this type. Raises HttpError (unsupported_source, plugin_failed)."""
     if name in SOURCES:
         fetch: Source = importlib.import_module(SOURCES[name]).fetch
         return fetch
     plugin = BEHIND.get(name, name)
-    if plugin not in plugins():
-        plugin_types = [other for other in plugins() if other not in extras()]
+    if plugin not in find_plugins():
+        plugin_types = [other for other in find_plugins() if other not in read_extras()]
         text = f"source type {name!r} is not one of {', '.join([*SourceType, *plugin_types])}"
-        if extra := extras().get(plugin):
+        if extra := read_extras().get(plugin):
             text = needs(extra, f"source type {name!r}")
         elif is_plugin_type(name):
             text += f"; install the package that has it in the agent's image (an entry point {GROUP!r})"
         raise HttpError("unsupported_source", text)
-    return functools.partial(ask, _plugin(plugin), f"source type {name!r} ({_of(plugins()[plugin][0])})")
+    return functools.partial(ask, _load_plugin(plugin), f"source type {name!r} ({_of(find_plugins()[plugin][0])})")
 
 
 def begin(summaries: Mapping[str, ScorerSummary], memory: SourceMemory) -> None:
@@ -57,16 +57,16 @@ def begin(summaries: Mapping[str, ScorerSummary], memory: SourceMemory) -> None:
     if memory.running:
         # End what the scorers that are gone have needed.
         memory.tidy()
-    for name in sorted({type_of(source) for summary in summaries.values() for source in summary.each_source}):
+    for name in sorted({get_source_type(source) for summary in summaries.values() for source in summary.each_source}):
         try:
-            if name in plugins() and (start := _plugin(name).start) is not None:
-                memory.begun(start)
+            if name in find_plugins() and (start := _load_plugin(name).start) is not None:
+                memory.start_once(start)
         except Exception as error:  # noqa: BLE001 (third-party code)
             log.error("a source cannot begin", type=name, problem=str(error))
 
 
 @functools.cache
-def plugins() -> Mapping[str, tuple[EntryPoint, ...]]:
+def find_plugins() -> Mapping[str, tuple[EntryPoint, ...]]:
     """Return the types of installed plug-ins, and their entry points. Invalid names are left out and logged."""
     by_name: dict[str, tuple[EntryPoint, ...]] = {}
     for entry in sorted(entry_points(group=GROUP), key=_of):
@@ -83,15 +83,15 @@ def plugins() -> Mapping[str, tuple[EntryPoint, ...]]:
 
 
 @functools.cache
-def _loaded(name: str) -> Plugin[Any] | str:
-    """Return the plug-in, or why it cannot be used, for as long as the process lives. `name` is one of `plugins`."""
-    entry, *duplicates = plugins()[name]
+def _load_cached(name: str) -> Plugin[Any] | str:
+    """Return the plug-in, or why it cannot be used; cached until the process ends. `name` is one of `find_plugins`."""
+    entry, *duplicates = find_plugins()[name]
     if duplicates:
         return f"several packages have it: {', '.join(map(_of, (entry, *duplicates)))}; uninstall all but one"
     try:
         plugin = entry.load()
     except (Exception, SystemExit) as error:  # noqa: BLE001 (third-party code)
-        return f"{_of(entry)} cannot be loaded: {type(error).__name__}: {cleaned(str(error), EXCERPT)}"
+        return f"{_of(entry)} cannot be loaded: {type(error).__name__}: {clean(str(error), EXCERPT)}"
     if not isinstance(plugin, Plugin) or not (isinstance(plugin.options, type) and issubclass(plugin.options, Options)):
         return f"{_of(entry)} is no dsf.sources.plugin.Plugin with a model of options made from its class Options"
     if plugin.protocol != PROTOCOL:
@@ -102,8 +102,8 @@ def _loaded(name: str) -> Plugin[Any] | str:
     return plugin
 
 
-def _plugin(name: str) -> Plugin[Any]:
-    plugin = _loaded(name)
+def _load_plugin(name: str) -> Plugin[Any]:
+    plugin = _load_cached(name)
     if isinstance(plugin, str):
         raise HttpError("plugin_failed", f"source type {name!r}: {plugin}")
     return plugin

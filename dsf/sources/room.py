@@ -116,9 +116,9 @@ class Spool:
                 self._pieces.clear()
             self._append(self._file, piece)
         except OSError as error:
-            raise self._failed(error) from None
+            raise self._make_error(error) from None
 
-    def body(self) -> Body:
+    def read_body(self) -> Body:
         """Return all that was written. Raises HttpError (spool_failed)."""
         if self._file is None:
             return b"".join(self._pieces)
@@ -126,7 +126,7 @@ class Spool:
             try:
                 return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             except OSError as error:
-                raise self._failed(error) from None
+                raise self._make_error(error) from None
 
     @staticmethod
     def _append(file: IO[Any], piece: bytes) -> None:
@@ -135,6 +135,6 @@ class Spool:
             # A write of a nearly full disk may end early.
             view = view[file.write(view) :]
 
-    def _failed(self, error: OSError) -> HttpError:
+    def _make_error(self, error: OSError) -> HttpError:
         where = self._folder or "the temp folder"
         return HttpError("spool_failed", f"cannot write {self._size} bytes into {where}: {error.strerror}")

@@ -85,7 +85,7 @@ class WindowBudget:
             self.samples -= samples
 
 
-def window_budget(series: int) -> WindowBudget:
+def compute_window_budget(series: int) -> WindowBudget:
     """Return the budget of an agent for `series` series."""
     # A series may have 100 samples on average, which are 50 minutes with one sample every 30 s.
     return WindowBudget(series, series * 100)
@@ -124,7 +124,7 @@ class WindowSeries:
         #: Times of entries that mark an end of the series.
         self.stale: set[float] = set()
 
-    def points(self, grid: Grid) -> Iterator[tuple[int, float]]:
+    def iter_points(self, grid: Grid) -> Iterator[tuple[int, float]]:
         """Yield (unix seconds, value) for each point in time at which the series had a value.
 
         Points are whole seconds. A point includes the samples within its second, so that the newest sample is not
@@ -250,7 +250,7 @@ class Window:
         """Drop everything."""
         self.forget(lambda _: math.inf)
 
-    def selected(
+    def select_series(
         self, selects: Callable[[Mapping[str, str]], bool], grid: Grid, check: Callable[[], None]
     ) -> Iterator[tuple[WindowSeries, list[tuple[int, float]]]]:
         """Yield the series that `selects` accepts, with their points in time. Series without values are skipped.
@@ -265,7 +265,7 @@ class Window:
             if not selects(series.labels):
                 continue
             with self._lock:
-                points = list(series.points(grid))
+                points = list(series.iter_points(grid))
             if points:
                 yield series, points
 
@@ -302,7 +302,7 @@ def _append(series: WindowSeries, time: float, value: float | None) -> None:
     series.values.append(0.0 if value is None else value)
 
 
-def number(value: float) -> str:
+def format_number(value: float) -> str:
     """Return the number in Prometheus' shortest form: `1`, `0.25`, `NaN`, `+Inf`."""
     text = repr(value)
     if text.endswith(".0"):

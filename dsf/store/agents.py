@@ -16,7 +16,7 @@ import dsf.log
 from dsf import keys
 from dsf.api.types import CREDENTIALS_WORK_NAME
 from dsf.errors import UnknownClusterError
-from dsf.store.client import at_once, batched, parsed, parsed_all, whole
+from dsf.store.client import parse_all_stored, parse_counter, parse_stored, run_atomically, split_into_batches
 from dsf.store.registry import ClusterRecord, Registry
 
 log = dsf.log.get(__name__)
@@ -55,38 +55,40 @@ class Agents:
     def write_all(self, records: Mapping[str, tuple[AgentRecord, int]]) -> None:
         """Store agents' versions, and the newest key ids that they signed with, in one round trip."""
         texts = {name: record.model_dump_json() for name, (record, _) in records.items()}
-        at_once(
+        run_atomically(
             self._redis,
             ("HSET", keys.KEYS_USED, *(part for name, (_, key_id) in records.items() for part in (name, key_id))),
             ("HSET", keys.AGENTS, *(part for item in texts.items() for part in item)),
         )
 
-    def one(self, cluster: str) -> AgentRecord | None:
+    def read_agent(self, cluster: str) -> AgentRecord | None:
         """Return the record of one cluster's agent, or None if it is missing or unreadable."""
-        return parsed(AgentRecord, cluster, self._redis.hget(keys.AGENTS, cluster))
+        return parse_stored(AgentRecord, cluster, self._redis.hget(keys.AGENTS, cluster))
 
-    def all(self) -> dict[str, AgentRecord]:
+    def read_agents(self) -> dict[str, AgentRecord]:
         """Return all readable records by cluster."""
-        return parsed_all(AgentRecord, self._redis.hgetall(keys.AGENTS))
+        return parse_all_stored(AgentRecord, self._redis.hgetall(keys.AGENTS))
 
-    def problems(self, clusters: Iterable[ClusterRecord]) -> Mapping[str, str]:
+    def find_problems(self, clusters: Iterable[ClusterRecord]) -> Mapping[str, str]:
         """Return, for clusters whose agents' results are refused, why, sorted by name."""
         used_keys: dict[Any, Any] = self._redis.hgetall(keys.KEYS_USED)
-        agents = self.all()
-        problems = {cluster.name: _problem(cluster, agents.get(cluster.name), used_keys) for cluster in clusters}
+        agents = self.read_agents()
+        problems = {
+            cluster.name: _describe_problem(cluster, agents.get(cluster.name), used_keys) for cluster in clusters
+        }
         return {name: text for name, text in sorted(problems.items()) if text}
 
-    def problem(self, cluster: ClusterRecord) -> str:
+    def find_problem(self, cluster: ClusterRecord) -> str:
         """Return why the results of one cluster's agent are refused. Empty if they are accepted."""
         used_keys = {cluster.name: self._redis.hget(keys.KEYS_USED, cluster.name)}
-        return _problem(cluster, self.one(cluster.name), used_keys)
+        return _describe_problem(cluster, self.read_agent(cluster.name), used_keys)
 
 
-def _problem(cluster: ClusterRecord, agent: AgentRecord | None, used_keys: Mapping[str, object]) -> str:
+def _describe_problem(cluster: ClusterRecord, agent: AgentRecord | None, used_keys: Mapping[str, object]) -> str:
     """`used_keys` has the key id of the newest valid signature by cluster."""
     if agent is not None and agent.problem:
         return agent.problem
-    used_id = key_id(cluster.name, used_keys.get(cluster.name))
+    used_id = read_key_id(cluster.name, used_keys.get(cluster.name))
     if used_id is None or not cluster.key_ids or used_id in cluster.key_ids:
         return ""
     return (
@@ -96,9 +98,9 @@ def _problem(cluster: ClusterRecord, agent: AgentRecord | None, used_keys: Mappi
     )
 
 
-def key_id(cluster: str, text: object) -> int | None:
+def read_key_id(cluster: str, text: object) -> int | None:
     """Return the stored key id of a cluster's newest signature, or None if it is missing or unreadable."""
-    return whole("key id", cluster, text) or None
+    return parse_counter("key id", cluster, text) or None
 
 
 class KeyRequest(BaseModel):
@@ -127,12 +129,12 @@ class AgentKeys:
 
         Raises UnknownClusterError.
         """
-        record = Registry(self._redis).cluster(cluster)
+        record = Registry(self._redis).read_cluster(cluster)
         if not record.key_ids:
             raise UnknownClusterError(f"cluster {cluster!r} has no credentials yet; try again in a moment")
         request = KeyRequest(action=action, key_id=record.key_ids[0], by=by)
         # The write must succeed even while Redis is full, which may be the reason for a revocation.
-        at_once(
+        run_atomically(
             self._redis,
             ("HSET", keys.KEY_REQUESTS, cluster, request.model_dump_json()),
             ("LPUSH", keys.HUB_WAKE, "1"),
@@ -140,11 +142,11 @@ class AgentKeys:
         )
         return request
 
-    def requests(self) -> dict[str, KeyRequest]:
+    def read_requests(self) -> dict[str, KeyRequest]:
         """Return the open requests by cluster. Unreadable ones are logged and skipped."""
-        return parsed_all(KeyRequest, self._redis.hgetall(keys.KEY_REQUESTS))
+        return parse_all_stored(KeyRequest, self._redis.hgetall(keys.KEY_REQUESTS))
 
-    def done(self, cluster: str, request: KeyRequest) -> None:
+    def remove_request(self, cluster: str, request: KeyRequest) -> None:
         """Remove a request, unless a newer one has replaced it."""
         # Some methods of a pipeline have no types.
         pipe: Any = self._redis.pipeline()
@@ -160,20 +162,20 @@ class AgentKeys:
                 # A newer request arrived. This one is recognised as done at the next check.
                 log.debug("request for credentials stays until the next check", cluster=cluster)
 
-    def used(self) -> dict[str, int]:
+    def read_used_keys(self) -> dict[str, int]:
         """Return the key id of the newest result's signature by cluster."""
         ids_by_cluster = (
-            (str(name), key_id(str(name), text)) for name, text in self._redis.hgetall(keys.KEYS_USED).items()
+            (str(name), read_key_id(str(name), text)) for name, text in self._redis.hgetall(keys.KEYS_USED).items()
         )
         return {name: used_id for name, used_id in ids_by_cluster if used_id is not None}
 
-    def last_used(self, cluster: str) -> int | None:
+    def read_last_used(self, cluster: str) -> int | None:
         """Return the key id of a cluster's newest signature, or None if it never signed a result."""
-        return key_id(cluster, self._redis.hget(keys.KEYS_USED, cluster))
+        return read_key_id(cluster, self._redis.hget(keys.KEYS_USED, cluster))
 
     def retire(self, cluster: str, key_id: int) -> None:
         """Record a removed cluster's last key id, so that a later cluster of this name starts after it."""
-        at_once(
+        run_atomically(
             self._redis,
             ("HSET", keys.KEYS_USED, cluster, key_id),
             ("HDEL", keys.KEY_REQUESTS, cluster),
@@ -185,10 +187,10 @@ class AgentKeys:
         self._redis.delete(keys.spoke_queue(cluster), *keys.mail_slots(cluster), keys.mail_flag(cluster))
 
 
-def results_waiting(client: redis.Redis, clusters: Iterable[str]) -> int:
+def count_waiting_results(client: redis.Redis, clusters: Iterable[str]) -> int:
     """Return the number of results in the mailboxes of these clusters. Raises redis.RedisError."""
     waiting = 0
-    for batch in batched(clusters, 500):
+    for batch in split_into_batches(clusters, 500):
         with client.pipeline(transaction=False) as pipe:
             for cluster in batch:
                 pipe.exists(*keys.mail_slots(cluster))

@@ -41,16 +41,16 @@ def connect(
     With `decode_responses`, responses are str instead of bytes. Without `max_connections`, each thread gets a
     connection. Raises SettingsError if the URL or a file is unusable.
     """
-    options = _options(settings, name, retries) | {"decode_responses": decode_responses}
-    return Link(settings).client(max_connections, **options)
+    options = _make_options(settings, name, retries) | {"decode_responses": decode_responses}
+    return Link(settings).make_client(max_connections, **options)
 
 
 def connect_to(settings: Settings, host: str, port: int, *, name: str = "dsf", retries: int = 0) -> redis.Redis:
     """Return a client of a specific server, such as a replica. See `connect`."""
-    return Link(settings).client_of(host, port, **_options(settings, name, retries))
+    return Link(settings).make_server_client(host, port, **_make_options(settings, name, retries))
 
 
-def _options(settings: Settings, name: str, retries: int) -> dict[str, Any]:
+def _make_options(settings: Settings, name: str, retries: int) -> dict[str, Any]:
     return {
         "decode_responses": True,
         "socket_timeout": settings.redis_socket_timeout,
@@ -63,20 +63,20 @@ def _options(settings: Settings, name: str, retries: int) -> dict[str, Any]:
     }
 
 
-def batched(items: Iterable[_Item], size: int) -> Iterator[list[_Item]]:
+def split_into_batches(items: Iterable[_Item], size: int) -> Iterator[list[_Item]]:
     """Yield the items in lists of at most `size`, for one round trip each."""
     iterator = iter(items)
     while batch := list(islice(iterator, size)):
         yield batch
 
 
-def at_once(client: redis.Redis, *commands: Sequence[str | float], is_strict: bool = True) -> list[Any]:
+def run_atomically(client: redis.Redis, *commands: Sequence[str | float], is_strict: bool = True) -> list[Any]:
     """Run commands atomically and return their responses, as MULTI does, but even while Redis has reached `maxmemory`.
 
     A command may have a few thousand arguments. Raises redis.RedisError. Without `is_strict`, the error of a command is
     returned in its place, and the effects of the other commands remain.
     """
-    answers: list[Any] = client.register_script(lua("commands"))(args=[0, *_parts(commands)])
+    answers: list[Any] = client.register_script(load_lua("commands"))(args=[0, *_encode_parts(commands)])
     for answer in answers if is_strict else ():
         if isinstance(answer, redis.RedisError):
             raise answer
@@ -91,15 +91,15 @@ class Condition(NamedTuple):
     command: Sequence[str | float]
 
 
-def at_once_if(
+def run_atomically_if(
     client: redis.Redis, conditions: Sequence[Condition], *commands: Sequence[str | float]
 ) -> Condition | None:
-    """Run commands as `at_once` does if all conditions hold. Check and commands are one atomic step.
+    """Run commands as `run_atomically` does if all conditions hold. Check and commands are one atomic step.
 
     Returns None after running the commands, otherwise the first condition that does not hold. Raises redis.RedisError.
     """
-    checks = [part for check in conditions for part in (check.operator, check.value, *_parts([check.command]))]
-    reply: Any = client.register_script(lua("commands"))(args=[len(conditions), *checks, *_parts(commands)])
+    checks = [part for check in conditions for part in (check.operator, check.value, *_encode_parts([check.command]))]
+    reply: Any = client.register_script(load_lua("commands"))(args=[len(conditions), *checks, *_encode_parts(commands)])
     if isinstance(reply, int):
         return conditions[reply - 1]
     for answer in reply:
@@ -108,7 +108,7 @@ def at_once_if(
     return None
 
 
-def _parts(commands: Sequence[Sequence[str | float]]) -> list[str | float]:
+def _encode_parts(commands: Sequence[Sequence[str | float]]) -> list[str | float]:
     return [part for command in commands for part in (len(command), *command)]
 
 
@@ -118,17 +118,17 @@ _FLAGS: Final = "#!lua flags=allow-oom\n"
 
 
 @functools.cache
-def lua(name: str) -> str:
+def load_lua(name: str) -> str:
     """Return the source of `lua/<name>.lua`, whose first comment describes its keys and arguments."""
     # Scripts that write rows or notify readers of changed pairs share functions (lua/rows.lua).
     if name not in ("ingest", "repair_times", "dispatch", "reschedule", "forget", "unwritten"):
-        return _FLAGS + _source(name)
+        return _FLAGS + _read_source(name)
     pairs = keys.pair_key("", "").removesuffix("/")
     names = f"local ROWS, CHANGED, SEQUENCE, PAIR = {keys.ROWS!r}, {keys.CHANGED!r}, {keys.SEQUENCE!r}, {pairs!r}\n"
-    return _FLAGS + names + _source("rows") + _source(name)
+    return _FLAGS + names + _read_source("rows") + _read_source(name)
 
 
-def _source(name: str) -> str:
+def _read_source(name: str) -> str:
     return resources.files("dsf.store").joinpath("lua", f"{name}.lua").read_text(encoding="utf-8")
 
 
@@ -163,7 +163,7 @@ def repeat(
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
-def parsed(model: type[_Model], name: str, text: str | bytes | None) -> _Model | None:
+def parse_stored(model: type[_Model], name: str, text: str | bytes | None) -> _Model | None:
     """Return the stored object of this name, or None if it is missing or unreadable."""
     if text is None:
         return None
@@ -175,13 +175,13 @@ def parsed(model: type[_Model], name: str, text: str | bytes | None) -> _Model |
         return None
 
 
-def parsed_all(model: type[_Model], texts: Mapping[Any, Any]) -> dict[str, _Model]:
+def parse_all_stored(model: type[_Model], texts: Mapping[Any, Any]) -> dict[str, _Model]:
     """Return the readable stored objects by name."""
-    objects = ((str(name), parsed(model, str(name), text)) for name, text in texts.items())
+    objects = ((str(name), parse_stored(model, str(name), text)) for name, text in texts.items())
     return {name: item for name, item in objects if item is not None}
 
 
-def whole(kind: str, name: str, text: Any) -> int:
+def parse_counter(kind: str, name: str, text: Any) -> int:
     """Return a stored counter, or 0 if it is missing or unreadable."""
     try:
         return int(text or 0)
@@ -190,7 +190,7 @@ def whole(kind: str, name: str, text: Any) -> int:
         return 0
 
 
-def number(kind: str, name: str, text: Any, default: float = 0.0) -> float:
+def parse_number(kind: str, name: str, text: Any, default: float = 0.0) -> float:
     """Return a stored number, or `default` if it is missing or unreadable."""
     try:
         if math.isfinite(value := float(default if text is None else text)):
@@ -204,7 +204,7 @@ def number(kind: str, name: str, text: Any, default: float = 0.0) -> float:
 
 def read_factor(text: str | bytes | None) -> float:
     """Return the stored factor that extends validities (see `dsf.store.writes`), which is at least 1."""
-    return max(1.0, number("factor of validities", "validity_factor", text, 1.0))
+    return max(1.0, parse_number("factor of validities", "validity_factor", text, 1.0))
 
 
 @functools.lru_cache(maxsize=1024)

@@ -17,10 +17,10 @@ import redis
 
 import dsf.log
 from dsf import keys
-from dsf.messages import latest_run_id
+from dsf.messages import make_latest_run_id
 from dsf.process.hubclock import TOLERANCE
-from dsf.store.client import at_once, batched, lua, number
-from dsf.store.entries import CLOCK_SKEW, effective, next_tick_time
+from dsf.store.client import load_lua, parse_number, run_atomically, split_into_batches
+from dsf.store.entries import CLOCK_SKEW, apply_overrides, compute_next_tick_time
 from dsf.store.schedule import ScheduleStore
 
 log = dsf.log.get(__name__)
@@ -51,7 +51,7 @@ class ClockGuard(ABC):
         process after a crash.
         """
         key = keys.clock(self.service)
-        newest = number("time", key, self._redis.get(key))
+        newest = parse_number("time", key, self._redis.get(key))
         if newest > now + TOLERANCE:
             if self._complete_at is None:
                 self._complete_at = time.monotonic() + REPAIR_TIME
@@ -76,19 +76,19 @@ class ScheduleGuard(ClockGuard):
 
     def repair(self, now: float) -> int:
         """Make pairs that are due too late due at their next slot."""
-        overrides, moved = self._schedule.overrides(), 0
+        overrides, moved = self._schedule.read_overrides(), 0
         later: Any = self._redis.zrangebyscore(keys.DUE, now + TOLERANCE, "+inf", withscores=True)
-        for batch in batched(((str(pair), float(at)) for pair, at in later), _BATCH):
+        for batch in split_into_batches(((str(pair), float(at)) for pair, at in later), _BATCH):
             due = dict(batch)
             earlier: list[str | float] = []
-            for entry in self._schedule.entries(due):
-                interval = effective(entry, overrides, now).interval
+            for entry in self._schedule.read_entries(due):
+                interval = apply_overrides(entry, overrides, now).interval
                 # The run after one between slots is up to one and a half intervals later.
                 if due[entry.pair] > now + 1.5 * interval + TOLERANCE:
-                    earlier += [next_tick_time(entry.pair, interval, now), entry.pair]
+                    earlier += [compute_next_tick_time(entry.pair, interval, now), entry.pair]
             if earlier:
                 # LT keeps due times that beat has moved to an earlier time in the meantime.
-                at_once(self._redis, ("ZADD", keys.DUE, "XX", "LT", *earlier))
+                run_atomically(self._redis, ("ZADD", keys.DUE, "XX", "LT", *earlier))
             moved += len(earlier) // 2
         return moved
 
@@ -100,7 +100,7 @@ class ResultsGuard(ClockGuard):
 
     def __init__(self, client: redis.Redis) -> None:
         super().__init__(client)
-        self._script = client.register_script(lua("repair_times"))
+        self._script = client.register_script(load_lua("repair_times"))
 
     def repair(self, now: float) -> int:
         """End runs in the future as lost, and date scores in the future to now."""
@@ -109,25 +109,25 @@ class ResultsGuard(ClockGuard):
 
     def _close_runs(self, now: float) -> int:
         """Count open runs in the future as lost, and return their number. Their results will be refused."""
-        latest, closed = latest_run_id(now + TOLERANCE), 0
+        latest, closed = make_latest_run_id(now + TOLERANCE), 0
         later: Any = self._redis.zrangebyscore(keys.OPEN_RUNS, now, "+inf")
-        for batch in batched((str(run) for run in later if str(run).rpartition("/")[2] > latest), _BATCH):
+        for batch in split_into_batches((str(run) for run in later if str(run).rpartition("/")[2] > latest), _BATCH):
             # Remove runs one by one, so that a run that has just ended is not counted twice.
-            removed = at_once(self._redis, *(("ZREM", keys.OPEN_RUNS, run) for run in batch))
+            removed = run_atomically(self._redis, *(("ZREM", keys.OPEN_RUNS, run) for run in batch))
             lost = Counter(run.rpartition("/")[0] for run, count in zip(batch, removed, strict=True) if count)
             # Removed pairs have no books.
-            scheduled = [entry.pair for entry in self._schedule.entries(lost)]
+            scheduled = [entry.pair for entry in self._schedule.read_entries(lost)]
             counts = [("HINCRBY", keys.pair_key(*keys.split_pair(pair)), "n:lost", lost[pair]) for pair in scheduled]
             if counts:
-                at_once(self._redis, *counts, is_strict=False)
+                run_atomically(self._redis, *counts, is_strict=False)
             closed += sum(lost.values())
         return closed
 
     def _repair_pairs(self, now: float) -> int:
         """Date scores in the future to now, and their run ids to a minute ago. Return the number of repaired pairs."""
         earlier = f"{int((now - CLOCK_SKEW) * 1000):013d}"
-        times = repr(now), latest_run_id(now + TOLERANCE), earlier, int(TOLERANCE)
+        times = repr(now), make_latest_run_id(now + TOLERANCE), earlier, int(TOLERANCE)
         repaired = 0
-        for batch in batched((str(pair) for pair in self._redis.hkeys(keys.ROWS)), _BATCH):
+        for batch in split_into_batches((str(pair) for pair in self._redis.hkeys(keys.ROWS)), _BATCH):
             repaired += int(self._script(keys=[keys.WRITES], args=[*times, *batch]))
         return repaired

@@ -14,9 +14,9 @@ import redis
 from pydantic import BaseModel, ConfigDict
 
 from dsf import keys
-from dsf.process.hubclock import TOLERANCE, HubClock, described
+from dsf.process.hubclock import TOLERANCE, HubClock, describe_offset
 from dsf.settings import Settings
-from dsf.store.client import parsed_all
+from dsf.store.client import parse_all_stored
 
 #: Seconds for which a report is valid. Processes report every few seconds.
 _LIFE: Final = 60.0
@@ -70,14 +70,14 @@ class ClockReports:
 
 def read_reports(client: redis.Redis, now: float) -> list[ClockReport]:
     """Return the reports that are valid at `now`, and remove the others. Raises redis.RedisError."""
-    reports = parsed_all(ClockReport, client.hgetall(keys.CLOCKS))
+    reports = parse_all_stored(ClockReport, client.hgetall(keys.CLOCKS))
     old = [name for name, report in reports.items() if abs(now - report.at) > _LIFE]
     if old:
         client.hdel(keys.CLOCKS, *old)
     return [report for name, report in sorted(reports.items()) if name not in old]
 
 
-def clock_problem(reports: Collection[ClockReport]) -> str:
+def find_clock_problem(reports: Collection[ClockReport]) -> str:
     """Return one sentence that names the machine with a wrong clock. Empty if all agree within 30 s."""
     wrong = [report for report in reports if abs(report.offset) > TOLERANCE]
     if not wrong:
@@ -87,25 +87,25 @@ def clock_problem(reports: Collection[ClockReport]) -> str:
     alike = max(groups, key=len)
     # Machines that agree with Redis, and Redis itself.
     supporters = len(reports) - len(wrong) + 1
-    names = _listed([report.name for report in alike])
+    names = _list_machines([report.name for report in alike])
     if len(alike) > supporters:
         offset = alike[0].offset
         return (
-            f"the clock of the machine of Redis is {described(-offset)} the clocks of {names}; it gives all times of "
-            "the hub: synchronise it (NTP)"
+            f"the clock of the machine of Redis is {describe_offset(-offset)} the clocks of {names}; it gives all "
+            "times of the hub: synchronise it (NTP)"
         )
     if len(alike) == supporters:
         offset = alike[0].offset
         return (
-            f"the clock of {names} is {described(offset)} that of the machine of Redis; one of them is wrong: "
+            f"the clock of {names} is {describe_offset(offset)} that of the machine of Redis; one of them is wrong: "
             "synchronise both (NTP)"
         )
     worst = max(wrong, key=lambda report: abs(report.offset))
     suffix = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
-    return f"the clock of {worst.name} is {described(worst.offset)} the hub's{suffix}; synchronise it (NTP)"
+    return f"the clock of {worst.name} is {describe_offset(worst.offset)} the hub's{suffix}; synchronise it (NTP)"
 
 
-def _listed(names: Collection[str]) -> str:
+def _list_machines(names: Collection[str]) -> str:
     first_names = list(names)[:3]
     omitted_count = len(names) - len(first_names)
     return ", ".join(first_names) + (f" and {omitted_count} more" if omitted_count else "")

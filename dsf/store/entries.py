@@ -61,7 +61,7 @@ class Entry(BaseModel):
         """`<cluster>/<scorer>`."""
         return keys.pair(self.cluster, self.scorer)
 
-    def stopped(self) -> Entry:
+    def make_stopped(self) -> Entry:
         """Return the entry as not runnable. The pair keeps its books, and its score expires."""
         return self.model_copy(update={"runnable": False})
 
@@ -106,28 +106,32 @@ class Effective(NamedTuple):
     paused_source: str
 
 
-def scorer_target(scorer: str) -> str:
+def make_scorer_target(scorer: str) -> str:
     """Return the target of an override for a scorer on all clusters."""
     return keys.pair(ALL_CLUSTERS, scorer)
 
 
-def effective(entry: Entry, overrides: Mapping[str, ScheduleOverride], now: float) -> Effective:
+def apply_overrides(entry: Entry, overrides: Mapping[str, ScheduleOverride], now: float) -> Effective:
     """Apply overrides (by target) to an entry. The pair's own wins over `*/<scorer>`, which wins over the entry.
 
     Pauses expire on each level separately. A pair whose own pause has expired is still paused while its scorer is. An
     override with `paused: false` resumes a suspended entry, but not one that is not runnable.
     """
-    interval, interval_source = _interval(entry.scorer, entry.cluster, entry.interval, overrides)
-    paused, until, paused_source = entry.suspended and not _over(entry.suspended_until, now), None, FROM_ENTRY
+    interval, interval_source = _find_interval(entry.scorer, entry.cluster, entry.interval, overrides)
+    paused, until, paused_source = (
+        entry.suspended and not _has_pause_ended(entry.suspended_until, now),
+        None,
+        FROM_ENTRY,
+    )
     if paused:
         until = entry.suspended_until
-    for target in (scorer_target(entry.scorer), entry.pair):
+    for target in (make_scorer_target(entry.scorer), entry.pair):
         override = overrides.get(target)
         if override is None:
             continue
         if override.paused is False:
             paused, until, paused_source = False, None, target
-        elif override.paused and not _over(override.paused_until, now):
+        elif override.paused and not _has_pause_ended(override.paused_until, now):
             paused, until, paused_source = True, override.paused_until, target
     if not entry.runnable:
         paused, until, paused_source = True, None, FROM_ENTRY
@@ -156,21 +160,25 @@ class Pace(NamedTuple):
     pauses: Pauses = Pauses()
 
 
-def pace(
+def compute_pace(
     scorer: str, declared: int, clusters: Sequence[str], overrides: Mapping[str, ScheduleOverride], now: float
 ) -> Pace:
     """Apply overrides (by target) to a scorer's declared interval, for these clusters, at `now`."""
-    interval = interval_in_force(scorer, ALL_CLUSTERS, declared, overrides)
-    cluster_intervals = (interval_in_force(scorer, cluster, declared, overrides) for cluster in clusters)
+    interval = find_interval(scorer, ALL_CLUSTERS, declared, overrides)
+    cluster_intervals = (find_interval(scorer, cluster, declared, overrides) for cluster in clusters)
     return Pace(
-        interval, sum(seconds != interval for seconds in cluster_intervals), _pauses(scorer, clusters, overrides, now)
+        interval,
+        sum(seconds != interval for seconds in cluster_intervals),
+        _find_pauses(scorer, clusters, overrides, now),
     )
 
 
-def _pauses(scorer: str, clusters: Sequence[str], overrides: Mapping[str, ScheduleOverride], now: float) -> Pauses:
+def _find_pauses(scorer: str, clusters: Sequence[str], overrides: Mapping[str, ScheduleOverride], now: float) -> Pauses:
     in_force = {name: override for name, override in overrides.items() if override.paused is not None}
-    in_force = {name: override for name, override in in_force.items() if not _over(override.paused_until, now)}
-    everywhere = in_force.get(scorer_target(scorer))
+    in_force = {
+        name: override for name, override in in_force.items() if not _has_pause_ended(override.paused_until, now)
+    }
+    everywhere = in_force.get(make_scorer_target(scorer))
     by_cluster = (
         {cluster: in_force.get(keys.pair(cluster, scorer), everywhere) for cluster in clusters} if in_force else {}
     )
@@ -184,18 +192,20 @@ def _pauses(scorer: str, clusters: Sequence[str], overrides: Mapping[str, Schedu
     return Pauses(len(paused), newest, paused[newest], ends)
 
 
-def targets_of(scorer: str, cluster: str) -> tuple[str, str]:
+def list_targets(scorer: str, cluster: str) -> tuple[str, str]:
     """Return the targets of overrides that apply to a pair. The first one takes precedence."""
-    return keys.pair(cluster, scorer), scorer_target(scorer)
+    return keys.pair(cluster, scorer), make_scorer_target(scorer)
 
 
-def interval_in_force(scorer: str, cluster: str, declared: int, overrides: Mapping[str, ScheduleOverride]) -> int:
+def find_interval(scorer: str, cluster: str, declared: int, overrides: Mapping[str, ScheduleOverride]) -> int:
     """Return the interval of a scorer on a cluster: its own override, else that of `ALL_CLUSTERS`, else `declared`."""
-    return _interval(scorer, cluster, declared, overrides)[0]
+    return _find_interval(scorer, cluster, declared, overrides)[0]
 
 
-def _interval(scorer: str, cluster: str, declared: int, overrides: Mapping[str, ScheduleOverride]) -> tuple[int, str]:
-    for target in targets_of(scorer, cluster):
+def _find_interval(
+    scorer: str, cluster: str, declared: int, overrides: Mapping[str, ScheduleOverride]
+) -> tuple[int, str]:
+    for target in list_targets(scorer, cluster):
         override = overrides.get(target)
         if override is not None and override.interval is not None:
             return override.interval, target
@@ -207,10 +217,10 @@ def pause(entry: Entry, overrides: Mapping[str, ScheduleOverride], now: float) -
 
     A pair whose scoring API is down is not paused. Beat skips it with that reason.
     """
-    return effective(entry if entry.runnable else entry.model_copy(update={"runnable": True}), overrides, now)
+    return apply_overrides(entry if entry.runnable else entry.model_copy(update={"runnable": True}), overrides, now)
 
 
-def _over(until: float | None, now: float) -> bool:
+def _has_pause_ended(until: float | None, now: float) -> bool:
     return until is not None and until <= now
 
 
@@ -229,36 +239,36 @@ def _tick_time(pair: str, interval: int, at: float, ahead: int) -> float:
     return (number * length + phase) / 1000
 
 
-def current_tick_time(pair: str, interval: int, at: float) -> float:
+def compute_current_tick_time(pair: str, interval: int, at: float) -> float:
     """Return the last slot that is not after `at`."""
     return _tick_time(pair, interval, at, 0)
 
 
-def next_tick_time(pair: str, interval: int, after: float) -> float:
+def compute_next_tick_time(pair: str, interval: int, after: float) -> float:
     """Return the first slot after `after`, which is at most one interval later."""
     return _tick_time(pair, interval, after, 1)
 
 
 def is_slot(pair: str, interval: int, at: float) -> bool:
     """Return True if `at` is a slot of this pair."""
-    return abs(current_tick_time(pair, interval, at) - at) <= TOLERANCE
+    return abs(compute_current_tick_time(pair, interval, at) - at) <= TOLERANCE
 
 
-def scheduled_time(pair: str, interval: int, due: float, now: float) -> float:
+def compute_scheduled_time(pair: str, interval: int, due: float, now: float) -> float:
     """Return the scheduled time of a run that was due at `due` and is sent at `now`.
 
     It is the last slot before `now` if that is later than `due`, because missed slots are not caught up.
     """
-    return max(due, current_tick_time(pair, interval, now))
+    return max(due, compute_current_tick_time(pair, interval, now))
 
 
-def next_due(pair: str, interval: int, due: float, now: float) -> float:
+def compute_next_due(pair: str, interval: int, due: float, now: float) -> float:
     """Return the next due time of a pair that was due at `due` and runs at `now`.
 
     After a run on a slot it is the next slot. After a run between slots (a first run, a resume, or a shortened
     interval) it is the first slot at least half an interval later, to keep runs apart.
     """
     if is_slot(pair, interval, due):
-        return next_tick_time(pair, interval, max(due, now))
+        return compute_next_tick_time(pair, interval, max(due, now))
     # The subtracted tolerance includes a slot exactly half an interval later.
-    return next_tick_time(pair, interval, max(due, now) + interval / 2 - 2 * TOLERANCE)
+    return compute_next_tick_time(pair, interval, max(due, now) + interval / 2 - 2 * TOLERANCE)

@@ -33,7 +33,7 @@ class Mark:
             self._next = time.monotonic() + self._seconds / 6
 
 
-def standing(client: redis.Redis) -> list[str]:
+def list_stalled_stages(client: redis.Redis) -> list[str]:
     """Return the stages without a mark, in the order of the path. Raises redis.RedisError."""
     marks = client.mget([keys.stage_mark(stage) for stage in SECONDS])
     return [stage for stage, mark in zip(SECONDS, marks, strict=True) if mark is None]

@@ -52,7 +52,7 @@ class HistoryEntry(BaseModel):
     #: Number that represents the score of the cycle: its only item, or the mean of its items. None without a score.
     value: FiniteFloat | None = None
 
-    def row(self) -> str:
+    def dump(self) -> str:
         """Return the row to store. The run id implies `at`, and timings are rounded to 100 microseconds."""
         milliseconds, _, bits = self.run.partition("-")
         cause_fields = [self.stage, self.reason, self.message] if self.stage or self.reason or self.message else []

@@ -14,7 +14,7 @@ import redis
 from pydantic import BaseModel, ConfigDict
 
 from dsf import keys
-from dsf.store.client import at_once, parsed, parsed_all
+from dsf.store.client import parse_all_stored, parse_stored, run_atomically
 
 #: OCM's label for a cluster's ClusterSet.
 CLUSTER_SET: Final = "cluster.open-cluster-management.io/clusterset"
@@ -77,7 +77,7 @@ class ClusterNotice(BaseModel):
     problem: str = ""
 
 
-def grouping_labels(labels: Mapping[str, str]) -> dict[str, str]:
+def select_grouping_labels(labels: Mapping[str, str]) -> dict[str, str]:
     """Return the labels that are useful for grouping a fleet, starting with the ClusterSet's."""
     names = sorted(
         (name for name in labels if not name.startswith(_UNUSED_PREFIX)), key=lambda name: (name != CLUSTER_SET, name)
@@ -115,15 +115,15 @@ class Notices:
         if read.problem not in ("", NOT_READ) and (before := self.read(read.name)) is not None:
             read = read.model_copy(update={"at": before.at})
         text = read.model_dump_json(exclude_defaults=True)
-        at_once(self._redis, ("HSET", keys.CONFIG_READS, read.name, text))
+        run_atomically(self._redis, ("HSET", keys.CONFIG_READS, read.name, text))
 
     def read(self, name: str) -> ConfigRead | None:
         """Return a scorer's newest check of /config."""
-        return parsed(ConfigRead, name, self._redis.hget(keys.CONFIG_READS, name))
+        return parse_stored(ConfigRead, name, self._redis.hget(keys.CONFIG_READS, name))
 
-    def reads(self) -> dict[str, ConfigRead]:
+    def read_config_reads(self) -> dict[str, ConfigRead]:
         """Return the newest checks of /config by scorer."""
-        return parsed_all(ConfigRead, self._redis.hgetall(keys.CONFIG_READS))
+        return parse_all_stored(ConfigRead, self._redis.hgetall(keys.CONFIG_READS))
 
     def forget_cluster(self, name: str) -> None:
         """Remove a cluster's notice."""
@@ -152,21 +152,21 @@ class Notices:
             self._redis.hdel(key, *removed_names)
         return lost
 
-    def scorers(self) -> dict[str, ScorerNotice]:
+    def read_scorers(self) -> dict[str, ScorerNotice]:
         """Return all notices by name."""
-        return parsed_all(ScorerNotice, self._redis.hgetall(keys.SCORER_NOTICES))
+        return parse_all_stored(ScorerNotice, self._redis.hgetall(keys.SCORER_NOTICES))
 
-    def scorer(self, name: str) -> ScorerNotice | None:
+    def read_scorer(self, name: str) -> ScorerNotice | None:
         """One of them."""
-        return parsed(ScorerNotice, name, self._redis.hget(keys.SCORER_NOTICES, name))
+        return parse_stored(ScorerNotice, name, self._redis.hget(keys.SCORER_NOTICES, name))
 
-    def clusters(self) -> dict[str, ClusterNotice]:
+    def read_clusters(self) -> dict[str, ClusterNotice]:
         """Return all notices by name."""
-        return parsed_all(ClusterNotice, self._redis.hgetall(keys.CLUSTER_NOTICES))
+        return parse_all_stored(ClusterNotice, self._redis.hgetall(keys.CLUSTER_NOTICES))
 
-    def cluster(self, name: str) -> ClusterNotice | None:
+    def read_cluster(self, name: str) -> ClusterNotice | None:
         """One of them."""
-        return parsed(ClusterNotice, name, self._redis.hget(keys.CLUSTER_NOTICES, name))
+        return parse_stored(ClusterNotice, name, self._redis.hget(keys.CLUSTER_NOTICES, name))
 
     def _write(self, key: str, notice: ScorerNotice | ClusterNotice) -> None:
         place, text = (key, notice.name), notice.model_dump_json(exclude_defaults=True)
@@ -175,7 +175,7 @@ class Notices:
                 return
             self._last_texts[place] = text
         try:
-            at_once(self._redis, ("HSET", *place, text))
+            run_atomically(self._redis, ("HSET", *place, text))
         except BaseException:
             self._remove(key, {notice.name})
             raise

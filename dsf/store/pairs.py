@@ -47,7 +47,7 @@ from dsf import keys
 from dsf.api.meta import LATEST
 from dsf.api.scorerule import HeldValue
 from dsf.reasons import WriteReason
-from dsf.store.client import batched, complain, number, parsed, parsed_all, whole
+from dsf.store.client import complain, parse_all_stored, parse_counter, parse_number, parse_stored, split_into_batches
 from dsf.store.history import HistoryEntry, read_row, read_run_id
 from dsf.store.ticks import SKIPS_THRESHOLD, Skips
 
@@ -209,7 +209,10 @@ class PairState:
     def timings(self) -> dict[str, tuple[float, int]]:
         """Return stage -> (sum of seconds, number of measurements)."""
         return {
-            stage: (number("books", self.pair, self.books[f"t:{stage}:sum"]), self._read_counter(f"t:{stage}:count"))
+            stage: (
+                parse_number("books", self.pair, self.books[f"t:{stage}:sum"]),
+                self._read_counter(f"t:{stage}:count"),
+            )
             for stage in ("fetch", "score", "publish")
             if f"t:{stage}:sum" in self.books
         }
@@ -232,7 +235,7 @@ class PairState:
     @property
     def failure(self) -> PairFailure | None:
         """Failure of the newest cycle. None after a success."""
-        return parsed(PairFailure, self.pair, self.failure_text)
+        return parse_stored(PairFailure, self.pair, self.failure_text)
 
     @property
     def trouble(self) -> PairFailure | None:
@@ -259,12 +262,12 @@ class PairState:
     @property
     def remark(self) -> PairFailure | None:
         """Reason why the newest score has no items, or why some results do not count. None if all results count."""
-        return parsed(PairFailure, self.pair, self.remark_text)
+        return parse_stored(PairFailure, self.pair, self.remark_text)
 
     @property
     def unwritten(self) -> Unwritten | None:
         """Reason why the backend does not have the valid score. None if it has the score, or if there is no score."""
-        cause = parsed(Unwritten, self.pair, self.unwritten_text)
+        cause = parse_stored(Unwritten, self.pair, self.unwritten_text)
         return None if cause is None or cause.is_upstreams else cause
 
     @property
@@ -275,16 +278,16 @@ class PairState:
     @property
     def score(self) -> PairScore | None:
         """Newest score, which may have expired. None before the first one."""
-        return parsed(PairScore, self.pair, self.books.get("score"))
+        return parse_stored(PairScore, self.pair, self.books.get("score"))
 
     def _read_counters(self, prefix: str) -> dict[str, int]:
         return {name[len(prefix) :]: self._read_counter(name) for name in self.books if name.startswith(prefix)}
 
     def _read_counter(self, name: str) -> int:
-        return whole("books", f"{self.pair} {name}", self.books.get(name))
+        return parse_counter("books", f"{self.pair} {name}", self.books.get(name))
 
 
-def row_fields(pair: str, text: str | None) -> dict[str, Any]:
+def parse_row_fields(pair: str, text: str | None) -> dict[str, Any]:
     """Return the content of a pair's stored row as arguments of PairState.
 
     Return an empty dict for a missing or unreadable row, because the next result of the pair replaces the row.
@@ -308,25 +311,25 @@ class Pairs:
     def __init__(self, client: redis.Redis) -> None:
         self._redis = client
 
-    def names(self) -> list[tuple[str, str]]:
+    def list_names(self) -> list[tuple[str, str]]:
         """Return (cluster, scorer) of every entry of the schedule, sorted."""
         return sorted(keys.split_pair(str(member)) for member in self._redis.hkeys(keys.ENTRIES))
 
-    def state(self, cluster: str, scorer: str) -> PairState:
+    def read_state(self, cluster: str, scorer: str) -> PairState:
         """Return the state of one pair."""
-        [state] = self.states([(cluster, scorer)])
+        [state] = self.read_states([(cluster, scorer)])
         return state
 
-    def states(self, pairs: Iterable[tuple[str, str]]) -> Iterator[PairState]:
+    def read_states(self, pairs: Iterable[tuple[str, str]]) -> Iterator[PairState]:
         """Yield the states of these pairs, in the same order. One round trip reads a batch of pairs."""
         return self._read(pairs, has_books=True)
 
-    def rows(self, pairs: Iterable[tuple[str, str]]) -> Iterator[PairState]:
+    def read_rows(self, pairs: Iterable[tuple[str, str]]) -> Iterator[PairState]:
         """Yield the states of these pairs without books and score, because a score may take a megabyte."""
         return self._read(pairs, has_books=False)
 
     def _read(self, pairs: Iterable[tuple[str, str]], *, has_books: bool) -> Iterator[PairState]:
-        for batch in batched(pairs, self._PAIRS_PER_BATCH):
+        for batch in split_into_batches(pairs, self._PAIRS_PER_BATCH):
             members = [keys.pair(*pair) for pair in batch]
             with self._redis.pipeline(transaction=False) as pipe:
                 for key in (keys.ROWS, keys.SKIPS, keys.UNWRITTEN):
@@ -338,27 +341,27 @@ class Pairs:
                 yield PairState(
                     *pair,
                     books=books[index] if has_books else _NO_BOOKS,
-                    **row_fields(members[index], rows[index]),
-                    skips=Skips.of(pair[0], skips[index]),
+                    **parse_row_fields(members[index], rows[index]),
+                    skips=Skips.parse(pair[0], skips[index]),
                     unwritten_text=unwritten[index],
                 )
 
-    def unwritten(self) -> dict[str, Unwritten]:
+    def read_unwritten(self) -> dict[str, Unwritten]:
         """Return pair -> reason for all pairs whose valid score is missing in the backend, sorted by pair.
 
         The dict includes pairs that are not scheduled.
         """
         texts: dict[str, str] = self._redis.hgetall(keys.UNWRITTEN)  # type: ignore[assignment]
-        return parsed_all(Unwritten, dict(sorted(texts.items())))
+        return parse_all_stored(Unwritten, dict(sorted(texts.items())))
 
-    def history(self, cluster: str, scorer: str) -> list[HistoryEntry]:
+    def read_history(self, cluster: str, scorer: str) -> list[HistoryEntry]:
         """Return the newest cycles of a pair, newest first. Rows of later versions are omitted."""
         rows: list[str] = self._redis.lrange(keys.history_key(cluster, scorer), 0, -1)  # type: ignore[assignment]
         return [entry for row in rows if (entry := read_row(row)) is not None]
 
-    def past_runs(self, pairs: Iterable[tuple[str, str]]) -> Iterator[list[str]]:
+    def read_past_runs(self, pairs: Iterable[tuple[str, str]]) -> Iterator[list[str]]:
         """Yield the run ids of the newest cycles of each pair, newest first."""
-        for batch in batched(pairs, self._PAIRS_PER_BATCH):
+        for batch in split_into_batches(pairs, self._PAIRS_PER_BATCH):
             with self._redis.pipeline(transaction=False) as pipe:
                 for pair in batch:
                     pipe.lrange(keys.history_key(*pair), 0, -1)

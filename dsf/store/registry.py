@@ -16,7 +16,7 @@ from dsf import keys
 from dsf.api.expressions import ScoreInput
 from dsf.api.scorerule import ScoreRule
 from dsf.errors import UnknownClusterError, UnknownScorerError
-from dsf.store.client import at_once, parsed, parsed_all
+from dsf.store.client import parse_all_stored, parse_stored, run_atomically
 
 
 class ScorerRecord(ScoreRule):
@@ -77,15 +77,15 @@ class Registry:
         """Remove a scorer. Return True if it existed."""
         return bool(self._redis.hdel(keys.SCORERS, name))
 
-    def scorer(self, name: str) -> ScorerRecord:
+    def read_scorer(self, name: str) -> ScorerRecord:
         """Return the record of a scorer, by the DynamicScorer's name. Raises UnknownScorerError."""
-        if (record := parsed(ScorerRecord, name, self._redis.hget(keys.SCORERS, name))) is not None:
+        if (record := parse_stored(ScorerRecord, name, self._redis.hget(keys.SCORERS, name))) is not None:
             return record
-        raise UnknownScorerError(f"no scorer {name!r} runs; registered: {_listed(self.scorers())}")
+        raise UnknownScorerError(f"no scorer {name!r} runs; registered: {_list_names(self.read_scorers())}")
 
-    def scorers(self) -> dict[str, ScorerRecord]:
+    def read_scorers(self) -> dict[str, ScorerRecord]:
         """Return all scorers by name."""
-        return parsed_all(ScorerRecord, self._redis.hgetall(keys.SCORERS))
+        return parse_all_stored(ScorerRecord, self._redis.hgetall(keys.SCORERS))
 
     def put_cluster(self, record: ClusterRecord) -> bool:
         """Write a cluster. Return True if it changed."""
@@ -95,23 +95,23 @@ class Registry:
         """Remove a cluster. Return True if it existed."""
         return bool(self._redis.hdel(keys.CLUSTERS, name))
 
-    def cluster(self, name: str) -> ClusterRecord:
+    def read_cluster(self, name: str) -> ClusterRecord:
         """Return the record of a cluster. Raises UnknownClusterError."""
-        if (record := parsed(ClusterRecord, name, self._redis.hget(keys.CLUSTERS, name))) is not None:
+        if (record := parse_stored(ClusterRecord, name, self._redis.hget(keys.CLUSTERS, name))) is not None:
             return record
-        raise UnknownClusterError(f"no cluster {name!r} is accepted; registered: {_listed(self.clusters())}")
+        raise UnknownClusterError(f"no cluster {name!r} is accepted; registered: {_list_names(self.read_clusters())}")
 
-    def clusters(self) -> dict[str, ClusterRecord]:
+    def read_clusters(self) -> dict[str, ClusterRecord]:
         """Return all clusters by name."""
-        return parsed_all(ClusterRecord, self._redis.hgetall(keys.CLUSTERS))
+        return parse_all_stored(ClusterRecord, self._redis.hgetall(keys.CLUSTERS))
 
     def _put(self, key: str, record: ScorerRecord | ClusterRecord) -> bool:
         text = record.model_dump_json()
         if self._redis.hget(key, record.name) == text:
             return False
-        at_once(self._redis, ("HSET", key, record.name, text))
+        run_atomically(self._redis, ("HSET", key, record.name, text))
         return True
 
 
-def _listed(names: Iterable[str]) -> str:
+def _list_names(names: Iterable[str]) -> str:
     return ", ".join(sorted(names)) or "none"

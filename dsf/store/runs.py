@@ -17,7 +17,7 @@ import redis
 import dsf.log
 from dsf import keys
 from dsf.messages import is_run_id, run_time
-from dsf.store.client import at_once, batched, lua
+from dsf.store.client import load_lua, run_atomically, split_into_batches
 from dsf.store.history import HistoryEntry
 from dsf.store.pairs import EXPIRED_THRESHOLD, PairFailure, PairScore
 from dsf.store.registry import Registry, ScorerRecord
@@ -82,8 +82,8 @@ class Runs:
 
     def __init__(self, client: redis.Redis) -> None:
         self._redis = client
-        self._ingest = client.register_script(lua("ingest"))
-        self._forget = client.register_script(lua("forget"))
+        self._ingest = client.register_script(load_lua("ingest"))
+        self._forget = client.register_script(load_lua("forget"))
 
     def end_all(self, endings: Sequence[Ending], *, now: float) -> list[str | redis.ResponseError]:
         """End runs in the order of `endings`, and store the state and score of each pair's newest run.
@@ -100,9 +100,9 @@ class Runs:
         - Redis' error for this ending, which does not affect the others.
         """
         outcomes: dict[int, str | redis.ResponseError] = {}
-        for numbers in _by_turn(endings):
+        for numbers in _split_by_pair(endings):
             arguments: list[str | int] = [f"{now:.6f}", HISTORY_LENGTH, _PREFIXES[1], EXPIRED_THRESHOLD]
-            arguments += [_document(endings[number]) for number in numbers]
+            arguments += [_encode_ending(endings[number]) for number in numbers]
             answers: list[Any] = self._ingest(keys=_INGEST_KEYS, args=arguments)
             for number, answer in zip(numbers, answers, strict=True):
                 is_error = isinstance(answer, redis.ResponseError)
@@ -112,7 +112,7 @@ class Runs:
     def refuse(self, rejection_counts: Mapping[str, int]) -> None:
         """Count results by reason that were refused before their run was known."""
         if rejection_counts:
-            at_once(
+            run_atomically(
                 self._redis,
                 *(("HINCRBY", keys.REJECTED, reason, number) for reason, number in rejection_counts.items()),
             )
@@ -135,8 +135,12 @@ class Runs:
             for member, deadline in overdue
             if not has_mail[keys.split_pair(member)[0]] or deadline <= now - lost_after - 60
         ]
-        scorers = Registry(self._redis).scorers() if overdue_members else {}
-        endings = {member: ending for member in overdue_members if (ending := _lost(member, scorers, now)) is not None}
+        scorers = Registry(self._redis).read_scorers() if overdue_members else {}
+        endings = {
+            member: ending
+            for member in overdue_members
+            if (ending := _make_lost_ending(member, scorers, now)) is not None
+        }
         answers = dict(zip(endings, self.end_all(list(endings.values()), now=now), strict=True))
         damaged = [member for member in overdue_members if not isinstance(answers.get(member), str)]
         if damaged:
@@ -153,7 +157,7 @@ class Runs:
                 pipe.exists(*keys.mail_slots(cluster))
             return {cluster: bool(count) for cluster, count in zip(clusters, pipe.execute(), strict=True)}
 
-    def leftovers(self) -> set[str]:
+    def find_leftovers(self) -> set[str]:
         """Return pairs that are no longer in the schedule, but may still have data."""
         scheduled = {str(pair) for pair in self._redis.hkeys(keys.ENTRIES)}
         return {str(pair) for pair in self._redis.zrange(keys.CHANGED, 0, -1)} - scheduled
@@ -167,7 +171,7 @@ class Runs:
         # Hashes with a field per pair.
         by_pair = keys.ROWS, keys.SKIPS, keys.UNWRITTEN
         forgotten: list[str] = []
-        for batch in batched(sorted(pairs), _BATCH):
+        for batch in split_into_batches(sorted(pairs), _BATCH):
             answer: list[object] = self._forget(
                 keys=[keys.ENTRIES, keys.SCORE_BYTES], args=[*_PREFIXES, len(by_pair), *by_pair, *batch]
             )
@@ -182,7 +186,7 @@ class Runs:
             self._redis.hdel(keys.BEAT_LAGS, *obsolete_fields)
 
 
-def _lost(member: str, scorers: Mapping[str, ScorerRecord], now: float) -> Ending | None:
+def _make_lost_ending(member: str, scorers: Mapping[str, ScorerRecord], now: float) -> Ending | None:
     """Return the ending of a run without a result, or None if the member of OPEN_RUNS is not a run."""
     pair, _, run = member.rpartition("/")
     cluster, scorer = keys.split_pair(pair)
@@ -206,7 +210,7 @@ def _lost(member: str, scorers: Mapping[str, ScorerRecord], now: float) -> Endin
     )
 
 
-def _by_turn(endings: Sequence[Ending]) -> Iterable[list[int]]:
+def _split_by_pair(endings: Sequence[Ending]) -> Iterable[list[int]]:
     """Return the indexes of the endings for each script call.
 
     A pair appears at most once per call, because the script reads all states before it writes.
@@ -219,10 +223,10 @@ def _by_turn(endings: Sequence[Ending]) -> Iterable[list[int]]:
             turns.append([])
         turns[of_pair[pair]].append(number)
         of_pair[pair] += 1
-    return [part for turn in turns for part in batched(turn, _MAX_RESULTS)]
+    return [part for turn in turns for part in split_into_batches(turn, _MAX_RESULTS)]
 
 
-def _document(ending: Ending) -> str:
+def _encode_ending(ending: Ending) -> str:
     """Return the JSON object of one ending, as lua/ingest.lua describes it."""
     score, history = ending.score, ending.history
     document: dict[str, object] = {
@@ -230,7 +234,7 @@ def _document(ending: Ending) -> str:
         "scorer": ending.scorer,
         "run": ending.run,
         "outcome": ending.outcome,
-        "row": history.row(),
+        "row": history.dump(),
         "failure_threshold": ending.failure_threshold,
         "is_written": ending.is_written,
         "counters": dict(ending.counters),

@@ -14,18 +14,26 @@ import redis
 
 from dsf import keys
 from dsf.api.types import MAX_SECONDS
-from dsf.process.hubclock import hub_time
-from dsf.store.client import Condition, at_once, at_once_if, batched, lua, parsed, parsed_all
+from dsf.process.hubclock import read_hub_time
+from dsf.store.client import (
+    Condition,
+    load_lua,
+    parse_all_stored,
+    parse_stored,
+    run_atomically,
+    run_atomically_if,
+    split_into_batches,
+)
 from dsf.store.entries import (
     ALL_CLUSTERS,
     Effective,
     Entry,
     ScheduleOverride,
-    effective,
-    interval_in_force,
-    next_tick_time,
+    apply_overrides,
+    compute_next_tick_time,
+    find_interval,
+    make_scorer_target,
     pause,
-    scorer_target,
 )
 from dsf.store.registry import Registry
 from dsf.store.runs import Runs
@@ -58,7 +66,7 @@ class ScheduleStore:
         """`spread_rate` is the number of first runs per second."""
         self._redis = client
         self._spread_rate = spread_rate
-        self._reschedule = client.register_script(lua("reschedule"))
+        self._reschedule = client.register_script(load_lua("reschedule"))
 
     # --- entries -------------------------------------------------------------------------------------------------
 
@@ -68,25 +76,25 @@ class ScheduleStore:
         A new entry is due at once; many new ones are spread over time. A changed entry is due at its next slot or at
         its previous due time, whichever is earlier. An entry that is no longer suspended is due at once.
         """
-        at = hub_time(self._redis) if now is None else now
+        at = read_hub_time(self._redis) if now is None else now
         changed = 0
-        for batch in batched(entries, self._BATCH):
+        for batch in split_into_batches(entries, self._BATCH):
             pairs = [entry.pair for entry in batch]
-            targets = [*pairs, *{scorer_target(entry.scorer) for entry in batch}]
+            targets = [*pairs, *{make_scorer_target(entry.scorer) for entry in batch}]
             with self._redis.pipeline(transaction=False) as pipe:
                 pipe.hmget(keys.ENTRIES, pairs)
                 pipe.zmscore(keys.DUE, pairs)
                 pipe.hmget(keys.OVERRIDES, targets)
                 stored_entries, due, changes = pipe.execute()
-            overrides = parsed_all(ScheduleOverride, dict(zip(targets, changes, strict=True)))
+            overrides = parse_all_stored(ScheduleOverride, dict(zip(targets, changes, strict=True)))
             moves = []
             for entry, before, was_due in zip(batch, stored_entries, due, strict=True):
                 text = entry.dump()
                 if text == before and was_due is not None:
                     continue
-                old = parsed(Entry, entry.pair, before)
-                was = effective(old, overrides, at) if old is not None else None
-                moves.append(_moved(entry, was, effective(entry, overrides, at), at, text))
+                old = parse_stored(Entry, entry.pair, before)
+                was = apply_overrides(old, overrides, at) if old is not None else None
+                moves.append(_move_due_time(entry, was, apply_overrides(entry, overrides, at), at, text))
             changed += self._move(moves, at)
         return changed
 
@@ -99,9 +107,9 @@ class ScheduleStore:
         """
         removed_pairs = sorted(set(pairs))
         removed = 0
-        for batch in batched(removed_pairs, self._BATCH):
+        for batch in split_into_batches(removed_pairs, self._BATCH):
             # Remove the entries first, so that beat and rescore open no more runs.
-            answers = at_once(
+            answers = run_atomically(
                 self._redis,
                 ("HDEL", keys.ENTRIES, *batch),
                 ("ZREM", keys.DUE, *batch),
@@ -112,56 +120,58 @@ class ScheduleStore:
         Runs(self._redis).forget(removed_pairs)
         return removed
 
-    def entries(self, pairs: Iterable[str] | None = None) -> list[Entry]:
+    def read_entries(self, pairs: Iterable[str] | None = None) -> list[Entry]:
         """Return the entries of these pairs in their order, or by default all entries sorted by pair.
 
         Missing entries are skipped. Unreadable ones are logged and skipped.
         """
         if pairs is not None:
             return list(self._read(pairs))
-        return list(parsed_all(Entry, dict(sorted(self.stored().items()))).values())
+        return list(parse_all_stored(Entry, dict(sorted(self.read_texts().items()))).values())
 
-    def stored(self) -> dict[str, str]:
+    def read_texts(self) -> dict[str, str]:
         """Return the texts of all entries by pair."""
         return self._redis.hgetall(keys.ENTRIES)  # type: ignore[return-value]
 
-    def entries_of(self, scorer: str) -> list[Entry]:
+    def read_entries_of(self, scorer: str) -> list[Entry]:
         """Return the entries of one scorer, sorted by cluster. Other entries are not parsed."""
-        entry_texts = sorted(self.stored().items())
+        entry_texts = sorted(self.read_texts().items())
         mine = {pair: text for pair, text in entry_texts if keys.split_pair(pair)[1] == scorer}
-        return list(parsed_all(Entry, mine).values())
+        return list(parse_all_stored(Entry, mine).values())
 
-    def entry(self, pair: str) -> Entry | None:
+    def read_entry(self, pair: str) -> Entry | None:
         """Return an entry, or None if the pair is not scheduled."""
         text: str | None = self._redis.hget(keys.ENTRIES, pair)  # type: ignore[assignment]
-        return parsed(Entry, pair, text)
+        return parse_stored(Entry, pair, text)
 
-    def interval(self, cluster: str, scorer: str) -> int | None:
+    def read_interval(self, cluster: str, scorer: str) -> int | None:
         """Return the interval in force of a pair in seconds, or None if the pair is not scheduled."""
-        entry = self.entry(keys.pair(cluster, scorer))
+        entry = self.read_entry(keys.pair(cluster, scorer))
         if entry is None:
             return None
-        return interval_in_force(scorer, cluster, entry.interval, self.overrides_of(scorer, [cluster]))
+        return find_interval(scorer, cluster, entry.interval, self.read_overrides_of(scorer, [cluster]))
 
-    def due_times(self, pairs: Iterable[str]) -> dict[str, float]:
+    def read_due_times(self, pairs: Iterable[str]) -> dict[str, float]:
         """Return the next due times (unix seconds) of the scheduled ones among these pairs."""
         times: dict[str, float] = {}
-        for batch in batched(pairs, self._BATCH):
+        for batch in split_into_batches(pairs, self._BATCH):
             due = self._redis.zmscore(keys.DUE, batch)
             times |= {pair: float(at) for pair, at in zip(batch, due, strict=True) if at is not None}
         return times
 
     # --- overrides -----------------------------------------------------------------------------------------------
 
-    def overrides(self) -> dict[str, ScheduleOverride]:
+    def read_overrides(self) -> dict[str, ScheduleOverride]:
         """Return all overrides by target: a pair, or `*/<scorer>` for all clusters. Unreadable ones are logged."""
-        return parsed_all(ScheduleOverride, self._redis.hgetall(keys.OVERRIDES))
+        return parse_all_stored(ScheduleOverride, self._redis.hgetall(keys.OVERRIDES))
 
-    def overrides_of(self, scorer: str, clusters: Iterable[str]) -> dict[str, ScheduleOverride]:
+    def read_overrides_of(self, scorer: str, clusters: Iterable[str]) -> dict[str, ScheduleOverride]:
         """Return the overrides for a scorer on these clusters, by target as for `overrides`."""
         overrides: dict[str, ScheduleOverride] = {}
-        for batch in batched((scorer_target(scorer), *(keys.pair(name, scorer) for name in clusters)), self._BATCH):
-            overrides |= parsed_all(
+        for batch in split_into_batches(
+            (make_scorer_target(scorer), *(keys.pair(name, scorer) for name in clusters)), self._BATCH
+        ):
+            overrides |= parse_all_stored(
                 ScheduleOverride, dict(zip(batch, self._redis.hmget(keys.OVERRIDES, batch), strict=True))
             )
         return overrides
@@ -188,7 +198,7 @@ class ScheduleStore:
         """
         if interval is not None and interval > MAX_SECONDS:
             raise ValueError(f"interval: should be less than or equal to {MAX_SECONDS}, not {interval}")
-        at = hub_time(self._redis) if now is None else now
+        at = read_hub_time(self._redis) if now is None else now
         self._check(target)
 
         def merged(old: ScheduleOverride) -> ScheduleOverride:
@@ -211,12 +221,12 @@ class ScheduleStore:
         `suspend` in the DynamicScorer. Otherwise it would overrule a later `suspend`. Raises UnknownScorerError and
         UnknownClusterError.
         """
-        at = hub_time(self._redis) if now is None else now
+        at = read_hub_time(self._redis) if now is None else now
         self._check(target)
         # Overrides that would apply without this one. For the whole scorer there are none, because the pairs' own
         # overrides take precedence over it anyway.
         is_whole = keys.split_pair(target)[0] == ALL_CLUSTERS
-        other_overrides = {} if is_whole else self._others(target)
+        other_overrides = {} if is_whole else self._read_other_overrides(target)
         still_paused = any(pause(entry, other_overrides, at).paused for entry in self._touched(target))
 
         def resumed(old: ScheduleOverride) -> ScheduleOverride | None:
@@ -236,10 +246,10 @@ class ScheduleStore:
         if self._redis.hget(keys.OVERRIDES, target) is None:
             self._check(target)
             return False
-        self._change(target, lambda _: None, hub_time(self._redis) if now is None else now)
+        self._change(target, lambda _: None, read_hub_time(self._redis) if now is None else now)
         return True
 
-    def targets(self, scorer: str) -> list[str]:
+    def read_targets(self, scorer: str) -> list[str]:
         """Return the targets of all overrides of a scorer, including unreadable ones."""
         return [str(name) for name in self._redis.hkeys(keys.OVERRIDES) if keys.split_pair(str(name))[1] == scorer]
 
@@ -248,7 +258,7 @@ class ScheduleStore:
 
         Returns the number of removed overrides.
         """
-        targets = self.targets(scorer)
+        targets = self.read_targets(scorer)
         return int(self._redis.hdel(keys.OVERRIDES, *targets)) if targets else 0
 
     # --- helpers -------------------------------------------------------------------------------------------------
@@ -256,9 +266,9 @@ class ScheduleStore:
     def _check(self, target: str) -> None:
         cluster, scorer = keys.split_pair(target)
         registry = Registry(self._redis)
-        registry.scorer(scorer)
+        registry.read_scorer(scorer)
         if cluster != ALL_CLUSTERS:
-            registry.cluster(cluster)
+            registry.read_cluster(cluster)
 
     def _change(
         self, target: str, change: Callable[[ScheduleOverride], ScheduleOverride | None], now: float
@@ -266,10 +276,10 @@ class ScheduleStore:
         """Replace an override by the result of `change`, and move the due times of affected pairs."""
         for _ in range(self._ATTEMPTS):
             text: str | None = self._redis.hget(keys.OVERRIDES, target)  # type: ignore[assignment]
-            new = change(parsed(ScheduleOverride, target, text) or ScheduleOverride())
+            new = change(parse_stored(ScheduleOverride, target, text) or ScheduleOverride())
             override_text = new.model_dump_json() if new else ""
             # Compare and set, so that concurrent users do not undo each other's changes.
-            unmet = at_once_if(
+            unmet = run_atomically_if(
                 self._redis,
                 [Condition("=", text or "", ("HGET", keys.OVERRIDES, target))],
                 ("HSET", keys.OVERRIDES, target, override_text) if override_text else ("HDEL", keys.OVERRIDES, target),
@@ -283,34 +293,34 @@ class ScheduleStore:
                 break
         else:
             raise redis.WatchError(f"too many concurrent changes of the override of {target}; try again")
-        other_overrides = self._others(target)
-        old = parsed(ScheduleOverride, target, text)
+        other_overrides = self._read_other_overrides(target)
+        old = parse_stored(ScheduleOverride, target, text)
         before = {**other_overrides, target: old} if old else other_overrides
         after = {**other_overrides, target: new} if new else other_overrides
-        for batch in batched(self._touched(target), self._BATCH):
-            runs = [(entry, effective(entry, before, now), effective(entry, after, now)) for entry in batch]
+        for batch in split_into_batches(self._touched(target), self._BATCH):
+            runs = [(entry, apply_overrides(entry, before, now), apply_overrides(entry, after, now)) for entry in batch]
             moves = [
-                _moved(entry, was, will, now)
+                _move_due_time(entry, was, will, now)
                 for entry, was, will in runs
                 if (was.paused, was.interval) != (will.paused, will.interval)
             ]
             self._move(moves, now)
         return new
 
-    def _others(self, target: str) -> dict[str, ScheduleOverride]:
+    def _read_other_overrides(self, target: str) -> dict[str, ScheduleOverride]:
         """Return the other overrides that apply to the pairs of a target."""
         cluster, scorer = keys.split_pair(target)
-        overrides = self.overrides() if cluster == ALL_CLUSTERS else self.overrides_of(scorer, [cluster])
+        overrides = self.read_overrides() if cluster == ALL_CLUSTERS else self.read_overrides_of(scorer, [cluster])
         return {name: override for name, override in overrides.items() if name != target}
 
     def _read(self, pairs: Iterable[str]) -> Iterator[Entry]:
-        for batch in batched(pairs, self._BATCH):
+        for batch in split_into_batches(pairs, self._BATCH):
             texts: list[str | None] = self._redis.hmget(keys.ENTRIES, batch)  # type: ignore[assignment]
-            yield from parsed_all(Entry, dict(zip(batch, texts, strict=True))).values()
+            yield from parse_all_stored(Entry, dict(zip(batch, texts, strict=True))).values()
 
     def _touched(self, target: str) -> list[Entry]:
         cluster, scorer = keys.split_pair(target)
-        return self.entries_of(scorer) if cluster == ALL_CLUSTERS else self.entries([target])
+        return self.read_entries_of(scorer) if cluster == ALL_CLUSTERS else self.read_entries([target])
 
     def _move(self, moves: Sequence[_Move], now: float) -> int:
         if not moves:
@@ -328,12 +338,12 @@ class ScheduleStore:
         # Redis picks those of the cluster: when a scorer goes, this is done for each cluster.
         for cluster in {keys.split_pair(pair)[0] for pair in pairs}:
             runs = self._redis.zscan_iter(keys.OPEN_RUNS, match=keys.pair(cluster, "*"), count=1000)
-            for members in batched([run for run, _ in runs if run.rpartition("/")[0] in pairs], self._BATCH):
+            for members in split_into_batches([run for run, _ in runs if run.rpartition("/")[0] in pairs], self._BATCH):
                 self._redis.zrem(keys.OPEN_RUNS, *members)
 
 
-def _moved(entry: Entry, was: Effective | None, will: Effective, now: float, text: str = "") -> _Move:
+def _move_due_time(entry: Entry, was: Effective | None, will: Effective, now: float, text: str = "") -> _Move:
     """How the due time of a pair moves whose schedule in force changes; `text` is its new entry, if it has one."""
     # Never later than before: the score in force may end before the first slot of a longer interval.
     how: _How = "now" if was is not None and was.paused and not will.paused else "early"
-    return _Move(entry.pair, text, how, next_tick_time(entry.pair, will.interval, now))
+    return _Move(entry.pair, text, how, compute_next_tick_time(entry.pair, will.interval, now))

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict
 
 from dsf import keys
 from dsf.errors import SettingsError
-from dsf.store.client import at_once, parsed
+from dsf.store.client import parse_stored, run_atomically
 
 #: The first version with script flags, ACL selectors and `SET ... NX GET`. Every Valkey has them.
 NEEDED_VERSION: Final = (7, 0)
@@ -61,7 +61,7 @@ def check_server(info: Mapping[str, Any]) -> None:
         )
 
 
-def server_problems(info: Mapping[str, Any]) -> dict[str, str]:
+def find_server_problems(info: Mapping[str, Any]) -> dict[str, str]:
     """Return the problems of the server with this INFO as sentences by kind."""
     problems = {}
     policy = str(info.get("maxmemory_policy", "noeviction"))
@@ -75,7 +75,7 @@ def server_problems(info: Mapping[str, Any]) -> dict[str, str]:
     return problems
 
 
-def unbounded_memory(info: Mapping[str, Any]) -> str:
+def describe_unbounded_memory(info: Mapping[str, Any]) -> str:
     """Return a sentence if the server with this INFO has no memory limit, otherwise an empty string."""
     if int(info.get("maxmemory", 0)):
         return ""
@@ -89,8 +89,8 @@ def claim(client: redis.Redis, owner: Owner, where: str) -> bool:
     installation owns it, and redis.RedisError.
     """
     text = owner.model_dump_json()
-    [owner_text] = at_once(client, ("SET", keys.OWNER, text, "NX", "GET", "PX", OWNER_LIFE))
-    holder = parsed(Owner, keys.OWNER, owner_text)
+    [owner_text] = run_atomically(client, ("SET", keys.OWNER, text, "NX", "GET", "PX", OWNER_LIFE))
+    holder = parse_stored(Owner, keys.OWNER, owner_text)
     if holder is not None and holder.id != owner.id:
         raise SettingsError(
             f"DSF_REDIS_URL: the database {where} is in use by {holder.name}, and two hubs would remove each other's "
@@ -100,13 +100,13 @@ def claim(client: redis.Redis, owner: Owner, where: str) -> bool:
         # SET would overwrite a claim that another installation makes at this moment.
         client.pexpire(keys.OWNER, OWNER_LIFE)
     elif owner_text is not None:
-        at_once(client, ("SET", keys.OWNER, text, "PX", OWNER_LIFE))
+        run_atomically(client, ("SET", keys.OWNER, text, "PX", OWNER_LIFE))
     return holder is not None and holder.instance != owner.instance
 
 
 def release(client: redis.Redis, owner: Owner) -> None:
     """Delete this instance's claim on the database, if it has one. Raises redis.RedisError."""
-    holder = parsed(Owner, keys.OWNER, client.get(keys.OWNER))
+    holder = parse_stored(Owner, keys.OWNER, client.get(keys.OWNER))
     if holder is not None and (holder.id, holder.instance) == (owner.id, owner.instance):
         client.delete(keys.OWNER)
 
@@ -118,7 +118,7 @@ def write_problems(client: redis.Redis, problems: Mapping[str, str]) -> None:
     if solved_kinds:
         commands.append(("HDEL", keys.HUB_PROBLEMS, *solved_kinds))
     if commands:
-        at_once(client, *commands)
+        run_atomically(client, *commands)
 
 
 def read_problems(client: redis.Redis) -> dict[str, str]:

@@ -24,9 +24,9 @@ import redis
 from dsf import keys
 from dsf.api.meta import LATEST
 from dsf.errors import QueueFullError, UnknownScorerError
-from dsf.messages import CYCLE_TASK, new_run_id
-from dsf.process.hubclock import hub_time
-from dsf.store.client import Condition, at_once_if
+from dsf.messages import CYCLE_TASK, make_run_id
+from dsf.process.hubclock import read_hub_time
+from dsf.store.client import Condition, run_atomically_if
 
 #: Seconds after `expires` until the deadline for the result. A stage that began just before `expires` may take its
 #: timeout (30 s by default). The rest is for retries, a slow connection and ingest.
@@ -91,15 +91,15 @@ def send_now(client: redis.Redis, cluster: str, scorer: str, interval: float, *,
     when the scorer does not run on the cluster, QueueFullError when the cluster's queue already holds `queue_limit`
     messages, and redis.RedisError.
     """
-    now = hub_time(client)
-    run_id = new_run_id(now)
+    now = read_hub_time(client)
+    run_id = make_run_id(now)
     queue = keys.spoke_queue(cluster)
     member = keys.run_member(cluster, scorer, run_id)
     is_scheduled = Condition("=", 1, ("HEXISTS", keys.ENTRIES, keys.pair(cluster, scorer)))
     # A retry after a lost connection has no effect.
     is_new = Condition("=", "", ("ZSCORE", keys.OPEN_RUNS, member))
     has_space = Condition("<", queue_limit, ("LLEN", queue))
-    unmet = at_once_if(
+    unmet = run_atomically_if(
         client,
         [is_scheduled, is_new, has_space],
         ("ZADD", keys.OPEN_RUNS, repr(run_deadline(now + interval)), member),
@@ -122,7 +122,7 @@ def send_now(client: redis.Redis, cluster: str, scorer: str, interval: float, *,
 MAX_LATENESS: Final = 45.0
 
 
-def ticks_problem(client: redis.Redis, now: float) -> str:
+def find_ticks_problem(client: redis.Redis, now: float) -> str:
     """Return why beat sends no ticks at `now` (unix seconds). Empty if it works or no pair is due.
 
     Raises redis.RedisError.
@@ -135,7 +135,7 @@ def ticks_problem(client: redis.Redis, now: float) -> str:
     return f"no ticks are sent: {pair} has been due for {late:.0f} s; beat does not run, or hangs: see its log"
 
 
-def writes_problem(client: redis.Redis) -> str:
+def find_writes_problem(client: redis.Redis) -> str:
     """Return why Redis rejects writes, or an empty string. Raises redis.RedisError.
 
     It detects the problem long before a tick is late.
@@ -189,14 +189,14 @@ class Skips:
     newest: float = 0.0
 
     @classmethod
-    def of(cls, cluster: str, text: str | None) -> Skips | None:
+    def parse(cls, cluster: str, text: str | None) -> Skips | None:
         """Parse a pair's text. Return None if its newest tick was sent, or if it never had one."""
         match = _TEXT.fullmatch(text) if text else None
         if match is None or match[4] not in REASONS:
             return None
         return cls(cluster, match[4], int(match[1]), float(match[2]), float(match[3]))
 
-    def why(self, rate_limit: str | None, problem: str = "") -> str:
+    def explain(self, rate_limit: str | None, problem: str = "") -> str:
         """Return a sentence with the reason and the remedy.
 
         `rate_limit` is the scorer's, such as `10/s`. `problem` is why the pair cannot run.

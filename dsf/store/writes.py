@@ -13,12 +13,12 @@ from typing import Any
 import redis
 
 from dsf import keys
-from dsf.process.hubclock import hub_time
-from dsf.store.client import at_once, batched, lua, parsed, read_factor, whole
-from dsf.store.pairs import Unwritten, row_fields
+from dsf.process.hubclock import read_hub_time
+from dsf.store.client import load_lua, parse_counter, parse_stored, read_factor, run_atomically, split_into_batches
+from dsf.store.pairs import Unwritten, parse_row_fields
 from dsf.store.registry import ClusterRecord, ScorerRecord
 
-#: Field of `Writes.validity_factor` in the writer's counters.
+#: Field of `Writes.read_validity_factor` in the writer's counters.
 VALIDITY_FACTOR = "validity_factor"
 #: Field with the time (unix seconds) at which the writer completed its last turn.
 TURN_AT = "turn_at"
@@ -41,13 +41,13 @@ class Facts:
     items: int
 
     @classmethod
-    def of(cls, cluster_name: str, scorer_name: str, *texts: Any) -> Facts:
+    def parse(cls, cluster_name: str, scorer_name: str, *texts: Any) -> Facts:
         """Parse the texts of scorer, cluster, entry, row and score."""
         scorer, cluster, entry, row, score = texts
-        state = row_fields(keys.pair(cluster_name, scorer_name), row)
+        state = parse_row_fields(keys.pair(cluster_name, scorer_name), row)
         return cls(
-            scorer=parsed(ScorerRecord, scorer_name, scorer),
-            cluster=parsed(ClusterRecord, cluster_name, cluster),
+            scorer=parse_stored(ScorerRecord, scorer_name, scorer),
+            cluster=parse_stored(ClusterRecord, cluster_name, cluster),
             scheduled=entry is not None,
             score=score,
             failing=state.get("failing", 0),
@@ -60,7 +60,7 @@ class Writes:
 
     def __init__(self, client: redis.Redis) -> None:
         self._redis = client
-        self._unwritten = client.register_script(lua("unwritten"))
+        self._unwritten = client.register_script(load_lua("unwritten"))
 
     def wait(self, seconds: float) -> None:
         """Wait until a score changes, for at most `seconds`."""
@@ -69,11 +69,11 @@ class Writes:
 
     def pop_changes(self) -> dict[tuple[str, str], int]:
         """Return the number of changes of each pair's score since the last call, and reset them."""
-        fields, _ = at_once(self._redis, ("HGETALL", keys.WRITES), ("DEL", keys.WRITES))
+        fields, _ = run_atomically(self._redis, ("HGETALL", keys.WRITES), ("DEL", keys.WRITES))
         counts = dict(zip(fields[::2], fields[1::2], strict=True))
-        return {keys.split_pair(pair): whole("changes", pair, count) for pair, count in counts.items()}
+        return {keys.split_pair(pair): parse_counter("changes", pair, count) for pair, count in counts.items()}
 
-    def facts(self, pairs: Iterable[tuple[str, str]]) -> list[Facts]:
+    def read_facts(self, pairs: Iterable[tuple[str, str]]) -> list[Facts]:
         """Read the facts of pairs in one round trip."""
         pair_list = list(pairs)
         if not pair_list:
@@ -96,19 +96,19 @@ class Writes:
                 raise answer
         # A pair with damaged data has no score, and must not block the others.
         scores = [None if isinstance(answer, Exception) else answer for answer in answers[4:]]
-        return [Facts.of(*pair, *texts) for pair, *texts in zip(pair_list, *answers[:4], scores, strict=True)]
+        return [Facts.parse(*pair, *texts) for pair, *texts in zip(pair_list, *answers[:4], scores, strict=True)]
 
-    def scheduled_pairs(self) -> list[tuple[str, str]]:
+    def list_scheduled_pairs(self) -> list[tuple[str, str]]:
         """Return (cluster, scorer) of every entry in the schedule."""
         return [keys.split_pair(str(member)) for member in self._redis.hkeys(keys.ENTRIES)]
 
-    def unwritten_pairs(self) -> list[tuple[str, str]]:
+    def list_unwritten_pairs(self) -> list[tuple[str, str]]:
         """Return (cluster, scorer) of every pair whose score is recorded as not written."""
         return [keys.split_pair(str(member)) for member in self._redis.hkeys(keys.UNWRITTEN)]
 
     def record_unwritten(self, causes: Mapping[tuple[str, str], Unwritten | None]) -> None:
         """Record why scores are not written, remove the record for None, and notify readers of these pairs."""
-        for batch in batched(causes.items(), _BATCH):
+        for batch in split_into_batches(causes.items(), _BATCH):
             arguments: list[str] = []
             for pair, cause in batch:
                 short = cause and cause.model_copy(update={"message": cause.message[:_MAX_MESSAGE]})
@@ -118,13 +118,13 @@ class Writes:
     def record_turn(self, counts: Mapping[str, int]) -> None:
         """Add to the writer's counters, and record the completed turn."""
         added = [("HINCRBY", keys.WRITE_STATS, name, number) for name, number in counts.items()]
-        at_once(self._redis, *added, ("HSET", keys.WRITE_STATS, TURN_AT, f"{hub_time(self._redis):.3f}"))
+        run_atomically(self._redis, *added, ("HSET", keys.WRITE_STATS, TURN_AT, f"{read_hub_time(self._redis):.3f}"))
 
-    def validity_factor(self) -> float:
+    def read_validity_factor(self) -> float:
         """Return the factor that extends validities, which is at least 1."""
         text: str | None = self._redis.hget(keys.WRITE_STATS, VALIDITY_FACTOR)  # type: ignore[assignment]
         return read_factor(text)
 
     def set_validity_factor(self, factor: float) -> None:
         """Store the factor for ingest and readers."""
-        at_once(self._redis, ("HSET", keys.WRITE_STATS, VALIDITY_FACTOR, f"{factor:.3f}"))
+        run_atomically(self._redis, ("HSET", keys.WRITE_STATS, VALIDITY_FACTOR, f"{factor:.3f}"))

@@ -84,7 +84,7 @@ class ActionRunner:
         precedence.
         """
         # Raises UnknownScorerError for a scorer that is not registered.
-        self._reading.registry.scorer(target.scorer)
+        self._reading.registry.read_scorer(target.scorer)
         targets = self._reading.targets(target.scorer)
         if target.cluster is None:
             overridden_clusters = [

@@ -29,8 +29,8 @@ from dsf.errors import (
     QueryError,
     UnknownNameError,
 )
-from dsf.fleet.api import add_changes, make_router, mistakes, problem, problem_of
-from dsf.fleet.path import hub_problems
+from dsf.fleet.api import add_changes, describe_invalid_parameters, handle_error, make_problem_response, make_router
+from dsf.fleet.path import find_hub_problems
 from dsf.fleetmetrics.endpoint import add_metrics
 from dsf.http.apidocs import add_docs
 from dsf.http.hosts import METRICS, PROXIED_AUTHORIZATION
@@ -94,7 +94,7 @@ def _add_probes(app: FastAPI, sources: Sources) -> None:
 
     @app.get("/readyz", response_class=PlainTextResponse)
     def readyz() -> Response:
-        problem = threads.problem() or describe_unreadiness(sources.reading.redis)
+        problem = threads.describe_failing_threads() or describe_unreadiness(sources.reading.redis)
         return PlainTextResponse(f"{problem or 'ok'}\n", status_code=503 if problem else 200)
 
 
@@ -102,7 +102,7 @@ def describe_unreadiness(client: redis.Redis) -> str:
     """Return why clients would not see the current state of the fleet; empty if they would."""
     try:
         # Do not use PING, because Redis refuses it while it refuses writes.
-        return next(hub_problems(client, hubclock.now()), "")
+        return next(find_hub_problems(client, hubclock.now()), "")
     except redis.RedisError as error:
         return f"Redis cannot be read: {type(error).__name__}"
 
@@ -163,7 +163,7 @@ def _describe_error(request: Request, error: Exception) -> tuple[int, str, str]:
             log.warning("the API server is unavailable", path=request.scope["path"], error=str(error))
             return 503, "Not now", "The hub's API server does not answer, or refuses this page. Try again; see the log."
         case RequestValidationError():
-            return 400, "Invalid request", mistakes(error)
+            return 400, "Invalid request", describe_invalid_parameters(error)
         case QueryError() | CursorError():
             return 400, "Invalid request", str(error)
         case UnknownNameError():
@@ -187,14 +187,14 @@ def build_problem_response(request: Request, error: Exception) -> Response:
     """Return the response to a program's request that failed with this error."""
     if isinstance(error, LoginNeededError):
         text = "send a token with `Authorization: Bearer`; DSF_API_TOKEN_FILE names its file for `dsf`"
-        response = problem(401, "Not known", text)
+        response = make_problem_response(401, "Not known", text)
     elif isinstance(error, AccessError):
-        response = problem(error.status, "Not allowed", str(error))
+        response = make_problem_response(error.status, "Not allowed", str(error))
     elif isinstance(error, BackendError):
         text = "the hub's API server does not say who you are or what you may do; try again"
-        response = problem(503, "Not now", text)
+        response = make_problem_response(503, "Not now", text)
     else:
-        response = problem_of(request, error)
+        response = handle_error(request, error)
     if response.status_code == 401:
         response.headers["WWW-Authenticate"] = "Bearer"
     return response
@@ -226,4 +226,6 @@ def add_api(app: FastAPI, site: Site) -> None:
 
     @app.get(f"{PREFIX}/{{rest:path}}", dependencies=[Depends(require_read_access)])
     def unknown_endpoint(rest: str) -> Response:
-        return problem(404, "Not found", f"there is no {PREFIX}/{rest[:_MAX_SHOWN_PATH]}; /docs lists the endpoints")
+        return make_problem_response(
+            404, "Not found", f"there is no {PREFIX}/{rest[:_MAX_SHOWN_PATH]}; /docs lists the endpoints"
+        )

@@ -13,7 +13,7 @@ from dsf.errors import BackendError
 from dsf.kube.resources import DYNAMIC_SCORERS
 from dsf.kube.reviews import Reviews, require_token
 from dsf.kube.session import Session
-from dsf.process.turns import ClientTurns, client_of
+from dsf.process.turns import ClientTurns, find_client
 from dsf.process.valuecache import ValueCache
 from dsf.web.access import PageUser, Right
 from dsf.web.objects import ScorerReader, parse_scorer
@@ -51,7 +51,7 @@ class KubeAccess:
         require_token(token)
 
         def review_token() -> PageUser:
-            with self._turns.take(client_of(client)):
+            with self._turns.take(find_client(client)):
                 user = self._reviews.review_token(token)
             extra = json.dumps(user.get("extra") or {}, sort_keys=True)
             return PageUser(

@@ -16,10 +16,10 @@ from dsf.api.resolve import DEFAULT_SCORING_PATH
 from dsf.api.scorer import DynamicScorer
 from dsf.api.sourcefields import list_declared_sources
 from dsf.api.types import ConfigSyncMode, SourceType
-from dsf.api.urls import base_url
+from dsf.api.urls import get_base_url
 from dsf.fleet.views import SettingView
 from dsf.store.entries import ScheduleOverride
-from dsf.text import shown_url
+from dsf.text import shorten_url
 
 #: Name of the setting that a user's override may replace.
 INTERVAL: Final = "interval (s)"
@@ -76,7 +76,7 @@ def _redact_urls(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     return {
-        key: shown_url(content) if key in _URL_FIELDS and isinstance(content, str) else _redact_urls(content)
+        key: shorten_url(content) if key in _URL_FIELDS and isinstance(content, str) else _redact_urls(content)
         for key, content in value.items()
     }
 
@@ -113,8 +113,10 @@ def list_settings(
             add(f"input {score.name}", None, f"the score of {score.scorer}{default_text}")
         if declared.scores:
             continue
-        add(f"source host{suffix}", shown_url(synced.host), shown_url(declared.host), _default_host(spec.config_url))
-        add(f"source path{suffix}", shown_url(synced.path), shown_url(declared.path), "that of the source's type")
+        add(
+            f"source host{suffix}", shorten_url(synced.host), shorten_url(declared.host), _default_host(spec.config_url)
+        )
+        add(f"source path{suffix}", shorten_url(synced.path), shorten_url(declared.path), "that of the source's type")
         if declared.method is not None:
             add(f"source method{suffix}", None, declared.method)
         if declared.options:
@@ -125,10 +127,10 @@ def list_settings(
     if spec.scoring.expression is not None:
         add("expression", None, spec.scoring.expression)
     else:
-        synced_host = shown_url(synced_scoring.host) if synced_scoring else None
-        synced_path = shown_url(synced_scoring.path) if synced_scoring else None
-        add("scoring host", synced_host, shown_url(spec.scoring.host), _default_host(spec.config_url))
-        add("scoring path", synced_path, shown_url(spec.scoring.path), DEFAULT_SCORING_PATH)
+        synced_host = shorten_url(synced_scoring.host) if synced_scoring else None
+        synced_path = shorten_url(synced_scoring.path) if synced_scoring else None
+        add("scoring host", synced_host, shorten_url(spec.scoring.host), _default_host(spec.config_url))
+        add("scoring path", synced_path, shorten_url(spec.scoring.path), DEFAULT_SCORING_PATH)
     add("score name", synced_scoring and synced_scoring.params.name, spec_params and spec_params.name)
     add(INTERVAL, synced_scoring and synced_scoring.params.interval, spec_params and spec_params.interval)
     first_format = spec.dimension_formats[0]
@@ -162,9 +164,9 @@ def _apply_override(setting: SettingView, override: ScheduleOverride | None) -> 
 def _default_host(config_url: str) -> str:
     """Return the host of the /config endpoint, which also serves data and scores unless another host is set."""
     try:
-        return base_url(config_url)
+        return get_base_url(config_url)
     except ValueError:
-        return shown_url(config_url)
+        return shorten_url(config_url)
 
 
 def _resolve_setting(name: str, synced: object, declared: object, default: object) -> SettingView:

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 import redis
 
 from dsf import keys
-from dsf.fleet.pairviews import entry_view
+from dsf.fleet.pairviews import make_entry_view
 from dsf.fleet.queries import FleetQueries
 from dsf.fleet.selection import PairFilter
 from dsf.fleet.snapshot import iter_rows
@@ -17,7 +17,7 @@ from dsf.fleet.verdict import Verdict
 from dsf.fleet.views import EntryView, PairDetail, PairRow, ReasonGroup, ScorerOverview
 from dsf.messages import run_time
 from dsf.process import hubclock
-from dsf.store.entries import TOLERANCE, Effective, effective, interval_in_force, is_slot
+from dsf.store.entries import TOLERANCE, Effective, apply_overrides, find_interval, is_slot
 from dsf.store.pairs import Pairs, PairScore
 from dsf.store.registry import Registry, ScorerRecord
 from dsf.store.schedule import ScheduleStore
@@ -119,15 +119,15 @@ class Reading:
     def read_rows(self, pairs: Iterable[PairRow]) -> list[TableRow]:
         """Return the table rows of pairs, in the order of `pairs`, with scores and schedule."""
         rows_by_pair = {keys.pair(row.cluster, row.scorer): row for row in pairs}
-        now, overrides = hubclock.now(), self.schedule.overrides()
-        due_times = self.schedule.due_times(rows_by_pair)
+        now, overrides = hubclock.now(), self.schedule.read_overrides()
+        due_times = self.schedule.read_due_times(rows_by_pair)
         entries = {
-            entry.pair: entry_view(entry, overrides, due_times.get(entry.pair), now)
-            for entry in self.schedule.entries(rows_by_pair)
+            entry.pair: make_entry_view(entry, overrides, due_times.get(entry.pair), now)
+            for entry in self.schedule.read_entries(rows_by_pair)
         }
-        records = self.registry.scorers()
+        records = self.registry.read_scorers()
         table_rows = []
-        for data in self._pairs.states(map(keys.split_pair, rows_by_pair)):
+        for data in self._pairs.read_states(map(keys.split_pair, rows_by_pair)):
             row, entry, score = rows_by_pair[data.pair], entries.get(data.pair), data.score
             expired = score is not None and score.valid_until <= now
             # Keep only one result of a score, because tables show items only. A score may have 10,000 results, and
@@ -144,8 +144,10 @@ class Reading:
 
     def targets(self, scorer: str) -> dict[str, Effective]:
         """Return the clusters on which a scorer runs, sorted, each with its effective schedule."""
-        overrides, now = self.schedule.overrides(), hubclock.now()
-        return {entry.cluster: effective(entry, overrides, now) for entry in self.schedule.entries_of(scorer)}
+        overrides, now = self.schedule.read_overrides(), hubclock.now()
+        return {
+            entry.cluster: apply_overrides(entry, overrides, now) for entry in self.schedule.read_entries_of(scorer)
+        }
 
     def read_pair(self, cluster: str, scorer: str) -> tuple[TableRow, PairDetail]:
         """Return the table row and the details of one pair."""
@@ -154,7 +156,7 @@ class Reading:
 
     def read_run_ids(self, rows: Sequence[TableRow]) -> list[list[str]]:
         """Return the known run ids of each row: those of its past cycles and that of its score."""
-        past_runs = self._pairs.past_runs((row.cluster, row.scorer) for row in rows)
+        past_runs = self._pairs.read_past_runs((row.cluster, row.scorer) for row in rows)
         return [[*runs, *([row.score.run] if row.score else [])] for row, runs in zip(rows, past_runs, strict=True)]
 
     def read_rows_of_run(self, run: str, pair_filter: PairFilter) -> list[TableRow]:
@@ -163,7 +165,7 @@ class Reading:
         The run id contains the scheduled time. Therefore only the pairs that were due then are read.
         """
         scheduled_at = run_time(run) + TOLERANCE / 2
-        records, overrides = self.registry.scorers(), self.schedule.overrides()
+        records, overrides = self.registry.read_scorers(), self.schedule.read_overrides()
         due_pairs = [
             (row.cluster, row.scorer)
             for row in iter_rows(self.model.rows())
@@ -172,11 +174,11 @@ class Reading:
             and (pair_filter.clusters is None or row.cluster in pair_filter.clusters)
             and is_slot(
                 row.pair,
-                interval_in_force(row.scorer, row.cluster, records[row.scorer].interval, overrides),
+                find_interval(row.scorer, row.cluster, records[row.scorer].interval, overrides),
                 scheduled_at,
             )
         ]
-        past_runs = self._pairs.past_runs(due_pairs)
+        past_runs = self._pairs.read_past_runs(due_pairs)
         pairs_of_run = [pair for pair, runs in zip(due_pairs, past_runs, strict=True) if run in runs]
         pages = (
             self.read_page(replace(pair_filter, scorer=scorer, clusters=[cluster]), limit=1)

@@ -19,8 +19,8 @@ from markupsafe import Markup
 
 from dsf.api.scorerule import describe_hold_rule
 from dsf.process import hubclock
-from dsf.reasons import DescribedReason, EmptyReason, FailureReason, RefusalReason, SkipReason, plain_text
-from dsf.text import shown_url, visible
+from dsf.reasons import DescribedReason, EmptyReason, FailureReason, RefusalReason, SkipReason, strip_markdown
+from dsf.text import escape_unprintable, shorten_url
 from dsf.web import charts
 from dsf.web.pages import plugins
 from dsf.web.search import quote_term
@@ -82,7 +82,7 @@ def format_timestamp(time: float | datetime | None) -> str:
 
 def _make_visible(value: Any) -> Any:
     """Escape the non-printable characters of a text, such as terminals' commands and changes of the direction."""
-    return visible(value, allowed_characters="\n\t") if type(value) is str else value
+    return escape_unprintable(value, allowed_characters="\n\t") if type(value) is str else value
 
 
 def _render_age(time: float | datetime | None, kind: str = "age") -> Markup:
@@ -124,12 +124,12 @@ def format_rough_duration(seconds: float) -> str:
 
 def get_advice(reason: str) -> str:
     """Return the advice for a reason; empty for an unknown reason."""
-    return plain_text(_REASONS[reason].advice) if reason in _REASONS else ""
+    return strip_markdown(_REASONS[reason].advice) if reason in _REASONS else ""
 
 
 def get_meaning(reason: str) -> str:
     """Return the meaning of a reason; empty for an unknown reason."""
-    return plain_text(_REASONS[reason].meaning) if reason in _REASONS else ""
+    return strip_markdown(_REASONS[reason].meaning) if reason in _REASONS else ""
 
 
 @functools.cache
@@ -148,7 +148,7 @@ def environment() -> jinja2.Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    jinja_environment.filters["shown_url"] = shown_url
+    jinja_environment.filters["shown_url"] = shorten_url
     jinja_environment.filters |= {
         "age": _render_age,
         "until": functools.partial(_render_age, kind="until"),

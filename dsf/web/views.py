@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from dsf import keys
 from dsf.api.naming import sanitize_resource_name
-from dsf.api.score import validity_at
+from dsf.api.score import compute_validity
 from dsf.api.scorer import DynamicScorer
 from dsf.errors import CursorError, UnknownScorerError
 from dsf.fleet import changes
@@ -20,7 +20,7 @@ from dsf.fleet.selection import PairFilter
 from dsf.fleet.verdict import Verdict
 from dsf.fleet.views import ClusterPage, ConditionView, FleetOverview, SettingView
 from dsf.store.agents import Agents
-from dsf.store.entries import scorer_target
+from dsf.store.entries import make_scorer_target
 from dsf.web.actions import build_outcome_page
 from dsf.web.clustergroups import ClusterSelection, build_group_page, select_clusters
 from dsf.web.objects import list_settings, redact_config
@@ -119,13 +119,13 @@ def settings_in_force(sources: Sources, name: str) -> list[SettingView] | None:
 
     Raises UnknownScorerError for a scorer that is not registered.
     """
-    record = sources.reading.registry.scorer(name)
+    record = sources.reading.registry.read_scorer(name)
     manifest = sources.scorer_object(name, record.namespace)
     if manifest is None:
         return None
-    override = sources.reading.schedule.overrides_of(name, []).get(scorer_target(name))
+    override = sources.reading.schedule.read_overrides_of(name, []).get(make_scorer_target(name))
     interval = override.interval if override is not None else None
-    validity = validity_at(interval or record.interval, record.validity, record.interval)
+    validity = compute_validity(interval or record.interval, record.validity, record.interval)
     return list_settings(manifest, override, validity)
 
 
@@ -133,7 +133,7 @@ def _build_scorer_page(sources: Sources, names: Mapping[str, str], query: Query)
     name = names["scorer"]
     title = f"Scorer {name}"
     try:
-        record = sources.reading.registry.scorer(name)
+        record = sources.reading.registry.read_scorer(name)
     except UnknownScorerError:
         unready = sources.reading.model.unready(name)
         if unready is None:
@@ -150,9 +150,9 @@ def _build_scorer_page(sources: Sources, names: Mapping[str, str], query: Query)
         }
     manifest = sources.scorer_object(name, record.namespace)
     scorer = sources.reading.model.scorer(name)
-    all_clusters = scorer_target(name)
+    all_clusters = make_scorer_target(name)
     scorer_overrides = [
-        item for item in sources.reading.schedule.overrides().items() if keys.split_pair(item[0])[1] == name
+        item for item in sources.reading.schedule.read_overrides().items() if keys.split_pair(item[0])[1] == name
     ]
     # The override of all clusters comes before those of single clusters.
     overrides = sorted(scorer_overrides, key=lambda item: (item[0] != all_clusters, item[0]))
@@ -161,7 +161,7 @@ def _build_scorer_page(sources: Sources, names: Mapping[str, str], query: Query)
         "alert": _describe_failing(scorer.states.failing),
         "record": record,
         "scorer": scorer,
-        "validity": validity_at(scorer.effective_interval_seconds, record.validity, record.interval),
+        "validity": compute_validity(scorer.effective_interval_seconds, record.validity, record.interval),
         "object": manifest,
         "settings": settings_in_force(sources, name) or [],
         "conditions": _list_conditions(manifest) if manifest else scorer.conditions,
@@ -195,7 +195,7 @@ def _describe_config(scorer: DynamicScorer | None, read_at: datetime | None = No
 
 def _build_cluster_page(sources: Sources, names: Mapping[str, str], query: Query) -> dict[str, Any]:
     name = names["cluster"]
-    cluster, agent = sources.reading.model.cluster(name), Agents(sources.reading.redis).one(name)
+    cluster, agent = sources.reading.model.cluster(name), Agents(sources.reading.redis).read_agent(name)
     return {
         "title": f"Cluster {name}",
         "alert": _describe_failing(cluster.states.failing),
@@ -204,7 +204,7 @@ def _build_cluster_page(sources: Sources, names: Mapping[str, str], query: Query
         "page": sources.reading.read_page(PairFilter(clusters=[name]), query.get("cursor")),
         "not_here": [
             (record, cluster.absent.get(scorer) or record.problem or "not distributed yet")
-            for scorer, record in sorted(sources.reading.registry.scorers().items())
+            for scorer, record in sorted(sources.reading.registry.read_scorers().items())
             if scorer not in cluster.scorers
         ],
     }
@@ -226,7 +226,7 @@ def _build_pair_page(sources: Sources, names: Mapping[str, str], query: Query) -
         "longest": max((sum(cycle.timings.values()) for cycle in cycles), default=0.0) or 1.0,
         "items": detail.score_items[:PAGE_ROWS],
         "more_items": max(0, len(detail.score_items) - PAGE_ROWS),
-        "commands": _list_commands(row, sources.reading.registry.scorer(row.scorer).namespace),
+        "commands": _list_commands(row, sources.reading.registry.read_scorer(row.scorer).namespace),
         "asked_for": run,
     }
 

@@ -74,7 +74,7 @@ class Application(Celery):
         raise NotImplementedError
 
 
-def _queue(name: str) -> Queue:
+def _make_queue(name: str) -> Queue:
     # no_declare: declaring takes round trips and rights on binding keys that an agent does not have.
     return Queue(name, Exchange(name, no_declare=True), routing_key=name, no_declare=True)
 
@@ -86,12 +86,12 @@ class _SpokeQueues(Queues):
         cluster = keys.cluster_of_queue(name)
         if cluster is None or not keys.is_name(cluster):
             raise KeyError(name)
-        queue = _queue(name)
+        queue = _make_queue(name)
         self[name] = queue
         return queue
 
 
-def _options(config: Settings, link: Link) -> dict[str, Any]:
+def _make_transport_options(config: Settings, link: Link) -> dict[str, Any]:
     """Options of kombu's Redis transport; those that must be equal in all processes are marked (=)."""
     options: dict[str, Any] = {
         # Credentials are read at each connect; the configuration has none.
@@ -113,7 +113,7 @@ def _options(config: Settings, link: Link) -> dict[str, Any]:
     }
     if link.address.is_sentinel:
         # For Flower's page of queues.
-        sentinel = link.sentinel_options() | {"ssl": link.uses_tls}
+        sentinel = link.make_sentinel_options() | {"ssl": link.uses_tls}
         options |= {"master_name": config.redis_sentinel_master, "sentinel_kwargs": sentinel}
     # At most once: a lost tick is replaced by the next one, and an agent needs no right on bookkeeping keys. Results do
     # not come through a queue.
@@ -123,16 +123,16 @@ def _options(config: Settings, link: Link) -> dict[str, Any]:
     return options
 
 
-def configuration(config: Settings) -> dict[str, Any]:
+def make_configuration(config: Settings) -> dict[str, Any]:
     """Celery's settings for this role, with reasons.
 
     Raises SettingsError when the URL of Redis or a named file cannot be used.
     """
-    queues = [_queue(keys.spoke_queue(config.cluster) if config.role == "agent" else keys.RESULTS_QUEUE)]
+    queues = [_make_queue(keys.spoke_queue(config.cluster) if config.role == "agent" else keys.RESULTS_QUEUE)]
     link = Link(config)
     values: dict[str, Any] = {
-        "broker_url": _flower_url(link) if config.role == "flower" else link.url,
-        "broker_transport_options": _options(config, link),
+        "broker_url": _make_flower_url(link) if config.role == "flower" else link.url,
+        "broker_transport_options": _make_transport_options(config, link),
         # The default gives up after 100 attempts, about 48 minutes.
         "broker_connection_max_retries": None,
         "broker_connection_retry_on_startup": True,
@@ -196,7 +196,7 @@ def configuration(config: Settings) -> dict[str, Any]:
     return values
 
 
-def _flower_url(link: Link) -> str:
+def _make_flower_url(link: Link) -> str:
     # Flower's queue page opens its own connection by URL, and shows the URL without the password.
     username, password = link.credentials.read()
     user = f"{quote(username, safe='')}:{quote(password, safe='')}@" if username or password else ""
@@ -220,7 +220,7 @@ def make_app(config: Settings, *, is_imported: bool = False) -> Application:
         # Django's would load the project that DJANGO_SETTINGS_MODULE names.
         fixups=[],
     )
-    application.conf.update(configuration(config))
+    application.conf.update(make_configuration(config))
     application.steps["worker"].update(_WORKER_STEPS.get(config.role, []))
     if config.role in _TASK_MODULES:
         application.steps["consumer"].add("dsf.worker.events:GatheredEvents")

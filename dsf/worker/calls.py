@@ -39,30 +39,30 @@ def prepare_call(
         # The router refuses those that cannot be sent.
         return args, kwargs
     arguments = dict(zip(("scorer", "run_id", "deadline"), args or (), strict=False)) | dict(kwargs or {})
-    deadline = _deadline(config, _cluster(queue), arguments.get("scorer"), options.get("expires"))
+    deadline = _compute_deadline(config, _parse_cluster(queue), arguments.get("scorer"), options.get("expires"))
     if arguments.get("deadline") is not None:
         return args, kwargs
     # A positional None would be given twice.
     return tuple(args or ())[:2], {**(kwargs or {}), "deadline": round(deadline, 3)}
 
 
-def _deadline(config: Settings, cluster: str, scorer: object, expires: object) -> float:
+def _compute_deadline(config: Settings, cluster: str, scorer: object, expires: object) -> float:
     """Return when a call expires, in unix seconds by the hub's clock: after the interval in force, or `expires`."""
     # A process that sends no call needs none of it.
-    from dsf.process.hubclock import hub_time
+    from dsf.process.hubclock import read_hub_time
     from dsf.store.client import connect
     from dsf.store.registry import Registry
     from dsf.store.schedule import ScheduleStore
 
     with _as_kombu(), contextlib.closing(connect(config, name="dsf-call")) as client:
-        now, seconds = hub_time(client), DEFAULT_SECONDS
+        now, seconds = read_hub_time(client), DEFAULT_SECONDS
         # A user of Redis that may not see the registry may still send.
         with contextlib.suppress(redis.exceptions.NoPermissionError):
             try:
-                Registry(client).cluster(cluster)
+                Registry(client).read_cluster(cluster)
             except UnknownClusterError as error:
                 raise UnknownClusterError(f"{error}; the queue of a cluster is spoke.<cluster>") from None
-            seconds = ScheduleStore(client).interval(cluster, str(scorer)) or seconds
+            seconds = ScheduleStore(client).read_interval(cluster, str(scorer)) or seconds
     if isinstance(expires, datetime):
         expires = expires.timestamp() - time.time()
     if isinstance(expires, int | float):
@@ -89,7 +89,7 @@ def refuse_periodic_task() -> NoReturn:
     )
 
 
-def _cluster(queue: object) -> str:
+def _parse_cluster(queue: object) -> str:
     name = queue.name if isinstance(queue, kombu.Queue) else str(queue)
     cluster = keys.cluster_of_queue(name)
     if cluster is None or not keys.is_name(cluster):

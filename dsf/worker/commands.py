@@ -50,7 +50,7 @@ _RESULTS_WORKER: Final = {
 }
 
 
-def flower(address: str, port: int, *, read_only: bool = True) -> list[str]:
+def make_flower_command(address: str, port: int, *, read_only: bool = True) -> list[str]:
     """Flower's command line; unless read-only, users may also start tasks."""
     options = _FLOWER | {
         "read_only": str(read_only),

@@ -120,7 +120,7 @@ class Workers:
             self._results[name] = time.monotonic()
             return True
 
-    def queues(self) -> list[str]:
+    def list_queues(self) -> list[str]:
         """Return the sorted queues of the registered clusters, or of the last known ones while Redis is unavailable."""
         with self._lock:
             return sorted(map(keys.spoke_queue, self._fetch_clusters()))
@@ -219,7 +219,7 @@ def install(app: Celery) -> None:
 
     handler.set_default_headers, handler.render = set_headers, render_page
     # Flower's own list has only the queues of workers whose pages were opened.
-    handler.get_active_queue_names = lambda _: _FilteredConnection.workers.queues()
+    handler.get_active_queue_names = lambda _: _FilteredConnection.workers.list_queues()
     # The metrics contain the names of clusters and tasks. Flower itself requires no password for them.
     metrics: Any = flower.views.monitor.Metrics
     metrics.get = tornado.web.authenticated(metrics.get)

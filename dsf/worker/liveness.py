@@ -31,7 +31,7 @@ def loop_problem() -> str:
     return f"the worker's main loop has been stuck for {silence:.0f} s" if silence > STUCK else ""
 
 
-def liveness_file() -> Path | None:
+def find_liveness_file() -> Path | None:
     """Return the liveness file of this process, or None if there is none."""
     folder = settings().probe_dir
     return None if folder is None else folder / "alive"
@@ -43,11 +43,11 @@ def keep_alive() -> None:
     The liveness file is empty while the process is ready. Otherwise it names the failing threads.
     """
     _ran_at.append(time.monotonic())
-    file = liveness_file()
+    file = find_liveness_file()
     if file is not None:
         # A full or read-only disk must not stop the worker. The probe will report the stale file.
         with contextlib.suppress(OSError):
-            file.write_text(threads.problem())
+            file.write_text(threads.describe_failing_threads())
 
 
 class Liveness(bootsteps.StartStopStep):
@@ -69,7 +69,7 @@ class Liveness(bootsteps.StartStopStep):
         del worker
         if self._entry is not None:
             self._entry.cancel()
-        if (file := liveness_file()) is not None:
+        if (file := find_liveness_file()) is not None:
             with contextlib.suppress(OSError):
                 file.unlink(missing_ok=True)
 

@@ -33,7 +33,7 @@ from dsf.process.threads import SupervisedThread
 from dsf.redislink import address, broker
 from dsf.settings import settings
 from dsf.store.client import connect, repeat
-from dsf.text import cleaned, visible
+from dsf.text import clean, escape_unprintable
 
 log = dsf.log.get(__name__)
 
@@ -103,7 +103,7 @@ class RemoteControl(Control):
             return None
         ticket = uuid.uuid4().hex
         # Other commands are published, too, because workers refuse them with an explanation.
-        channels = _channels()
+        channels = _make_channels()
         command_channel = channels.commands if command in CHANGE_COMMANDS else channels.questions
         if destination and limit is None:
             # Each worker replies at most once.
@@ -121,7 +121,7 @@ class RemoteControl(Control):
         # Replies are bytes because an agent may publish data that is not text.
         with (
             connect(settings(), name="dsf-control", decode_responses=False) as client,
-            _subscriber(client) as subscriber,
+            _make_subscriber(client) as subscriber,
         ):
             if not reply:
                 client.publish(command_channel, json.dumps(body))
@@ -164,7 +164,9 @@ class RemoteControlNode(pidbox.Node):
         jsonable = jsonify(data[self.hostname], unknown_type_filter=object.__repr__)
         # The reply uses a new connection, because an idle one may be dead and the user waits only for a second.
         with connect(settings(), name="dsf-control") as client:
-            client.publish(_channels().reply(str(self.hostname)), json.dumps({"ticket": ticket, "reply": jsonable}))
+            client.publish(
+                _make_channels().reply(str(self.hostname)), json.dumps({"ticket": ticket, "reply": jsonable})
+            )
 
 
 class Listener(bootsteps.StartStopStep):
@@ -196,7 +198,7 @@ class Listener(bootsteps.StartStopStep):
         self._end.set()
 
 
-def _channels() -> keys.ControlChannels:
+def _make_channels() -> keys.ControlChannels:
     """Return the channels of this process's installation."""
     return keys.ControlChannels.of(address.parse(settings().resolved_redis_url()).db)
 
@@ -221,8 +223,8 @@ def _limit(command: Any, state: Any, task_name: str, rate_limit: str, **options:
 
 def _listen(node: RemoteControlNode, end: threading.Event) -> None:
     def turn() -> float:
-        with _subscriber(node.client) as commands:
-            channels = _channels()
+        with _make_subscriber(node.client) as commands:
+            channels = _make_channels()
             commands.subscribe(*channels)
             while not end.is_set():
                 message = commands.get_message(ignore_subscribe_messages=True, timeout=_STOP_CHECK_INTERVAL)
@@ -239,7 +241,7 @@ def _listen(node: RemoteControlNode, end: threading.Event) -> None:
     node.client.close()
 
 
-def _subscriber(client: redis.Redis) -> Any:
+def _make_subscriber(client: redis.Redis) -> Any:
     # The published types of redis-py lack this method.
     subscriber: Any = client.pubsub()  # type: ignore[no-untyped-call]
     return subscriber
@@ -267,11 +269,11 @@ def _parse_reply(message: dict[str, Any], ticket: str) -> dict[str, Any] | None:
     """
     try:
         # The size is limited because anyone with an agent's credential can publish a reply.
-        envelope = boundedjson.loads(message["data"], _REPLY_BOUNDS)
+        envelope = boundedjson.parse(message["data"], _REPLY_BOUNDS)
         if envelope["ticket"] != ticket:
             return None
-        worker = message["channel"].decode(errors="replace").removeprefix(_channels().reply(""))
-        return {cleaned(worker, 300): _make_printable(envelope["reply"])}
+        worker = message["channel"].decode(errors="replace").removeprefix(_make_channels().reply(""))
+        return {clean(worker, 300): _make_printable(envelope["reply"])}
     except (ValueError, KeyError, TypeError):
         return None
 
@@ -280,9 +282,9 @@ def _make_printable(reply: Any) -> Any:
     """Return the reply without control characters and lone surrogates, so that a terminal can print its texts."""
     match reply:
         case str():
-            return visible(reply, allowed_characters="\n\t")
+            return escape_unprintable(reply, allowed_characters="\n\t")
         case list():
             return [_make_printable(item) for item in reply]
         case dict():
-            return {visible(str(name)): _make_printable(item) for name, item in reply.items()}
+            return {escape_unprintable(str(name)): _make_printable(item) for name, item in reply.items()}
     return reply

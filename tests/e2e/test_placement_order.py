@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Route, expect
 
-from dsf.api.meta import rfc3339
+from dsf.api.meta import format_rfc3339
 from dsf.backtest.recording import Question, Record
 from dsf.kube.lists import list_objects
 from dsf.kube.resources import (
@@ -53,8 +53,8 @@ CLUSTERS = 40
 SEED = 20
 NAMESPACE = "fleets"
 _NAMESPACES = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
-_OLD = rfc3339(datetime.now(UTC) - timedelta(hours=1))
-_LATER = rfc3339(datetime.now(UTC) + timedelta(days=1))
+_OLD = format_rfc3339(datetime.now(UTC) - timedelta(hours=1))
+_LATER = format_rfc3339(datetime.now(UTC) + timedelta(days=1))
 
 
 class Bench:

@@ -158,11 +158,11 @@ class Fleet(Stack):
 
     def state(self, scorer: str, cluster: str = "c1") -> PairState:
         """Return the books and the state of a pair."""
-        return Pairs(self.redis).state(cluster, scorer)
+        return Pairs(self.redis).read_state(cluster, scorer)
 
     def history(self, scorer: str, cluster: str = "c1") -> list[HistoryEntry]:
         """Return the newest cycles of a pair, newest first."""
-        return Pairs(self.redis).history(cluster, scorer)
+        return Pairs(self.redis).read_history(cluster, scorer)
 
     def open_runs(self) -> list[str]:
         """Runs that have not ended, as `<cluster>/<scorer>/<run id>`."""

@@ -117,7 +117,7 @@ def test_killed_beat_is_replaced_by_a_standby_or_a_new_process(fleet: Fleet) -> 
         ticks = fleet.state("steady").scheduled - before
         assert ticks <= time.monotonic() - started + 1.5
         fleet.check_books("steady")
-    assert fleet.schedule.overrides()["c1/held"].note == "incident 42"
+    assert fleet.schedule.read_overrides()["c1/held"].note == "incident 42"
     entry = next(schedule_entry for schedule_entry in fleet.data("schedule", "list", "held")["entries"])
     assert (entry["intervalSeconds"], entry["entryIntervalSeconds"]) == (3, INTERVAL)
     fleet.schedule.reset("c1/held")
@@ -164,8 +164,8 @@ def test_scoring_goes_on_while_the_hub_is_killed(fleet: Fleet) -> None:
         fleet.scorer("late", scores(10))
         fleet.run("hub")
         fleet.wait_success("late")
-    assert fleet.schedule.overrides()["*/steady"].note == "kept"
-    assert {entry.pair for entry in fleet.schedule.entries()} == {"c1/calm", "c1/held", "c1/late", "c1/steady"}
+    assert fleet.schedule.read_overrides()["*/steady"].note == "kept"
+    assert {entry.pair for entry in fleet.schedule.read_entries()} == {"c1/calm", "c1/held", "c1/late", "c1/steady"}
     for scorer in ("held", "late", "steady"):
         fleet.check_cleared(scorer)
     fleet.schedule.reset("*/steady")

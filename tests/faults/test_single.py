@@ -37,7 +37,7 @@ def test_killed_single_process_loses_no_run_and_no_override(fleet: Fleet) -> Non
     fleet.run("whole")
     fleet.wait_ready("whole")
     fleet.until(lambda: fleet.state("steady").count("ok") > before, "scores after the kill")
-    assert fleet.schedule.overrides()["c1/steady"].interval == 2
+    assert fleet.schedule.read_overrides()["c1/steady"].interval == 2
     fleet.until(lambda: _books_balance(fleet), "every scheduled run to have an outcome")
     fleet.schedule.reset("c1/steady")
 

@@ -16,7 +16,7 @@ import pytest
 
 from dsf import keys
 from dsf.errors import QueueFullError
-from dsf.store.agents import results_waiting
+from dsf.store.agents import count_waiting_results
 from dsf.store.pairs import OUTCOMES
 from dsf.store.ticks import send_now
 from tests.faults.fleet import SERIES, Fleet, scores
@@ -218,7 +218,7 @@ def test_books_balance_after_a_mix_of_faults(fleet: Fleet, capsys: pytest.Captur
     fleet.stop("beat")
     started = time.monotonic()
     fleet.until(
-        lambda: not fleet.open_runs() and not results_waiting(fleet.redis, CLUSTERS),
+        lambda: not fleet.open_runs() and not count_waiting_results(fleet.redis, CLUSTERS),
         "all runs to end",
         60,
     )

@@ -85,14 +85,14 @@ class Bed:
 
     # --- as the stages' observer ------------------------------------------------------------------------------------
 
-    def authenticated(self, stage: str, access: Access, source: str | None) -> None:
+    def on_authenticated(self, stage: str, access: Access, source: str | None) -> None:
         """Keep what people are shown."""
         self.shown = access.shown
 
-    def queried(self, stage: str, question: RequestRecord) -> None:
+    def on_query(self, stage: str, question: RequestRecord) -> None:
         """Nothing."""
 
-    def timed(self, score_name: str, stage: str, seconds: float) -> None:
+    def on_timed(self, score_name: str, stage: str, seconds: float) -> None:
         """Nothing."""
 
 

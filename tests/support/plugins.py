@@ -33,6 +33,6 @@ def install_sample(folder: Path) -> None:
 def forget() -> None:
     """Clear all caches of plug-ins in this process."""
     importlib.invalidate_caches()
-    registry.source_of.cache_clear()
-    registry.plugins.cache_clear()
-    registry._loaded.cache_clear()
+    registry.find_source.cache_clear()
+    registry.find_plugins.cache_clear()
+    registry._load_cached.cache_clear()

@@ -8,8 +8,8 @@ from typing import Any
 
 from dsf.api.summary import ScorerSummary
 from dsf.http.access import PLAIN, Access
-from dsf.sources import FetchContext, source_of
-from dsf.sources.base import type_of
+from dsf.sources import FetchContext, find_source
+from dsf.sources.base import get_source_type
 from dsf.sources.memory import SourceMemory
 from dsf.sources.window import WindowBudget
 
@@ -39,7 +39,7 @@ def ask(
     context = FetchContext(
         time.monotonic() + seconds, max_bytes, time.time() if now is None else now, access, source_memory
     )
-    payload = source_of(type_of(summary))(summary, context)
+    payload = find_source(get_source_type(summary))(summary, context)
     document = json.loads(b"".join(payload.pieces))
     assert list(document) == ["data"]
     assert len(document["data"]) == payload.series

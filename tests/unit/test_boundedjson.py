@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dsf import boundedjson
-from dsf.boundedjson import Bounds, check, loads
+from dsf.boundedjson import Bounds, check, parse
 from dsf.errors import JsonBoundsError
 
 
@@ -44,7 +44,7 @@ def test_limits_are_exact_for_any_texts(monkeypatch: pytest.MonkeyPatch) -> None
         value = _any_value(dice)
         body = json.dumps(value, ensure_ascii=dice.random() < 0.5).encode()
         count, depth = _count(value), _depth(value)
-        assert loads(body, Bounds(len(body), count, depth)) == value
+        assert parse(body, Bounds(len(body), count, depth)) == value
         for bounds in ((len(body) - 1, count, depth), (len(body), count - 1, depth), (len(body), count, depth - 1)):
             if min(bounds) >= 0:
                 with pytest.raises(JsonBoundsError):
@@ -60,4 +60,4 @@ def test_unclosed_brackets_count_as_depth(body: bytes) -> None:
 @pytest.mark.parametrize("body", [b"", b"{", b'"', b"[1,]", b"\xff", b'{"a":1}}', b"9" * 5000])
 def test_no_json_is_a_value_error(body: bytes) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 (of several kinds)
-        loads(body, Bounds(10_000, 100, 8))
+        parse(body, Bounds(10_000, 100, 8))

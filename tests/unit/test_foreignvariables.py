@@ -12,7 +12,7 @@ import pytest
 
 import dsf.log
 from dsf import foreignvariables
-from dsf.settings import Settings, child_environment
+from dsf.settings import Settings, make_child_environment
 
 OTHER = "redis://127.0.0.1:6399/3"
 OURS = "redis://127.0.0.1:6400/0"
@@ -186,7 +186,7 @@ def test_child_process_gets_no_variable_of_another_program(monkeypatch: pytest.M
     """Celery's command line reads CELERY_WORKDIR before this project is imported."""
     monkeypatch.setenv("CELERY_WORKDIR", "/no/such")
     monkeypatch.setenv("OTEL_PROPAGATORS", "b3")
-    assert not {"CELERY_WORKDIR", "OTEL_PROPAGATORS"} & child_environment(role="flower").keys()
+    assert not {"CELERY_WORKDIR", "OTEL_PROPAGATORS"} & make_child_environment(role="flower").keys()
 
 
 def test_ignored_variable_is_named_in_the_log_without_its_value(

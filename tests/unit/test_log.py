@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from dsf.log import Throttle
-from dsf.settings import child_environment, unknown_variables
+from dsf.settings import find_unknown_variables, make_child_environment
 
 
 @pytest.mark.parametrize(
@@ -34,11 +34,11 @@ from dsf.settings import child_environment, unknown_variables
     ],
 )
 def test_variables_that_are_no_settings(environment: dict[str, str], unknown: list[str]) -> None:
-    assert unknown_variables(environment) == unknown
+    assert find_unknown_variables(environment) == unknown
 
 
 def test_unknown_settings_are_named_once_by_a_process_and_not_by_a_command() -> None:
-    environment = child_environment(log_format="json") | {"DSF_OTLP_TOKEN_FILE": "/etc/hidden"}
+    environment = make_child_environment(log_format="json") | {"DSF_OTLP_TOKEN_FILE": "/etc/hidden"}
 
     def logged_lines(code: str) -> list[dict[str, str]]:
         program = f"import dsf.log\nfrom dsf.settings import settings\n{code}\ndsf.log.get('x').info('begins')"

@@ -12,11 +12,11 @@ from dsf.messages import (
     FRAME_MARK,
     MAX_HEADER_BYTES,
     Result,
-    claimed_cluster,
     derive_key,
-    frame,
-    latest_run_id,
-    new_run_id,
+    make_frame,
+    make_latest_run_id,
+    make_run_id,
+    parse_claimed_cluster,
     sign,
     verify,
 )
@@ -54,7 +54,7 @@ def test_sender_is_verified_before_anything_is_parsed(monkeypatch: pytest.Monkey
 def test_frame_names_sender_and_schema_once() -> None:
     result = Result(cluster="c.1", scorer="s", run=RUN, at=1.0, outcome="ok")
     signed_frame = sign(result, derive_key(MASTER, "c.1", 7))
-    assert (claimed_cluster(signed_frame), claimed_cluster(b"no frame")) == ("c.1", "")
+    assert (parse_claimed_cluster(signed_frame), parse_claimed_cluster(b"no frame")) == ("c.1", "")
     assert b"c.1" not in signed_frame.partition(b"\n")[2]
     assert verify(signed_frame, MASTER) == (7, result)
     assert len(signed_frame.partition(b"\n")[0]) <= MAX_HEADER_BYTES
@@ -89,12 +89,12 @@ def test_cluster_signs_for_itself_only() -> None:
 @pytest.mark.parametrize(("version", "version_text"), [("2.0", "2.0"), (2, ""), ({"major": 2}, "")])
 def test_result_of_a_later_schema_is_named_as_such(version: object, version_text: str) -> None:
     key = derive_key(MASTER, "c", 1)
-    signed_frame = frame(json.dumps({"version": version}).encode(), key, "c", 99)
+    signed_frame = make_frame(json.dumps({"version": version}).encode(), key, "c", 99)
     with pytest.raises(SchemaMismatchError) as raised:
         verify(signed_frame, MASTER)
     assert (raised.value.schema_version, raised.value.version) == (99, version_text)
 
 
 def test_run_ids_of_a_moment_sort_before_what_is_later() -> None:
-    runs = [new_run_id(at) for at in (1.0, 1.0, 1.5)]
-    assert [run <= latest_run_id(1.0) for run in runs] == [True, True, False]
+    runs = [make_run_id(at) for at in (1.0, 1.0, 1.5)]
+    assert [run <= make_latest_run_id(1.0) for run in runs] == [True, True, False]

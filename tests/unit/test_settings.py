@@ -8,7 +8,7 @@ import pytest
 
 from dsf.errors import SettingsError
 from dsf.placements.settings import PlacementSettings
-from dsf.settings import Settings, settings_classes, unknown_variables
+from dsf.settings import Settings, find_unknown_variables, list_settings_classes
 from tests.support.fixtures import SettingsFactory
 
 
@@ -21,10 +21,10 @@ def test_explicit_setting_overrides_the_environment(monkeypatch: pytest.MonkeyPa
 
 
 def test_settings_of_other_distributions_are_known_and_validated(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert PlacementSettings in settings_classes()
-    assert unknown_variables({"DSF_PLACEMENT_DEBUGGER": "", "DSF_AGENT_OBJECTS": "", "DSF_OPTIMIZER_AUTHS": ""}) == [
-        "DSF_OPTIMIZER_AUTHS"
-    ]
+    assert PlacementSettings in list_settings_classes()
+    assert find_unknown_variables(
+        {"DSF_PLACEMENT_DEBUGGER": "", "DSF_AGENT_OBJECTS": "", "DSF_OPTIMIZER_AUTHS": ""}
+    ) == ["DSF_OPTIMIZER_AUTHS"]
     monkeypatch.setenv("DSF_PLACEMENT_DEBUGGER", "debugger:8080")
     with pytest.raises(SettingsError, match=r"^wrong setting: DSF_PLACEMENT_DEBUGGER: "):
         PlacementSettings.load()

@@ -12,7 +12,7 @@ from dsf.api.cluster import ManagedCluster
 from dsf.api.manifest import ParsedDocument, parse_documents
 from dsf.api.scorer import DynamicScorer
 from dsf.api.scoringconfig import DynamicScoringConfig
-from dsf.fleet.objectproblems import problems_in, unmet
+from dsf.fleet.objectproblems import list_unmet_conditions, read_folder_problems
 from dsf.fleet.queries import FleetQueries
 from dsf.fleet.views import ScoreView
 from dsf.hub.plan import MaskIndex
@@ -51,7 +51,7 @@ class DemoReport:
         """Return every pair of the schedule, sorted."""
         rows: list[tuple[str, float]] = self._redis.zrange(keys.DUE, 0, -1, withscores=True)  # type: ignore[assignment]
         due = dict(rows)
-        problems = {name: record.problem for name, record in Registry(self._redis).scorers().items()}
+        problems = {name: record.problem for name, record in Registry(self._redis).read_scorers().items()}
         return [
             _line(score, due.get(keys.pair(score.cluster, score.scorer)), problems.get(score.scorer, ""))
             for score in self._fleet.scores().scores
@@ -79,7 +79,7 @@ class DemoReport:
         """Return the hub's errors about the manifests."""
         return [
             f"{problem.place}: {problem.message}" if problem.place else problem.message
-            for problem in problems_in(self._out_dir)
+            for problem in read_folder_problems(self._out_dir)
         ]
 
     def _wanted(self) -> set[str]:
@@ -95,7 +95,7 @@ class DemoReport:
             elif isinstance(document.object, DynamicScoringConfig):
                 masks |= {(mask.cluster_name or "", mask.score_name) for mask in document.object.spec.all_masks}
         hidden = MaskIndex(frozenset(masks))
-        names = {name: record.score_name for name, record in Registry(self._redis).scorers().items()}
+        names = {name: record.score_name for name, record in Registry(self._redis).read_scorers().items()}
         return {
             keys.pair(cluster, scorer)
             for cluster in clusters
@@ -112,8 +112,8 @@ class DemoReport:
         return documents
 
     def _why_unscheduled(self, scorer: str) -> str:
-        notice = Notices(self._redis).scorer(scorer)
-        bad = list(unmet(scorer, notice.conditions)) if notice is not None else []
+        notice = Notices(self._redis).read_scorer(scorer)
+        bad = list(list_unmet_conditions(scorer, notice.conditions)) if notice is not None else []
         return (
             "; ".join(f"{condition.type}: {condition.reason}: {condition.message}" for condition in bad)
             or "the hub has not said why"

@@ -16,7 +16,7 @@ from rich.segment import Segment
 from rich.text import Text
 
 from dsf.cli.output import age, clean, flat, table
-from dsf.text import listed
+from dsf.text import list_names
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
@@ -52,7 +52,9 @@ def causes(lines: Sequence[Line]) -> list[str]:
     for line in lines:
         if line.failure:
             clusters[line.scorer, line.failure].append(line.cluster)
-    return [f"{scorer} on {listed(affected, 3)}: {_cause_first(why)}" for (scorer, why), affected in clusters.items()]
+    return [
+        f"{scorer} on {list_names(affected, 3)}: {_cause_first(why)}" for (scorer, why), affected in clusters.items()
+    ]
 
 
 def _cause_first(failure: str) -> str:

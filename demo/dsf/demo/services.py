@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 
 from dsf.demo.debian import NODE_EXPORTER, PROMETHEUS, find
 from dsf.demo.manifests import FOLDER
-from dsf.settings import child_environment
+from dsf.settings import make_child_environment
 from dsf.up.ports import LOCALHOST, Ports
 from dsf.up.stack import http_answer, http_ready
 from dsf.up.supervisor import Program
@@ -136,7 +136,7 @@ class ScorerService:
         folder = FOLDER / "samples" / self.name
         options = ("--app-dir", str(folder), "--host", LOCALHOST, "--port", str(self.port), "--no-access-log")
         command = ("-m", "uvicorn", *options, "app:app")
-        environment = child_environment() | {"PYTHONUNBUFFERED": "1", "SCORE_INTERVAL": str(_INTERVAL)}
+        environment = make_child_environment() | {"PYTHONUNBUFFERED": "1", "SCORE_INTERVAL": str(_INTERVAL)}
         if self.name == "sample-scorer":
             environment |= {
                 "SOURCE_HOST": f"http://{PROMETHEUS_NAME}",

@@ -20,10 +20,10 @@ from urllib.request import ProxyHandler, build_opener
 
 import redis
 
-from dsf.agent.secrets import token_folder
+from dsf.agent.secrets import find_token_folder
 from dsf.errors import ToolError
 from dsf.redislink import address
-from dsf.settings import Settings, child_environment
+from dsf.settings import Settings, make_child_environment
 from dsf.store.client import connect
 from dsf.store.registry import Registry
 from dsf.up.embedded_redis import EmbeddedRedis
@@ -111,7 +111,7 @@ class Stack:
             return
         try:
             # The hub remembers a cluster that is gone for some minutes, but takes its agent's credentials at once.
-            accepted = {name for name in Registry(self.client).clusters() if self._key_file(name).exists()}
+            accepted = {name for name in Registry(self.client).read_clusters() if self._key_file(name).exists()}
         except redis.RedisError as error:
             # Agents stay as they are.
             self._tell(error)
@@ -154,7 +154,7 @@ class Stack:
             environment = self._environment("flower")
             # Its read-only API needs no login on this machine.
             environment["FLOWER_UNAUTHENTICATED_API"] = "true"
-            command = tuple(commands.flower(LOCALHOST, self._flower_port))
+            command = tuple(commands.make_flower_command(LOCALHOST, self._flower_port))
             programs.append(Program("Flower", command, environment, ready=http_ready(f"{self.flower_url}/healthcheck")))
         return programs
 
@@ -185,7 +185,7 @@ class Stack:
                 cluster=cluster,
                 agent_config=self._config_file(cluster),
                 signing_key_file=self._key_file(cluster),
-                agent_secrets_dir=token_folder(self.options.out_dir, cluster),
+                agent_secrets_dir=find_token_folder(self.options.out_dir, cluster),
                 listen_host=LOCALHOST,
                 listen_port=self._ports.any() if port is None else port,
                 agent_spool_dir=self.options.state_dir / "spool",
@@ -210,7 +210,7 @@ class Stack:
             "manifests": self.options.manifests,
             "out_dir": self.options.out_dir,
         }
-        environment = child_environment(**(common | values))
+        environment = make_child_environment(**(common | values))
         # Logs are read while they grow.
         environment["PYTHONUNBUFFERED"] = "1"
         return environment

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from dsf.errors import ToolError
-from dsf.process.children import tied
+from dsf.process.children import tie_to_parent
 
 #: A program that died this often in a row is not started again. RESTART_WINDOW seconds of running reset the count:
 #: how long a program takes to die at its start depends on the machine.
@@ -195,7 +195,7 @@ class Supervisor:
         with log.open("ab") as output:
             try:
                 return subprocess.Popen(
-                    tied(program.command),
+                    tie_to_parent(program.command),
                     env=None if program.environment is None else dict(program.environment),
                     cwd=self._folder,
                     stdin=subprocess.DEVNULL,

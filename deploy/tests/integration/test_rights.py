@@ -34,7 +34,7 @@ from dsf.backends.kube import KubeBackend
 from dsf.backends.kube_scores import KubeScores
 from dsf.backends.protocol import Credentials, Kind, ObjectKey
 from dsf.errors import ObjectNotFoundError
-from dsf.hub.manifestwork import manifest_work
+from dsf.hub.manifestwork import make_manifest_work
 from dsf.kube.leader import LeaderElector
 from dsf.kube.resources import (
     ADDON_PLACEMENT_SCORES,
@@ -104,11 +104,11 @@ def test_controller_has_the_rights_for_its_work(
         backend.start(lambda key: None)
         assert backend.get(Kind.CLUSTER, "", cluster)
         assert backend.get(Kind.ADDON, cluster, ADDON_NAME)
-        backend.apply(manifest_work(cluster, AGENT_NAMESPACE, []))
+        backend.apply(make_manifest_work(cluster, AGENT_NAMESPACE, []))
         backend.deliver_credentials(cluster, Credentials(KeyIds(), "1:00", "password"))
         backend.update_status(Kind.SCORER, cluster, "sample", {"healthStatus": "Active"})
         backend.update_status(Kind.CONFIG, HUB_NAMESPACE, CONFIG_NAME, {"observedGeneration": 1})
-        backend.event(ObjectKey(Kind.SCORER, cluster, "sample"), "Normal", "Tested", "with the chart's rights")
+        backend.record_event(ObjectKey(Kind.SCORER, cluster, "sample"), "Normal", "Tested", "with the chart's rights")
         wait_for(lambda: backend.get(Kind.WORK, cluster, MANIFESTWORK_NAME))
         assert session.get(MANIFEST_WORKS.path(cluster, CREDENTIALS_WORK_NAME))
         assert session.get(DYNAMIC_SCORERS.path(cluster, "sample"))["status"]["healthStatus"] == "Active"
@@ -118,8 +118,8 @@ def test_controller_has_the_rights_for_its_work(
         wait_for(lambda: backend.get(Kind.WORK, cluster, CREDENTIALS_WORK_NAME))
         backend.remove_credentials(cluster)
         backend.delete(Kind.WORK, cluster, MANIFESTWORK_NAME)
-        backend.keep_name_claims(HUB_NAMESPACE, backend.name_claims(HUB_NAMESPACE) or "{}")
-        assert backend.name_claims(HUB_NAMESPACE) == "{}"
+        backend.keep_name_claims(HUB_NAMESPACE, backend.read_name_claims(HUB_NAMESPACE) or "{}")
+        assert backend.read_name_claims(HUB_NAMESPACE) == "{}"
         assert {reflector.error for reflector in backend._reflectors.values()} == {None}
     finally:
         backend.stop()
@@ -142,7 +142,7 @@ def test_controller_can_be_elected(as_account: Callable[..., Session]) -> None:
 
 def test_controller_is_denied_foreign_objects(as_account: Callable[..., Session], plane: ControlPlane) -> None:
     hub, cluster = as_account("dynamic-scoring-controller"), plane.cluster("c")
-    work = manifest_work(cluster, AGENT_NAMESPACE, [])
+    work = make_manifest_work(cluster, AGENT_NAMESPACE, [])
     work["metadata"]["name"] = "anything"
     with pytest.raises(ForbiddenError):
         hub.apply(MANIFEST_WORKS.path(cluster, "anything"), work, field_manager="test")
@@ -222,7 +222,7 @@ def test_agent_reads_its_own_objects_only(
         config.start()
         wait_for(lambda: config.loaded_at)
         use = Use(("http://prometheus.example.com:9090/",))
-        assert config.secrets.secret("prometheus-token", "token", use) == b"secret-token"
+        assert config.secrets.get_secret("prometheus-token", "token", use) == b"secret-token"
     finally:
         config.stop()
     limited = as_account("dynamic-scoring-agent-sa", AGENT_NAMESPACE)

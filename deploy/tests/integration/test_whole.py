@@ -266,10 +266,10 @@ def test_assistant_may_rescore(world: World, hub: HubCluster) -> None:
         token=kubeconfig["users"][0]["user"]["token"],
     )
     with contextlib.closing(world.client("operator")) as client:
-        before = Pairs(client).state(CLUSTER, SCORER).count("ok")
+        before = Pairs(client).read_state(CLUSTER, SCORER).count("ok")
         (run,) = assistant.ask("rescore", scorer=SCORER)["runs"]
         assert (run["cluster"], run["message"]) == (CLUSTER, "")
-        world.node.until(lambda: Pairs(client).state(CLUSTER, SCORER).count("ok") > before, "another cycle", 30)
+        world.node.until(lambda: Pairs(client).read_state(CLUSTER, SCORER).count("ok") > before, "another cycle", 30)
 
 
 def test_processes_are_denied_no_redis_command(world: World) -> None:
@@ -328,9 +328,11 @@ def test_delivered_secret_and_its_rotation_reach_the_source(world: World, hub: H
         world.node.until(lambda: copied() == token, "the new token", 30)
 
         with contextlib.closing(world.client("operator")) as client:
-            before = Pairs(client).state(CLUSTER, name).count("ok")
+            before = Pairs(client).read_state(CLUSTER, name).count("ok")
             world.cycle(name)
-            world.node.until(lambda: Pairs(client).state(CLUSTER, name).count("ok") > before, "a cycle with it", 30)
+            world.node.until(
+                lambda: Pairs(client).read_state(CLUSTER, name).count("ok") > before, "a cycle with it", 30
+            )
         assert source.requests[-1].headers["Authorization"] == f"Bearer {token}"
 
         # With its last scorer both go.

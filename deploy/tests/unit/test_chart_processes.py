@@ -12,7 +12,7 @@ import typer.main
 from dsf.backends.kube_credentials import SIGNING_SECRET_KEY, SIGNING_SECRET_NAME
 from dsf.cli.main import app
 from dsf.optimizer.settings import DEFAULT_PORT as OPTIMIZER_PORT
-from dsf.settings import DEFAULT_PORT, ENV_PREFIX, settings_classes
+from dsf.settings import DEFAULT_PORT, ENV_PREFIX, list_settings_classes
 from dsf.worker import commands
 from tests.support import chart
 
@@ -40,7 +40,7 @@ def process(request: pytest.FixtureRequest) -> tuple[str, chart.Object]:
 
 
 def test_every_variable_is_a_setting(workloads: dict[str, chart.Object]) -> None:
-    settings = {ENV_PREFIX + name.upper() for group in settings_classes() for name in group.model_fields}
+    settings = {ENV_PREFIX + name.upper() for group in list_settings_classes() for name in group.model_fields}
     for workload in workloads.values():
         for container in chart.containers(workload):
             variables = {name for name in chart.environment(container) if name.startswith(ENV_PREFIX)}
@@ -58,7 +58,7 @@ def test_every_value_of_a_setting_can_be_used(
             for key, value in chart.environment(container).items():
                 # OCM fills in these variables.
                 patch.setenv(key, re.sub(r"{{\w+}}", "1", value))
-            for group in settings_classes():
+            for group in list_settings_classes():
                 group.load()
 
 
@@ -81,7 +81,7 @@ def test_flower_may_start_tasks_only_when_it_is_to(read_only: bool, user: str) -
     objects = chart.render({"flower": {"readOnly": read_only}})
     (container,) = chart.containers(chart.workloads(objects)["dynamic-scoring-flower"])
     assert ("--no-read-only" in container["args"]) is not read_only
-    assert ("--read_only=True" in commands.flower("h", 1, read_only=read_only)) is read_only
+    assert ("--read_only=True" in commands.make_flower_command("h", 1, read_only=read_only)) is read_only
     assert chart.environment(container)["DSF_REDIS_USERNAME"] == f"dsf-{user}"
     # Users of the other mode are not created.
     passwords = set(chart.one(objects, "Secret", "dynamic-scoring-redis-users")["data"])

@@ -12,7 +12,7 @@ import yaml
 
 from dsf.api.scorer import DynamicScorer, DynamicScorerStatus
 from dsf.api.types import CONFIG_KIND, GROUP, SCORER_KIND
-from dsf.hub.conditions import DeliveryCounts, config_status, scorer_status
+from dsf.hub.conditions import DeliveryCounts, make_config_status, make_scorer_status
 from dsf.hub.cycleoutcomes import CycleOutcomes
 from dsf.hub.health import Health
 from dsf.hub.plan import make_plan
@@ -77,7 +77,7 @@ def _scorer(
     health: Health, cycles: CycleOutcomes, spread: DeliveryCounts, pauses: Pauses, dynamic_scorer: DynamicScorer
 ) -> Manifest:
     plan = make_plan([dynamic_scorer], config(), [cluster("a"), cluster("b")], NOW)
-    status = scorer_status(
+    status = make_scorer_status(
         plan.scorers[dynamic_scorer.key],
         health,
         spread,
@@ -133,7 +133,7 @@ def test_configuration_health_follows_its_ready_condition(
     numbers = {"clusters": 2, "distributed": 2, "scorers": 1, "masked": 0, **changed_numbers}
     manifest = {
         **scoring_config.to_manifest(),
-        "status": config_status(scoring_config, now=NOW, **numbers).to_manifest(),
+        "status": make_config_status(scoring_config, now=NOW, **numbers).to_manifest(),
     }
     assert (argo(manifest), flux(manifest)) == (by_argo, by_flux)
 

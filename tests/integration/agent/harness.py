@@ -14,7 +14,7 @@ from typing import Any
 import redis
 
 from dsf import keys
-from dsf.messages import Result, derive_key, new_run_id, verify
+from dsf.messages import Result, derive_key, make_run_id, verify
 from dsf.settings import ENV_PREFIX
 from dsf.store.ticks import tick_message
 from tests.support.forked import Forked
@@ -147,7 +147,7 @@ class Agent:
 
     def tick(self, scorer: str, *, expires: float = 30.0, run_id: str | None = None) -> str:
         """Send a tick as beat does; returns its run id."""
-        run_id = run_id or new_run_id()
+        run_id = run_id or make_run_id()
         self.redis.lpush(keys.spoke_queue(CLUSTER), tick_message(CLUSTER, scorer, run_id, time.time() + expires))
         return run_id
 

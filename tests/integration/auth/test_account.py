@@ -27,7 +27,7 @@ def test_account_token_lifetime_is_set_by_the_api_server(settings_factory: Calla
         secrets = KubeSecrets(session, "agents", Release(settings_factory()))
         try:
             # As with --service-account-max-token-expiration.
-            assert secrets.account_token("thanos", 86_400, math.inf) == ("t0ken", 600.0)
+            assert secrets.request_account_token("thanos", 86_400, math.inf) == ("t0ken", 600.0)
             assert server.requests[0].json()["spec"] == {"audiences": ["thanos"], "expirationSeconds": 86_400}
             for strange in (
                 token_request(),
@@ -37,7 +37,7 @@ def test_account_token_lifetime_is_set_by_the_api_server(settings_factory: Calla
             ):
                 server.script(answer(strange, 201))
                 with pytest.raises(SecretError, match="the response of the API server is not valid") as caught:
-                    secrets.account_token("thanos", 600, math.inf)
+                    secrets.request_account_token("thanos", 600, math.inf)
                 assert "t0ken" not in str(caught.value)
         finally:
             session.close()

@@ -22,7 +22,7 @@ from dsf.errors import (
     ObjectConflictError,
     ObjectNotFoundError,
 )
-from dsf.hub.manifestwork import is_applied, manifest_work
+from dsf.hub.manifestwork import is_applied, make_manifest_work
 from dsf.kube.resources import (
     CONFIG_MAPS,
     DYNAMIC_SCORERS,
@@ -40,7 +40,7 @@ from tests.support.wait import wait_for
 
 
 def _work(cluster: str) -> dict[str, Any]:
-    return manifest_work(cluster, "dynamic-scoring", [])
+    return make_manifest_work(cluster, "dynamic-scoring", [])
 
 
 def test_manifest_work_keeps_foreign_fields_and_is_repaired(
@@ -159,7 +159,7 @@ def test_foreign_config_map_with_the_name_of_the_claims_is_not_changed(session: 
     body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": CLAIMS_NAME}, "data": {"claims": "theirs"}}
     before = session.create(CONFIG_MAPS.path(hub.namespace), body)
     with pytest.raises(ForeignObjectError, match="needs that name"):
-        hub.backend.name_claims(hub.namespace)
+        hub.backend.read_name_claims(hub.namespace)
     with pytest.raises(ObjectConflictError):
         hub.backend.keep_name_claims(hub.namespace, "ours")
     assert session.get(CONFIG_MAPS.path(hub.namespace, CLAIMS_NAME)) == before
@@ -219,16 +219,16 @@ def test_two_hubs_agree_on_one_signing_secret(start_hub: Callable[..., Hub], ses
 
     def read(_: int) -> str:
         barrier.wait()
-        return backend.signing_secret()
+        return backend.get_signing_secret()
 
     with ThreadPoolExecutor(8) as pool:
         (secret,) = set(pool.map(read, range(8)))
     assert len(bytes.fromhex(secret)) == 32
-    assert backend.signing_secret() == secret
+    assert backend.get_signing_secret() == secret
     path = SECRETS.path(hub.namespace, "dynamic-scoring-hub-signing")
     session.merge(path, {"data": None})
     with pytest.raises(BackendError, match="no usable key signing-secret; delete it"):
-        backend.signing_secret()
+        backend.get_signing_secret()
 
 
 def test_credentials_have_a_manifest_work_of_their_own(
@@ -238,7 +238,7 @@ def test_credentials_have_a_manifest_work_of_their_own(
     path = MANIFEST_WORKS.path(cluster, CREDENTIALS_WORK_NAME)
     key = derive_key(b"x" * 32, cluster, 1).dump()
     plain = Credentials(KeyIds(), key)
-    assert hub.backend.delivered_key_ids(cluster) is None
+    assert hub.backend.get_delivered_key_ids(cluster) is None
     hub.backend.deliver_credentials(cluster, plain)
     wait_for(lambda: hub.has_notified(Kind.WORK, cluster, CREDENTIALS_WORK_NAME), 5)
     requests: list[object] = []
@@ -254,11 +254,11 @@ def test_credentials_have_a_manifest_work_of_their_own(
     assert (secret["kind"], secret["metadata"]["namespace"]) == ("Secret", "dynamic-scoring")
     assert {name: base64.b64decode(text).decode() for name, text in secret["data"].items()} == {"signing-key": key}
     # Which ones are valid is noted there, and read from the key itself when the note is lost.
-    assert hub.backend.delivered_key_ids(cluster) == KeyIds()
+    assert hub.backend.get_delivered_key_ids(cluster) == KeyIds()
     rotating = KeyIds(4, 3, 1700000000.5)
     newer = derive_key(b"x" * 32, cluster, 4).dump()
     hub.backend.deliver_credentials(cluster, Credentials(rotating, newer, "word", "sentinelword"))
-    assert hub.backend.delivered_key_ids(cluster) == rotating
+    assert hub.backend.get_delivered_key_ids(cluster) == rotating
     (secret,) = session.get(path)["spec"]["workload"]["manifests"]
     assert base64.b64decode(secret["data"]["redis-password"]) == b"word"
     # A password that is wanted no more goes.
@@ -266,7 +266,7 @@ def test_credentials_have_a_manifest_work_of_their_own(
     (secret,) = session.get(path)["spec"]["workload"]["manifests"]
     assert list(secret["data"]) == ["signing-key"]
     session.merge(path, {"metadata": {"annotations": {KEY_IDS_ANNOTATION: "nonsense"}}})
-    wait_for(lambda: hub.backend.delivered_key_ids(cluster) == KeyIds(4), 5)
+    wait_for(lambda: hub.backend.get_delivered_key_ids(cluster) == KeyIds(4), 5)
     for _ in range(2):
         hub.backend.remove_credentials(cluster)
     with pytest.raises(ObjectNotFoundError):

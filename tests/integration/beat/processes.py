@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from dsf.settings import child_environment
+from dsf.settings import make_child_environment
 from tests.support import forked
 from tests.support.child import Child
 
@@ -40,7 +40,7 @@ def running(*module: str, **settings: object) -> Iterator[Process]:
     """A module with its arguments and with these DSF_ settings; killed at the end if it still runs."""
     with tempfile.NamedTemporaryFile(prefix="dsf-process-", suffix=".log") as log:
         command = (sys.executable, "-m", *module)
-        process = Process(forked.child(command, Path(log.name), child_environment(**settings), inherit=False))
+        process = Process(forked.child(command, Path(log.name), make_child_environment(**settings), inherit=False))
         try:
             yield process
         finally:
@@ -65,7 +65,7 @@ def patient_beat(url: str, **settings: object) -> Iterator[Process]:
         "from dsf.process.launch import launch; launch('hub', 'dsf.services.process:run')"
     )
     with tempfile.NamedTemporaryFile(prefix="dsf-process-", suffix=".log") as log:
-        environment = child_environment(redis_url=url, target="beat", probe_port=0, **settings)
+        environment = make_child_environment(redis_url=url, target="beat", probe_port=0, **settings)
         process = Process(Child((sys.executable, "-c", program), Path(log.name), environment, inherit=False))
         try:
             yield process

@@ -39,7 +39,7 @@ def pushed(client: redis.Redis, cluster: str) -> list[tuple[str, str]]:
 
 
 def books(client: redis.Redis, cluster: str, scorer: str = "s") -> PairState:
-    return Pairs(client).state(cluster, scorer)
+    return Pairs(client).read_state(cluster, scorer)
 
 
 @dataclass

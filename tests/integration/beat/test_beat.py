@@ -64,7 +64,7 @@ def test_scheduler_lists_its_entries(
         30,
         7,
     ]
-    due = store.due_times(scheduled_entries)
+    due = store.read_due_times(scheduled_entries)
     for name, scheduled_entry in scheduled_entries.items():
         in_seconds = scheduled_entry.schedule.remaining_estimate(scheduled_entry.last_run_at).total_seconds()
         assert abs(time.time() + in_seconds - due[name]) < 1, name
@@ -148,7 +148,7 @@ def test_beat_survives_a_restart_of_redis(aof_server: RedisServer) -> None:
     store = ScheduleStore(client)
     store.upsert([entry("c1", interval=60), entry("c1", "t", interval=1)])
     store.set_override("c1/s", interval=2, note="kept")
-    before = (store.entries(), store.overrides())
+    before = (store.read_entries(), store.read_overrides())
     with beat(aof_server.url, beat_lock_timeout=3) as process:
         wait_for_ticks(client, "c1", 2)
         # A Redis that got no CPU for a second was one, too.
@@ -164,7 +164,7 @@ def test_beat_survives_a_restart_of_redis(aof_server: RedisServer) -> None:
         ran = len(pushed(client, "c1"))
         wait_for_ticks(client, "c1", ran + 2, timeout=10)
         wait_for(lambda: process.output.count("redis is back") > back, 5)
-        assert (store.entries(), store.overrides()) == before
+        assert (store.read_entries(), store.read_overrides()) == before
         assert process.terminate() == 0
     for scorer in ("s", "t"):
         runs = [run for name, run in pushed(client, "c1") if name == scorer]

@@ -14,14 +14,14 @@ _STRANGE = 77
 
 
 def test_pair_with_an_unexpected_error_is_postponed(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    true = dispatch.next_tick_time
+    true = dispatch.compute_next_tick_time
 
-    def next_tick_time(pair: str, interval: int, now: float) -> float:
+    def compute_or_fail(pair: str, interval: int, now: float) -> float:
         if interval == _STRANGE:
             raise OverflowError("int too large to convert to float")
         return true(pair, interval, now)
 
-    monkeypatch.setattr(dispatch, "next_tick_time", next_tick_time)
+    monkeypatch.setattr(dispatch, "compute_next_tick_time", compute_or_fail)
     strange = (entry("c1", name, interval=_STRANGE) for name in ("s1", "s2"))
     bench.store.upsert([entry("c1", "good", interval=1), *strange], START)
     # As soon as that: they are due before their first slot.
@@ -31,7 +31,7 @@ def test_pair_with_an_unexpected_error_is_postponed(bench: Bench, monkeypatch: p
         bench.run(10)
     assert {scorer for scorer, _ in pushed(bench.client, "c1")} == {"good"}
     assert len(pushed(bench.client, "c1")) >= 10
-    due = bench.store.due_times(["c1/s1", "c1/s2"])
+    due = bench.store.read_due_times(["c1/s1", "c1/s2"])
     assert all(START + 59 < at < START + 71 for at in due.values())
     # Both were met in the same second.
     lines = [line for line in logged if line["event"] == "pair cannot be scheduled"]
@@ -48,7 +48,7 @@ def test_oversized_interval_override_is_limited_to_the_maximum(bench: Bench) -> 
     bench.store.upsert([entry("c1")], START)
     bench.run(60)
     assert len(pushed(bench.client, "c1")) == 1
-    assert bench.store.overrides()["*/s"].interval == 2**31 - 1
+    assert bench.store.read_overrides()["*/s"].interval == 2**31 - 1
     assert bench.store.reset("*/s", START + 60)
     bench.run(60)
     assert len(pushed(bench.client, "c1")) >= 2

@@ -57,7 +57,7 @@ def test_interval_of_an_entry_becomes_an_override(
     scheduler: BeatScheduler, redis_client: redis.Redis, change: Callable[[BeatScheduler], object]
 ) -> None:
     change(scheduler)
-    overrides = ScheduleStore(redis_client).overrides()
+    overrides = ScheduleStore(redis_client).read_overrides()
     assert {target: override.interval for target, override in overrides.items()} == {"c1/s": 90}
     assert overrides["c1/s"].by.startswith("celery@")
     assert scheduler.schedule["c1/s"].schedule.run_every.total_seconds() == 90
@@ -66,7 +66,7 @@ def test_interval_of_an_entry_becomes_an_override(
 
 def test_equal_interval_leaves_no_override(scheduler: BeatScheduler, redis_client: redis.Redis) -> None:
     scheduler.schedule["c1/s"] = scheduler.schedule["c1/s"]
-    assert ScheduleStore(redis_client).overrides() == {}
+    assert ScheduleStore(redis_client).read_overrides() == {}
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_other_change_is_refused_with_the_command(
 ) -> None:
     with pytest.raises(ScheduleError, match=message):
         scheduler.schedule[name] = changed
-    assert ScheduleStore(redis_client).overrides() == {}
+    assert ScheduleStore(redis_client).read_overrides() == {}
 
 
 @pytest.mark.parametrize(
@@ -132,4 +132,4 @@ def test_user_without_the_right_gets_the_command(settings_factory: SettingsFacto
         with pytest.raises(ScheduleError, match="dsf-operator's, or `dsf schedule set s --cluster c1 --interval TIME`"):
             of("beat").schedule["c1/s"] = {"schedule": 90}
         of("operator").schedule["c1/s"] = {"schedule": 90}
-        assert ScheduleStore(admin).overrides()["c1/s"].interval == 90
+        assert ScheduleStore(admin).read_overrides()["c1/s"].interval == 90

@@ -88,14 +88,14 @@ def test_rate_limit_shared_by_many_clusters_is_the_skip_reason(redis_client: red
     ticks_per_cluster = {cluster: len(pushed(redis_client, cluster)) for cluster in clusters}
     never = [cluster for cluster, number in ticks_per_cluster.items() if number == 0]
     assert len(never) >= 7
-    for state in Pairs(redis_client).rows((cluster, "s") for cluster in never):
+    for state in Pairs(redis_client).read_rows((cluster, "s") for cluster in never):
         skips = state.skips
         assert skips is not None
         assert skips == books(redis_client, state.cluster).skips
         assert skips.reason == "rate_limit"
         assert skips.ticks == books(redis_client, state.cluster).skipped()["rate_limit"] >= 10
         assert START <= skips.since <= START + 11
-        assert "2/m, applies to all clusters together" in skips.why("2/m")
+        assert "2/m, applies to all clusters together" in skips.explain("2/m")
     bench.run(600)
     for cluster in never:
         skips = books(redis_client, cluster).skips

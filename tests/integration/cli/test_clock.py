@@ -66,7 +66,7 @@ def test_pause_ends_at_the_hubs_time(redis_client: redis.Redis, fleet: Fleet, ds
     result = dsf("schedule", "pause", SAMPLE, "--until", "15s")
     assert result.returncode == 0, result.stderr
     assert has_difference(result, off)
-    override = ScheduleStore(redis_client).overrides()[f"*/{SAMPLE}"]
+    override = ScheduleStore(redis_client).read_overrides()[f"*/{SAMPLE}"]
     assert override.paused_until == pytest.approx(override.at + 15, abs=5)
     assert override.at == pytest.approx(time.time(), abs=30)
 

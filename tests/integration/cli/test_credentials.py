@@ -40,7 +40,7 @@ def test_credentials_rotation_is_requested(dsf: Dsf, fleet: Fleet) -> None:
     assert [(row["cluster"], row["state"], row["requested"]) for row in rows] == [("worker01", "asked for", "rotate")]
     assert rows[0]["requestedBy"]
     loaded(dsf("credentials", "revoke", "--all", "-o", "json"))
-    requests = AgentKeys(fleet.redis).requests()
+    requests = AgentKeys(fleet.redis).read_requests()
     assert {name: (request.action, request.key_id) for name, request in requests.items()} == {
         "worker01": ("revoke", 1),
         "worker02": ("revoke", 1),
@@ -53,13 +53,13 @@ def test_completed_key_request_is_removed_unless_a_newer_request_replaced_it(fle
     agent_keys = AgentKeys(fleet.redis)
     first = agent_keys.ask("worker01", "rotate")
     second = agent_keys.ask("worker01", "revoke")
-    agent_keys.done("worker01", first)
-    assert agent_keys.requests() == {"worker01": second}
-    agent_keys.done("worker01", second)
-    agent_keys.done("worker01", second)
-    assert agent_keys.requests() == {}
+    agent_keys.remove_request("worker01", first)
+    assert agent_keys.read_requests() == {"worker01": second}
+    agent_keys.remove_request("worker01", second)
+    agent_keys.remove_request("worker01", second)
+    assert agent_keys.read_requests() == {}
     fleet.redis.hset(keys.KEY_REQUESTS, "worker01", json.dumps({"action": "explode"}))
-    assert agent_keys.requests() == {}
+    assert agent_keys.read_requests() == {}
 
 
 def test_credentials_refuses_wrong_usage(dsf: Dsf, fleet: Fleet) -> None:

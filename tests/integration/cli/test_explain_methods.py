@@ -77,7 +77,7 @@ def world(dsf: Dsf, tmp_path: Path, ca: TestCa, cluster: Cluster, monkeypatch: p
     """All Secrets are there."""
     monkeypatch.setenv("DSF_OUT_DIR", str(tmp_path / "_out"))
     # Replaces the API server of the managed cluster, which issues tokens to an agent in a pod.
-    monkeypatch.setattr(FileSecrets, "account_token", lambda _, *arguments: cluster.token(*arguments))
+    monkeypatch.setattr(FileSecrets, "request_account_token", lambda _, *arguments: cluster.token(*arguments))
     context = server_context(ca.issue("127.0.0.1"), None)
     explain_world = World(
         Bed(tmp_path / "_secrets" / "worker01", Settings()),

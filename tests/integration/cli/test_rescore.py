@@ -65,7 +65,7 @@ def test_rescore_sends_and_counts_a_tick(dsf: Dsf, fleet: Fleet) -> None:
     assert fleet.redis.llen("spoke.worker01") == 1
     assert fleet.redis.llen("spoke.worker02") == 0
     assert fleet.redis.zscore(keys.OPEN_RUNS, keys.run_member("worker01", SAMPLE, run_id))
-    assert Pairs(fleet.redis).state("worker01", SAMPLE).scheduled == 8
+    assert Pairs(fleet.redis).read_state("worker01", SAMPLE).scheduled == 8
 
 
 def test_rescore_without_a_cluster_is_sent_to_all_clusters_of_the_scorer(dsf: Dsf, fleet: Fleet) -> None:
@@ -149,7 +149,7 @@ def test_interrupted_rescore_wait_reports_received_results(fleet: Fleet, redis_u
         playing(fleet.redis, "worker01", lambda _, run_id: fleet.cycle("worker01", run=run_id)),
         dsf_process("rescore", SAMPLE, "--wait", **values) as process,
     ):
-        wait_for(lambda: Pairs(fleet.redis).history("worker01", SAMPLE)[1:], 60, "one of two cycles to end")
+        wait_for(lambda: Pairs(fleet.redis).read_history("worker01", SAMPLE)[1:], 60, "one of two cycles to end")
         wait_for(lambda: looks_for_cycles(fleet.redis), 60, "the command to wait for the other")
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=300)

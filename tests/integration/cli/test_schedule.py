@@ -20,7 +20,7 @@ WHO = who()
 
 
 def overrides(client: redis.Redis) -> dict[str, ScheduleOverride]:
-    return ScheduleStore(client).overrides()
+    return ScheduleStore(client).read_overrides()
 
 
 def test_schedule_list_prints_the_entries(dsf: Dsf, fleet: Fleet) -> None:

@@ -36,7 +36,9 @@ def test_cycle_and_its_result_enter_few_modules(tmp_path: Path) -> None:
         window = (time.monotonic() - began) / _WINDOWS
         busy = _in_median_window(snapshots)
         fleet.scorer("sample", scores(10), interval=3600, query="up")
-        fleet.until(lambda: {entry.interval for entry in fleet.schedule.entries()} == {3600}, "the longer interval")
+        fleet.until(
+            lambda: {entry.interval for entry in fleet.schedule.read_entries()} == {3600}, "the longer interval"
+        )
         pass_time(4)
         snapshots = [_calls(files)]
         # Count the calls of idle windows of the same length.

@@ -43,10 +43,10 @@ class Recorder(Observer):
         self.questions: list[tuple[str, RequestRecord]] = []
         self.stages: list[str] = []
 
-    def queried(self, stage: str, question: RequestRecord) -> None:
+    def on_query(self, stage: str, question: RequestRecord) -> None:
         self.questions.append((stage, question))
 
-    def timed(self, score_name: str, stage: str, seconds: float) -> None:
+    def on_timed(self, score_name: str, stage: str, seconds: float) -> None:
         assert (score_name, seconds > 0) == ("sample_score", True)
         self.stages.append(stage)
 
@@ -54,13 +54,13 @@ class Recorder(Observer):
 class NoSecrets:
     """A place without Secrets."""
 
-    def secret(self, name: str, key: str, use: Use) -> bytes:
+    def get_secret(self, name: str, key: str, use: Use) -> bytes:
         raise SecretError(f"Secret {name!r} is missing")
 
-    def certificates(self, kind: CaKind, name: str, key: str) -> bytes:
+    def get_certificates(self, kind: CaKind, name: str, key: str) -> bytes:
         raise SecretError(f"{kind} {name!r} is missing")
 
-    def account_token(self, audience: str, seconds: int, until: float) -> Token:
+    def request_account_token(self, audience: str, seconds: int, until: float) -> Token:
         raise SecretError("there is no account")
 
 

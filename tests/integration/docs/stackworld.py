@@ -75,7 +75,7 @@ class StackWorld(Fleet):
 
     def _start_flower(self) -> None:
         # As the chart does with flower.readOnly false.
-        command = commands.flower("127.0.0.1", self.flower_port, read_only=False)
+        command = commands.make_flower_command("127.0.0.1", self.flower_port, read_only=False)
         environment = self.environment("flower") | {"FLOWER_BASIC_AUTH": _LOGIN}
         environment.pop("FLOWER_UNAUTHENTICATED_API", None)
         self.processes["flower"] = forked.child(command, self.logs / "flower.log", environment, inherit=False)

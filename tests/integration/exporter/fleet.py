@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import redis
 
 from dsf import keys
-from dsf.messages import new_run_id
+from dsf.messages import make_run_id
 from dsf.store.entries import Entry
 from dsf.store.history import HistoryEntry
 from dsf.store.pairs import PairFailure, PairScore
@@ -66,7 +66,7 @@ class Fleet:
         """Return a score of `age` seconds ago; the pair has succeeded then. Returns its run id."""
         at = self.now - age
         score = PairScore(
-            run=new_run_id(at),
+            run=make_run_id(at),
             score_name=scorer.replace("-scorer", "_score"),
             at=at,
             valid_until=self.now + valid_for,
@@ -80,7 +80,7 @@ class Fleet:
     def failure(self, cluster: str, scorer: str = SAMPLE, *, message: str = "parse error", in_a_row: int = 1) -> None:
         """The newest cycle of the pair failed."""
         failure = PairFailure(
-            run=new_run_id(self.now), stage="fetch", reason="bad_query", message=message, at=self.now - 1
+            run=make_run_id(self.now), stage="fetch", reason="bad_query", message=message, at=self.now - 1
         )
         self.pair(cluster, scorer, failure=failure.model_dump_json(), failing=in_a_row)
 
@@ -94,8 +94,8 @@ class Fleet:
 
     def cycle(self, cluster: str, scorer: str = SAMPLE, **values: object) -> None:
         """Add an entry to the history."""
-        entry = HistoryEntry.model_validate({"run": new_run_id(self.now), "at": self.now, "outcome": "ok", **values})
-        self.redis.lpush(keys.history_key(cluster, scorer), entry.row())
+        entry = HistoryEntry.model_validate({"run": make_run_id(self.now), "at": self.now, "outcome": "ok", **values})
+        self.redis.lpush(keys.history_key(cluster, scorer), entry.dump())
 
     def counters(self, key: str, values: Mapping[str, int]) -> None:
         """A hash of counters, such as those of the writer."""

@@ -18,7 +18,7 @@ from dsf.api.remoteconfig import parse_remote_config
 from dsf.api.scoringresponse import parse_response
 from dsf.auth import oauth2
 from dsf.backtest.recording import Recording
-from dsf.messages import derive_key, frame, verify
+from dsf.messages import derive_key, make_frame, verify
 from dsf.optimizer.params import OptimizeParams
 from dsf.optimizer.requestbody import load_json
 from dsf.otlp import receiver
@@ -47,7 +47,7 @@ _GREETINGS: Final = (
 
 def result(data: bytes) -> None:
     """A result that its agent, or whoever has its credentials, has signed."""
-    verify(frame(data, derive_key(_SECRET, "c1", 1), "c1"), _SECRET)
+    verify(make_frame(data, derive_key(_SECRET, "c1", 1), "c1"), _SECRET)
 
 
 def unsigned_result(data: bytes) -> None:
@@ -57,7 +57,7 @@ def unsigned_result(data: bytes) -> None:
 
 def later_result(data: bytes) -> None:
     """A result of a schema that this hub does not know."""
-    verify(frame(data, derive_key(_SECRET, "c1", 1), "c1", 9), _SECRET)
+    verify(make_frame(data, derive_key(_SECRET, "c1", 1), "c1", 9), _SECRET)
 
 
 remote_config = parse_remote_config

@@ -59,19 +59,19 @@ def test_pause_resume_interval_and_reset_change_overrides(running: World, annota
     answer = answer_to(running, "pause", "1h cluster=a note='new disks'")
     assert (answer["outcome"], answer["clusters"], answer["by"]) == ("Done", 1, "file scorers/cpu-scorer.yaml")
     assert answer["message"].startswith("paused on a until 20")
-    override = running.schedule.overrides()["a/cpu-scorer"]
+    override = running.schedule.read_overrides()["a/cpu-scorer"]
     assert override.paused
     assert override.note == "new disks"
     assert override.paused_until == pytest.approx(time.time() + 3600, abs=60)
     annotate(interval="7s")
     assert answer_to(running, "interval", "7s")["message"] == "the interval on all clusters is 7 s"
-    assert running.schedule.overrides()["*/cpu-scorer"].interval == 7
+    assert running.schedule.read_overrides()["*/cpu-scorer"].interval == 7
     annotate(resume="1 cluster=a")
     assert answer_to(running, "resume", "1 cluster=a")["outcome"] == "Done"
-    assert "a/cpu-scorer" not in running.schedule.overrides()
+    assert "a/cpu-scorer" not in running.schedule.read_overrides()
     annotate(reset="1")
     assert answer_to(running, "reset", "1")["outcome"] == "Done"
-    assert running.schedule.overrides() == {}
+    assert running.schedule.read_overrides() == {}
     author = ("file scorers/cpu-scorer.yaml", True, "annotation")
     assert recorded(running) == [
         ("pause", ["a"], *author, "new disks"),
@@ -126,7 +126,7 @@ def test_rescore_is_answered_when_its_cycles_have_ended(running: World, annotate
 
 def end(world: World, cluster: str, run: str, **fields: Any) -> None:
     """Write the end of a cycle, as the results worker does."""
-    row = HistoryEntry(run=run, at=time.time(), **fields).row()
+    row = HistoryEntry(run=run, at=time.time(), **fields).dump()
     world.client.lpush(keys.history_key(cluster, "cpu-scorer"), row)
 
 
@@ -135,7 +135,7 @@ def test_selector_chooses_clusters_by_their_labels(running: World, annotate: Any
     annotate(pause="at=1 selector=region=eu")
     answer = answer_to(running, "pause", "at=1 selector=region=eu")
     assert (answer["outcome"], answer["message"]) == ("Done", "paused on b until it is resumed")
-    assert list(running.schedule.overrides()) == ["b/cpu-scorer"]
+    assert list(running.schedule.read_overrides()) == ["b/cpu-scorer"]
 
 
 def test_sync_reads_the_config_now(running: World, annotate: Any, api: ScriptedServer) -> None:

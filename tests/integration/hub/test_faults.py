@@ -25,7 +25,7 @@ def test_hub_restart_keeps_statuses_and_due_times(running: World, api: ScriptedS
     running.stop()
     # The restart must work although the API is slow or away at that moment.
     api.script(answer("busy", 503), path="/healthz")
-    due = running.schedule.due_times(running.pairs())
+    due = running.schedule.read_due_times(running.pairs())
     before = running.read("dynamicscorers/cpu-scorer.yaml")
     # A single failed check is not decisive; the others wait until a full pass is over.
     often = running.settings
@@ -33,7 +33,7 @@ def test_hub_restart_keeps_statuses_and_due_times(running: World, api: ScriptedS
     request_count = len(api.requests)
     running.start()
     running.until(lambda: len(api.requests) > request_count)
-    assert running.schedule.due_times(running.pairs()) == due
+    assert running.schedule.read_due_times(running.pairs()) == due
     after = running.read("dynamicscorers/cpu-scorer.yaml")
     assert after["metadata"] == before["metadata"]
     assert after["status"]["healthStatus"] == "Active"

@@ -79,7 +79,7 @@ SCORER_STEPS = {
     "dsf.hub.statusreconcilers:scorer_status": "Scoring",
     "dsf.hub.statusreconcilers:ScorerReconciler._count_deliveries": "Scoring",
     "dsf.hub.registrar:Registrar._sync_scorer": "Scoring",
-    "dsf.hub.registrar:Registrar.cycles": "Scoring",
+    "dsf.hub.registrar:Registrar.read_outcomes": "Scoring",
     "dsf.hub.statusreconcilers:write_status": "",
 }
 

@@ -14,7 +14,7 @@ from tests.support.httpserver import answer
 
 
 def _conditions(client: redis.Redis, scorer: str) -> dict[str, str]:
-    scorer_notices = Notices(client).scorer(scorer)
+    scorer_notices = Notices(client).read_scorer(scorer)
     return {condition.type: condition.reason for condition in scorer_notices.conditions} if scorer_notices else {}
 
 
@@ -34,7 +34,7 @@ def test_scorer_conditions_and_unready_scorers_are_published(running: World, red
 
 
 def test_cluster_labels_and_masks_are_published(running: World, redis_client: redis.Redis) -> None:
-    running.until(lambda: {"a", "b"} <= Notices(redis_client).clusters().keys())
+    running.until(lambda: {"a", "b"} <= Notices(redis_client).read_clusters().keys())
     running.cluster("a", labels={"env": "prod", "feature.open-cluster-management.io/addon-x": "available"})
     running.until(lambda: FleetQueries(redis_client).cluster("a").labels == {"env": "prod"})
     running.config(("a", "cpu"))
@@ -43,7 +43,7 @@ def test_cluster_labels_and_masks_are_published(running: World, redis_client: re
     )
     # The next resync publishes again what Redis has lost.
     redis_client.delete(keys.CLUSTER_NOTICES)
-    running.until(lambda: {"a", "b"} <= Notices(redis_client).clusters().keys())
+    running.until(lambda: {"a", "b"} <= Notices(redis_client).read_clusters().keys())
     # An older copy in Redis is replaced too.
     older = ClusterNotice(name="a", labels={"env": "old"}).model_dump_json()
     redis_client.hset(keys.CLUSTER_NOTICES, "a", older)

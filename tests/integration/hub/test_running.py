@@ -37,7 +37,7 @@ def test_manifest_produces_a_config_map_an_entry_and_a_status(running: World) ->
 
     entry = world.entries()["a/cpu-scorer"]
     assert (entry.score_name, entry.interval, entry.suspended) == ("cpu", 30, False)
-    assert world.schedule.due_times(["a/cpu-scorer"])["a/cpu-scorer"] <= time.time() + 0.1
+    assert world.schedule.read_due_times(["a/cpu-scorer"])["a/cpu-scorer"] <= time.time() + 0.1
     record = world.record("cpu-scorer")
     assert record is not None
     assert (record.score_name, record.validity, record.health) == ("cpu", 300, "Active")
@@ -75,7 +75,7 @@ def test_first_cycle_is_due_at_once_whatever_the_clock_of_the_hubs_machine_shows
     began = time.time()
     world.start()
     world.until(lambda: world.pairs() == ["a/cpu-scorer"])
-    assert began - 1 <= world.schedule.due_times(["a/cpu-scorer"])["a/cpu-scorer"] <= time.time() + 1
+    assert began - 1 <= world.schedule.read_due_times(["a/cpu-scorer"])["a/cpu-scorer"] <= time.time() + 1
 
 
 def _second(world: World, tmp_path: Path) -> World:
@@ -95,7 +95,7 @@ def test_second_hub_on_the_same_redis_stops_with_the_first_ones_name(running: Wo
         second.start()
     second.stop()
     assert running.pairs() == ["a/cpu-scorer", "b/cpu-scorer"]
-    assert running.schedule.overrides()["a/cpu-scorer"].interval == 3
+    assert running.schedule.read_overrides()["a/cpu-scorer"].interval == 3
     # The first one has stopped: its data is nobody's.
     running.stop()
     second.start()
@@ -188,10 +188,10 @@ def test_unmasked_scorers_return_with_their_overrides(running: World) -> None:
     running.config()
     running.until(lambda: running.pairs() == ["a/cpu-scorer", "b/cpu-scorer"])
     running.until(lambda: running.delivered_scorers("b") == ["cpu-scorer"])
-    assert running.schedule.overrides()["b/cpu-scorer"].interval == 3
+    assert running.schedule.read_overrides()["b/cpu-scorer"].interval == 3
     running.remove("scorers/cpu-scorer.yaml")
     running.until(lambda: running.pairs() == [])
-    running.until(lambda: running.schedule.overrides() == {})
+    running.until(lambda: running.schedule.read_overrides() == {})
 
 
 def test_edited_interval_changes_the_entry_only(running: World, api: ScriptedServer) -> None:

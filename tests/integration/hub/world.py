@@ -12,7 +12,7 @@ import yaml
 
 from dsf.backends import make_backend
 from dsf.hub.hub import Hub
-from dsf.settings import Settings, child_environment
+from dsf.settings import Settings, make_child_environment
 from dsf.store.entries import Entry
 from dsf.store.pairs import PairFailure
 from dsf.store.registry import ClusterRecord, Registry, ScorerRecord
@@ -159,16 +159,16 @@ class World:
         return None if summaries is None else [summary["name"] for summary in summaries]
 
     def entries(self) -> dict[str, Entry]:
-        return {entry.pair: entry for entry in self.schedule.entries()}
+        return {entry.pair: entry for entry in self.schedule.read_entries()}
 
     def pairs(self) -> list[str]:
         return sorted(self.entries())
 
     def record(self, scorer: str) -> ScorerRecord | None:
-        return self.registry.scorers().get(scorer)
+        return self.registry.read_scorers().get(scorer)
 
     def cluster_record(self, cluster: str) -> ClusterRecord | None:
-        return self.registry.clusters().get(cluster)
+        return self.registry.read_clusters().get(cluster)
 
     def problems(self) -> list[str]:
         rows = self.read("problems.yaml") or []
@@ -206,7 +206,7 @@ class World:
 def hub_process(world: World, log: Path, probe_port: int = 0) -> Child:
     """Return a hub controller with the settings of a world."""
     url = world.settings.redis_url.get_secret_value()
-    environment = child_environment(
+    environment = make_child_environment(
         role="hub",
         target="controller",
         probe_port=probe_port,

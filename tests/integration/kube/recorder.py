@@ -10,7 +10,7 @@ from typing import Any
 from dsf.kube.reflector import Reflector
 from dsf.kube.resources import Resource
 from dsf.kube.session import Session
-from dsf.kube.store import Key, Object, key_of
+from dsf.kube.store import Key, Object, get_key
 from tests.support.wait import wait_for
 
 
@@ -73,4 +73,4 @@ def reflecting(
 def on_server(session: Session, resource: Resource, namespace: str = "") -> dict[Key, str]:
     """Return the server's objects in the form of `Recorder.copy`."""
     items = session.get(resource.path(namespace))["items"]
-    return {key_of(item): item["metadata"]["resourceVersion"] for item in items}
+    return {get_key(item): item["metadata"]["resourceVersion"] for item in items}

@@ -13,7 +13,7 @@ import dsf.kube.reflector
 from dsf.errors import BackendError, ObjectNotFoundError
 from dsf.kube.resources import CONFIG_MAPS, DYNAMIC_SCORERS, Resource
 from dsf.kube.session import Session
-from dsf.kube.store import key_of, version_of
+from dsf.kube.store import get_key, get_version
 from tests.integration.kube.recorder import Recorder, on_server, reflecting
 from tests.support.apirelay import ApiServerRelay
 from tests.support.controlplane import ControlPlane
@@ -158,7 +158,7 @@ def test_reflector_survives_an_api_server_killed_under_load(control_plane: Contr
         finished.set()
         thread.join()
         wait_for(lambda: recorder.copy == on_server(session, CONFIG_MAPS, namespace), 10)
-        copied_versions = {key_of(obj): version_of(obj) for obj in reflector.store.list()}
+        copied_versions = {get_key(obj): get_version(obj) for obj in reflector.store.list()}
         assert copied_versions == recorder.copy
         deleted = recorder.names("deleted")
         assert len(deleted) == len(set(deleted)), "no deletion twice"

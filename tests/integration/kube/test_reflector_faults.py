@@ -15,7 +15,7 @@ import pytest
 from dsf.kube import session as session_module
 from dsf.kube.resources import CONFIG_MAPS
 from dsf.kube.session import ApiServerError, Session, UnreachableError
-from dsf.kube.store import Key, Object, version_of
+from dsf.kube.store import Key, Object, get_version
 from tests.integration.kube.recorder import Recorder, reflecting
 from tests.integration.kube.stub import Exchange, StubServer, config_map, listing
 from tests.support.wait import wait_for
@@ -273,7 +273,7 @@ def test_failing_change_handler_does_not_stop_the_watch() -> None:
     script, recorder = Changing(), Failing()
     with serving(script) as session, reflecting(session, CONFIG_MAPS, recorder) as reflector:
         wait_for(lambda: len(script.watches) == 2)
-        assert sorted(version_of(obj) for obj in reflector.store.list()) == ["11", "12"]
+        assert sorted(get_version(obj) for obj in reflector.store.list()) == ["11", "12"]
     assert recorder.reports == [("added", ("default", "b")), ("changed", ("default", "b"))]
     assert script.lists == 1
 

@@ -14,11 +14,11 @@ from dsf import keys, messages
 from dsf.api.naming import sanitize_resource_name
 from dsf.api.score import make_score_body
 from dsf.backends.protocol import Kind, ObjectKey
-from dsf.backends.scorestate import ScoreState, state_of, upstreams_status
+from dsf.backends.scorestate import ScoreState, find_upstream_status, read_score_state
 from dsf.results.ingest import Ingest
 from dsf.scores.writer import ScoreWriter
 from dsf.settings import Settings
-from dsf.store.client import at_once
+from dsf.store.client import run_atomically
 from dsf.store.entries import Entry
 from dsf.store.history import HistoryEntry
 from dsf.store.pairs import Pairs, PairState
@@ -51,13 +51,15 @@ class MemoryBackend:
         self.error: Exception | None = None
         self.lock = threading.Lock()
 
-    def keys(self, kind: Kind) -> list[ObjectKey]:
+    def list_keys(self, kind: Kind) -> list[ObjectKey]:
         return [ObjectKey(kind, *key) for key in self.objects]
 
     def score(self, namespace: str, name: str) -> ScoreState | None:
         key = namespace, name
         score_object = self.objects.get(key)
-        return None if score_object is None else state_of(score_object, written_at=self.written_at.get(key, 0.0))
+        return (
+            None if score_object is None else read_score_state(score_object, written_at=self.written_at.get(key, 0.0))
+        )
 
     def apply_score(self, manifest: dict[str, Any], status: dict[str, Any]) -> ScoreState:
         if self.error is not None:
@@ -67,7 +69,7 @@ class MemoryBackend:
             self.objects[key] = {**manifest, "status": status}
             self.written_at[key] = self.clock()
             self.log.append(("apply", *key))
-            return state_of(self.objects[key], written_at=self.clock())
+            return read_score_state(self.objects[key], written_at=self.clock())
 
     def adopt_scores(self, claim: Callable[[str, str, float], tuple[dict[str, Any], datetime] | None]) -> int:
         """Take over all objects without a validUntil, as if upstream's agent had written them."""
@@ -77,7 +79,7 @@ class MemoryBackend:
         for key, score_object in self.objects.items():
             if not score_object["status"].get("validUntil") and (claimed := claim(*key, 0.0)) is not None:
                 manifest, until = claimed
-                self.objects[key] = {**manifest, "status": upstreams_status(score_object, until)}
+                self.objects[key] = {**manifest, "status": find_upstream_status(score_object, until)}
                 self.written_at[key] = self.clock()
                 adopted += 1
         return adopted
@@ -115,17 +117,17 @@ class BedOwners:
     def version(self) -> object:
         return self._registry
 
-    def adoption(self, cluster: str, name: str, created: float) -> tuple[dict[str, Any], int] | None:
+    def plan_adoption(self, cluster: str, name: str, created: float) -> tuple[dict[str, Any], int] | None:
         del created
-        scorer = self.scorer_of(cluster, name)
+        scorer = self.find_scorer(cluster, name)
         if scorer is None or not self.wants(cluster, scorer):
             return None
-        record = self._registry.scorer(scorer)
+        record = self._registry.read_scorer(scorer)
         return make_score_body(cluster, scorer, record.score_name, owner_uid=f"uid-{cluster}"), record.validity
 
-    def scorer_of(self, cluster: str, name: str) -> str | None:
+    def find_scorer(self, cluster: str, name: str) -> str | None:
         del cluster
-        scorers = self._registry.scorers().values()
+        scorers = self._registry.read_scorers().values()
         return next((scorer.name for scorer in scorers if sanitize_resource_name(scorer.score_name) == name), None)
 
 
@@ -178,8 +180,8 @@ class Bed:
 
     def open(self, cluster: str = "c1", scorer: str = "s1", *, deadline: float = 60.0) -> str:
         """Open a run as beat does when it sends a tick."""
-        run = messages.new_run_id(self.now)
-        at_once(
+        run = messages.make_run_id(self.now)
+        run_atomically(
             self.client,
             ("HINCRBY", keys.pair_key(cluster, scorer), "n:scheduled", 1),
             ("ZADD", keys.OPEN_RUNS, self.now + deadline, keys.run_member(cluster, scorer, run)),
@@ -199,7 +201,7 @@ class Bed:
 
     def signed(self, payload: bytes, cluster: str = "c1") -> bytes:
         """Return a frame with any payload, well signed."""
-        return messages.frame(payload, messages.derive_key(bytes.fromhex(SECRET), cluster, 1), cluster)
+        return messages.make_frame(payload, messages.derive_key(bytes.fromhex(SECRET), cluster, 1), cluster)
 
     def backlog(self, number: int) -> list[Any]:
         """Good results of so many runs of one pair, a millisecond after each other and all within the last second."""
@@ -234,10 +236,10 @@ class Bed:
         return self.backend.log[before:]
 
     def state(self, cluster: str = "c1", scorer: str = "s1") -> PairState:
-        return self.pairs.state(cluster, scorer)
+        return self.pairs.read_state(cluster, scorer)
 
     def history(self, cluster: str = "c1", scorer: str = "s1") -> list[HistoryEntry]:
-        return self.pairs.history(cluster, scorer)
+        return self.pairs.read_history(cluster, scorer)
 
     def rejected(self) -> dict[str, int]:
         return {str(reason): int(number) for reason, number in self.client.hgetall(keys.REJECTED).items()}

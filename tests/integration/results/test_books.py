@@ -80,7 +80,7 @@ class Simulation:
         pair = self.dice.choice(PAIRS)
         # Newer than anything before, as the agent's own run ids are.
         self.bed.now += 0.01
-        run = (*pair, messages.new_run_id(self.bed.now))
+        run = (*pair, messages.make_run_id(self.bed.now))
         assert handle(self.bed.ingest, self.bed.frame(run[2], *pair)) == "ok"
         self.outcome[run] = "ok"
 

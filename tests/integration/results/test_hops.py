@@ -79,7 +79,7 @@ def test_result_is_encoded_twice_decoded_once_and_stored_twice(
                 if entry["command"].startswith("ECHO"):
                     break
                 commands.append((entry["client_type"] == "lua", entry["command"]))
-    assert bed.pairs.state("c1", "s1").count("ok") == 2
+    assert bed.pairs.read_state("c1", "s1").count("ok") == 2
     # The payload, and the score. The payload.
     assert (counted["encoded"], counted["decoded"]) == (2, 1)
     # The slot of the mailbox, and the pair.

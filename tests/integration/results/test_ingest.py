@@ -8,7 +8,7 @@ import pytest
 import redis
 
 from dsf import keys
-from dsf.fleet.verdict import verdict
+from dsf.fleet.verdict import compute_verdict
 from dsf.messages import Result
 from dsf.results import ingest as ingest_module
 from dsf.store.schedule import ScheduleStore
@@ -50,13 +50,13 @@ def test_empty_result_clears_the_score(bed: Bed) -> None:
     assert score is not None
     assert score.items == []
     # No items is not a score, whether nothing came or nothing could be used; that is news each time it changes.
-    assert verdict(bed.state(), bed.now) == "empty"
+    assert compute_verdict(bed.state(), bed.now) == "empty"
     bed.news()
     assert bed.cycle() == "ok"
-    assert verdict(bed.state(), bed.now) == "ok"
+    assert compute_verdict(bed.state(), bed.now) == "ok"
     assert bed.news() == {"s1"}
     assert bed.cycle(results=[({"pod": "no node"}, 3.0)]) == "partial"
-    assert verdict(bed.state(), bed.now) == "empty"
+    assert compute_verdict(bed.state(), bed.now) == "empty"
     assert bed.news() == {"s1"}
 
 
@@ -83,7 +83,7 @@ def test_metrics_only_result_has_no_score_items(bed: Bed) -> None:
     state = bed.state()
     assert state.score is not None
     assert (state.score.items, state.score.results) == ([], [({"pod": "p"}, 1.5)])
-    assert verdict(state, bed.now) == "ok"
+    assert compute_verdict(state, bed.now) == "ok"
     assert bed.client.hlen(keys.WRITES) == 0
 
 
@@ -230,14 +230,14 @@ def test_result_that_cannot_be_evaluated_does_not_block_other_results(
     bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bed.add("c2", "s1")
-    original_ending_of = ingest_module.ending_of
+    original_ending_of = ingest_module.make_ending
 
     def stumbling(result: Result, *arguments: Any, **options: Any) -> Any:
         if result.cluster == "c1":
             raise KeyError("a mistake")
         return original_ending_of(result, *arguments, **options)
 
-    monkeypatch.setattr(ingest_module, "ending_of", stumbling)
+    monkeypatch.setattr(ingest_module, "make_ending", stumbling)
     batch = [bed.frame(bed.open(cluster), cluster) for cluster in ("c1", "c2")]
     assert bed.ingest.handle_all(batch) == ["malformed", "ok"]
     assert bed.rejected() == {"malformed": 1}

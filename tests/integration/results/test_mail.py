@@ -10,8 +10,8 @@ import redis
 
 from dsf import keys
 from dsf.results import intake as hubs_mail
-from dsf.results.intake import SHORTEST, MailboxContents, Mailboxes, cluster_of
-from dsf.store.agents import results_waiting
+from dsf.results.intake import SHORTEST, MailboxContents, Mailboxes, find_cluster
+from dsf.store.agents import count_waiting_results
 from tests.integration.results.bed import Bed
 from tests.integration.results.push import put, waiting
 from tests.support.wait import wait_for
@@ -44,7 +44,7 @@ def letters(read: MailboxContents) -> str:
 
 
 def clusters(read: MailboxContents) -> Counter[str]:
-    return Counter(map(cluster_of, read.slots))
+    return Counter(map(find_cluster, read.slots))
 
 
 def finish(mail: Mailboxes, read: MailboxContents) -> None:
@@ -84,7 +84,7 @@ def test_clusters_are_never_skipped(bed: Bed, mail: Mailboxes, monkeypatch: pyte
         finish(mail, read)
         served += clusters(read)
         for slot in read.slots:
-            fill(bed, cluster_of(slot), (int(slot.rpartition(b".")[2]),))
+            fill(bed, find_cluster(slot), (int(slot.rpartition(b".")[2]),))
     assert sum(served.values()) in range(36, 43)
     assert set(served) == set(names)
     assert max(served.values()) - min(served.values()) <= 4
@@ -136,7 +136,7 @@ def test_malformed_mail_is_counted_unread(bed: Bed, mail: Mailboxes) -> None:
     assert (letters(read), read.is_more) == ("g", False)
     assert bed.rejected() == {"malformed": 10}
     assert bed.client.hgetall(keys.REJECTED_MAIL) == {"c1": "8", "c2": "2"}
-    assert results_waiting(bed.client, ["c1", "c2"]) == 0
+    assert count_waiting_results(bed.client, ["c1", "c2"]) == 0
 
 
 def test_mailbox_without_a_flag_is_read_by_a_full_scan(bed: Bed, mail: Mailboxes) -> None:
@@ -146,7 +146,7 @@ def test_mailbox_without_a_flag_is_read_by_a_full_scan(bed: Bed, mail: Mailboxes
     read = mail.read(everywhere=True)
     assert read.slots == [keys.mail_slot("c1", 4).encode()]
     finish(mail, read)
-    assert results_waiting(bed.client, ["c1", "c2", "c3"]) == 0
+    assert count_waiting_results(bed.client, ["c1", "c2", "c3"]) == 0
 
 
 def test_mailbox_of_an_unknown_cluster_stays_unread(bed: Bed, mail: Mailboxes) -> None:
@@ -207,7 +207,7 @@ def test_result_is_found_despite_a_malformed_flag(bed: Bed, mail: Mailboxes, fla
     read = mail.read()
     assert sorted(letters(read)) == ["a", "b"]
     finish(mail, read)
-    assert results_waiting(bed.client, ["c1", "c2"]) == 0
+    assert count_waiting_results(bed.client, ["c1", "c2"]) == 0
     assert not bed.client.exists(keys.mail_flag("c1"))
 
 
@@ -232,7 +232,7 @@ def test_slot_with_arbitrary_bytes_is_read(bed: Bed, mail: Mailboxes) -> None:
     read = mail.read()
     assert len(read.slots) == 2
     finish(mail, read)
-    assert results_waiting(bed.client, ["c1", "c2"]) == 0
+    assert count_waiting_results(bed.client, ["c1", "c2"]) == 0
 
 
 def test_runs_whose_result_waits_in_the_mailbox_are_not_lost(bed: Bed) -> None:
@@ -302,7 +302,7 @@ def test_slot_that_killed_two_readers_is_dropped_and_counted(
     assert bed.client.hgetall(keys.REJECTED_MAIL) == {"c1": "1"}
     finish(reader, read)
     _read_until_empty(reader)
-    assert results_waiting(bed.client, ["c1", "c2"]) == 0
+    assert count_waiting_results(bed.client, ["c1", "c2"]) == 0
     # The cluster's next result is read as any other.
     fill(bed, "c1", (0,), "a")
     assert letters(reader.read()) == "a"

@@ -74,7 +74,7 @@ def test_results_of_agents_that_agree_with_no_clock_are_refused(bed: Bed) -> Non
 def test_result_older_than_its_validity_is_stale(bed: Bed) -> None:
     run = bed.open()
     frame = bed.frame(run)
-    unasked = bed.frame(messages.new_run_id(bed.now))
+    unasked = bed.frame(messages.make_run_id(bed.now))
     bed.now += 301
     assert handle(bed.ingest, frame) == "error"
     failure = bed.state().failure
@@ -118,7 +118,7 @@ def test_forged_results_are_rejected(bed: Bed) -> None:
         _changed(valid_frame, "DSF1", "DSF2"),
         valid_frame[:-1],
         valid_frame + b" ",
-        bed.frame(messages.new_run_id(bed.now), key_id=2),
+        bed.frame(messages.make_run_id(bed.now), key_id=2),
         _changed(valid_frame, " c1\n", " nowhere\n"),
     ]
     for frame in forged:
@@ -185,8 +185,8 @@ def test_signed_but_malformed_results_are_rejected(bed: Bed, body: str) -> None:
 
 
 def test_results_of_unknown_clusters_and_scorers_are_rejected(bed: Bed) -> None:
-    assert bed.send(messages.new_run_id(bed.now), cluster="c9") == "unknown_cluster"
-    assert bed.send(messages.new_run_id(bed.now), scorer="s9") == "stale"
+    assert bed.send(messages.make_run_id(bed.now), cluster="c9") == "unknown_cluster"
+    assert bed.send(messages.make_run_id(bed.now), scorer="s9") == "stale"
     assert bed.rejected() == {"unknown_cluster": 1, "stale": 1}
 
 
@@ -250,7 +250,7 @@ def test_result_that_cannot_be_ingested_changes_nothing(bed: Bed, broken: str) -
 def test_full_redis_ingests_results_as_a_whole(bed: Bed) -> None:
     runs = [bed.open() for _ in range(3)]
     bed.now += 1
-    unasked = messages.new_run_id(bed.now)
+    unasked = messages.make_run_id(bed.now)
     bed.client.config_set("maxmemory", "1")
     try:
         with pytest.raises(redis.exceptions.OutOfMemoryError):

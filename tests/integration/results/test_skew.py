@@ -46,16 +46,16 @@ def test_messages_of_a_neighbouring_version_are_understood(bed: Bed, store: Any,
     case = recorded(name)
     assert case["schema"] == SCHEMA_VERSION + NAMES.index(name) - 1, "record them anew for the new version"
     assert handle(store(case), case["result"]) == "ok"
-    score = bed.pairs.state(CLUSTER, SCORER).score
+    score = bed.pairs.read_state(CLUSTER, SCORER).score
     assert score is not None
     assert score.items == [("n1", 12)]
-    [entry] = ScheduleStore(bed.client).entries()
+    [entry] = ScheduleStore(bed.client).read_entries()
     assert (entry.pair, entry.interval, entry.suspended) == (f"{CLUSTER}/{SCORER}", 30, False)
-    override = ScheduleStore(bed.client).overrides()[entry.pair]
+    override = ScheduleStore(bed.client).read_overrides()[entry.pair]
     assert (override.interval, override.paused) == (60, None)
-    assert bed.registry.scorer(SCORER).score_name == "sample-score"
-    assert bed.registry.cluster(CLUSTER).key_ids == (1,)
-    agent = Agents(bed.client).all()[CLUSTER]
+    assert bed.registry.read_scorer(SCORER).score_name == "sample-score"
+    assert bed.registry.read_cluster(CLUSTER).key_ids == (1,)
+    agent = Agents(bed.client).read_agents()[CLUSTER]
     assert (agent.schema_version, agent.problem) == (case["schema"], "")
     assert read_report(bed.client, bed.settings, None).problems == []
 
@@ -68,7 +68,7 @@ def test_agent_of_an_unsupported_version_is_named(bed: Bed, store: Any, name: st
     ingest, frame = store(recorded("current")), recorded("refused")[name]
     assert handle(ingest, frame) == "malformed"
     assert bed.client.hget(keys.REJECTED, "malformed") == "1"
-    assert bed.pairs.state(CLUSTER, SCORER).score is None
+    assert bed.pairs.read_state(CLUSTER, SCORER).score is None
     # `dsf status` reports the agent and ends with 1.
     report = read_report(bed.client, bed.settings, None)
     assert not report.ok
@@ -87,10 +87,10 @@ def test_version_without_a_valid_signature_is_ignored(bed: Bed, store: Any) -> N
     # A version that is not the signed one counts for nothing but the refusal.
     changed = recorded("current")["result"].replace("DSF1", "DSF-5")
     assert handle(ingest, changed) == "malformed"
-    assert Agents(bed.client).all().get(CLUSTER, AgentRecord()).version in ("", "0.1.0")
+    assert Agents(bed.client).read_agents().get(CLUSTER, AgentRecord()).version in ("", "0.1.0")
     # A key that was withdrawn neither.
     bed.client.hset(keys.CLUSTERS, CLUSTER, json.dumps({**recorded("current")["cluster"], "key_ids": [2]}))
     bed.client.hdel(keys.AGENTS, CLUSTER)
     other = Ingest(bed.client, bed.settings, clock=lambda: RECORDED)
     assert handle(other, frame) == "bad_signature"
-    assert Agents(bed.client).all() == {}
+    assert Agents(bed.client).read_agents() == {}

@@ -141,9 +141,9 @@ def test_many_leftovers_are_forgotten_in_batches(bed: Bed) -> None:
     bed.client.zadd(keys.CHANGED, dict.fromkeys(pairs, 1))
     for pair in pairs[::2]:
         bed.client.hset(f"dsf:pair:{pair}", "n:scheduled", 1)
-    assert bed.runs.leftovers() == set(pairs)
+    assert bed.runs.find_leftovers() == set(pairs)
     assert set(bed.runs.forget(pairs)) == set(pairs[::2])
     assert bed.client.keys("dsf:pair:c1/gone*") == []
-    assert bed.runs.leftovers() == set(pairs[::2])
+    assert bed.runs.find_leftovers() == set(pairs[::2])
     assert bed.runs.forget(pairs) == []
-    assert bed.runs.leftovers() == set()
+    assert bed.runs.find_leftovers() == set()

@@ -59,10 +59,10 @@ def test_validities_are_extended_with_the_size_of_the_fleet(bed: Bed) -> None:
     writer = bed.writer()
     writer.step()
     # 31 objects / 150 s against half of 0.1 a second.
-    assert bed.writes.validity_factor() == round(31 / 150 / 0.05, 3)
+    assert bed.writes.read_validity_factor() == round(31 / 150 / 0.05, 3)
     bed.cycle("c1", results=[({"node": "a"}, 7.0)])
     # Every reader sees the same end.
-    assert round(bed.pairs.state("c1", "s1").valid_until - bed.now) == round(300 * 31 / 150 / 0.05)
+    assert round(bed.pairs.read_state("c1", "s1").valid_until - bed.now) == round(300 * 31 / 150 / 0.05)
     bed.settings = bed.settings.model_copy(update={"write_rate": 1000.0})
     bed.write()
     state = bed.backend.score("c1", "score-of-s1")

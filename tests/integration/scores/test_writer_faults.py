@@ -230,7 +230,7 @@ def test_pairs_of_a_batch_are_checked_again_after_an_outage_of_redis(bed: Bed, m
         bed.cycle(cluster)
     writer = bed.writer()
     with monkeypatch.context() as patch:
-        patch.setattr(writer._writes, "facts", _away)
+        patch.setattr(writer._writes, "read_facts", _away)
         with pytest.raises(redis.ConnectionError):
             writer.step()
     assert sorted(bed.write(writer)) == [("apply", f"c{number}", NAME) for number in (1, 2, 3)]
@@ -254,7 +254,7 @@ def test_wait_between_attempts_doubles_up_to_five_seconds(bed: Bed) -> None:
     for _ in range(7):
         writer.step()
         bed.backend.error = BackendError("disk full")
-        due = writer._retries.next_due()
+        due = writer._retries.get_next_due()
         assert due is not None
         waits.append(round(due - bed.now))
         bed.now = due

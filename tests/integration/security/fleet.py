@@ -24,7 +24,7 @@ from joserfc.jwk import RSAKey
 from typer.testing import Result
 
 from dsf.keys import spoke_queue
-from dsf.messages import SigningKey, derive_key, new_run_id
+from dsf.messages import SigningKey, derive_key, make_run_id
 from dsf.redisacl.clusterusers import ClusterUsers
 from dsf.redisacl.rules import cluster_user, hub_roles, hub_user
 from dsf.settings import ENV_PREFIX, TARGETS, settings
@@ -120,14 +120,14 @@ class Fleet:
         self.run_hub()
         for name in ("beat", "results", "web"):
             self._run(name, (sys.executable, "-m", "dsf.hub"), backend="dir")
-        self._run("flower", tuple(commands.flower("127.0.0.1", self.flower_port)))
+        self._run("flower", tuple(commands.make_flower_command("127.0.0.1", self.flower_port)))
         for cluster in self.clusters:
             self.run_agent(cluster)
         for cluster in self.clusters:
             self.until(lambda c=cluster: self.state(c).count("ok") >= 1, f"a score of {cluster}", 60)
             for name in (OTHER, CLOUDS, identities.NAME) if self.every_method else ():
                 self.until(
-                    lambda c=cluster, n=name: Pairs(self.admin).state(c, n).count("ok") >= 1,
+                    lambda c=cluster, n=name: Pairs(self.admin).read_state(c, n).count("ok") >= 1,
                     f"a score of {name} of {cluster}",
                     60,
                 )
@@ -431,11 +431,11 @@ class Fleet:
 
     def state(self, cluster: str) -> PairState:
         """Return the state in Redis of the scorer on a cluster."""
-        return Pairs(self.admin).state(cluster, SCORER)
+        return Pairs(self.admin).read_state(cluster, SCORER)
 
     def key_id(self, cluster: str = "c1") -> int:
         """Return the id of a cluster's newest credentials."""
-        return Registry(self.admin).cluster(cluster).key_ids[0]
+        return Registry(self.admin).read_cluster(cluster).key_ids[0]
 
     def signing_key(self, cluster: str = "c1") -> SigningKey:
         """With which a cluster's agent signs now."""
@@ -453,7 +453,7 @@ class Fleet:
 
     def tick(self, cluster: str, scorer: str = SCORER) -> str:
         """Push a tick that nobody scheduled; its run id."""
-        run_id = new_run_id()
+        run_id = make_run_id()
         expires = float(run_id[:13]) / 1000 + 30
         self.admin.lpush(spoke_queue(cluster), tick_message(cluster, scorer, run_id, expires))
         return run_id

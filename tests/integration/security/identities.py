@@ -139,7 +139,7 @@ def _agent() -> NoReturn:
     def account_token(_: object, audience: str, seconds: int, until: float) -> Token:
         return Token(ACCOUNT_TOKENS[audience], float(seconds))
 
-    secrets.FileSecrets.account_token = account_token  # type: ignore[method-assign]
+    secrets.FileSecrets.request_account_token = account_token  # type: ignore[method-assign]
     launch("agent", "dsf.agent.main:run")
 
 

@@ -14,7 +14,7 @@ from dsf.messages import derive_key
 from dsf.redisacl.clusterusers import derive_password
 from dsf.redisacl.rules import cluster_user, hub_user
 from dsf.settings import ENV_PREFIX, TARGETS
-from dsf.worker.commands import flower
+from dsf.worker.commands import make_flower_command
 from tests.integration.security.fleet import MASTER
 from tests.support import forked
 from tests.support.child import Child
@@ -38,7 +38,7 @@ def processes(
     (folder / "config.json").write_text(json.dumps(list(summaries)))
     commands = {
         **dict.fromkeys(TARGETS, (sys.executable, "-m", "dsf.hub")),
-        "flower": tuple(flower("127.0.0.1", free_port())),
+        "flower": tuple(make_flower_command("127.0.0.1", free_port())),
         "agent": (sys.executable, "-m", "dsf.agent"),
     }
     common = {"backend": "dir", "manifests": folder / "manifests", "listen_host": "127.0.0.1", "listen_port": 0}

@@ -174,7 +174,7 @@ def test_secrets_echoed_by_a_token_server_are_not_shown(fleet: Fleet) -> None:
             exchange.send(b"", 401)
 
     def errors() -> int:
-        return Pairs(fleet.admin).state("c1", OTHER).count("error")
+        return Pairs(fleet.admin).read_state("c1", OTHER).count("error")
 
     text_by_surface: dict[str, str] = {}
     try:
@@ -203,8 +203,8 @@ def test_secrets_echoed_by_a_token_server_are_not_shown(fleet: Fleet) -> None:
         fleet.give_tokens()
     assert [(surface, name) for surface, text in text_by_surface.items() for name in secrets_in(text, CANARIES)] == []
     assert "HTTP 200, not JSON" in text_by_surface["dsf explain by a form"]
-    good_cycles = Pairs(fleet.admin).state("c1", OTHER).count("ok")
-    fleet.until(lambda: Pairs(fleet.admin).state("c1", OTHER).count("ok") > good_cycles, "a good cycle")
+    good_cycles = Pairs(fleet.admin).read_state("c1", OTHER).count("ok")
+    fleet.until(lambda: Pairs(fleet.admin).read_state("c1", OTHER).count("ok") > good_cycles, "a good cycle")
 
 
 @pytest.mark.parametrize(

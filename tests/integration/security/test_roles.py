@@ -28,7 +28,7 @@ from dsf.results.ingest import Ingest
 from dsf.results.intake import Mailboxes
 from dsf.scores.writer import ScoreWriter
 from dsf.settings import Settings
-from dsf.store.agents import AgentKeys, results_waiting
+from dsf.store.agents import AgentKeys, count_waiting_results
 from dsf.store.entries import Entry
 from dsf.store.history import HistoryEntry
 from dsf.store.notices import ClusterNotice, Notices, ScorerNotice
@@ -70,7 +70,7 @@ def test_roles_that_act_for_users_may_perform_every_act(secure_redis: SecureRedi
     runs = actions.rescore("s1")
     report = rescoring.report(client, "s1", rescoring.check(client, "s1", runs))
     assert "does its agent run?" in report.runs[0].message
-    row = HistoryEntry(run=runs[0].run_id, at=time.time(), outcome="ok").row()
+    row = HistoryEntry(run=runs[0].run_id, at=time.time(), outcome="ok").dump()
     secure_redis.client().lpush(keys.history_key("c1", "s1"), row)
     report = rescoring.report(client, "s1", rescoring.check(client, "s1", runs))
     assert [score.cluster for score in report.scores] == ["c1"]
@@ -133,7 +133,7 @@ def test_role_users_may_run_every_command_of_their_process(secure_redis: SecureR
     FleetQueries(operator).schedule()
     run = send_now(operator, "c1", "s1", 60, queue_limit=100)
     operator.llen(keys.spoke_queue("c1"))
-    results_waiting(operator, ["c1"])
+    count_waiting_results(operator, ["c1"])
     operator.zrange(keys.DUE, 0, -1, withscores=True)
 
     # beat: its lock, every kind of row, waiting
@@ -160,7 +160,7 @@ def test_role_users_may_run_every_command_of_their_process(secure_redis: SecureR
 
     valid_results = [({"node": "n"}, 1.0)]
     # Run ids of the same millisecond have no defined order.
-    by_hand = (messages.new_run_id(time.time() + n / 100) for n in itertools.count())
+    by_hand = (messages.make_run_id(time.time() + n / 100) for n in itertools.count())
     assert send(run, outcome="ok", results=valid_results, timings={"fetch": 0.5}) == "ok"
     assert send(run, outcome="ok", results=valid_results) == "replayed"
     assert send(next(by_hand), outcome="error", stage="fetch", reason="timeout", message="x") == "error"
@@ -173,14 +173,14 @@ def test_role_users_may_run_every_command_of_their_process(secure_redis: SecureR
     lost, _ = runs.sweep(now=time.time() + 10_000, lost_after=0)
     assert lost
     # Readers may hear of it for a while.
-    assert runs.leftovers() == {"gone/s2"}
+    assert runs.find_leftovers() == {"gone/s2"}
     secure_redis.client().hdel(keys.ENTRIES, "gone/s1")
-    assert runs.forget(runs.leftovers()) == ["gone/s1"]
+    assert runs.forget(runs.find_leftovers()) == ["gone/s1"]
     # hub: news, states, the score writer, what goes
-    assert AgentKeys(hub).used() == {"c1": 2}
+    assert AgentKeys(hub).read_used_keys() == {"c1": 2}
     assert hub.spop(keys.HUB_CHANGED, 10)
     hub.blpop([keys.HUB_WAKE], timeout=0.01)
-    list(Pairs(hub).rows([("c1", "s1"), ("c2", "s1")]))
+    list(Pairs(hub).read_rows([("c1", "s1"), ("c2", "s1")]))
     backend = MemoryBackend()
     writer = ScoreWriter(hub, settings, backend, lambda: BedOwners(secure_redis.client()))
     deadline = time.monotonic() + 10
@@ -192,10 +192,10 @@ def test_role_users_may_run_every_command_of_their_process(secure_redis: SecureR
     cause = Unwritten(reason="ScoresNotWritten", message="no right", since=time.time())
     writes.record_unwritten({("c1", "s1"): cause})
     writes.record_unwritten({("c1", "s1"): None})
-    assert writes.unwritten_pairs() == []
+    assert writes.list_unwritten_pairs() == []
     ChangeNotifier(hub, MemoryBackend(), lambda _: None, lambda *_: None).notify()
     assert hub.get(keys.CHANGES_TOLD)
-    schedule.overrides_of("s1", ["c1"])
+    schedule.read_overrides_of("s1", ["c1"])
     schedule.remove(["gone/s1", "gone/limited"])
     schedule.forget("s1")
     registry.remove_cluster("gone")
@@ -243,7 +243,7 @@ def test_optimiser_rescores_as_its_own_user(secure_redis: SecureRedis) -> None:
     assert [(run.cluster, run.message) for run in runs] == [("c1", ""), ("c2", "")]
     for run in runs:
         assert admin.llen(keys.spoke_queue(run.cluster)) == 1
-        assert Pairs(admin).state(run.cluster, "s1").scheduled == 1
+        assert Pairs(admin).read_state(run.cluster, "s1").scheduled == 1
         deadline = admin.zscore(keys.OPEN_RUNS, keys.run_member(run.cluster, "s1", run.run_id))
         assert deadline is not None
         assert 600 < deadline - time.time() < 700

@@ -60,27 +60,27 @@ def test_failover_loses_nothing_and_every_process_follows(
         summaries = [summary("sample", source.url, scorer.url)]
         running = stack.enter_context(processes(tmp_path, roles, passwords, summaries, **pair.settings()))
         before = pair.first.client()
-        wait_for(lambda: Pairs(before).state(CLUSTER, "sample").count("ok") >= 2, 40, "scores before the failover")
+        wait_for(lambda: Pairs(before).read_state(CLUSTER, "sample").count("ok") >= 2, 40, "scores before the failover")
         wait_for(pair.in_step, 10, "the replica to have everything")
         # As the hub does every few minutes.
         assert not users.sync(KEY_IDS)
         # The replica has the users already: nobody waits for the hub.
         assert cluster_user(CLUSTER) in pair.second.client().acl_users()
-        scheduled = Pairs(before).state(CLUSTER, "sample").scheduled
+        scheduled = Pairs(before).read_state(CLUSTER, "sample").scheduled
         pair.first.kill()
 
         after = pair.second.client()
         pair.look(closely=True)
         wait_for(_calmly(lambda: after.info("replication")["role"] == "master"), 30, "the replica to take over")
         assert after.llen(keys.spoke_queue("away")) == 50
-        wait_for(_calmly(ScheduleStore(client).overrides), 20, "our own client to follow")
-        assert ScheduleStore(client).overrides()["away/sample"].note == "kept"
-        assert {entry.pair for entry in ScheduleStore(client).entries()} == {"c1/sample", "away/sample"}
-        state = Pairs(after).state(CLUSTER, "sample")
+        wait_for(_calmly(ScheduleStore(client).read_overrides), 20, "our own client to follow")
+        assert ScheduleStore(client).read_overrides()["away/sample"].note == "kept"
+        assert {entry.pair for entry in ScheduleStore(client).read_entries()} == {"c1/sample", "away/sample"}
+        state = Pairs(after).read_state(CLUSTER, "sample")
         assert state.scheduled >= scheduled
         ok = state.count("ok")
         wait_for(
-            _calmly(lambda: Pairs(after).state(CLUSTER, "sample").count("ok") >= ok + 3),
+            _calmly(lambda: Pairs(after).read_state(CLUSTER, "sample").count("ok") >= ok + 3),
             40,
             "scores after the failover",
         )
@@ -96,7 +96,7 @@ def test_failover_loses_nothing_and_every_process_follows(
         pair.first.start_as_replica(pair.second.port)
         old = pair.first.client()
         wait_for(_calmly(lambda: old.info("replication")["role"] == "slave"), 30, "the old one to follow")
-        is_seen = _calmly(lambda: Link(settings).replicas() == [("localhost", pair.first.port)])
+        is_seen = _calmly(lambda: Link(settings).list_replicas() == [("localhost", pair.first.port)])
         wait_for(is_seen, 30, "the Sentinels to see it")
         wait_for(_calmly(lambda: old.info("replication")["master_link_status"] == "up"), 20, "it to be in step")
         users.sync({CLUSTER: [1], "new": [1]})

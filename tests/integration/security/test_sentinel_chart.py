@@ -150,19 +150,19 @@ def test_sentinel_failure_names_each_sentinel_and_the_reason(
     assert "Error(" not in text
     if "redis_sentinel_master" not in values:
         with pytest.raises(redis.ConnectionError, match="no Sentinel lists the replicas of 'hub'"):
-            Link(settings).replicas()
+            Link(settings).list_replicas()
 
 
 def test_dead_sentinel_is_skipped(pair: SentinelRedis, settings_factory: SettingsFactory) -> None:
     settings = settings_factory(**(pair.settings() | {"redis_url": f"sentinel://localhost:1;{pair.url}"}))
-    manager = Link(settings).sentinels()
+    manager = Link(settings).make_sentinels_client()
     with contextlib.closing(manager):
         assert manager.discover_master("hub") == ("localhost", pair.first.port)
-    assert Link(settings).replicas() == [("localhost", pair.second.port)]
+    assert Link(settings).list_replicas() == [("localhost", pair.second.port)]
 
 
 def test_processes_may_query_the_sentinels_only(pair: SentinelRedis, settings_factory: SettingsFactory) -> None:
-    with contextlib.closing(Link(settings_factory(**pair.settings())).sentinels()) as manager:
+    with contextlib.closing(Link(settings_factory(**pair.settings())).make_sentinels_client()) as manager:
         client = manager.sentinels[0]
         assert set(client.sentinel_masters()) == {"hub"}
         for command in (
@@ -206,7 +206,7 @@ def test_sentinel_client_password_changes_without_a_gap(
         file = tmp_path / "password"
         file.write_text(password)
         settings = settings_factory(**(pair.settings() | {"redis_sentinel_password_file": file}))
-        with contextlib.closing(Link(settings).sentinels()) as manager:
+        with contextlib.closing(Link(settings).make_sentinels_client()) as manager:
             try:
                 return bool(manager.discover_master("hub"))
             except redis.ConnectionError:

@@ -107,7 +107,7 @@ class Urls:
         states = Pairs(self.fleet.admin)
 
         def has_run(name: str) -> bool:
-            state = states.state("c1", name)
+            state = states.read_state("c1", name)
             return state.count("ok") + state.count("error") > 0
 
         for name, is_registered in _SCORERS.items():
@@ -118,7 +118,7 @@ class Urls:
                 self.fleet.until(
                     lambda file=file: file.exists() and "InvalidURL" in file.read_text(), f"{name} to be refused", 60
                 )
-        assert states.state("c1", "good-urls").count("ok")
+        assert states.read_state("c1", "good-urls").count("ok")
         assert any(request.query.get("token") == _TOKEN for request in self.server.requests)
 
 

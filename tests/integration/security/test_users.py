@@ -13,7 +13,7 @@ from dsf.redisacl.clusterusers import ClusterUsers
 from dsf.redisacl.rules import cluster_user, hub_roles, hub_user
 from dsf.redisacl.users import DEFAULT_OFF, hub_users, render_acl_file
 from dsf.store.agents import AgentKeys, AgentRecord, Agents
-from dsf.store.server import server_problems, unbounded_memory
+from dsf.store.server import describe_unbounded_memory, find_server_problems
 from tests.integration.security.fleet import MASTER
 from tests.support.redisserver import RedisServer
 from tests.support.secureredis import SecureRedis
@@ -289,12 +289,12 @@ def test_newer_servers_accept_the_rules(
 def test_hub_user_may_read_the_required_redis_settings(secure_redis: SecureRedis) -> None:
     admin = secure_redis.client()
     client = secure_redis.client(hub_user("hub"), secure_redis.passwords["hub"])
-    assert unbounded_memory(client.info()).startswith("maxmemory is not set")
+    assert describe_unbounded_memory(client.info()).startswith("maxmemory is not set")
     admin.config_set("maxmemory", 10**9)
     admin.config_set("maxmemory-policy", "allkeys-lru")
     try:
-        assert unbounded_memory(client.info()) == ""
-        assert [*server_problems(client.info())] == ["eviction"]
+        assert describe_unbounded_memory(client.info()) == ""
+        assert [*find_server_problems(client.info())] == ["eviction"]
     finally:
         admin.config_set("maxmemory-policy", "noeviction")
         admin.config_set("maxmemory", 0)

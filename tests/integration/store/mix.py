@@ -14,8 +14,8 @@ from dsf.beat.dispatch import Dispatcher
 from dsf.fleet.queries import FleetQueries
 from dsf.fleet.selection import PairFilter
 from dsf.fleet.snapshot import iter_rows
-from dsf.fleet.verdict import Verdict, verdict
-from dsf.store.entries import Entry, effective, scorer_target
+from dsf.fleet.verdict import Verdict, compute_verdict
+from dsf.store.entries import Entry, apply_overrides, make_scorer_target
 from dsf.store.registry import ClusterRecord, ScorerRecord
 from tests.integration.results.bed import Bed
 
@@ -77,12 +77,12 @@ class Mix:
 
     def pause(self) -> None:
         cluster, scorer = self.random_pair()
-        target = self.dice.choice([keys.pair(cluster, scorer), scorer_target(scorer)])
+        target = self.dice.choice([keys.pair(cluster, scorer), make_scorer_target(scorer)])
         until = self.dice.choice([None, self.bed.now + 20])
         self.bed.schedule.set_override(target, paused=True, paused_until=until, now=self.bed.now)
 
     def resume(self) -> None:
-        for target in sorted(self.bed.schedule.overrides()):
+        for target in sorted(self.bed.schedule.read_overrides()):
             self.bed.schedule.reset(target, self.bed.now)
 
     def remove(self) -> None:
@@ -105,7 +105,7 @@ class Mix:
         self.model.rows()
 
     def forget(self) -> None:
-        self.bed.runs.forget(self.bed.runs.leftovers())
+        self.bed.runs.forget(self.bed.runs.find_leftovers())
 
     def random_pair(self) -> tuple[str, str]:
         return self.dice.choice(CLUSTERS), self.dice.choice(SCORERS)
@@ -123,12 +123,12 @@ class Mix:
 
     def recount(self) -> Known:
         """By reading every pair."""
-        overrides = self.bed.schedule.overrides()
+        overrides = self.bed.schedule.read_overrides()
         recounted: Known = {}
-        for entry in self.bed.schedule.entries():
+        for entry in self.bed.schedule.read_entries():
             state = self.bed.state(entry.cluster, entry.scorer)
-            effective_entry = effective(entry.model_copy(update={"runnable": True}), overrides, self.bed.now)
-            judged = verdict(state, self.bed.now, is_paused=effective_entry.paused)
+            effective_entry = apply_overrides(entry.model_copy(update={"runnable": True}), overrides, self.bed.now)
+            judged = compute_verdict(state, self.bed.now, is_paused=effective_entry.paused)
             stage = reason = ""
             if judged is Verdict.FAILING and state.trouble is not None:
                 stage, reason = state.trouble.stage, state.trouble.reason
@@ -203,7 +203,7 @@ class Mix:
         expected = {pair: value for pair in ok_pairs if (value := self.bed.state(*pair).value) is not None}
         top_values = {
             (top_row.cluster, scorer): top_row.value
-            for scorer in self.bed.registry.scorers()
+            for scorer in self.bed.registry.read_scorers()
             for top_row in self.model.scorer(scorer).top
         }
         assert top_values == expected

@@ -35,7 +35,7 @@ def test_removed_pairs_leave_no_keys_behind(bed_in_memory: Bed) -> None:
     removed_pairs = {keys.pair(*pair) for pair in mix.model.updates(before).pairs}
     assert removed_pairs
     # The second look of the sweeper forgets that they went.
-    mix.bed.runs.forget(mix.bed.runs.leftovers())
+    mix.bed.runs.forget(mix.bed.runs.find_leftovers())
     remaining_keys = {key for key in (keys.ROWS, keys.SKIPS, keys.UNWRITTEN, keys.CHANGED) if mix.client.exists(key)}
     assert remaining_keys == set()
     assert mix.model.summary().pairs == 0
@@ -46,7 +46,7 @@ def test_reader_drops_a_pair_that_was_forgotten_in_its_absence(bed_in_memory: Be
     assert mix.model.summary().pairs == len(PAIRS)
     mix.bed.schedule.remove(["c1/s1"])
     while mix.client.zscore(keys.CHANGED, "c1/s1") is not None:
-        mix.bed.runs.forget(mix.bed.runs.leftovers())
+        mix.bed.runs.forget(mix.bed.runs.find_leftovers())
     mix.check()
     assert mix.model.summary().pairs == len(PAIRS) - 1
 

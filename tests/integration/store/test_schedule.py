@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dsf import keys
 from dsf.errors import UnknownClusterError, UnknownScorerError
-from dsf.store.entries import Effective, ScheduleOverride, effective, is_slot, next_tick_time
+from dsf.store.entries import Effective, ScheduleOverride, apply_overrides, compute_next_tick_time, is_slot
 from dsf.store.schedule import ScheduleStore
 from tests.integration.beat.support import START, Bench, books, entry, pushed, register
 from tests.support.redisserver import RedisServer
@@ -24,7 +24,7 @@ def store(store_client: redis.Redis) -> ScheduleStore:
 
 
 def due(store: ScheduleStore, pair: str = "c1/s") -> float:
-    return store.due_times([pair])[pair]
+    return store.read_due_times([pair])[pair]
 
 
 def woken(client: redis.Redis) -> bool:
@@ -35,12 +35,12 @@ def woken(client: redis.Redis) -> bool:
 def test_written_entries_are_read_back(store: ScheduleStore, store_client: redis.Redis) -> None:
     entries = [entry("c1"), entry("c2", "t", rate_limit="1/s", suspended=True, suspended_until=START)]
     assert store.upsert(entries, START) == 2
-    assert store.entries() == entries
-    assert store.entry("c2/t") == entries[1]
-    assert store.entry("c3/t") is None
-    assert store.due_times(["c1/s", "c3/t"]) == {"c1/s": START}
+    assert store.read_entries() == entries
+    assert store.read_entry("c2/t") == entries[1]
+    assert store.read_entry("c3/t") is None
+    assert store.read_due_times(["c1/s", "c3/t"]) == {"c1/s": START}
     store_client.hset(keys.ENTRIES, "c0/s", "{}")
-    assert store.entries() == entries
+    assert store.read_entries() == entries
 
 
 def test_writing_the_same_again_changes_nothing(store: ScheduleStore, store_client: redis.Redis) -> None:
@@ -77,7 +77,8 @@ def test_first_run_is_not_later_than_the_first_slot(store_client: redis.Redis) -
     entries = [entry(f"c{n}", interval=10) for n in range(500)]
     store.upsert(entries, START)
     assert all(
-        START <= due(store, new_entry.pair) <= next_tick_time(new_entry.pair, 10, START) for new_entry in entries
+        START <= due(store, new_entry.pair) <= compute_next_tick_time(new_entry.pair, 10, START)
+        for new_entry in entries
     )
     # Long after, a new entry is due at once again.
     store.upsert([entry("late")], START + 100)
@@ -98,11 +99,11 @@ def test_upsert_never_postpones_a_run(
     store.upsert([entry("c1", interval=old)], START)
     if overridden:
         store_client.hset(keys.OVERRIDES, "c1/s", ScheduleOverride(interval=overridden).model_dump_json())
-    store_client.zadd(keys.DUE, {"c1/s": next_tick_time("c1/s", old, START)})
+    store_client.zadd(keys.DUE, {"c1/s": compute_next_tick_time("c1/s", old, START)})
     before = due(store)
     store.upsert([entry("c1", interval=new, rate_limit="1/s")], START + elapsed)
     assert due(store) <= before
-    assert due(store) <= next_tick_time("c1/s", overridden or new, START + elapsed)
+    assert due(store) <= compute_next_tick_time("c1/s", overridden or new, START + elapsed)
 
 
 def test_frequent_updates_do_not_starve_a_pair(store_client: redis.Redis) -> None:
@@ -135,8 +136,8 @@ def test_remove_keeps_overrides_only(store_client: redis.Redis) -> None:
     bench.store.set_override("c1/s", interval=7, now=bench.now)
     store_client.lpush(keys.history_key("c1", "s"), "{}")
     assert bench.store.remove(["c1/s", "c9/s"]) == 1
-    assert [remaining_entry.pair for remaining_entry in bench.store.entries()] == ["c1/s2", "c2/s"]
-    assert bench.store.due_times(["c1/s"]) == {}
+    assert [remaining_entry.pair for remaining_entry in bench.store.read_entries()] == ["c1/s2", "c2/s"]
+    assert bench.store.read_due_times(["c1/s"]) == {}
     assert not books(store_client, "c1").books
     assert not store_client.hexists(keys.ROWS, "c1/s")
     assert store_client.exists(keys.history_key("c1", "s")) == 0
@@ -144,7 +145,7 @@ def test_remove_keeps_overrides_only(store_client: redis.Redis) -> None:
     assert open_runs
     assert not [run for run in open_runs if run.startswith("c1/s/")]
     assert [run for run in open_runs if run.startswith("c1/s2/")]
-    assert set(bench.store.overrides()) == {"c1/s"}
+    assert set(bench.store.read_overrides()) == {"c1/s"}
     assert bench.store.remove([]) == 0
 
 
@@ -176,7 +177,7 @@ def test_overrides_of_a_deleted_scorer_are_forgotten(store: ScheduleStore, store
         store.set_override(target, interval=5)
     assert store.forget("s") == 2
     assert store.forget("s") == 0
-    assert set(store.overrides()) == {"*/t"}
+    assert set(store.read_overrides()) == {"*/t"}
 
 
 def test_override_is_merged_into_the_existing_one(store: ScheduleStore, store_client: redis.Redis) -> None:
@@ -185,7 +186,7 @@ def test_override_is_merged_into_the_existing_one(store: ScheduleStore, store_cl
     store.set_override("c1/s", paused=True, paused_until=START + 60, by="bob", now=START + 1)
     # The note is that of the last change, which gave none: ann's was not about it.
     expected = ScheduleOverride(interval=5, paused=True, paused_until=START + 60, note="", by="bob", at=START + 1)
-    assert store.overrides() == {"c1/s": expected}
+    assert store.read_overrides() == {"c1/s": expected}
     assert store.set_override("c1/s", interval=9, now=START + 2).paused_until == START + 60
     assert store.set_override("c1/s", paused=True, now=START + 2).paused_until is None
     assert store.set_override("c1/s", paused=False, now=START + 3).interval == 9
@@ -204,7 +205,7 @@ def test_concurrent_overrides_of_two_people_are_both_kept(redis_server: RedisSer
         person.start()
     for person in people:
         person.join()
-    [override] = ScheduleStore(redis_client).overrides().values()
+    [override] = ScheduleStore(redis_client).read_overrides().values()
     assert (override.interval, override.paused) == (7, True)
 
 
@@ -212,13 +213,13 @@ def test_concurrent_overrides_of_two_people_are_both_kept(redis_server: RedisSer
 def test_due_times_follow_an_override(store: ScheduleStore, store_client: redis.Redis, target: str) -> None:
     register(store_client, ["c1"])
     store.upsert([entry("c1", interval=600), entry("c1", "other")], START)
-    slot = next_tick_time("c1/s", 600, START)
+    slot = compute_next_tick_time("c1/s", 600, START)
     store_client.zadd(keys.DUE, {"c1/s": slot})
     other = due(store, "c1/other")
     woken(store_client)
 
     store.set_override(target, interval=5, now=START)
-    soon = next_tick_time("c1/s", 5, START)
+    soon = compute_next_tick_time("c1/s", 5, START)
     assert due(store) == soon < slot
     assert woken(store_client)
     # The score in force may end before the first slot of a longer interval.
@@ -246,8 +247,8 @@ def test_pair_with_its_own_override_ignores_the_override_of_the_scorer(
     store.set_override("*/s", interval=5, now=START)
     assert due(store) == before
     assert due(store, "c2/s") <= START + 5
-    overrides = store.overrides()
-    assert effective(entry("c1"), overrides, START) == Effective(600, "c1/s", False, None, "entry")
+    overrides = store.read_overrides()
+    assert apply_overrides(entry("c1"), overrides, START) == Effective(600, "c1/s", False, None, "entry")
 
 
 def test_override_of_one_cluster_reads_no_other_overrides(
@@ -257,11 +258,11 @@ def test_override_of_one_cluster_reads_no_other_overrides(
     store.upsert([entry("c1"), entry("c2")], START)
     store.set_override("*/s", interval=20, now=START)
     store.set_override("c2/s", interval=40, now=START)
-    monkeypatch.setattr(store, "overrides", lambda: pytest.fail("all overrides are read"))
+    monkeypatch.setattr(store, "read_overrides", lambda: pytest.fail("all overrides are read"))
     store.set_override("c1/s", interval=50, paused=True, now=START)
     store.resume("c1/s", now=START)
     assert store.reset("c1/s", now=START)
-    assert store.overrides_of("s", ["c1", "c2"]).keys() == {"*/s", "c2/s"}
+    assert store.read_overrides_of("s", ["c1", "c2"]).keys() == {"*/s", "c2/s"}
 
 
 def test_resume_removes_the_override(store: ScheduleStore, store_client: redis.Redis) -> None:
@@ -269,11 +270,11 @@ def test_resume_removes_the_override(store: ScheduleStore, store_client: redis.R
     store.upsert([entry("c1")], START)
     store.set_override("*/s", paused=True, now=START)
     store.resume("*/s", now=START + 1)
-    assert store.overrides() == {}
+    assert store.read_overrides() == {}
     assert due(store) <= START + 1
     # A later suspension in the DynamicScorer takes effect.
     store.upsert([entry("c1", suspended=True)], START + 2)
-    assert effective(store.entries()[0], store.overrides(), START + 3).paused
+    assert apply_overrides(store.read_entries()[0], store.read_overrides(), START + 3).paused
 
 
 def test_resume_keeps_an_interval(store: ScheduleStore, store_client: redis.Redis) -> None:
@@ -291,23 +292,25 @@ def test_resume_overrules_every_other_pause(
 ) -> None:
     register(store_client, ["c1"])
     held_entry = entry("c1", suspended=not by_scorer)
-    store.upsert([held_entry.stopped() if is_down else held_entry], START)
+    store.upsert([held_entry.make_stopped() if is_down else held_entry], START)
     if by_scorer:
         store.set_override("*/s", paused=True, now=START)
     assert store.resume("c1/s", now=START + 1).paused is False
     # The pair is no longer held by its entry, and runs.
     store.upsert([held_entry], START + 1)
-    assert not effective(store.entries()[0], store.overrides(), START + 2).paused
+    assert not apply_overrides(store.read_entries()[0], store.read_overrides(), START + 2).paused
 
 
 def test_due_times_of_many_resumed_pairs_are_spread(store: ScheduleStore, store_client: redis.Redis) -> None:
     clusters = [f"c{n}" for n in range(300)]
     register(store_client, clusters[:1])
     store.upsert([entry(cluster, interval=3600) for cluster in clusters], START - 10_000)
-    store_client.zadd(keys.DUE, {f"{cluster}/s": next_tick_time(f"{cluster}/s", 3600, START) for cluster in clusters})
+    store_client.zadd(
+        keys.DUE, {f"{cluster}/s": compute_next_tick_time(f"{cluster}/s", 3600, START) for cluster in clusters}
+    )
     store.set_override("*/s", paused=True, now=START)
     store.set_override("*/s", paused=False, now=START)
-    times = sorted(store.due_times(f"{cluster}/s" for cluster in clusters).values())
+    times = sorted(store.read_due_times(f"{cluster}/s" for cluster in clusters).values())
     assert times[0] == START
     assert 2.8 <= times[-1] - START <= 3.0
 
@@ -326,7 +329,7 @@ def test_unknown_targets_are_refused_with_the_registered_ones(store: ScheduleSto
         store.set_override("c1/s", interval=2**31)
     with pytest.raises(ValueError, match="no time"):
         store.set_override("c1/s", paused=True, paused_until=float("nan"))
-    assert store.overrides() == {}
+    assert store.read_overrides() == {}
 
 
 def test_controller_keeps_overrides(store: ScheduleStore, store_client: redis.Redis) -> None:
@@ -336,7 +339,7 @@ def test_controller_keeps_overrides(store: ScheduleStore, store_client: redis.Re
     store.upsert([entry("c1", interval=60)], START)
     store.remove(["c1/s"])
     store.upsert([entry("c1", interval=90)], START)
-    assert store.overrides()["c1/s"].interval == 5
+    assert store.read_overrides()["c1/s"].interval == 5
 
 
 def test_resume_of_all_keeps_nothing_for_a_pair_with_its_own_pause(
@@ -347,6 +350,8 @@ def test_resume_of_all_keeps_nothing_for_a_pair_with_its_own_pause(
     store.set_override("c1/s", paused=True, now=START)
     store.set_override("*/s", paused=True, now=START)
     store.resume("*/s", now=START + 1)
-    assert set(store.overrides()) == {"c1/s"}
+    assert set(store.read_overrides()) == {"c1/s"}
     store.upsert([entry("c1", suspended=True), entry("c2", suspended=True)], START + 2)
-    assert all(effective(stored_entry, store.overrides(), START + 3).paused for stored_entry in store.entries())
+    assert all(
+        apply_overrides(stored_entry, store.read_overrides(), START + 3).paused for stored_entry in store.read_entries()
+    )

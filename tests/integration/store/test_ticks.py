@@ -20,7 +20,7 @@ from tests.integration.beat.support import books, entry, pushed
 def test_manual_tick_is_sent_opened_and_counted(redis_client: redis.Redis) -> None:
     store = ScheduleStore(redis_client)
     store.upsert([entry("c1", suspended=True)])
-    due = store.due_times(["c1/s"])
+    due = store.read_due_times(["c1/s"])
     before = time.time()
     run = send_now(redis_client, "c1", "s", 30, queue_limit=2)
     after = time.time()
@@ -32,7 +32,7 @@ def test_manual_tick_is_sent_opened_and_counted(redis_client: redis.Redis) -> No
     [message] = redis_client.lrange(keys.spoke_queue("c1"), 0, -1)
     deadline = json.loads(json.loads(message)["body"])[0][2]
     assert deadline == pytest.approx(run_time(run) + 30, abs=0.01)
-    assert store.due_times(["c1/s"]) == due
+    assert store.read_due_times(["c1/s"]) == due
 
 
 def test_manual_tick_uses_the_time_of_redis(redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,7 +43,7 @@ def test_manual_tick_uses_the_time_of_redis(redis_client: redis.Redis, monkeypat
     store.upsert([entry("c1")])
     run = send_now(redis_client, "c1", "s", 30, queue_limit=2)
     assert run_time(run) < real() + 3600
-    assert store.due_times(["c1/s"])["c1/s"] < real() + 3600
+    assert store.read_due_times(["c1/s"])["c1/s"] < real() + 3600
 
 
 def test_manual_tick_for_an_unknown_pair_is_refused(redis_client: redis.Redis) -> None:
@@ -64,7 +64,7 @@ def test_manual_tick_for_a_full_queue_is_refused(redis_client: redis.Redis) -> N
 def test_repeated_rescore_call_sends_once(redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     ScheduleStore(redis_client).upsert([entry("c1")])
     # As a client repeats the call after a lost answer; its queue is full then.
-    monkeypatch.setattr(ticks, "new_run_id", lambda _: "1795000000000-00000000")
+    monkeypatch.setattr(ticks, "make_run_id", lambda _: "1795000000000-00000000")
     for _ in range(2):
         assert send_now(redis_client, "c1", "s", 30, queue_limit=1) == "1795000000000-00000000"
     assert redis_client.llen(keys.spoke_queue("c1")) == books(redis_client, "c1").scheduled == 1

@@ -45,7 +45,10 @@ def mix(bed_in_memory: Bed) -> Mix:
 def _readers(mix: Mix) -> list[Any]:
     """Readers of all pairs: one that starts, and one that follows."""
     states = [model.scorer("s1").states for model in (FleetQueries(mix.client, lambda: mix.bed.now), mix.model)]
-    rows = [*mix.bed.pairs.rows([("c1", "s1"), ("c2", "s1")]), *mix.bed.pairs.states([("c1", "s1"), ("c2", "s1")])]
+    rows = [
+        *mix.bed.pairs.read_rows([("c1", "s1"), ("c2", "s1")]),
+        *mix.bed.pairs.read_states([("c1", "s1"), ("c2", "s1")]),
+    ]
     assert [row.last_success is not None for row in rows] == [False, True] * 2
     assert ResultsGuard(mix.client).repair(mix.bed.now) == 0
     mix.bed.writer().step()
@@ -112,13 +115,13 @@ def test_unreadable_rows_do_not_affect_others(mix: Mix, key: str, field: str, te
         assert model.scorer("s1").states.ok >= 1
         assert model.summary().pairs >= len(CLUSTERS)
         assert [row.cluster for row in model.pairs().pairs].count("c2") >= 2
-        assert len(list(bed.pairs.states(bed.pairs.names()))) == len(bed.pairs.names())
+        assert len(list(bed.pairs.read_states(bed.pairs.list_names()))) == len(bed.pairs.list_names())
         registry = CollectorRegistry()
         registry.register(FleetCollector(mix.client, lambda: bed.now))
         assert b"dynamic_scoring_up 1.0" in generate_latest(registry)
         assert read_plans(mix.client) == []
-        assert AgentKeys(mix.client).requests() == {}
-        assert set(AgentKeys(mix.client).used()) <= {"c2"}
+        assert AgentKeys(mix.client).read_requests() == {}
+        assert set(AgentKeys(mix.client).read_used_keys()) <= {"c2"}
         model.cluster("c2")
         bed.schedule.set_override("c2/s2", interval=60, now=bed.now)
         mix.beat()

@@ -14,7 +14,7 @@ import redis
 from playwright.sync_api import Browser, Locator, expect
 
 from dsf import keys
-from dsf.messages import new_run_id
+from dsf.messages import make_run_id
 from dsf.store.entries import Entry
 from dsf.store.notices import CLUSTER_SET, ClusterNotice, ConditionNotice, Notices, ScorerNotice
 from dsf.store.schedule import ScheduleStore
@@ -149,7 +149,7 @@ def test_reason_column_has_a_third_of_its_table_on_a_laptop(
     fleet = failing_fleet(redis_client)
     fleet.failure("worker02", message=MESSAGE)
     problem = {"problem": f"HealthCheckFailed: {MESSAGE}"}
-    fleet.registry.put_scorer(fleet.registry.scorer(STATIC).model_copy(update=problem))
+    fleet.registry.put_scorer(fleet.registry.read_scorer(STATIC).model_copy(update=problem))
     ScheduleStore(redis_client).set_override(keys.pair("worker01", SAMPLE), interval=3600)
     with Tab(browser, page.url, viewport={"width": 1280, "height": 800}) as tab:
         for path in ("/", f"/scorers/{SAMPLE}", "/clusters/worker02", PAIR.replace("01", "02")):
@@ -180,7 +180,7 @@ def test_pair_page_leads_with_the_failure_and_lists_ten_cycles(
 ) -> None:
     fleet = failing_fleet(redis_client)
     fleet.failure("worker02", message=MESSAGE, in_a_row=50)
-    runs = [new_run_id(fleet.now - 500 + 10 * number) for number in range(50)]
+    runs = [make_run_id(fleet.now - 500 + 10 * number) for number in range(50)]
     for number, run in enumerate(runs):
         failure = {"outcome": "error", "stage": "fetch", "reason": "bad_query", "message": f"{MESSAGE} {number}"}
         fleet.cycle("worker02", run=run, timings={"fetch": 0.02}, counts={"series": 0, "bytes": 211}, **failure)
@@ -600,7 +600,7 @@ def test_score_chart_has_both_axes(redis_client: redis.Redis, page: WebProcess, 
         if value is None:
             outcome = {"outcome": "error", "stage": "fetch", "reason": "timeout"}
         at = newest - (29 - number) * 60
-        fleet.cycle("worker01", run=new_run_id(at), at=at, **outcome)
+        fleet.cycle("worker01", run=make_run_id(at), at=at, **outcome)
     with Tab(browser, page.url, viewport={"width": 1280, "height": 900}) as tab:
         browser_page = tab.open(PAIR)
         chart = browser_page.get_by_role("img", name="28 scores from 40 to 73")

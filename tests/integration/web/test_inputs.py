@@ -132,7 +132,7 @@ def test_explain_shows_beside_each_input_why_it_is_missing(dsf: Dsf, fleet: Flee
         name="mix",
         score_name="mix",
         source_type="Scores",
-        scores=fleet.registry.scorer("mix").inputs,
+        scores=fleet.registry.read_scorer("mix").inputs,
         expression="valid + several",
     )
     file = tmp_path / "config.yaml"

@@ -16,9 +16,9 @@ from dsf import keys
 from dsf.api.scorerule import HeldValue, HoldRule
 from dsf.fleet.changes import Action, Actor, UserAction, record
 from dsf.fleet.client import Client
-from dsf.messages import new_run_id
+from dsf.messages import make_run_id
 from dsf.reasons import WriteReason
-from dsf.store.entries import ScheduleOverride, current_tick_time
+from dsf.store.entries import ScheduleOverride, compute_current_tick_time
 from dsf.store.notices import CLUSTER_SET, ClusterNotice, ConditionNotice, Notices, ScorerNotice
 from dsf.store.pairs import PairFailure, PairScore, Unwritten
 from dsf.store.registry import ClusterRecord, Registry, ScorerRecord
@@ -106,7 +106,7 @@ def test_held_back_value_is_shown_with_its_rule(page: WebProcess, redis_client: 
     good_fleet(redis_client)
     registry, key = Registry(redis_client), keys.pair_key("worker01", SAMPLE)
     hold = HoldRule(min_change=5, for_seconds=60)
-    registry.put_scorer(registry.scorer(SAMPLE).model_copy(update={"hold": hold}))
+    registry.put_scorer(registry.read_scorer(SAMPLE).model_copy(update={"hold": hold}))
     score = PairScore.model_validate_json(str(redis_client.hget(key, "score")))
     score = score.model_copy(update={"held": {"n1": HeldValue(17, None, 5)}})
     redis_client.hset(key, "score", score.model_dump_json())
@@ -142,7 +142,7 @@ def test_pages_stay_short_despite_many_overrides_and_a_long_history(
     assert html.count("<") < 10_000
     counts = dict.fromkeys(("series", "bytes_in", "bytes_out", "results", "items", "refused", "clamped", "retries"), 1)
     for number in range(200):
-        run = new_run_id(fleet.now - 200 + number)
+        run = make_run_id(fleet.now - 200 + number)
         fleet.cycle("worker01", run=run, timings={"fetch": 1, "score": 1, "publish": 1}, counts=counts)
     html = fetch(page, f"{PAIR}?cycles=all", "Last 50 cycles")
     assert html.count('<td data-name="Outcome"') == 50
@@ -171,7 +171,7 @@ def test_pairs_of_many_reasons_are_listed_page_by_page(page: WebProcess, redis_c
         cluster = f"edge{number}"
         fleet.registry.put_cluster(fleet.cluster_record(cluster))
         fleet.entry(cluster)
-        failure = PairFailure(run=new_run_id(), stage="fetch", reason=f"odd_{number}", message="no", at=fleet.now)
+        failure = PairFailure(run=make_run_id(), stage="fetch", reason=f"odd_{number}", message="no", at=fleet.now)
         fleet.pair(cluster, failing=1, failure=failure.model_dump_json())
 
     def walked() -> None:
@@ -224,8 +224,8 @@ def test_search_reports_the_number_of_searched_pairs(
         fleet.entry(f"edge{number}")
         fleet.score(f"edge{number}", valid_for=300 + number)
         fleet.cycle(f"edge{number}")
-    due = current_tick_time(f"edge9/{SAMPLE}", 10, fleet.now - 30)
-    run, by_hand = new_run_id(due), new_run_id(due + 0.005)
+    due = compute_current_tick_time(f"edge9/{SAMPLE}", 10, fleet.now - 30)
+    run, by_hand = make_run_id(due), make_run_id(due + 0.005)
     for run_id in (run, by_hand):
         fleet.cycle("edge9", run=run_id)
     sources = Sources(Reading(redis_client))
@@ -365,7 +365,7 @@ def test_foreign_names_are_escaped(page: WebProcess, redis_client: redis.Redis) 
 def test_runs_and_pages_link_to_flower_and_grafana(
     redis_server: RedisServer, redis_client: redis.Redis, tmp_path: Path
 ) -> None:
-    run = new_run_id(time.time())
+    run = make_run_id(time.time())
     good_fleet(redis_client).cycle("worker01", run=run)
     url_settings = {"web_flower_url": "https://flower.example/", "web_grafana_url": "https://grafana.example/d/1"}
     with WebProcess(redis_server.url, tmp_path / "log", **url_settings) as page:

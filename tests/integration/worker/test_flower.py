@@ -98,7 +98,9 @@ def flower(server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Ite
     client, port = server.client(), free_port()
     Registry(client).put_cluster(ClusterRecord(name="c1"))
     environment = {"DSF_ROLE": "flower", "DSF_REDIS_URL": server.url, "FLOWER_UNAUTHENTICATED_API": "true"}
-    child = Child(commands.flower("127.0.0.1", port), tmp_path_factory.mktemp("flower") / "log", environment)
+    child = Child(
+        commands.make_flower_command("127.0.0.1", port), tmp_path_factory.mktemp("flower") / "log", environment
+    )
     running_flower = Flower(child, port, client)
     try:
         wait_for(running_flower.is_ready, 60, "Flower to answer")
@@ -243,7 +245,7 @@ def test_flower_listens_on_both_families_and_protects_its_metrics(redis_url: str
     """Flower's metrics have the names of clusters and tasks, and an Ingress leads to them."""
     port = free_port()
     environment = {"DSF_ROLE": "flower", "DSF_REDIS_URL": redis_url, "FLOWER_BASIC_AUTH": "admin:secret"}
-    child = Child(commands.flower(EVERYWHERE, port), tmp_path / "log", environment)
+    child = Child(commands.make_flower_command(EVERYWHERE, port), tmp_path / "log", environment)
 
     def is_ready(url: str) -> bool:
         assert child.is_running, child.tail()
@@ -321,7 +323,7 @@ def test_flower_recovers_behind_a_relay_that_forgets_idle_connections(server: Re
     with SilentRelay(server.port, 15.0) as relay:
         url = f"redis://127.0.0.1:{relay.port}/0"
         environment = {"DSF_ROLE": "flower", "DSF_REDIS_URL": url, "FLOWER_UNAUTHENTICATED_API": "true"}
-        child = Child(commands.flower("127.0.0.1", port), tmp_path / "log", environment)
+        child = Child(commands.make_flower_command("127.0.0.1", port), tmp_path / "log", environment)
         try:
             client = server.client()
             Registry(client).put_cluster(ClusterRecord(name="c1"))

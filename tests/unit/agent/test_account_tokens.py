@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from dsf.agent.kube import KubeSecrets, audiences_of
+from dsf.agent.kube import KubeSecrets, parse_issuer_and_audiences
 from dsf.agent.secrets import Release
 from dsf.auth.secrets import SecretError
 from dsf.kube.session import Session
@@ -28,7 +28,7 @@ class ApiServer:
         self.token = token
         self.paths: list[str] = []
 
-    def bearer_token(self) -> str:
+    def get_bearer_token(self) -> str:
         return self.token
 
     def request(self, method: str, path: str, **_: Any) -> dict[str, Any]:
@@ -58,14 +58,14 @@ OWN = jwt(iss="https://issuer.example.com", aud=["https://api.example.com", "k3s
 def test_token_for_the_api_server_is_refused(audience: str) -> None:
     server = ApiServer(OWN)
     with pytest.raises(SecretError, match="audience of this cluster's API server") as raised:
-        secrets(server).account_token(audience, 600, math.inf)
+        secrets(server).request_account_token(audience, 600, math.inf)
     assert raised.value.reason == "secret_refused"
     assert server.paths == []
 
 
 def test_token_for_another_server_is_of_the_account_without_rights() -> None:
     server = ApiServer(OWN)
-    assert secrets(server).account_token("thanos", 600, math.inf).value == "t"
+    assert secrets(server).request_account_token("thanos", 600, math.inf).value == "t"
     assert server.paths == [
         "POST /api/v1/namespaces/agents/serviceaccounts/dynamic-scoring-agent-tokens/token",
     ]
@@ -85,4 +85,4 @@ def test_token_for_another_server_is_of_the_account_without_rights() -> None:
     ],
 )
 def test_audiences_of_a_token(token: str, audiences: set[str]) -> None:
-    assert audiences_of(token) == audiences
+    assert parse_issuer_and_audiences(token) == audiences

@@ -32,7 +32,7 @@ def test_both_forms(tmp_path: Path, form: Any) -> None:
     path = tmp_path / "config"
     put(path, form(summaries("a", "b")))
     config = FileConfig(path)
-    assert sorted(config.summaries()) == ["a", "b"]
+    assert sorted(config.get_summaries()) == ["a", "b"]
     summary = config.get("a")
     assert summary is not None
     assert (summary.score_name, summary.validity_seconds) == ("a-score", 300)
@@ -44,12 +44,12 @@ def test_both_forms(tmp_path: Path, form: Any) -> None:
 def test_every_look_sees_the_newest(tmp_path: Path) -> None:
     path = tmp_path / "config"
     config = FileConfig(path)
-    assert config.summaries() == {}
+    assert config.get_summaries() == {}
     for names in (["a"], ["a", "b"], [], ["c"]):
         put(path, summaries(*names))
-        assert sorted(config.summaries()) == names
+        assert sorted(config.get_summaries()) == names
     path.unlink()
-    assert config.summaries() == {}
+    assert config.get_summaries() == {}
     assert config.get("c") is None
 
 
@@ -62,7 +62,7 @@ def test_kubernetes_mount_is_followed(tmp_path: Path) -> None:
         (tmp_path / version / "config.yaml").write_text(manifest(summaries(*names)))
         (tmp_path / "..new").symlink_to(version)
         (tmp_path / "..new").rename(tmp_path / "..data")
-        assert sorted(config.summaries()) == names
+        assert sorted(config.get_summaries()) == names
 
 
 @pytest.mark.parametrize(
@@ -86,15 +86,15 @@ def test_bad_configuration_keeps_the_last_good_one_and_is_reported_once(tmp_path
     path = tmp_path / "config"
     put(path, summaries("a"))
     config = FileConfig(path)
-    config.summaries()
+    config.get_summaries()
     put(path, text)
     with capture_logs() as logs:
         for _ in range(3):
-            assert sorted(config.summaries()) == ["a"]
+            assert sorted(config.get_summaries()) == ["a"]
     assert words in config.problem
     assert [entry["event"] for entry in logs] == ["configuration cannot be used, the last good one stays"]
     put(path, summaries("a"))
-    assert sorted(config.summaries()) == ["a"]
+    assert sorted(config.get_summaries()) == ["a"]
     assert config.problem == ""
 
 
@@ -102,7 +102,7 @@ def test_configuration_that_is_not_text_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "config"
     path.write_bytes(b"\xff\xfe\x00")
     config = FileConfig(path)
-    assert config.summaries() == {}
+    assert config.get_summaries() == {}
     assert config.problem == "not UTF-8 text"
 
 

@@ -17,7 +17,7 @@ from dsf.agent.cycles import AgentCycle, CycleRunner
 from dsf.agent.metrics import AgentMetrics
 from dsf.api.scoringresponse import ScoringResponse, ScoringResult
 from dsf.errors import CycleError
-from dsf.messages import Result, new_run_id, run_time
+from dsf.messages import Result, make_run_id, run_time
 from tests.support.fixtures import SettingsFactory
 from tests.unit.agent.test_metrics import Clock, Config, page, scorer
 
@@ -72,7 +72,7 @@ def test_manual_call_uses_the_time_of_the_hub(make: Callable[..., Bed]) -> None:
 
 def test_expired_tick_is_skipped_by_the_clock_of_the_hub(make: Callable[..., Bed]) -> None:
     bed = make()
-    assert bed.run(new_run_id(HUB_NOW - 30), HUB_NOW - 0.1) == "skipped: expired"
+    assert bed.run(make_run_id(HUB_NOW - 30), HUB_NOW - 0.1) == "skipped: expired"
     assert [(result.outcome, result.reason) for result in bed.sent] == [("skipped", "expired")]
     bed.stages.fetch.assert_not_called()
 
@@ -84,7 +84,7 @@ def test_cycle_without_enough_time_is_skipped(make: Callable[..., Bed]) -> None:
     def outcome_after(last: float, remaining_seconds: float) -> str:
         """Return the outcome of a cycle with the remaining seconds after a cycle that took `last` seconds."""
         bed.cycles._running.store_duration("a", last)
-        return bed.run(new_run_id(HUB_NOW + remaining_seconds - 10), HUB_NOW + remaining_seconds)
+        return bed.run(make_run_id(HUB_NOW + remaining_seconds - 10), HUB_NOW + remaining_seconds)
 
     assert outcome_after(0.0, 0.5) == "ok"
     assert outcome_after(3.0, 2.5) == "skipped: expired"
@@ -100,9 +100,9 @@ def test_cycle_without_enough_time_is_skipped(make: Callable[..., Bed]) -> None:
     outcomes = []
     for number in range(13):
         # Expired ticks are not counted.
-        assert bed.run(new_run_id(HUB_NOW - 30 - number), HUB_NOW - 1) == "skipped: expired"
+        assert bed.run(make_run_id(HUB_NOW - 30 - number), HUB_NOW - 1) == "skipped: expired"
         try:
-            outcomes.append(bed.run(new_run_id(HUB_NOW - 7.5 + number / 1000), HUB_NOW + 2.5))
+            outcomes.append(bed.run(make_run_id(HUB_NOW - 7.5 + number / 1000), HUB_NOW + 2.5))
         except CycleError:
             outcomes.append("failed")
     assert outcomes == [*["skipped: expired"] * 5, "failed", *["skipped: expired"] * 5, "failed", "skipped: expired"]
@@ -117,8 +117,8 @@ def test_cycle_duration_is_the_sum_of_its_stages(make: Callable[..., Bed]) -> No
         return fetch(cycle)
 
     bed.stages.fetch.side_effect = slow
-    assert bed.run(new_run_id(HUB_NOW), HUB_NOW + 10) == "ok"
-    assert bed.run(new_run_id(HUB_NOW - 7.5), HUB_NOW + 2.5) == "skipped: expired"
+    assert bed.run(make_run_id(HUB_NOW), HUB_NOW + 10) == "ok"
+    assert bed.run(make_run_id(HUB_NOW - 7.5), HUB_NOW + 2.5) == "skipped: expired"
 
 
 def test_unreadable_configuration_is_reported(make: Callable[..., Bed]) -> None:
@@ -126,7 +126,7 @@ def test_unreadable_configuration_is_reported(make: Callable[..., Bed]) -> None:
     bed.cycles._config.now.clear()  # type: ignore[attr-defined]
     bed.cycles._config.problem = "not JSON"  # type: ignore[misc]
     with pytest.raises(CycleError, match="the agent cannot read the configuration of this cluster: not JSON"):
-        bed.run(new_run_id(HUB_NOW), HUB_NOW + 0.1)
+        bed.run(make_run_id(HUB_NOW), HUB_NOW + 0.1)
 
 
 def test_failed_stage_frees_its_response(make: Callable[..., Bed]) -> None:
@@ -148,7 +148,7 @@ def test_failed_stage_frees_its_response(make: Callable[..., Bed]) -> None:
     gc.disable()
     try:
         with pytest.raises(CycleError) as caught:
-            bed.run(new_run_id(HUB_NOW), HUB_NOW + 60)
+            bed.run(make_run_id(HUB_NOW), HUB_NOW + 60)
         assert caught.value.__traceback__
         assert [answer() for answer in answers] == [None, None]
     finally:
@@ -165,12 +165,12 @@ def test_errors_that_refer_to_each_other_end_the_cycle(make: Callable[..., Bed])
 
     bed.stages.fetch.side_effect = fetch
     with pytest.raises(CycleError, match="busy"):
-        bed.run(new_run_id(HUB_NOW))
+        bed.run(make_run_id(HUB_NOW))
     assert [result.reason for result in bed.sent] == ["http_503"]
 
 
 def test_duplicate_tick_runs_one_cycle(make: Callable[..., Bed]) -> None:
-    bed, run = make(), new_run_id(HUB_NOW)
+    bed, run = make(), make_run_id(HUB_NOW)
     assert [bed.run(run, HUB_NOW + 30) for _ in range(2)] == ["ok", "duplicate"]
     assert len(bed.sent) == 1
 
@@ -180,13 +180,13 @@ def test_cycle_is_reported_after_any_error_of_a_stage(make: Callable[..., Bed], 
     bed = make()
     bed.stages.fetch.side_effect = error
     with pytest.raises(CycleError, match="internal_error"):
-        bed.run(new_run_id(HUB_NOW))
+        bed.run(make_run_id(HUB_NOW))
     assert [(result.outcome, result.stage, result.reason) for result in bed.sent] == [
         ("error", "fetch", "internal_error")
     ]
     # The next cycle may start.
     bed.stages.fetch.side_effect = lambda _: Mock(pieces=[b"{}"], size=2, series=1, received=2)
-    assert bed.run(new_run_id(HUB_NOW + 1)) == "ok"
+    assert bed.run(make_run_id(HUB_NOW + 1)) == "ok"
 
 
 def test_stage_is_retried_within_retries_and_deadline(
@@ -196,7 +196,7 @@ def test_stage_is_retried_within_retries_and_deadline(
     bed = make(max_retries=2)
     busy = CycleError("fetch", "http_503", "busy", retryable=True)
     bed.stages.fetch.side_effect = [busy, busy, Mock(pieces=[b"{}"], size=2, series=1, received=2)]
-    assert bed.run(new_run_id(HUB_NOW), HUB_NOW + 60) == "ok"
+    assert bed.run(make_run_id(HUB_NOW), HUB_NOW + 60) == "ok"
     assert bed.sent[0].counts["retries"] == 2
     # Retries end at maxRetries and at the deadline, which Retry-After may exceed.
     later = CycleError("fetch", "http_503", "busy", retryable=True, retry_after=1000)
@@ -206,7 +206,7 @@ def test_stage_is_retried_within_retries_and_deadline(
         bed.stages.fetch.reset_mock()
         bed.stages.fetch.side_effect = error
         with pytest.raises(CycleError, match="busy"):
-            bed.run(new_run_id(HUB_NOW + number), HUB_NOW + remaining_seconds)
+            bed.run(make_run_id(HUB_NOW + number), HUB_NOW + remaining_seconds)
         assert bed.stages.fetch.call_count == tries
 
 
@@ -216,7 +216,7 @@ def test_own_series_last_as_long_as_the_hubs_score_at_the_interval_of_the_tick(
 ) -> None:
     bed = make(**values)
     # An override raises 10 s to 10 minutes: the next tick is due at the deadline of this one.
-    assert bed.run(new_run_id(HUB_NOW), HUB_NOW + 600) == "ok"
+    assert bed.run(make_run_id(HUB_NOW), HUB_NOW + 600) == "ok"
     bed.clock.time += validity - 1
     assert len(page(bed.metrics)) == 1
     bed.clock.time += 1
@@ -241,5 +241,5 @@ def test_retry_waits_for_the_retry_after_of_the_server(make: Callable[..., Bed])
         return Mock(pieces=[b"{}"], size=2, series=1, received=2)
 
     bed.stages.fetch.side_effect = fetch
-    assert bed.run(new_run_id(HUB_NOW), HUB_NOW + 60) == "ok"
+    assert bed.run(make_run_id(HUB_NOW), HUB_NOW + 60) == "ok"
     assert moments[1] - moments[0] >= 0.4

@@ -11,7 +11,7 @@ from dsf.agent import ticks
 from dsf.agent.cycles import AgentCycle
 from dsf.agent.main import Runtime
 from dsf.api.summary import dump_summaries
-from dsf.messages import derive_key, new_run_id
+from dsf.messages import derive_key, make_run_id
 from tests.support.fixtures import SettingsFactory
 from tests.unit.agent.test_metrics import scorer
 
@@ -26,7 +26,7 @@ def test_cycles_of_a_removed_scorer_end_as_soon_as_anybody_sees_the_change(
     agent = Runtime(settings_factory(role="agent", cluster="c1", agent_config=config, signing_key_file=key))
     summary = agent.config.get("a")
     assert summary is not None
-    cycles = [AgentCycle(name, new_run_id(), summary, time.monotonic() + 600, interval=600) for name in ("a", "b")]
+    cycles = [AgentCycle(name, make_run_id(), summary, time.monotonic() + 600, interval=600) for name in ("a", "b")]
     for cycle in cycles:
         assert agent.cycles._running.enter(cycle)
     config.write_text(dump_summaries([scorer("b")]))

@@ -26,10 +26,10 @@ class Config:
     def get(self, scorer: str) -> ScorerSummary | None:
         return self.now.get(scorer)
 
-    def summaries(self) -> dict[str, ScorerSummary]:
+    def get_summaries(self) -> dict[str, ScorerSummary]:
         return self.now
 
-    def namespaces(self) -> dict[str, str]:
+    def get_namespaces(self) -> dict[str, str]:
         return {name: summary.namespace or "" for name, summary in self.now.items()}
 
 
@@ -59,8 +59,8 @@ def test_exposed_line_keeps_the_form_that_dashboards_query() -> None:
 
 
 def test_labels_are_made_once_for_all_scrapes(monkeypatch: pytest.MonkeyPatch) -> None:
-    counted_labels = mock.Mock(side_effect=metrics_module.gauge_labels)
-    monkeypatch.setattr(metrics_module, "gauge_labels", counted_labels)
+    counted_labels = mock.Mock(side_effect=metrics_module.make_gauge_labels)
+    monkeypatch.setattr(metrics_module, "make_gauge_labels", counted_labels)
     summary = scorer("a")
     metrics = AgentMetrics("c", Config(summary))
     metrics.publish(summary, [ScoringResult({"node": "x"}, 1.0), ScoringResult({"node": "y"}, 2.0)])
@@ -96,10 +96,10 @@ def test_equal_labels_are_one_series() -> None:
 def test_counters() -> None:
     config = Config()
     metrics = AgentMetrics("c", config)
-    metrics.succeeded("s", [("nan", 2)])
-    metrics.failed("s", "fetch", "timeout")
+    metrics.count_success("s", [("nan", 2)])
+    metrics.count_failure("s", "fetch", "timeout")
     for stage in ("fetch", "score", "publish"):
-        metrics.timed("s", stage, 0.5)
+        metrics.on_timed("s", stage, 0.5)
     lines = page(metrics, "dynamic_scoring_")
     for line in (
         'dynamic_scoring_requests_total{score_name="s",status="success"} 1.0',
@@ -123,12 +123,12 @@ def test_counters() -> None:
 def test_series_of_old_score_names_are_removed_when_there_are_many() -> None:
     config = Config(scorer("a"), scorer("renamed", "name-0"))
     metrics = AgentMetrics("c", config)
-    metrics.succeeded("a-score", [("nan", 1)])
+    metrics.count_success("a-score", [("nan", 1)])
     for number in range(1000):
         config.now["renamed"] = scorer("renamed", f"name-{number}")
-        metrics.succeeded(f"name-{number}", [("nan", 1)])
-        metrics.failed(f"name-{number}", "fetch", "timeout")
-        metrics.timed(f"name-{number}", "fetch", 0.1)
+        metrics.count_success(f"name-{number}", [("nan", 1)])
+        metrics.count_failure(f"name-{number}", "fetch", "timeout")
+        metrics.on_timed(f"name-{number}", "fetch", 0.1)
     lines = page(metrics, "dynamic_scoring_requests_total{")
     assert len(lines) < 250
     assert {'dynamic_scoring_requests_total{score_name="a-score",status="success"} 1.0'} <= set(lines)

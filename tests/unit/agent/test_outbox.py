@@ -15,7 +15,7 @@ import redis
 from dsf import keys
 from dsf.agent.outbox import KeyRing, Mail, Mailbox, Outbox
 from dsf.errors import CycleError, MessageRejectedError
-from dsf.messages import Result, derive_key, new_run_id, verify
+from dsf.messages import Result, derive_key, make_run_id, verify
 from tests.support.fixtures import SettingsFactory
 
 CLUSTER = "worker01"
@@ -57,7 +57,7 @@ def entry(number: int, *, scorer: str = "", is_score: bool = True) -> Mail:
 
 
 def _result(*results: tuple[dict[str, str], float]) -> Result:
-    result = Result(cluster=CLUSTER, scorer="sample", run=new_run_id(1.0), at=1.0, outcome="ok")
+    result = Result(cluster=CLUSTER, scorer="sample", run=make_run_id(1.0), at=1.0, outcome="ok")
     # Bypasses the agent's checks, so that the hub gets what it must refuse.
     result.results.extend(results)
     return result
@@ -235,7 +235,7 @@ def test_score_replaces_the_previous_one_after_the_hub_had_time(
     """The last attempt may replace the score immediately."""
     full.delete(SLOTS[3])
     first, second = _result(), _result()
-    second.run = new_run_id(2.0)
+    second.run = make_run_id(2.0)
     outbox.send(first, time.monotonic() + 60)
     put, may_replace = outbox._mailbox.put, []
 

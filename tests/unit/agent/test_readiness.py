@@ -22,7 +22,7 @@ class Config:
     def __init__(self) -> None:
         self.intervals: dict[str, int] = {}
 
-    def summaries(self) -> Mapping[str, ScorerSummary]:
+    def get_summaries(self) -> Mapping[str, ScorerSummary]:
         return MappingProxyType(
             {
                 name: ScorerSummary(name=name, score_name=name, scoring_interval=interval)
@@ -31,7 +31,7 @@ class Config:
         )
 
     def get(self, scorer: str) -> ScorerSummary | None:
-        return self.summaries().get(scorer)
+        return self.get_summaries().get(scorer)
 
 
 class World:

@@ -36,7 +36,7 @@ class Tokens:
         self._secrets = FileSecrets(folder, release)
 
     def token(self, name: str, key: str, url: str) -> str:
-        return parse_token(self._secrets.secret(name, key, Use((url,))), name, key)
+        return parse_token(self._secrets.get_secret(name, key, Use((url,))), name, key)
 
 
 def put(folder: Path, name: str, key: str, value: bytes) -> Path:
@@ -138,10 +138,10 @@ def test_administrator_list_is_not_widened_by_bindings(
     ):
         use = Use((f"https://{host}/",), bound)
         if is_sent:
-            assert secrets.secret(name, "k", use) == b"one"
+            assert secrets.get_secret(name, "k", use) == b"one"
             continue
         with pytest.raises(SecretError, match=r"not released for https://elsewhere\.example") as caught:
-            secrets.secret(name, "k", use)
+            secrets.get_secret(name, "k", use)
         # The error proposes only effective remedies.
         assert "allowedHosts" not in str(caught.value)
 
@@ -163,18 +163,18 @@ def test_keys_from_a_file_are_read_again(settings_factory: Callable[..., Setting
     path = tmp_path / "key"
     keyring = KeyRing(settings_factory(signing_key_file=path))
     with pytest.raises(SettingsError, match="DSF_SIGNING_KEY_FILE: cannot be read"):
-        keyring.key()
+        keyring.get_key()
     for number in (1, 2):
         key = derive_key(b"x" * 32, "c", number)
         put(tmp_path.parent, tmp_path.name, "key", key.dump().encode() + b"\n")
-        assert keyring.key() == key
+        assert keyring.get_key() == key
     for wrong in (b"nonsense", b"\xff\xff"):
         path.write_bytes(wrong)
         with pytest.raises(SettingsError, match="DSF_SIGNING_KEY") as caught:
-            keyring.key()
+            keyring.get_key()
         assert "nonsense" not in str(caught.value)
 
 
 def test_unset_signing_key_is_named(settings_factory: Callable[..., Settings]) -> None:
     with pytest.raises(SettingsError, match="DSF_SIGNING_KEY_FILE: not set"):
-        KeyRing(settings_factory()).key()
+        KeyRing(settings_factory()).get_key()

@@ -124,7 +124,7 @@ def test_waiting_ticks_of_one_namespace_leave_room_for_others() -> None:
     queue = turns(2, hub=1, a=1, b=1)
     added = list(itertools.takewhile(bool, (queue.add(tick("a0")) for _ in range(10_000))))
     assert len(added) == WAITING_PER_THREAD
-    assert queue.refusal(tick("a0")).reason == SkipReason.SHARE_FULL
+    assert queue.explain_refusal(tick("a0")).reason == SkipReason.SHARE_FULL
     assert queue.add(tick("b0"))
     assert queue.add(tick("hub0"))
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from dsf.api.acts import ACTS, ActRequest, annotation_of, find_requests, make_request, parse_request, parse_selector
+from dsf.api.acts import ACTS, ActRequest, find_requests, get_annotation, make_request, parse_request, parse_selector
 from dsf.api.naming import MAX_NAME_LENGTH
 
 LABELS = {"env": "prod", "region": "eu", "old": ""}
@@ -53,10 +53,10 @@ def test_invalid_selector_is_refused(text: str) -> None:
 
 
 def test_pause_ends_after_a_duration_at_a_time_or_never() -> None:
-    assert parse_request("pause", "2h at=1").ends_at(1000.0) == 1000.0 + 7200
+    assert parse_request("pause", "2h at=1").compute_end(1000.0) == 1000.0 + 7200
     end = datetime(2026, 11, 21, 10, tzinfo=UTC).timestamp()
-    assert parse_request("pause", "2026-11-21T10:00:00Z").ends_at(0.0) == end
-    assert parse_request("pause", "at=1").ends_at(0.0) is None
+    assert parse_request("pause", "2026-11-21T10:00:00Z").compute_end(0.0) == end
+    assert parse_request("pause", "at=1").compute_end(0.0) is None
 
 
 def test_interval_is_a_duration() -> None:
@@ -96,6 +96,6 @@ def test_made_request_is_read_back() -> None:
 
 
 def test_empty_and_foreign_annotations_request_nothing() -> None:
-    assert find_requests({annotation_of("sync"): " ", "example.com/rescore": "1"}) == {}
-    assert find_requests({annotation_of("sync"): " 1 "}) == {"sync": "1"}
-    assert all(len(annotation_of(act).partition("/")[0]) <= MAX_NAME_LENGTH for act in ACTS)
+    assert find_requests({get_annotation("sync"): " ", "example.com/rescore": "1"}) == {}
+    assert find_requests({get_annotation("sync"): " 1 "}) == {"sync": "1"}
+    assert all(len(get_annotation(act).partition("/")[0]) <= MAX_NAME_LENGTH for act in ACTS)

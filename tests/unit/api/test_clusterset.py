@@ -60,8 +60,8 @@ def test_overrides_apply_to_sets_that_select_by_labels(name: str) -> None:
             "metadata": {"name": "c", "labels": {"region": "eu"}},
         }
     )
-    assert override.counts_on(cluster.facts(ALL))
-    assert not override.counts_on(cluster.facts())
+    assert override.applies_to(cluster.make_facts(ALL))
+    assert not override.applies_to(cluster.make_facts())
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsf import metrics
-from dsf.api.scoringresponse import cut_label, gauge_labels
+from dsf.api.scoringresponse import cut_label, make_gauge_labels
 from tests.cases import load
 
 ANY_TEXT = st.text(alphabet=st.characters(), max_size=400)
@@ -28,7 +28,7 @@ def test_truncated_label_is_the_longest_prefix_that_fits(value: str, limit: int)
 
 
 def test_gauge_labels() -> None:
-    values = gauge_labels("c1", "my_score", {"node": "n", "meta": "m" * 300, "foreign": "x"})
+    values = make_gauge_labels("c1", "my_score", {"node": "n", "meta": "m" * 300, "foreign": "x"})
     assert dict(zip(metrics.SCORE.labels, values, strict=True)) == {
         "ds_cluster": "c1",
         "ds_node": "n",
@@ -43,4 +43,4 @@ def test_gauge_labels() -> None:
 
 
 def test_same_value_under_two_label_names_gives_two_gauges() -> None:
-    assert gauge_labels("c", "s", {"node": "x"}) != gauge_labels("c", "s", {"device": "x"})
+    assert make_gauge_labels("c", "s", {"node": "x"}) != make_gauge_labels("c", "s", {"device": "x"})

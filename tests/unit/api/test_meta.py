@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 from pydantic import ValidationError
 
-from dsf.api.meta import Condition, ObjectMeta, rfc3339, set_condition
+from dsf.api.meta import Condition, ObjectMeta, format_rfc3339, set_condition
 
 EARLY = datetime(2026, 1, 1, tzinfo=UTC)
 LATE = EARLY + timedelta(hours=1)
@@ -17,7 +17,7 @@ def condition(status: str = "True", *, kind: str = "Healthy", message: str = "",
 
 def test_rfc3339_is_utc_with_whole_seconds() -> None:
     moment = datetime(2026, 1, 1, 9, 30, 15, 999999, tzinfo=timezone(timedelta(hours=9)))
-    assert rfc3339(moment) == "2026-01-01T00:30:15Z"
+    assert format_rfc3339(moment) == "2026-01-01T00:30:15Z"
 
 
 def test_new_condition_is_appended() -> None:

@@ -18,7 +18,7 @@ from dsf.api.nameclaims import (
     NameClaims,
     Wish,
     explain_refusal,
-    former_owners,
+    find_former_owners,
     settle,
 )
 
@@ -140,14 +140,14 @@ def test_names_of_one_namespace_leave_room_for_those_of_others(greedy: str) -> N
     assert after == queues | {"z": (NameClaim("fourth/a", AT + 1),)}
     # Names of deleted scorers count for their namespace, too.
     churned = [Wish(f"{greedy}/new-{number}", f"new{number:0>250}", NEW) for number in range(3000)]
-    former = former_owners(queues, {}, churned, AT + 2)
+    former = find_former_owners(queues, {}, churned, AT + 2)
     claims = NameClaims(scores=settle(queues, [*churned, *other_wishes], AT + 2, HOME, former), former=former)
     assert len(claims.dump(greedy)) < 2 * ROOM_OF_NAMESPACE
 
 
 def settled(claims: NameClaims, wishes: list[Wish], now: int) -> NameClaims:
     """Settle score claims after `claims`, as the hub stores them."""
-    former = former_owners(claims.scores, claims.former, wishes, now)
+    former = find_former_owners(claims.scores, claims.former, wishes, now)
     after = NameClaims(scores=settle(claims.scores, wishes, now, HOME, former), former=former)
     namespaces = {wish.owner.partition("/")[0] for wish in wishes} | {"hub"}
     return NameClaims.parse({namespace: after.dump(namespace) for namespace in namespaces})

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsf.api.naming import is_dns_subdomain, label_value, sanitize_resource_name
+from dsf.api.naming import is_dns_subdomain, make_label_value, sanitize_resource_name
 from tests.cases import load
 
 NAMES = st.text() | st.text(alphabet="aZ9.-_/ é", max_size=600)
@@ -52,16 +52,16 @@ def test_not_a_dns_subdomain(name: str) -> None:
 
 
 def test_label_value_keeps_short_names() -> None:
-    assert label_value("sample-scorer") == "sample-scorer"
-    assert label_value("x" * 63) == "x" * 63
+    assert make_label_value("sample-scorer") == "sample-scorer"
+    assert make_label_value("x" * 63) == "x" * 63
 
 
 def test_label_value_keeps_long_names_apart() -> None:
-    first, second = label_value("x" * 64), label_value("x" * 64 + "y")
+    first, second = make_label_value("x" * 64), make_label_value("x" * 64 + "y")
     assert first != second
     assert all(re.fullmatch("[a-z0-9]([-a-z0-9_.]*[a-z0-9])?", value) and len(value) <= 63 for value in (first, second))
 
 
 @given(st.from_regex(r"[a-z0-9][-a-z0-9.]{0,251}[a-z0-9]", fullmatch=True))
 def test_label_value_is_a_label_value(name: str) -> None:
-    assert re.fullmatch("[a-z0-9]([-a-z0-9_.]{0,61}[a-z0-9])?", label_value(name))
+    assert re.fullmatch("[a-z0-9]([-a-z0-9_.]{0,61}[a-z0-9])?", make_label_value(name))

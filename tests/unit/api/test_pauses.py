@@ -11,7 +11,7 @@ import pytest
 from dsf.api.meta import LATEST, pause_end
 from dsf.api.types import PAUSED_UNTIL_ANNOTATION
 from dsf.cli.duration import moment
-from dsf.store.client import parsed
+from dsf.store.client import parse_stored
 from dsf.store.entries import Entry, ScheduleOverride
 from dsf.web.actions import parse_pause_end
 from tests.unit.hub.builders import scorer
@@ -24,7 +24,7 @@ def from_annotation(text: str) -> float | None:
 
 
 def from_store(text: str) -> float | None:
-    entry = parsed(
+    entry = parse_stored(
         ScheduleOverride, "c1/s", f'{{"paused": true, "paused_until": {datetime.fromisoformat(text).timestamp()}}}'
     )
     return entry.paused_until if entry is not None else None
@@ -53,7 +53,7 @@ def test_pause_end_is_bounded_and_nan_is_refused() -> None:
 
 
 def test_pause_end_read_from_redis_is_bounded() -> None:
-    entry = parsed(
+    entry = parse_stored(
         Entry,
         "c1/s",
         '{"cluster":"c1","scorer":"s","score_name":"s","interval":5,"suspended":true,"suspended_until":1e300}',

@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from dsf.api.cluster import ManagedCluster
 from dsf.api.meta import Condition
-from dsf.api.problems import HEAD_BYTES, Mistake, explain, field_path, quote_head
+from dsf.api.problems import HEAD_BYTES, Mistake, explain, format_field_path, quote_head
 from dsf.api.scorer import DynamicScorer
 from tests.unit.api.factories import manifest
 
@@ -17,7 +17,7 @@ from tests.unit.api.factories import manifest
     [((), ""), (("spec",), "spec"), (("spec", "masks", 0, "clusterName"), "spec.masks[0].clusterName"), ((2,), "[2]")],
 )
 def test_field_path(location: tuple[int | str, ...], path: str) -> None:
-    assert field_path(location) == path
+    assert format_field_path(location) == path
 
 
 def test_problem_of_the_whole_document_names_no_field() -> None:

@@ -14,9 +14,9 @@ from dsf.api.score import (
     MAX_RENDERED,
     DimensionFormat,
     build_items,
+    estimate_object_bytes,
     make_score_body,
     make_score_status,
-    object_bytes,
     to_score_value,
 )
 from dsf.api.scoringresponse import ScoringResult
@@ -71,7 +71,7 @@ def test_names_are_unique_and_every_result_is_accounted_for(results: list[Scorin
 def test_score_object_one_byte_over_the_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     names = [f"pod-{n:04}" for n in range(100)]
     results = [ScoringResult({"pod": name}, 1.0) for name in names]
-    size = object_bytes(names)
+    size = estimate_object_bytes(names)
     monkeypatch.setattr("dsf.api.score.MAX_OBJECT_BYTES", size)
     assert len(build_items(results, "${pod}", "c", "s").items) == 100
     monkeypatch.setattr("dsf.api.score.MAX_OBJECT_BYTES", size - 1)
@@ -83,7 +83,7 @@ def test_too_many_items_for_one_object() -> None:
     names = [f"{n:04}-{'x' * 400}" for n in range(1200)]
     results = [ScoringResult({"pod": name}, 1.0) for name in names]
     assert len(build_items(results[:1000], "${pod}", "c", "s").items) == 1000
-    size = object_bytes(names)
+    size = estimate_object_bytes(names)
     with pytest.raises(ScoreObjectTooLargeError) as raised:
         build_items(results, "${pod}", "c", "s")
     assert str(raised.value) == (
@@ -123,14 +123,18 @@ def test_item_names_are_not_rendered_beyond_one_object(
 
 
 def test_object_size_counts_bytes_escapes_and_managed_fields() -> None:
-    plain = object_bytes(["abc"]) - object_bytes([])
+    plain = estimate_object_bytes(["abc"]) - estimate_object_bytes([])
     # Each item counts as `{"name":"abc","value":-100},` and once more in managedFields.
     assert plain >= len('{"name":"abc","value":-100},') + len(
         r'"k:{\"name\":\"abc\"}":{".":{},"f:name":{},"f:value":{}},'
     )
-    assert object_bytes(["日本語"]) - object_bytes(["abc"]) == 12
-    assert object_bytes(['"bc']) - object_bytes(["abc"]) >= 4
-    assert object_bytes([f"pod-{n}" for n in range(4000)]) < MAX_OBJECT_BYTES < object_bytes(["x" * 100] * 4000)
+    assert estimate_object_bytes(["日本語"]) - estimate_object_bytes(["abc"]) == 12
+    assert estimate_object_bytes(['"bc']) - estimate_object_bytes(["abc"]) >= 4
+    assert (
+        estimate_object_bytes([f"pod-{n}" for n in range(4000)])
+        < MAX_OBJECT_BYTES
+        < estimate_object_bytes(["x" * 100] * 4000)
+    )
 
 
 def test_score_body_has_labels_and_owner() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsf.api.urls import Origin, base_url, is_valid_url, join_url, parse_origin
+from dsf.api.urls import Origin, get_base_url, is_valid_url, join_url, parse_origin
 from tests.cases import load
 
 
@@ -38,8 +38,8 @@ def test_origin_knows_default_ports_and_letter_case() -> None:
 
 
 def test_base_url_is_the_url_as_written_without_its_path() -> None:
-    assert base_url("http://c:8000/a/config?x=1") == "http://c:8000"
-    assert base_url("https://[::1]/config") == "https://[::1]"
+    assert get_base_url("http://c:8000/a/config?x=1") == "http://c:8000"
+    assert get_base_url("https://[::1]/config") == "https://[::1]"
 
 
 def test_host_with_a_query_is_refused() -> None:

@@ -38,7 +38,7 @@ class Uses:
     def __init__(self) -> None:
         self.urls: list[tuple[str, ...]] = []
 
-    def secret(self, name: str, key: str, use: Use) -> bytes:
+    def get_secret(self, name: str, key: str, use: Use) -> bytes:
         self.urls.append(tuple(use.urls))
         return b"value"
 

@@ -17,7 +17,7 @@ from dsf.api.authentication import Methods, Tls, find_references
 from dsf.api.resolve import resolve
 from dsf.api.scorer import DynamicScorer
 from dsf.api.scoringauthentication import ClusterFacts, ScoringAuthentication
-from dsf.api.servers import methods_of
+from dsf.api.servers import select_methods
 from dsf.auth import authenticator
 from dsf.auth.authenticator import GROUP, METHODS
 from dsf.auth.secrets import SecretError
@@ -146,7 +146,7 @@ def test_documented_authentications_reach_their_agents(name: str) -> None:
         scorer(source), authentications={f"open-cluster-management/{name}": scoring_authentication}
     ).summary.source_access
     assert access is not None
-    assert access.methods == methods_of(scoring_authentication.spec)
+    assert access.methods == select_methods(scoring_authentication.spec)
     assert (access.authentication, access.allowed_hosts) == (name, scoring_authentication.spec.allowed_hosts)
 
 

@@ -27,12 +27,12 @@ def test_valid_token_is_renewed_within_part_of_the_deadline(
             raise HttpError("timeout", "too late")
         return Token("old", 50)
 
-    assert [cache.token("key", get, deadline) for _ in range(2)] == ["old", "old"]
+    assert [cache.get_token("key", get, deadline) for _ in range(2)] == ["old", "old"]
     assert deadlines[0] == deadline
     assert deadlines[1] < time.monotonic() + min(5.0, remaining_seconds / 2)
     # Without a valid token, the renewal may use the whole deadline.
     with pytest.raises(HttpError, match="too late"):
-        cache.token("key", get, deadline, rejected_token="old")
+        cache.get_token("key", get, deadline, rejected_token="old")
     assert deadlines[2] == deadline
 
 
@@ -45,7 +45,7 @@ def test_full_token_cache_evicts_the_oldest() -> None:
             renewed_numbers.append(number)
             return Token("x", 3600)
 
-        cache.token(number, get, time.monotonic() + 60)
+        cache.get_token(number, get, time.monotonic() + 60)
 
     for number in range(257):
         token(number)
@@ -66,8 +66,8 @@ def test_token_is_renewed_in_its_last_fifth_at_most_a_minute_early(
     def get(_: float) -> Token:
         return Token(next(tokens), seconds)
 
-    assert cache.token("key", get, now + 10) == "first"
+    assert cache.get_token("key", get, now + 10) == "first"
     now += fresh - 1
-    assert cache.token("key", get, now + 10) == "first"
+    assert cache.get_token("key", get, now + 10) == "first"
     now += 2
-    assert cache.token("key", get, now + 10) == "second"
+    assert cache.get_token("key", get, now + 10) == "second"

@@ -16,7 +16,7 @@ from dsf.backends import directory, make_backend
 from dsf.backends.manifestfolder import ManifestFolder
 from dsf.backends.protocol import Backend, Credentials, Kind, ObjectKey
 from dsf.errors import BackendError, ObjectNotFoundError, SettingsError
-from dsf.hub.manifestwork import is_applied, manifest_work
+from dsf.hub.manifestwork import is_applied, make_manifest_work
 from dsf.redisacl.keyids import KeyIds
 from tests.support.fixtures import SettingsFactory
 from tests.support.wait import wait_for
@@ -51,7 +51,7 @@ def test_object_keeps_its_identity_after_edits_renames_and_restarts(tmp_path: Pa
     path = tmp_path / "c.yaml"
     path.write_text(_cluster())
     with start() as (backend, changed_keys):
-        assert (changed_keys, [*backend.keys(Kind.CLUSTER)]) == ([KEY], [KEY])
+        assert (changed_keys, [*backend.list_keys(Kind.CLUSTER)]) == ([KEY], [KEY])
         first = dict(backend.list(Kind.CLUSTER)[0]["metadata"])
         assert first["generation"] == 1
         backend.update_status(*KEY, {"seen": True})
@@ -108,7 +108,7 @@ def test_object_that_cannot_be_written_is_used_and_written_later(
 
 
 def test_out_folder_edits_made_without_a_hub_are_repaired(tmp_path: Path, start: Start) -> None:
-    work = manifest_work("c", "agent", [])
+    work = make_manifest_work("c", "agent", [])
     folder = tmp_path / "_out" / "clusters" / "c"
     with start() as (backend, _):
         backend.apply(work)
@@ -121,7 +121,7 @@ def test_out_folder_edits_made_without_a_hub_are_repaired(tmp_path: Path, start:
         assert {path: path.read_text() for path in texts_by_path} == texts_by_path
         assert [key.name for key in changed_keys if key.kind is Kind.WORK] == [work["metadata"]["name"]]
         assert (backend.get(*changed_keys[0]) or {})["metadata"]["uid"] == applied["metadata"]["uid"]
-        assert backend.delivered_key_ids("c") == KeyIds(7)
+        assert backend.get_delivered_key_ids("c") == KeyIds(7)
     for path in texts_by_path:
         path.write_text(path.read_text().replace("workload:", "workloads:").replace("summaries:", "none:"))
     with start() as (backend, _), structlog.testing.capture_logs():
@@ -139,17 +139,17 @@ def test_events_are_limited_and_stored_within_bounds(
     path = tmp_path / "_out" / "events.yaml"
     monkeypatch.setattr(directory, "MAX_EVENTS", 30)
     with start() as (backend, _):
-        backend.event(KEY, "Warning", "Bad", "first")
-        backend.event(KEY, "Warning", "Bad", "first")
-        backend.event(KEY, "Normal", "Good", "x")
+        backend.record_event(KEY, "Warning", "Bad", "first")
+        backend.record_event(KEY, "Warning", "Bad", "first")
+        backend.record_event(KEY, "Normal", "Good", "x")
     with start() as (backend, _):
         for number in range(40):
-            backend.event(KEY._replace(name=f"c{number % 4}"), "Normal", "Many", str(number))
+            backend.record_event(KEY._replace(name=f"c{number % 4}"), "Normal", "Many", str(number))
     events = [(event["reason"], event["message"]) for event in yaml.safe_load(path.read_text())]
     assert events == [("Many", str(number)) for number in range(10, 40)]
     with start() as (backend, _), structlog.testing.capture_logs() as lines:
         for number in range(100):
-            backend.event(KEY, "Normal", "Many", str(number))
+            backend.record_event(KEY, "Normal", "Many", str(number))
     events = [(event["reason"], event["message"]) for event in yaml.safe_load(path.read_text())]
     assert [message for _, message in events[-25:]] == [str(number) for number in range(25)]
     assert [line["message"] for line in lines if "message" in line] == [str(number) for number in range(25, 100)]
@@ -212,7 +212,7 @@ def test_copies_of_score_files_by_people_are_no_scores(tmp_path: Path, start: St
         for name in ("copy", "not a name"):
             (folder / f"{name}.yaml").write_text((folder / "s.yaml").read_text())
         (folder / "broken.yaml").write_text("{")
-        assert [key.name for key in backend.keys(Kind.SCORE)] == ["s"]
+        assert [key.name for key in backend.list_keys(Kind.SCORE)] == ["s"]
         assert backend.get(Kind.SCORE, "c", "copy") is None
         assert (backend.get(Kind.SCORE, "c", "s") or {})["status"] == {"scores": []}
         assert backend.get(Kind.SCORE, "c", "broken") is None

@@ -61,7 +61,7 @@ def test_removing_takes_empty_folders_along_up_to_the_root(tmp_path: Path) -> No
 
 def test_edits_of_owned_files_are_put_right(tmp_path: Path) -> None:
     out = OutFolder(tmp_path, "hub")
-    files = [out.cluster(cluster) / "x.yaml" for cluster in ("a", "b", "c", "d")]
+    files = [out.get_cluster_folder(cluster) / "x.yaml" for cluster in ("a", "b", "c", "d")]
     for file in files:
         out.put(file, "x: 1\n", mode=0o600)
     OutFolder(tmp_path, "hub").put(files[3].with_name("of-another-process"), "")
@@ -77,15 +77,15 @@ def test_names_cannot_leave_the_folder(tmp_path: Path) -> None:
     out = OutFolder(tmp_path, "hub")
     for name in ("../x", "a/b", "", ".."):
         with pytest.raises(BackendError):
-            out.cluster(name)
+            out.get_cluster_folder(name)
     with pytest.raises(BackendError):
-        out.path(ObjectKey(Kind.SCORE, "c", "../../x"))
+        out.get_path(ObjectKey(Kind.SCORE, "c", "../../x"))
 
 
 def test_foreign_namespace_is_in_the_file_name(tmp_path: Path) -> None:
     out = OutFolder(tmp_path, "hub")
-    assert out.path(KEY) == tmp_path / "dynamicscorers/s.yaml"
-    assert out.path(ObjectKey(Kind.SCORER, "team", "s")) == tmp_path / "dynamicscorers/team_s.yaml"
+    assert out.get_path(KEY) == tmp_path / "dynamicscorers/s.yaml"
+    assert out.get_path(ObjectKey(Kind.SCORER, "team", "s")) == tmp_path / "dynamicscorers/team_s.yaml"
 
 
 @pytest.mark.parametrize(
@@ -98,10 +98,10 @@ def test_object_that_does_not_match_its_file_name_is_ignored(tmp_path: Path, cha
     path.parent.mkdir()
     manifest = {"kind": "DynamicScorer", "metadata": {"name": "one", "namespace": "default"}, "status": "text"}
     path.write_text(yaml.safe_dump(manifest))
-    (stored_manifest,) = out.all(Kind.SCORER)
+    (stored_manifest,) = out.iter_objects(Kind.SCORER)
     assert "status" not in stored_manifest
     path.write_text(yaml.safe_dump({**manifest, "metadata": manifest["metadata"] | change}))  # type: ignore[operator]
-    assert list(out.all(Kind.SCORER)) == []
+    assert list(out.iter_objects(Kind.SCORER)) == []
 
 
 CLUSTER = "c1"
@@ -147,7 +147,7 @@ def test_missing_cluster_gets_no_score(tmp_path: Path) -> None:
 
 def test_foreign_score_is_neither_written_nor_deleted(out: OutFolder) -> None:
     foreign = {**MANIFEST, "metadata": {"namespace": CLUSTER, "name": "s1"}, "status": {"scores": []}}
-    write_text(out.path(SCORE), kubeyaml.dump(foreign))
+    write_text(out.get_path(SCORE), kubeyaml.dump(foreign))
     backend = DirectoryScores(out)
     assert backend.refresh_scores() == []
     assert backend.score(CLUSTER, "s1") is None
@@ -161,13 +161,13 @@ def test_score_without_the_label_is_released(out: OutFolder) -> None:
     backend = DirectoryScores(out)
     backend.apply_score(MANIFEST, status(1))
     text = kubeyaml.dump({**(out.read(SCORE) or {}), "metadata": {"namespace": CLUSTER, "name": "s1"}})
-    write_text(out.path(SCORE), text)
+    write_text(out.get_path(SCORE), text)
     assert backend.refresh_scores() == [SCORE]
     assert backend.score(CLUSTER, "s1") is None
     with pytest.raises(ForeignObjectError):
         backend.apply_score(MANIFEST, status(2))
     backend.delete_score(CLUSTER, "s1")
-    assert out.path(SCORE).read_text() == text
+    assert out.get_path(SCORE).read_text() == text
 
 
 def test_changes_of_score_files_are_reported(out: OutFolder) -> None:
@@ -175,12 +175,12 @@ def test_changes_of_score_files_are_reported(out: OutFolder) -> None:
     first_score = backend.apply_score(MANIFEST, status(1))
     assert backend.refresh_scores() == []
     assert backend.score(CLUSTER, "s1") == first_score
-    write_text(out.path(SCORE), kubeyaml.dump({**(out.read(SCORE) or {}), "status": status(99)}))
+    write_text(out.get_path(SCORE), kubeyaml.dump({**(out.read(SCORE) or {}), "status": status(99)}))
     assert backend.refresh_scores() == [SCORE]
     edited = backend.score(CLUSTER, "s1")
     assert edited is not None
     assert edited.digest != first_score.digest
-    remove(out.path(SCORE), up_to=out.root)
+    remove(out.get_path(SCORE), up_to=out.root)
     assert backend.refresh_scores() == [SCORE]
     assert backend.score(CLUSTER, "s1") is None
     # The next hub reads the existing files.

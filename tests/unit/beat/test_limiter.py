@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsf.beat.limiter import TICKET_LIFE, RateLimiter
-from dsf.store.entries import next_tick_time
+from dsf.store.entries import compute_next_tick_time
 
 START = 1_795_000_000.0
 
@@ -22,12 +22,12 @@ def simulate(pairs: int, interval: int, rate: str, seconds: float) -> tuple[Coun
     runs: Counter[str] = Counter()
     skips: Counter[str] = Counter()
     moments = []
-    due = [(next_tick_time(f"c{n}/s", interval, START), f"c{n}/s") for n in range(pairs)]
+    due = [(compute_next_tick_time(f"c{n}/s", interval, START), f"c{n}/s") for n in range(pairs)]
     heapq.heapify(due)
     while due[0][0] < START + seconds:
         now, pair = heapq.heappop(due)
-        slot = next_tick_time(pair, interval, now)
-        moment = limiter.ticket("s", pair, rate, now)
+        slot = compute_next_tick_time(pair, interval, now)
+        moment = limiter.reserve_time("s", pair, rate, now)
         if moment <= now:
             limiter.use("s", pair, slot)
             runs[pair] += 1
@@ -70,39 +70,43 @@ def test_no_tick_is_skipped_below_the_limit() -> None:
 
 def test_ticket_is_kept_until_used() -> None:
     limiter = RateLimiter()
-    assert limiter.ticket("s", "a/s", "1/s", START) == START
-    assert limiter.ticket("s", "b/s", "1/s", START) == START + 1
+    assert limiter.reserve_time("s", "a/s", "1/s", START) == START
+    assert limiter.reserve_time("s", "b/s", "1/s", START) == START + 1
     assert limiter.has_ticket("s", "b/s")
-    assert limiter.ticket("s", "b/s", "1/s", START + 0.5) == START + 1
+    assert limiter.reserve_time("s", "b/s", "1/s", START + 0.5) == START + 1
     limiter.use("s", "b/s", START + 30)
     assert not limiter.has_ticket("s", "b/s")
-    assert limiter.ticket("s", "b/s", "1/s", START + 1) == START + 2
+    assert limiter.reserve_time("s", "b/s", "1/s", START + 1) == START + 2
 
 
 def test_after_a_standstill_waiting_tickets_do_not_burst() -> None:
     limiter = RateLimiter()
     for number in range(100):
-        limiter.ticket("s", f"c{number}/s", "1/s", START)
+        limiter.reserve_time("s", f"c{number}/s", "1/s", START)
     later = START + 1000
-    moments = sorted(limiter.ticket("s", f"c{number}/s", "1/s", later) for number in range(100))
+    moments = sorted(limiter.reserve_time("s", f"c{number}/s", "1/s", later) for number in range(100))
     assert moments == [later + number for number in range(100)]
 
 
 def test_new_rate_applies_at_once() -> None:
     limiter = RateLimiter()
     for number in range(10):
-        limiter.ticket("s", f"c{number}/s", "1/h", START)
-    assert limiter.ticket("s", "c9/s", "10/s", START) == START
+        limiter.reserve_time("s", f"c{number}/s", "1/h", START)
+    assert limiter.reserve_time("s", "c9/s", "10/s", START) == START
 
 
 def test_scorers_do_not_share_a_limit() -> None:
     limiter = RateLimiter()
-    assert limiter.ticket("one", "a/one", "1/m", START) == limiter.ticket("two", "a/two", "1/m", START) == START
+    assert (
+        limiter.reserve_time("one", "a/one", "1/m", START)
+        == limiter.reserve_time("two", "a/two", "1/m", START)
+        == START
+    )
 
 
 def test_tickets_of_removed_pairs_are_deleted() -> None:
     limiter = RateLimiter()
-    limiter.ticket("s", "a/s", "1/s", START)
+    limiter.reserve_time("s", "a/s", "1/s", START)
     limiter.prune(START + TICKET_LIFE)
     assert limiter.has_ticket("s", "a/s")
     limiter.prune(START + TICKET_LIFE + 1)
@@ -111,4 +115,4 @@ def test_tickets_of_removed_pairs_are_deleted() -> None:
 
 def test_unreadable_rate_does_not_limit() -> None:
     limiter = RateLimiter()
-    assert [limiter.ticket("s", f"c{n}/s", "many", START) for n in range(3)] == [START] * 3
+    assert [limiter.reserve_time("s", f"c{n}/s", "many", START) for n in range(3)] == [START] * 3

@@ -16,7 +16,7 @@ from typer.main import get_command
 from dsf.api import crd
 from dsf.api.types import ConditionType, SourceType
 from dsf.cli.main import app
-from dsf.sources import source_of
+from dsf.sources import find_source
 from tests.support.child import ran
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -75,7 +75,7 @@ def test_every_condition_is_on_a_page(condition: ConditionType) -> None:
 
 @pytest.mark.parametrize("source", SourceType)
 def test_every_source_type_is_implemented_and_documented(source: SourceType) -> None:
-    assert callable(source_of(source))
+    assert callable(find_source(source))
     assert f"`{source}`" in page("sources.md")
 
 

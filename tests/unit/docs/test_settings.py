@@ -6,7 +6,7 @@ import re
 import sys
 from pathlib import Path
 
-from dsf.settings import settings_classes
+from dsf.settings import list_settings_classes
 from tests.support.child import ran
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -43,5 +43,5 @@ def test_every_setting_is_set_by_the_chart_or_meant_for_extra_env() -> None:
     page = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `DSF_(\w+)` \|.*? \| (yes)? ?\|", page, re.MULTILINE)
     by_hand = {name.lower() for name, by_chart in rows if not by_chart}
-    assert len(rows) == len({name for group in settings_classes() for name in group.model_fields})
+    assert len(rows) == len({name for group in list_settings_classes() for name in group.model_fields})
     assert by_hand == set(BY_EXTRA_ENV.split()), "a value in deploy/helm/values.yaml and its template, or a name here"

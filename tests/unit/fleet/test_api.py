@@ -20,7 +20,7 @@ from dsf.fleet.client import Client
 from dsf.fleet.queries import FleetQueries
 from dsf.fleet.verdict import Verdict
 from dsf.fleet.views import ScoreList
-from dsf.messages import new_run_id
+from dsf.messages import make_run_id
 from dsf.store.notices import ClusterNotice, ConditionNotice, Notices, ScorerNotice
 from dsf.store.registry import ScorerRecord
 from dsf.store.schedule import ScheduleStore
@@ -134,7 +134,7 @@ def test_updates_return_each_change_once(client: Client, fleet: Fleet) -> None:
 
 def test_history_pages_are_complete_while_cycles_end(client: Client, server: ApiServer, fleet: Fleet) -> None:
     history = keys.history_key("edge0", SAMPLE)
-    runs = [new_run_id(fleet.now + number) for number in range(7)]
+    runs = [make_run_id(fleet.now + number) for number in range(7)]
     for run in runs[:6]:
         fleet.cycle("edge0", run=run)
 
@@ -152,7 +152,7 @@ def test_history_pages_are_complete_while_cycles_end(client: Client, server: Api
     assert page(runs[2]) == (runs[1::-1], None)
     fleet.redis.delete(history)
     for number in range(120):
-        fleet.cycle("edge0", run=new_run_id(fleet.now + number))
+        fleet.cycle("edge0", run=make_run_id(fleet.now + number))
     complete_history = client.history("edge0", SAMPLE)
     assert (
         len({cycle.run_id for cycle in complete_history.cycles}),

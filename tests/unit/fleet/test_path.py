@@ -11,7 +11,7 @@ from dsf import keys
 from dsf.cli.statusreport import read_report
 from dsf.fleet.path import LATE_RESULT, LATE_WRITER, STAGES, Interruption
 from dsf.fleet.queries import FleetQueries
-from dsf.fleetmetrics.collector import model_families
+from dsf.fleetmetrics.collector import make_families
 from dsf.settings import Settings
 from dsf.store.heartbeats import Mark
 from dsf.store.pairs import Unwritten
@@ -35,7 +35,7 @@ def working(bed: Bed) -> None:
 
 
 def problems(bed: Bed) -> list[Interruption]:
-    return FleetQueries(bed.client, clock=lambda: bed.now).path_problems()
+    return FleetQueries(bed.client, clock=lambda: bed.now).find_path_problems()
 
 
 def test_every_stage_works(bed: Bed) -> None:
@@ -141,7 +141,7 @@ def test_every_view_shows_the_interruption(bed: Bed) -> None:
     assert [problem.stage for problem in model.summary().problems] == ["results"]
     report = read_report(client, Settings(role="cli"), None)
     assert (report.ok, [problem.message[:23] for problem in report.problems]) == (False, ["no results are taken in"])
-    samples = {sample.labels.get("stage"): sample.value for sample in next(iter(model_families(model))).samples}
+    samples = {sample.labels.get("stage"): sample.value for sample in next(iter(make_families(model))).samples}
     assert samples == {stage: float(stage == "results") for stage in STAGES}
     assert "no results are taken in" in describe_unreadiness(client)
     working(bed)

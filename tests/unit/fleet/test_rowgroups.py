@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from dsf.fleet.pairviews import entry_view
-from dsf.fleet.rowgroups import Groups, badness, group_rows, states_by_cluster
+from dsf.fleet.pairviews import make_entry_view
+from dsf.fleet.rowgroups import Groups, compute_badness, group_rows, group_states_by_cluster
 from dsf.fleet.snapshot import SnapshotRow
 from dsf.fleet.verdict import Verdict
 from dsf.store.entries import Entry, ScheduleOverride
@@ -18,7 +18,7 @@ def _row(
     cluster: str, entry: str = "{}", overrides: dict[str, ScheduleOverride] | None = None, **fields: object
 ) -> SnapshotRow:
     text = json.dumps({name: str(value) for name, value in fields.items()})
-    return SnapshotRow.of(f"{cluster}/cpu", entry, text, None, overrides or {})
+    return SnapshotRow.from_texts(f"{cluster}/cpu", entry, text, None, overrides or {})
 
 
 def _rows(*rows: SnapshotRow) -> dict[str, SnapshotRow]:
@@ -30,17 +30,17 @@ def _states(groups: Groups) -> dict[str, str]:
 
 
 def test_stopped_pair_is_not_paused() -> None:
-    entry = Entry(cluster="down", scorer="cpu", score_name="cpu", interval=30).stopped()
+    entry = Entry(cluster="down", scorer="cpu", score_name="cpu", interval=30).make_stopped()
     for is_suspended, state in ((False, Verdict.EXPIRED), (True, Verdict.PAUSED)):
         text = entry.model_copy(update={"suspended": is_suspended}).dump()
-        assert _row("down", text, last_success=NOW - 300, valid_until=NOW - 1, items=1).state(NOW) is state
+        assert _row("down", text, last_success=NOW - 300, valid_until=NOW - 1, items=1).find_state(NOW) is state
 
 
 def test_stopped_pair_can_be_paused_manually() -> None:
-    entry = Entry(cluster="down", scorer="cpu", score_name="cpu", interval=30).stopped()
+    entry = Entry(cluster="down", scorer="cpu", score_name="cpu", interval=30).make_stopped()
     override = ScheduleOverride(paused=True, paused_until=NOW + 30, by="ann")
     for overrides, paused_source in (({}, None), ({"*/cpu": override}, "*/cpu")):
-        view = entry_view(entry, overrides, NOW + 5, NOW)
+        view = make_entry_view(entry, overrides, NOW + 5, NOW)
         assert (view.paused, view.paused_source, view.next_run) == (paused_source is not None, paused_source, None)
 
 
@@ -57,9 +57,9 @@ def test_time_alone_changes_states() -> None:
     expected = {"valid": "ok", "empty": "empty", "failing": "failing", "paused": "paused", "never": "never"}
     first = group_rows({"cpu": rows}, NOW, {})
     assert _states(first["cpu"]) == expected
-    by_scorer = states_by_cluster(first)
+    by_scorer = group_states_by_cluster(first)
     assert {cluster: str(states["cpu"]) for cluster, states in by_scorer.items()} == expected
-    assert badness(by_scorer["failing"].values()) > badness(by_scorer["valid"].values()) == 0.0
+    assert compute_badness(by_scorer["failing"].values()) > compute_badness(by_scorer["valid"].values()) == 0.0
     assert group_rows({"cpu": rows}, NOW + 29.9, first)["cpu"] is first["cpu"]
     second = group_rows({"cpu": rows}, NOW + 30, first)
     assert _states(second["cpu"]) == {**expected, "paused": "ok"}

@@ -6,15 +6,15 @@ import json
 
 import pytest
 
-from dsf.api.score import has_expired, valid_until
-from dsf.fleet.pairviews import score_view
+from dsf.api.score import compute_expiry, has_expired
+from dsf.fleet.pairviews import make_score_view
 from dsf.fleet.rowgroups import Groups
 from dsf.fleet.snapshot import SnapshotRow
-from dsf.fleet.verdict import Verdict, verdict
+from dsf.fleet.verdict import Verdict, compute_verdict
 from dsf.fleetmetrics.families import PairFamilies
 from dsf.hub.cycleoutcomes import CycleOutcomes
 from dsf.scores.desired import compute_desired_score
-from dsf.store.pairs import PairScore, PairState, row_fields
+from dsf.store.pairs import PairScore, PairState, parse_row_fields
 from dsf.store.registry import ClusterRecord, ScorerRecord
 
 NOW = 1_800_000_000.0
@@ -25,7 +25,7 @@ SCORER = ScorerRecord(name="s", score_name="score", interval=30, validity=VALIDI
 
 def pair(at: float, factor: float) -> tuple[str, PairScore]:
     """Return the row of a pair, and its score."""
-    until = valid_until(at, VALIDITY, factor)
+    until = compute_expiry(at, VALIDITY, factor)
     score = PairScore(
         run="r", score_name="score", at=at, valid_until=until, results=[({"pod": "a"}, 1.0)], items=[("a", 1)]
     )
@@ -39,17 +39,17 @@ def pair(at: float, factor: float) -> tuple[str, PairScore]:
 )
 def test_all_readers_agree(age: float, factor: float, is_usable: bool) -> None:
     text, score = pair(NOW - age, factor)
-    state = PairState("c", "s", {"score": score.model_dump_json()}, **row_fields("c/s", text))
-    row = SnapshotRow.of("c/s", "{}", text, None, {})
+    state = PairState("c", "s", {"score": score.model_dump_json()}, **parse_row_fields("c/s", text))
+    row = SnapshotRow.from_texts("c/s", "{}", text, None, {})
     expected = Verdict.OK if is_usable else Verdict.EXPIRED
-    assert verdict(state, NOW) is row.state(NOW) is expected
+    assert compute_verdict(state, NOW) is row.find_state(NOW) is expected
     assert has_expired(state.valid_until, NOW) is not is_usable
     # The status of the DynamicScorer.
-    cycles = CycleOutcomes.of([state], NOW)
+    cycles = CycleOutcomes.from_states([state], NOW)
     assert (cycles.succeeding, cycles.expired) == (int(is_usable), int(not is_usable))
     # `dsf status` and the JSON API.
     assert Groups({"c": row}, NOW).states == {expected: [row]}
-    view = score_view(state, {"s": SCORER}, NOW)
+    view = make_score_view(state, {"s": SCORER}, NOW)
     assert (view.fresh, view.expired, bool(view.items)) == (is_usable, not is_usable, is_usable)
     # The exporter.
     families = PairFamilies({"s": "score"}, NOW)

@@ -110,8 +110,8 @@ def test_unpaused_pairs_expose_the_interval_in_force(fleet: Fleet) -> None:
     store.set_override(f"worker02/{SAMPLE}", paused=True, paused_until=time.time() - 1)
     assert exposed_intervals() == {"worker01": 60, "worker02": 7200}
     # Its scoring API is down: its cycles are missing, and an alert says so.
-    [entry] = store.entries([f"worker02/{SAMPLE}"])
-    fleet.redis.hset(keys.ENTRIES, entry.pair, entry.stopped().dump())
+    [entry] = store.read_entries([f"worker02/{SAMPLE}"])
+    fleet.redis.hset(keys.ENTRIES, entry.pair, entry.make_stopped().dump())
     assert exposed_intervals() == {"worker01": 60, "worker02": 7200}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dsf.fleetmetrics.server import server_families
+from dsf.fleetmetrics.server import make_server_families
 
 
 @pytest.mark.parametrize(
@@ -19,7 +19,7 @@ from dsf.fleetmetrics.server import server_families
 def test_errors_of_files_are_shown(info: dict[str, str], aof: int, rdb: int) -> None:
     samples = {
         (sample.name, sample.labels.get("file")): sample.value
-        for family in server_families(info, 0)
+        for family in make_server_families(info, 0)
         for sample in family.samples
     }
     assert samples["dynamic_scoring_redis_files_written", "aof"] == aof

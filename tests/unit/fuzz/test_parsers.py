@@ -27,11 +27,11 @@ from dsf.http import failures
 from dsf.http.client import decompress
 from dsf.http.deadline import Exchange, run_exchange
 from dsf.http.transport import BoundedResponse
-from dsf.messages import derive_key, frame, verify
+from dsf.messages import derive_key, make_frame, verify
 from dsf.otlp.scrape import ScrapeError, scraped
 from dsf.otlp.selector import Selector, SelectorError, parse_selectors
 from dsf.sources.prometheus import MatrixError, cut
-from dsf.text import cleaned, masked, place
+from dsf.text import clean, mask_secrets, place
 
 MASTER = bytes(32)
 
@@ -81,7 +81,7 @@ def _text(data: bytes) -> str:
 
 
 def _verify(data: bytes) -> None:
-    verify(frame(data, derive_key(MASTER, "c", 1), "c"), MASTER)
+    verify(make_frame(data, derive_key(MASTER, "c", 1), "c"), MASTER)
 
 
 def _remote(data: bytes) -> None:
@@ -103,7 +103,7 @@ PARSERS: dict[str, tuple[Callable[[bytes], object], tuple[type[Exception], ...]]
     "selectors": (lambda data: parse_selectors(_text(data)), (SelectorError,)),
     "url in a message": (lambda data: place("GET", _text(data)), ()),
     "Retry-After": (lambda data: failures.retry_after(_text(data)), ()),
-    "text": (lambda data: cleaned(masked(_text(data), "canary-token-4f1e"), 200), ()),
+    "text": (lambda data: clean(mask_secrets(_text(data), "canary-token-4f1e"), 200), ()),
 }
 
 

@@ -83,5 +83,5 @@ def refusal(plan: FleetPlan, scorer: str) -> tuple[str, str]:
 
 def summaries(plan: FleetPlan, cluster: str) -> list[ScorerSummary]:
     """Return the summaries for a cluster's agent."""
-    running_summaries = (scorer.summary_on(cluster) for scorer in plan.list_running_scorers(cluster))
+    running_summaries = (scorer.get_summary(cluster) for scorer in plan.list_running_scorers(cluster))
     return [summary for summary in running_summaries if summary is not None]

@@ -41,13 +41,13 @@ class Objects:
 
     def take(self, kind: Kind) -> Manifest:
         """Remove the only object of a kind."""
-        [key] = self.keys(kind)
+        [key] = self.list_keys(kind)
         return self.objects.pop(key)
 
     def list(self, kind: Kind) -> list[Manifest]:
-        return [self.objects[key] for key in self.keys(kind)]
+        return [self.objects[key] for key in self.list_keys(kind)]
 
-    def keys(self, kind: Kind) -> list[ObjectKey]:
+    def list_keys(self, kind: Kind) -> list[ObjectKey]:
         return [key for key in self.objects if key.kind is kind]
 
     def get(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
@@ -80,15 +80,15 @@ class Objects:
         del cluster
         self.ids = None
 
-    def delivered_key_ids(self, cluster: str) -> KeyIds | None:
+    def get_delivered_key_ids(self, cluster: str) -> KeyIds | None:
         del cluster
         return self.ids
 
-    def event(self, about: ObjectKey, type_: str, reason: str, message: str) -> None:
+    def record_event(self, about: ObjectKey, type_: str, reason: str, message: str) -> None:
         del type_
         self.events.append((about.kind, reason, message))
 
-    def name_claims(self, namespace: str) -> str:
+    def read_name_claims(self, namespace: str) -> str:
         return self.claims.get(namespace, "")
 
     def keep_name_claims(self, namespace: str, text: str) -> None:

@@ -53,7 +53,7 @@ def test_older_scorer_does_not_take_over_a_running_score(attacker: DynamicScorer
     plan = plan_of(victim, synced, after=before, seconds=10)
     assert [running_scorer.name for running_scorer in plan.list_running_scorers("c")] == ["victim"]
     assert refusal(plan, attacker.key)[0] == "ScoreNameConflict"
-    assert plan.entries("c", before.entries("c", {})).keys() == {"victim"}
+    assert plan.make_entries("c", before.make_entries("c", {})).keys() == {"victim"}
     # A holder whose edited manifest cannot run keeps its name.
     broken = scorer("victim", score="cpu", source={"type": "Prometheus"})
     plan = plan_of(broken, synced, after=plan, seconds=20)
@@ -93,7 +93,7 @@ def test_score_names_of_other_namespaces_must_be_allowed() -> None:
     before = plan_of(team("s", score="cpu"), scorer("t", score="mem"))
     plan = plan_of(team("s", score="cpu"), scorer("t", score="cpu"), after=before, allowed=allowed)
     assert [running_scorer.name for running_scorer in plan.list_running_scorers("c")] == ["t"]
-    assert plan.records(before.records({})).keys() == {"t"}
+    assert plan.make_records(before.make_records({})).keys() == {"t"}
 
 
 @pytest.mark.parametrize("entry", ["", "a*b", "**"])
@@ -110,7 +110,7 @@ def test_name_conflict_refuses_the_second_scorer() -> None:
     assert refusal(plan, "team/cpu")[0] == "ScoreNameConflict"
     assert plan.find_owner_key("cpu") == "hub/cpu"
     # The refused scorer does not select the cluster, so the cluster gets no notice.
-    assert plan.notice("c").absent == {}
+    assert plan.make_notice("c").absent == {}
     # An unresolved scorer holds no name either.
     unresolved = team("cpu", source={"type": "Prometheus"})
     plan = plan_of(hub_scorer, unresolved)
@@ -122,7 +122,7 @@ def test_books_and_overrides_do_not_go_to_another_namespace() -> None:
     registrar = Registrar(client, Outage("Redis"))
 
     def run(plan: FleetPlan) -> None:
-        entries = plan.entries("c", registrar.get_entries("c"))
+        entries = plan.make_entries("c", registrar.get_entries("c"))
         registrar.remove_other_entries("c", entries)
         registrar.sync_scorers(plan)
         registrar.put_entries("c", entries)
@@ -134,27 +134,27 @@ def test_books_and_overrides_do_not_go_to_another_namespace() -> None:
     schedule = ScheduleStore(client)
     schedule.set_override("*/cpu", paused=True)
     schedule.set_override("c/cpu", interval=7)
-    [old] = schedule.entries()
+    [old] = schedule.read_entries()
     assert (old.namespace, old.score_name) == ("hub", "x")
     # The name stays unassigned until its claim expires.
     plan_without_hub_scorer = plan_of(foreign, after=before, seconds=1)
     run(plan_without_hub_scorer)
-    assert schedule.entries() == []
-    assert schedule.overrides() == {}
+    assert schedule.read_entries() == []
+    assert schedule.read_overrides() == {}
     run(plan_of(foreign, after=plan_without_hub_scorer, seconds=1 + KEPT))
-    assert [(entry.namespace, entry.score_name) for entry in schedule.entries()] == [("team", "y")]
+    assert [(entry.namespace, entry.score_name) for entry in schedule.read_entries()] == [("team", "y")]
     # A hub that was away for long sees both changes in one plan.
     schedule.set_override("*/cpu", paused=True)
     run(plan_of(hub_scorer))
-    assert [(entry.namespace, entry.score_name) for entry in schedule.entries()] == [("hub", "x")]
-    assert schedule.overrides() == {}
+    assert [(entry.namespace, entry.score_name) for entry in schedule.read_entries()] == [("hub", "x")]
+    assert schedule.read_overrides() == {}
     assert registrar.sync_scorers(plan_of(hub_scorer)) == {}
 
 
 def test_redis_refusal_is_logged_once_on_one_line() -> None:
     client = memory_client()
     registrar = Registrar(client, Outage("Redis"))
-    assert registrar.known_clusters() == frozenset()
+    assert registrar.list_known_clusters() == frozenset()
     client.set(keys.SCORERS, "spoilt")
     with structlog.testing.capture_logs() as lines:
         problems = registrar.sync_scorers(plan_of(scorer("cpu")))

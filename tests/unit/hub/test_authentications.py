@@ -9,8 +9,8 @@ import pytest
 from dsf.api.scoringauthentication import ScoringAuthentication
 from dsf.api.types import CLUSTER_SET_LABEL
 from dsf.hub.admission import NameRules
-from dsf.hub.conditions import tls_verified
-from dsf.hub.plan import FleetPlan, differences, make_plan
+from dsf.hub.conditions import judge_tls_verified
+from dsf.hub.plan import FleetPlan, find_differences, make_plan
 from tests.unit.hub.builders import GROUP, NOW, cluster, config, refusal, scorer, summaries
 
 SOURCE = {
@@ -195,7 +195,7 @@ def test_override_keeps_fields_that_it_does_not_set() -> None:
     (on_b,) = summaries(fleet_plan, "b")
     assert {reference.name for reference in on_b.references} == {"thanos"}
     (scorer_plan,) = fleet_plan.scorers.values()
-    condition = tls_verified(scorer_plan, scorer_plan.scorer.status)
+    condition = judge_tls_verified(scorer_plan, scorer_plan.scorer.status)
     assert condition is not None
     assert (condition.status, condition.reason) == ("False", "InsecureSkipVerify")
 
@@ -218,7 +218,7 @@ def test_override_with_a_query_in_its_host_excludes_only_its_cluster() -> None:
 def test_authentication_change_affects_its_clusters() -> None:
     before = plan(authentication(overrides=[{"clusters": ["b"], "host": "http://eu.thanos.example"}]))
     after = plan(authentication(overrides=[{"clusters": ["b"], "host": "http://eu.thanos.example:9"}]))
-    assert differences(before, after).clusters == {"a", "b"}
+    assert find_differences(before, after).clusters == {"a", "b"}
     moved = plan(
         authentication(
             overrides=[{"clusterSelector": {"matchLabels": {"region": "eu"}}, "host": "http://eu.thanos.example"}]

@@ -8,7 +8,7 @@ from datetime import datetime
 
 import pytest
 
-from dsf.hub.manifestwork import Load, compute_size, find_excluded, fit, lower_limit, manifest_work
+from dsf.hub.manifestwork import Load, all_fit, compute_size, find_excluded, lower_limit, make_manifest_work
 from dsf.hub.plan import FleetPlan, make_plan
 from dsf.hub.secretdelivery import make_copy
 from tests.unit.hub.builders import NOW, cluster, config, scorer
@@ -46,7 +46,7 @@ def test_full_manifestwork_excludes_newest_scorers_over_their_share(loads: list[
     assert all(why.startswith("no room: a cluster's ManifestWork holds 104 KiB") for why in reasons.values())
     # The order of the list does not matter.
     assert dict(find_excluded(reversed(loads), "hub", LIMIT)) == reasons
-    assert not excluded or not fit(loads, LIMIT)
+    assert not excluded or not all_fit(loads, LIMIT)
 
 
 def test_tenant_adding_scorers_displaces_no_other_namespace() -> None:
@@ -65,15 +65,15 @@ def test_planned_size_of_a_scorer_covers_its_manifests(query: str) -> None:
         return make_plan(scorers, config(), [cluster("c")], NOW, authentications=[authentication()])
 
     def workload_size(plan: FleetPlan) -> int:
-        parts = [scorer_plan.part_on("c") for scorer_plan in plan.list_running_scorers("c")]
-        work = manifest_work("c", "agents", parts, secrets=[make_copy("agents", secret())])
+        parts = [scorer_plan.get_part("c") for scorer_plan in plan.list_running_scorers("c")]
+        work = make_manifest_work("c", "agents", parts, secrets=[make_copy("agents", secret())])
         text = json.dumps(work["spec"]["workload"]["manifests"], separators=(",", ":"), ensure_ascii=False)
         # Go escapes these characters.
         for character in "<>&":
             text = text.replace(character, f"\\u{ord(character):04x}")
         return len(text.encode())
 
-    planned = sum(scorer_plan.load_on("c").size for scorer_plan in plan_of("a", "b").scorers.values())
+    planned = sum(scorer_plan.make_load("c").size for scorer_plan in plan_of("a", "b").scorers.values())
     of_secret = compute_size(make_copy("agents", secret()))
     frame = workload_size(plan_of("a", "b")) - planned - of_secret
     # Objects that all scorers share count once, not once per scorer.

@@ -21,7 +21,7 @@ from dsf.hub.registrar import Registrar
 from dsf.kube.session import ForbiddenError
 from dsf.process.outage import Outage
 from dsf.settings import Settings
-from dsf.store.entries import Entry, ScheduleOverride, effective
+from dsf.store.entries import Entry, ScheduleOverride, apply_overrides
 from tests.unit.hub.builders import NOW, cluster, config, scorer
 from tests.unit.hub.objects import Objects
 
@@ -50,10 +50,10 @@ def _reconciler(place: Place) -> ClusterReconciler:
 
 def test_waiting_entry_ignores_an_override_that_resumes_it() -> None:
     entry = Entry(cluster="c", scorer="s", score_name="s", interval=30)
-    place = Place(entry.stopped())
+    place = Place(entry.make_stopped())
     waiting_entries = {"s": entry}
     assert _reconciler(place)._delay_undelivered("c", waiting_entries, has_arrived=False)
-    assert effective(waiting_entries["s"], {"*/s": ScheduleOverride(paused=False)}, 0.0).paused
+    assert apply_overrides(waiting_entries["s"], {"*/s": ScheduleOverride(paused=False)}, 0.0).paused
     # The next reconciliation does not treat it as a running entry.
     place.entries = waiting_entries
     again = {"s": entry}
@@ -105,7 +105,7 @@ def test_undeliverable_agent_still_gets_pauses_and_longer_intervals(trouble: Exc
     reconciler = _working(plan, registrar, backend, [])
     with pytest.raises(ForbiddenError):
         reconciler.reconcile(ObjectKey(Kind.CLUSTER, "", "c"))
-    assert reconciler.problem(["c"]) == ("c: denied", True)
+    assert reconciler.find_problem(["c"]) == ("c: denied", True)
     [(name, put_entries)] = [call.args for call in registrar.put_entries.call_args_list]
     assert name == "c"
     assert {entry.scorer: (entry.interval, entry.suspended) for entry in put_entries.values()} == {
@@ -168,10 +168,10 @@ def test_many_large_scorers_of_a_tenant_leave_other_deliveries_working(
     first = api.scorers()
     assert first[-2:] == ["of-hub", "of-other"]
     assert len(first) == 2 + 33
-    left_out = desired.plan.without_room()
+    left_out = desired.plan.list_scorers_without_room()
     assert [excluded.name for excluded in left_out] == [f"large-{number:03}" for number in range(33, 110)]
     assert left_out[0].obstacles["c"].message.startswith("no room: a cluster's ManifestWork holds 500 KiB for all")
-    assert reconciler.problem(["c"]) == ("", False)
+    assert reconciler.find_problem(["c"]) == ("", False)
 
     # A new scorer of another namespace gets the room that a removal frees.
     api.delete(Kind.SCORER, "tenant", "large-000")
@@ -198,10 +198,10 @@ def test_missing_work_that_cannot_be_written_counts_as_not_delivered() -> None:
     applied = {"type": "Applied", "status": "True", "observedGeneration": 1}
     objects.put({**work, "status": {"conditions": [applied]}})
     reconciler.reconcile(key)
-    assert reconciler.distributed("s") == 1
+    assert reconciler.count_distributed("s") == 1
     objects.take(Kind.WORK)
     backend.apply.side_effect = ObjectNotFoundError("403: namespace c is being terminated")
     with pytest.raises(ObjectNotFoundError):
         reconciler.reconcile(key)
-    assert reconciler.distributed("s") == 0
-    assert reconciler.problem(["c"]) == ("c: 403: namespace c is being terminated", False)
+    assert reconciler.count_distributed("s") == 0
+    assert reconciler.find_problem(["c"]) == ("c: 403: namespace c is being terminated", False)

@@ -124,7 +124,7 @@ def test_missing_input_with_a_default_is_accepted() -> None:
 def test_health_of_an_expression_is_whether_it_compiles() -> None:
     good, wrong = expression("good"), expression("wrong", "1 +")
     target = HealthTarget("", good.spec.config_sync_mode)
-    health = Health().after(check(target, timeout=1.0))
+    health = Health().apply_check(check(target, timeout=1.0))
     assert health.status is HealthStatus.Active
     result = check(target._replace(mistake=wrong.spec.expression_mistake), timeout=1.0)
     assert isinstance(result, Check)
@@ -133,7 +133,7 @@ def test_health_of_an_expression_is_whether_it_compiles() -> None:
         "ExpressionInvalid",
         "spec.scoring.expression: column 4: expected a value and not 'the end'",
     )
-    assert health.reset_checks().after(result).status is HealthStatus.Inactive
+    assert health.reset_checks().apply_check(result).status is HealthStatus.Inactive
 
 
 def test_manifest_of_an_expression_is_read_as_it_was_written() -> None:

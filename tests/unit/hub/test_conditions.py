@@ -11,13 +11,13 @@ import pytest
 
 from dsf.api.scorer import DynamicScorer, DynamicScorerStatus
 from dsf.api.types import HealthStatus
-from dsf.hub.conditions import DeliveryCounts, config_status, ignored_config_status, scorer_status
+from dsf.hub.conditions import DeliveryCounts, make_config_status, make_ignored_config_status, make_scorer_status
 from dsf.hub.cycleoutcomes import CycleOutcomes
 from dsf.hub.health import Health
 from dsf.hub.plan import make_plan
 from dsf.hub.scorerplan import Obstacle
 from dsf.store.entries import Pace, Pauses, ScheduleOverride
-from dsf.store.pairs import PairFailure, PairState, Unwritten, row_fields
+from dsf.store.pairs import PairFailure, PairState, Unwritten, parse_row_fields
 from dsf.store.ticks import Skips
 from tests.unit.hub.builders import NOW, cluster, config, scorer
 
@@ -37,7 +37,7 @@ def status(
 ) -> DynamicScorerStatus:
     present = dynamic_scorer or scorer()
     plan = make_plan([present], config(), [cluster("a"), cluster("b")], NOW)
-    return scorer_status(
+    return make_scorer_status(
         plan.scorers[present.key],
         health,
         spread,
@@ -59,7 +59,7 @@ def message(scorer_status: DynamicScorerStatus, kind: str = "Scoring") -> str:
 
 
 def state(name: str, **fields: str) -> PairState:
-    return PairState(name, "s", **row_fields(name, json.dumps(fields)))
+    return PairState(name, "s", **parse_row_fields(name, json.dumps(fields)))
 
 
 def failure(message: str, at: float) -> str:
@@ -94,7 +94,7 @@ def test_config_synced_says_first_what_keeps_it_from_running() -> None:
 def test_scoring_counts_clusters_and_shows_the_newest_failures_first() -> None:
     states = [state("good", last_success="1", failing="0", valid_until="9"), state("new")]
     states += [state(f"bad-{n:02}", failing="1", failure=failure(f"m{n}", 100.0 + n)) for n in range(12)]
-    cycles = CycleOutcomes.of(states, 0.0)
+    cycles = CycleOutcomes.from_states(states, 0.0)
     assert (cycles.succeeding, cycles.failing) == (1, 12)
     assert [failed_cycle.message for failed_cycle in cycles.failures] == [f"m{n}" for n in range(11, 1, -1)]
     scorer_status = status(spread=replace(EVERYWHERE, desired=14), cycles=cycles)
@@ -115,7 +115,7 @@ def test_scoring_says_why_it_runs_nowhere() -> None:
 def test_cycles_that_only_expire_are_a_failure_with_a_reason() -> None:
     few = state("few", last_success="1", valid_until="9", expired="2", expired_at="5")
     many = state("many", last_success="1", valid_until="9", expired="3", expired_run="r", expired_at="5")
-    cycles = CycleOutcomes.of([few, many], 0.0)
+    cycles = CycleOutcomes.from_states([few, many], 0.0)
     assert (cycles.succeeding, cycles.failing) == (1, 1)
     (failed_cycle,) = cycles.failures
     assert (failed_cycle.cluster, failed_cycle.stage, failed_cycle.reason) == ("many", "", "expired")
@@ -133,7 +133,7 @@ def test_scores_that_cannot_be_written_are_reported() -> None:
         PairState(name, "s", last_success=1, valid_until=9, unwritten_text=cause.model_dump_json())
         for name, cause in (("a", _unwritten("403: no")), ("b", _unwritten("403: other")))
     ]
-    cycles = CycleOutcomes.of([state("good", last_success="1", valid_until="9"), *states], 0.0)
+    cycles = CycleOutcomes.from_states([state("good", last_success="1", valid_until="9"), *states], 0.0)
     scorer_status = status(spread=replace(EVERYWHERE, desired=3), cycles=cycles)
     assert status_and_reason(scorer_status, "Scoring") == ("False", "ScoresNotWritten")
     assert message(scorer_status) == "2 of 3 scores cannot be written; a: 403: no"
@@ -142,7 +142,7 @@ def test_scores_that_cannot_be_written_are_reported() -> None:
 def test_no_items_is_not_a_score_and_an_expired_one_is_none_either() -> None:
     good = state("good", last_success="1", valid_until="9", items="2")
     empty = [state(name, last_success="1", valid_until="9", items="0") for name in "ab"]
-    cycles = CycleOutcomes.of(empty, 1.0)
+    cycles = CycleOutcomes.from_states(empty, 1.0)
     assert (cycles.succeeding, cycles.empty) == (0, 2)
     scorer_status = status(cycles=cycles)
     assert status_and_reason(scorer_status, "Scoring") == ("False", "NoItems")
@@ -150,15 +150,18 @@ def test_no_items_is_not_a_score_and_an_expired_one_is_none_either() -> None:
     assert message(scorer_status).startswith(
         "no cluster has a score: the scoring API answers without usable results on 2 of 2 clusters"
     )
-    cycles = CycleOutcomes.of([good, empty[0]], 1.0)
+    cycles = CycleOutcomes.from_states([good, empty[0]], 1.0)
     scorer_status = status(cycles=cycles)
     assert status_and_reason(scorer_status, "Scoring") == ("True", "CyclesSucceed")
     assert message(scorer_status) == (
         "1 of 2 clusters have a score; the scoring API answers without usable results on 1 of 2 clusters"
     )
     # Earlier versions did not record the number of items.
-    assert CycleOutcomes.of([state("old", last_success="1", valid_until="9")], 1.0).succeeding == 1
-    assert status_and_reason(status(cycles=CycleOutcomes.of([good], 9.0)), "Scoring") == ("False", "ScoresExpired")
+    assert CycleOutcomes.from_states([state("old", last_success="1", valid_until="9")], 1.0).succeeding == 1
+    assert status_and_reason(status(cycles=CycleOutcomes.from_states([good], 9.0)), "Scoring") == (
+        "False",
+        "ScoresExpired",
+    )
 
 
 def skipping(name: str, reason: str, ticks: int, since: int, **fields: str) -> PairState:
@@ -175,7 +178,7 @@ def test_clusters_without_score_and_ticks_are_reported() -> None:
         skipping("new", "rate_limit", 9, 40),
         skipping("away", "queue_full", 9, 60),
     ]
-    cycles = CycleOutcomes.of(states, 100.0)
+    cycles = CycleOutcomes.from_states(states, 100.0)
     assert (cycles.idle, cycles.succeeding, cycles.expired, cycles.failing) == (3, 2, 1, 0)
     scorer_status = status(limited, spread=replace(EVERYWHERE, desired=6), cycles=cycles)
     assert status_and_reason(scorer_status, "Scoring") == ("False", "TicksSkipped")
@@ -183,7 +186,7 @@ def test_clusters_without_score_and_ticks_are_reported() -> None:
     assert message(scorer_status).startswith(words)
     assert "2/m, applies to all clusters together" in message(scorer_status)
     # Failures take precedence.
-    failing = CycleOutcomes.of([*states, state("bad", failing="1")], 100.0)
+    failing = CycleOutcomes.from_states([*states, state("bad", failing="1")], 100.0)
     assert status_and_reason(status(limited, cycles=failing), "Scoring")[1] == "SomeClustersFail"
 
 
@@ -201,7 +204,7 @@ def test_undeliverable_cluster_is_named_in_the_condition() -> None:
 
 
 def test_status_keeps_cycle_counts_while_they_are_unreadable() -> None:
-    cycles = CycleOutcomes.of([state("bad", failing="1", failure=failure("m", 1.0))], 0.0)
+    cycles = CycleOutcomes.from_states([state("bad", failing="1", failure=failure("m", 1.0))], 0.0)
     before = status(cycles=cycles)
     after = status(cycles=None, previous=before, seconds=60)
     assert after == before
@@ -222,26 +225,26 @@ def test_condition_transition_time_changes_only_with_its_status() -> None:
 
 
 def test_configurations() -> None:
-    full_status = config_status(config(), clusters=3, distributed=2, scorers=1, masked=4, now=NOW)
+    full_status = make_config_status(config(), clusters=3, distributed=2, scorers=1, masked=4, now=NOW)
     assert (full_status.clusters, full_status.scorers, full_status.masked) == (3, 1, 4)
     assert [(condition.type, condition.status, condition.reason) for condition in full_status.conditions] == [
         ("Distributed", "False", "Distributing"),
         ("Ready", "Unknown", "Distributing"),
     ]
-    nobody = config_status(config(), clusters=0, distributed=0, scorers=1, masked=0, now=NOW)
+    nobody = make_config_status(config(), clusters=0, distributed=0, scorers=1, masked=0, now=NOW)
     assert nobody.conditions[0].message == "no ManagedCluster is accepted"
-    waiting = config_status(config(), clusters=0, distributed=0, scorers=1, masked=0, now=NOW, without_addon=2)
+    waiting = make_config_status(config(), clusters=0, distributed=0, scorers=1, masked=0, now=NOW, without_addon=2)
     assert waiting.conditions[0].reason == "NoClusters"
     assert waiting.conditions[0].message == (
         "none of 2 accepted clusters has the ManagedClusterAddOn dynamic-scoring-framework yet"
     )
-    full = config_status(
+    full = make_config_status(
         config(), clusters=2, distributed=2, scorers=9, masked=0, now=NOW, without_room=["team/b", "team/a"]
     )
     assert (full.conditions[0].status, full.conditions[0].reason) == ("False", "NoRoom")
     assert full.conditions[0].message.startswith("2 scorers have no room in the ManifestWork of some clusters")
     assert "team/a says what to do" in full.conditions[0].message
-    other = ignored_config_status(config(name="mine"), "hub", now=NOW)
+    other = make_ignored_config_status(config(name="mine"), "hub", now=NOW)
     assert [(condition.type, condition.status, condition.reason) for condition in other.conditions] == [
         ("Ignored", "True", "OtherName"),
         ("Ready", "False", "OtherName"),
@@ -354,7 +357,7 @@ def test_failed_config_read_is_unknown_while_the_last_config_applies() -> None:
 def test_failing_cycles_are_a_failure_once_the_score_of_an_earlier_one_has_expired() -> None:
     states = [state("a", last_success="1", valid_until="9", failing="1", failure=failure("m", 5.0))]
     spread = replace(EVERYWHERE, clusters=1, desired=1, distributed=1)
-    before, after = (status(spread=spread, cycles=CycleOutcomes.of(states, now)) for now in (8.0, 9.0))
+    before, after = (status(spread=spread, cycles=CycleOutcomes.from_states(states, now)) for now in (8.0, 9.0))
     assert [status_and_reason(scorer_status, "Scoring") for scorer_status in (before, after)] == [
         ("False", "AllClustersFail")
     ] * 2
@@ -371,7 +374,7 @@ def test_ready_is_stable_across_a_restart_of_the_hub() -> None:
 def test_ready_of_a_configuration_summarizes_its_conditions() -> None:
     def ready_condition(**changed_numbers: Any) -> tuple[str, str]:
         numbers = {"clusters": 2, "distributed": 2, "scorers": 1, "masked": 0, **changed_numbers}
-        configuration_status = config_status(config(), now=NOW, **numbers)
+        configuration_status = make_config_status(config(), now=NOW, **numbers)
         return next(
             (condition.status, condition.reason)
             for condition in configuration_status.conditions

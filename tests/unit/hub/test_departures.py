@@ -83,11 +83,11 @@ class HubFixture:
 
     def runs(self) -> bool | None:
         """True if the pair gets ticks; None if it is forgotten."""
-        entry = self.schedule.entry("c/cpu")
+        entry = self.schedule.read_entry("c/cpu")
         return entry.runnable if entry is not None else None
 
     def key_ids(self) -> tuple[int, ...]:
-        record = self.registry.clusters().get("c")
+        record = self.registry.read_clusters().get("c")
         return record.key_ids if record is not None else ()
 
     def cycles(self) -> str | None:
@@ -173,17 +173,17 @@ def test_recreated_cluster_gets_new_keys_that_overlap_with_the_old(world: HubFix
     world.api.put(cluster("c", uid="another").to_manifest())
     assert world.reconcile() is not None, "the overlap is looked at again"
     assert (world.runs(), world.cycles(), world.key_ids()) == (True, "7", (2, 1))
-    assert world.registry.clusters()["c"].uid == "another"
+    assert world.registry.read_clusters()["c"].uid == "another"
 
 
 def test_scorer_deleted_during_the_grace_period_is_removed_at_once(world: HubFixture) -> None:
     world.schedule.set_override("c/cpu", interval=7)
     world.api.take(Kind.ADDON)
     world.reconcile()
-    assert world.schedule.overrides()
+    assert world.schedule.read_overrides()
     world.api.take(Kind.SCORER)
     world.reconcile()
-    assert (world.runs(), world.cycles(), world.schedule.overrides()) == (None, None, {})
+    assert (world.runs(), world.cycles(), world.schedule.read_overrides()) == (None, None, {})
     assert world.key_ids() == (1,)
 
 
@@ -198,8 +198,8 @@ def test_unreadable_scorer_keeps_its_state(world: HubFixture) -> None:
     world.api.put(_broken(readable))
     for _ in range(2):
         world.reconcile()
-        assert (world.runs(), world.cycles(), len(world.schedule.overrides())) == (False, "7", 1)
-        record = world.registry.scorers()["cpu"]
+        assert (world.runs(), world.cycles(), len(world.schedule.read_overrides())) == (False, "7", 1)
+        record = world.registry.read_scorers()["cpu"]
         assert (record.suspended, record.health) == (True, "Unknown")
         assert record.problem == "Invalid: spec.description: 7 is not text"
         # A restarted hub, which never read the valid scorer, keeps the state too.
@@ -207,7 +207,7 @@ def test_unreadable_scorer_keeps_its_state(world: HubFixture) -> None:
         world.start()
     world.api.put(readable)
     world.reconcile()
-    assert (world.runs(), world.cycles(), world.registry.scorers()["cpu"].problem) == (True, "7", "")
+    assert (world.runs(), world.cycles(), world.registry.read_scorers()["cpu"].problem) == (True, "7", "")
 
 
 @pytest.mark.parametrize("then", ["delete", "mask", "leave"])
@@ -235,7 +235,7 @@ def test_unreadable_configuration_suspends_without_losing_state(world: HubFixtur
         world.reconcile()
         assert (world.runs(), world.has_work(), world.cycles()) == (False, False, "7")
         # Published scores remain until they expire.
-        assert world.registry.scorers()["cpu"].destination == "AddOnPlacementScore"
+        assert world.registry.read_scorers()["cpu"].destination == "AddOnPlacementScore"
         world.now += 10 * GRACE
     world.api.put(readable)
     world.reconcile()
@@ -345,11 +345,11 @@ def test_scores_of_a_returning_cluster_are_checked(world: HubFixture) -> None:
 def test_without_a_configuration_no_score_is_published(world: HubFixture) -> None:
     removed_manifest = world.api.take(Kind.CONFIG)
     world.reconcile()
-    assert world.registry.scorers()["cpu"].destination == "None"
+    assert world.registry.read_scorers()["cpu"].destination == "None"
     assert world.runs() is False
     world.api.put(removed_manifest)
     world.reconcile()
-    assert world.registry.scorers()["cpu"].destination == "AddOnPlacementScore"
+    assert world.registry.read_scorers()["cpu"].destination == "AddOnPlacementScore"
 
 
 def test_status_names_the_deleted_object_and_the_cause_of_refused_results(world: HubFixture) -> None:
@@ -371,7 +371,7 @@ def test_status_names_the_deleted_object_and_the_cause_of_refused_results(world:
     problem = fleet.pair("c", "cpu").cluster_problem
     assert "last seen with the credentials 1, which are withdrawn" in problem
     assert CREDENTIALS_WORK_NAME in problem
-    assert Agents(world.client).problems(world.registry.clusters().values()) == {"c": problem}
+    assert Agents(world.client).find_problems(world.registry.read_clusters().values()) == {"c": problem}
     world.client.hset(keys.KEYS_USED, "c", 2)
     assert fleet.pair("c", "cpu").cluster_problem == ""
 
@@ -379,5 +379,5 @@ def test_status_names_the_deleted_object_and_the_cause_of_refused_results(world:
 def test_unknown_cluster_gets_no_entry_and_no_notice(world: HubFixture) -> None:
     world.api.take(Kind.CLUSTER)
     world.clusters.reconcile(ObjectKey(Kind.CLUSTER, "", "stranger"))
-    assert "stranger" not in world.registry.clusters()
+    assert "stranger" not in world.registry.read_clusters()
     assert world.client.hget(keys.CLUSTER_NOTICES, "stranger") is None

@@ -42,7 +42,7 @@ def test_fields_of_a_newer_crd_are_ignored_and_reported_once(settings_factory: C
     desired = _desired(place, settings_factory)
     plan = desired.update()
     assert plan.is_enabled
-    assert plan.entries("a", {}).keys() == {"s"}
+    assert plan.make_entries("a", {}).keys() == {"s"}
     assert plan.masks.hides("b", "s")
     assert sorted(place.events) == [
         (Kind.SCORER, "UnknownField", "this hub does not know spec.newer; it is ignored"),
@@ -55,7 +55,7 @@ def test_fields_of_a_newer_crd_are_ignored_and_reported_once(settings_factory: C
     # As it was.
     assert newer["spec"]["newer"] == {"x": 1}
     place.put(newer)
-    assert desired.update().entries("a", {}).keys() == {"s"}
+    assert desired.update().make_entries("a", {}).keys() == {"s"}
     assert len(place.events) == 2
 
 
@@ -65,7 +65,7 @@ def test_other_errors_are_still_reported(settings_factory: Callable[..., Setting
     place.put(_spec(scorer("s").to_manifest(), newer=1, description=7))
     desired = _desired(place, settings_factory)
     assert desired.update().unreadable == {"hub/s": "spec.description: 7 is not text"}
-    assert desired.mistake(ObjectKey(Kind.SCORER, "hub", "s")) == "spec.description: 7 is not text"
+    assert desired.get_parse_error(ObjectKey(Kind.SCORER, "hub", "s")) == "spec.description: 7 is not text"
 
 
 def test_scorer_repaired_during_planning_is_kept(
@@ -78,14 +78,14 @@ def test_scorer_repaired_during_planning_is_kept(
 
     def mended(namespace: str) -> bool:
         place.put(scorer("s").to_manifest())
-        assert desired.scorer(key) is not None
+        assert desired.get_scorer(key) is not None
         return is_scorer_namespace(namespace)
 
     with monkeypatch.context() as meanwhile:
         # The plan asks this of a scorer that it has read.
         meanwhile.setattr(desired, "is_scorer_namespace", mended)
         assert desired.update().unreadable == {"hub/s": "spec.description: 7 is not text"}
-    assert desired.update().entries("a", {}).keys() == {"other", "s"}
+    assert desired.update().make_entries("a", {}).keys() == {"other", "s"}
 
 
 def test_object_unread_after_an_internal_error_is_read_again(
@@ -100,7 +100,7 @@ def test_object_unread_after_an_internal_error_is_read_again(
         broken.setattr(desiredstate, "read_object", Mock(side_effect=KeyError))
         plan = desired.update()
     assert "KeyError" in plan.unreadable["hub/s"]
-    assert desired.update().entries("a", {}).keys() == {"s"}
+    assert desired.update().make_entries("a", {}).keys() == {"s"}
 
 
 def test_authentication_with_an_unknown_field_is_ignored(settings_factory: Callable[..., Settings]) -> None:
@@ -113,7 +113,7 @@ def test_authentication_with_an_unknown_field_is_ignored(settings_factory: Calla
             "spec": {"newer": 1},
         },
     )
-    assert _desired(place, settings_factory).authentication("hub", "x") is None
+    assert _desired(place, settings_factory).get_authentication("hub", "x") is None
 
 
 def test_hosted_addon_is_reported_once(settings_factory: Callable[..., Settings]) -> None:
@@ -226,11 +226,11 @@ def test_configuration_beside_scorers_of_another_namespace_stops_them(
     settings = settings_factory(namespace="hub", addon_mode=False, scorer_namespaces=["team", "other"])
     desired = DesiredState(place.backend, settings, Outage("Redis"), lambda key: None, lambda news, changed: None)
     everywhere = {"home", "of-team", "of-other"}
-    assert desired.update().entries("a", {}).keys() == everywhere
+    assert desired.update().make_entries("a", {}).keys() == everywhere
     misplaced = config(("a", "*")).to_manifest()
     key = place.put({**misplaced, "metadata": {**misplaced["metadata"], "namespace": "team"}})
     plan = desired.update()
-    assert plan.entries("a", {}).keys() == {"home", "of-other"}
+    assert plan.make_entries("a", {}).keys() == {"home", "of-other"}
     obstacle = plan.scorers["team/of-team"].obstacle
     assert obstacle is not None
     assert (obstacle.reason, "add its masks to the one in namespace hub" in obstacle.message) == (
@@ -240,4 +240,4 @@ def test_configuration_beside_scorers_of_another_namespace_stops_them(
     # A configuration of another name never applies.
     del place.objects[key]
     place.put({**misplaced, "metadata": {"namespace": "team", "name": "another"}})
-    assert desired.update().entries("a", {}).keys() == everywhere
+    assert desired.update().make_entries("a", {}).keys() == everywhere

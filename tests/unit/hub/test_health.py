@@ -40,7 +40,7 @@ def statuses(*checks: Check, start: Health | None = None) -> list[str]:
     health = start or Health()
     values = []
     for result in checks:
-        health = health.after(result)
+        health = health.apply_check(result)
         values.append(health.status.value)
     return values
 
@@ -57,11 +57,11 @@ def test_three_failures_in_a_row_make_an_active_one_inactive() -> None:
 
 
 def test_inactive_health_is_unchanged_by_further_failures() -> None:
-    health = Health().after(FINE)
+    health = Health().apply_check(FINE)
     for _ in range(3):
-        health = health.after(SICK)
+        health = health.apply_check(SICK)
     assert health.status is HealthStatus.Inactive
-    assert health.after(SICK) == health
+    assert health.apply_check(SICK) == health
 
 
 def test_check_request_before_tracking_is_answered_by_the_first_check(
@@ -86,11 +86,11 @@ def test_check_request_before_tracking_is_answered_by_the_first_check(
 
 
 def test_bad_config_keeps_health_active_and_the_last_good_config() -> None:
-    health = Health().after(FINE)
+    health = Health().apply_check(FINE)
     for _ in range(10):
-        health = health.after(ODD)
+        health = health.apply_check(ODD)
     assert (health.status, health.config, health.config_failure) == (HealthStatus.Active, GOOD, BAD)
-    health = health.after(FINE)
+    health = health.apply_check(FINE)
     assert health.config_failure is None
 
 
@@ -99,7 +99,7 @@ def test_bad_config_does_not_activate_inactive_health() -> None:
 
 
 def test_health_of_a_moved_scorer_stays_until_the_first_check() -> None:
-    moved = Health().after(FINE).reset_checks()
+    moved = Health().apply_check(FINE).reset_checks()
     assert (moved.status, moved.config, moved.is_checked) == (HealthStatus.Active, GOOD, False)
     assert statuses(SICK, start=moved) == ["Inactive"]
     assert statuses(ODD, start=moved) == ["Inactive"]
@@ -110,7 +110,7 @@ def test_health_of_an_earlier_hub_is_respected() -> None:
     earlier_health = Health(HealthStatus.Active, GOOD, is_proven=True)
     assert statuses(SICK, start=earlier_health) == ["Active"]
     assert statuses(SICK, start=Health(HealthStatus.Active, GOOD)) == ["Inactive"]
-    assert earlier_health.after(SICK).config == GOOD
+    assert earlier_health.apply_check(SICK).config == GOOD
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_health_of_an_earlier_hub_is_respected() -> None:
 def test_check_sets_status_and_failure_reason(mode: str, healthz: Handler, config: Handler, reason: str) -> None:
     with ScriptedServer(healthz=healthz, config=config) as server:
         target = HealthTarget(f"{server.url}/config", ConfigSyncMode(mode))
-        result = Health().after(check(target, timeout=0.5 if reason == "Timeout" else 30))
+        result = Health().apply_check(check(target, timeout=0.5 if reason == "Timeout" else 30))
     assert (result.status.value, result.failure.reason if result.failure else "") == (
         ("Inactive" if reason else "Active"),
         reason,
@@ -164,7 +164,7 @@ def test_healthz_url_ignores_the_path_of_config_url() -> None:
         server.script(answer("ok"), path="/healthz")
         server.script(answer(CONFIG), path="/scorer-a/config")
         target = HealthTarget(f"{server.url}/scorer-a/config", ConfigSyncMode.Full)
-        assert Health().after(check(target, timeout=30)).status is HealthStatus.Active
+        assert Health().apply_check(check(target, timeout=30)).status is HealthStatus.Active
     assert set(server.paths()) == {"/healthz", "/scorer-a/config"}
 
 

@@ -26,14 +26,14 @@ def test_hub_reconciles_no_key_before_the_first_plan(kind: Kind) -> None:
 
 
 def test_cluster_with_a_lost_notice_is_reconciled_in_the_next_round() -> None:
-    hub = Hub(Settings(backend="dir"), Mock(spec=Backend, **{"keys.return_value": []}))
+    hub = Hub(Settings(backend="dir"), Mock(spec=Backend, **{"list_keys.return_value": []}))
     plan = Mock(clusters={"a": "", "b": ""})
     hub._desired = Mock(**{"update.return_value": plan})
     hub._credentials = Mock(
         **{"have_changed.return_value": False, "read_requests.return_value": set(), "sync.return_value": set()}
     )
     hub._changes = Mock()
-    hub._registrar = Mock(**{"refresh.return_value": set(), "known_clusters.return_value": {"a", "b"}})
+    hub._registrar = Mock(**{"refresh.return_value": set(), "list_known_clusters.return_value": {"a", "b"}})
     hub._registrar.notices.keep.return_value = {"b"}
     hub._resync(0.0, is_full=False)
     assert hub._clusters.queue.get() == ObjectKey(Kind.CLUSTER, "", "b")
@@ -84,7 +84,7 @@ def test_edit_is_a_change_even_if_a_status_write_returned_it_first(monkeypatch: 
     backend = KubeBackend(Mock(spec=Session), settings)
     hub = Hub(settings, backend)
     changed = Mock()
-    monkeypatch.setattr(hub._desired, "changed", changed)
+    monkeypatch.setattr(hub._desired, "record_changes", changed)
     backend._on_change = hub._on_change
     reflector = backend._reflectors[Kind.SCORER, ""]
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dsf.api.authentication import CaKind, Reference
 from dsf.api.summary import ScorerSummary, dump_summaries
-from dsf.hub.manifestwork import ScorerPart, is_applied, make_part, manifest_work
+from dsf.hub.manifestwork import ScorerPart, is_applied, make_manifest_work, make_part
 
 
 def test_empty_list_of_summaries_is_distributed() -> None:
-    work = manifest_work("c", "agents", [])
+    work = make_manifest_work("c", "agents", [])
     assert work["apiVersion"] == "work.open-cluster-management.io/v1"
     assert work["metadata"]["name"] == "dynamic-scoring-config-manifestwork"
     assert work["metadata"]["namespace"] == "c"
@@ -20,14 +20,14 @@ def test_empty_list_of_summaries_is_distributed() -> None:
 
 def test_summaries_are_complete() -> None:
     summaries = [ScorerSummary(name=name, score_name=name) for name in ("a", "b")]
-    [config_map] = manifest_work("c", "agents", [*map(make_part, summaries)])["spec"]["workload"]["manifests"]
+    [config_map] = make_manifest_work("c", "agents", [*map(make_part, summaries)])["spec"]["workload"]["manifests"]
     assert config_map["data"]["summaries"] == dump_summaries(summaries)
 
 
 def test_agent_may_read_only_objects_that_its_scorers_reference() -> None:
     references = [Reference(CaKind.Secret, "b"), Reference(CaKind.Secret, "a"), Reference(CaKind.ConfigMap, "ca")]
     part = ScorerPart("{}", frozenset(references), uses_account=True, size=0)
-    _, account, role, binding = manifest_work("c", "agents", [part])["spec"]["workload"]["manifests"]
+    _, account, role, binding = make_manifest_work("c", "agents", [part])["spec"]["workload"]["manifests"]
     assert [(rule["resources"], rule["resourceNames"], rule["verbs"]) for rule in role["rules"]] == [
         (["secrets"], ["a", "b"], ["get", "list", "watch"]),
         (["configmaps"], ["ca"], ["get", "list", "watch"]),

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsf.api.meta import rfc3339
+from dsf.api.meta import format_rfc3339
 from dsf.api.scorerule import HoldRule
 from dsf.api.scoringconfig import Mask
-from dsf.hub.plan import FleetPlan, MaskIndex, differences, make_plan
+from dsf.hub.plan import FleetPlan, MaskIndex, find_differences, make_plan
 from tests.cases import load
 from tests.unit.hub.builders import NOW, cluster, config, refusal, scorer, summaries
 
@@ -45,18 +45,18 @@ def test_summary_requires_accepted_cluster_health_resolution_and_no_mask() -> No
     assert names(plan, "no") == names(plan, "going") == names(plan, "nowhere") == []
     assert dict(plan.clusters) == {"a": "uid-a", "b": "uid-b"}
     assert plan.list_clusters(plan.scorers["hub/masked"]) == ["b"]
-    assert plan.masked_pairs() == 1
+    assert plan.count_masked_pairs() == 1
     assert refusal(plan, "hub/unresolved")[0] == "MissingScoreName"
-    assert "deleted" not in plan.scorer_names()
+    assert "deleted" not in plan.list_scorer_names()
 
 
 def test_scorers_do_not_run_without_a_configuration() -> None:
     for absent in (None, config(**GONE)):
         plan = make_plan([scorer()], absent, [cluster("a")], NOW)
         assert names(plan, "a") == []
-        assert plan.entries("a", {}) == {}
+        assert plan.make_entries("a", {}) == {}
         assert plan.list_clusters(plan.scorers["hub/s"]) == []
-        assert plan.masked_pairs() == 0
+        assert plan.count_masked_pairs() == 0
 
 
 def test_older_scorer_keeps_a_contested_name() -> None:
@@ -76,18 +76,18 @@ def test_execution_is_in_the_record_and_the_entry() -> None:
         "whenEmpty": {"behavior": "Value", "items": [{"name": "${cluster};pod-a", "value": 5}]},
     }
     plan = make_plan([scorer(execution=execution, scoreDestination="None")], config(), [cluster("c")], NOW)
-    record = plan.records({})["s"]
+    record = plan.make_records({})["s"]
     assert (record.rate_limit, record.validity, record.destination) == ("30/m", 90, "None")
     assert record.when_failing.model_dump() == {"failure_threshold": 2, "behavior": "Value", "value": -100}
     assert record.hold == HoldRule(min_change=5, for_seconds=60)
     expected = {"behavior": "Value", "value": None, "items": [{"name": "${cluster};pod-a", "value": 5}]}
     assert record.when_empty.model_dump() == expected
-    assert plan.entries("c", {})["s"].rate_limit == "30/m"
+    assert plan.make_entries("c", {})["s"].rate_limit == "30/m"
 
 
 def test_record_has_the_start_of_a_long_description() -> None:
     plan = make_plan([scorer(description="x" * 1_000_000)], config(), [cluster("c")], NOW)
-    assert plan.records({})["s"].description == "x" * 1021 + "..."
+    assert plan.make_records({})["s"].description == "x" * 1021 + "..."
 
 
 def test_pauses() -> None:
@@ -95,61 +95,63 @@ def test_pauses() -> None:
     later, earlier = NOW + timedelta(hours=1), NOW - timedelta(hours=1)
     plan = make_plan(
         [
-            scorer("paused", metadata={"annotations": {annotation: rfc3339(later)}}),
-            scorer("over", metadata={"annotations": {annotation: rfc3339(earlier)}}),
+            scorer("paused", metadata={"annotations": {annotation: format_rfc3339(later)}}),
+            scorer("over", metadata={"annotations": {annotation: format_rfc3339(earlier)}}),
             scorer("suspended", execution={"suspend": True}),
         ],
         config(),
         [cluster("c")],
         NOW,
     )
-    suspensions = {name: (entry.suspended, entry.suspended_until) for name, entry in plan.entries("c", {}).items()}
+    suspensions = {name: (entry.suspended, entry.suspended_until) for name, entry in plan.make_entries("c", {}).items()}
     assert suspensions == {"paused": (True, later.timestamp()), "over": (False, None), "suspended": (True, None)}
 
 
 def test_blocked_scorer_keeps_its_existing_entry() -> None:
     clusters = [cluster("c")]
     before = make_plan([scorer("s", score="cpu", execution={"rateLimit": "1/s"})], config(), clusters, NOW)
-    present, records = before.entries("c", {}), before.records({})
+    present, records = before.make_entries("c", {}), before.make_records({})
     for broken in (scorer("s", score="cpu", health="Inactive"), scorer("s", scoring={})):
         plan = make_plan([broken], config(), clusters, NOW)
-        assert plan.entries("c", {}) == {}
-        assert plan.entries("c", present) == {"s": present["s"].stopped()}
-        assert make_plan([broken], config(("c", "cpu")), clusters, NOW).entries("c", present) == {}
-        assert make_plan([broken], None, clusters, NOW).entries("c", present) == {}
-        assert make_plan([broken], config(), [], NOW).entries("c", present) == {}
-        assert set(plan.records(records)) == {"s"}
-    assert make_plan([], config(), clusters, NOW).entries("c", present) == {}
-    assert make_plan([], config(), clusters, NOW).records(records) == {}
+        assert plan.make_entries("c", {}) == {}
+        assert plan.make_entries("c", present) == {"s": present["s"].make_stopped()}
+        assert make_plan([broken], config(("c", "cpu")), clusters, NOW).make_entries("c", present) == {}
+        assert make_plan([broken], None, clusters, NOW).make_entries("c", present) == {}
+        assert make_plan([broken], config(), [], NOW).make_entries("c", present) == {}
+        assert set(plan.make_records(records)) == {"s"}
+    assert make_plan([], config(), clusters, NOW).make_entries("c", present) == {}
+    assert make_plan([], config(), clusters, NOW).make_records(records) == {}
 
 
 def test_missing_cluster_or_config_suspends_entries_until_it_returns() -> None:
     plan = make_plan([scorer("s")], config(), [cluster("c")], NOW)
-    present = plan.entries("c", {})
+    present = plan.make_entries("c", {})
     for reduced_plan in (replace(plan, clusters={}), replace(plan, is_enabled=False, has_no_config=True)):
         stopped_entries = reduced_plan.stop_entries("c", present)
         assert (stopped_entries["s"].runnable, stopped_entries["s"].suspended) == (False, True)
-        assert plan.entries("c", stopped_entries) == present
+        assert plan.make_entries("c", stopped_entries) == present
     # An unreadable configuration stops the entries, since its masks are unknown.
     unreadable = replace(plan, is_enabled=False, has_no_config=False)
     for before in (present, stopped_entries):
-        assert unreadable.stop_entries("c", before) == {"s": present["s"].stopped()}
+        assert unreadable.stop_entries("c", before) == {"s": present["s"].make_stopped()}
 
 
 def test_blocked_scorer_can_be_suspended_meanwhile() -> None:
     clusters = [cluster("c")]
-    present = make_plan([scorer("s")], config(), clusters, NOW).entries("c", {})
+    present = make_plan([scorer("s")], config(), clusters, NOW).make_entries("c", {})
     for execution, is_suspended in (({}, False), ({"suspend": True}, True)):
         down = make_plan([scorer("s", health="Inactive", execution=execution)], config(), clusters, NOW)
-        present = down.entries("c", present)
+        present = down.make_entries("c", present)
         assert (present["s"].runnable, present["s"].suspended) == (False, is_suspended)
     rival = scorer("older", score="cpu", created="2020-01-01T00:00:00Z")
-    assert set(make_plan([scorer("s", score="cpu"), rival], config(), clusters, NOW).entries("c", present)) == {"older"}
+    assert set(make_plan([scorer("s", score="cpu"), rival], config(), clusters, NOW).make_entries("c", present)) == {
+        "older"
+    }
 
 
 def test_unresolved_scorer_keeps_a_suspended_record() -> None:
-    records = make_plan([scorer()], config(), [], NOW).records({})
-    record = make_plan([scorer(scoring={}, health="Inactive")], config(), [], NOW).records(records)["s"]
+    records = make_plan([scorer()], config(), [], NOW).make_records({})
+    record = make_plan([scorer(scoring={}, health="Inactive")], config(), [], NOW).make_records(records)["s"]
     assert (record.suspended, record.health, record.interval) == (True, "Inactive", 30)
 
 
@@ -176,18 +178,18 @@ def test_differences() -> None:
 
     first, second = scorer("one"), scorer("two")
     base = plan(first, second)
-    assert differences(base, plan(first, second)) == (frozenset(), frozenset())
+    assert find_differences(base, plan(first, second)) == (frozenset(), frozenset())
     # A changed status without effect on the plan is no difference.
-    assert differences(base, plan(scorer("one", status={"observedGeneration": 9}), second)) == (
+    assert find_differences(base, plan(scorer("one", status={"observedGeneration": 9}), second)) == (
         frozenset(),
         frozenset(),
     )
-    assert differences(base, plan(scorer("one", interval=5), second)) == ({"hub/one"}, {"a", "b"})
-    assert differences(base, plan(first)) == ({"hub/two"}, {"a", "b"})
-    assert differences(base, plan(first, second, clusters="abc")) == ({"hub/one", "hub/two"}, {"c"})
-    assert differences(base, plan(first, second, clusters="a")) == ({"hub/one", "hub/two"}, {"b"})
-    assert differences(base, plan(first, second, masks=(("x", "y"),))) == ({"hub/one", "hub/two"}, {"a", "b"})
-    assert differences(FleetPlan(), base) == ({"hub/one", "hub/two"}, {"a", "b"})
+    assert find_differences(base, plan(scorer("one", interval=5), second)) == ({"hub/one"}, {"a", "b"})
+    assert find_differences(base, plan(first)) == ({"hub/two"}, {"a", "b"})
+    assert find_differences(base, plan(first, second, clusters="abc")) == ({"hub/one", "hub/two"}, {"c"})
+    assert find_differences(base, plan(first, second, clusters="a")) == ({"hub/one", "hub/two"}, {"b"})
+    assert find_differences(base, plan(first, second, masks=(("x", "y"),))) == ({"hub/one", "hub/two"}, {"a", "b"})
+    assert find_differences(FleetPlan(), base) == ({"hub/one", "hub/two"}, {"a", "b"})
 
 
 def test_cluster_notice_names_masked_scorers_and_the_reason() -> None:
@@ -198,14 +200,14 @@ def test_cluster_notice_names_masked_scorers_and_the_reason() -> None:
         [cluster("a"), cluster("b")],
         NOW,
     )
-    assert plan.notice("a").absent == {
+    assert plan.make_notice("a").absent == {
         "s": "masked on this cluster by the DynamicScoringConfig",
         "t": "masked on all clusters by the DynamicScoringConfig",
         "chosen": "its spec.clusterSelector does not select it",
     }
-    assert plan.notice("b").absent.keys() == {"t", "chosen"}
+    assert plan.make_notice("b").absent.keys() == {"t", "chosen"}
     fully_masked_plan = make_plan([scorer("s")], config(("a", "*")), [cluster("a")], NOW)
-    assert fully_masked_plan.notice("a").absent == {
+    assert fully_masked_plan.make_notice("a").absent == {
         "s": "this cluster is masked from all scores by the DynamicScoringConfig"
     }
 
@@ -218,12 +220,12 @@ def test_new_or_relabelled_cluster_is_the_only_one_affected() -> None:
     spec = {"clusterSelector": {"matchLabels": {"env": "prod"}}}
     base = plan({}, **spec)
     both = frozenset({"hub/s", "hub/t"})
-    assert differences(base, plan({}, "c", **spec)) == (both, {"c"})
-    assert differences(plan({}, "c", **spec), base) == (both, {"c"})
-    assert differences(base, plan({"env": "prod"}, **spec)) == ({"hub/s"}, {"b"})
+    assert find_differences(base, plan({}, "c", **spec)) == (both, {"c"})
+    assert find_differences(plan({}, "c", **spec), base) == (both, {"c"})
+    assert find_differences(base, plan({"env": "prod"}, **spec)) == ({"hub/s"}, {"b"})
     # Only the cluster that ran it so far changes.
-    assert differences(plan({}), base) == ({"hub/s"}, {"b"})
-    assert differences(base, plan({})) == ({"hub/s"}, {"b"})
+    assert find_differences(plan({}), base) == ({"hub/s"}, {"b"})
+    assert find_differences(base, plan({})) == ({"hub/s"}, {"b"})
 
 
 def test_without_a_source_the_endpoint_is_the_host_of_config_url_as_upstreams() -> None:

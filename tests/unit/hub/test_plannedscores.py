@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dsf.api.naming import label_value
+from dsf.api.naming import make_label_value
 from dsf.api.types import SCORER_NAME_LABEL
 from dsf.hub.plan import FleetPlan, make_plan
 from dsf.hub.plannedscores import PlanOwners
@@ -24,20 +24,20 @@ def _plan(*masks: tuple[str, str], **scorers: Any) -> FleetPlan:
 def test_score_belongs_to_its_scorer_by_label_and_by_name() -> None:
     owners = PlanOwners(_plan())
     assert owners.wants("a", "one")
-    assert owners.scorer_of("a", "score-one") == "one"
+    assert owners.find_scorer("a", "score-one") == "one"
 
 
 @pytest.mark.parametrize(("cluster_name", "label", "name"), [("a", "two", "score-two"), ("b", "one", "score-one")])
 def test_score_of_an_unknown_scorer_or_cluster_has_no_owner(cluster_name: str, label: str, name: str) -> None:
     owners = PlanOwners(_plan())
     assert not owners.wants(cluster_name, label)
-    assert owners.scorer_of(cluster_name, name) is None
+    assert owners.find_scorer(cluster_name, name) is None
 
 
 def test_masked_score_has_no_owner() -> None:
     owners = PlanOwners(_plan(("a", "Score One")))
     assert not owners.wants("a", "one")
-    assert owners.scorer_of("a", "score-one") is None
+    assert owners.find_scorer("a", "score-one") is None
 
 
 @pytest.mark.parametrize("values", [{"health": "Inactive"}, {"scoring": {}}])
@@ -67,8 +67,8 @@ def test_score_of_a_scorer_that_cannot_run_is_kept() -> None:
 def test_long_scorer_name_is_recognised_by_its_shortened_label() -> None:
     name = "x" * 100
     plan = make_plan([scorer(name, score="long")], config(), [cluster("a")], NOW)
-    assert PlanOwners(plan).wants("a", label_value(name))
-    assert PlanOwners(plan).scorer_of("a", "long") == name
+    assert PlanOwners(plan).wants("a", make_label_value(name))
+    assert PlanOwners(plan).find_scorer("a", "long") == name
 
 
 #: When the scorer of `builders` was created, and when this hub first planned it.
@@ -78,7 +78,7 @@ CLAIMED = NOW.timestamp()
 
 def test_planned_scorer_adopts_the_score_of_upstreams_agent() -> None:
     plan = _plan()
-    adoption = PlanOwners(plan).adoption("a", "score-one", CLAIMED - 60)
+    adoption = PlanOwners(plan).plan_adoption("a", "score-one", CLAIMED - 60)
     assert adoption is not None
     body, seconds = adoption
     assert body["metadata"]["labels"][SCORER_NAME_LABEL] == "one"
@@ -90,19 +90,19 @@ def test_refused_scorer_adopts_the_score_of_the_name_in_its_spec() -> None:
     source = {"type": "Prometheus", "host": "http://prometheus.example"}
     plan = _plan(source=source)
     assert plan.scorers["hub/one"].resolved is None
-    assert PlanOwners(plan).adoption("a", "score-one", CLAIMED - 60) is not None
+    assert PlanOwners(plan).plan_adoption("a", "score-one", CLAIMED - 60) is not None
 
 
 @pytest.mark.parametrize("created", [CREATED - 1, CLAIMED, CLAIMED + 60])
 def test_score_from_outside_of_upstreams_time_is_not_adopted(created: float) -> None:
     """Another controller may have written the score, whose name a new DynamicScorer uses."""
-    assert PlanOwners(_plan()).adoption("a", "score-one", created) is None
+    assert PlanOwners(_plan()).plan_adoption("a", "score-one", created) is None
 
 
 @pytest.mark.parametrize(("cluster_name", "name"), [("b", "score-one"), ("a", "another")])
 def test_score_without_a_planned_scorer_is_not_adopted(cluster_name: str, name: str) -> None:
-    assert PlanOwners(_plan()).adoption(cluster_name, name, CLAIMED - 60) is None
+    assert PlanOwners(_plan()).plan_adoption(cluster_name, name, CLAIMED - 60) is None
 
 
 def test_score_of_a_masked_scorer_is_not_adopted() -> None:
-    assert PlanOwners(_plan(("a", "Score One"))).adoption("a", "score-one", CLAIMED - 60) is None
+    assert PlanOwners(_plan(("a", "Score One"))).plan_adoption("a", "score-one", CLAIMED - 60) is None

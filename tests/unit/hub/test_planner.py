@@ -60,7 +60,7 @@ def _scorer(number: int) -> ObjectKey:
 def test_each_change_is_in_a_plan_and_many_share_one(desired: Desired) -> None:
     desired.took = 0.05
     for number in range(300):
-        desired.changed(_scorer(number))
+        desired.record_changes(_scorer(number))
         time.sleep(0.001)
     wait_for(lambda: sum(map(len, desired.plans)) == 300)
     # A pause of twice its duration follows each plan.
@@ -70,19 +70,19 @@ def test_each_change_is_in_a_plan_and_many_share_one(desired: Desired) -> None:
 
 
 def test_single_change_is_planned_at_once(desired: Desired) -> None:
-    desired.changed(_scorer(1))
+    desired.record_changes(_scorer(1))
     wait_for(lambda: desired.plans == [{"s1"}])
 
 
 def test_failed_plan_is_made_again(desired: Desired) -> None:
     desired.failures = 3
-    desired.changed(_scorer(1))
+    desired.record_changes(_scorer(1))
     wait_for(lambda: desired.plans == [{"s1"}])
 
 
 def test_expiring_plan_is_followed_by_another(desired: Desired) -> None:
     desired.until = time.time() + 0.3
-    desired.changed(_scorer(1))
+    desired.record_changes(_scorer(1))
     wait_for(lambda: len(desired.plans) >= 2)
     desired.until = None
     assert desired.plans[1] == frozenset()

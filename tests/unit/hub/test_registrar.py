@@ -19,16 +19,16 @@ THREADS = 4
 def test_concurrent_threads_share_one_read_of_redis(monkeypatch: pytest.MonkeyPatch) -> None:
     registrar = Registrar(memory_client(), Outage("Redis"))
     reads: list[None] = []
-    read_stored = ScheduleStore.stored
+    read_stored = ScheduleStore.read_texts
 
     def slow(store: ScheduleStore) -> dict[str, str]:
         reads.append(None)
         time.sleep(0.2)
         return read_stored(store)
 
-    monkeypatch.setattr(ScheduleStore, "stored", slow)
+    monkeypatch.setattr(ScheduleStore, "read_texts", slow)
     with ThreadPoolExecutor(THREADS) as pool:
-        assert [record.key_ids for record in pool.map(registrar.cluster, ["c1"] * THREADS)] == [()] * THREADS
+        assert [record.key_ids for record in pool.map(registrar.get_cluster, ["c1"] * THREADS)] == [()] * THREADS
     assert len(reads) == 1
 
 
@@ -43,10 +43,10 @@ def test_single_thread_waits_for_unavailable_redis(monkeypatch: pytest.MonkeyPat
 
     def error(_: int) -> type[Exception]:
         with pytest.raises(redis.RedisError) as raised:
-            registrar.cluster("c1")
+            registrar.get_cluster("c1")
         return raised.type
 
-    monkeypatch.setattr(ScheduleStore, "stored", away)
+    monkeypatch.setattr(ScheduleStore, "read_texts", away)
     with ThreadPoolExecutor(THREADS) as pool:
         errors = list(pool.map(error, range(THREADS)))
     assert sorted(errors, key=str) == sorted([redis.TimeoutError, *[StillAwayError] * (THREADS - 1)], key=str)

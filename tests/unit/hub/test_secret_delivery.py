@@ -12,8 +12,8 @@ from pydantic import ValidationError
 
 from dsf.api.scoringauthentication import DeliveredSecret
 from dsf.api.types import DELIVER_LABEL, MANAGED_BY, MANAGED_BY_LABEL, USABLE_FOR
-from dsf.backends.compare import carries
-from dsf.hub.manifestwork import compute_size, manifest_work
+from dsf.backends.compare import work_contains
+from dsf.hub.manifestwork import compute_size, make_manifest_work
 from dsf.hub.plan import FleetPlan, make_plan
 from dsf.hub.secretdelivery import MAX_SIZE, NO_DELIVERY, DeliverableSecrets, make_copy
 from tests.unit.hub.builders import NOW, cluster, config, refusal, scorer
@@ -43,19 +43,28 @@ def plan(delivery: DeliverableSecrets, name: str = "fleet", masks: Any = ()) -> 
 
 
 def test_secret_is_delivered_where_its_scorer_runs() -> None:
-    fleet_plan = plan(DeliverableSecrets.of("hub", [secret()]), masks=[("b", "s")])
+    fleet_plan = plan(DeliverableSecrets.from_manifests("hub", [secret()]), masks=[("b", "s")])
     assert (fleet_plan.list_delivered_secrets("a"), fleet_plan.list_delivered_secrets("b")) == ({"fleet": "fleet"}, {})
-    assert (fleet_plan.clusters_with_secret("fleet"), fleet_plan.clusters_with_secret("other")) == ({"a"}, set())
+    assert (fleet_plan.find_clusters_with_secret("fleet"), fleet_plan.find_clusters_with_secret("other")) == (
+        {"a"},
+        set(),
+    )
 
 
 @pytest.mark.parametrize(
     ("delivery", "problem"),
     [
         (NO_DELIVERY, "this hub delivers no Secrets"),
-        (DeliverableSecrets.of("hub", []), f"is not in namespace hub with the label {DELIVER_LABEL}=true"),
-        (DeliverableSecrets.of("elsewhere", [secret()]), "only ScoringAuthentications in namespace elsewhere"),
-        (DeliverableSecrets.of("hub", [secret(**{MANAGED_BY_LABEL: MANAGED_BY})]), "is the framework's own"),
-        (DeliverableSecrets.of("hub", [secret(size=MAX_SIZE)]), "has more than 32 KiB"),
+        (DeliverableSecrets.from_manifests("hub", []), f"is not in namespace hub with the label {DELIVER_LABEL}=true"),
+        (
+            DeliverableSecrets.from_manifests("elsewhere", [secret()]),
+            "only ScoringAuthentications in namespace elsewhere",
+        ),
+        (
+            DeliverableSecrets.from_manifests("hub", [secret(**{MANAGED_BY_LABEL: MANAGED_BY})]),
+            "is the framework's own",
+        ),
+        (DeliverableSecrets.from_manifests("hub", [secret(size=MAX_SIZE)]), "has more than 32 KiB"),
     ],
 )
 def test_undeliverable_secret_refuses_only_its_scorer(delivery: DeliverableSecrets, problem: str) -> None:
@@ -83,7 +92,7 @@ def test_room_is_that_of_each_clusters_own_secret() -> None:
     dynamic_scorer, wants = scorer_with_secrets(
         "s", "2026-01-01T00:00:00Z", {"name": "thanos-${cluster}", "targetName": "thanos"}
     )
-    delivery = DeliverableSecrets.of("hub", [secret("thanos-a", 300), secret("thanos-b", 20_000)])
+    delivery = DeliverableSecrets.from_manifests("hub", [secret("thanos-a", 300), secret("thanos-b", 20_000)])
     for names in ("ab", "ba"):
         clusters = [cluster(name) for name in names]
         fleet_plan = make_plan(
@@ -100,7 +109,7 @@ def test_each_cluster_gets_its_own_under_another_name() -> None:
     clusters = [cluster("a"), cluster("b"), cluster("c")]
 
     def plan_with(*secrets_of_hub: Any) -> FleetPlan:
-        delivery = DeliverableSecrets.of("hub", secrets_of_hub)
+        delivery = DeliverableSecrets.from_manifests("hub", secrets_of_hub)
         return make_plan([dynamic_scorer], config(), clusters, NOW, authentications=[wants], delivery=delivery)
 
     fleet_plan = plan_with(*secrets)
@@ -109,7 +118,7 @@ def test_each_cluster_gets_its_own_under_another_name() -> None:
         {"thanos": "thanos-b"},
         {},
     ]
-    assert [fleet_plan.clusters_with_secret(name) for name in ("thanos-a", "thanos-b", "thanos")] == [
+    assert [fleet_plan.find_clusters_with_secret(name) for name in ("thanos-a", "thanos-b", "thanos")] == [
         {"a"},
         {"b"},
         set(),
@@ -123,7 +132,7 @@ def test_each_cluster_gets_its_own_under_another_name() -> None:
     # The planned size covers the manifest that is written.
     for name, cluster_secret in zip("ab", secrets, strict=False):
         size = compute_size(make_copy("x" * 63, cluster_secret, "thanos"))
-        assert fleet_plan.scorers["hub/s"].load_on(name).secrets == {"thanos": size}
+        assert fleet_plan.scorers["hub/s"].make_load(name).secrets == {"thanos": size}
     assert fleet_plan.scorers["hub/s"].largest.secrets["thanos"] > 20_000
     assert not plan_with(*secrets, secret("thanos-c")).scorers["hub/s"].obstacles
 
@@ -134,11 +143,11 @@ def test_delivery_looks_up_each_secret_a_bounded_number_of_times(number: int, mo
         "s", "2026-01-01T00:00:00Z", {"name": "thanos-${cluster}", "targetName": "thanos"}
     )
     clusters = [cluster(f"c{place}") for place in range(number)]
-    delivery = DeliverableSecrets.of("hub", [secret(f"thanos-c{place}") for place in range(number)])
+    delivery = DeliverableSecrets.from_manifests("hub", [secret(f"thanos-c{place}") for place in range(number)])
     looks: list[str] = []
-    names_on = DeliveredSecret.names_on
+    names_on = DeliveredSecret.render_names
     monkeypatch.setattr(
-        DeliveredSecret, "names_on", lambda delivered, name: looks.append(name) or names_on(delivered, name)
+        DeliveredSecret, "render_names", lambda delivered, name: looks.append(name) or names_on(delivered, name)
     )
     passes: list[None] = []
 
@@ -157,7 +166,7 @@ def test_delivery_looks_up_each_secret_a_bounded_number_of_times(number: int, mo
     assert len(passes) <= 1
     assert max(Counter(looks).values()) <= 3
     looks.clear()
-    assert [fleet_plan.clusters_with_secret(f"thanos-c{place}") for place in range(number)] == [
+    assert [fleet_plan.find_clusters_with_secret(f"thanos-c{place}") for place in range(number)] == [
         {f"c{place}"} for place in range(number)
     ]
     assert looks == []
@@ -170,7 +179,7 @@ def test_two_secrets_cannot_have_one_name_on_a_cluster() -> None:
     both = scorer_with_secrets(
         "both", "2026-01-01T00:00:00Z", {"name": "other"}, {"name": "thanos-a", "targetName": "other"}
     )
-    delivery = DeliverableSecrets.of("hub", [secret("thanos-a"), secret("other")])
+    delivery = DeliverableSecrets.from_manifests("hub", [secret("thanos-a"), secret("other")])
     scorers, wants = zip(first, same, other, both, strict=True)
     fleet_plan = make_plan(scorers, config(), [cluster("a")], NOW, authentications=wants, delivery=delivery)
     assert [running_scorer.name for running_scorer in fleet_plan.list_running_scorers("a")] == ["first", "same"]
@@ -192,7 +201,9 @@ def test_two_secrets_cannot_have_one_name_on_a_cluster() -> None:
 )
 def test_invalid_secret_name_on_one_cluster_affects_only_that_cluster(secrets: dict[str, str], name: str) -> None:
     dynamic_scorer, wants = scorer_with_secrets("s", "2026-01-01T00:00:00Z", secrets)
-    delivery = DeliverableSecrets.of("hub", [secret(secrets["name"].replace("${cluster}", at)) for at in ("a", name)])
+    delivery = DeliverableSecrets.from_manifests(
+        "hub", [secret(secrets["name"].replace("${cluster}", at)) for at in ("a", name)]
+    )
     clusters = [cluster("a"), cluster(name)]
     fleet_plan = make_plan([dynamic_scorer], config(), clusters, NOW, authentications=[wants], delivery=delivery)
     assert fleet_plan.scorers["hub/s"].obstacles.keys() == {name}
@@ -209,7 +220,7 @@ def test_renamed_secret_cannot_be_bound_by_another_namespace(target: str) -> Non
     bound = authentication(allowedHosts=["https://thanos.example"], **token)
     bound = bound.model_copy(update={"metadata": bound.metadata.model_copy(update={"namespace": "team"})})
     theirs = scorer("s", metadata={"namespace": "team"}, source=SOURCE)
-    delivery = DeliverableSecrets.of("hub", [hub_secret])
+    delivery = DeliverableSecrets.from_manifests("hub", [hub_secret])
     fleet_plan = make_plan([theirs], config(), [cluster("a")], NOW, authentications=[wants, bound], delivery=delivery)
     assert refusal(fleet_plan, "team/s")[0] == "SecretNotDelivered"
 
@@ -229,7 +240,7 @@ def test_secrets_need_room_once_and_older_scorers_come_first() -> None:
     ]
 
     def masked_plan(*masks: Any, last: int = 24_000) -> FleetPlan:
-        delivery = DeliverableSecrets.of("hub", [*secrets[:-1], secret("last", size=last)])
+        delivery = DeliverableSecrets.from_manifests("hub", [*secrets[:-1], secret("last", size=last)])
         clusters = [cluster("x"), cluster("y")]
         return make_plan(
             scorers,
@@ -279,11 +290,11 @@ def test_delivered_copy_has_data_and_usable_hosts_only() -> None:
 def test_key_removed_on_the_hub_is_a_difference() -> None:
     both = make_copy("agents", secret())
     both["data"] = {**both["data"], "old": "eA=="}
-    before = manifest_work("a", "agents", [], secrets=[both])
-    after = manifest_work("a", "agents", [], secrets=[make_copy("agents", secret())])
-    assert carries(before, before)
-    assert not carries(before, after)
-    assert not carries(after, before)
+    before = make_manifest_work("a", "agents", [], secrets=[both])
+    after = make_manifest_work("a", "agents", [], secrets=[make_copy("agents", secret())])
+    assert work_contains(before, before)
+    assert not work_contains(before, after)
+    assert not work_contains(after, before)
 
 
 @pytest.mark.parametrize("usable", ["", "thanos.example"])
@@ -306,7 +317,7 @@ def test_delivered_secret_cannot_be_bound_to_the_host_of_another_namespace(
         [cluster("a", labels={"region": "eu"})],
         NOW,
         authentications=[bound.model_copy(update={"metadata": metadata})],
-        delivery=DeliverableSecrets.of("hub", [hub_secret]),
+        delivery=DeliverableSecrets.from_manifests("hub", [hub_secret]),
     )
     reason, message = refusal(fleet_plan, f"{namespace}/s")
     # Otherwise the agent checks the server against the Secret's annotation.

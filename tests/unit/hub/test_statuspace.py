@@ -13,7 +13,7 @@ def test_status_of_an_alternating_scorer_is_written_every_few_seconds() -> None:
     due: float | None = None
     writes = []
     for _ in range(600):
-        at = now + pace.delay("s")
+        at = now + pace.reserve_write("s")
         due = at if due is None else min(due, at)
         if due <= now:
             writes.append(now)
@@ -28,14 +28,14 @@ def test_status_that_changes_seldom_is_written_at_once() -> None:
     now = 0.0
     pace = StatusPace[str](lambda: now)
     for _ in range(20):
-        assert pace.delay("s") == 0.0
+        assert pace.reserve_write("s") == 0.0
         now += EVERY
-    assert pace.delay("other") == 0.0
+    assert pace.reserve_write("other") == 0.0
 
 
 def test_removed_scorers_are_forgotten() -> None:
     pace = StatusPace[str](lambda: 0.0)
-    delays = [pace.delay("s") for _ in range(BURST + 1)]
+    delays = [pace.reserve_write("s") for _ in range(BURST + 1)]
     assert delays == [0.0] * BURST + [EVERY]
     pace.keep({"other"})
-    assert pace.delay("s") == 0.0
+    assert pace.reserve_write("s") == 0.0

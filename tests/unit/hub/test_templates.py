@@ -11,7 +11,7 @@ from dsf.api import resolve as resolve_module
 from dsf.api.cluster import ManagedCluster
 from dsf.api.scorer import DynamicScorer
 from dsf.api.scoringconfig import DynamicScoringConfig, Mask
-from dsf.hub.conditions import DeliveryCounts, distributed
+from dsf.hub.conditions import DeliveryCounts, judge_distributed
 from dsf.hub.health import Health
 from dsf.hub.plan import FleetPlan, make_plan
 from dsf.hub.scorerplan import PlanCache
@@ -36,7 +36,7 @@ def distributed_condition(fleet_plan: FleetPlan) -> tuple[str, str]:
     (scorer_plan,) = fleet_plan.scorers.values()
     desired = len(fleet_plan.list_clusters(scorer_plan))
     spread = DeliveryCounts(len(fleet_plan.clusters), desired, desired, "hub/config", is_enabled=True)
-    statement = distributed(
+    statement = judge_distributed(
         scorer_plan, Health(status=scorer_plan.scorer.status.health_status, is_checked=True), spread
     )
     assert statement is not None
@@ -75,7 +75,7 @@ def test_missing_label_excludes_its_cluster_and_is_named() -> None:
     fleet_plan = plan(cluster("a", labels=EU), cluster("b"), cluster("c"), source=source('up{r="${label:region}"}'))
     (scorer_plan,) = fleet_plan.scorers.values()
     assert fleet_plan.list_clusters(scorer_plan) == ["a"]
-    assert fleet_plan.entries("b", {}) == {}
+    assert fleet_plan.make_entries("b", {}) == {}
     reason, message = distributed_condition(fleet_plan)
     assert reason == "MissingClusterValue"
     assert message == (
@@ -152,11 +152,11 @@ def test_cluster_that_lost_a_label_keeps_its_stopped_entry() -> None:
     source_of_region = source('up{r="${label:region}"}')
     before = plan(cluster("a", labels=EU), cluster("b", labels=US), source=source_of_region)
     after = plan(cluster("a", labels=EU), cluster("b"), source=source_of_region)
-    present = before.entries("b", {})
-    assert after.entries("b", present) == {"s": present["s"].stopped()}
-    assert after.entries("b", {}) == {}
+    present = before.make_entries("b", {})
+    assert after.make_entries("b", present) == {"s": present["s"].make_stopped()}
+    assert after.make_entries("b", {}) == {}
     unselected = plan(cluster("b"), clusterSelector={"matchLabels": {"region": "us"}})
-    assert unselected.entries("b", present) == {}
+    assert unselected.make_entries("b", present) == {}
 
 
 def test_plan_memory_resolves_only_changed_scorers(monkeypatch: pytest.MonkeyPatch) -> None:

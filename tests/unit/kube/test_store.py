@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dsf.kube.store import Object, Store, key_of
+from dsf.kube.store import Object, Store, get_key
 
 KEY = ("ns", "a")
 
@@ -12,7 +12,7 @@ def _object(version: int | str, uid: str = "1", name: str = "a") -> Object:
 
 
 def test_key_of_an_object_without_namespace() -> None:
-    assert key_of({"metadata": {"name": "c1"}}) == ("", "c1")
+    assert get_key({"metadata": {"name": "c1"}}) == ("", "c1")
 
 
 def test_store_returns_the_previous_object() -> None:

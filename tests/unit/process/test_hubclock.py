@@ -21,7 +21,7 @@ def test_hub_clock_measures_the_difference(redis_client: redis.Redis, off: float
     assert clock.now() == pytest.approx(time.time() + off, abs=0.5)
     # A slow response is discarded or counts less.
     wait_for(lambda: clock.measure() and clock.offset() == pytest.approx(-off, abs=0.5))
-    wait_for(lambda: clock.now() == pytest.approx(hubclock.hub_time(redis_client), abs=0.5))
+    wait_for(lambda: clock.now() == pytest.approx(hubclock.read_hub_time(redis_client), abs=0.5))
 
 
 def test_hub_clock_measures_in_a_thread_until_it_is_stopped(redis_client: redis.Redis) -> None:

@@ -29,7 +29,7 @@ def test_work_that_fails_starts_again_until_it_returns(error: BaseException) -> 
     thread = SupervisedThread(work, "t")
     thread.start()
     assert went_on.wait(60)
-    assert threads.problem() == ""
+    assert threads.describe_failing_threads() == ""
     stop.set()
     thread.join(60)
     assert not thread.is_alive()
@@ -46,12 +46,12 @@ def test_work_that_fails_again_and_again_is_reported_until_it_ends_or_recovers(m
     mended, broken = SupervisedThread(work, "mended"), SupervisedThread(lambda: 1 / 0, "broken")
     mended.start()
     broken.start()
-    wait_for(lambda: "broken, mended" in threads.problem(), 60, "readiness to say it")
+    wait_for(lambda: "broken, mended" in threads.describe_failing_threads(), 60, "readiness to say it")
     broken.join(60)
-    assert threads.problem() == "threads fail again and again: mended; the log says why"
+    assert threads.describe_failing_threads() == "threads fail again and again: mended; the log says why"
     monkeypatch.setattr(threads, "_RECOVERED_AFTER", 0.0)
     is_mended.set()
-    wait_for(lambda: threads.problem() == "", 60, "recovery")
+    wait_for(lambda: threads.describe_failing_threads() == "", 60, "recovery")
     stop.set()
     mended.join(60)
 

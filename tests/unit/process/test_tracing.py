@@ -52,9 +52,9 @@ def _run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
 def test_disabled_tracing_loads_no_packages_and_adds_no_headers() -> None:
     process = _run(
         "import sys; from dsf.process import tracing\n"
-        "tracing.start('agent'); tracing.ticks_sent([('a/b/c', 1.0)], 2.0)\n"
-        "tracing.ingested('a/b/c', 'ok', 1.0, 2.0)\n"
-        "with tracing.by_hand('explain', 'a/b/c') as trace: print(repr(trace), tracing.headers('a/b/c'))\n"
+        "tracing.start('agent'); tracing.record_ticks([('a/b/c', 1.0)], 2.0)\n"
+        "tracing.record_ingest('a/b/c', 'ok', 1.0, 2.0)\n"
+        "with tracing.by_hand('explain', 'a/b/c') as trace: print(repr(trace), tracing.make_headers('a/b/c'))\n"
         "print([name for name in sys.modules if name.startswith('opentelemetry')])"
     )
     assert process.stdout.splitlines() == ["'' {}", "[]"], process.stderr
@@ -63,7 +63,7 @@ def test_disabled_tracing_loads_no_packages_and_adds_no_headers() -> None:
 def test_without_the_packages_the_process_runs_and_says_what_is_missing() -> None:
     process = _run(
         "import sys; sys.modules['opentelemetry.instrumentation.celery'] = None; from dsf.process import tracing\n"
-        "tracing.start('agent'); tracing.ingested('a/b/c', 'ok', 1.0, 2.0); print(tracing.headers('a/b/c'))",
+        "tracing.start('agent'); tracing.record_ingest('a/b/c', 'ok', 1.0, 2.0); print(tracing.make_headers('a/b/c'))",
         OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:9",
     )
     assert process.returncode == 0, process.stderr
@@ -86,8 +86,8 @@ from dsf.process import tracing
 
 run, url = sys.argv[1:]
 tracing.start("beat")
-tracing.ticks_sent([(run, 1.0)], 2.5)
-tracing.ingested(run, "error", 3.0, 4.0)
+tracing.record_ticks([(run, 1.0)], 2.5)
+tracing.record_ingest(run, "error", 3.0, 4.0)
 app = Celery("test")
 @app.task(name="dsf.fetch")
 def fetch():
@@ -100,7 +100,7 @@ with tracing.by_hand("explain", run):
         assert "hush-2" in str(error)
 fetch.apply()
 requests.get(url + "/nothing", timeout=300)
-print(tracing.headers(run)["traceparent"])
+print(tracing.make_headers(run)["traceparent"])
 """
 
 
@@ -132,7 +132,7 @@ def test_spans_of_a_run_form_one_trace_without_secrets(receiver: Receiver) -> No
 def test_wrong_value_of_a_tracing_variable_ends_no_process(variable: str) -> None:
     name, _, value = variable.partition("=")
     process = _run(
-        "from dsf.process import tracing\ntracing.start('agent')\nprint(tracing.headers('a/b/c'))",
+        "from dsf.process import tracing\ntracing.start('agent')\nprint(tracing.make_headers('a/b/c'))",
         **{name: value, _WHERE: "http://127.0.0.1:9"},
     )
     assert process.stdout.strip().endswith("{}"), process.stderr

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from dsf.errors import BackendError
-from dsf.process.turns import ClientTurns, client_of
+from dsf.process.turns import ClientTurns, find_client
 from tests.support.wait import wait_for
 
 
@@ -57,4 +57,4 @@ def test_turn_that_is_not_granted_in_time_is_an_error() -> None:
     ],
 )
 def test_addresses_of_one_network_are_one_client(address: str, client: str) -> None:
-    assert client_of(address) == client
+    assert find_client(address) == client

@@ -203,7 +203,10 @@ def test_idle_connections_to_a_server_that_is_lost_are_closed(
         primaries = [("127.0.0.1", first.port)]
         monkeypatch.setattr(Sentinels, "discover_master", lambda *_: primaries[-1])
         link = Link(settings_factory(redis_url="sentinel://a:1/0", redis_sentinel_master="hub"))
-        with contextlib.closing(link.client()) as first_client, contextlib.closing(link.client()) as second_client:
+        with (
+            contextlib.closing(link.make_client()) as first_client,
+            contextlib.closing(link.make_client()) as second_client,
+        ):
             assert first_client.ping()
             assert second_client.info("server")["tcp_port"] == first.port
             primaries.append(("127.0.0.1", second.port))
@@ -220,7 +223,7 @@ def test_connection_in_use_during_a_failover_is_not_reused(
         primaries = [("127.0.0.1", first.port)]
         monkeypatch.setattr(Sentinels, "discover_master", lambda *_: primaries[-1])
         link = Link(settings_factory(redis_url="sentinel://a:1/0", redis_sentinel_master="hub"))
-        with contextlib.closing(link.client()) as client:
+        with contextlib.closing(link.make_client()) as client:
             old_connection = client.connection_pool.get_connection()
             primaries.append(("127.0.0.1", second.port))
             assert client.ping()
@@ -234,7 +237,7 @@ def test_no_connection_to_a_sentinel_stays_open(settings_factory: SettingsFactor
         server_client = server.client()
         before = server_client.info("clients")["connected_clients"]
         link = Link(settings_factory(redis_url=f"sentinel://127.0.0.1:{server.port}/0", redis_sentinel_master="hub"))
-        with contextlib.closing(link.client(retry=Retry(NoBackoff(), 0))) as client:
+        with contextlib.closing(link.make_client(retry=Retry(NoBackoff(), 0))) as client:
             # The server answers although it is no Sentinel.
             with pytest.raises(redis.ConnectionError, match="unknown command"):
                 client.ping()

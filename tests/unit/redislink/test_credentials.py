@@ -9,7 +9,7 @@ import redis
 
 from dsf.errors import SettingsError
 from dsf.redislink.link import Link
-from dsf.worker.application import configuration
+from dsf.worker.application import make_configuration
 from tests.support.fixtures import SettingsFactory
 
 
@@ -53,14 +53,14 @@ def test_missing_password_file_is_named_at_start(settings_factory: SettingsFacto
 @pytest.mark.parametrize("role", ["agent", "results", "beat", "hub", "cli"])
 def test_celery_configuration_has_no_password(settings_factory: SettingsFactory, role: str) -> None:
     settings = settings_factory(redis_url="rediss://u:canary@h:1/0", role=role, cluster="c1", redis_username="me")
-    values = configuration(settings)
+    values = make_configuration(settings)
     assert values["broker_url"] == "rediss://h:1/0"
     assert "canary" not in repr(values)
 
 
 def test_flower_needs_it_in_the_url(settings_factory: SettingsFactory) -> None:
     settings = settings_factory(redis_url="rediss://:p%2Fw%40@h:1/0", role="flower", redis_username="me")
-    assert configuration(settings)["broker_url"] == "rediss://me:p%2Fw%40@h:1/0"
+    assert make_configuration(settings)["broker_url"] == "rediss://me:p%2Fw%40@h:1/0"
 
 
 def test_sentinels_have_passwords_of_their_own(settings_factory: SettingsFactory, tmp_path: Path) -> None:
@@ -78,11 +78,11 @@ def test_sentinels_have_passwords_of_their_own(settings_factory: SettingsFactory
     )
     link = Link(settings)
     assert link.credentials.get_credentials() == ("me", "mine")
-    options = link.sentinel_options()
+    options = link.make_sentinel_options()
     assert options["credential_provider"].get_credentials() == ("theirs",)
     assert (options["ssl_ca_certs"], options["ssl_cert_reqs"]) == ("/ca", "required")
     assert "mine" not in repr(link).replace(str(mine), "")
-    values = configuration(settings)
+    values = make_configuration(settings)
     # Kombu switches from one address to the next.
     assert values["broker_url"] == "sentinel://a:1/0;sentinel://b:2/0"
     assert values["broker_transport_options"]["master_name"] == "hub"

@@ -54,7 +54,7 @@ def test_older_run_sets_the_score_if_the_newer_failed(bed: Bed) -> None:
 
 
 def test_unscheduled_run_counts_as_requested(bed: Bed) -> None:
-    run = messages.new_run_id(bed.now)
+    run = messages.make_run_id(bed.now)
     bed.now += 1
     assert bed.send(run) == "ok"
     assert (books(bed), bed.state().scheduled) == ({"ok": 1}, 1)

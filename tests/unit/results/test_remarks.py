@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from dsf.fleet import rescore
-from dsf.fleet.pairviews import score_view
+from dsf.fleet.pairviews import make_score_view
 from dsf.fleet.queries import FleetQueries
 from dsf.fleet.rescore import RunView
 from dsf.hub.cycleoutcomes import CycleOutcomes
-from dsf.results.ending import ending_of
+from dsf.results.ending import make_ending
 from dsf.store.pairs import Pairs
 from dsf.web.pagedata import Reading
 from tests.integration.results.bed import Bed
@@ -40,7 +40,7 @@ SHARED = [({"node": "a"}, 1.0), ({"node": "a", "pod": "p"}, 2.0), ({"node": "a",
     ],
 )
 def test_cycle_reports_ignored_parts_of_its_answer(values: dict[str, Any], reason: str, parts: list[str]) -> None:
-    ending = ending_of(result(**values), record(), now=NOW)
+    ending = make_ending(result(**values), record(), now=NOW)
     assert ending.history.reason == reason
     assert all(part in ending.history.message for part in parts), ending.history.message
     assert ("what to do: " in ending.history.message) is bool(reason)
@@ -48,7 +48,7 @@ def test_cycle_reports_ignored_parts_of_its_answer(values: dict[str, Any], reaso
 
 
 def test_metrics_of_the_same_labels_replace_each_other_too() -> None:
-    ending = ending_of(result(results=[ONE, ONE]), record(destination="None"), now=NOW)
+    ending = make_ending(result(results=[ONE, ONE]), record(destination="None"), now=NOW)
     assert (ending.outcome, ending.history.reason) == ("ok", "duplicate_dimension")
     assert "such as" not in ending.history.message
 
@@ -69,13 +69,13 @@ def test_every_reader_shows_the_remark(
     bed.now = time.time() - 1
     bed.cycle(**values)
     reader, reading = FleetQueries(bed.client), Reading(bed.client)
-    [pair] = Pairs(bed.client).rows([("c1", "s1")])
+    [pair] = Pairs(bed.client).read_rows([("c1", "s1")])
     assert pair.remark is not None
     text = pair.remark.message
     assert "what to do: " in text
     # The JSON API and `dsf scores`, `dsf status`, `dsf history`.
-    records = bed.registry.scorers()
-    remark = score_view(pair, records, bed.now).remark
+    records = bed.registry.read_scorers()
+    remark = make_score_view(pair, records, bed.now).remark
     assert remark is not None
     assert (remark.reason, remark.message) == (reason, text)
     [scorer] = reader.scorers().scorers
@@ -93,7 +93,7 @@ def test_every_reader_shows_the_remark(
     assert (row.state.name, row.why.reason, row.why.message) == (state, reason, text)
     assert detail.cycles[0].message == text
     # The DynamicScorer's status.
-    outcomes = CycleOutcomes.of([pair], bed.now)
+    outcomes = CycleOutcomes.from_states([pair], bed.now)
     assert (outcomes.remark_reason, outcomes.remark) == (condition, f"c1: {text}")
 
 
@@ -107,6 +107,6 @@ def test_remark_ends_with_the_next_complete_score_or_with_expiry(bed: Bed) -> No
     bed.cycle(results=SHARED)
     assert [entry.reason for entry in model.scorer("s1").reasons] == ["duplicate_dimension"]
     bed.cycle()
-    assert bed.pairs.state("c1", "s1").remark is None
+    assert bed.pairs.read_state("c1", "s1").remark is None
     assert model.scorer("s1").reasons == []
     assert reading.list_problem_groups(model.scorers().scorers) == []

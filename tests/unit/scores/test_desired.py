@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsf.api.scorerule import EmptyItem, EmptyRule, FailingRule
-from dsf.scores.desired import UNKNOWN, DesiredScore, Unknown, compute_desired_score, validity_factor
+from dsf.scores.desired import UNKNOWN, DesiredScore, Unknown, compute_desired_score, compute_validity_factor
 from dsf.store.pairs import PairScore
 from dsf.store.registry import ClusterRecord, ScorerRecord
 
@@ -149,11 +149,11 @@ def test_digest_is_of_the_items_alone() -> None:
     ],
 )
 def test_validity_factor(validities: list, rate: float, factor: float) -> None:
-    assert validity_factor(validities, rate) == pytest.approx(factor)
+    assert compute_validity_factor(validities, rate) == pytest.approx(factor)
 
 
 @given(st.lists(st.tuples(st.integers(1, 10_000), st.integers(1, 100_000)), max_size=5), st.floats(0.1, 1000))
 def test_with_the_factor_renewals_take_at_most_half_of_the_writes(validities: list, rate: float) -> None:
-    factor = validity_factor(validities, rate)
+    factor = compute_validity_factor(validities, rate)
     assert factor >= 1
     assert sum(number / (seconds * factor / 2) for number, seconds in validities) <= rate / 2 * 1.000001

@@ -12,7 +12,7 @@ def test_edited_object_of_an_expired_score_is_deleted(bed: Bed) -> None:
     bed.write(writer)
     assert bed.backend.scores("c1", "score-of-s1") == {"a": 1, "b": 2}
     # The object is edited, and its score expires before the writer checks it.
-    writer.object_changed("c1", "score-of-s1")
+    writer.handle_object_change("c1", "score-of-s1")
     bed.now += 1000
     bed.write(writer)
     assert bed.backend.objects == {}

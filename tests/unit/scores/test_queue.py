@@ -56,13 +56,13 @@ def test_pair_is_checked_once_at_its_earliest_time() -> None:
     pairs.add(("c", "a0"), NOW + 20)
     pairs.add(("c", "a0"), NOW + 10)
     pairs.add(("c", "a0"), NOW + 30)
-    assert (len(pairs), pairs.next_due(), pairs.take(NOW, 9)) == (1, NOW + 10, [])
-    assert pairs.overdue(NOW + 10) == [("c", "a0")]
+    assert (len(pairs), pairs.get_next_due(), pairs.take(NOW, 9)) == (1, NOW + 10, [])
+    assert pairs.list_overdue(NOW + 10) == [("c", "a0")]
     pairs.add(("c", "a0"), 0.0)
     pairs.add(("c", "a0"), NOW + 5)
-    assert (len(pairs), pairs.next_due()) == (1, 0.0)
+    assert (len(pairs), pairs.get_next_due()) == (1, 0.0)
     assert pairs.take(NOW, 9) == [("c", "a0")]
-    assert (pairs.take(NOW + 100, 9), pairs.next_due()) == ([], None)
+    assert (pairs.take(NOW + 100, 9), pairs.get_next_due()) == ([], None)
     pairs.add(("c", "a0"), 0.0)
     pairs.add(("c", "b0"), NOW)
     pairs.remove(("c", "a0"))

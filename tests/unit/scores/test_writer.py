@@ -15,7 +15,7 @@ from dsf.cli.output import console
 from dsf.cli.scores import render_scores
 from dsf.cli.statusreport import report_of
 from dsf.fleet.queries import FleetQueries
-from dsf.messages import new_run_id
+from dsf.messages import make_run_id
 from dsf.scores.writer import ScoreWriter
 from dsf.store.clockguard import ResultsGuard
 from tests.integration.results.bed import START, Bed
@@ -200,14 +200,14 @@ def test_edited_and_deleted_objects_are_repaired(bed: Bed) -> None:
     writer = bed.writer()
     bed.cycle()
     bed.write(writer)
-    writer.object_changed("c1", NAME)
+    writer.handle_object_change("c1", NAME)
     assert bed.write(writer) == [], "its own write"
     edit(bed, a=99)
-    writer.object_changed("c1", NAME)
+    writer.handle_object_change("c1", NAME)
     assert bed.write(writer) == [APPLY]
     assert bed.backend.scores("c1", NAME) == {"a": 1, "b": 2}
     bed.backend.objects.clear()
-    writer.object_changed("c1", NAME)
+    writer.handle_object_change("c1", NAME)
     assert bed.write(writer) == [APPLY]
     edit(bed, b=3)
     assert bed.write() == [APPLY], "edited while no hub ran"
@@ -220,7 +220,7 @@ def test_edit_during_a_write_is_repaired(bed: Bed, monkeypatch: pytest.MonkeyPat
     if not is_first:
         bed.write(writer)
         edit(bed, a=50)
-        writer.object_changed("c1", NAME)
+        writer.handle_object_change("c1", NAME)
     apply = bed.backend.apply_score
 
     def edited_at_once(manifest: dict[str, Any], status: dict[str, Any]) -> ScoreState:
@@ -231,7 +231,7 @@ def test_edit_during_a_write_is_repaired(bed: Bed, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(bed.backend, "apply_score", edited_at_once)
     operations = bed.write(writer)
-    writer.object_changed("c1", NAME)
+    writer.handle_object_change("c1", NAME)
     bed.now += 1
     assert [*operations, *bed.write(writer)] == [APPLY, APPLY]
     assert bed.backend.scores("c1", NAME) == {"a": 1, "b": 2}
@@ -245,7 +245,7 @@ def test_object_with_the_label_of_another_scorer_is_put_right(bed: Bed) -> None:
     metadata = bed.backend.objects["c1", NAME]["metadata"]
     labels = {**metadata["labels"], "dynamic-scoring.open-cluster-management.io/scorer-name": "s2"}
     bed.backend.objects["c1", NAME] = {**bed.backend.objects["c1", NAME], "metadata": {**metadata, "labels": labels}}
-    writer.object_changed("c1", NAME)
+    writer.handle_object_change("c1", NAME)
     assert bed.write(writer) == [APPLY]
     assert bed.backend.objects["c1", NAME]["metadata"]["labels"] == metadata["labels"]
 
@@ -254,7 +254,7 @@ def test_recreated_cluster_becomes_the_owner(bed: Bed) -> None:
     writer = bed.writer()
     bed.cycle()
     bed.write(writer)
-    record = bed.registry.cluster("c1")
+    record = bed.registry.read_cluster("c1")
     bed.registry.put_cluster(record.model_copy(update={"uid": "another"}))
     writer.check([("c1", "s1")])
     assert bed.write(writer) == [APPLY]
@@ -296,9 +296,9 @@ def test_service_writes_and_stops(bed: Bed) -> None:
     writer.start()
     try:
         bed.now = time.time()
-        bed.send(new_run_id(bed.now))
+        bed.send(make_run_id(bed.now))
         wait_for(lambda: bed.backend.scores("c1", NAME), 5, "the object")
-        assert writer.problem() == ""
+        assert writer.find_problem() == ""
     finally:
         writer.stop()
     assert not any(thread.name == "score-writer" for thread in threading.enumerate())
@@ -366,7 +366,7 @@ def test_upstreams_score_is_shown_until_the_first_score(bed: Bed, is_same_leader
     bed.add("c2", "s2")
     assert fleet.scores(cluster="c2").upstream_scores == fleet.scores(scorer="s2").upstream_scores == []
     # The use of upstream's score is no failure to write one.
-    assert not [problem for problem in fleet.path_problems() if "AddOnPlacementScore" in problem.message]
+    assert not [problem for problem in fleet.find_path_problems() if "AddOnPlacementScore" in problem.message]
     assert bed.state().unwritten is None
     for scorer, sentences in (("s1", [score.sentence]), ("s2", []), (None, [score.sentence])):
         problems = report_of(fleet, scorer).problems
@@ -410,7 +410,7 @@ def test_object_that_another_program_changes_all_the_time_is_written_seldom(bed:
     reports: set[str] = set()
     for number in range(1000):
         edit(bed, a=number % 50 + 2)
-        writer.object_changed("c1", NAME)
+        writer.handle_object_change("c1", NAME)
         writer.step()
         bed.now += 0.06
         unwritten = bed.state().unwritten

@@ -21,12 +21,12 @@ def test_source_types_load_lazily_with_their_dependencies() -> None:
     """Pushed metrics are a plug-in, which is found without being loaded."""
     code = (
         "import sys, dsf.agent.main, dsf.sources\n"
-        "from dsf.sources.base import OTLP\nfrom dsf.sources.registry import plugins, source_of\n"
+        "from dsf.sources.base import OTLP\nfrom dsf.sources.registry import find_plugins, find_source\n"
         "def there(*names): return sorted(name for name in sys.modules if name.startswith(names))\n"
         "print(there('google.', 'opentelemetry.proto', 'kubernetes'), there(*dsf.sources.SOURCES.values()))\n"
-        "source_of('Prometheus'); print(there(*dsf.sources.SOURCES.values()))\n"
-        "source_of('OpenTelemetry'); print(OTLP in plugins(), there('google.protobuf', 'dsf.otlp.receiver'))\n"
-        "source_of(OTLP); print(there('dsf.otlp.receiver'))"
+        "find_source('Prometheus'); print(there(*dsf.sources.SOURCES.values()))\n"
+        "find_source('OpenTelemetry'); print(OTLP in find_plugins(), there('google.protobuf', 'dsf.otlp.receiver'))\n"
+        "find_source(OTLP); print(there('dsf.otlp.receiver'))"
     )
     assert _printed(code).splitlines() == [
         "[] []",
@@ -40,8 +40,8 @@ def test_without_the_extra_a_scorer_of_pushed_metrics_names_it() -> None:
     code = (
         "import sys; sys.modules['google.protobuf'] = sys.modules['opentelemetry.proto'] = None\n"
         "from dsf.errors import HttpError\nfrom dsf.sources.base import OTLP\n"
-        "from dsf.sources.registry import source_of\n"
-        "try: source_of(OTLP)\n"
+        "from dsf.sources.registry import find_source\n"
+        "try: find_source(OTLP)\n"
         "except HttpError as error: print(error.reason, error)"
     )
     printed = _printed(code)
@@ -55,9 +55,9 @@ def test_without_the_extra_a_scorer_of_pushed_metrics_names_it() -> None:
 def test_without_the_distribution_a_scorer_names_the_extra(
     name: str, extra: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(registry, "plugins", dict)
+    monkeypatch.setattr(registry, "find_plugins", dict)
     # Isolates the cache of plug-ins from other tests.
-    monkeypatch.setattr(registry, "source_of", registry.source_of.__wrapped__)
+    monkeypatch.setattr(registry, "find_source", registry.find_source.__wrapped__)
     with pytest.raises(HttpError, match=rf"needs the extra `{extra}`: pip install '[\w-]+\[{extra}\]'") as caught:
-        registry.source_of(name)
+        registry.find_source(name)
     assert caught.value.reason == "unsupported_source"

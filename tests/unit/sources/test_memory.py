@@ -11,7 +11,7 @@ import pytest
 from dsf import http
 from dsf.api.summary import ScorerSummary
 from dsf.errors import HttpError
-from dsf.sources import source_of
+from dsf.sources import find_source
 from dsf.sources.base import FetchContext
 from dsf.sources.memory import History, SourceMemory
 from dsf.sources.window import Window, WindowBudget
@@ -49,7 +49,7 @@ def test_scorer_holding_most_series_gives_way(
     monkeypatch.setattr(http, "get", get)
 
     def fetched(name: str) -> int:
-        return source_of("OpenTelemetry")(scorers[name], FetchContext(math.inf, 100_000, 2e9, memory=memory)).series
+        return find_source("OpenTelemetry")(scorers[name], FetchContext(math.inf, 100_000, 2e9, memory=memory)).series
 
     for _ in range(3):
         for _ in range(2):
@@ -70,11 +70,11 @@ def samples(series: int, now: float) -> dict[Hashable, tuple[Mapping[str, str], 
 def test_scorer_holding_most_samples_gives_way(lost: list[str]) -> None:
     scorers = {name: scorer(name) for name in ("wide", "long")}
     memory = SourceMemory(WindowBudget(1000, 100), lambda: scorers)
-    long = memory.window(scorers["long"])
+    long = memory.get_window(scorers["long"])
     for now in range(95):
         History(scorers["long"], memory, now).keep(samples(1, now))
     # The scorer `wide` has more series, but the limit of samples is the exhausted one.
-    wide = memory.window(scorers["wide"])
+    wide = memory.get_window(scorers["wide"])
     History(scorers["wide"], memory, 100).keep(samples(8, 100))
     assert (lost, len(long), wide.samples) == (["long"], 0, 8)
 
@@ -100,7 +100,7 @@ def test_series_with_oversized_labels_is_dropped_and_reported_once(lost: list[st
     for now in (100, 110, 120):
         samples_by_series = samples(2, now) | {"long": ({"__name__": "m", "x": "y" * 5000}, now, 1.0)}
         assert History(oversized_scorer, memory, now).keep(samples_by_series) == 1
-    assert (len(memory.window(oversized_scorer)), lost) == (2, ["one"])
+    assert (len(memory.get_window(oversized_scorer)), lost) == (2, ["one"])
     # Series that return are reported again.
     History(oversized_scorer, memory, 130).keep(samples(2, 130))
     History(oversized_scorer, memory, 140).keep(samples_by_series)
@@ -130,7 +130,7 @@ def test_cycles_within_a_step_have_the_same_points(interval: int, step: int) -> 
 
 def test_tenant_change_starts_a_new_window() -> None:
     memory = SourceMemory(WindowBudget(10, 100), lambda: {"a": scorer("a")})
-    window = memory.window(scorer("a"))
-    assert memory.window(scorer("a")) is window
+    window = memory.get_window(scorer("a"))
+    assert memory.get_window(scorer("a")) is window
     header = {"methods": {"headers": [{"name": "X-Scope-OrgID", "value": "team-b"}]}}
-    assert memory.window(scorer("a", source_access=header)) is not window
+    assert memory.get_window(scorer("a", source_access=header)) is not window

@@ -19,7 +19,7 @@ from dsf.api.summary import ScorerSummary
 from dsf.api.types import SourceType
 from dsf.errors import HttpError
 from dsf.http.access import PLAIN, Access
-from dsf.sources import FetchContext, registry, source_of
+from dsf.sources import FetchContext, find_source, registry
 from dsf.sources.base import BEHIND, OTLP, RequestRecord
 from dsf.sources.plugin import Options, Plugin, Request, Series, SourceError, ask
 from tests.support.plugins import forget, install, install_sample
@@ -84,7 +84,7 @@ def context(
 
 
 def data(source_summary: ScorerSummary, with_: FetchContext) -> Any:
-    payload = source_of(source_summary.source_type)(source_summary, with_)
+    payload = find_source(source_summary.source_type)(source_summary, with_)
     document = json.loads(b"".join(payload.pieces))
     assert len(document["data"]) == payload.series
     return document["data"]
@@ -105,7 +105,7 @@ def serve(monkeypatch: pytest.MonkeyPatch, body: bytes) -> list[dict[str, Any]]:
 
 def refusal(kind: str = CSV) -> tuple[str, str]:
     with pytest.raises(HttpError) as caught:
-        source_of(kind)
+        find_source(kind)
     return caught.value.reason, str(caught.value)
 
 
@@ -205,7 +205,7 @@ def test_broken_plugin_reports_its_cause_each_time(package: Install, module: str
         assert message.startswith(f"source type {CSV!r}: {name} 1.0, {name}:it ")
         assert problem in message
     # Other plug-ins still load.
-    assert callable(source_of(SourceType.Prometheus))
+    assert callable(find_source(SourceType.Prometheus))
 
 
 def test_two_packages_of_one_type_are_both_refused(package: Install) -> None:
@@ -233,11 +233,11 @@ def test_invalid_plugin_name_is_never_used(
     errors: list[dict[str, Any]] = []
     monkeypatch.setattr(registry.log, "error", lambda _, **values: errors.append(values))
     module = package("raise SystemExit", name)
-    assert set(registry.plugins()) == {OTLP, *BEHIND.values()}
+    assert set(registry.find_plugins()) == {OTLP, *BEHIND.values()}
     assert (errors[0]["name"], errors[0]["package"]) == (name, f"{module} 1.0, {module}:it")
     assert why in errors[0]["why"]
     if name in set(SourceType):
-        assert source_of(name).__module__.startswith("dsf.sources.")
+        assert find_source(name).__module__.startswith("dsf.sources.")
     else:
         assert refusal(name)[0] == "unsupported_source"
     assert module not in sys.modules

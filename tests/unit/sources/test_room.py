@@ -17,7 +17,7 @@ def test_large_answers_are_on_disk(tmp_path: Path, sizes: list[int]) -> None:
     spool = Spool(tmp_path / "new")
     for number, size in enumerate(sizes):
         spool.write(bytes([65 + number % 26]) * size)
-    body = spool.body()
+    body = spool.read_body()
     assert len(body) == sum(sizes)
     assert body[:] == b"".join(bytes([65 + number % 26]) * size for number, size in enumerate(sizes))
     assert isinstance(body, mmap.mmap) is (sum(sizes) > 512 * 1024)
@@ -30,7 +30,7 @@ def test_matrix_is_cut_out_of_a_file_as_out_of_memory(tmp_path: Path) -> None:
         body = b'{"status":"success","data":{"resultType":"matrix","result":[%s]}}' % separator.join([series] * 20_000)
         spool = Spool(tmp_path)
         spool.write(body)
-        in_file, in_memory = cut(spool.body()), cut(body)
+        in_file, in_memory = cut(spool.read_body()), cut(body)
         assert (bytes(in_file.inside), in_file.series) == (bytes(in_memory.inside), 20_000)
 
 

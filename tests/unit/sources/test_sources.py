@@ -13,8 +13,8 @@ from dsf.api.summary import ScorerSummary
 from dsf.api.types import SourceType
 from dsf.errors import HttpError
 from dsf.http.access import Access
-from dsf.sources import SOURCES, FetchContext, source_of
-from dsf.sources.base import OTLP, RequestRecord, type_of
+from dsf.sources import SOURCES, FetchContext, find_source
+from dsf.sources.base import OTLP, RequestRecord, get_source_type
 from dsf.sources.memory import SourceMemory
 from dsf.sources.prometheus import _explain
 from dsf.sources.registry import begin
@@ -47,7 +47,7 @@ def summary(**values: Any) -> ScorerSummary:
 
 def fetch(prometheus: Prometheus, monkeypatch: pytest.MonkeyPatch, context: FetchContext, **values: Any) -> bytes:
     monkeypatch.setattr(http, "get", prometheus)
-    payload = source_of("Prometheus")(summary(**values), context)
+    payload = find_source("Prometheus")(summary(**values), context)
     body = b"".join(payload.pieces)
     assert payload.size == len(body)
     return body
@@ -189,7 +189,7 @@ def test_refusal_of_a_method_explains_the_setting(
 
 def test_source_type_none_sends_no_request(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "get", Prometheus())
-    payload = source_of("None")(summary(), FetchContext(0.0, 0, 0.0))
+    payload = find_source("None")(summary(), FetchContext(0.0, 0, 0.0))
     assert b"".join(payload.pieces) == b'{"data":[]}'
     assert (payload.series, payload.received) == (0, 0)
 
@@ -201,7 +201,7 @@ def test_source_table_contains_only_types_of_the_api() -> None:
 @pytest.mark.parametrize("kind", ["Prometheus", "OpenTelemetry"])
 def test_invalid_address_affects_only_its_scorer(kind: str) -> None:
     bad = summary(source_type=kind, source_endpoint="http://[fd00:1:2]:9090/api/v1/query_range")
-    assert type_of(bad) != OTLP
+    assert get_source_type(bad) != OTLP
     begin({"s": bad}, SourceMemory(WindowBudget(1, 1), dict))
 
 
@@ -218,4 +218,4 @@ def test_invalid_address_affects_only_its_scorer(kind: str) -> None:
     ],
 )
 def test_pushed_type_is_used_for_otlp_addresses(address: str, is_pushed: bool) -> None:
-    assert (type_of(summary(source_type="OpenTelemetry", source_endpoint=address)) == OTLP) is is_pushed
+    assert (get_source_type(summary(source_type="OpenTelemetry", source_endpoint=address)) == OTLP) is is_pushed

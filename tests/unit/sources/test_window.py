@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dsf.sources.window import Grid, OutdatedSampleError, Window, WindowBudget, WindowFullError, number
+from dsf.sources.window import Grid, OutdatedSampleError, Window, WindowBudget, WindowFullError, format_number
 
 A, B = {"__name__": "m", "pod": "a"}, {"__name__": "m", "pod": "b"}
 
@@ -24,8 +24,8 @@ def fill(sample_window: Window, *samples: tuple[float, float | None], labels: di
 
 def selected_series(sample_window: Window, grid: Grid) -> list[Any]:
     return [
-        {"metric": series.labels, "values": [[time, number(value)] for time, value in points]}
-        for series, points in sample_window.selected(lambda _: True, grid, lambda: None)
+        {"metric": series.labels, "values": [[time, format_number(value)] for time, value in points]}
+        for series, points in sample_window.select_series(lambda _: True, grid, lambda: None)
     ]
 
 
@@ -61,7 +61,7 @@ def test_series_without_a_point_is_omitted() -> None:
 
 
 def test_numbers_are_written_as_prometheus_does() -> None:
-    texts = [number(value) for value in (1.0, 0.25, 1e21, math.nan, math.inf, -math.inf, -3.0)]
+    texts = [format_number(value) for value in (1.0, 0.25, 1e21, math.nan, math.inf, -math.inf, -3.0)]
     assert texts == ["1", "0.25", "1e+21", "NaN", "+Inf", "-Inf", "-3"]
 
 
@@ -149,7 +149,7 @@ def test_selection_runs_its_check_before_each_series() -> None:
             raise TimeoutError
 
     with pytest.raises(TimeoutError):
-        list(sample_window.selected(is_selected, Grid(100, 0, 0), check))
+        list(sample_window.select_series(is_selected, Grid(100, 0, 0), check))
     assert len(looked_at) == 1
 
 

@@ -78,7 +78,7 @@ def test_open_runs_of_that_time_are_lost_at_once_and_their_results_refused(bed: 
 
 def test_runs_of_removed_pairs_leave_no_books(bed: Bed) -> None:
     bed.now = START + AHEAD
-    member = keys.run_member("c1", "gone", messages.new_run_id(bed.now))
+    member = keys.run_member("c1", "gone", messages.make_run_id(bed.now))
     bed.client.zadd(keys.OPEN_RUNS, {member: bed.now})
     ResultsGuard(bed.client).repair(START)
     assert not bed.client.exists(keys.pair_key("c1", "gone"))
@@ -90,7 +90,7 @@ def test_pairs_that_are_due_in_that_time_get_their_next_slot(bed: Bed) -> None:
     bed.add("c2")
     bed.client.zadd(keys.DUE, {"c1/s1": START + AHEAD, "c2/s1": START + 10})
     ScheduleGuard(bed.client).repair(START)
-    due = bed.schedule.due_times(["c1/s1", "c2/s1"])
+    due = bed.schedule.read_due_times(["c1/s1", "c2/s1"])
     assert START < due["c1/s1"] <= START + 30
     assert due["c2/s1"] == START + 10
 
@@ -120,7 +120,7 @@ def test_guard_repairs_until_all_processes_have_measured_the_clock(bed: Bed) -> 
     bed.client.zadd(keys.DUE, {"c1/s1": START + AHEAD})
     # A second hub takes over before that.
     assert ScheduleGuard(bed.client).check(START + 5)
-    assert bed.schedule.due_times(["c1/s1"])["c1/s1"] < START + 60
+    assert bed.schedule.read_due_times(["c1/s1"])["c1/s1"] < START + 60
 
 
 def test_repair_limits_the_validity_of_a_score_from_the_future(back: Bed) -> None:
@@ -157,5 +157,5 @@ def test_slightly_fast_clock_leaves_scores_unchanged(bed: Bed) -> None:
     bed.now = START
     ResultsGuard(bed.client).repair(bed.now)
     assert bed.state().score == before
-    old = messages.new_run_id(START - 5)
+    old = messages.make_run_id(START - 5)
     assert bed.send(old, outcome="error") == "replayed"

@@ -10,7 +10,7 @@ import redis
 from dsf import keys
 from dsf.process.hubclock import HubClock
 from dsf.settings import Settings
-from dsf.store.clocks import MAX_WITNESSES, ClockReport, ClockReports, clock_problem, read_reports
+from dsf.store.clocks import MAX_WITNESSES, ClockReport, ClockReports, find_clock_problem, read_reports
 
 NOW = 1_800_000_000.0
 
@@ -52,7 +52,7 @@ ALL = f"it gives all times of the hub: {NTP}"
     ],
 )
 def test_clock_problem_names_the_machine_that_differs_from_most(offsets: dict[str, float], sentence: str) -> None:
-    assert clock_problem(reports(**offsets)) == sentence
+    assert find_clock_problem(reports(**offsets)) == sentence
 
 
 def test_reports_of_a_process_are_read_while_they_are_new(redis_client: redis.Redis) -> None:

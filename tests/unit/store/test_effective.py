@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dsf.store.entries import Effective, Entry, ScheduleOverride, effective
+from dsf.store.entries import Effective, Entry, ScheduleOverride, apply_overrides
 
 NOW = 1_795_000_000.0
 ENTRY = Entry(cluster="c1", scorer="s", score_name="x", interval=30)
@@ -50,9 +50,9 @@ SUSPENDED = ENTRY.model_copy(update={"suspended": True})
         (
             ENTRY,
             {"c2/s": ScheduleOverride(interval=5), "*/other": ScheduleOverride(paused=True)},
-            effective(ENTRY, {}, NOW),
+            apply_overrides(ENTRY, {}, NOW),
         ),
     ],
 )
 def test_effective(entry: Entry, overrides: dict[str, ScheduleOverride], expected: Effective) -> None:
-    assert effective(entry, overrides, NOW) == expected
+    assert apply_overrides(entry, overrides, NOW) == expected

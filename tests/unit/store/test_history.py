@@ -35,12 +35,12 @@ OK: dict[str, Any] = {
 )
 def test_history_row_is_read_back_unchanged(values: dict[str, Any]) -> None:
     entry = HistoryEntry(**{"run": RUN, "at": AT, "outcome": "ok", **values})
-    assert read_row(entry.row()) == entry
-    assert read_run_id(entry.row()) == RUN
+    assert read_row(entry.dump()) == entry
+    assert read_run_id(entry.dump()) == RUN
 
 
 def test_history_row_is_short_and_as_documented() -> None:
-    row = HistoryEntry(run=RUN, at=AT, outcome="ok", **OK).row()
+    row = HistoryEntry(run=RUN, at=AT, outcome="ok", **OK).dump()
     assert row == "q83HSw.0aq8FW 1X,3G,c 1A,RZ8,RZ8,a 4.5"
     # Fifty rows, each with two more bytes while shorter than 64, fit into 2 KiB, a size class of jemalloc.
     assert 50 * (len(row) + 2) + 7 <= 2048

@@ -36,13 +36,13 @@ def test_notice_is_rewritten_only_after_a_change_or_a_reset() -> None:
     notice_store.write_cluster(NOTICE)
     client.delete(keys.CLUSTER_NOTICES)
     notice_store.write_cluster(NOTICE)
-    assert notice_store.clusters() == {}
+    assert notice_store.read_clusters() == {}
     notice_store.write_cluster(CHANGED)
-    assert notice_store.clusters() == {"c": CHANGED}
+    assert notice_store.read_clusters() == {"c": CHANGED}
     client.delete(keys.CLUSTER_NOTICES)
     notice_store.forget_written()
     notice_store.write_cluster(CHANGED)
-    assert notice_store.clusters() == {"c": CHANGED}
+    assert notice_store.read_clusters() == {"c": CHANGED}
 
 
 def test_removed_notice_is_written_again() -> None:
@@ -50,9 +50,9 @@ def test_removed_notice_is_written_again() -> None:
     notice_store.write_cluster(NOTICE)
     notice_store.write_scorer(ScorerNotice(name="c"))
     notice_store.forget_cluster("c")
-    assert notice_store.clusters() == {}
+    assert notice_store.read_clusters() == {}
     notice_store.write_cluster(NOTICE)
-    assert notice_store.clusters() == {"c": NOTICE}
+    assert notice_store.read_clusters() == {"c": NOTICE}
 
 
 def test_notice_lost_by_redis_is_written_again() -> None:
@@ -62,25 +62,25 @@ def test_notice_lost_by_redis_is_written_again() -> None:
     client.delete(keys.CLUSTER_NOTICES)
     assert notice_store.keep([], ["c"]) == {"c"}
     notice_store.write_cluster(NOTICE)
-    assert notice_store.clusters() == {"c": NOTICE}
+    assert notice_store.read_clusters() == {"c": NOTICE}
     notice_store.keep([], [])
     notice_store.write_cluster(NOTICE)
-    assert notice_store.clusters() == {"c": NOTICE}
+    assert notice_store.read_clusters() == {"c": NOTICE}
 
 
 def test_failed_write_is_not_assumed_done(monkeypatch: pytest.MonkeyPatch) -> None:
     client = memory_client()
     notice_store = Notices(client)
     notice_store.write_cluster(NOTICE)
-    write_at_once = notices.at_once
+    write_at_once = notices.run_atomically
 
     def without_answer(*arguments: object) -> None:
         write_at_once(*arguments)  # type: ignore[arg-type]
         raise redis.TimeoutError
 
     with monkeypatch.context() as slow:
-        slow.setattr(notices, "at_once", without_answer)
+        slow.setattr(notices, "run_atomically", without_answer)
         with pytest.raises(redis.TimeoutError):
             notice_store.write_cluster(CHANGED)
     notice_store.write_cluster(NOTICE)
-    assert notice_store.clusters() == {"c": NOTICE}
+    assert notice_store.read_clusters() == {"c": NOTICE}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dsf.api.scorerule import Aggregate, EmptyItem, EmptyRule, FailingRule, HoldRule
-from dsf.store.client import parsed
+from dsf.store.client import parse_stored
 from dsf.store.registry import ScorerRecord
 
 
@@ -22,4 +22,4 @@ from dsf.store.registry import ScorerRecord
 )
 def test_record_is_equal_after_writing_and_reading(rule: dict[str, object]) -> None:
     record = ScorerRecord.model_validate({"name": "s", "score_name": "score", "interval": 30, "validity": 300, **rule})
-    assert parsed(ScorerRecord, "s", record.model_dump_json()) == record
+    assert parse_stored(ScorerRecord, "s", record.model_dump_json()) == record

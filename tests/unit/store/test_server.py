@@ -48,7 +48,7 @@ def test_usable_server_is_accepted(version: str) -> None:
     ],
 )
 def test_server_problems_are_found(info: dict[str, object], kinds: list[str]) -> None:
-    assert [*server.server_problems(info)] == kinds
+    assert [*server.find_server_problems(info)] == kinds
 
 
 def test_problems_replace_those_before_and_reach_readers(redis_client: redis.Redis) -> None:

@@ -5,7 +5,14 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsf.store.entries import TOLERANCE, current_tick_time, is_slot, next_due, next_tick_time, scheduled_time
+from dsf.store.entries import (
+    TOLERANCE,
+    compute_current_tick_time,
+    compute_next_due,
+    compute_next_tick_time,
+    compute_scheduled_time,
+    is_slot,
+)
 
 PAIRS = st.builds("cluster-{}/scorer-{}".format, st.integers(0, 9999), st.integers(0, 99))
 INTERVALS = st.one_of(st.integers(1, 120), st.sampled_from([300, 3600, 86400, 604800]))
@@ -14,45 +21,45 @@ TIMES = st.floats(1_000_000_000, 4_000_000_000)
 
 @given(PAIRS, INTERVALS, TIMES)
 def test_next_slot_is_at_most_one_interval_away(pair: str, interval: int, at: float) -> None:
-    slot = next_tick_time(pair, interval, at)
+    slot = compute_next_tick_time(pair, interval, at)
     assert at < slot <= at + interval + 2 * TOLERANCE
     assert is_slot(pair, interval, slot)
 
 
 @given(PAIRS, INTERVALS, TIMES)
 def test_slots_follow_each_other_without_drift(pair: str, interval: int, at: float) -> None:
-    first = next_tick_time(pair, interval, at)
+    first = compute_next_tick_time(pair, interval, at)
     slot = first
     for number in range(1, 50):
-        slot = next_tick_time(pair, interval, slot)
+        slot = compute_next_tick_time(pair, interval, slot)
         assert abs(slot - (first + number * interval)) < 1e-5
-    assert current_tick_time(pair, interval, slot) == slot
+    assert compute_current_tick_time(pair, interval, slot) == slot
 
 
 @given(PAIRS, INTERVALS, TIMES, st.floats(0, 0.0009))
 def test_due_time_moved_by_under_a_millisecond_keeps_its_slot(
     pair: str, interval: int, at: float, nudge: float
 ) -> None:
-    slot = next_tick_time(pair, interval, at)
+    slot = compute_next_tick_time(pair, interval, at)
     assert is_slot(pair, interval, slot - nudge)
-    assert next_due(pair, interval, slot - nudge, slot - nudge) == next_tick_time(pair, interval, slot)
-    assert scheduled_time(pair, interval, slot - nudge, slot - nudge) == slot
+    assert compute_next_due(pair, interval, slot - nudge, slot - nudge) == compute_next_tick_time(pair, interval, slot)
+    assert compute_scheduled_time(pair, interval, slot - nudge, slot - nudge) == slot
 
 
 @given(PAIRS, INTERVALS, TIMES, st.floats(0, 1_000_000))
 def test_missed_slots_are_skipped(pair: str, interval: int, at: float, late: float) -> None:
-    due = next_tick_time(pair, interval, at)
+    due = compute_next_tick_time(pair, interval, at)
     now = due + late
-    next_time = next_due(pair, interval, due, now)
+    next_time = compute_next_due(pair, interval, due, now)
     assert now < next_time <= now + interval + 2 * TOLERANCE
-    scheduled = scheduled_time(pair, interval, due, now)
+    scheduled = compute_scheduled_time(pair, interval, due, now)
     assert now - interval - TOLERANCE <= scheduled <= now + TOLERANCE
 
 
 @given(PAIRS, INTERVALS, TIMES, st.floats(0, 10))
 def test_unscheduled_run_keeps_half_an_interval_to_the_next(pair: str, interval: int, due: float, late: float) -> None:
     now = due + late
-    next_time = next_due(pair, interval, due, now)
+    next_time = compute_next_due(pair, interval, due, now)
     assert is_slot(pair, interval, next_time)
     if not is_slot(pair, interval, due):
         assert now + interval / 2 - 2 * TOLERANCE <= next_time <= now + 1.5 * interval + TOLERANCE
@@ -61,6 +68,6 @@ def test_unscheduled_run_keeps_half_an_interval_to_the_next(pair: str, interval:
 def test_many_pairs_are_spread_evenly() -> None:
     tenths = [0] * 10
     for number in range(10_000):
-        tenths[int(next_tick_time(f"cluster-{number:05d}/sample-scorer", 30, 0.0) % 30 / 3)] += 1
+        tenths[int(compute_next_tick_time(f"cluster-{number:05d}/sample-scorer", 30, 0.0) % 30 / 3)] += 1
     # Each bucket expects 1000; 150 is five standard deviations.
     assert all(850 < count < 1150 for count in tenths), tenths

@@ -12,7 +12,7 @@ from dsf.beat.stats import schedule_families
 from dsf.cli.statusreport import read_report
 from dsf.fleet.queries import FleetQueries
 from dsf.settings import Settings
-from dsf.store.ticks import MAX_LATENESS, ticks_problem
+from dsf.store.ticks import MAX_LATENESS, find_ticks_problem
 from dsf.web.app import describe_unreadiness
 from tests.support.memorystore import memory_client
 
@@ -32,7 +32,7 @@ def test_overdue_pair_is_reported_as_a_missing_beat(due: dict[str, float], is_pr
     client: redis.Redis = memory_client()
     for pair, after in due.items():
         client.zadd(keys.DUE, {pair: NOW + after})
-    assert bool(ticks_problem(client, NOW)) is is_problem
+    assert bool(find_ticks_problem(client, NOW)) is is_problem
 
 
 def test_every_view_of_the_fleet_says_it() -> None:

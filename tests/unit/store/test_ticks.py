@@ -10,11 +10,11 @@ from celery import Celery
 from kombu import Connection, Exchange, Queue
 from kombu.transport import virtual
 
-from dsf.messages import new_run_id
+from dsf.messages import make_run_id
 from dsf.store.ticks import RUN_SLACK, run_deadline, tick_message
 
 EXPIRES = 1_795_000_030.25
-RUN = new_run_id(1_795_000_000.25)
+RUN = make_run_id(1_795_000_000.25)
 
 
 def test_tick_carries_only_names() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dsf.worker.commands import flower, prepare
+from dsf.worker.commands import make_flower_command, prepare
 
 CELERY = ("celery", "-A", "dsf.celery")
 
@@ -40,7 +40,11 @@ def test_celery_command_sets_the_role(
 def test_celerys_flower_has_the_options_of_ours() -> None:
     environment = {"FLOWER_MAX_TASKS": "5"}
     prepare((*CELERY, "flower"), environment)
-    ours = dict(word.removeprefix("--").split("=", 1) for word in flower("127.0.0.1", 5555) if word.startswith("--"))
+    ours = dict(
+        word.removeprefix("--").split("=", 1)
+        for word in make_flower_command("127.0.0.1", 5555)
+        if word.startswith("--")
+    )
     assert ours.pop("port") == "5555"
     assert {f"FLOWER_{name.upper()}": value for name, value in ours.items()} == {
         name: value for name, value in environment.items() if name != "DSF_ROLE"

@@ -33,7 +33,7 @@ class Timer:
 @pytest.mark.parametrize("folder", ["gone", "a file"])
 def test_untouchable_file_stops_no_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str) -> None:
     (tmp_path / "a file").touch()
-    monkeypatch.setattr(liveness, "liveness_file", lambda: tmp_path / folder / "alive")
+    monkeypatch.setattr(liveness, "find_liveness_file", lambda: tmp_path / folder / "alive")
     worker = Timer()
     step = liveness.Liveness(worker)
     step.start(worker)
@@ -47,17 +47,17 @@ def test_untouchable_file_stops_no_worker(tmp_path: Path, monkeypatch: pytest.Mo
     assert waited == [1]
     step.stop(worker)
     # The file is written as soon as that is possible.
-    monkeypatch.setattr(liveness, "liveness_file", lambda: tmp_path / "alive")
+    monkeypatch.setattr(liveness, "find_liveness_file", lambda: tmp_path / "alive")
     liveness.keep_alive()
     assert (tmp_path / "alive").exists()
 
 
 def test_liveness_file_names_failing_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "alive"
-    monkeypatch.setattr(liveness, "liveness_file", lambda: file)
+    monkeypatch.setattr(liveness, "find_liveness_file", lambda: file)
     broken = SupervisedThread(lambda: 1 / 0, "run-sweeper")
     broken.start()
-    wait_for(threads.problem, 60, "it to be noticed")
+    wait_for(threads.describe_failing_threads, 60, "it to be noticed")
     liveness.keep_alive()
     assert "run-sweeper" in file.read_text()
     broken.join(60)

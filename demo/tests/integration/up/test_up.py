@@ -91,9 +91,9 @@ def test_up_runs_one_agent_per_accepted_cluster(
     up = Child([*DSF, "up", *options], tmp_path / "up.log", environment, inherit=False)
     try:
         pairs = Pairs(redis_client)
-        wait_for(lambda: (score := pairs.state("c1", "static").score) and len(score.items) == 6, 40, up.tail())
+        wait_for(lambda: (score := pairs.read_state("c1", "static").score) and len(score.items) == 6, 40, up.tail())
         (manifests / "c2.yaml").write_text(CLUSTER.format(name="c2"))
-        wait_for(lambda: pairs.state("c2", "static").score, 40, up.tail())
+        wait_for(lambda: pairs.read_state("c2", "static").score, 40, up.tail())
         (manifests / "c1.yaml").unlink()
         wait_for(lambda: "cluster c1 is gone; ending its agent" in up.tail(), 20)
         wait_for(lambda: _agents(up.pid) == {"c2"}, 10)

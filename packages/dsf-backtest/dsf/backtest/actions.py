@@ -59,7 +59,7 @@ class BacktestActions:
                     request.scorer, request.other, request.clusters, request.since, request.every, note=note
                 )
             else:
-                actions.backtest(request.scorer, request.clusters[0], request.since, request.every, note=note)
+                actions.record_backtest(request.scorer, request.clusters[0], request.since, request.every, note=note)
 
         try:
             ident = self._runner.start(request, caller.name, record)
@@ -72,7 +72,7 @@ class BacktestActions:
         self._runner.stop()
 
     def _others(self, scorer: str) -> list[str]:
-        return sorted(self._reading.registry.scorers().keys() - {scorer})
+        return sorted(self._reading.registry.read_scorers().keys() - {scorer})
 
     def _request(self, act: str, target: ActionTarget, form: Mapping[str, str]) -> RunRequest:
         is_past = act == "backtest" or form.get("how") == "past"

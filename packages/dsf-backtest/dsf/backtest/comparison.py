@@ -16,7 +16,7 @@ from dsf.backtest.errors import BacktestError
 from dsf.backtest.recording import Question, Recording
 from dsf.backtest.summary import BacktestView, summarised
 from dsf.fleet.views import Time, View
-from dsf.text import listed
+from dsf.text import list_names
 
 
 class ItemDifference(View):
@@ -232,7 +232,7 @@ def _item(cluster: str, item: str, values: Counter[tuple[int, int]]) -> ItemDiff
 def _notes(a: Recording, b: Recording, clusters: Sequence[str]) -> Iterator[str]:
     for side in (a, b):
         if only := sorted(side.questions.keys() - set(clusters)):
-            yield f"only {side.name} has {listed(only, 5)}: left out"
+            yield f"only {side.name} has {list_names(only, 5)}: left out"
     cadences = {side.questions[cluster].every for side in (a, b) for cluster in clusters}
     if len(cadences) > 1:
         yield f"the moments are {' and '.join(map(str, sorted(cadences)))} s apart: a score counts until the next one"
@@ -253,7 +253,7 @@ def _explain_nothing_in_common(a: Recording, b: Recording, common: Common) -> st
     if names_a & names_b:
         return f"{a.name} and {b.name} never have the same item on one cluster at one moment: nothing is in common"
     described = [
-        f"{side.name} has {listed(sorted(names), 5) if names else 'no items'}"
+        f"{side.name} has {list_names(sorted(names), 5) if names else 'no items'}"
         for side, names in ((a, names_a), (b, names_b))
     ]
     remedy = "; items are compared by name, so give both the same scoreDimensionFormat" if names_a and names_b else ""

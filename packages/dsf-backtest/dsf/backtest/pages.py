@@ -43,7 +43,7 @@ class RunRow:
 def backtests(sources: Sources, names: Mapping[str, str], query: Query) -> dict[str, Any]:
     """Data of the template: the list, and the run of the query, else the newest. Raises UnknownScorerError."""
     scorer = names["scorer"]
-    record = sources.reading.registry.scorer(scorer)
+    record = sources.reading.registry.read_scorer(scorer)
     rows = [_row(run) for run in runstore.read(sources.reading.redis, scorer)]
     selected_row = next((row for row in rows if row.run.id == query.get("run")), rows[0] if rows else None)
     comparison = selected_row.run.comparison if selected_row else None

@@ -35,8 +35,8 @@ from dsf.backtest.summary import BacktestList
 from dsf.errors import DsfError
 from dsf.hub.admission import find_server_refusal, list_servers
 from dsf.process import hubclock, threads
-from dsf.process.children import tied
-from dsf.text import cleaned
+from dsf.process.children import tie_to_parent
+from dsf.text import clean
 from dsf.web.pages import Sources
 
 log = dsf.log.get(__name__)
@@ -118,7 +118,7 @@ class BacktestRunner:
             run = run.model_copy(update={"scorers": request.scorers if request.other else []})
             keep(self._redis, request.scorers, run)
             note_it()
-            self._thread = threads.background(lambda: self._run(request, run, manifests), "dsf-backtest")
+            self._thread = threads.run_in_background(lambda: self._run(request, run, manifests), "dsf-backtest")
         return run.id
 
     def stop(self) -> None:
@@ -135,7 +135,7 @@ class BacktestRunner:
 
     def _manifest(self, scorer: str, clusters: Sequence[str]) -> str:
         """Return the DynamicScorer, its inputs and the clusters' labels, for a test of what is registered nowhere."""
-        namespace = self._sources.reading.registry.scorer(scorer).namespace
+        namespace = self._sources.reading.registry.read_scorer(scorer).namespace
         scorer_objects: list[DynamicScorer] = []
         names = [scorer]
         # The list grows by the inputs of each composite.
@@ -202,7 +202,7 @@ class BacktestRunner:
     def _asked(self, request: RunRequest, command: list[str]) -> tuple[dict[str, Any], str]:
         """Return the result of the command, and why it is not complete."""
         with subprocess.Popen(
-            tied(command), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            tie_to_parent(command), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         ) as process:
             self._process = process
             # Viewers go first.
@@ -218,7 +218,7 @@ class BacktestRunner:
                 except subprocess.TimeoutExpired:
                     process.kill()
                     output, error_output = process.communicate()
-        text = cleaned(error_output.decode(errors="replace"), 500)
+        text = clean(error_output.decode(errors="replace"), 500)
         try:
             views = request.found(output)
         except ValidationError:

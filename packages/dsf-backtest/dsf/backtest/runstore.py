@@ -15,7 +15,7 @@ from dsf.backtest.redisrights import backtests_key
 from dsf.backtest.summary import COLUMNS, BacktestView
 from dsf.fleet.views import Time, View
 from dsf.process import hubclock
-from dsf.store.client import parsed
+from dsf.store.client import parse_stored
 from dsf.store.registry import Registry
 
 #: Most runs of one scorer, and seconds after which they go.
@@ -55,7 +55,7 @@ def keep(client: redis.Redis, scorers: Iterable[str], run: KeptRun) -> list[str]
 
     Only the newest MAX_RUNS of a scorer stay. Raises BacktestError if the hub has none of them, redis.RedisError.
     """
-    registered_scorers = Registry(client).scorers()
+    registered_scorers = Registry(client).read_scorers()
     names = list(dict.fromkeys(scorers))
     stored_names = [name for name in names if name in registered_scorers]
     if not stored_names:
@@ -74,7 +74,7 @@ def keep(client: redis.Redis, scorers: Iterable[str], run: KeptRun) -> list[str]
 def read(client: redis.Redis, scorer: str) -> list[KeptRun]:
     """Return the runs of a scorer, the newest first. Raises redis.RedisError."""
     texts_by_id = sorted(client.hgetall(backtests_key(scorer)).items(), reverse=True)
-    runs = (parsed(KeptRun, scorer, str(text)) for ident, text in texts_by_id if not _is_old(str(ident)))
+    runs = (parse_stored(KeptRun, scorer, str(text)) for ident, text in texts_by_id if not _is_old(str(ident)))
     return [run for run in runs if run is not None]
 
 

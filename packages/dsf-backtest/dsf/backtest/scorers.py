@@ -20,7 +20,7 @@ from dsf.api.scorer import DynamicScorer
 from dsf.api.scoringauthentication import ClusterFacts, ScoringAuthentication
 from dsf.api.summary import ScorerSummary
 from dsf.api.types import ConfigSyncMode, SourceType
-from dsf.api.urls import NO_HOSTS, base_url, is_valid_url
+from dsf.api.urls import NO_HOSTS, get_base_url, is_valid_url
 from dsf.backtest.errors import BacktestError
 from dsf.errors import HttpError, ManifestError, RemoteConfigError, ResolutionError, UnknownScorerError
 from dsf.kube.lists import list_objects
@@ -32,7 +32,7 @@ from dsf.kube.resources import (
     Resource,
 )
 from dsf.kube.session import Session
-from dsf.text import listed, shown_url
+from dsf.text import list_names, shorten_url
 
 
 class ManifestFile:
@@ -77,8 +77,8 @@ class ManifestFile:
                 found[path] = objects
         if len(found) > 1:
             raise BacktestError(
-                f"several files have a DynamicScorer {name!r}: {listed([*map(str, found)], 3)}; write the one that is "
-                f"meant into {self._file}"
+                f"several files have a DynamicScorer {name!r}: {list_names([*map(str, found)], 3)}; write the one that "
+                f"is meant into {self._file}"
             )
         if not found:
             return None
@@ -179,7 +179,7 @@ def _of(
         if isinstance(each, ScoringAuthentication)
     }
     clusters = {each.metadata.name: each for each in objects if isinstance(each, ManagedCluster)}
-    facts = clusters[cluster].facts(cluster_sets) if cluster in clusters else None
+    facts = clusters[cluster].make_facts(cluster_sets) if cluster in clusters else None
     everywhere = resolve_everywhere(scorer, NO_HOSTS, authentications, [facts or ClusterFacts(cluster)], {})
     variant = everywhere.variants.get(cluster, everywhere.resolved.summary)
     if isinstance(variant, ResolutionError):
@@ -208,13 +208,13 @@ def moved(url: str, other: str) -> str:
     server = _server(other)
     if urlsplit(other).path not in ("", "/"):
         return other
-    return server + url.removeprefix(base_url(url))
+    return server + url.removeprefix(get_base_url(url))
 
 
 def _server(url: str) -> str:
     if not is_valid_url(url):
-        raise BacktestError(f"{shown_url(url)!r} is no URL such as http://localhost:8000")
-    return base_url(url)
+        raise BacktestError(f"{shorten_url(url)!r} is no URL such as http://localhost:8000")
+    return get_base_url(url)
 
 
 def redirected(summary: ScorerSummary, scorer_url: str = "", source_url: str = "") -> ScorerSummary:

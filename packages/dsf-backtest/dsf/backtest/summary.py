@@ -11,11 +11,11 @@ from typing import Final
 
 from pydantic import Field
 
-from dsf.api.meta import rfc3339
+from dsf.api.meta import format_rfc3339
 from dsf.api.scorerule import HeldValue, HoldRule, hold_back
 from dsf.backtest.recording import Question, Record, SourceQuestion
 from dsf.fleet.views import Time, View
-from dsf.text import listed
+from dsf.text import list_names
 
 #: Most columns of a picture: moments beyond that share one, which shows the newest of them.
 COLUMNS: Final = 480
@@ -213,7 +213,7 @@ def _notes(
     question: Question, successes: Sequence[tuple[int, bool]], partial: Sequence[int], later: int
 ) -> Iterator[str]:
     if steps := sorted({source.step for source in _sources(question) if source.step > question.every}):
-        text = listed([f"{step} s" for step in steps], 3)
+        text = list_names([f"{step} s" for step in steps], 3)
         yield (
             f"{question.every} s between two moments are less than the step of the source ({text}): neighbouring "
             "moments see nearly the same samples"
@@ -244,4 +244,4 @@ def _notes(
 
 
 def _time(at: int) -> str:
-    return rfc3339(datetime.fromtimestamp(at, UTC))
+    return format_rfc3339(datetime.fromtimestamp(at, UTC))

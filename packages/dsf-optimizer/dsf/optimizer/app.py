@@ -110,7 +110,7 @@ def _add_probes(app: FastAPI, service: OptimizerService) -> None:
     @app.get("/readyz", tags=["probes"], response_class=PlainTextResponse, responses=_errors(502, 503))
     async def readyz() -> str:
         """200 while the hub answers and every thread works."""
-        if problem := threads.problem():
+        if problem := threads.describe_failing_threads():
             raise HTTPException(503, problem)
         await to_thread.run_sync(service.check, limiter=own_threads)
         return "ok\n"

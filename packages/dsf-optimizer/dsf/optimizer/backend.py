@@ -25,7 +25,7 @@ class ManifestClient:
 
     def now(self) -> datetime:
         """Return the time on the hub."""
-        return self._session.now()
+        return self._session.read_clock()
 
     def get(self, resource: Resource, namespace: str, name: str) -> Manifest | None:
         """Return an object, or None."""

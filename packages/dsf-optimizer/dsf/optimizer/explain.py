@@ -9,7 +9,7 @@ import numpy as np
 from dsf.optimizer.table import REFUSALS, Table
 from dsf.optimizer.values import IntArray
 from dsf.optimizer.views import ExplanationView, OptionView, Reason, UnplacedView
-from dsf.text import listed
+from dsf.text import list_names
 
 _NO_SCORE = REFUSALS.index(Reason.NO_SCORE)
 _EXPIRED = REFUSALS.index(Reason.EXPIRED)
@@ -144,7 +144,7 @@ class Explainer:
         placed = self._placed[:, column]
         takers = [(row, placed[row]) for row in np.flatnonzero(placed) if row != without]
         workload_names = [table.workloads[row].name + (f" x{count}" if count > 1 else "") for row, count in takers]
-        return listed(workload_names, 3)
+        return list_names(workload_names, 3)
 
     def _too_small(self, row: int, column: int) -> str:
         table = self._table

@@ -13,7 +13,7 @@ from pydantic import Field
 import dsf.log
 from dsf.fleet.views import Time, View
 from dsf.optimizer.redisrights import PLANS
-from dsf.store.client import parsed
+from dsf.store.client import parse_stored
 
 log = dsf.log.get(__name__)
 
@@ -140,6 +140,6 @@ def read_plans(client: redis.Redis) -> list[PlanComparison]:
     """Return the newest of each namespace, sorted. Unreadable ones are omitted. Raises redis.RedisError."""
     plans = []
     for namespace, text in sorted(client.hgetall(PLANS).items()):
-        if (plan := parsed(PlanComparison, str(namespace), str(text))) is not None:
+        if (plan := parse_stored(PlanComparison, str(namespace), str(text))) is not None:
             plans.append(plan)
     return plans

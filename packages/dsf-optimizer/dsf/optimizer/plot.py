@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from dsf import pictures
 from dsf.optimizer.plan import Plan
 from dsf.optimizer.views import AssignmentView, ConfigurationView
-from dsf.text import listed
+from dsf.text import list_names
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -141,7 +141,7 @@ def _notes(plan: Plan, drawn: int) -> list[str]:
     lines = []
     if plan.unplaced:
         unplaced_texts = [f"{entry.workload} ({entry.reason.replace('_', ' ')})" for entry in plan.unplaced]
-        lines.append(f"Unplaced: {listed(unplaced_texts, 6)}")
+        lines.append(f"Unplaced: {list_names(unplaced_texts, 6)}")
     if drawn < len(plan.clusters):
         lines.append(f"{len(plan.clusters) - drawn} more clusters are not drawn.")
     lines.append("Height: share of the resource taken. Colour: the fuller, the higher the score.")

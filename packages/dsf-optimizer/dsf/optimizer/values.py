@@ -19,7 +19,7 @@ from dsf.api.score import DimensionFormat
 from dsf.errors import ManifestError
 from dsf.optimizer.model import WEIGHT_DECIMALS, Cluster, Configuration, PlanInput, Preference, ScoreTable, weight_units
 from dsf.optimizer.views import Reason, ScoreGapView
-from dsf.text import listed
+from dsf.text import list_names
 
 IntArray = npt.NDArray[np.int64]
 CodeArray = npt.NDArray[np.uint8]
@@ -134,7 +134,7 @@ def _scores(
 def _gap(cluster: Cluster, table: ScoreTable | None, name: str, items: list[str]) -> ScoreGapView:
     reason = Reason.NO_SCORE
     if items:
-        message = f"AddOnPlacementScore {name} of cluster {cluster.name} has no item {listed(items, 10)}"
+        message = f"AddOnPlacementScore {name} of cluster {cluster.name} has no item {list_names(items, 10)}"
     elif table is None or table.valid_until is None:
         message = f"there is no AddOnPlacementScore {name} in namespace {cluster.name}"
     else:

@@ -20,7 +20,7 @@ from dsf.placements.scheduling import (
     moment,
     schedule,
 )
-from dsf.text import listed
+from dsf.text import list_names
 
 _DISABLED: Final = "cluster.open-cluster-management.io/experimental-scheduling-disable"
 _BUILTIN: Final = {
@@ -286,7 +286,8 @@ def _notes(
             ranked.cluster for ranked in view.ranking if ranked.cells[number].standing not in ("counted", "asked")
         ]
         if without:
-            yield f"{prioritizer.name} counts 0 on {len(without)} of {len(view.ranking)} clusters: {listed(without, 5)}"
+            names = list_names(without, 5)
+            yield f"{prioritizer.name} counts 0 on {len(without)} of {len(view.ranking)} clusters: {names}"
 
 
 def _cel_notes(situation: Situation) -> Iterator[str]:
@@ -298,8 +299,8 @@ def _cel_notes(situation: Situation) -> Iterator[str]:
     watched = {(coordinate.get("addOn") or {}).get("resourceName") for coordinate in coordinates}
     if unwatched := [name for name in resources if name not in watched]:
         yield (
-            f"OCM does not evaluate it again when {listed(unwatched, 5)} changes, because only a CEL expression reads "
-            "it: add a prioritizer of weight 0 with this score (docs/placement.md)"
+            f"OCM does not evaluate it again when {list_names(unwatched, 5)} changes, because only a CEL expression "
+            "reads it: add a prioritizer of weight 0 with this score (docs/placement.md)"
         )
     expired = sorted(
         cluster
@@ -309,7 +310,7 @@ def _cel_notes(situation: Situation) -> Iterator[str]:
         and situation.now > until
     )
     if expired:
-        yield f"CEL expressions ignore validUntil: they read expired scores of {listed(expired, 5)} as valid"
+        yield f"CEL expressions ignore validUntil: they read expired scores of {list_names(expired, 5)} as valid"
 
 
 def _conditions(placement: Manifest) -> list[str]:

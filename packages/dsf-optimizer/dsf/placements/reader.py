@@ -128,7 +128,7 @@ class PlacementReader:
             clusters={cluster["metadata"]["name"]: cluster for cluster in self._objects(MANAGED_CLUSTERS)},
             sets=self._sets(namespace),
             scores=self._scores(placement),
-            now=self._session.now(),
+            now=self._session.read_clock(),
         )
 
     def _sets(self, namespace: str) -> dict[str, Manifest]:

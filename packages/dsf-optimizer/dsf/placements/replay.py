@@ -15,7 +15,7 @@ from dsf.backtest.comparison import Common, PlacementDifference, Span
 from dsf.backtest.recording import Question, Record, Recording
 from dsf.placements.scheduling import SchedulingDecision, ScoreKey, Situation, schedule
 from dsf.placements.situations import read
-from dsf.text import listed
+from dsf.text import list_names
 
 
 @dataclass
@@ -155,7 +155,7 @@ def replayed(
     notes = []
     if untested := {name for situation in situations for name in situation.clusters} - set(common.clusters):
         notes.append(
-            f"clusters of Placements that were not tested have their score of now: {listed(sorted(untested), 5)}"
+            f"clusters of Placements that were not tested have their score of now: {list_names(sorted(untested), 5)}"
         )
     if any(placement_replay.a.has_cel for placement_replay in replays):
         notes.append("CEL expressions of Placements' predicates are not evaluated: they count as met")

@@ -15,13 +15,13 @@ from dsf.api.resolve import DEFAULT_SCORING_PATH
 from dsf.api.scoringresponse import ScoringResponse, parse_response
 from dsf.api.sourcefields import DEFAULT_PROMETHEUS_PATH
 from dsf.api.types import SourceMethod, SourceType
-from dsf.api.urls import base_url, join_url
+from dsf.api.urls import get_base_url, join_url
 from dsf.conformance import samples
 from dsf.conformance.report import CheckEnded, fail
 from dsf.conformance.samples import RawSeries, Samples
 from dsf.conformance.target import HUB_TIMEOUT, Reply, ScoringApiTarget
 from dsf.errors import HttpError, RemoteConfigError, ScoringResponseError
-from dsf.sources.base import time_range
+from dsf.sources.base import compute_time_range
 
 #: HttpError.reason -> what to do.
 _MEND = {
@@ -57,7 +57,7 @@ class Case:
     @cached_property
     def health(self) -> Reply:
         """/healthz at the root of the host."""
-        return self.target.get(join_url(base_url(self.url), "/healthz"))
+        return self.target.get(join_url(get_base_url(self.url), "/healthz"))
 
     @cached_property
     def config_reply(self) -> Reply:
@@ -78,7 +78,7 @@ class Case:
     def scoring_url(self) -> str:
         """Where scores are asked for. Raises a Verdict when the host in /config is no URL."""
         scoring = self.config.scoring if self.config is not None else None
-        host = scoring.host if scoring is not None and scoring.host else base_url(self.url)
+        host = scoring.host if scoring is not None and scoring.host else get_base_url(self.url)
         config_path = scoring.path if scoring is not None else ""
         try:
             return join_url(host, self.path or config_path or DEFAULT_SCORING_PATH)
@@ -138,7 +138,7 @@ class Case:
     def _ask_prometheus(self, source: RemoteSource, query: str) -> list[Any]:
         params = source.params
         step = max(params.step, 1)
-        start, end = time_range(time.time(), max(params.range, 1), step)
+        start, end = compute_time_range(time.time(), max(params.range, 1), step)
         parameters: dict[str, str | int] = {"query": query, "start": start, "end": end, "step": step}
         url = join_url(self.prometheus, source.path or DEFAULT_PROMETHEUS_PATH)
         reply = self.target.range_query(url, parameters, self.method)

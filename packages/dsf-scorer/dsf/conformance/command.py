@@ -95,18 +95,18 @@ def check(
     from dsf.conformance.run import NAMES
     from dsf.conformance.run import check as run
     from dsf.conformance.target import ScoringApiTarget
-    from dsf.text import shown_url
+    from dsf.text import shorten_url
 
     if Path(url).is_file():
         _check_expressions(Path(url), prometheus, output)
         return
     if not is_valid_url(url):
         raise typer.BadParameter(
-            f"{shown_url(url)!r} is neither a file nor a URL such as http://127.0.0.1:8000/config", param_hint="URL"
+            f"{shorten_url(url)!r} is neither a file nor a URL such as http://127.0.0.1:8000/config", param_hint="URL"
         )
     if prometheus and not is_valid_url(prometheus):
         raise typer.BadParameter(
-            f"{shown_url(prometheus)!r} is no URL such as http://127.0.0.1:9090", param_hint="--prometheus"
+            f"{shorten_url(prometheus)!r} is no URL such as http://127.0.0.1:9090", param_hint="--prometheus"
         )
     unknown = set(skip or ()) - set(NAMES)
     if unknown:
@@ -170,10 +170,10 @@ def run_files(
     from dsf.conformance.testfile import TestFile
     from dsf.conformance.testrun import TestReport, run
     from dsf.errors import ManifestError
-    from dsf.text import shown_url
+    from dsf.text import shorten_url
 
     if url and not is_valid_url(url):
-        raise typer.BadParameter(f"{shown_url(url)!r} is no URL such as http://127.0.0.1:8000", param_hint="--url")
+        raise typer.BadParameter(f"{shorten_url(url)!r} is no URL such as http://127.0.0.1:8000", param_hint="--url")
     token = _token(None, token_file)
     try:
         read = [TestFile(file, url) for file in files]

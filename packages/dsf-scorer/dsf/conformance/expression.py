@@ -16,7 +16,7 @@ from dsf.api.scoringauthentication import ClusterFacts
 from dsf.api.summary import ScorerSummary
 from dsf.api.templates import Renderer
 from dsf.api.types import SourceType
-from dsf.api.urls import base_url
+from dsf.api.urls import get_base_url
 from dsf.conformance.report import CheckEnded, ConformanceReport, Finding, Outcome, fail, skip, warn
 from dsf.cycle.stages import Cycle, Stages
 from dsf.errors import CycleError, ResolutionError
@@ -113,4 +113,4 @@ def _query(scorer: DynamicScorer, *, prometheus: str) -> str:
 
 
 def _moved(url: str, server: str) -> str:
-    return base_url(server) + url.removeprefix(base_url(url))
+    return get_base_url(server) + url.removeprefix(get_base_url(url))

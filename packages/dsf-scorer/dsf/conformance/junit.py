@@ -7,7 +7,7 @@ from pathlib import Path
 from xml.etree import ElementTree as Xml  # written, never read
 
 from dsf.conformance.testrun import CaseResult
-from dsf.text import visible
+from dsf.text import escape_unprintable
 
 
 def write(path: Path, cases: list[CaseResult]) -> None:
@@ -37,4 +37,4 @@ def _totals(cases: list[CaseResult]) -> dict[str, str]:
 
 def _shown(text: str) -> str:
     # XML has no control characters, and UTF-8 no lone surrogates.
-    return visible(text, allowed_characters="\n\t").encode("utf-8", "replace").decode()
+    return escape_unprintable(text, allowed_characters="\n\t").encode("utf-8", "replace").decode()

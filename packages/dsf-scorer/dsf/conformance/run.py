@@ -10,7 +10,7 @@ from dsf.conformance import scoring, service
 from dsf.conformance.case import Case
 from dsf.conformance.report import CheckEnded, ConformanceReport, Finding, Outcome
 from dsf.errors import HttpError
-from dsf.text import shown_url
+from dsf.text import shorten_url
 
 
 class ConformanceCheck(NamedTuple):
@@ -54,7 +54,7 @@ def check(case: Case, skipped: Collection[str] = ()) -> ConformanceReport:
         scoring_url = case.scoring_url
     except CheckEnded:
         scoring_url = ""
-    return ConformanceReport.of(shown_url(case.url), shown_url(scoring_url), list(findings.values()))
+    return ConformanceReport.of(shorten_url(case.url), shorten_url(scoring_url), list(findings.values()))
 
 
 def _findings(case: Case, skipped: Collection[str]) -> Iterator[Finding]:

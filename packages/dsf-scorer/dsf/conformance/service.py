@@ -14,7 +14,7 @@ from dsf.api.resolve import resolve
 from dsf.api.scorer import DynamicScorer, DynamicScorerSpec, DynamicScorerStatus
 from dsf.api.summary import ScorerSummary
 from dsf.api.types import ConfigSyncMode, SourceType
-from dsf.api.urls import base_url, join_url
+from dsf.api.urls import get_base_url, join_url
 from dsf.conformance.case import Case, unanswered
 from dsf.conformance.report import CheckEnded, fail, skip, warn
 from dsf.conformance.target import HUB_TIMEOUT, Reply
@@ -170,7 +170,7 @@ def _elsewhere(case: Case) -> str:
     prefix = posixpath.dirname(urlsplit(case.url).path)
     declared = urlsplit(case.scoring_url).path
     for path in (f"{prefix}{declared}", f"{prefix}/scoring", declared.removeprefix(prefix), "/scoring"):
-        reply = case.target.post(join_url(base_url(case.url), path), case.empty, case.token)
+        reply = case.target.post(join_url(get_base_url(case.url), path), case.empty, case.token)
         if reply.status not in (404, 405, None):
             return path
     return ""

@@ -12,7 +12,7 @@ from dsf.api.scoringresponse import MAX_RESPONSE_BYTES
 from dsf.api.types import SourceMethod
 from dsf.errors import HttpError
 from dsf.http.access import bearer
-from dsf.sources.prometheus import range_query
+from dsf.sources.prometheus import query_range
 
 #: Seconds that the hub waits for /healthz and /config.
 HUB_TIMEOUT: float = CHECK_TIMEOUT
@@ -58,7 +58,7 @@ class ScoringApiTarget:
         """Return a range query as an agent sends it, without a token."""
         return _timed(
             HUB_TIMEOUT,
-            lambda deadline: range_query(url, params, method, deadline=deadline, max_bytes=MAX_BYTES),
+            lambda deadline: query_range(url, params, method, deadline=deadline, max_bytes=MAX_BYTES),
         )
 
     def post(self, url: str, body: bytes, token: str | None) -> Reply:

@@ -207,7 +207,7 @@ class TestFile:
 def _read(text: str) -> tuple[yaml.Node, Any]:
     if len(text) > _MOST_CHARACTERS:
         raise kubeyaml.YamlError(0, f"has more than {_MOST_CHARACTERS} characters")
-    root = kubeyaml.compose(text)
+    root = kubeyaml.compose_nodes(text)
     _keep_notation(root)
     document = None if root is None else kubeyaml.construct(root)
     if root is None or not isinstance(document, dict):

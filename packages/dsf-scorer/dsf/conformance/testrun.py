@@ -28,7 +28,7 @@ from dsf.cycle.composite import NoResults, Result
 from dsf.cycle.stages import evaluate
 from dsf.errors import CycleError, ResolutionError, ScoreObjectTooLargeError
 from dsf.fleet.views import View
-from dsf.text import shown_url
+from dsf.text import shorten_url
 
 #: Seconds between two samples where neither file nor /config says it.
 _STEP = 60
@@ -96,7 +96,7 @@ def _items(file: TestFile, index: int, service_case: Case) -> tuple[dict[str, in
         return _items_of_expression(case, registered.scorer)
     if service_case.config is None:
         raise fail(
-            f"{shown_url(service_case.url)}: {service_case.config_reply.error or 'is no /config'}",
+            f"{shorten_url(service_case.url)}: {service_case.config_reply.error or 'is no /config'}",
             "`dsf scorer check` says what is wrong",
         )
     results = service_case.scores(_request(case, service_case), "the case's series").results

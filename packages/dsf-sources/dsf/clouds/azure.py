@@ -29,5 +29,5 @@ def add(method: Azure, builder: CredentialsBuilder) -> None:
             token = credential.get_token(method.scope)
         return Token(token.token, token.expires_on - time.time())
 
-    builder.bearer(cloud.get((method,), get))
+    builder.add_bearer(cloud.get((method,), get))
     builder.add_description(f"token of Azure for {method.scope}, as {method.client_id}")

@@ -16,11 +16,11 @@ from requests.adapters import BaseAdapter
 
 from dsf import http
 from dsf.api.fieldtypes import is_header_value
-from dsf.api.urls import base_url
+from dsf.api.urls import get_base_url
 from dsf.auth.builder import CredentialsBuilder
 from dsf.auth.secrets import Token
 from dsf.errors import HttpError
-from dsf.text import cleaned, masked
+from dsf.text import clean, mask_secrets
 
 _MAX_BYTES: Final = 256 * 1024
 #: Lifetime in seconds of a token of the agent's ServiceAccount; it is used once.
@@ -41,13 +41,13 @@ class Cloud:
         """`servers` are the URLs of allowed servers."""
         self.name = name
         self._builder = builder
-        self._servers = {base_url(url) for url in servers}
+        self._servers = {get_base_url(url) for url in servers}
         #: Deadline for the token.
         self.until = builder.deadline
 
     def assertion(self, audience: str) -> str:
         """Return a token of the agent's ServiceAccount. Raises SecretError."""
-        token = self._builder.source.account_token(audience, _ACCOUNT_SECONDS, self.until).value
+        token = self._builder.source.request_account_token(audience, _ACCOUNT_SECONDS, self.until).value
         self._builder.hide(token)
         return token
 
@@ -74,7 +74,7 @@ class Cloud:
             return Token(value, min(seconds, _MOST_SECONDS) if seconds > 0 else _LEAST_SECONDS)
 
         builder = self._builder
-        builder.renewable = builder.tokens.token(
+        builder.renewable = builder.tokens.get_token(
             (self.name, *key, builder.tls), fetch_token, builder.deadline, builder.rejected_token
         )
         return builder.renewable
@@ -89,9 +89,9 @@ class Cloud:
 
     def send(self, method: str, url: str, headers: dict[str, str], body: bytes) -> bytes:
         """Return the response with status 200. Raises HttpError (auth_failed) otherwise."""
-        if base_url(url) not in self._servers:
+        if get_base_url(url) not in self._servers:
             raise HttpError(
-                "auth_failed", f"no token from {self.name}: {base_url(url)} is not the server that is named"
+                "auth_failed", f"no token from {self.name}: {get_base_url(url)} is not the server that is named"
             )
         lower_case_headers = {name.lower(): value for name, value in headers.items()}
         sent_headers = tuple((name, value) for name, value in headers.items() if name.lower() not in _OWN_HEADERS)
@@ -108,7 +108,7 @@ class Cloud:
                 url, sent_body, deadline=self.until, max_bytes=_MAX_BYTES, access=access, content_type=kind
             ).body
         except HttpError as error:
-            text = cleaned(masked(str(error), *hidden), 1000)
+            text = clean(mask_secrets(str(error), *hidden), 1000)
             raise HttpError(
                 "auth_failed", f"no token from {self.name}: {text}", retryable=error.retryable,
                 retry_after=error.retry_after,

@@ -43,7 +43,7 @@ def add(method: Gcp, builder: CredentialsBuilder) -> None:
         # google-auth's times have no zone and are UTC.
         return Token(credentials.token, (credentials.expiry.replace(tzinfo=UTC) - datetime.now(UTC)).total_seconds())
 
-    builder.bearer(cloud.get(key, get))
+    builder.add_bearer(cloud.get(key, get))
     builder.add_description(f"token of Google for {whom}")
 
 

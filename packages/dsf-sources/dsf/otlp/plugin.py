@@ -13,7 +13,7 @@ from dsf.errors import HttpError, SettingsError
 from dsf.otlp.selector import selectors_of
 from dsf.settings import Settings
 from dsf.sources.base import OTLP_PATH
-from dsf.sources.memory import SourceMemory, checked, lookback_of
+from dsf.sources.memory import SourceMemory, check_grid, compute_lookback
 from dsf.sources.plugin import Options, Plugin, Request, Series
 from dsf.sources.window import Grid
 
@@ -59,7 +59,7 @@ class Pushed:
 
     def families(self) -> Iterator[Metric]:
         """Outcomes of pushed points."""
-        pushed = names.OTLP_SAMPLES.counter()
+        pushed = names.OTLP_SAMPLES.make_counter()
         for result, number in list(self.received.counts.items()):
             pushed.add_metric((result,), number)
         yield pushed
@@ -75,9 +75,9 @@ def fetch(request: Request[Options]) -> Iterator[Series]:
     if pushed is None:
         raise HttpError("unsupported_source", _NO_RECEIVER)
     length = request.end - request.start if request.step else 0
-    grid = checked(Grid(request.end, length, request.step, lookback_of(request.interval)))
+    grid = check_grid(Grid(request.end, length, request.step, compute_lookback(request.interval)))
     for selector in selectors_of(request.query, required=True):
-        for series, points in pushed.received.window.selected(selector.matches, grid, request.check):
+        for series, points in pushed.received.window.select_series(selector.matches, grid, request.check):
             yield Series(series.labels, points)
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.metrics.v1.metrics_pb2 import AGGREGATION_TEMPORALITY_CUMULATIVE, Metric
 
-from dsf.sources.window import number
+from dsf.sources.window import format_number
 
 #: Point flag "no recorded value".
 _NO_VALUE: Final = 1
@@ -62,7 +62,7 @@ def points(metric: Metric, kind: str) -> Iterator[Point]:
             for point in data:
                 attributes = pairs(point.attributes)
                 for at_quantile in point.quantile_values:
-                    quantile = (("quantile", number(at_quantile.quantile)),)
+                    quantile = (("quantile", format_number(at_quantile.quantile)),)
                     value = _unless_ended(point, at_quantile.value)
                     yield Point("", attributes, quantile, point.time_unix_nano, value)
                 yield from _count_and_sum(point, attributes)
@@ -83,7 +83,7 @@ def _histogram(point: Any) -> Iterator[Point]:
     for bound, count in zip(bounds, point.bucket_counts, strict=False):
         below += count
         value = _unless_ended(point, float(below))
-        yield Point("_bucket", attributes, (("le", number(bound)),), point.time_unix_nano, value)
+        yield Point("_bucket", attributes, (("le", format_number(bound)),), point.time_unix_nano, value)
     yield from _count_and_sum(point, attributes)
 
 
@@ -116,5 +116,5 @@ def _plain(value: AnyValue) -> Any:
             return value.bytes_value.hex()
         case "double_value":
             # NaN is no JSON; as text it is what Prometheus writes.
-            return number(value.double_value)
+            return format_number(value.double_value)
     return getattr(value, kind)

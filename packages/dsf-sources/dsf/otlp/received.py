@@ -20,8 +20,8 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
 from dsf.api.summary import ScorerSummary
 from dsf.otlp.points import SUFFIXES, Pairs, Point, pairs, points, refusal
 from dsf.otlp.selector import Selector, SelectorError, parse_selectors, underscored, with_short_names
-from dsf.sources.base import OTLP, type_of
-from dsf.sources.memory import retention
+from dsf.sources.base import OTLP, get_source_type
+from dsf.sources.memory import compute_retention
 from dsf.sources.window import AHEAD, MAX_LABEL_BYTES, OutdatedSampleError, Window, WindowBudget, WindowFullError
 
 #: Seconds between two removals of old samples.
@@ -261,14 +261,14 @@ def _selection(summaries: Mapping[str, ScorerSummary]) -> _Selection:
     keep = 0.0
     scorers = 0
     for summary in (source for scorer_summary in summaries.values() for source in scorer_summary.each_source):
-        if type_of(summary) != OTLP:
+        if get_source_type(summary) != OTLP:
             continue
         try:
             parsed = parse_selectors(summary.source_query)
         except SelectorError:
             # Cycles report it.
             continue
-        keep = max(keep, retention(summary))
+        keep = max(keep, compute_retention(summary))
         scorers += 1
         for selector in parsed:
             if selector.name:

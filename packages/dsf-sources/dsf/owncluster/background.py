@@ -47,7 +47,7 @@ class OwnCluster:
 
     def families(self) -> Iterator[Metric]:
         """Outcomes of fields."""
-        objects = names.OBJECT_VALUES.counter()
+        objects = names.OBJECT_VALUES.make_counter()
         with self._lock:
             values = dict(self.values)
         for result, number in values.items():

@@ -19,7 +19,7 @@ from dsf.api.summary import parse_summaries
 from dsf.api.types import CREDENTIALS_NAME, MANAGED_BY, MANAGED_BY_LABEL, TOKEN_ACCOUNT, USABLE_FOR
 from dsf.api.urls import TokenHosts
 from dsf.auth.secrets import SecretError, Token, Use
-from dsf.hub.manifestwork import make_part, manifest_work
+from dsf.hub.manifestwork import make_manifest_work, make_part
 from dsf.kube.resources import CONFIG_MAPS, SECRETS, SERVICE_ACCOUNTS
 from dsf.kube.session import ForbiddenError, Session
 from dsf.settings import Settings
@@ -298,8 +298,8 @@ def test_secret_is_no_longer_watched_after_its_last_scorer_is_removed(
     config = KubeConfig(settings_factory(kubeconfig=spoke.kubeconfig, agent_namespace=spoke.namespace))
     config.start()
     try:
-        wait_for(lambda: set(config.summaries()) == {"sample"})
-        assert config.secrets.secret("prometheus", "token", Use((source.url,))) == b"a-token"
+        wait_for(lambda: set(config.get_summaries()) == {"sample"})
+        assert config.secrets.get_secret("prometheus", "token", Use((source.url,))) == b"a-token"
         assert config.secrets.watched == {"prometheus"}
         spoke.deliver(summarise())
         wait_for(lambda: not config.secrets.watched, AT_ONCE)
@@ -333,12 +333,12 @@ def test_secret_type_determines_whether_a_label_releases_the_secret(
     try:
         # A ScoringAuthentication alone releases none of them.
         with pytest.raises(SecretError, match=r"never sent anywhere|not released for http://127\.0\.0\.1"):
-            config.secrets.secret("bound", key, Use((url,), TokenHosts(["127.0.0.1"])))
+            config.secrets.get_secret("bound", key, Use((url,), TokenHosts(["127.0.0.1"])))
         if is_sent:
-            assert config.secrets.secret("released", key, Use((url,))) == b"x"
+            assert config.secrets.get_secret("released", key, Use((url,))) == b"x"
         else:
             with pytest.raises(SecretError, match="never sent anywhere"):
-                config.secrets.secret("released", key, Use((url,)))
+                config.secrets.get_secret("released", key, Use((url,)))
     finally:
         config.stop()
 
@@ -358,18 +358,18 @@ def test_delivered_role_is_sufficient(
     spoke.session.create(
         CONFIG_MAPS.path(spoke.namespace), {"metadata": {"name": "private-ca"}, "data": {"ca.crt": f"x\n{pem}\ny"}}
     )
-    work = manifest_work("c", spoke.namespace, [make_part(summary)])
+    work = make_manifest_work("c", spoke.namespace, [make_part(summary)])
     role = work["spec"]["workload"]["manifests"][2]
     config = KubeConfig(settings_factory(kubeconfig=spoke.kubeconfig, agent_namespace=spoke.namespace))
     try:
         with pytest.raises(SecretError, match="serviceaccounts/token") as caught:
-            config.secrets.account_token("thanos", 600, math.inf)
+            config.secrets.request_account_token("thanos", 600, math.inf)
         assert caught.value.reason == "auth_failed"
         spoke.grant(role["rules"])
 
         def token() -> Token | None:
             try:
-                return config.secrets.account_token("thanos", 600, math.inf)
+                return config.secrets.request_account_token("thanos", 600, math.inf)
             except SecretError:
                 # Rights count a moment after they are granted.
                 return None
@@ -378,8 +378,8 @@ def test_delivered_role_is_sufficient(
         claims = json.loads(base64.urlsafe_b64decode(value.split(".")[1] + "=="))
         assert (claims["aud"], seconds) == (["thanos"], 600)
         # The ConfigMap provides only certificates.
-        assert config.secrets.certificates(CaKind.ConfigMap, "private-ca", "ca.crt").decode() == f"{pem}\n"
+        assert config.secrets.get_certificates(CaKind.ConfigMap, "private-ca", "ca.crt").decode() == f"{pem}\n"
         with pytest.raises(SecretError, match="ConfigMap 'other' is missing"):
-            config.secrets.certificates(CaKind.ConfigMap, "other", "ca.crt")
+            config.secrets.get_certificates(CaKind.ConfigMap, "other", "ca.crt")
     finally:
         config.stop()

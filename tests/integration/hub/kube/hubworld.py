@@ -30,7 +30,7 @@ from dsf.kube.resources import (
 )
 from dsf.kube.session import ApiServerError, Session
 from dsf.results.ingest import Ingest
-from dsf.settings import ENV_PREFIX, Settings, child_environment
+from dsf.settings import ENV_PREFIX, Settings, make_child_environment
 from dsf.store.registry import Registry
 from dsf.store.schedule import ScheduleStore
 from tests.integration.results.bed import handle
@@ -99,7 +99,7 @@ class HubWorld:
         environment |= {"PYTHONPATH": str(_ROOT), "PYTHONUNBUFFERED": "1"}
         if clock:
             environment |= {"PYTHONPATH": f"{_OFF_CLOCK}{os.pathsep}{_ROOT}", "OFF_CLOCK": str(clock)}
-        dsf_variables = child_environment(**values)
+        dsf_variables = make_child_environment(**values)
         environment |= {name: value for name, value in dsf_variables.items() if name.startswith(ENV_PREFIX)}
         log = self._logs / f"{target}-{len(self._processes)}.log"
         command = [sys.executable, "-m", "dsf.hub"]
@@ -146,7 +146,7 @@ class HubWorld:
 
     def pairs(self) -> list[str]:
         """Return the entries in the schedule."""
-        return sorted(entry.pair for entry in self.schedule.entries())
+        return sorted(entry.pair for entry in self.schedule.read_entries())
 
     def object(self, resource: Resource, namespace: str, name: str) -> dict[str, Any] | None:
         """Return an object, or None."""
@@ -250,12 +250,12 @@ class HubWorld:
         result = messages.Result(
             cluster=cluster,
             scorer=name,
-            run=messages.new_run_id(now),
+            run=messages.make_run_id(now),
             at=now,
             outcome="ok",
             results=[({"node": "a"}, value)],
         )
-        record = Registry(self.client).clusters().get(cluster)
+        record = Registry(self.client).read_clusters().get(cluster)
         key_id = record.key_ids[0] if record is not None else 1
         return messages.sign(result, messages.derive_key(bytes.fromhex(SECRET), cluster, key_id))
 

@@ -25,7 +25,7 @@ def test_dsf_acts_as_the_user_of_the_kubeconfig(
 ) -> None:
     [name] = world.setup(api.url, "managed")
     world.hub()
-    world.until(lambda: world.schedule.entries_of("cpu-scorer"), 20)
+    world.until(lambda: world.schedule.read_entries_of("cpu-scorer"), 20)
     person = world.plane.service_account(world.namespace, "bob", [rule(GROUP, "dynamicscorers", "get patch")])
     for variable in [variable for variable in os.environ if variable.startswith("DSF_")]:
         monkeypatch.delenv(variable)
@@ -37,7 +37,7 @@ def test_dsf_acts_as_the_user_of_the_kubeconfig(
     assert result.exit_code == 0, result.output
     user = f"system:serviceaccount:{world.namespace}:bob"
     assert json.loads(result.stdout)["by"] == user
-    assert world.schedule.overrides()[f"{name}/cpu-scorer"].by == user
+    assert world.schedule.read_overrides()[f"{name}/cpu-scorer"].by == user
     assert commandline.dsf("rescore", "cpu-scorer", *in_namespace).exit_code == 0
     assert world.client.llen(f"spoke.{name}") == 1
     result = commandline.dsf("schedule", "reset", "cpu-scorer", "-c", "nosuch", *in_namespace)
@@ -54,7 +54,7 @@ def answers(world: HubWorld) -> dict[str, dict[str, Any]]:
 def test_right_to_patch_scorers_is_enough_to_act(world: HubWorld, api: ScriptedServer) -> None:
     [name] = world.setup(api.url, "managed")
     world.hub()
-    world.until(lambda: world.schedule.entries_of("cpu-scorer"), 20)
+    world.until(lambda: world.schedule.read_entries_of("cpu-scorer"), 20)
     person = world.plane.service_account(world.namespace, "ann", [rule(GROUP, "dynamicscorers", "get patch")])
 
     def annotate(act: str, value: str) -> None:
@@ -66,7 +66,7 @@ def test_right_to_patch_scorers_is_enough_to_act(world: HubWorld, api: ScriptedS
     annotate("pause", f"1h cluster={name} note='new disks'")
     world.until(lambda: answers(world).get("pause", {}).get("outcome") == "Done", 20)
     assert answers(world)["pause"]["by"] == "kubectl-annotate"
-    assert world.schedule.overrides()[f"{name}/cpu-scorer"].note == "new disks"
+    assert world.schedule.read_overrides()[f"{name}/cpu-scorer"].note == "new disks"
     annotate("rescore", "1")
     world.until(lambda: world.client.llen(f"spoke.{name}") == 1, 10)
     assert answers(world)["rescore"]["outcome"] == "Running"

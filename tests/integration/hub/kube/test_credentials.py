@@ -122,7 +122,7 @@ def test_recreated_cluster_gets_new_credentials_after_an_outage_of_the_hub(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.credentials().ensure(world.cluster, "uid1")
-    wait_for(lambda: world.hub.backend.delivered_key_ids(world.cluster))
+    wait_for(lambda: world.hub.backend.get_delivered_key_ids(world.cluster))
     new = world.credentials()
     new.sync({world.cluster: "uid2"})
     assert not world.lets_in(1)
@@ -135,14 +135,14 @@ def test_recreated_cluster_gets_new_credentials_after_an_outage_of_the_hub(
         with pytest.raises(SystemExit):
             new.ensure(world.cluster, "uid2")
     assert (world.lets_in(1), world.lets_in(2)) == (False, True)
-    assert world.registrar().cluster(world.cluster).key_ids == (2,), "results with the old signing key are refused"
-    wait_for(lambda: world.hub.backend.delivered_key_ids(world.cluster) is None)
+    assert world.registrar().get_cluster(world.cluster).key_ids == (2,), "results with the old signing key are refused"
+    wait_for(lambda: world.hub.backend.get_delivered_key_ids(world.cluster) is None)
     for _ in range(2):
         newest = world.credentials()
         newest.ensure(world.cluster, "uid2")
         newest.sync({world.cluster: "uid2"})
         assert (world.lets_in(1), world.lets_in(2)) == (False, True)
-        delivered = wait_for(lambda: world.hub.backend.delivered_key_ids(world.cluster))
+        delivered = wait_for(lambda: world.hub.backend.get_delivered_key_ids(world.cluster))
         assert delivered.valid == (2,)
 
 
@@ -196,7 +196,7 @@ def test_pull_secret_is_delivered_updated_and_removed(
         assert secret["type"] == "kubernetes.io/dockerconfigjson"
         assert base64.b64decode(secret["data"][".dockerconfigjson"]).decode() == text
         assert secret["metadata"]["namespace"] == delivered_objects[CREDENTIALS_NAME]["metadata"]["namespace"]
-        ids = world.hub.backend.delivered_key_ids(world.cluster)
+        ids = world.hub.backend.get_delivered_key_ids(world.cluster)
         assert ids is not None
         assert ids.valid == (1,)
     file.unlink()

@@ -80,7 +80,7 @@ def test_errors_that_only_the_hub_detects_are_reported_in_the_status(
     running.until(lambda: running.delivered_scorers(cluster) == [], 30)
     # The schedule entry is kept meanwhile.
     assert "until it is mended nothing runs" in running.condition_details("Scoring")[2]
-    entry = running.schedule.entry(f"{cluster}/cpu-scorer")
+    entry = running.schedule.read_entry(f"{cluster}/cpu-scorer")
     assert entry is not None
     assert not entry.runnable
 
@@ -207,11 +207,11 @@ def test_ticks_go_to_clusters_with_the_add_on_and_a_flapping_add_on_keeps_its_da
     world.until(lambda: world.pairs() == [f"{name}/cpu-scorer"], 20)
     assert world.send(name, 42.0) == "ok"
     world.until(lambda: world.score(name) == [42], 15)
-    record = Registry(world.client).clusters()[name]
+    record = Registry(world.client).read_clusters()[name]
     uid = world.session.get(ADDON_PLACEMENT_SCORES.path(name, "cpu"))["metadata"]["uid"]
     world.plane.kubectl("delete", "managedclusteraddon", "-n", name, "--all", "--wait=false")
     world.until(lambda: world.work(name) is None, 30)
-    world.until(lambda: not world.schedule.entries()[0].runnable, 30)
+    world.until(lambda: not world.schedule.read_entries()[0].runnable, 30)
     # Periodic resyncs keep its Redis user too.
     user = cluster_user(name)
     assert world.client.execute_command("ACL", "DELUSER", user) == 1
@@ -221,8 +221,8 @@ def test_ticks_go_to_clusters_with_the_add_on_and_a_flapping_add_on_keeps_its_da
     world.apply(addon(name))
     world.until(lambda: world.score(name) == [43], 30)
     world.until(lambda: world.delivered_scorers(name) == ["cpu-scorer"], 30)
-    world.until(lambda: world.schedule.entries()[0].runnable, 30)
-    assert Registry(world.client).clusters()[name] == record
+    world.until(lambda: world.schedule.read_entries()[0].runnable, 30)
+    assert Registry(world.client).read_clusters()[name] == record
     assert world.session.get(ADDON_PLACEMENT_SCORES.path(name, "cpu"))["metadata"]["uid"] == uid
     assert world.send(name, 44.0) == "ok"
     assert world.client.hget(keys.pair_key(name, "cpu-scorer"), "n:ok") == "3"

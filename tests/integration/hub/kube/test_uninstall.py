@@ -10,7 +10,7 @@ import pytest
 from dsf.api.types import CREDENTIALS_WORK_NAME, MANAGED_BY, MANAGED_BY_LABEL, MANIFESTWORK_NAME
 from dsf.errors import BackendError, ObjectConflictError, ObjectNotFoundError
 from dsf.hub import uninstall
-from dsf.hub.manifestwork import manifest_work
+from dsf.hub.manifestwork import make_manifest_work
 from dsf.kube.resources import ADDON_PLACEMENT_SCORES, DEPLOYMENTS, MANIFEST_WORKS
 from dsf.kube.session import ApiServerError, ForbiddenError, Session, UnreachableError
 from tests.support.controlplane import ControlPlane
@@ -126,7 +126,7 @@ class Server:
 
 
 def _listed(cluster: str) -> dict[str, Any]:
-    work = manifest_work(cluster, "agent", [])
+    work = make_manifest_work(cluster, "agent", [])
     return {**work, "metadata": {**work["metadata"], "uid": f"uid-{cluster}"}}
 
 

@@ -12,7 +12,7 @@ import redis
 
 from dsf import keys, messages
 from dsf.agent.outbox import Mail, Mailbox
-from dsf.messages import Result, new_run_id
+from dsf.messages import Result, make_run_id
 from tests.integration.security.fleet import SCORER, Fleet
 from tests.support.wait import wait_for
 
@@ -22,7 +22,7 @@ def result(cluster: str = "c1", run: str | None = None, **values: Any) -> Result
         **{
             "cluster": cluster,
             "scorer": SCORER,
-            "run": run or new_run_id(),
+            "run": run or make_run_id(),
             "at": time.time(),
             "outcome": "ok",
             "results": [({"node": "evil"}, 99.0)],

@@ -33,7 +33,7 @@ def _cycle(fleet: Fleet, cluster: str) -> str:
     run = fleet.tick(cluster)
 
     def run_outcome() -> str:
-        past = Pairs(fleet.admin).history(cluster, SCORER)
+        past = Pairs(fleet.admin).read_history(cluster, SCORER)
         return next((cycle.outcome for cycle in past if cycle.run == run), "")
 
     # No longer, whatever the machine does: the next one may end at once.

@@ -6,7 +6,7 @@ import json
 import time
 
 from dsf import keys, messages
-from dsf.messages import new_run_id, sign
+from dsf.messages import make_run_id, sign
 from tests.integration.security.fleet import CLUSTERS, SCORER, Fleet
 from tests.integration.security.running.attacks import message, push_tick, result, send
 from tests.integration.security.running.proofs import counted, undisturbed, works
@@ -86,7 +86,7 @@ class TestResults:
         key = fleet.signing_key()
         with counted(fleet, "stale", 2) as thief:
             old, future = time.time() - 100_000, time.time() + 3600
-            send(thief, sign(result("c1", new_run_id(old), at=old), key))
+            send(thief, sign(result("c1", make_run_id(old), at=old), key))
             send(thief, sign(result("c1", at=future), key))
 
     def test_chain_in_a_result_is_not_forwarded(self, fleet: Fleet) -> None:
@@ -105,7 +105,7 @@ class TestResults:
             key = fleet.signing_key()
             skip = sign(result("c1", outcome="skipped", reason="overlap", results=[]), key).partition(b"\n")[2]
             payload = json.loads(skip) | {"chain": evil, "callbacks": evil}
-            send(thief, messages.frame(json.dumps(payload).encode(), key, "c1"))
+            send(thief, messages.make_frame(json.dumps(payload).encode(), key, "c1"))
             fleet.until(lambda: fleet.state("c1").skipped().get("overlap", 0) > skipped)
         works(fleet, *CLUSTERS)
         assert marker not in "".join(fleet.log(f"agent-{cluster}") for cluster in CLUSTERS)
@@ -123,11 +123,11 @@ class TestTicks:
         steal = f"{fleet.source.url}/steal"
         names: list[object] = ["unknown", trap, steal, f"../{SCORER}", "", None, 7, {"url": steal}, [steal], "x" * 9000]
         for name in names:
-            push_tick(fleet, "dsf.cycle", [name, new_run_id()])
+            push_tick(fleet, "dsf.cycle", [name, make_run_id()])
         for run_id in (steal, "../../etc/passwd", "", None, 7, {"url": steal}):
             push_tick(fleet, "dsf.cycle", [SCORER, run_id])
-            push_tick(fleet, "dsf.score", [SCORER, new_run_id()])
-        push_tick(fleet, "dsf.cycle", [SCORER, new_run_id(), steal])
+            push_tick(fleet, "dsf.score", [SCORER, make_run_id()])
+        push_tick(fleet, "dsf.cycle", [SCORER, make_run_id(), steal])
         for task in ("os.system", "celery.chord_unlock", "celery.map", "dsf.ingest"):
             push_tick(fleet, task, [steal])
         fleet.until(lambda: fleet.admin.llen("spoke.c1") == 0, "all of it to be taken")
@@ -139,10 +139,10 @@ class TestTicks:
     def test_chain_in_a_tick_is_not_forwarded(self, fleet: Fleet) -> None:
         options = {"queue": "spoke.c10"}
         steps = [
-            {"task": task, "args": ["smuggled", new_run_id()], "kwargs": {}, "options": options, "immutable": True}
+            {"task": task, "args": ["smuggled", make_run_id()], "kwargs": {}, "options": options, "immutable": True}
             for task in ("dsf.publish", "dsf.score")
         ]
-        push_tick(fleet, "dsf.cycle", [SCORER, new_run_id()], {"chain": steps})
+        push_tick(fleet, "dsf.cycle", [SCORER, make_run_id()], {"chain": steps})
         works(fleet, "c10")
         assert "smuggled" not in fleet.log("agent-c10")
         # The agent did not even try: its transport drops what comes with a call.

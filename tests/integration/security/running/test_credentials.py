@@ -123,9 +123,9 @@ def test_restarted_hub_completes_a_started_rotation(fleet: Fleet) -> None:
     dsf(fleet, "rotate", "--cluster", "c1")
     assert dsf(fleet, "list")["c1"]["state"] == "asked for"
     fleet.run_hub()
-    fleet.until(lambda: Registry(fleet.admin).clusters()["c1"].key_ids == (key_id,), "the rotation to end", 30)
+    fleet.until(lambda: Registry(fleet.admin).read_clusters()["c1"].key_ids == (key_id,), "the rotation to end", 30)
     # When it was made; of those that are new with their cluster, too.
-    records = Registry(fleet.admin).clusters()
+    records = Registry(fleet.admin).read_clusters()
     assert began < records["c1"].key_since < time.time()
     assert 0 < records["c10"].key_since < began
     works(fleet, "c1", key_id)

@@ -11,7 +11,7 @@ from dsf.backtest.commands.backtest import Every, Keep, Rate, when
 from dsf.cli.duration import seconds
 from dsf.cli.group import BAD, INTERRUPTED, USAGE, fail
 from dsf.cli.output import Cell, Format, Output, Renderable, emit, flat, stacked, table
-from dsf.text import listed
+from dsf.text import list_names
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -149,7 +149,7 @@ def _placement(difference: PlacementDifference, view: ComparisonView) -> list[tu
 
 
 def _listed(clusters: Sequence[str]) -> str:
-    return flat(listed(clusters, 3)) or "none"
+    return flat(list_names(clusters, 3)) or "none"
 
 
 def _duration(length: int) -> str:

@@ -272,7 +272,7 @@ def _add_current(recording: Recording, client: redis.Redis, scorer: str, at: int
     Raises UnknownScorerError, redis.RedisError.
     """
     scores = FleetQueries(client).scores(None, scorer).scores
-    record = Registry(client).scorers()[scorer]
+    record = Registry(client).read_scorers()[scorer]
     for score in scores:
         recording.begin(
             Question(

@@ -91,7 +91,7 @@ def test_compare_of_two_expressions_shows_their_difference_at_each_moment(dsf: D
 
 
 def test_compare_of_a_composite_with_its_input_shows_the_scores_of_now(dsf: Dsf, fleet: Fleet) -> None:
-    sample = fleet.registry.scorer("sample-scorer")
+    sample = fleet.registry.read_scorer("sample-scorer")
     inputs = (ScoreInput(scorer="sample-scorer", name="cpu"),)
     fleet.registry.put_scorer(sample.model_copy(update={"name": "mix-scorer", "score_name": "mix", "inputs": inputs}))
     for cluster in ("worker01", "worker02"):

@@ -41,7 +41,7 @@ def world(
     bed: Bed, ca: TestCa, local: ssl.SSLContext, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[World]:
     """Clouds that a private CA vouches for."""
-    monkeypatch.setattr(bed.secrets, "account_token", cluster.token)
+    monkeypatch.setattr(bed.secrets, "request_account_token", cluster.token)
     cluster.issued_tokens.clear()
     cluster.ahead = 0
     bed.put("ca", ca_crt=ca.cert.read_bytes())
@@ -149,12 +149,12 @@ def test_valid_token_is_used_while_the_api_server_is_away(
     def account_token(audience: str, seconds: int, _: float) -> Token:
         return Token(world.clouds.cluster.token(audience, 600).value, 30.0)
 
-    monkeypatch.setattr(world.bed.secrets, "account_token", account_token)
+    monkeypatch.setattr(world.bed.secrets, "request_account_token", account_token)
     is_account = cloud == "account"
     methods = {"serviceAccountToken": {"audience": "thanos"}} if is_account else world.methods(cloud)
     with ScriptedServer(GOOD) if is_account else source(world, cloud) as server:
         assert world.bed.fetch(server.url, methods, None if is_account else world.tls) == 1
-        monkeypatch.setattr(world.bed.secrets, "account_token", down)
+        monkeypatch.setattr(world.bed.secrets, "request_account_token", down)
         assert world.bed.fetch(server.url, methods, None if is_account else world.tls) == 1
         assert len(requested_audiences) == 1
         if cloud != "aws":
@@ -180,7 +180,7 @@ def test_forged_cluster_token_is_refused_by_the_cloud(
     world: World, cloud: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     forged = Cluster()
-    monkeypatch.setattr(world.bed.secrets, "account_token", forged.token)
+    monkeypatch.setattr(world.bed.secrets, "request_account_token", forged.token)
     with source(world, cloud) as server:
         error = world.bed.failure(server.url, world.methods(cloud), world.tls)
         assert server.requests == []

@@ -47,7 +47,7 @@ class Agent:
         self.memory.settings = Settings(otlp_port=0, listen_host="127.0.0.1", client_token_file=token)
         assert PLUGIN.start is not None
         with mock.patch("dsf.otlp.plugin.MAX_BYTES", max_bytes):
-            pushed = self.memory.begun(PLUGIN.start)
+            pushed = self.memory.start_once(PLUGIN.start)
         assert isinstance(pushed, Pushed)
         self.received, self.receiver = pushed.received, pushed.receiver
         self.url = f"http://127.0.0.1:{self.receiver.address[1]}/v1/metrics"

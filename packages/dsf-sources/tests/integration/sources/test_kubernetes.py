@@ -31,7 +31,7 @@ class Cluster:
         self.admin.create(f"/api/v1/namespaces/{self.namespace}/serviceaccounts", {"metadata": {"name": "default"}})
         self.memory: SourceMemory = memory(SCORER)
         self.memory.settings = Settings(agent_kube=True, kubeconfig=self.relay.kubeconfig)
-        running = self.memory.begun(OwnCluster)
+        running = self.memory.start_once(OwnCluster)
         assert isinstance(running, OwnCluster)
         self.view = running.cluster
 

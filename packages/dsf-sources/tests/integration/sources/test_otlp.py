@@ -218,8 +218,8 @@ def test_push_applies_a_changed_configuration(make: Make, tmp_path: Path) -> Non
     file = tmp_path / "config"
     file.write_text(dump_summaries([pushed("before")]))
     config = FileConfig(file)
-    agent.memory.summaries = agent.received._summaries = config.summaries
-    config.summaries()
+    agent.memory.summaries = agent.received._summaries = config.get_summaries
+    config.get_summaries()
     config.on_change(lambda summaries: begin(summaries, agent.memory))
     file.write_text(dump_summaries([pushed("after; before")]))
     body = request(gauge("after", 1)).SerializeToString()

@@ -35,7 +35,7 @@ def test_rescore_on_one_cluster_sends_its_tick(near: Assistant, redis_client: re
     assert tick(fleet.redis, "worker01") == [SAMPLE, run["run_id"]]
     assert fleet.redis.llen(keys.spoke_queue("worker02")) == 0
     assert fleet.redis.zscore(keys.OPEN_RUNS, keys.run_member("worker01", SAMPLE, run["run_id"]))
-    assert Pairs(fleet.redis).state("worker01", SAMPLE).scheduled == 8
+    assert Pairs(fleet.redis).read_state("worker01", SAMPLE).scheduled == 8
     (change,) = read(fleet.redis).changes
     assert (change.action, change.scorer, change.clusters) == ("rescore", SAMPLE, ["worker01"])
     # The caller was not authenticated, so the name is only claimed.
