@@ -116,7 +116,7 @@ format: $(SYNCED) ## format the code and fix what can be fixed
 	@$(VENV)/bin/ruff format
 
 generated: $(SYNCED) ## write what follows from code and values: reference pages, CRDs, parts of the chart, kustomize base
-	@$(VENV)/bin/dsf crds > deploy/helm/crds/crds.yaml
+	@$(VENV)/bin/dsf crds > deploy/helm/files/crds.yaml
 	@for script in chart-settings settings-table helm-values-table reference-pages kustomize-base; do \
 	    PYTHONPATH=. $(PYTHON) scripts/$$script; \
 	done

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 import time
@@ -10,7 +11,14 @@ from datetime import datetime
 from typing import Final
 
 import dsf.log
-from dsf.api.types import CONFIGMAP_NAME, CREDENTIALS_WORK_NAME, MANAGED_BY, MANAGED_BY_LABEL, MANIFESTWORK_NAME
+from dsf.api.types import (
+    CONFIG_NAME,
+    CONFIGMAP_NAME,
+    CREDENTIALS_WORK_NAME,
+    MANAGED_BY,
+    MANAGED_BY_LABEL,
+    MANIFESTWORK_NAME,
+)
 from dsf.backends.compare import work_contains
 from dsf.backends.contest import Contests
 from dsf.backends.kube_credentials import get_signing_secret, make_credentials_work, read_key_ids
@@ -35,7 +43,7 @@ from dsf.errors import (
 )
 from dsf.kube.lists import list_objects
 from dsf.kube.reflector import Reflector
-from dsf.kube.resources import CONFIG_MAPS
+from dsf.kube.resources import CONFIG_MAPS, DYNAMIC_SCORING_CONFIGS
 from dsf.kube.session import Session
 from dsf.kube.store import Key, Object
 from dsf.redisacl.keyids import KeyIds
@@ -69,6 +77,7 @@ class KubeBackend:
         self._notify_lock = threading.RLock()
         self._stopping = threading.Event()
         self._namespace = settings.namespace
+        self._config_spec = settings.scoring_config
         self._scorer_namespaces = frozenset((settings.namespace, *settings.scorer_namespaces))
         self._contests = Contests()
         unwanted = {Kind.ADDON: not settings.addon_mode, Kind.SECRET: not settings.secret_delivery}
@@ -83,7 +92,9 @@ class KubeBackend:
         self._scores = KubeScores(session, scores.store.get, scores.observe)
 
     def start(self, on_change: OnChange) -> None:
-        """See `Backend.start`. Raises BackendError when a kind cannot be listed within a minute, or after `stop`."""
+        """See `Backend.start`. Raises BackendError when a kind cannot be listed within a minute, when the API server
+        refuses the DynamicScoringConfig of the settings, or after `stop`.
+        """
         self._on_change = on_change
         for reflector in self._reflectors.values():
             reflector.start()
@@ -103,6 +114,21 @@ class KubeBackend:
                 raise BackendError(f"cannot read from the API server: {why}")
             if self._stopping.wait(0.1):
                 raise BackendError("stopped before everything was read")
+        self._create_scoring_config()
+
+    def _create_scoring_config(self) -> None:
+        """Create the DynamicScoringConfig of the settings. An existing one is its users' and stays as it is."""
+        if self._config_spec is None:
+            return
+        body = {
+            "apiVersion": DYNAMIC_SCORING_CONFIGS.api_version,
+            "kind": DYNAMIC_SCORING_CONFIGS.kind,
+            "metadata": {"name": CONFIG_NAME, "namespace": self._namespace},
+            "spec": self._config_spec,
+        }
+        with contextlib.suppress(ObjectConflictError):
+            self._session.create(DYNAMIC_SCORING_CONFIGS.path(self._namespace), body)
+            log.info("created the DynamicScoringConfig", namespace=self._namespace)
 
     def interrupt(self) -> None:
         """See `Backend.interrupt`."""

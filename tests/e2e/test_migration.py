@@ -222,7 +222,9 @@ def test_change_over_keeps_scores_and_masks_and_leaves_nothing(migration: Migrat
     works = {cluster: migration.summaries_of_work(cluster) for cluster in CLUSTERS}
     with contextlib.ExitStack() as stack:
         recorder = stack.enter_context(ScoreRecorder(hub.session()))
-        hub.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(ROOT / "deploy" / "helm" / "crds"))
+        hub.kubectl(
+            "apply", "--server-side", "--force-conflicts", "-f", str(ROOT / "deploy" / "helm" / "files" / "crds.yaml")
+        )
         migration.report("our CRDs are applied")
         child = migration.start_hub()
         wait_for(lambda: not session.get(CONFIG)["metadata"].get("finalizers"), 60, "upstream's finalizer to go")

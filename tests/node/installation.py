@@ -81,7 +81,7 @@ def forget(world: World) -> None:
     """
     world.hub.kubectl("-n", HUB_NAMESPACE, "delete", "pvc", "data-dynamic-scoring-redis-0", "--ignore-not-found")
     world.hub.kubectl("-n", HUB_NAMESPACE, "delete", "configmap", "dynamic-scoring-names", "--ignore-not-found")
-    world.hub.kubectl("delete", "-f", str(pages.ROOT / "deploy" / "helm" / "crds"), "--ignore-not-found")
+    world.hub.kubectl("delete", "-f", str(pages.ROOT / "deploy" / "helm" / "files" / "crds.yaml"), "--ignore-not-found")
 
 
 def labelled(cluster: Cluster) -> set[str]:

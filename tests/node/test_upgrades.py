@@ -56,7 +56,6 @@ def test_upgrade_from_the_last_release_misses_at_most_one_cycle_of_each_pair(wor
     agents = {name: _uids(world, name) for name in MANAGED}
     with world.watch() as watch:
         with watch.window("upgrade", _INTERVAL):
-            world.type("kubectl --context kind-hub apply --server-side --force-conflicts -f deploy/helm/crds")
             values = ("--reset-then-reuse-values", *release.OWN_IMAGES)
             world.helm("upgrade", "deploy/helm", *values, "--wait --timeout 8m")
             wait_for(

@@ -18,12 +18,22 @@ from tests.support.wait import wait_for
 _HUB_CRDS = ("cluster/v1", "cluster/v1alpha1", "cluster/v1beta1", "cluster/v1beta2", "work/v1", "addon/v1alpha1")
 #: Kinds of a managed cluster in the same folders.
 _SPOKE_CRDS = ("clusterclaims", "appliedmanifestworks")
-_CRDS = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", False)
+CRDS = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", False)
 
 
 def install_crds(session: Session, ocm: Path) -> None:
     """Create them all and wait until they are served; `ocm` is the folder of OCM's API module."""
     create_crds(session, [*make_crds(), *read_ocm_crds(ocm)])
+
+
+def give_crds_to_helm(session: Session, release: str, namespace: str) -> None:
+    """Make our CRDs those of a release, as `helm upgrade --take-ownership` does: Helm refuses others' objects."""
+    metadata = {
+        "labels": {"app.kubernetes.io/managed-by": "Helm"},
+        "annotations": {"meta.helm.sh/release-name": release, "meta.helm.sh/release-namespace": namespace},
+    }
+    for crd in make_crds():
+        session.merge(CRDS.path(name=crd["metadata"]["name"]), {"metadata": metadata})
 
 
 def read_ocm_crds(ocm: Path) -> list[dict[str, Any]]:
@@ -55,7 +65,7 @@ def create_crds(session: Session, manifests: list[dict[str, Any]]) -> None:
     for manifest in manifests:
         # Tests of several folders share an API server.
         with contextlib.suppress(ObjectConflictError):
-            session.create(_CRDS.path(), manifest)
+            session.create(CRDS.path(), manifest)
     for manifest in manifests:
         wait_for(lambda name=manifest["metadata"]["name"]: _is_established(session, name), 30)
         spec = manifest["spec"]
@@ -66,7 +76,7 @@ def create_crds(session: Session, manifests: list[dict[str, Any]]) -> None:
 
 def _is_established(session: Session, name: str) -> bool:
     # The conditions of one that was made just now are null.
-    conditions = session.get(_CRDS.path(name=name)).get("status", {}).get("conditions") or []
+    conditions = session.get(CRDS.path(name=name)).get("status", {}).get("conditions") or []
     return any(condition["type"] == "Established" and condition["status"] == "True" for condition in conditions)
 
 

@@ -56,10 +56,10 @@ def session(control_plane: ControlPlane) -> Iterator[Session]:
         yield session
 
 
-def control_plane_or_skip() -> ControlPlane:
+def control_plane_or_skip(*, crds: bool = True) -> ControlPlane:
     """Return a control plane, not started. Without the programs the test is skipped; in CI that is a failure."""
     with programs_needed():
-        return ControlPlane()
+        return ControlPlane(crds=crds)
 
 
 @contextlib.contextmanager

@@ -192,9 +192,6 @@ The values, one a line, for want of which something is made at random or looked 
 look (Argo CD, helm template), each rendering would be another one; docs/gitops.md.
 */}}
 {{- define "dsf.unsettled" -}}
-{{- if .Values.hubSetting.scoringConfig.create }}
-hubSetting.scoringConfig.create=false
-{{- end }}
 {{- if not .Values.signing.existingSecret }}
 signing.existingSecret
 {{- end }}

@@ -59,6 +59,9 @@ dynamic-scoring-{{ eq .process "web" | ternary "hub" .process }}
   (dict "name" "DSF_ADDON_MODE" "value" (toString .Values.addon.enabled))
   (dict "name" "DSF_AGENT_NAMESPACE" "value" (include "dsf.agentNamespace" .))
   (dict "name" "DSF_REDIS_MANAGE_USERS" "value" "true")) }}
+{{- if .Values.hubSetting.scoringConfig.create }}
+{{- $env = append $env (dict "name" "DSF_SCORING_CONFIG" "value" (dict "masks" (.Values.hubSetting.scoringConfig.masks | default list) | toJson)) }}
+{{- end }}
 {{- if include "dsf.redis.isMovable" . }}
 {{- $env = append $env (dict "name" "DSF_REDIS_MOVABLE_POD" "value" (printf "%s/dynamic-scoring-redis-0" (include "dsf.namespace" .))) }}
 {{- end }}

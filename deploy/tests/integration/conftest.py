@@ -9,8 +9,10 @@ import pytest
 
 from deploy.tests.integration.hubcluster import CLUSTER_SETS, NAMESPACES, HubCluster
 from dsf.kube.session import Session
+from tests.support import chart
 from tests.support.child import Child
 from tests.support.controlplane import ControlPlane, find
+from tests.support.controlplane_crds import give_crds_to_helm
 from tests.support.controlplane_fixtures import control_plane_or_skip, programs_needed
 from tests.support.redisserver import free_port
 
@@ -19,8 +21,12 @@ OCM_NAMESPACE = "open-cluster-management-hub"
 
 @pytest.fixture(scope="module")
 def plane() -> Iterator[ControlPlane]:
-    """A real API server with the CRDs of OCM. Without the programs the test is skipped; in CI that is a failure."""
+    """A real API server with the CRDs of OCM, and ours as those of the release. Without the programs the test is
+    skipped; in CI that is a failure.
+    """
     with control_plane_or_skip() as server:
+        with contextlib.closing(server.session()) as session:
+            give_crds_to_helm(session, chart.RELEASE, chart.NAMESPACE)
         yield server
 
 

@@ -40,11 +40,13 @@ class HubCluster:
         self.plane = plane
 
     @contextlib.contextmanager
-    def release(self, values: chart.Values | None = None, namespace: str = chart.NAMESPACE) -> Iterator[Release]:
-        """The chart installed with these values, as long as the API server runs."""
+    def release(
+        self, values: chart.Values | None = None, namespace: str = chart.NAMESPACE, folder: Path = chart.CHART
+    ) -> Iterator[Release]:
+        """The chart installed with these values, as long as the API server runs. `folder` has another version of it."""
         with helm_python.Config(kubeconfig_path=self.plane.kubeconfig, namespace=namespace) as config:
             release = Release(config, self.plane.kubeconfig, namespace)
-            release.install(values)
+            release.install(values, folder)
             yield release
 
     def kubeconfig_of(self, namespace: str, account: str) -> Path:
@@ -68,9 +70,9 @@ class Release:
         #: Values of the last installation or upgrade.
         self.values: chart.Values = {}
 
-    def install(self, values: chart.Values | None = None) -> None:
+    def install(self, values: chart.Values | None = None, folder: Path = chart.CHART) -> None:
         """`helm install --create-namespace`."""
-        self._config.install(chart.CHART, chart.RELEASE, values or {}, namespace=self._namespace, create_namespace=True)
+        self._config.install(folder, chart.RELEASE, values or {}, namespace=self._namespace, create_namespace=True)
         self.values = values or {}
 
     def upgrade(self, values: chart.Values | None = None) -> dict[str, Any]:

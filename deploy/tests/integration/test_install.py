@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import re
+import shutil
 import subprocess
 import time
 from collections.abc import Iterator
@@ -21,13 +23,17 @@ from deploy.tests.integration.hubcluster import (
     HubCluster,
     Release,
 )
-from dsf.api.types import CONFIG_NAME, HUB_NAMESPACE
+from dsf.api.crd import make_crds
+from dsf.api.types import CONFIG_NAME, GROUP, HUB_NAMESPACE
 from dsf.errors import ObjectNotFoundError
 from dsf.kube.resources import DYNAMIC_SCORING_CONFIGS, SECRETS
 from dsf.kube.session import Session
 from tests.support import chart
 from tests.support.child import ran
-from tests.support.controlplane import ControlPlane
+from tests.support.controlplane import ControlPlane, find
+from tests.support.controlplane_crds import CRDS, create_crds, read_ocm_crds
+from tests.support.controlplane_fixtures import control_plane_or_skip
+from tests.support.wait import wait_for
 
 CONFIG = DYNAMIC_SCORING_CONFIGS.path(HUB_NAMESPACE, CONFIG_NAME)
 RENEW_AFTER = "dynamic-scoring.open-cluster-management.io/renew-after"
@@ -71,7 +77,8 @@ def test_objects_are_accepted_unchanged(plane: ControlPlane) -> None:
         copied = {key: dict(value) if isinstance(value, dict) else value for key, value in values.items()}
         copied.setdefault("hubSetting", {})["namespace"] = f"hub-{name}"
         copied.setdefault("spokeSetting", {})["namespace"] = f"agent-{name}"
-        rendered = chart.render(copied)
+        # The CRDs are there already, as those of the release.
+        rendered = [o for o in chart.render(copied) if o["kind"] != "CustomResourceDefinition"]
         for o in [*rendered, *_agent(rendered)]:
             text = re.sub(rf"(hub|agent)-{name}\b|\b[0-9a-f]{{64}}\b", "", json.dumps(o, sort_keys=True))
             if (text not in applied_texts or o["kind"] == "Namespace") and o["kind"] not in chart.FOREIGN_KINDS:
@@ -238,11 +245,11 @@ def test_user_objects_survive_upgrade_uninstallation_and_reinstallation(
 ) -> None:
     masks = [{"clusterName": "c1", "scoreName": "*"}]
     other = {"hubSetting": {"scoringConfig": {"masks": [{"clusterName": "*", "scoreName": "*"}]}}}
-    assert session.get(CONFIG)["spec"] == {"masks": []}
-    # The field manager differs from Helm's.
-    plane.kubectl(
-        *("-n", HUB_NAMESPACE, "patch", "dynamicscoringconfig", CONFIG_NAME, "--type", "merge"),
-        *("-p", json.dumps({"spec": {"masks": masks}})),
+    # The controller creates it elsewhere.
+    config = {"apiVersion": DYNAMIC_SCORING_CONFIGS.api_version, "kind": DYNAMIC_SCORING_CONFIGS.kind}
+    session.create(
+        DYNAMIC_SCORING_CONFIGS.path(HUB_NAMESPACE),
+        config | {"metadata": {"name": CONFIG_NAME}, "spec": {"masks": masks}},
     )
     shared.upgrade(other)
     assert session.get(CONFIG)["spec"]["masks"] == masks
@@ -256,13 +263,30 @@ def test_user_objects_survive_upgrade_uninstallation_and_reinstallation(
             session.get(path)
     assert session.get(CONFIG)["spec"]["masks"] == masks
     assert "dynamicscorers" in plane.kubectl("get", "crd")
-    # Helm's own one, as it was kept.
     shared.install(other)
     assert session.get(CONFIG)["spec"]["masks"] == masks
-    shared.uninstall()
-    # The same for one that nobody's Helm has made, also at an upgrade.
-    session.merge(CONFIG, {"metadata": {"annotations": None, "labels": None}})
-    shared.install(other)
-    assert session.get(CONFIG)["spec"]["masks"] == masks
-    shared.upgrade(other)
-    assert session.get(CONFIG)["spec"]["masks"] == masks
+
+
+def test_crds_are_installed_upgraded_and_kept_by_helm(tmp_path: Path) -> None:
+    older_chart = tmp_path / "chart"
+    shutil.copytree(chart.CHART, older_chart)
+    crds = older_chart / "files" / "crds.yaml"
+    crds.write_text(crds.read_text().replace("    - dscorer\n", "    - older\n"))
+    path = CRDS.path(name=f"dynamicscorers.{GROUP}")
+    with control_plane_or_skip(crds=False) as plane, contextlib.closing(plane.session()) as session:
+        create_crds(session, read_ocm_crds(find("crds")))
+        with HubCluster(plane).release(folder=older_chart) as release:
+            assert _installed_crds(session) == {crd["metadata"]["name"] for crd in make_crds()}
+            assert session.get(path)["spec"]["names"]["shortNames"] == ["older"]
+            release.upgrade()
+            assert session.get(path)["spec"]["names"]["shortNames"] == ["dscorer"]
+            release.uninstall()
+            assert len(_installed_crds(session)) == 3, "they stay, with every DynamicScorer"
+            release.install({"crds": {"keep": False}})
+            release.uninstall()
+            wait_for(lambda: not _installed_crds(session), 30, "the CRDs to go")
+
+
+def _installed_crds(session: Session) -> set[str]:
+    items = session.get(CRDS.path())["items"]
+    return {crd["metadata"]["name"] for crd in items if crd["spec"]["group"] == GROUP}

@@ -41,8 +41,10 @@ def test_overlay_gives_agents_the_ca_and_pods_their_secrets(built: list[chart.Ob
 
 
 def test_overlay_is_applied(plane: ControlPlane, built: list[chart.Object]) -> None:
-    plane.kubectl("apply", "--server-side", "-f", str(chart.CHART / "crds"))
-    plane.kubectl("wait", "--for=condition=Established", "--timeout=60s", "-f", str(chart.CHART / "crds"))
+    plane.kubectl("apply", "--server-side", "-f", str(chart.CHART / "files" / "crds.yaml"))
+    plane.kubectl(
+        "wait", "--for=condition=Established", "--timeout=60s", "-f", str(chart.CHART / "files" / "crds.yaml")
+    )
     try:
         applied = plane.kubectl("apply", "--server-side", "-k", str(OVERLAY))
         assert applied.count(" serverside-applied") == len(built)

@@ -98,7 +98,7 @@ def test_controller_has_the_rights_for_its_work(
         "spec": {"description": "d", "configURL": "http://s:8000/config", "configSyncMode": "None"},
     }
     session.create(DYNAMIC_SCORERS.path(cluster), scorer)
-    settings = settings_factory(namespace=HUB_NAMESPACE, addon_mode=True)
+    settings = settings_factory(namespace=HUB_NAMESPACE, addon_mode=True, scoring_config={"masks": []})
     backend = KubeBackend(as_account("dynamic-scoring-controller"), settings)
     try:
         backend.start(lambda key: None)

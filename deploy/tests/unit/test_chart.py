@@ -127,16 +127,30 @@ def test_wrong_values_are_refused(values: chart.Values, message: str) -> None:
 
 
 def test_crds_are_those_of_the_models() -> None:
-    text = (chart.CHART / "crds" / "crds.yaml").read_text()
-    assert list(yaml.safe_load_all(text)) == make_crds(), "run: dsf crds > deploy/helm/crds/crds.yaml"
+    text = (chart.CHART / "files" / "crds.yaml").read_text()
+    assert list(yaml.safe_load_all(text)) == make_crds(), "run: dsf crds > deploy/helm/files/crds.yaml"
     assert text == dump_crds()
+    assert not re.search(r"(^|\s)[&*]\w+$", text, re.MULTILINE), "anchors and aliases"
 
 
-def test_newer_crds_are_applied_with_the_command_of_the_documentation() -> None:
-    command = "kubectl apply --server-side --force-conflicts -f deploy/helm/crds"
-    assert command in chart.notes()
-    assert (chart.ROOT / command.rpartition(" ")[2]).is_dir()
-    assert command in (chart.ROOT / "docs" / "upgrade.md").read_text()
+def test_crds_are_installed_and_kept_by_default() -> None:
+    crds = chart.of_kind(chart.render(), "CustomResourceDefinition")
+    assert [crd | {"metadata": {"name": crd["metadata"]["name"]}} for crd in crds] == make_crds()
+    for crd in crds:
+        assert crd["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+        assert crd["metadata"]["labels"]["app.kubernetes.io/name"] == "dynamic-scoring-framework"
+    crds = chart.of_kind(chart.render({"crds": {"keep": False}}), "CustomResourceDefinition")
+    assert len(crds) == 3
+    assert all("annotations" not in crd["metadata"] for crd in crds)
+
+
+def test_crds_can_be_left_to_others() -> None:
+    values: chart.Values = {"crds": {"install": False}}
+    assert not chart.of_kind(chart.render(values), "CustomResourceDefinition")
+    notes = chart.notes(values)
+    assert "--show-only templates/crds.yaml" in notes
+    assert "oci://ghcr.io/open-cluster-management-io/charts/dynamic-scoring-framework" in notes
+    assert "templates/crds.yaml" not in chart.notes()
 
 
 def test_values_table_is_up_to_date() -> None:

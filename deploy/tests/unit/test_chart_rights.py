@@ -88,7 +88,8 @@ def test_hub_may_change_only_its_manifestworks() -> None:
     assert [rule["resourceNames"] for rule in rules["managedclusteraddons"]] == [[ADDON_NAME]]
     assert "secrets" not in rules
     role = chart.one(objects, "Role", "dynamic-scoring-controller")
-    assert {resource for rule in role["rules"] for resource in rule["resources"]} == {"leases", "configmaps"}
+    resources = {resource for rule in role["rules"] for resource in rule["resources"]}
+    assert resources == {"leases", "configmaps", "dynamicscoringconfigs"}
     assert [(rule["verbs"], rule.get("resourceNames")) for rule in _rules(role)["configmaps"]] == [
         (["create"], None),
         (["get", "update"], [CLAIMS_NAME]),

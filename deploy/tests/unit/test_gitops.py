@@ -76,7 +76,7 @@ def test_settled_chart_uses_the_existing_secrets() -> None:
         assert "dynamic-scoring-redis-users" not in str(workload), name
 
 
-@pytest.mark.parametrize("value_path", ["hubSetting", "signing", "flower", "usersSecret", "ca", "source", "host"])
+@pytest.mark.parametrize("value_path", ["signing", "flower", "usersSecret", "ca", "source", "host"])
 def test_missing_gitops_value_is_named(tmp_path: Path, value_path: str) -> None:
     values: chart.Values = yaml.safe_load(yaml.safe_dump(SETTLED))
     values["redis"]["exposure"] = {"type": "LoadBalancer", "host": "redis.hub.example.com"}
@@ -85,7 +85,6 @@ def test_missing_gitops_value_is_named(tmp_path: Path, value_path: str) -> None:
         "ca": (values["redis"]["tls"], "redis.tls.ca"),
         "source": (values["redis"]["tls"], "redis.tls.source"),
         "host": (values["redis"]["exposure"], "redis.exposure.host"),
-        "hubSetting": (values, "hubSetting.scoringConfig.create=false"),
     }.get(value_path, (values, f"{value_path}.existingSecret"))
     del part[value_path]
     text = _rendered(chart.CHART, values)[f"{chart.RELEASE}/templates/NOTES.txt"]

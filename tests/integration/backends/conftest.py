@@ -17,7 +17,8 @@ def start_hub(control_plane: ControlPlane, settings_factory: Callable[..., Setti
     with contextlib.ExitStack() as stack:
 
         def start(**values: object) -> Hub:
-            settings = settings_factory(namespace=control_plane.namespace("hub"), backend="kube", **values)
+            values.setdefault("namespace", control_plane.namespace("hub"))
+            settings = settings_factory(backend="kube", **values)
             hub = Hub(control_plane, settings)
             stack.callback(hub.backend.stop)
             hub.backend.start(hub.on_change)

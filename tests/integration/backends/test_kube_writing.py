@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dsf.api.types import CREDENTIALS_WORK_NAME, KEY_IDS_ANNOTATION, MANAGED_BY_LABEL, MANIFESTWORK_NAME
+from dsf.api.types import CONFIG_NAME, CREDENTIALS_WORK_NAME, KEY_IDS_ANNOTATION, MANAGED_BY_LABEL, MANIFESTWORK_NAME
 from dsf.backends.compare import covers
 from dsf.backends.contest import REPAIRS_AT_ONCE
 from dsf.backends.kube import CLAIMS_NAME
@@ -26,6 +26,7 @@ from dsf.hub.manifestwork import is_applied, make_manifest_work
 from dsf.kube.resources import (
     CONFIG_MAPS,
     DYNAMIC_SCORERS,
+    DYNAMIC_SCORING_CONFIGS,
     MANIFEST_WORKS,
     SECRETS,
 )
@@ -41,6 +42,29 @@ from tests.support.wait import wait_for
 
 def _work(cluster: str) -> dict[str, Any]:
     return make_manifest_work(cluster, "dynamic-scoring", [])
+
+
+def test_scoring_config_is_created_at_the_start_and_never_changed(
+    session: Session, start_hub: Callable[..., Hub]
+) -> None:
+    hub = start_hub(scoring_config={"masks": [{"clusterName": "c1", "scoreName": "*"}]})
+    namespace = hub.namespace
+    path = DYNAMIC_SCORING_CONFIGS.path(namespace, CONFIG_NAME)
+    assert session.get(path)["spec"] == {"masks": [{"clusterName": "c1", "scoreName": "*"}]}
+    masks = [{"clusterName": "c2", "scoreName": "cpu"}]
+    session.merge(path, {"spec": {"masks": masks}})
+    start_hub(namespace=namespace, scoring_config={"masks": []})
+    assert session.get(path)["spec"] == {"masks": masks}
+
+
+def test_no_scoring_config_is_created_without_the_setting(session: Session, hub: Hub) -> None:
+    with pytest.raises(ObjectNotFoundError):
+        session.get(DYNAMIC_SCORING_CONFIGS.path(hub.namespace, CONFIG_NAME))
+
+
+def test_refused_scoring_config_is_named(start_hub: Callable[..., Hub]) -> None:
+    with pytest.raises(BackendError, match=r"spec\.masks\[0\]\.clusterName"):
+        start_hub(scoring_config={"masks": [{"clusterName": "", "scoreName": "*"}]})
 
 
 def test_manifest_work_keeps_foreign_fields_and_is_repaired(

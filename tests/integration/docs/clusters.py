@@ -18,12 +18,14 @@ from typing import Any, Self
 
 from helm_python import HelmError
 
+from dsf.api.types import API_VERSION, CONFIG_NAME
 from dsf.kube.resources import SECRETS
 from tests.integration.docs.helm import helm
 from tests.integration.docs.pages import ROOT, Block, Command, needs_a_shell
+from tests.support import chart
 from tests.support.child import ran
 from tests.support.controlplane import ControlPlane, find
-from tests.support.controlplane_crds import open_crd
+from tests.support.controlplane_crds import give_crds_to_helm, open_crd
 from tests.support.stack import pass_time
 
 NAMESPACE = "open-cluster-management"
@@ -63,6 +65,8 @@ class Clusters:
         self.hub.start()
         self.managed.start()
         self._write_kubeconfig()
+        with contextlib.closing(self.hub.session()) as session:
+            give_crds_to_helm(session, chart.RELEASE, chart.NAMESPACE)
         foreign = _crds()
         for plane, objects in ((self.hub, self._on_hub()), (self.managed, self._on_managed())):
             _apply(plane, foreign)
@@ -165,11 +169,12 @@ class Clusters:
 
     def _on_hub(self) -> list[dict[str, Any]]:
         # Programs that do not run here would create: nodes (kind), accounts (Kubernetes' controllers), clusters (OCM),
-        # the namespace (the omitted charts), and scores (the hub controller).
+        # the namespace (the omitted charts), configuration and scores (the hub controller).
         api, accepted = "cluster.open-cluster-management.io", {"hubAcceptsClient": True}
         objects = [_object("v1", "Namespace", name) for name in (NAMESPACE, "monitoring", *CLUSTERS)]
         objects.append(_object("v1", "Node", "hub-control-plane"))
         objects.append(_object("v1", "ServiceAccount", "default", NAMESPACE))
+        objects.append(_object(API_VERSION, "DynamicScoringConfig", CONFIG_NAME, NAMESPACE, spec={}))
         for cluster in CLUSTERS:
             objects.append(_object(f"{api}/v1", "ManagedCluster", cluster, spec=accepted))
             objects.append(_object(f"{api}/v1alpha1", "AddOnPlacementScore", "sample-my-score", cluster))

@@ -27,7 +27,8 @@ def parser() -> argparse.ArgumentParser:
     upgrade = commands.add_parser("upgrade", parents=[common], allow_abbrev=False)
     upgrade.add_argument("release")
     upgrade.add_argument("chart")
-    for flag in ("--install", "--create-namespace", "--reset-then-reuse-values"):
+    # Without effect here: these CRDs are always those of the release.
+    for flag in ("--install", "--create-namespace", "--reset-then-reuse-values", "--take-ownership"):
         upgrade.add_argument(flag, action="store_true")
     upgrade.add_argument("--version")
     upgrade.add_argument("--values", "-f", action="append", default=[], type=Path)

@@ -108,7 +108,7 @@ def test_artifact_hub_shows_those_images_and_the_kinds_of_the_chart() -> None:
     annotations = described["annotations"]
     images = {image["image"] for image in yaml.safe_load(annotations["artifacthub.io/images"])}
     assert {image.rpartition(":")[2] for image in images} == {described["appVersion"]} == {described["version"]}
-    crds = list(yaml.safe_load_all((chart.CHART / "crds" / "crds.yaml").read_text()))
+    crds = list(yaml.safe_load_all((chart.CHART / "files" / "crds.yaml").read_text()))
     chart_kinds = {
         (crd["metadata"]["name"], crd["spec"]["names"]["kind"], crd["spec"]["versions"][-1]["name"]) for crd in crds
     }
