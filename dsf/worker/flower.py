@@ -9,14 +9,17 @@ right types are kept. Text may still be forged, so pages have headers that keep 
 from __future__ import annotations
 
 import base64
+import functools
 import json
 import re
 import threading
 import time
 from typing import Any, Final
 
+import flower.app
 import flower.views.monitor
 import redis
+import tornado.httpserver
 import tornado.web
 from celery import Celery
 from redis.backoff import NoBackoff
@@ -38,6 +41,9 @@ _IDLE_SECONDS: Final = 600.0
 _REGISTRY_INTERVAL: Final = 10.0
 #: Maximum bytes of a text in an event, and of a traceback.
 _MAX_TEXT_BYTES: Final = 1024
+#: Maximum bytes of a request, and seconds for its body. Tornado's own limit is 100 MB for each client.
+_MAX_BODY_BYTES: Final = 1024 * 1024
+_BODY_SECONDS: Final = 20.0
 _MAX_TRACEBACK_BYTES: Final = 4096
 _TYPES: Final = frozenset(
     {f"worker-{kind}" for kind in ("online", "heartbeat", "offline")}
@@ -201,7 +207,15 @@ def _is_number(value: object) -> bool:
 
 
 def install(app: Celery) -> None:
-    """Install the event filter, headers, list of queues and password of /metrics in this process's Flower."""
+    """Install the event filter, headers, list of queues, password of /metrics and limits of requests in this process's
+    Flower."""
+    module: Any = flower.app
+    module.HTTPServer = functools.partial(
+        tornado.httpserver.HTTPServer,
+        max_body_size=_MAX_BODY_BYTES,
+        max_buffer_size=_MAX_BODY_BYTES,
+        body_timeout=_BODY_SECONDS,
+    )
     handler: Any = flower.views.BaseHandler
     _FilteredConnection.workers = Workers(connect(settings(), name="dsf-flower-clusters"))
     for name in ("connection_class", "connection_class_ssl"):

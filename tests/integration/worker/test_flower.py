@@ -158,6 +158,26 @@ TEXTS = ("", "{", "null", "[]", "{}", '{"body": 1}', "[" * 60_000, b"\xff", '{"b
 BODIES = ("", "{", "null", "[" * 60_000, "1", '{"type": 1}', "[null]")
 
 
+def test_large_requests_are_refused_and_use_no_memory(flower: Flower) -> None:
+    before = flower.memory
+    body = bytes(50_000_000)
+    for _ in range(3):
+        # The server may close the connection while the body is being sent.
+        with contextlib.suppress(requests.ConnectionError):
+            assert requests.post(f"{flower.url}/login", data=body, timeout=300).status_code == 400
+    with contextlib.ExitStack() as stack:
+        for _ in range(8):
+            client = stack.enter_context(
+                socket.create_connection(("127.0.0.1", int(flower.url.rpartition(":")[2])), 30)
+            )
+            client.settimeout(30)
+            head = b"POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Length: 50000000\r\n\r\n"
+            with contextlib.suppress(ConnectionError, TimeoutError):
+                client.sendall(head + body[:-1])
+        assert flower.get("/healthcheck").ok
+        assert flower.memory - before < 50_000_000
+
+
 def test_events_that_arrive_together_are_all_processed(
     flower: Flower, settings_factory: SettingsFactory, server: RedisServer
 ) -> None:
