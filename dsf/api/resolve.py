@@ -78,8 +78,8 @@ def resolve(
     sources = resolve_sources(context)
     source = sources[0][0]
     expression = spec.scoring.expression
-    if mistake := spec.expression_mistake:
-        raise ResolutionError(ResolveReason.ExpressionInvalid, mistake)
+    if error := spec.expression_error:
+        raise ResolutionError(ResolveReason.ExpressionInvalid, error)
     scoring = (
         Server("")
         if expression is not None

@@ -331,8 +331,8 @@ class DynamicScorerSpec(SpecModel):
         return fields
 
     @property
-    def expression_mistake(self) -> str:
-        """The mistake in the expression; empty if there is none, or no expression."""
+    def expression_error(self) -> str:
+        """The compile error of the expression; empty if it compiles, and without an expression."""
         if self.scoring.expression is None:
             return ""
         sources = self.sources or (self.source,)

@@ -43,10 +43,10 @@ from dsf.fleet.views import (
 
 log = dsf.log.get(__name__)
 
-#: Most scores in one page, and their approximate total of bytes.
+#: Maximum number of scores in one page, and of their bytes (estimated).
 _MAX_SCORES, _MAX_BYTES = 250, 900_000
 _PROBLEM: Final = "application/problem+json"
-#: Error answers of every endpoint.
+#: Error responses of every endpoint.
 ERRORS: Final[dict[int | str, dict[str, Any]]] = {
     400: {"model": Problem, "description": "Invalid request; the detail says why."},
     404: {"model": Problem, "description": "No such scorer or cluster; the detail lists the known ones."},
@@ -94,7 +94,7 @@ def make_router(model: FleetQueries, settings: SettingsReader = lambda _: None) 
 
 
 def add_changes(router: APIRouter, fleet: FleetQueries) -> None:
-    """Add the list of changes. The list has users' names and notes, so it is not public."""
+    """Add the endpoint with the users' actions. It is not public, because it contains users' names and notes."""
 
     @router.get("/changes", response_model=ChangeList)
     def changes(
@@ -105,18 +105,18 @@ def add_changes(router: APIRouter, fleet: FleetQueries) -> None:
         limit: Rows = 100,
         cursor: Cursor = None,
     ) -> Response:
-        """Who did what and when, newest first. While its `continue` is not null, there are more."""
+        """Return the actions of users, newest first. There are more pages while `continue` is not null."""
         return _answer(request, fleet.changes(scorer, cluster, since=since, limit=limit, after=cursor))
 
 
 def add_problems(app: FastAPI) -> None:
-    """Answer the router's errors as problem details (RFC 9457)."""
+    """Send errors of the router as problem details (RFC 9457)."""
     for kind in (redis.RedisError, DsfError, RequestValidationError):
         app.add_exception_handler(kind, handle_error)
 
 
 def handle_error(request: Request, error: Exception) -> JSONResponse:
-    """Problem details of an error (RFC 9457)."""
+    """Return the problem details of an error (RFC 9457)."""
     if isinstance(error, redis.RedisError):
         log.warning("redis cannot be read", path=request.url.path, error=str(error))
         text = f"{type(error).__name__}: {error}; it is tried again at every request"
@@ -131,7 +131,7 @@ def handle_error(request: Request, error: Exception) -> JSONResponse:
 
 
 def describe_invalid_parameters(error: RequestValidationError) -> str:
-    """Return what is wrong with which parameters."""
+    """Return each invalid parameter with the reason why it is invalid."""
     return "; ".join(f"{'.'.join(map(str, detail['loc'][1:]))}: {detail['msg']}" for detail in error.errors())
 
 
@@ -146,7 +146,7 @@ def _add_sums(router: APIRouter, model: FleetQueries, settings: SettingsReader) 
     def summary(request: Request, limit: Rows = MAX_ROWS) -> Response:
         """Return the whole fleet: numbers of pairs by state, reasons, and ages of scores.
 
-        With the `limit` worst scorers, and as many that could not run yet; sums are of all.
+        The lists have at most `limit` scorers, worst first; the sums count all scorers.
         """
         overview = model.summary()
         cut = {"scorers": overview.scorers[:limit], "unready": overview.unready[:limit]}
@@ -159,26 +159,26 @@ def _add_sums(router: APIRouter, model: FleetQueries, settings: SettingsReader) 
 
     @router.get("/scorers/{scorer}", response_model=ScorerDetail)
     def scorer(request: Request, scorer: str) -> Response:
-        """One scorer on all its clusters: states, reasons, ages, the spread of its scores, and its settings."""
+        """Return one scorer on all its clusters: states, reasons, ages, distribution of its scores, and settings."""
         detail = model.scorer(scorer)
         return _answer(request, detail.model_copy(update={"settings": settings(scorer)}))
 
     @router.get("/clusters", response_model=ClusterPage)
     def clusters(request: Request, cluster: ClusterGlob = None, limit: Rows = 100, cursor: Cursor = None) -> Response:
-        """Clusters, worst first, each with the state of its scorers."""
+        """Return clusters, worst first, each with the states of its scorers."""
         names = model.match_clusters(cluster) if cluster is not None else None
         return _answer(request, model.clusters(limit=limit, cursor=cursor, names=names))
 
     @router.get("/clusters/{cluster}", response_model=ClusterDetail)
     def one_cluster(request: Request, cluster: str) -> Response:
-        """One cluster: its agent, its queue, its credentials, the state of its scorers."""
+        """Return one cluster: its agent, queue and credentials, and the states of its scorers."""
         return _answer(request, model.cluster(cluster))
 
     @router.get("/updates", response_model=Changes)
     def updates(request: Request, since: Annotated[int, Query(ge=0)], limit: Changed = 5000) -> Response:
-        """Which scorers on which clusters have news, or came or went, after this change (`sequence` of the summary).
+        """Return the pairs that changed after the change with the number `since` (`sequence` of the summary).
 
-        While `more` is true there are more: ask again with the `sequence` of the response.
+        While `more` is true, request the next changes with the `sequence` of the response.
         """
         return _answer(request, model.updates(since, limit))
 
@@ -195,7 +195,7 @@ def _add_pairs(router: APIRouter, model: FleetQueries) -> None:
         limit: Rows = 100,
         cursor: Cursor = None,
     ) -> Response:
-        """Scorers on clusters, worst first: state, the number that stands for the score, age, next run, reason."""
+        """Return pairs of scorer and cluster, worst first: state, value, age, next run and reason."""
         pair_filter = PairFilter(
             scorer=scorer,
             clusters=model.match_clusters(cluster) if cluster is not None else None,
@@ -207,7 +207,7 @@ def _add_pairs(router: APIRouter, model: FleetQueries) -> None:
 
     @router.get("/pairs/{cluster}/{scorer}", response_model=PairDetail)
     def pair(request: Request, cluster: str, scorer: str) -> Response:
-        """One scorer on one cluster: items before and after rounding, books, and the newest cycles."""
+        """Return one scorer on one cluster: items before and after rounding, counters, and the newest cycles."""
         return _answer(request, model.pair(cluster, scorer))
 
 
@@ -224,8 +224,8 @@ def _add_lists(router: APIRouter, fleet: FleetQueries) -> None:
     ) -> Response:
         """Return the newest score of every scorer on every cluster, sorted by cluster and scorer.
 
-        With `state` only of those, worst first. At most `limit` in one response, and fewer when they are long; while
-        its `continue` is not null, there are more. `cursor` is another word for it.
+        With `state`, only scores in these states, worst first. A page has at most `limit` scores, and fewer if they
+        are long. There are more pages while `continue` is not null; the parameter `cursor` is an alias of `continue`.
         """
         states = parse_states(state) if state else None
         page = fleet.scores(
@@ -249,7 +249,7 @@ def _add_lists(router: APIRouter, fleet: FleetQueries) -> None:
     ) -> Response:
         """Return every entry of the schedule with overrides and next run, sorted by cluster and scorer.
 
-        At most `limit` in one response; while its `continue` is not null, there are more.
+        A page has at most `limit` entries. There are more pages while `continue` is not null.
         """
         return _answer(request, fleet.schedule(cluster, scorer, limit=min(limit, 500), after=cursor or after))
 

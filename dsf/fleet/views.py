@@ -17,7 +17,7 @@ from dsf.fleet.verdict import Verdict
 
 
 def _from_unix(value: object) -> object:
-    # A value in Redis may be an invalid date, which must not break the whole answer.
+    # Redis may hold a number that is no valid date. It must not break the whole response.
     return datetime.fromtimestamp(max(0.0, min(LATEST, value)), UTC) if isinstance(value, int | float) else value
 
 
@@ -30,9 +30,9 @@ Time = Annotated[
 
 
 class View(BaseModel):
-    """Base of the responses."""
+    """Base of all views, which are immutable."""
 
-    # Built at first use: a command needs few of them.
+    # Validators are built at first use, because a command uses few views.
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, frozen=True, defer_build=True)
 
 
@@ -48,14 +48,14 @@ class FailureView(View):
 
 
 class SkipsView(View):
-    """The newest ticks of one scorer on one cluster were due and were not sent."""
+    """The newest due ticks of one scorer on one cluster, which beat did not send."""
 
     cluster: str
     reason: str = Field(
-        description="queue_full, rate_limit, paused, results_behind, inactive or expired: that of the newest of them"
+        description="Reason of the newest one: queue_full, rate_limit, paused, results_behind, inactive or expired."
     )
     message: str
-    ticks: int = Field(description="How many in a row.")
+    ticks: int = Field(description="Number of consecutive ticks that were not sent.")
     since: Time = Field(description="When the first of them was due.")
 
 
@@ -68,19 +68,19 @@ def _is_empty(value: list[object]) -> bool:
 
 
 class HoldView(View):
-    """Which changes of an item are published: `spec.execution.hold`."""
+    """The rule that decides which changes of an item are published: `spec.execution.hold`."""
 
-    min_change: int = Field(description="Points.")
+    min_change: int = Field(description="Minimum change in points.")
     for_seconds: int
 
     @property
     def rule(self) -> str:
-        """As a sentence."""
+        """The rule as a sentence."""
         return describe_hold_rule(self.min_change, self.for_seconds)
 
 
 class HeldView(View):
-    """What a hold keeps back of one item; nothing of it is there otherwise."""
+    """The value of one item that a hold keeps back. All fields are left out if no value is kept back."""
 
     waiting: int | None = Field(
         default=None, exclude_if=_is_none, description="The newest value, while a hold keeps it back."
@@ -103,24 +103,22 @@ class ScoreItem(HeldView):
 
 
 class ScoreResult(View):
-    """One result as the scoring API gave it."""
+    """One result of the scoring API, before aggregation and rounding."""
 
     metric: dict[str, str]
     score: float
 
 
 class PairView(View):
-    """How one scorer does on one cluster."""
+    """The state of one scorer on one cluster, and its reasons."""
 
     cluster: str
     scorer: str
-    state: Verdict = Field(description="The state.")
+    state: Verdict = Field(description="State, which the newest cycle, the score and the schedule decide.")
     last_success: Time | None = None
     age_seconds: float | None = Field(default=None, description="Seconds since the last successful cycle.")
     valid_until: Time | None = None
-    failing: int = Field(
-        default=0, description="Cycles in a row that failed, or that expired in the queue again and again."
-    )
+    failing: int = Field(default=0, description="Number of consecutive cycles that failed or expired in the queue.")
     failure: FailureView | None = None
     remark: FailureView | None = Field(
         default=None, description="Why the newest score has no items, or not all of its results; null when all count."
@@ -143,7 +141,7 @@ class ScoreView(PairView):
 
 
 class PagedView(View):
-    """Base of the responses that come in pages."""
+    """Base of paginated responses whose next page is requested with `continue`."""
 
     at: Time
     total: int = Field(default=0, description="Total number of requested pairs, on all pages together.")
@@ -155,7 +153,7 @@ class PagedView(View):
 
 
 class UpstreamScore(View):
-    """An AddOnPlacementScore that the original project's agent wrote, and that is still used."""
+    """A score object of the original project's agent that this hub has taken over and that is still valid."""
 
     cluster: str
     scorer: str
@@ -164,12 +162,12 @@ class UpstreamScore(View):
 
     @property
     def sentence(self) -> str:
-        """The message with its place, as a line of a command or of the page."""
+        """The message with cluster and scorer, as a line of a command or of the page."""
         return f"{self.cluster}/{self.scorer}: {self.message}"
 
 
 class ScoreList(PagedView):
-    """Answer of /api/v1/scores."""
+    """Response of /api/v1/scores."""
 
     scores: list[ScoreView]
     upstream_scores: list[UpstreamScore] = Field(
@@ -180,11 +178,11 @@ class ScoreList(PagedView):
 
 
 class SyncReport(View):
-    """A /config that was read because a person asked for it."""
+    """The result of reading a /config at the request of a user."""
 
     scorer: str
     config_read: Time | None = Field(default=None, description="When a valid /config was last read.")
-    problem: str = Field(default="", description="Why there was no valid answer now; empty if there was.")
+    problem: str = Field(default="", description="Why the response was invalid or missing; empty after a success.")
 
 
 class OverrideView(View):
@@ -209,7 +207,7 @@ class EntryView(View):
     entry_interval_seconds: int = Field(description="The interval of the hub controller's entry.")
     interval_source: str = Field(description="Where the interval comes from: entry, or the target of an override.")
     rate_limit: str | None = Field(default=None, description="Limit of this scorer on all clusters together.")
-    suspended: bool = Field(default=False, description="By its DynamicScorer, or its cluster is gone.")
+    suspended: bool = Field(default=False, description="Whether the DynamicScorer suspends it, or its cluster is gone.")
     paused: bool = Field(description="No ticks are sent now: by a person, or because the scorer is suspended.")
     paused_until: Time | None = None
     paused_source: str | None = Field(default=None, description="entry, or the target of the override that paused it.")
@@ -219,7 +217,7 @@ class EntryView(View):
 
 
 class ScheduleList(PagedView):
-    """Answer of /api/v1/schedule."""
+    """Response of /api/v1/schedule."""
 
     entries: list[EntryView]
 
@@ -237,12 +235,12 @@ class CycleView(View):
     timings: dict[str, float] = Field(default={}, description="Seconds per stage.")
     counts: dict[str, int] = {}
     value: float | None = Field(
-        default=None, description="Stands for the score it brought: its item, or the mean of its items."
+        default=None, description="The only item of the cycle's score, or the mean of its items."
     )
 
 
 class Books(View):
-    """Numbers of all due or requested cycles by outcome: scheduled is the sum of all others."""
+    """Counters of all due or requested cycles of a pair by outcome. `scheduled` is the sum of all other counters."""
 
     scheduled: int
     ok: int
@@ -251,23 +249,23 @@ class Books(View):
     error: int
     skipped: int
     lost: int
-    open: int = Field(description="Sent and not ended yet.")
+    open: int = Field(description="Cycles that were sent and have not ended yet.")
     skipped_by_reason: dict[str, int] = {}
 
 
 class HistoryList(View):
-    """Answer of /api/v1/history/{cluster}/{scorer}; cycles newest first."""
+    """Response of /api/v1/history/{cluster}/{scorer}; cycles newest first."""
 
     cluster: str
     scorer: str
     books: Books
     cycles: list[CycleView]
-    total: int = Field(default=0, description="How many are kept.")
-    cursor: str | None = Field(default=None, description="Ask again with it for earlier ones; null on the last page.")
+    total: int = Field(default=0, description="Number of cycles that are kept.")
+    cursor: str | None = Field(default=None, description="Cursor of the page with earlier cycles; null on the last.")
 
 
 class Problem(View):
-    """An error by RFC 9457."""
+    """Problem details of an error (RFC 9457)."""
 
     title: str
     status: int
@@ -275,7 +273,7 @@ class Problem(View):
 
 
 class StateCounts(View):
-    """How many pairs are in each state; every pair is in exactly one."""
+    """Number of pairs in each state. Every pair is in exactly one state."""
 
     failing: int = 0
     expired: int = 0
@@ -287,12 +285,12 @@ class StateCounts(View):
 
     @property
     def total(self) -> int:
-        """All pairs."""
+        """Number of all pairs."""
         return self.failing + self.expired + self.skipped + self.never + self.paused + self.empty + self.ok
 
 
 class ReasonGroup(View):
-    """Pairs of one scorer that have no new score for one reason, or one that lacks results."""
+    """Pairs of one scorer that share one reason why they have no new score, or a score without some results."""
 
     scorer: str
     state: Verdict = Field(
@@ -302,22 +300,22 @@ class ReasonGroup(View):
     stage: str = Field(description="fetch, score or publish; empty for lost cycles and skipped ticks.")
     reason: str
     clusters: int = Field(description="Number of clusters.")
-    cluster: str = Field(description="Cluster of the text.")
+    cluster: str = Field(description="Cluster that `message`, `runId`, `at` and `since` are about.")
     run_id: str = ""
     at: Time | None = None
-    since: Time | None = Field(default=None, description="Since when it gets no ticks.")
-    message: str = Field(description="The newest text.")
+    since: Time | None = Field(default=None, description="Since when the cluster gets no ticks.")
+    message: str = Field(description="The newest message of the group.")
 
 
 class Bucket(View):
-    """One bar of a histogram: how many are at most `upTo`, and more than the bar before."""
+    """One bar of a histogram: the number of values above the previous bar's `upTo` and at most this one's."""
 
-    up_to: float | None = Field(description="null: no bound.")
+    up_to: float | None = Field(description="Upper bound; null without a bound.")
     count: int
 
 
 class Spread(View):
-    """How numbers are spread: exact quantiles, and a histogram."""
+    """Distribution of numbers: exact quantiles, and a histogram."""
 
     count: int = 0
     minimum: float | None = None
@@ -329,7 +327,7 @@ class Spread(View):
 
 
 class ClusterValue(View):
-    """The one number that stands for a score: its item, or the mean of its items."""
+    """The number that represents the score of a cluster: its only item, or the mean of its items."""
 
     cluster: str
     value: float
@@ -346,7 +344,7 @@ class ConditionView(View):
 
 
 class UnreadyScorer(View):
-    """A DynamicScorer that could not run yet: its conditions say why."""
+    """A DynamicScorer that could not run yet. Its conditions give the reasons."""
 
     name: str
     namespace: str
@@ -361,12 +359,12 @@ class ScorerOverview(View):
     description: str = ""
     location: str = ""
     score_destination: str = ""
-    interval_seconds: int = Field(description="What the scorer says.")
-    effective_interval_seconds: int = Field(description="What is in force where nothing is said of one cluster.")
+    interval_seconds: int = Field(description="The interval that the scorer declares.")
+    effective_interval_seconds: int = Field(description="The interval on clusters without an override of their own.")
     intervals_in_force: list[int] = Field(
         default=[],
-        description="Seconds on the clusters that it runs on, each number once, ascending: another than "
-        "`intervalSeconds` where a person set one.",
+        description="The different intervals in seconds on its clusters, ascending. They differ from "
+        "`intervalSeconds` where a user set one.",
     )
     validity_seconds: int = 0
     rate_limit: str | None = None
@@ -377,9 +375,10 @@ class ScorerOverview(View):
     states: StateCounts
     ages: Spread = Field(description="Seconds since the last successful cycle, of clusters that had one.")
     reasons: list[ReasonGroup] = Field(default=[], description="Most clusters first, at most 20.")
-    reasons_total: int = Field(default=0, description="How many there are.")
+    reasons_total: int = Field(default=0, description="Number of all reasons.")
     conditions: list[ConditionView] = Field(
-        default=[], description="Of its DynamicScorer: all in its own answer, else those that are False."
+        default=[],
+        description="Conditions of its DynamicScorer: all in the response about one scorer, in lists the False ones.",
     )
     config_read: Time | None = Field(
         default=None, description="When the hub last read a valid /config; null if it never did, or does not read it."
@@ -390,25 +389,25 @@ class SettingView(View):
     """One setting in force, and where it comes from."""
 
     name: str
-    value: str = Field(description="`-` when there is none.")
+    value: str = Field(description="`-` without a value.")
     origin: str = Field(description="spec, /config, default, override or not set.")
-    instead: str = Field(default="", description="Of an override: whose it is, and what would hold without it.")
+    instead: str = Field(default="", description="The author of an override, and the value without it.")
 
 
 class ScorerDetail(ScorerOverview):
-    """One scorer with what only its own page shows."""
+    """One scorer with the details that lists leave out."""
 
-    values: Spread = Field(description="The one number per cluster, of clusters whose state is ok.")
+    values: Spread = Field(description="One number per cluster, for clusters whose state is ok.")
     top: list[ClusterValue] = Field(default=[], description="Highest first, at most 10.")
     bottom: list[ClusterValue] = Field(default=[], description="Lowest first, at most 10.")
-    lags: list[Bucket] = Field(default=[], description="Ticks by seconds that they were sent late, since ever.")
+    lags: list[Bucket] = Field(default=[], description="Number of all ticks by their delay in seconds.")
     settings: list[SettingView] | None = Field(
-        default=None, description="null where the DynamicScorer itself cannot be read."
+        default=None, description="null for a process that cannot read the DynamicScorer."
     )
 
 
 class PathProblem(View):
-    """Where the path from a due pair to a written score is interrupted."""
+    """An interruption of the path from a due pair to a written score."""
 
     stage: str = Field(description="redis, ticks, results, books, agents or objects; clock, eviction or persistence.")
     message: str
@@ -418,23 +417,23 @@ class FleetOverview(View):
     """The whole fleet."""
 
     at: Time
-    sequence: int = Field(description="Number of the newest change; ask for changes since it.")
+    sequence: int = Field(description="Number of the newest change, for `since` of /api/v1/updates.")
     clusters: int = Field(description="Accepted clusters.")
     pairs: int
     states: StateCounts
     overdue: int = Field(description="Pairs that are due and whose tick was not sent within five seconds.")
     problems: list[PathProblem] = Field(
         default=[],
-        description="Why scores do not arrive or are not written, worst first; then what else people must change.",
+        description="Why scores do not arrive or are not written, worst first; then other problems for users to solve.",
     )
     upstream_scores: list[UpstreamScore] = Field(
         default=[], description="Scores of the original project's agent that are still used, at most 100."
     )
-    lags: list[Bucket] = Field(default=[], description="Ticks by seconds that they were sent late, since ever.")
+    lags: list[Bucket] = Field(default=[], description="Number of all ticks by their delay in seconds.")
     scorers: list[ScorerOverview] = Field(description="Worst first; /api/v1/scorers has all of them.")
-    scorers_total: int = Field(default=0, description="How many there are.")
+    scorers_total: int = Field(default=0, description="Number of all scorers.")
     unready: list[UnreadyScorer] = Field(default=[], description="DynamicScorers that could not run yet.")
-    unready_total: int = Field(default=0, description="How many there are.")
+    unready_total: int = Field(default=0, description="Number of all DynamicScorers that could not run yet.")
 
 
 class ClusterOverview(View):
@@ -447,15 +446,15 @@ class ClusterOverview(View):
 
 
 class CursorView(View):
-    """Base of the responses that come in pages."""
+    """Base of paginated responses whose next page is requested with `cursor`."""
 
     at: Time
-    total: int = Field(description="How many there are on all pages together.")
-    cursor: str | None = Field(default=None, description="Ask again with it for the next page; null on the last.")
+    total: int = Field(description="Number of rows on all pages together.")
+    cursor: str | None = Field(default=None, description="Cursor of the next page; null on the last.")
 
 
 class ScorerPage(CursorView):
-    """Scorers by name."""
+    """Scorers, sorted by name."""
 
     scorers: list[ScorerOverview]
 
@@ -467,27 +466,31 @@ class ClusterPage(CursorView):
 
 
 class ClusterDetail(ClusterOverview):
-    """One cluster with what only its own page shows."""
+    """One cluster with the details that lists leave out."""
 
-    agent_version: str = Field(default="", description="Empty when it does not say, or was never heard of.")
-    agent_problem: str = Field(default="", description="Why its results are refused; empty when they are not.")
-    problem: str = Field(default="", description="Why nothing runs there and until when it is kept, if it is gone.")
+    agent_version: str = Field(default="", description="Version that the agent reported; empty if unknown.")
+    agent_problem: str = Field(default="", description="Why the agent's results are refused; empty if they are not.")
+    problem: str = Field(
+        default="", description="For an absent cluster, why nothing runs there and until when its data is kept."
+    )
     last_seen: Time | None = Field(default=None, description="Newest successful cycle of any scorer.")
     queue: int = Field(description="Ticks that wait for its agent.")
-    mail: int = Field(description="Results of it that wait in its mailbox.")
-    key_ids: list[int] = Field(description="Credentials that the hub takes, the current one first.")
-    key_since: Time | None = Field(default=None, description="When the current credential was made, where known.")
-    used_key_id: int | None = Field(default=None, description="What the newest result was signed with.")
-    labels: dict[str, str] = Field(default={}, description="Of its ManagedCluster, without those of addons.")
+    mail: int = Field(description="Number of results that wait in its mailbox.")
+    key_ids: list[int] = Field(description="Ids of the credentials that the hub accepts, the current one first.")
+    key_since: Time | None = Field(default=None, description="When the current credential was made; null if unknown.")
+    used_key_id: int | None = Field(default=None, description="Id of the credential that signed the newest result.")
+    labels: dict[str, str] = Field(default={}, description="Labels of its ManagedCluster, without those of addons.")
     absent: dict[str, str] = Field(
-        default={}, description="Scorers that do not run there, and why: masked, not selected."
+        default={}, description="Scorers that do not run there, each with the reason: masked or not selected."
     )
 
 
 class PairRow(PairView):
-    """One scorer on one cluster, as a line of a table."""
+    """One scorer on one cluster, as a row of a table."""
 
-    value: float | None = Field(default=None, description="Stands for a score that may be used; else null.")
+    value: float | None = Field(
+        default=None, description="The only item of a valid score, or the mean of its items; null without one."
+    )
     items: int | None = None
     next_run: Time | None = Field(default=None, description="null while paused or skipped as inactive.")
 
@@ -503,7 +506,7 @@ class ItemView(HeldView):
 
     name: str
     value: int | None = Field(description="As written; null where scores go to metrics only.")
-    scored: float | None = Field(default=None, description="As the scoring API gave it, where that is known.")
+    scored: float | None = Field(default=None, description="The scoring API's own number; null if unknown.")
     clamped: bool = False
     labels: dict[str, str] = Field(default={})
 
@@ -511,7 +514,7 @@ class ItemView(HeldView):
 class InputView(View):
     """A score that the expression of a composite combines."""
 
-    name: str = Field(description="Its variable.")
+    name: str = Field(description="Variable in the expression.")
     scorer: str
     default: float | None = Field(default=None, description="Value where the score is missing.")
     results: int = Field(default=0, description="Number of its results.")
@@ -521,28 +524,30 @@ class InputView(View):
 
 
 class PairDetail(PairRow):
-    """One scorer on one cluster."""
+    """One scorer on one cluster with its items, counters and newest cycles."""
 
     score_name: str = ""
     run_id: str | None = None
     interval_seconds: int = 0
     paused_until: Time | None = None
-    note: str = Field(default="", description="What was said when it was paused, or its interval was changed.")
-    unwritten: str = Field(default="", description="Why the API server does not have its valid score; empty if it has.")
+    note: str = Field(default="", description="Note of the user who paused it or changed its interval.")
+    unwritten: str = Field(
+        default="", description="Why its valid score could not be written to the API server; empty if it was."
+    )
     cluster_problem: str = Field(
-        default="", description="Why its cluster is not served or its results are refused; empty if neither."
+        default="", description="Why its cluster is not served, or its results are refused; empty without a problem."
     )
     hold: HoldView | None = Field(default=None, description="null for a scorer without one.")
-    held: int = Field(default=0, description="New values of items that were held back, each once a cycle.")
-    inputs: list[InputView] = Field(default=[], description="The scores that it combines; only of a composite.")
+    held: int = Field(default=0, description="Number of new values that a hold kept back, counted once per cycle.")
+    inputs: list[InputView] = Field(default=[], description="The scores that a composite combines.")
     books: Books
     score_items: list[ItemView] = Field(default=[], description="At most 1,000 of them.")
     cycles: list[CycleView] = Field(default=[], description="Newest first, at most 50.")
 
 
 class Changes(View):
-    """Pairs with a new result, lost run, pause or entry, or that came or went; not those whose score expired."""
+    """Pairs that changed: by a result, a lost run, a pause or an entry. Expiry of a score is not a change."""
 
-    sequence: int = Field(description="Ask for changes since this one next time.")
+    sequence: int = Field(description="Number of the newest listed change, for `since` of the next request.")
     pairs: list[tuple[str, str]] = Field(description="(cluster, scorer), oldest change first.")
-    more: bool = Field(default=False, description="There are more than were given: ask again at once.")
+    more: bool = Field(default=False, description="Whether there are more changes: send the next request at once.")

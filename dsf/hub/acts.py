@@ -48,18 +48,18 @@ log = dsf.log.get(__name__)
 
 #: Field managers of `dsf` begin with this, followed by the user's name.
 MANAGER_PREFIX: Final = "dsf/"
-#: Seconds between two looks at open runs: a share of the time that has passed, within these limits.
+#: Delay between two polls of pending acts: a share of the seconds since the request, within these limits.
 _POLL_SHARE, _POLL_MIN, _POLL_MAX = 0.25, 0.2, 5.0
-#: Seconds for which the cycles of a rescore, and the read of a sync, are waited for.
+#: Maximum seconds until the cycles of a rescore have ended, and until a sync has read the /config.
 _RESCORE_LIMIT: Final = 600.0
 _SYNC_LIMIT: Final = 30.0
-#: Seconds for which a new scorer or cluster may be unknown in Redis, as the hub registers it at the same time.
-_GRACE: Final = 10.0
+#: Maximum seconds until a new scorer or cluster is in Redis: an act may be requested before the hub registers it.
+_REGISTRATION_GRACE: Final = 10.0
 
 
 @dataclass
-class _Open:
-    """An act whose effect is not complete."""
+class _PendingAct:
+    """An executed act whose effect is not complete."""
 
     deadline: float
     #: Requested cycles.
@@ -69,18 +69,18 @@ class _Open:
 
 
 @dataclass
-class _Scorer:
-    """What is known of a DynamicScorer."""
+class _ScorerActs:
+    """The acts of one DynamicScorer and their responses."""
 
     uid: str
     answers: dict[Act, ActAnswer]
-    open: dict[Act, _Open] = field(default_factory=dict)
-    #: Accepted acts that are not executed yet, and when they were accepted (time.monotonic()).
+    pending: dict[Act, _PendingAct] = field(default_factory=dict)
+    #: Accepted acts that are not executed yet, each with the time of its acceptance (time.monotonic()).
     accepted: dict[Act, float] = field(default_factory=dict)
 
 
 class ActRunner:
-    """Executes acts, one at a time of each DynamicScorer. Thread-safe."""
+    """Executes acts, for each DynamicScorer one after another. Thread-safe."""
 
     def __init__(
         self,
@@ -96,11 +96,11 @@ class ActRunner:
         self._backend = backend
         self._desired = desired
         self._on_answer = on_answer
-        self._scorers: dict[ObjectKey, _Scorer] = {}
+        self._scorers: dict[ObjectKey, _ScorerActs] = {}
         self._lock = threading.Lock()
 
     def list_answers(self, key: ObjectKey) -> list[ActAnswer] | None:
-        """Return the responses for the status of a scorer, by act; None without a response."""
+        """Return the responses for the status of a scorer, in the order of ACTS; None without a response."""
         manifest = self._backend.get(*key)
         if manifest is None:
             return None
@@ -108,7 +108,10 @@ class ActRunner:
         return [answers[act] for act in ACTS if act in answers] or None
 
     def reconcile(self, key: ObjectKey) -> float | None:
-        """Execute the new acts of a scorer, and look at open ones. Raises redis.RedisError, to be tried again."""
+        """Execute the new acts of a scorer and poll its pending acts; return the seconds until the next poll.
+
+        Raises BackendError and redis.RedisError; the caller retries.
+        """
         if not self._desired.is_known:
             return 0.5
         manifest = self._backend.get(*key)
@@ -124,25 +127,25 @@ class ActRunner:
         # Sorting keeps the order of acts whose times are equal.
         new.sort(key=lambda act: _find_manager(metadata, act)[1])
         self._accept(key, scorer, {act: requests[act] for act in new}, metadata)
-        before = dict(scorer.answers)
+        previous_answers = dict(scorer.answers)
         try:
             for act in [*scorer.accepted]:
                 self._execute(key, scorer, act)
-            for act in [*scorer.open]:
+            for act in [*scorer.pending]:
                 self._poll(key.name, scorer, act)
         finally:
-            if scorer.answers != before:
+            if scorer.answers != previous_answers:
                 self._on_answer(key)
         return self._compute_delay(scorer)
 
-    def _accept(self, key: ObjectKey, scorer: _Scorer, requests: Mapping[Act, str], metadata: Manifest) -> None:
+    def _accept(self, key: ObjectKey, scorer: _ScorerActs, requests: Mapping[Act, str], metadata: Manifest) -> None:
         """Write to the status that acts are accepted, so that a hub that starts afterwards does not execute them again.
 
         Raises BackendError if the status cannot be written; nothing is accepted then.
         """
         if not requests:
             return
-        before, accepted_at = dict(scorer.answers), time.monotonic()
+        previous_answers, accepted_at = dict(scorer.answers), time.monotonic()
         for act, text in requests.items():
             scorer.answers[act] = ActAnswer(
                 act=act,
@@ -157,23 +160,23 @@ class ActRunner:
             status = DynamicScorerStatus(acts=self.list_answers(key)).to_manifest()
             self._backend.update_status(*key, {**(manifest.get("status") or {}), "acts": status["acts"]})
         except BackendError:
-            scorer.answers = before
+            scorer.answers = previous_answers
             raise
         for act in requests:
-            scorer.open.pop(act, None)
+            scorer.pending.pop(act, None)
             scorer.accepted[act] = accepted_at
 
-    def _get_state(self, key: ObjectKey, manifest: Manifest) -> _Scorer:
-        """Return the state of a scorer; at first that in its stored status."""
+    def _get_state(self, key: ObjectKey, manifest: Manifest) -> _ScorerActs:
+        """Return the acts of a scorer. The first call reads the responses from its stored status."""
         uid = manifest["metadata"].get("uid") or ""
         with self._lock:
             scorer = self._scorers.get(key)
             if scorer is None or scorer.uid != uid:
                 stored = (manifest.get("status") or {}).get("acts") or ()
-                self._scorers[key] = scorer = _Scorer(uid, _read_answers(stored))
+                self._scorers[key] = scorer = _ScorerActs(uid, _read_answers(stored))
             return scorer
 
-    def _execute(self, key: ObjectKey, scorer: _Scorer, act: Act) -> None:
+    def _execute(self, key: ObjectKey, scorer: _ScorerActs, act: Act) -> None:
         """Execute an accepted act, unless it has to wait for its scorer or cluster to be registered."""
         answer = scorer.answers[act]
         actions = Actions(self._redis, self._settings, Actor(name=answer.by, claimed=True, way="annotation"))
@@ -182,7 +185,7 @@ class ActRunner:
                 raise ValueError("the hub ignores this DynamicScorer; its condition Ready says why")
             answer = self._perform(actions, key.name, scorer, parse_request(act, answer.request), answer)
         except (UnknownNameError, ValueError) as error:
-            if isinstance(error, UnknownNameError) and time.monotonic() - scorer.accepted[act] < _GRACE:
+            if isinstance(error, UnknownNameError) and time.monotonic() - scorer.accepted[act] < _REGISTRATION_GRACE:
                 return
             answer = answer.model_copy(update={"outcome": "Refused", "message": clean(str(error), 1024)})
         del scorer.accepted[act]
@@ -190,19 +193,19 @@ class ActRunner:
         log.info("act handled", act=act, by=answer.by, outcome=answer.outcome, message=answer.message)
 
     def _perform(
-        self, actions: Actions, name: str, scorer: _Scorer, request: ActRequest, answer: ActAnswer
+        self, actions: Actions, name: str, scorer: _ScorerActs, request: ActRequest, answer: ActAnswer
     ) -> ActAnswer:
-        """Execute an act; return the response. Raises UnknownNameError and ValueError before any change."""
+        """Perform the action of an act; return the response. Raises UnknownNameError and ValueError before a change."""
         if request.act == "sync":
             ident = actions.sync(name, note=request.note)
-            scorer.open["sync"] = _Open(time.monotonic() + _SYNC_LIMIT, sync=ident)
+            scorer.pending["sync"] = _PendingAct(time.monotonic() + _SYNC_LIMIT, sync=ident)
             return answer.model_copy(update={"message": "/config is being read"})
         if request.act == "rescore":
             clusters = list(request.clusters)
             if request.selector is not None:
                 clusters = actions.select_clusters(name, request.selector)
             runs = actions.rescore(name, clusters, note=request.note)
-            scorer.open["rescore"] = _Open(time.monotonic() + _RESCORE_LIMIT, runs=runs)
+            scorer.pending["rescore"] = _PendingAct(time.monotonic() + _RESCORE_LIMIT, runs=runs)
             message = f"{sum(bool(run.run_id) for run in runs)} of {len(runs)} cycles requested"
             return answer.model_copy(update={"message": message, "clusters": len(runs)})
         until = request.compute_end(hubclock.now())
@@ -217,38 +220,38 @@ class ActRunner:
         }[request.act]
         return answer.model_copy(update={"outcome": "Done", "message": message, "clusters": len(clusters)})
 
-    def _poll(self, name: str, scorer: _Scorer, act: Act) -> None:
-        """Complete the response of an open act if it has ended. Raises redis.RedisError."""
-        act_state = scorer.open[act]
-        is_over = time.monotonic() >= act_state.deadline
+    def _poll(self, name: str, scorer: _ScorerActs, act: Act) -> None:
+        """Complete the response of a pending act if it has ended. Raises redis.RedisError."""
+        pending_act = scorer.pending[act]
+        has_timed_out = time.monotonic() >= pending_act.deadline
         update: dict[str, Any]
         if act == "sync":
             read = Notices(self._redis).read(name)
-            if read is not None and parse_change_id(read.request or "0") >= parse_change_id(act_state.sync):
+            if read is not None and parse_change_id(read.request or "0") >= parse_change_id(pending_act.sync):
                 update = {
                     "outcome": "Failed" if read.problem else "Done",
                     "message": read.problem or "/config was read",
                 }
-            elif is_over:
+            elif has_timed_out:
                 update = {"outcome": "Failed", "message": f"/config was not read within {_SYNC_LIMIT:.0f} s"}
             else:
                 return
         else:
-            act_state.runs = rescore.check(self._redis, name, act_state.runs)
-            if any(map(rescore.is_open, act_state.runs)) and not is_over:
+            pending_act.runs = rescore.check(self._redis, name, pending_act.runs)
+            if any(map(rescore.is_open, pending_act.runs)) and not has_timed_out:
                 return
-            update = _summarise(rescore.report(self._redis, name, act_state.runs).runs)
+            update = _summarise(rescore.report(self._redis, name, pending_act.runs).runs)
         scorer.answers[act] = scorer.answers[act].model_copy(update=update)
-        del scorer.open[act]
+        del scorer.pending[act]
 
-    def _compute_delay(self, scorer: _Scorer) -> float | None:
-        """Return the seconds until the next look at open acts; None without one."""
-        waiting = scorer.open.keys() | scorer.accepted.keys()
-        if not waiting:
+    def _compute_delay(self, scorer: _ScorerActs) -> float | None:
+        """Return the seconds until the next poll; None if no act is accepted or pending."""
+        unfinished_acts = scorer.pending.keys() | scorer.accepted.keys()
+        if not unfinished_acts:
             return None
-        newest = max(scorer.answers[act].handled_at for act in waiting)
-        elapsed = (datetime.now(UTC) - newest).total_seconds()
-        return min(max(elapsed * _POLL_SHARE, _POLL_MIN), _POLL_MAX)
+        newest_request_at = max(scorer.answers[act].handled_at for act in unfinished_acts)
+        elapsed_seconds = (datetime.now(UTC) - newest_request_at).total_seconds()
+        return min(max(elapsed_seconds * _POLL_SHARE, _POLL_MIN), _POLL_MAX)
 
 
 def _read_answers(stored: Any) -> dict[Act, ActAnswer]:
@@ -257,7 +260,7 @@ def _read_answers(stored: Any) -> dict[Act, ActAnswer]:
         try:
             answer = ActAnswer.model_validate(item, by_alias=True)
         except ValidationError:
-            # A status of another version.
+            # Another version of the hub wrote this status.
             continue
         if answer.outcome == "Running":
             text = "the hub controller restarted meanwhile; `dsf history` and `dsf status` say what came of it"
@@ -268,10 +271,10 @@ def _read_answers(stored: Any) -> dict[Act, ActAnswer]:
 
 def _summarise(runs: list[RunView]) -> dict[str, Any]:
     """Return the fields of a response about ended cycles."""
-    missing = [run for run in runs if not run.has_score]
-    message = f"{len(runs) - len(missing)} of {len(runs)} clusters have a new score"
-    if missing:
-        first = missing[0]
+    runs_without_score = [run for run in runs if not run.has_score]
+    message = f"{len(runs) - len(runs_without_score)} of {len(runs)} clusters have a new score"
+    if runs_without_score:
+        first = runs_without_score[0]
         why = f"{first.stage} {first.reason}".strip() or first.outcome or "not sent"
         message += f"; {first.cluster}: {why}: {first.message}" if first.message else f"; {first.cluster}: {why}"
     rows = [
@@ -284,11 +287,11 @@ def _summarise(runs: list[RunView]) -> dict[str, Any]:
         )
         for run in sorted(runs, key=lambda run: run.has_score)[:MAX_RUNS]
     ]
-    return {"outcome": "Failed" if missing else "Done", "message": clean(message, 1024), "runs": rows}
+    return {"outcome": "Failed" if runs_without_score else "Done", "message": clean(message, 1024), "runs": rows}
 
 
 def _find_manager(metadata: Manifest, act: Act) -> tuple[str, str]:
-    """Return the newest field manager of an act's annotation and its time; empty if they are unknown."""
+    """Return the newest field manager of an act's annotation, and the time of its write; both empty if unknown."""
     field_name = f"f:{get_annotation(act)}"
     managers = [
         (str(entry.get("time") or ""), str(entry.get("manager") or ""))
@@ -300,7 +303,7 @@ def _find_manager(metadata: Manifest, act: Act) -> tuple[str, str]:
 
 
 def _find_author(metadata: Manifest, act: Act) -> str:
-    """Return who set the annotation of an act, which is not verified."""
+    """Return the author of an act's annotation: its file or field manager, which the hub cannot verify."""
     manager, _ = _find_manager(metadata, act)
     if not manager and (file := (metadata.get("annotations") or {}).get(FILE_ANNOTATION)):
         return clean(f"file {file}", MAX_NAME_LENGTH)

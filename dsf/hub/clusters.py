@@ -137,10 +137,11 @@ def delete_work(backend: Backend, cluster: str) -> None:
 
 
 class _ClusterState(NamedTuple):
-    """State of a cluster since this process started."""
+    """Delivery to one cluster since this process started."""
 
-    #: Scorers delivered to its agent; None if not known to be up to date.
+    #: Names of the scorers that its agent has; None unless the delivery is known to be up to date.
     delivered: frozenset[str] | None = None
+    #: Whether this process has reconciled the cluster.
     is_checked: bool = False
     #: Error of the last delivery, empty after a success; and whether the API server rejected it.
     problem: str = ""
@@ -328,12 +329,12 @@ class ClusterReconciler:
         Returns the seconds until they start regardless, None if no entry waits. A delivery triggers an event about the
         ManifestWork."""
         present = self._registrar.get_entries(cluster)
-        begins = [
+        starting_scorers = [
             name
             for name, entry in entries.items()
             if entry.is_started and (name not in present or not present[name].is_started)
         ]
-        if has_arrived or not begins:
+        if has_arrived or not starting_scorers:
             self._delivery_deadlines.pop(cluster, None)
             return None
         now = time.monotonic()
@@ -341,7 +342,7 @@ class ClusterReconciler:
         if wait <= 0:
             # Keep the expired deadline, so that there is no second wait before delivery.
             return None
-        for name in begins:
+        for name in starting_scorers:
             if name in present:
                 # A stopped entry gets no tick even if an override resumes the scorer.
                 entries[name] = entries[name].make_stopped()
@@ -379,9 +380,9 @@ class ClusterReconciler:
     def _copy_secrets(self, names: Mapping[str, str]) -> list[Manifest]:
         """Return the copies of Secrets for a cluster; `names` maps the name on the cluster to the name on the hub."""
         namespace = self._desired.config_key.namespace
-        # A Secret that was just deleted triggers an event, after which the plan no longer contains it.
-        secrets = ((there, self._backend.get(Kind.SECRET, namespace, name)) for there, name in sorted(names.items()))
-        return [make_copy(self._agent_namespace, secret, there) for there, secret in secrets if secret is not None]
+        secrets = ((target, self._backend.get(Kind.SECRET, namespace, name)) for target, name in sorted(names.items()))
+        # Skip deleted Secrets: their deletion triggers an event, after which the plan no longer contains them.
+        return [make_copy(self._agent_namespace, secret, target) for target, secret in secrets if secret is not None]
 
     def _record_delivery(self, cluster: str, names: frozenset[str] | None) -> None:
         before, _ = self._update_state(cluster, delivered=names)

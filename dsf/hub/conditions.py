@@ -84,7 +84,7 @@ class DeliveryCounts:
     config: str
     is_enabled: bool
     #: Why the effective configuration cannot be read; empty if it is readable or absent.
-    config_mistake: str = ""
+    config_error: str = ""
     #: Text about the effective configuration while it is being deleted; empty otherwise.
     config_terminating: str = ""
     #: Whether `distributed` covers every cluster; not yet right after a start.
@@ -125,7 +125,7 @@ def make_scorer_status(
     conditions = _apply_statements(previous.conditions, statements, generation, now)
     if cycles is not None:
         statement = judge_ready(conditions, plan, health, cycles)
-        if statement.reason == _NO_CONFIG and (deliveries.config_mistake or deliveries.config_terminating):
+        if statement.reason == _NO_CONFIG and (deliveries.config_error or deliveries.config_terminating):
             statement = statement._replace(status="False")
         conditions = _apply_statements(conditions, {ConditionType.Ready: statement}, generation, now)
     declared = resolved.summary.scoring_interval if resolved is not None else 0
@@ -183,11 +183,11 @@ def make_failed_scorer_status(scorer: DynamicScorer, obstacle: Obstacle, *, now:
 
 
 def make_unreadable_scorer_status(
-    mistake: str, previous_conditions: list[Condition], generation: int, *, now: datetime
+    parse_error: str, previous_conditions: list[Condition], generation: int, *, now: datetime
 ) -> DynamicScorerStatus:
     """Return the status of a scorer with an unreadable manifest: it runs nowhere, and other conditions are removed."""
     statement = Statement(
-        "False", INVALID, f"{mistake}; until it is mended nothing runs, earlier scores stay until they expire"
+        "False", INVALID, f"{parse_error}; until it is mended nothing runs, earlier scores stay until they expire"
     )
     return _make_minimal_status(_OF_UNREADABLE, statement, previous_conditions, generation, now)
 
@@ -337,10 +337,8 @@ def judge_tls_verified(plan: ScorerPlan, previous: DynamicScorerStatus) -> State
 
 
 def _describe_missing_config(deliveries: DeliveryCounts) -> str:
-    if deliveries.config_mistake:
-        return (
-            f"the DynamicScoringConfig {deliveries.config} has a mistake, so nothing runs: {deliveries.config_mistake}"
-        )
+    if deliveries.config_error:
+        return f"the DynamicScoringConfig {deliveries.config} has a mistake, so nothing runs: {deliveries.config_error}"
     if deliveries.config_terminating:
         return f"nothing runs without the DynamicScoringConfig {deliveries.config}: {deliveries.config_terminating}"
     return f"there is no DynamicScoringConfig {deliveries.config}; scoring starts when it is created"

@@ -34,17 +34,17 @@ class CycleOutcomes:
     expired: int = 0
     #: Newest first, at most MAX_FAILURES.
     failures: list[FailedCycle] = field(default_factory=list)
-    #: Remark on responses whose items are all or partly rejected: the condition's reason, the number of clusters, and
-    #: `<cluster>: <sentence>` for one cluster. Clusters without a score come first.
+    #: Valid responses whose items are all or partly rejected: reason of the condition, number of clusters, and
+    #: `<cluster>: <sentence>` for one cluster. Clusters without a score take precedence.
     remark_reason: str = ""
     remarked: int = 0
     remark: str = ""
-    #: Clusters whose valid score could not be written to the API server, and for one cluster the condition's reason and
-    #: `<cluster>: <error>`.
+    #: Number of clusters whose valid score could not be written to the API server; for one of them the reason of the
+    #: condition and `<cluster>: <error>`.
     unwritten: int = 0
     unwritten_reason: str = ""
     refusal: str = ""
-    #: Clusters without a valid score because beat sends no ticks, and the cluster that has waited longest.
+    #: Number of clusters without a valid score because beat sends no ticks, and the skips of the longest-waiting one.
     idle: int = 0
     skips: Skips | None = None
 

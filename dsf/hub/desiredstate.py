@@ -40,8 +40,8 @@ from dsf.settings import Settings
 
 log = dsf.log.get(__name__)
 
-#: A plan is made from all objects, whatever changed. After a plan that took one second, no plan is made for this many
-#: seconds: while a thousand scorers become Active one after the other, planning takes only a quarter of the time.
+#: Pause after each plan, as a multiple of its duration: planning then takes at most a quarter of the time, even while a
+#: thousand scorers become Active one after the other, because each plan is made from all objects.
 REST: Final = 3.0
 #: OCM's annotation of a ManagedClusterAddOn whose agent runs on another cluster.
 _HOSTING: Final = "addon.open-cluster-management.io/hosting-cluster-name"
@@ -242,9 +242,11 @@ class DesiredState:
         return describe_deletion(ObjectMeta.model_validate(manifest["metadata"], by_alias=True))
 
     def _make_plan(self) -> FleetPlan:
-        read, mistakes = self._list_objects(Kind.SCORER, DynamicScorer)
-        scorers = [self._merge_health(scorer) for scorer in read if self.is_scorer_namespace(scorer.metadata.namespace)]
-        unreadable = {key: text for key, text in mistakes.items() if self.is_scorer_namespace(key.partition("/")[0])}
+        readable, errors = self._list_objects(Kind.SCORER, DynamicScorer)
+        scorers = [
+            self._merge_health(scorer) for scorer in readable if self.is_scorer_namespace(scorer.metadata.namespace)
+        ]
+        unreadable = {key: text for key, text in errors.items() if self.is_scorer_namespace(key.partition("/")[0])}
         clusters, _ = self._list_objects(Kind.CLUSTER, ManagedCluster)
         authentications, unusable = self._list_objects(Kind.AUTHENTICATION, ScoringAuthentication)
         without_addon = 0
@@ -372,14 +374,14 @@ class DesiredState:
                 del self._parsed[key]
                 self._logged_ignored_fields.pop(key, None)
         items: list[_Object] = []
-        mistakes: dict[str, str] = {}
+        errors: dict[str, str] = {}
         for key, manifest in manifests:
             item, text = self._parse(key, manifest, model)
             if item is not None:
                 items.append(item)
             elif not manifest["metadata"].get("deletionTimestamp"):
-                mistakes[f"{key.namespace}/{key.name}"] = text
-        return items, mistakes
+                errors[f"{key.namespace}/{key.name}"] = text
+        return items, errors
 
     def _get_object(self, key: ObjectKey, model: type[_Object]) -> _Object | None:
         manifest = self._backend.get(*key)

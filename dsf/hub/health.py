@@ -45,9 +45,9 @@ CONCURRENCY: Final = 16
 #: Maximum bytes read from a response, after decompression.
 MAX_BYTES: Final = MAX_CONFIG_BYTES
 #: Hints for scoring APIs whose `auth` and `tls` use Secrets on the clusters, which the hub cannot read.
-_HELP: Final = "(docs/sources.md#what-the-hub-asks)"
-_OPEN: Final = f"; the hub asks without scoring.auth: let it in, or set another configURL {_HELP}"
-_OWN_CA: Final = f"; the hub asks without scoring.tls: it trusts the CAs of trustedCA {_HELP}"
+_DOCS_LINK: Final = "(docs/sources.md#what-the-hub-asks)"
+_AUTH_HINT: Final = f"; the hub asks without scoring.auth: let it in, or set another configURL {_DOCS_LINK}"
+_TLS_HINT: Final = f"; the hub asks without scoring.tls: it trusts the CAs of trustedCA {_DOCS_LINK}"
 
 
 class HealthTarget(NamedTuple):
@@ -64,8 +64,8 @@ class HealthTarget(NamedTuple):
     shows_answers: bool = True
     #: Why the hub must not send requests to this URL; empty if it may.
     refusal: str = ""
-    #: The error in an expression, which has no URL; empty if the expression compiles.
-    mistake: str = ""
+    #: Compile error of an expression, which has no URL; empty if the expression compiles.
+    expression_error: str = ""
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class Health:
         """Return the state after a check; `FAILURE_THRESHOLD` consecutive failures make a proven scorer Inactive."""
         is_active = self.status is HealthStatus.Active and self.is_proven
         failure = check.health_failure or (None if is_active else check.config_failure)
-        # Limit the number, so that the state of a scoring API that stays down does not change at each check.
+        # Limit the number: the Health of a scoring API that stays down then stays equal, and its status is not written.
         failures = 0 if failure is None else min(self.failures + 1, FAILURE_THRESHOLD)
         stays = failure is None or (is_active and failures < FAILURE_THRESHOLD)
         return Health(
@@ -132,31 +132,32 @@ def check(target: HealthTarget, *, timeout: float) -> Check:
     if target.refusal:
         return Check(Obstacle(str(ResolveReason.HostNotAllowed), target.refusal))
     if not target.config_url:
-        return Check(Obstacle(str(ResolveReason.ExpressionInvalid), target.mistake) if target.mistake else None)
+        error = target.expression_error
+        return Check(Obstacle(str(ResolveReason.ExpressionInvalid), error) if error else None)
     deadline = time.monotonic() + timeout
 
-    def ask(url: str) -> http.Answer | Obstacle:
+    def send_request(url: str) -> http.Answer | Obstacle:
         try:
             return http.probe(url, deadline=deadline, max_bytes=MAX_BYTES, access=target.access)
         except HttpError as error:
             # Omit the seconds of a timeout, because a varying message would change the status at each check.
-            late = error.reason == "timeout"
-            message = f"{place('GET', url)}: no complete answer in time" if late else str(error)
-            help_ = _OWN_CA * (TLS_FAILED in message)
-            if not late and not target.shows_answers:
+            is_timeout = error.reason == "timeout"
+            message = f"{place('GET', url)}: no complete answer in time" if is_timeout else str(error)
+            hint = _TLS_HINT if TLS_FAILED in message else ""
+            if not is_timeout and not target.shows_answers:
                 message = f"{place('GET', url)}: {describe_failure(error.reason, error.status)}"
-            return Obstacle(_to_camel_case(error.reason), message + help_)
+            return Obstacle(_to_camel_case(error.reason), message + hint)
 
     try:
         healthz = f"{get_base_url(target.config_url)}/healthz"
     except ValueError as error:
-        open_ = _OPEN * has_user(target.config_url)
-        return Check(Obstacle("InvalidURL", f"spec.configURL: {error}{open_}"))
-    answer = ask(healthz)
+        hint = _AUTH_HINT if has_user(target.config_url) else ""
+        return Check(Obstacle("InvalidURL", f"spec.configURL: {error}{hint}"))
+    answer = send_request(healthz)
     if isinstance(answer, Obstacle) or target.mode is not ConfigSyncMode.Full:
         # After a failed request, further requests to this server are pointless.
         return Check(_find_failure(healthz, answer, target))
-    config, config_failure = _read_config(target, ask(target.config_url))
+    config, config_failure = _read_config(target, send_request(target.config_url))
     # If the scoring API has no /healthz, its /config shows whether it is up.
     health_failure = config_failure if answer.status == HTTPStatus.NOT_FOUND else _find_failure(healthz, answer, target)
     return Check(health_failure, config, config_failure)
@@ -180,7 +181,7 @@ def _find_failure(url: str, answer: http.Answer | Obstacle, target: HealthTarget
         if target.shows_answers:
             text += f"; the answer starts with {quote_head(answer.body)}"
         if answer.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
-            text += _OPEN
+            text += _AUTH_HINT
         return Obstacle("HTTPError", text)
     return None
 
@@ -201,7 +202,7 @@ def _to_camel_case(words: str) -> str:
 
 
 class HealthMonitor:
-    """A monitor that checks all tracked scorers concurrently. Each namespace gets only its share of the threads."""
+    """Checks all tracked scorers concurrently. Each namespace gets an equal share of the threads."""
 
     def __init__(
         self,

@@ -19,14 +19,14 @@ from dsf.process.threads import SupervisedThread
 
 log = dsf.log.get(__name__)
 
-#: Seconds between two looks at the pod.
+#: Seconds between two checks of the pod.
 PERIOD: Final = 2.0
-#: Seconds after the end of its grace period for which the kubelet of a working node may take to confirm.
+#: Time after the pod's grace period in which the kubelet of a working node confirms the end of the pod.
 MARGIN: Final = datetime.timedelta(seconds=2)
 
 
 class LostPodRemover:
-    """A thread that looks at one pod; for the elected controller."""
+    """Checks one pod periodically in a thread. Only the elected controller runs it."""
 
     def __init__(self, session: Session, pod: str) -> None:
         """`pod` is NAMESPACE/NAME. Raises SettingsError."""
@@ -40,7 +40,7 @@ class LostPodRemover:
         self._thread = SupervisedThread(self._run, "lost-pod")
 
     def start(self) -> None:
-        """Look at the pod from now on."""
+        """Start checking the pod."""
         self._thread.start()
 
     def stop(self) -> None:

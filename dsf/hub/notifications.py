@@ -21,9 +21,18 @@ from dsf.store.client import run_atomically
 
 log = dsf.log.get(__name__)
 
+#: Maximum names of changed scorers that one command reads.
+_BATCH_SIZE: Final = 500
+#: Maximum seconds of one blocking read, after which the thread checks whether it should stop.
+_BLOCKING_READ_SECONDS: Final = 0.5
+#: Maximum seconds of one round. The time-outs of Redis and Sentinel are much shorter.
+_MAX_ROUND_SECONDS: Final = 120.0
+#: Kubernetes deletes an Event after an hour, so older actions get none.
+_EVENT_LIFETIME_SECONDS: Final = 3600
+
 
 class NotificationListener:
-    """A thread that waits for notifications. During an outage of Redis only this thread probes the connection."""
+    """Waits for notifications in a thread. During an outage of Redis only this thread probes the connection."""
 
     def __init__(
         self,
@@ -52,14 +61,12 @@ class NotificationListener:
 
     def is_alive(self) -> bool:
         """True if the loop has started a round recently; time-outs bound the duration of a round."""
-        # The time-outs of Redis and Sentinel are much shorter.
-        return self._thread.is_alive() and time.monotonic() - self._last_round_at < 120.0
+        return self._thread.is_alive() and time.monotonic() - self._last_round_at < _MAX_ROUND_SECONDS
 
     def stop(self) -> None:
         """Stop listening."""
         self._stop.set()
-        # Wait for twice the maximum duration of a blocking read.
-        self._thread.join(1)
+        self._thread.join(2 * _BLOCKING_READ_SECONDS)
 
     def _run(self) -> None:
         while not self._stop.is_set():
@@ -86,9 +93,9 @@ class NotificationListener:
     def _receive(self) -> set[str]:
         # Read the set first, because a notification may predate this process.
         names: set[str] = set()
-        while batch := self._redis.spop(keys.HUB_CHANGED, 500):
+        while batch := self._redis.spop(keys.HUB_CHANGED, _BATCH_SIZE):
             names |= {str(name) for name in batch}
-        if not names and self._redis.blpop([keys.HUB_WAKE], timeout=0.5):
+        if not names and self._redis.blpop([keys.HUB_WAKE], timeout=_BLOCKING_READ_SECONDS):
             self._on_wake()
         return names
 
@@ -104,10 +111,10 @@ EVENT_REASONS: Final = {
 
 
 class ChangeNotifier:
-    """A forwarder of actions by users. It creates Events on the DynamicScorer, which users must not create themselves,
-    and forwards requests to read a /config to the health checks.
+    """Creates Events for the actions of users, which must not create Events themselves, and forwards requests to read
+    a /config to the health checks.
 
-    Thread-safe. Each action is recorded once, even if no hub ran at its time; after a crash twice or never.
+    Thread-safe. Each action gets one Event, even if no hub ran at its time; after a crash it may get two or none.
     """
 
     def __init__(
@@ -127,8 +134,7 @@ class ChangeNotifier:
     def notify(self) -> None:
         """Create Events for new actions. Raises redis.RedisError."""
         with self._lock:
-            # Kubernetes keeps an Event for an hour: older actions are skipped.
-            oldest = f"{int((hubclock.now() - 3600) * 1000)}-0"
+            oldest = f"{int((hubclock.now() - _EVENT_LIFETIME_SECONDS) * 1000)}-0"
             last_notified_id = self._redis.get(keys.CHANGES_TOLD)
             last = oldest if last_notified_id is None else max(str(last_notified_id), oldest, key=parse_change_id)
             while batch := read_after(self._redis, last):

@@ -44,7 +44,7 @@ def _expand_masks(masks: Iterable[Mask], clusters: Iterable[ClusterFacts]) -> It
 
 @dataclass(frozen=True)
 class MaskIndex:
-    """An index of masks for frequent lookups: thousands of masks times thousands of clusters at every change."""
+    """An index of masks. Each change looks up thousands of masks for thousands of clusters."""
 
     #: (cluster, score), each of which may be `*`.
     masks: frozenset[tuple[str, str]] = frozenset()
@@ -188,9 +188,9 @@ class FleetPlan:
     def list_delivered_secrets(self, cluster: str) -> dict[str, str]:
         """Return the Secrets delivered to a cluster: name on the cluster -> name on the hub."""
         return {
-            there: copy.name
+            target: copy.name
             for plan in self.list_running_scorers(cluster)
-            for there, copy in plan.get_secrets(cluster).items()
+            for target, copy in plan.get_secrets(cluster).items()
         }
 
     def find_clusters_with_secret(self, secret: str) -> set[str]:
@@ -317,10 +317,10 @@ def _get_general_parts(plan: ScorerPlan | None) -> object:
 
 def _find_varied_clusters(old: ScorerPlan, new: ScorerPlan) -> set[str]:
     """Return the clusters whose variant changed; the remaining plan of the scorer is unchanged."""
-    # Variant of clusters without an entry.
-    usual = new.resolved.summary if new.resolved is not None else None
+    # Variant of clusters without an entry in `variants`.
+    default = new.resolved.summary if new.resolved is not None else None
     names = old.variants.keys() | new.variants.keys()
-    return {name for name in names if old.variants.get(name, usual) != new.variants.get(name, usual)}
+    return {name for name in names if old.variants.get(name, default) != new.variants.get(name, default)}
 
 
 def make_plan(
@@ -425,22 +425,23 @@ def _check_hosts(plan: ScorerPlan, allowed: TokenHosts) -> ScorerPlan:
 
 def _check_secret_names(plan: FleetPlan) -> FleetPlan:
     """Return the plan with obstacles for scorers whose Secrets would replace Secrets of older scorers on a cluster."""
-    delivering = [plan for plan in plan.scorers.values() if any(plan.secrets.values())]
-    copies = (copies for scorer in delivering for copies in scorer.secrets.values())
-    if all(there == copy.name for each in copies for there, copy in each.items()):
+    scorers_with_secrets = [scorer for scorer in plan.scorers.values() if any(scorer.secrets.values())]
+    copies_by_target = (copies for scorer in scorers_with_secrets for copies in scorer.secrets.values())
+    if all(target == copy.name for copies in copies_by_target for target, copy in copies.items()):
+        # Secrets that keep their names cannot conflict.
         return plan
-    delivering.sort(
+    scorers_with_secrets.sort(
         key=lambda plan: (plan.scorer.metadata.creation_timestamp or datetime.max.replace(tzinfo=UTC), plan.scorer.key)
     )
     scorers = dict(plan.scorers)
     for cluster in plan.clusters:
-        targets = secretdelivery.Targets()
-        for scorer in delivering:
+        target_names = secretdelivery.TargetNames()
+        for scorer in scorers_with_secrets:
             if not plan.selects(scorer, cluster):
                 continue
-            if why := targets.take(scorer.name, scorer.get_secrets(cluster)):
+            if conflict := target_names.add(scorer.name, scorer.get_secrets(cluster)):
                 old = scorers[scorer.scorer.key]
-                obstacle = Obstacle(str(ResolveReason.SecretNotDelivered), why)
+                obstacle = Obstacle(str(ResolveReason.SecretNotDelivered), conflict)
                 scorers[scorer.scorer.key] = replace(old, variants={**old.variants, cluster: obstacle})
     return replace(plan, scorers=scorers)
 

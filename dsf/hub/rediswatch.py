@@ -36,7 +36,7 @@ _URGENT_CHECK_SECONDS: Final = 1.0
 
 
 class RedisWatch:
-    """A thread that checks Redis periodically. Problems that stop the hub are passed to `on_unusable`."""
+    """Checks Redis periodically in a thread. `on_unusable` gets the errors after which the hub cannot continue."""
 
     def __init__(
         self,

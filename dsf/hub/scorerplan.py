@@ -88,7 +88,7 @@ class ScorerPlan:
         return self._make_load(self.get_part(cluster).size, self.get_secrets(cluster))
 
     def _make_load(self, size: int, secrets: Mapping[str, SecretCopy]) -> Load:
-        sizes = {there: copy.size for there, copy in secrets.items()}
+        sizes = {target: copy.size for target, copy in secrets.items()}
         return Load(self.scorer.key, self.scorer.metadata.creation_timestamp, size, sizes)
 
     def get_summary(self, cluster: str) -> ScorerSummary | None:

@@ -67,7 +67,7 @@ class DeliverableSecrets:
         """Return the Secrets delivered with a scorer, by their names on the cluster; all must be deliverable."""
         secrets = self.secrets or {}
         names = (secret.render_names(cluster) for _, secret in _list_referenced(resolved))
-        return {there: SecretCopy(name, secrets[name][1] - len(name) + len(there)) for name, there in names}
+        return {target: SecretCopy(name, secrets[name][1] - len(name) + len(target)) for name, target in names}
 
     def with_targets(self, authentications: Iterable[object], clusters: Iterable[ClusterFacts]) -> DeliverableSecrets:
         """Return a copy whose `unreleased` also has the names under which clusters get unreleased Secrets."""
@@ -85,9 +85,9 @@ class DeliverableSecrets:
     def _find_unreleased_targets(self, secret: DeliveredSecret, clusters: Iterable[str]) -> Iterator[str]:
         for cluster in clusters if secret.is_per_cluster else ("",):
             with contextlib.suppress(ValueError):
-                name, there = secret.render_names(cluster)
+                name, target = secret.render_names(cluster)
                 if name in self.unreleased:
-                    yield there
+                    yield target
 
 
 #: For a hub that delivers no Secrets.
@@ -121,18 +121,19 @@ def check_deliverable(resolved: ResolvedScorer, delivery: DeliverableSecrets, cl
 
     Without a cluster, Secrets that depend on the cluster are not checked.
     """
-    names: dict[str, str] = {}
+    # Name on the cluster -> name on the hub.
+    sources: dict[str, str] = {}
     for authentication, secret in _list_referenced(resolved):
         source_name, problem = secret.name, _find_general_refusal(authentication.metadata.namespace, delivery)
         if not problem and (cluster or not secret.is_per_cluster):
             try:
-                source_name, there = secret.render_names(cluster)
+                source_name, target = secret.render_names(cluster)
             except ValueError as error:
                 problem = f"has no possible name on cluster {cluster}: {error}"
             else:
                 problem = delivery.explain_refusal(source_name)
-                if names.setdefault(there, source_name) != source_name:
-                    problem = f"and Secret {names[there]!r} would both be {there!r} there: set another targetName"
+                if sources.setdefault(target, source_name) != source_name:
+                    problem = f"and Secret {sources[target]!r} would both be {target!r} there: set another targetName"
         if problem:
             raise ResolutionError(
                 ResolveReason.SecretNotDelivered,
@@ -141,22 +142,23 @@ def check_deliverable(resolved: ResolvedScorer, delivery: DeliverableSecrets, cl
             )
 
 
-class Targets:
+class TargetNames:
     """The names of delivered Secrets on one cluster. OCM rejects a ManifestWork with two Secrets of the same name."""
 
     def __init__(self) -> None:
+        # Name on the cluster -> (name on the hub, scorer).
         self._sources: dict[str, tuple[str, str]] = {}
 
-    def take(self, scorer: str, copies: Mapping[str, SecretCopy]) -> str:
-        """Add the Secrets of a scorer; return why not if another Secret has one of the names."""
-        for there, copy in copies.items():
-            source, owner = self._sources.get(there, (copy.name, ""))
+    def add(self, scorer: str, copies: Mapping[str, SecretCopy]) -> str:
+        """Add the Secrets of a scorer. If another Secret has one of the names, add none and return the conflict."""
+        for target, copy in copies.items():
+            source, owner = self._sources.get(target, (copy.name, ""))
             if source != copy.name:
                 return (
-                    f"Secret {copy.name!r} would be {there!r} there, as Secret {source!r} of scorer {owner} is "
+                    f"Secret {copy.name!r} would be {target!r} there, as Secret {source!r} of scorer {owner} is "
                     "already: set another targetName in secretDelivery"
                 )
-        self._sources |= {there: (copy.name, scorer) for there, copy in copies.items()}
+        self._sources |= {target: (copy.name, scorer) for target, copy in copies.items()}
         return ""
 
 

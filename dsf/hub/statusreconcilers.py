@@ -147,8 +147,8 @@ class ScorerReconciler:
         access, is_home = self._make_access(scorer), self.desired.is_home(key.namespace)
         servers = [url for url in (spec.config_url, access.proxy) if url]
         refusal = self.desired.find_server_refusal(key.namespace, servers)
-        uid, mistake = scorer.metadata.uid, spec.expression_mistake
-        target = HealthTarget(spec.config_url, spec.config_sync_mode, access, uid, is_home, refusal, mistake)
+        uid, error = scorer.metadata.uid, spec.expression_error
+        target = HealthTarget(spec.config_url, spec.config_sync_mode, access, uid, is_home, refusal, error)
         health = self.health.track(key, target, Health.from_status(scorer))
         plan = self.desired.plan
         scorer_plan = plan.scorers.get(scorer.key)
@@ -192,7 +192,7 @@ class ScorerReconciler:
 
     def _write_absent_status(self, key: ObjectKey) -> None:
         """Write the status of an existing scorer that is not in the plan because it is unreadable or being deleted."""
-        mistake, manifest = self.desired.get_parse_error(key), self.backend.get(*key)
+        parse_error, manifest = self.desired.get_parse_error(key), self.backend.get(*key)
         if manifest is None or not self.desired.is_scorer_namespace(key.namespace):
             return
         try:
@@ -206,9 +206,9 @@ class ScorerReconciler:
             status = make_terminating_scorer_status(
                 previous_conditions, ObjectMeta.model_validate(metadata, by_alias=True), now=now
             )
-        elif mistake:
+        elif parse_error:
             status = make_unreadable_scorer_status(
-                mistake, previous_conditions, metadata.get("generation") or 0, now=now
+                parse_error, previous_conditions, metadata.get("generation") or 0, now=now
             )
         else:
             return
@@ -241,7 +241,7 @@ class ScorerReconciler:
             distributed=min(self.clusters.count_distributed(scorer_plan.name), desired),
             config=f"{config.namespace}/{config.name}",
             is_enabled=plan.is_enabled,
-            config_mistake=self.desired.get_parse_error(config),
+            config_error=self.desired.get_parse_error(config),
             config_terminating=self.desired.config_terminating,
             is_counted=self.clusters.have_checked(clusters),
             problem=problem,

@@ -64,13 +64,15 @@ def leave(session: Session, namespace: str, patience: float = 90.0) -> list[str]
     if not _wait_until(lambda: _stop_controller(session, namespace), patience):
         log.warning("the controller has not ended yet", namespace=namespace)
     works: list[dict[str, Any]] = []
+    # uids of the deleted ManifestWorks.
     deleted: set[str] = set()
 
     def read_works() -> bool:
         works[:] = _list_works(session)
         return True
 
-    def are_gone() -> bool:
+    def delete_objects() -> bool:
+        """Request the deletion of all objects; return True if none exists any more."""
         read_works()
         clusters = {score["metadata"]["namespace"] for score in _list_scores(session)}
         removals = [partial(_remove_scores, session, cluster) for cluster in sorted(clusters)]
@@ -82,7 +84,7 @@ def leave(session: Session, namespace: str, patience: float = 90.0) -> list[str]
         _try_each(removals)
         return not works and not clusters
 
-    if not _wait_until(are_gone, patience):
+    if not _wait_until(delete_objects, patience):
         # Read the ManifestWorks again, because some were removed since the last attempt.
         _wait_until(read_works, 10.0)
     if not _wait_until(lambda: _remove_obsolete_finalizers(session), patience):
@@ -109,6 +111,7 @@ def _try_each(removals: Iterable[Callable[[], None]]) -> None:
 
 
 def _stop_controller(session: Session, namespace: str) -> bool:
+    """Scale the Deployments of the controller to zero; return True if none of their pods exists any more."""
     for name in _DEPLOYMENTS:
         try:
             session.merge(DEPLOYMENTS.path(namespace, name), {"spec": {"replicas": 0}})

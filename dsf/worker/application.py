@@ -24,16 +24,16 @@ from dsf.redislink import broker
 from dsf.redislink.link import HEALTH_CHECK_INTERVAL, Link, get_connect_timeout
 from dsf.settings import Role, Settings, settings
 
-#: Only ingest: a message in its queue could run nothing else.
-_INGEST: Final = ["dsf.results.intake"]
-#: `hub` is a process of `dsf hub`, whose worker is that of the service `results`.
+#: The only task modules of a results worker, so that a message in its queue can run no other task.
+_INGEST_MODULES: Final = ["dsf.results.intake"]
+#: Role -> modules with the tasks of its worker. `hub` is a process of `dsf hub` with the service `results`.
 _TASK_MODULES: Final[Mapping[Role, list[str]]] = {
     "agent": ["dsf.agent.cycles"],
-    "results": _INGEST,
-    "hub": _INGEST,
+    "results": _INGEST_MODULES,
+    "hub": _INGEST_MODULES,
 }
 
-#: Boot steps of workers besides Celery's.
+#: Boot steps of workers, in addition to Celery's.
 _RESULTS_STEPS: Final = ["dsf.worker.liveness:Liveness", "dsf.results.worker:ResultsStep"]
 _WORKER_STEPS: Final[Mapping[Role, list[str]]] = {
     "agent": ["dsf.agent.main:StartedByUs", "dsf.worker.liveness:Liveness"],
@@ -41,15 +41,15 @@ _WORKER_STEPS: Final[Mapping[Role, list[str]]] = {
     "hub": _RESULTS_STEPS,
 }
 
-#: Roles whose processes send ticks for people.
+#: Roles of processes in which users send ticks.
 _SENDERS: Final[tuple[Role, ...]] = ("cli", "flower")
 
-#: An agent's checks messages before Celery does.
+#: Role -> transport, for roles without the usual one. An agent checks each message before Celery reads it.
 _TRANSPORTS = {"agent": "dsf.agent.ticks:TickTransport"}
 
 
 class Application(Celery):
-    """Celery's application, which checks calls of cycles by people."""
+    """A Celery application that checks users' calls of cycles."""
 
     def __init__(self, *args: Any, config: Settings, **options: Any) -> None:
         """`args` and `options` are Celery's. `config` is this process's settings."""
@@ -69,13 +69,13 @@ class Application(Celery):
         return super().send_task(name, args, kwargs, *more, **options)
 
     def add_periodic_task(self, *_: Any, **__: Any) -> NoReturn:
-        """Raise ScheduleError: the schedule is that of the DynamicScorers."""
+        """Raise ScheduleError, because only DynamicScorers define the schedule."""
         symbol_by_name("dsf.worker.calls:refuse_periodic_task")()
         raise NotImplementedError
 
 
 def _make_queue(name: str) -> Queue:
-    # no_declare: declaring takes round trips and rights on binding keys that an agent does not have.
+    # Do not declare the queue: that costs round trips, and agents have no rights on the keys of bindings.
     return Queue(name, Exchange(name, no_declare=True), routing_key=name, no_declare=True)
 
 
@@ -92,9 +92,9 @@ class _SpokeQueues(Queues):
 
 
 def _make_transport_options(config: Settings, link: Link) -> dict[str, Any]:
-    """Options of kombu's Redis transport; those that must be equal in all processes are marked (=)."""
+    """Return the options of kombu's Redis transport. Options that must be equal in all processes are marked (=)."""
     options: dict[str, Any] = {
-        # Credentials are read at each connect; the configuration has none.
+        # The transport reads the credentials at each connect, because they may be rotated.
         broker.CREDENTIALS: link.credentials,
         broker.ADDRESS: str(link.address),
         broker.TRANSPORT: _TRANSPORTS.get(config.role, "dsf.redislink.broker:Transport"),
@@ -112,11 +112,11 @@ def _make_transport_options(config: Settings, link: Link) -> dict[str, Any]:
         "client_name": f"dsf-{config.role}" + (f"-{config.cluster}" if config.cluster else ""),
     }
     if link.address.is_sentinel:
-        # For Flower's page of queues.
+        # Flower's page of queues needs these names.
         sentinel = link.make_sentinel_options() | {"ssl": link.uses_tls}
         options |= {"master_name": config.redis_sentinel_master, "sentinel_kwargs": sentinel}
-    # At most once: a lost tick is replaced by the next one, and an agent needs no right on bookkeeping keys. Results do
-    # not come through a queue.
+    # Deliver at most once: the next tick replaces a lost one, and an agent needs no rights on keys for acknowledgement.
+    # Results do not use a queue.
     options["ack_emulation"] = False
     # The default, Base64, makes messages a third longer and only protects bytes that JSON does not have.
     options["body_encoding"] = None
@@ -124,7 +124,7 @@ def _make_transport_options(config: Settings, link: Link) -> dict[str, Any]:
 
 
 def make_configuration(config: Settings) -> dict[str, Any]:
-    """Celery's settings for this role, with reasons.
+    """Return Celery's settings for the role of this process.
 
     Raises SettingsError when the URL of Redis or a named file cannot be used.
     """
@@ -133,10 +133,10 @@ def make_configuration(config: Settings) -> dict[str, Any]:
     values: dict[str, Any] = {
         "broker_url": _make_flower_url(link) if config.role == "flower" else link.url,
         "broker_transport_options": _make_transport_options(config, link),
-        # The default gives up after 100 attempts, about 48 minutes.
+        # Retry for ever. The default gives up after 100 attempts, about 48 minutes.
         "broker_connection_max_retries": None,
         "broker_connection_retry_on_startup": True,
-        # A full Redis, one without its replica, and a replica refuse commands. These states are temporary, too.
+        # Retry rejected commands too: a full Redis, a Redis without its replica, and a replica are temporary states.
         "broker_channel_error_retry": True,
         # Results are separate messages; a result backend would mean a shared key space and more round trips.
         "result_backend": None,
@@ -153,7 +153,7 @@ def make_configuration(config: Settings) -> dict[str, Any]:
         # Flower shows tasks by these events; without SENT events a tick is a single message.
         "worker_send_task_events": True,
         "task_send_sent_event": False,
-        # `dsf.worker.remotecontrol` stands in for Celery's way of it.
+        # `dsf.worker.remotecontrol` replaces Celery's remote control.
         "worker_enable_remote_control": False,
         # Flower's event queue is a subscription and leaves nothing that must expire.
         "event_queue_expires": None,
@@ -176,18 +176,18 @@ def make_configuration(config: Settings) -> dict[str, Any]:
     }
     if config.role == "agent":
         values |= {
-            # Threads, as the stages wait for HTTP and share memory.
+            # Threads share memory, and the stages mostly wait for HTTP responses.
             "worker_pool": "dsf.agent.turns:SharedThreads",
             "worker_concurrency": config.agent_concurrency,
-            # More than may wait (`dsf.agent.turns`): ticks of scorers that may not begin yet are no obstacle to those
-            # behind them.
+            # More than the maximum of waiting ticks (`dsf.agent.turns`), so that ticks that may not begin yet do not
+            # block later ticks of other scorers.
             "worker_prefetch_multiplier": 100,
             "worker_consumer": "dsf.worker.liveness:PatientConsumer",
             "task_annotations": {"dsf.cycle": {"rate_limit": config.agent_rate_limit}},
         }
     if config.role in ("results", "hub"):
         values |= {
-            # Its tasks run in a thread of their own, as results do not come through its queue.
+            # The worker itself runs no tasks: results do not use its queue, and a separate thread ingests them.
             "worker_pool": "solo",
             "worker_consumer": "dsf.worker.liveness:PatientConsumer",
         }
@@ -217,7 +217,7 @@ def make_app(config: Settings, *, is_imported: bool = False) -> Application:
         amqp=broker.Amqp,
         events="dsf.worker.events:Events",
         set_as_current=not is_imported,
-        # Django's would load the project that DJANGO_SETTINGS_MODULE names.
+        # Disable Celery's fixup for Django, which would load the project that DJANGO_SETTINGS_MODULE names.
         fixups=[],
     )
     application.conf.update(make_configuration(config))
@@ -242,7 +242,7 @@ def _setup_logging(**_: Any) -> None:
     dsf.log.setup(settings())
 
 
-# The receivers below also hear of the workers of another project whose program imports `dsf.celery`.
+# Celery calls the receivers below for workers of other projects too, if their program imports `dsf.celery`.
 @signals.celeryd_init.connect
 def _refuse_workers(instance: Any, options: Mapping[str, Any] | None = None, **_: Any) -> None:
     app = instance.app

@@ -11,7 +11,7 @@ from typing import Final
 from dsf.errors import DsfError
 from dsf.settings import EVERYWHERE
 
-#: Command of `celery` -> the role that its process has without DSF_ROLE. A worker is that of the results.
+#: Command of `celery` -> role of its process if DSF_ROLE is not set. `celery worker` is a results worker.
 _ROLES: Final = {
     "beat": "beat",
     "flower": "flower",
@@ -22,7 +22,7 @@ _ROLES: Final = {
 _APPLICATIONS: Final = ("dsf", "dsf.celery", "dsf.celery.app")
 
 _FLOWER: Final = {
-    # Otherwise every user of the page may start tasks.
+    # The default lets every user of the page start tasks.
     "read_only": "True",
     # Flower has no login by itself.
     "address": "127.0.0.1",
@@ -32,17 +32,17 @@ _FLOWER: Final = {
     "max_tasks": "10000",
     # Seconds after which it removes a stopped worker from its list.
     "purge_offline_workers": "600",
-    # The arguments are scorer and run id, which users search for. These columns fit on a laptop; the page of a task has
+    # Users search for scorer and run id, which are the arguments. These columns fit on a laptop; the page of a task has
     # the others.
     "tasks_columns": "name,worker,args,state,runtime,received",
 }
 
-#: The options of `celery worker` with which it is the results worker: Celery reads them from CELERY_WORKER_*.
+#: Options of `celery worker` for a results worker. Celery reads them from the variables CELERY_WORKER_*.
 _RESULTS_WORKER: Final = {
-    # The name that Flower shows and that Redis lets answer; others may be made up by an agent.
+    # Flower shows this name and Redis permits its replies. An agent could invent any other name.
     "hostname": "results@%h",
     "task_events": "1",
-    # Without talk among workers, for which its Redis user has no rights.
+    # The worker's Redis user has no rights for messages between workers.
     "without_gossip": "1",
     "without_mingle": "1",
     # `dsf.worker.events` sends them.
@@ -51,7 +51,7 @@ _RESULTS_WORKER: Final = {
 
 
 def make_flower_command(address: str, port: int, *, read_only: bool = True) -> list[str]:
-    """Flower's command line; unless read-only, users may also start tasks."""
+    """Return Flower's command line. Users may also start tasks unless `read_only` is True."""
     options = _FLOWER | {
         "read_only": str(read_only),
         # Tornado takes `::` as IPv6 only, and an empty address as all addresses.
@@ -83,16 +83,16 @@ def is_own(words: Sequence[str], environment: Mapping[str, str]) -> bool:
 
 
 def prepare(words: Sequence[str], environment: MutableMapping[str, str]) -> None:
-    """Make this process, started with these words, what the `dsf` command of that name would be.
+    """Set the variables with which a command of `celery` behaves as the `dsf` command of the same name.
 
-    `celery flower` would otherwise show made-up events and start tasks for everybody, and `celery worker` have a name
-    that Flower does not show. Values that are set already stay.
+    Without them `celery flower` would show forged events and let everybody start tasks, and `celery worker` would have
+    a name that Flower does not show. `words` is the command line. Variables that are already set stay.
     """
     if not is_own(words, environment):
         return
     role = next((_ROLES[word] for word in words[1:] if word in _ROLES), None)
     if role is not None and environment.get("DSF_ROLE", "hub") == "hub":
-        # A person's command in the container of a hub is not that hub.
+        # A user may run this command in the container of a hub, whose environment has the hub's role.
         environment["DSF_ROLE"] = role
     options = {"FLOWER": _FLOWER} if role == "flower" else {}
     if role is None and "worker" in words[1:]:

@@ -1,4 +1,4 @@
-"""Celery's router: which queue a call goes to."""
+"""Celery's router, which decides about the queue of each call."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from dsf.messages import CYCLE_TASK, STAGE_TASKS
 
 
 def route(name: str, args: Any, kwargs: Any, options: dict[str, Any], task: Any = None, **_: Any) -> None:
-    """A cycle runs on the cluster that its queue names; its stages are not called by messages.
+    """Reject calls of stages, and calls of a cycle without the queue of a cluster.
 
-    Raises RoutingError, at the call.
+    Returns None, so that Celery uses the queue of the call. Raises RoutingError in the caller's process.
     """
     del args, kwargs, task
     if name in STAGE_TASKS:

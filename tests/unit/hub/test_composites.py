@@ -126,7 +126,7 @@ def test_health_of_an_expression_is_whether_it_compiles() -> None:
     target = HealthTarget("", good.spec.config_sync_mode)
     health = Health().apply_check(check(target, timeout=1.0))
     assert health.status is HealthStatus.Active
-    result = check(target._replace(mistake=wrong.spec.expression_mistake), timeout=1.0)
+    result = check(target._replace(expression_error=wrong.spec.expression_error), timeout=1.0)
     assert isinstance(result, Check)
     assert result.health_failure is not None
     assert (result.health_failure.reason, result.health_failure.message) == (

@@ -75,7 +75,7 @@ def test_earlier_healthy_condition_stays_until_the_first_check() -> None:
 
 
 def test_unreadable_configuration_is_not_reported_as_missing() -> None:
-    broken = replace(EVERYWHERE, is_enabled=False, desired=0, config_mistake="spec.masks: not a list")
+    broken = replace(EVERYWHERE, is_enabled=False, desired=0, config_error="spec.masks: not a list")
     assert message(status(spread=broken), "Distributed") == (
         "the DynamicScoringConfig hub/dynamic-scoring-config has a mistake, so nothing runs: spec.masks: not a list"
     )
@@ -325,7 +325,7 @@ def test_missing_configuration_is_named() -> None:
         ({"spread": NOWHERE}, "Distributed", "False", "Masked", "False"),
         ({"spread": replace(NOWHERE, clusters=0)}, "Distributed", "False", "NoClusters", "Unknown"),
         ({"spread": DISABLED}, "Distributed", "False", "NoScoringConfig", "Unknown"),
-        ({"spread": replace(DISABLED, config_mistake="x")}, "Distributed", "False", "NoScoringConfig", "False"),
+        ({"spread": replace(DISABLED, config_error="x")}, "Distributed", "False", "NoScoringConfig", "False"),
         ({"spread": REFUSED}, "Distributed", "False", "DistributionRefused", "False"),
         ({"dynamic_scorer": scorer(scoring={})}, "ConfigSynced", "False", "MissingScoreName", "False"),
         ({"dynamic_scorer": scorer(execution={"suspend": True})}, "Scoring", "False", "Suspended", "False"),
