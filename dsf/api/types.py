@@ -27,44 +27,44 @@ CLUSTER_KIND: Final = "ManagedCluster"
 SCORE_API_VERSION: Final = "cluster.open-cluster-management.io/v1alpha1"
 SCORE_KIND: Final = "AddOnPlacementScore"
 
-#: Condition reasons of a scorer that the hub ignores: for its namespace, or because another one has its name.
+#: Condition reasons of an ignored scorer: its namespace is not served, or another scorer has its name.
 OTHER_NAMESPACE: Final = "OtherNamespace"
 NAME_CONFLICT: Final = "ScoreNameConflict"
 #: Condition reason of an object that was deleted and that finalizers keep.
 TERMINATING: Final = "Terminating"
-#: The only DynamicScoringConfig in force, in the hub's own namespace.
+#: Name of the only effective DynamicScoringConfig, which is in the hub's own namespace.
 CONFIG_NAME: Final = "dynamic-scoring-config"
 #: Finalizer that upstream's manager puts on each object of this name: its deletion requests the deletion of all
 #: ManifestWorks with scorers.
 UPSTREAM_FINALIZER: Final = f"{GROUP}/dynamic-scoring-config-finalizer"
-#: Finalizers of a DynamicScoringConfig that only programs of the past would remove. The hub removes them.
+#: Finalizers of a DynamicScoringConfig whose programs no longer run. The hub removes these finalizers.
 OBSOLETE_FINALIZERS: Final = frozenset({UPSTREAM_FINALIZER, f"{GROUP}/cleanup"})
-#: The ManifestWork in each cluster's namespace, and the ConfigMap it carries to the managed cluster.
+#: Names of the ManifestWork in each cluster's namespace, and of the ConfigMap that it delivers to the managed cluster.
 MANIFESTWORK_NAME: Final = "dynamic-scoring-config-manifestwork"
 CONFIGMAP_NAME: Final = "dynamic-scoring-config"
 #: Key of the ConfigMap that holds the JSON array of ScorerSummary.
 SUMMARIES_KEY: Final = "summaries"
 
-#: The Secret with an agent's credentials, its ManifestWork, and its key with the signing key of results.
+#: Names of the Secret with an agent's credentials, and of the ManifestWork that delivers it.
 CREDENTIALS_NAME: Final = "dynamic-scoring-agent-credentials"
 CREDENTIALS_WORK_NAME: Final = "dynamic-scoring-credentials-manifestwork"
-#: The ServiceAccount of agents.
+#: Keys in this Secret: the signing key of results; the password of the cluster's Redis user, if clusters have users;
+#: the password of the Sentinels, which all agents share, if the Sentinels need one.
+CREDENTIALS_KEY: Final = "signing-key"
+REDIS_PASSWORD_KEY: Final = "redis-password"  # noqa: S105 - the key in a Secret
+SENTINEL_PASSWORD_KEY: Final = "sentinel-password"  # noqa: S105 - the key in a Secret
+#: Annotation of this ManifestWork with the ids of the valid keys, which are not secret.
+KEY_IDS_ANNOTATION: Final = "dynamic-scoring.open-cluster-management.io/key-ids"
+#: Name of the agents' ServiceAccount.
 AGENT_ACCOUNT: Final = "dynamic-scoring-agent-sa"
-#: ServiceAccount without rights, whose tokens agents send to servers.
+#: Name of a ServiceAccount without rights, whose tokens agents send to servers.
 TOKEN_ACCOUNT: Final = "dynamic-scoring-agent-tokens"  # noqa: S105 (a name)
 #: Name on the managed cluster of the pull Secret that the hub delivers, as in upstream.
 PULL_SECRET_NAME: Final = "hub-registry-secret"  # noqa: S105 - the name of a Secret
-CREDENTIALS_KEY: Final = "signing-key"
-#: Key of the same Secret with the password of the cluster's Redis user, if there are users.
-REDIS_PASSWORD_KEY: Final = "redis-password"  # noqa: S105 - the key in a Secret
-#: Key with the password of the Sentinels, if they need one: the same for every agent.
-SENTINEL_PASSWORD_KEY: Final = "sentinel-password"  # noqa: S105 - the key in a Secret
-#: Label or annotation of a Secret on a managed cluster: the servers to which scorers may send its tokens.
+#: Label or annotation of a Secret on a managed cluster that lists the servers to which scorers may send its tokens.
 USABLE_FOR: Final = f"{GROUP}/usable-for"
 #: Label of Secrets on the hub that may be delivered to clusters, with the value true.
 DELIVER_LABEL: Final = f"{GROUP}/deliver"
-#: Annotation of that ManifestWork with the valid key ids. Numbers, no secret.
-KEY_IDS_ANNOTATION: Final = "dynamic-scoring.open-cluster-management.io/key-ids"
 
 ADDON_NAME: Final = "dynamic-scoring-framework"
 #: The Secrets with an agent's own credentials: the framework's, and OCM's with its kubeconfig for the hub.
@@ -73,7 +73,7 @@ AGENT_NAME: Final = "dynamic-scoring-agent"
 HUB_NAMESPACE: Final = "open-cluster-management"
 AGENT_NAMESPACE: Final = "dynamic-scoring"
 
-#: Largest number of seconds in a field: that of a Go int32.
+#: Maximum seconds in a field, which is the maximum of a Go int32.
 MAX_SECONDS: Final = 2**31 - 1
 
 #: Labels of every object the framework writes.
@@ -81,7 +81,7 @@ MANAGED_BY_LABEL: Final = "app.kubernetes.io/managed-by"
 MANAGED_BY: Final = "dynamic-scoring-framework"
 SCORER_NAME_LABEL: Final = "dynamic-scoring.open-cluster-management.io/scorer-name"
 
-#: Label of a ManagedCluster: its ManagedClusterSet.
+#: Label of a ManagedCluster with the name of its ManagedClusterSet.
 CLUSTER_SET_LABEL: Final = "cluster.open-cluster-management.io/clusterset"
 
 #: Annotation of an object in the out folder of a hub on a folder: its source file, relative to the manifests.
@@ -106,7 +106,7 @@ class HealthStatus(StrEnum):
 
 
 class ConfigSyncMode(StrEnum):
-    """Whether the response of a scoring API's `/config` wins over the DynamicScorer's own fields."""
+    """Whether the hub reads the `/config` of a scoring API, whose values override fields of the DynamicScorer."""
 
     Full = "Full"
     None_ = "None"
@@ -138,9 +138,9 @@ class ConditionType(StrEnum):
     ConfigSynced = "ConfigSynced"
     Distributed = "Distributed"
     Scoring = "Scoring"
-    #: Only once a scorer has disabled certificate verification for a server.
+    #: Present after the scorer has disabled the verification of certificates for a server.
     TLSVerified = "TLSVerified"
-    #: All others in one, also of a DynamicScoringConfig: False requires an action, Unknown is transitional.
+    #: Summary of all other conditions, also of a DynamicScoringConfig. False requires an action, Unknown is temporary.
     Ready = "Ready"
 
 
@@ -173,36 +173,36 @@ class ResolveReason(StrEnum):
 
 
 _PART: Final = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
-_KNOWN: Final = f"{', '.join(SourceType)}; that of a plug-in has a dot, as csv.example.com"
-#: The same for the API server in CEL, as its message for a pattern is only the pattern.
-_RULE: Final = {
+_ALLOWED_TYPES: Final = f"{', '.join(SourceType)}; that of a plug-in has a dot, as csv.example.com"
+#: CEL rule for the API server. A pattern would do, but its error message is only the pattern.
+_TYPE_RULE: Final = {
     "rule": f"self in {[str(member) for member in SourceType]} || self.matches('^{_PART}([.]{_PART})+$')",
-    "message": f"must be one of {_KNOWN}",
+    "message": f"must be one of {_ALLOWED_TYPES}",
 }
 
 
 def is_plugin_type(name: str) -> bool:
-    """True if it is a valid name of a plug-in's type: a DNS subdomain such as `csv.example.com`.
+    """True if `name` is a valid type of a plug-in: a DNS subdomain with a dot, such as `csv.example.com`.
 
-    Built-in types never have a dot, so neither a misspelt nor a new one can be mistaken for a plug-in's.
+    Built-in types never have a dot, so a misspelt or new built-in type is never taken for that of a plug-in.
     """
     return "." in name and is_dns_subdomain(name)
 
 
-def _source_type(value: Any) -> str:
+def _parse_source_type(value: Any) -> str:
     """Return a built-in type as a SourceType, a plug-in's type unchanged. Raises ValueError."""
     if isinstance(value, str):
         if value in set(SourceType):
             return SourceType(value)
         if is_plugin_type(value):
             return value
-    raise ValueError(f"{reprlib.repr(value)} is not one of {_KNOWN}")
+    raise ValueError(f"{reprlib.repr(value)} is not one of {_ALLOWED_TYPES}")
 
 
 AnySourceType = Annotated[
     str,
-    PlainValidator(_source_type),
-    WithJsonSchema({"type": "string", "maxLength": MAX_NAME_LENGTH, "x-kubernetes-validations": [_RULE]}),
+    PlainValidator(_parse_source_type),
+    WithJsonSchema({"type": "string", "maxLength": MAX_NAME_LENGTH, "x-kubernetes-validations": [_TYPE_RULE]}),
 ]
 #: Parameters of a plug-in, which only the plug-in validates.
 SourceOptions = Annotated[

@@ -22,26 +22,30 @@ LONGEST_WAIT: Final = 60.0
 _MAX_OBJECTS: Final = 20_000
 
 
-class _Written(NamedTuple):
-    """The digest of the last written content, the number of repeated writes, and the monotonic time of the last one."""
+class _LastWrite(NamedTuple):
+    """The last write to an object, and how often the same content was written before."""
 
     digest: int
+    #: Number of repeated writes of this content, and the time of the last one by the monotonic clock.
     repairs: int = 0
     repaired_at: float = float("-inf")
 
 
 class Contests:
-    """Record of the writes to each object. Writing the same content again undoes a change. Thread-safe."""
+    """Records the last write to each object. Writing the same content again undoes another program's change.
+
+    Thread-safe.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._written: OrderedDict[Hashable, _Written] = OrderedDict()
+        self._last_writes: OrderedDict[Hashable, _LastWrite] = OrderedDict()
 
-    def wait(self, key: Hashable, content: Manifest) -> float:
+    def compute_wait(self, key: Hashable, content: Manifest) -> float:
         """Return the seconds until this content may be written; 0 if it may be written now."""
         with self._lock:
-            last = self._written.get(key)
+            last = self._last_writes.get(key)
         if last is None or last.digest != _compute_digest(content) or last.repairs < REPAIRS_AT_ONCE:
             return 0.0
         wait = min(LONGEST_WAIT, 2.0 ** min(last.repairs, 10))
@@ -51,14 +55,15 @@ class Contests:
         """Record that the content was written."""
         digest, now = _compute_digest(content), self._clock()
         with self._lock:
-            last = self._written.pop(key, None)
-            written = _Written(digest)
+            last = self._last_writes.pop(key, None)
+            write = _LastWrite(digest)
             if last is not None and last.digest == digest:
-                is_new = now > last.repaired_at + 2 * LONGEST_WAIT
-                written = _Written(digest, 1 if is_new else last.repairs + 1, now)
-            self._written[key] = written
-            if len(self._written) > _MAX_OBJECTS:
-                self._written.popitem(last=False)
+                # After a long pause without changes by the other program, count its repairs from the beginning.
+                is_new_contest = now > last.repaired_at + 2 * LONGEST_WAIT
+                write = _LastWrite(digest, 1 if is_new_contest else last.repairs + 1, now)
+            self._last_writes[key] = write
+            if len(self._last_writes) > _MAX_OBJECTS:
+                self._last_writes.popitem(last=False)
 
 
 def _compute_digest(content: Manifest) -> int:

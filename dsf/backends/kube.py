@@ -165,19 +165,20 @@ class KubeBackend:
         metadata = manifest["metadata"]
         key = ObjectKey(kind, metadata.get("namespace", ""), metadata["name"])
         self._require_uncontested(key, manifest)
-        known = self.get(*key)
-        stored = known if known is not None else self._fetch_adoptable(key)
+        stored = self.get(*key)
+        if stored is None:
+            stored = self._fetch_adoptable(key)
         try:
-            answer = self._apply_to(stored, key, manifest)
+            applied = self._apply_to(stored, key, manifest)
         except ObjectConflictError:
             # The object was deleted, or created by another program, and the watch has not reported the change yet.
-            answer = self._apply_to(self._fetch_adoptable(key), key, manifest)
+            applied = self._apply_to(self._fetch_adoptable(key), key, manifest)
         self._contests.record_write((key, ""), manifest)
-        self._observe(kind, answer)
+        self._observe(kind, applied)
 
     def _require_uncontested(self, key: ObjectKey, content: Manifest, subresource: str = "") -> None:
         """Raise ContestedObjectError if another program has repeatedly changed this content after the hub wrote it."""
-        wait = self._contests.wait((key, subresource), content)
+        wait = self._contests.compute_wait((key, subresource), content)
         if not wait:
             return
         stored = list_objects(self._session, WATCHED[key.kind].resource, key.namespace, name=key.name)
@@ -223,9 +224,9 @@ class KubeBackend:
         """See `Backend.update_status`."""
         key = ObjectKey(kind, namespace, name)
         self._require_uncontested(key, status, "status")
-        answer = write_status(self._session, WATCHED[kind].resource, namespace, name, status)
+        updated = write_status(self._session, WATCHED[kind].resource, namespace, name, status)
         self._contests.record_write((key, "status"), status)
-        self._observe(kind, answer)
+        self._observe(kind, updated)
 
     def delete(self, kind: Kind, namespace: str, name: str) -> None:
         """See `Backend.delete`."""
@@ -253,7 +254,7 @@ class KubeBackend:
             return
         body = {"metadata": {"finalizers": remaining, "resourceVersion": metadata["resourceVersion"]}}
         try:
-            answer = self._session.merge(
+            updated = self._session.merge(
                 WATCHED[kind].resource.path(namespace, name), body, field_manager=FIELD_MANAGER
             )
         except ObjectNotFoundError:
@@ -261,7 +262,7 @@ class KubeBackend:
             return
         if remaining or not metadata.get("deletionTimestamp"):
             # A deleted object without finalizers no longer exists, which the watch reports.
-            self._observe(kind, answer)
+            self._observe(kind, updated)
 
     def score(self, namespace: str, name: str) -> ScoreState | None:
         """See `ScoreBackend.score`."""
@@ -316,14 +317,14 @@ class KubeBackend:
         body: Manifest = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {CLAIMS_KEY: text}}
         version = self._claims_versions.get(namespace)
         if version is None:
-            answer = self._session.create(CONFIG_MAPS.path(self._namespace), body)
+            config_map = self._session.create(CONFIG_MAPS.path(self._namespace), body)
         else:
             metadata["resourceVersion"] = version
             try:
-                answer = self._session.replace(CONFIG_MAPS.path(self._namespace, name), body)
+                config_map = self._session.replace(CONFIG_MAPS.path(self._namespace, name), body)
             except ObjectNotFoundError as error:
                 raise ObjectConflictError(str(error)) from None
-        self._claims_versions[namespace] = answer["metadata"]["resourceVersion"]
+        self._claims_versions[namespace] = config_map["metadata"]["resourceVersion"]
 
     def _make_claims_name(self, namespace: str) -> str:
         """Return the name of the ConfigMap in the hub's namespace with the claims of a namespace."""
@@ -384,9 +385,10 @@ class KubeBackend:
             transform=reduce,
         )
 
-    def _observe(self, kind: Kind, answer: Object) -> None:
-        if (reflector := self._find_reflector(kind, answer["metadata"]["name"])) is not None:
-            reflector.observe(answer)
+    def _observe(self, kind: Kind, written: Object) -> None:
+        """Store an object as the API server returned it, before the watch reports it."""
+        if (reflector := self._find_reflector(kind, written["metadata"]["name"])) is not None:
+            reflector.observe(written)
 
 
 def _is_written_here(stored: Manifest) -> bool:

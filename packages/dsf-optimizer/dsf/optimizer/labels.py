@@ -4,7 +4,8 @@
     Policy                  labels resource-supply-kind, resource-supply-amount, resource-supply-device
     AddOnPlacementScore     status.scores, status.validUntil; its namespace is the cluster
 
-All mistakes are reported in one ManifestError, each with object, label or field, value and what is allowed.
+One ManifestError reports all mistakes. Each mistake names the object, the label or field, its value and the allowed
+values.
 """
 
 from __future__ import annotations
@@ -57,14 +58,15 @@ def read_problem(
     keep_current: float = 0.0,
     current: Mapping[str, Sequence[Current]] | None = None,
 ) -> PlanInput:
-    """Return the problem of placing `workloads` with the policies each cluster may be given, by cluster name.
+    """Return the input of the search: which clusters and policies may get which workloads.
 
-    `scores` may contain any AddOnPlacementScores: those of other clusters or names are ignored. `current` has the
-    current places of workloads, by name. Raises ManifestError with all mistakes.
+    `policies` are the policies that each cluster may get, by cluster name. Scores of other clusters or names are
+    ignored. `current` has the current places of workloads, by name. Raises ManifestError with all mistakes.
     """
     mistakes: list[str] = []
 
-    def reading(read: Callable[..., _Read], *values: Any) -> list[_Read]:
+    def collect(read: Callable[..., _Read], *values: Any) -> list[_Read]:
+        """Return what `read` returns in a list; the list is empty after a mistake, which is recorded."""
         try:
             return [read(*values)]
         except ManifestError as error:
@@ -75,54 +77,55 @@ def read_problem(
     score_names = {preference.score for preference in preferences}
     tables: dict[str, list[ScoreTable]] = {cluster: [] for cluster in policies}
     for manifest in scores:
-        cluster = _metadata(manifest).get("namespace")
-        if cluster in tables and _metadata(manifest).get("name") in score_names:
-            tables[cluster] += reading(read_score, manifest)
+        cluster = _get_metadata(manifest).get("namespace")
+        if cluster in tables and _get_metadata(manifest).get("name") in score_names:
+            tables[cluster] += collect(read_score, manifest)
     parsed_workloads = [
         workload
         for manifest in workloads
-        for workload in reading(read_workload, manifest, places.get(_name(manifest), ()))
+        for workload in collect(read_workload, manifest, places.get(_get_name(manifest), ()))
     ]
     clusters = []
     for cluster, manifests in policies.items():
         supplied = tuple(
-            configuration for manifest in manifests for configuration in reading(read_configuration, manifest)
+            configuration for manifest in manifests for configuration in collect(read_configuration, manifest)
         )
-        clusters += reading(Cluster, cluster, supplied, tuple(tables[cluster]))
-    problem = reading(PlanInput, tuple(parsed_workloads), tuple(clusters), tuple(preferences), now, keep_current)
+        clusters += collect(Cluster, cluster, supplied, tuple(tables[cluster]))
+    problem = collect(PlanInput, tuple(parsed_workloads), tuple(clusters), tuple(preferences), now, keep_current)
     refuse(mistakes)
     return problem[0]
 
 
 class _Reader:
-    """Reads one object and collects `mistakes`. Raises ManifestError for another kind of object."""
+    """Reads labels and fields of one object, and collects `mistakes` in them."""
 
     def __init__(self, manifest: Manifest, kind: str) -> None:
-        self.what = _what(manifest, kind)
+        """Read an object of this kind. Raises ManifestError for an object of another kind, or without a name."""
+        self.label = _describe_object(manifest, kind)
         self.mistakes: list[str] = []
-        self._labels = _mapping(_metadata(manifest).get("labels"))
+        self._labels = _as_mapping(_get_metadata(manifest).get("labels"))
 
-    def text(self, label: str, meaning: str) -> str:
-        """Return the text of a label, which is never empty."""
+    def read_text(self, label: str, meaning: str) -> str:
+        """Return the text of a label; empty after a mistake."""
         value = self._labels.get(label)
         if isinstance(value, str) and value:
             return value
-        self._wrong(label, f"it must be {meaning}")
+        self._add_mistake(label, f"it must be {meaning}")
         return ""
 
-    def number(self, label: str, minimum: int, maximum: int, default: int | None = None) -> int:
-        """Return the number in a label."""
+    def read_number(self, label: str, minimum: int, maximum: int, default: int | None = None) -> int:
+        """Return the whole number in a label; `minimum` after a mistake, and `default` without the label."""
         if default is not None and label not in self._labels:
             return default
         value = self._labels.get(label)
         # The check is stricter than int(), which accepts signs, spaces, underscores and digits of other scripts.
         if isinstance(value, str) and value.isascii() and value.isdigit() and minimum <= int(value) <= maximum:
             return int(value)
-        self._wrong(label, f"allowed is a whole number from {minimum} to {maximum}, as text")
+        self._add_mistake(label, f"allowed is a whole number from {minimum} to {maximum}, as text")
         return minimum
 
-    def moment(self, value: Any) -> datetime | None:
-        """Return the time when a score ends."""
+    def read_time(self, value: Any) -> datetime | None:
+        """Return the time in status.validUntil; None without a value or after a mistake."""
         if value is None:
             return None
         try:
@@ -131,13 +134,13 @@ class _Reader:
             moment = None
         if moment is None or moment.tzinfo is None:
             allowed = "allowed is an RFC 3339 time, such as 2030-01-01T00:00:00Z"
-            self.mistakes.append(f"{self.what}: status.validUntil is {reprlib.repr(value)}; {allowed}")
+            self.mistakes.append(f"{self.label}: status.validUntil is {reprlib.repr(value)}; {allowed}")
             return None
         return moment
 
-    def _wrong(self, label: str, allowed: str) -> None:
+    def _add_mistake(self, label: str, allowed: str) -> None:
         problem = f"is {reprlib.repr(self._labels[label])}" if label in self._labels else "is missing"
-        self.mistakes.append(f"{self.what}: label {label} {problem}; {allowed}")
+        self.mistakes.append(f"{self.label}: label {label} {problem}; {allowed}")
 
 
 def read_workload(manifest: Manifest, current: Sequence[Current] = ()) -> Workload:
@@ -145,28 +148,28 @@ def read_workload(manifest: Manifest, current: Sequence[Current] = ()) -> Worklo
 
     A Placement selects a cluster at most once, so its replicas go to different clusters.
     """
-    read = _Reader(manifest, WORKLOAD_KIND)
-    app = read.text(APP_LABEL, "the app of the score items")
-    kind = read.text(REQUEST_KIND_LABEL, "the kind of resource it needs, such as gpu")
-    amount = read.number(REQUEST_AMOUNT_LABEL, 0, MAX_AMOUNT)
-    replicas = read.number(REQUEST_REPLICAS_LABEL, 1, MAX_REPLICAS, default=1)
+    reader = _Reader(manifest, WORKLOAD_KIND)
+    app = reader.read_text(APP_LABEL, "the app of the score items")
+    kind = reader.read_text(REQUEST_KIND_LABEL, "the kind of resource it needs, such as gpu")
+    amount = reader.read_number(REQUEST_AMOUNT_LABEL, 0, MAX_AMOUNT)
+    replicas = reader.read_number(REQUEST_REPLICAS_LABEL, 1, MAX_REPLICAS, default=1)
     try:
         placement_name(manifest)
     except ManifestError as error:
-        read.mistakes.append(str(error))
-    refuse(read.mistakes)
-    return Workload(_name(manifest), app, {kind: amount}, replicas, per_cluster=1, current=tuple(current))
+        reader.mistakes.append(str(error))
+    refuse(reader.mistakes)
+    return Workload(_get_name(manifest), app, {kind: amount}, replicas, per_cluster=1, current=tuple(current))
 
 
 def placement_name(manifest: Manifest) -> str:
     """Return the Placement of a ManifestWorkReplicaSet. Raises ManifestError if it names none."""
-    references = _mapping(manifest.get("spec")).get("placementRefs")
+    references = _as_mapping(manifest.get("spec")).get("placementRefs")
     first = references[0] if isinstance(references, list) and references else None
-    name = _mapping(first).get("name")
+    name = _as_mapping(first).get("name")
     if not isinstance(name, str) or not name:
-        what = _what(manifest, WORKLOAD_KIND)
+        label = _describe_object(manifest, WORKLOAD_KIND)
         raise ManifestError(
-            f"{what}: spec.placementRefs[0].name is missing; name the Placement that a plan is written to"
+            f"{label}: spec.placementRefs[0].name is missing; name the Placement that a plan is written to"
         )
     return name
 
@@ -174,54 +177,54 @@ def placement_name(manifest: Manifest) -> str:
 def read_configuration(manifest: Manifest) -> Configuration:
     """Return the supplies of a cluster under a Policy. Raises ManifestError, also for a disabled Policy, which takes no
     effect."""
-    read = _Reader(manifest, POLICY_KIND)
-    kind = read.text(SUPPLY_KIND_LABEL, "the kind of resource it supplies, such as gpu")
-    amount = read.number(SUPPLY_AMOUNT_LABEL, 0, MAX_AMOUNT)
-    device = read.text(SUPPLY_DEVICE_LABEL, "the device of the score items, such as 3g.48gb")
-    if _mapping(manifest.get("spec")).get("disabled") is True:
-        read.mistakes.append(f"{read.what}: spec.disabled is true; enable it or leave it out of availablePolicies")
-    refuse(read.mistakes)
-    return Configuration(_name(manifest), device, {kind: amount})
+    reader = _Reader(manifest, POLICY_KIND)
+    kind = reader.read_text(SUPPLY_KIND_LABEL, "the kind of resource it supplies, such as gpu")
+    amount = reader.read_number(SUPPLY_AMOUNT_LABEL, 0, MAX_AMOUNT)
+    device = reader.read_text(SUPPLY_DEVICE_LABEL, "the device of the score items, such as 3g.48gb")
+    if _as_mapping(manifest.get("spec")).get("disabled") is True:
+        reader.mistakes.append(f"{reader.label}: spec.disabled is true; enable it or leave it out of availablePolicies")
+    refuse(reader.mistakes)
+    return Configuration(_get_name(manifest), device, {kind: amount})
 
 
 def read_score(manifest: Manifest) -> ScoreTable:
     """Return the items of an AddOnPlacementScore; none while its status is not written yet. Raises ManifestError."""
-    read = _Reader(manifest, SCORE_KIND)
-    status = _mapping(manifest.get("status"))
+    reader = _Reader(manifest, SCORE_KIND)
+    status = _as_mapping(manifest.get("status"))
     items: dict[str, int] = {}
     for index, item in enumerate(status.get("scores") or ()):
-        name, value = _mapping(item).get("name"), _mapping(item).get("value")
+        name, value = _as_mapping(item).get("name"), _as_mapping(item).get("value")
         if not isinstance(name, str) or type(value) is not int or not MIN_VALUE <= value <= MAX_VALUE:
-            read.mistakes.append(
-                f"{read.what}: status.scores[{index}] is {reprlib.repr(item)}; allowed is a name and a whole number "
+            reader.mistakes.append(
+                f"{reader.label}: status.scores[{index}] is {reprlib.repr(item)}; allowed is a name and a whole number "
                 f"from {MIN_VALUE} to {MAX_VALUE}"
             )
         else:
             items[name] = value
-    valid_until = read.moment(status.get("validUntil"))
-    refuse(read.mistakes)
-    return ScoreTable(_name(manifest), items, valid_until)
+    valid_until = reader.read_time(status.get("validUntil"))
+    refuse(reader.mistakes)
+    return ScoreTable(_get_name(manifest), items, valid_until)
 
 
-def _what(manifest: Manifest, kind: str) -> str:
-    """Return the object's name in messages. Raises ManifestError for another kind, or without a name."""
+def _describe_object(manifest: Manifest, kind: str) -> str:
+    """Return kind, namespace and name for messages. Raises ManifestError for another kind, or without a name."""
     actual = manifest.get("kind", kind)
     if actual != kind:
-        raise ManifestError(f"{actual} {_name(manifest)} is not a {kind}")
-    if not _name(manifest):
+        raise ManifestError(f"{actual} {_get_name(manifest)} is not a {kind}")
+    if not _get_name(manifest):
         raise ManifestError(f"a {kind} has no metadata.name")
-    namespace = _metadata(manifest).get("namespace")
-    return f"{kind} {namespace}/{_name(manifest)}" if namespace else f"{kind} {_name(manifest)}"
+    namespace = _get_metadata(manifest).get("namespace")
+    return f"{kind} {namespace}/{_get_name(manifest)}" if namespace else f"{kind} {_get_name(manifest)}"
 
 
-def _name(manifest: Manifest) -> str:
-    name = _metadata(manifest).get("name")
+def _get_name(manifest: Manifest) -> str:
+    name = _get_metadata(manifest).get("name")
     return name if isinstance(name, str) else ""
 
 
-def _metadata(manifest: Manifest) -> Mapping[str, Any]:
-    return _mapping(manifest.get("metadata"))
+def _get_metadata(manifest: Manifest) -> Mapping[str, Any]:
+    return _as_mapping(manifest.get("metadata"))
 
 
-def _mapping(value: Any) -> Mapping[str, Any]:
+def _as_mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}

@@ -1,4 +1,4 @@
-"""Answers of the optimiser: over HTTP, to assistants, and with `dsf optimize -o json`.
+"""Responses of the optimiser: over HTTP, to assistants, and with `dsf optimize -o json`.
 
 Names are in snake_case, like `objective_value` and `output_yaml`, which other programs read.
 """
@@ -16,9 +16,9 @@ from dsf.api.meta import Time
 class Status(StrEnum):
     """Quality of a plan."""
 
-    #: No other plan has a greater sum.
+    #: No other plan has a greater sum of scores.
     OPTIMAL = "Optimal"
-    #: A good plan; `gap` says how far from the best one it can be at most.
+    #: A good plan. `gap` bounds its distance to the best plan.
     FEASIBLE = "Feasible"
 
 
@@ -26,8 +26,9 @@ class Coverage(StrEnum):
     """Placed fraction of the workloads; a plan that places nothing can be the best one."""
 
     ALL_PLACED = "AllPlaced"
-    #: `unplaced` has the rest, with the reasons; likewise of the next one.
+    #: `unplaced` has the other workloads, with the reasons.
     PART_PLACED = "PartPlaced"
+    #: `unplaced` has all workloads, with the reasons.
     NOTHING_PLACED = "NothingPlaced"
     #: The request has no workloads.
     NOTHING_TO_PLACE = "NothingToPlace"
@@ -47,7 +48,7 @@ class Reason(StrEnum):
     CAPACITY = "capacity"
     #: The chosen option scores more.
     LOWER_SCORE = "lower_score"
-    #: The chosen option scores the same and is the current place, or comes first by name, or helps another workload.
+    #: The chosen option has the same score and is the current place, comes first by name, or helps another workload.
     TIE = "tie"
     #: The gain of moving is less than `keep_current`.
     KEPT = "kept"
@@ -56,7 +57,7 @@ class Reason(StrEnum):
 
 
 class OptimizerView(BaseModel):
-    """Base of the responses."""
+    """Base of all views, which are immutable."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -68,9 +69,9 @@ class AssignmentView(OptimizerView):
     cluster: str
     policy: str
     device: str
-    score: float = Field(description="Of one replica.")
+    score: float = Field(description="Score of one replica.")
     replicas: int = Field(ge=1)
-    kept: int = Field(ge=0, description="How many of them were planned there before.")
+    kept: int = Field(ge=0, description="Number of these replicas that the previous plan placed there, too.")
 
 
 class ConfigurationView(OptimizerView):
@@ -108,7 +109,7 @@ class OptionView(OptimizerView):
 
 
 class ExplanationView(OptimizerView):
-    """Why a workload is at its place and not at its next best option; None if no other option has a score."""
+    """Why a workload is at its place and not at its next best option, which is None if no other option has a score."""
 
     workload: str
     chosen: list[OptionView] = []
@@ -120,7 +121,7 @@ class ExplanationView(OptimizerView):
 
 
 class ScoreGapView(OptimizerView):
-    """Unusable scores."""
+    """Scores of one cluster that the search could not use, with the reason."""
 
     cluster: str
     score: str
@@ -138,7 +139,7 @@ class ChangeView(OptimizerView):
 
 
 class PlanReport(OptimizerView):
-    """Answer of /optimize."""
+    """Response of /optimize."""
 
     status: Status = Field(description="Optimal: no better plan exists. Feasible: a good one, see gap.")
     coverage: Coverage = Field(description="Placed workloads: AllPlaced, PartPlaced, NothingPlaced; NothingToPlace.")
@@ -146,7 +147,7 @@ class PlanReport(OptimizerView):
     output_yaml: str = Field(description="The objects of the plan.")
     plan: PlanView
     unplaced: list[UnplacedView] = []
-    gap: float = Field(description="Largest distance to the best plan, as a fraction; 0: it is the best.")
+    gap: float = Field(description="Upper bound of the distance to the best plan, as a fraction; 0 for the best plan.")
     bound: float = Field(description="Upper bound of all plans, including the bonus for staying.")
     explanation: list[ExplanationView] = []
     missing_scores: list[ScoreGapView] = []
@@ -163,20 +164,20 @@ class AppliedPlan(OptimizerView):
 
     namespace: str
     plan_id: str
-    complete: bool = Field(description="Whether exactly its objects exist.")
+    complete: bool = Field(description="Whether exactly the objects of the plan exist.")
     applied_at: Time | None = None
     plan: PlanView
-    objects: list[str] = Field(description="Kind and name of each.")
+    objects: list[str] = Field(description="Kind and name of each object.")
 
 
 class PlanList(OptimizerView):
-    """Answer of /plans."""
+    """Response of /plans."""
 
     items: list[AppliedPlan] = []
 
 
 class ResetReport(OptimizerView):
-    """Answer of /reset."""
+    """Response of /reset."""
 
     namespace: str
     deleted: list[ChangeView] = []
@@ -184,12 +185,12 @@ class ResetReport(OptimizerView):
 
 
 class Freshness(OptimizerView):
-    """How old a score is."""
+    """Age and expiry of a score."""
 
     updated_at: Time | None = Field(default=None, description="When its value was last written.")
-    valid_until: Time | None = Field(default=None, description="Null: it never expires.")
+    valid_until: Time | None = Field(default=None, description="When it expires; null if it never does.")
     expired: bool
-    seconds_left: float | None = Field(default=None, description="Until it expires; below zero afterwards.")
+    seconds_left: float | None = Field(default=None, description="Seconds until it expires; negative afterwards.")
 
 
 class ScoreObject(OptimizerView):
@@ -203,7 +204,7 @@ class ScoreObject(OptimizerView):
 
 
 class ScoreList(OptimizerView):
-    """Answer of /addonplacementscores."""
+    """Response of /addonplacementscores."""
 
     items: list[ScoreObject] = []
 
@@ -234,7 +235,7 @@ class ScorerView(OptimizerView):
     namespace: str
     description: str
     config_url: str
-    score_name: str = Field(description="As it was resolved; empty while it is not.")
+    score_name: str = Field(description="Resolved score name; empty while it is unresolved.")
     score_object: str = Field(description="Name of its AddOnPlacementScores, for a preference.")
     score_dimension_format: str
     interval_seconds: int
@@ -248,19 +249,19 @@ class RescoreRun(OptimizerView):
     """One requested cycle."""
 
     cluster: str
-    run_id: str = Field(description="Empty when it was not sent.")
+    run_id: str = Field(description="Id of the run; empty if the cycle was not sent.")
     message: str = ""
 
 
 class RescoreReport(OptimizerView):
-    """Outcome of a request to score now."""
+    """Result of a request to score now."""
 
     scorer: str
     runs: list[RescoreRun] = []
 
 
 class ProblemView(OptimizerView):
-    """An error by RFC 9457."""
+    """Problem details of an error (RFC 9457)."""
 
     type: str = "about:blank"
     title: str
