@@ -44,7 +44,8 @@ def test_placements_share_one_look_at_the_fleet(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(reader, "list_objects", objects)
     monkeypatch.setattr(reader, "request_with_retry", lambda *about: placements[about[-1].rpartition("/")[2]])
-    situations, problems = from_hub(PlacementReader(cast("Session", SimpleNamespace(now=lambda: NOW))), {"r"}, [])
+    session = cast("Session", SimpleNamespace(read_clock=lambda: NOW))
+    situations, problems = from_hub(PlacementReader(session), {"r"}, [])
     assert problems == []
     assert [situation.placement["metadata"]["name"] for situation in situations] == ["p", "q", "r"]
     assert sorted(map(str, listed_resources)) == sorted(map(str, set(listed_resources)))
