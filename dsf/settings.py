@@ -156,8 +156,8 @@ class Settings(BaseSettings):
         "reaches it through the hub's API server (`pods/portforward`) with hub_kubeconfig. redis_url then names this "
         "pod itself: hostAliases give its host the address 127.0.0.1. Empty: connect to redis_url directly.",
     )
-    scoring_config: dict[str, Any] | None = Field(
-        default=None,
+    scoring_config: dict[str, Any] = Field(
+        default_factory=dict,
         description="Spec (JSON) of the DynamicScoringConfig that the controller creates at its start if its namespace "
         'has none, such as {"masks": []}. An existing one is not changed. Empty: it creates none.',
     )

@@ -118,7 +118,7 @@ class KubeBackend:
 
     def _create_scoring_config(self) -> None:
         """Create the DynamicScoringConfig of the settings. An existing one is its users' and stays as it is."""
-        if self._config_spec is None:
+        if not self._config_spec:
             return
         body = {
             "apiVersion": DYNAMIC_SCORING_CONFIGS.api_version,

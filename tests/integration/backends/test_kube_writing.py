@@ -47,7 +47,8 @@ def _work(cluster: str) -> dict[str, Any]:
 def test_scoring_config_is_created_at_the_start_and_never_changed(
     session: Session, start_hub: Callable[..., Hub]
 ) -> None:
-    hub = start_hub(scoring_config={"masks": [{"clusterName": "c1", "scoreName": "*"}]})
+    # As in the environment of a process.
+    hub = start_hub(scoring_config='{"masks": [{"clusterName": "c1", "scoreName": "*"}]}')
     namespace = hub.namespace
     path = DYNAMIC_SCORING_CONFIGS.path(namespace, CONFIG_NAME)
     assert session.get(path)["spec"] == {"masks": [{"clusterName": "c1", "scoreName": "*"}]}
