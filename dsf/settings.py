@@ -157,7 +157,7 @@ class Settings(BaseSettings):
         "pod itself: hostAliases give its host the address 127.0.0.1. Empty: connect to redis_url directly.",
     )
     scoring_config: dict[str, Any] = Field(
-        default_factory=dict,
+        default={},
         description="Spec (JSON) of the DynamicScoringConfig that the controller creates at its start if its namespace "
         'has none, such as {"masks": []}. An existing one is not changed. Empty: it creates none.',
     )
