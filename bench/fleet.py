@@ -1,7 +1,7 @@
 """The whole hub under a whole fleet: every process, Redis included, from tick to score.
 
     python -m bench.fleet [--clusters N ...] [--seconds S] [--workers W] [--overload S] [--flood S]
-                          [--soak S] [--seed N] [--kube | --real] [--redis FILE]
+                          [--soak S] [--seed N] [--kube | --real | --hub-api] [--redis FILE]
                           [--quick] [--strict] [--json FILE]
 
 Real hub controller, beat, results workers, page and Redis (with `--single`, one process of the hub) on a folder of
@@ -16,8 +16,9 @@ what is judged); a line on standard error each minute says where it is.
 
 `--kube` has an API server in place of the folder (`bench.kubeworld`), whose own cost is a row of its own; `--soak`
 needs the folder. `--real` starts a real agent for each cluster, on the folder, with 100 series a cycle; their cost is a
-row of its own, too. `--redis` is a redis-server in place of the wheel's Valkey, which is built with the C library's
-allocator, not with jemalloc as Redis' own images are.
+row of its own, too. `--hub-api` does the same with a real kube-apiserver between agents and Redis (`bench.hubapiworld`)
+and an interval of 150 s. `--redis` is a redis-server in place of the wheel's Valkey, which is built with the C
+library's allocator, not with jemalloc as Redis' own images are.
 
 CPU is that of the processes (user and system, all threads that ever lived, children included); what is waited for
 depends on what else the machine does.
@@ -42,6 +43,7 @@ from typing import Any
 from bench.common import Figure, Measurement, options, report
 from bench.fleetworld import INTERVAL, World
 from bench.hub import SCORERS, ScoringApi
+from bench.hubapiworld import KUBELET, HubApiWorld, SlowApi
 from bench.kubeworld import SERVERS, KubeWorld
 from bench.line import Line
 from bench.realworld import AGENTS, RealApi, RealWorld
@@ -74,6 +76,8 @@ class Plan:
     kube: bool = False
     #: With real agents.
     real: bool = False
+    #: With real agents that reach Redis through an API server.
+    hub_api: bool = False
     redis: Path | None = None
     #: Whether one process has all services of the hub.
     single: bool = False
@@ -88,6 +92,7 @@ def measure_size(clusters: int, plan: Plan) -> Measurement:
         world.bring_up()
         up = time.monotonic() - began
         measured = world.watch(plan.seconds)
+        hub_api_cost = world.cost(measured) if isinstance(world, HubApiWorld) else None
         mix = world.commands(min(10.0, plan.seconds))
         after: dict[str, Any] = {}
         if plan.overload:
@@ -102,13 +107,13 @@ def measure_size(clusters: int, plan: Plan) -> Measurement:
         if soak is not None:
             soaked, after["soak"] = soak.figures(name, books)
         size = world.bytes_per_pair()
-    pairs = clusters * SCORERS
+    pairs, interval = clusters * SCORERS, SlowApi.interval if plan.hub_api else INTERVAL
     most_cpu, most_memory = _LIMITS.get(clusters, (None, None))
     milli = {process: 1000 * share for process, share in measured.cores.items()}
     memory = {process: rss / 2**20 for process, rss in measured.memory.items()}
     servers = [
         f"{process} {milli.pop(process):.0f} mCPU, {memory.pop(process):.0f} MiB"
-        for process in (*SERVERS, AGENTS)
+        for process in (*SERVERS, KUBELET, AGENTS)
         if process in milli
     ]
     text = ", ".join(f"{process} {value:.0f}" for process, value in milli.items())
@@ -124,7 +129,7 @@ def measure_size(clusters: int, plan: Plan) -> Measurement:
         Figure(
             f"{name}: results waiting",
             f"p50 {statistics.median(measured.waiting):.0f}, at most {max(measured.waiting)}; "
-            f"{measured.cycles / measured.seconds:.0f} of {pairs / INTERVAL:.0f} results a second",
+            f"{measured.cycles / measured.seconds:.0f} of {pairs / interval:.0f} results a second",
             quantile(measured.waiting, 0.99),
             "results",
             "p99 of looks twice a second",
@@ -170,6 +175,8 @@ def measure_size(clusters: int, plan: Plan) -> Measurement:
         figures.append(Figure(what, text, quantile(measured.latencies, 0.99), "s", number))
     if isinstance(world, RealWorld):
         figures.append(Figure(f"{name}: real agents", "; ".join(servers), float(clusters), "agents"))
+    if hub_api_cost is not None:
+        figures.append(Figure(f"{name}: API server between agents and Redis", *hub_api_cost, "s"))
     if isinstance(world, KubeWorld):
         total = sum(world.writes.values())
         text = ", ".join(f"{resource} {number}" for resource, number in world.writes.most_common())
@@ -213,8 +220,9 @@ def measure_size(clusters: int, plan: Plan) -> Measurement:
 @contextlib.contextmanager
 def world_of(clusters: int, plan: Plan) -> Iterator[World]:
     """All processes of one size; they end with the block."""
-    api = ThreadingHTTPServer(("127.0.0.1", 0), RealApi if plan.real else ScoringApi)
-    kind = KubeWorld if plan.kube else RealWorld if plan.real else World
+    handler = SlowApi if plan.hub_api else RealApi if plan.real else ScoringApi
+    api = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    kind = KubeWorld if plan.kube else HubApiWorld if plan.hub_api else RealWorld if plan.real else World
     threading.Thread(target=api.serve_forever, daemon=True).start()
     try:
         with (
@@ -272,6 +280,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=7, help="which faults (default 7)")
     parser.add_argument("--kube", action="store_true", help="on an API server")
     parser.add_argument("--real", action="store_true", help="with real agents")
+    parser.add_argument("--hub-api", action="store_true", help="with real agents behind an API server")
     parser.add_argument("--single", action="store_true", help="all services of the hub in one process")
     parser.add_argument("--redis", type=Path, metavar="FILE", help="a redis-server")
     arguments = parser.parse_args()
@@ -279,13 +288,14 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     if arguments.kube and arguments.soak:
         parser.error("--soak has no faults for an API server; leave out --kube")
+    arguments.real |= arguments.hub_api
     if arguments.real and (arguments.kube or arguments.soak or arguments.flood):
         parser.error("--real is on a folder, without --soak and --flood, which are for played agents; leave them out")
     if arguments.redis and not (arguments.redis.is_file() and os.access(arguments.redis, os.X_OK)):
         parser.error(f"{arguments.redis} is no program: --redis wants a redis-server")
     clusters = arguments.clusters or (QUICK_SIZES if arguments.quick else SIZES)
     seconds = arguments.seconds or (QUICK_SECONDS if arguments.quick else SECONDS)
-    options_of_plan = ("workers", "overload", "flood", "soak", "seed", "kube", "real", "redis", "single")
+    options_of_plan = ("workers", "overload", "flood", "soak", "seed", "kube", "real", "hub_api", "redis", "single")
     plan = Plan(seconds, *(getattr(arguments, name) for name in options_of_plan))
     return report(arguments, measure(clusters, plan))
 

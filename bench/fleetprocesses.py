@@ -37,9 +37,9 @@ class Processes:
         # CPU of those that are gone.
         self._spent: dict[str, float] = defaultdict(float)
 
-    def start(self, name: str, module: str, environment: Mapping[str, str]) -> None:
+    def start(self, name: str, module: str, environment: Mapping[str, str], *arguments: str) -> None:
         """Start one more process of this name."""
-        self._start(name, (sys.executable, "-m", module), environment)
+        self._start(name, (sys.executable, "-m", module, *arguments), environment)
 
     def _start(self, name: str, command: tuple[str, ...], environment: Mapping[str, str]) -> None:
         with (self._folder / f"{name}.log").open("ab") as output:

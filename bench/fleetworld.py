@@ -287,13 +287,13 @@ class World:
         self.processes.start(name, "dsf.hub", self._environment(role="hub", probe_port=0, **values))
 
     def _environment(self, **values: object) -> dict[str, str]:
-        return make_child_environment(
-            redis_url=self._server.url,
-            signing_secret=SECRET,
-            log_level="WARNING",
+        defaults: dict[str, object] = {
+            "redis_url": self._server.url,
+            "signing_secret": SECRET,
+            "log_level": "WARNING",
             **self._backend(),
-            **values,
-        )
+        }
+        return make_child_environment(**defaults | values)
 
     def _until(self, is_so: Any, what: str) -> None:
         deadline = time.monotonic() + self._patience

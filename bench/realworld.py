@@ -94,6 +94,11 @@ class RealWorld(World):
                 agent_spool_dir=self.folder / "spool" / name,
                 listen_host="127.0.0.1",
                 listen_port=0,
+                **self._way(),
             )
             self.processes.start(AGENTS, "dsf.agent", environment)
         return RealAgents(self, self.processes)
+
+    def _way(self) -> dict[str, object]:
+        """Return settings of the next agent for its way to Redis."""
+        return {}

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import ssl
 import struct
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -28,7 +29,10 @@ DATA, ERROR = b"\x00", b"\x01"
 class PortForwardServer:
     """Serves in a thread of its own. Change its attributes at any time."""
 
-    def __init__(self, target: int) -> None:
+    def __init__(self, target: int, *, port: int = 0, certificate: Path | None = None) -> None:
+        """Listen on `port`, by default a free one. With a certificate, whose key is beside it, the server speaks TLS
+        and is also a kubelet to a real API server."""
+        self._certificate = certificate
         #: Port that connections lead to.
         self.target = target
         #: HTTP status of each request; 101 upgrades.
@@ -43,7 +47,7 @@ class PortForwardServer:
         self.authorizations: list[str | None] = []
         self.pings = 0
         self.open: set[_PortForward] = set()
-        self.port = 0
+        self.port = port
         self._loop = asyncio.new_event_loop()
         self._server: tornado.httpserver.HTTPServer | None = None
         self._is_started = threading.Event()
@@ -75,8 +79,12 @@ class PortForwardServer:
         self._loop.run_forever()
 
     async def _listen(self) -> None:
-        application = tornado.web.Application([(r"/apis?/.*", _PortForward, {"owner": self})])
-        self._server = tornado.httpserver.HTTPServer(application)
+        application = tornado.web.Application([(r"/(?:apis?|portForward)/.*", _PortForward, {"owner": self})])
+        tls = None
+        if self._certificate is not None:
+            tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            tls.load_cert_chain(self._certificate, self._certificate.with_suffix(".key"))
+        self._server = tornado.httpserver.HTTPServer(application, ssl_options=tls)
         (listener,) = tornado.netutil.bind_sockets(self.port, "127.0.0.1")
         self.port = listener.getsockname()[1]
         self._server.add_socket(listener)
@@ -119,7 +127,8 @@ class _PortForward(tornado.websocket.WebSocketHandler):
     async def open(self) -> None:  # type: ignore[override]
         owner = self._owner
         owner.open.add(self)
-        port = int(self.get_query_argument("ports"))
+        # API servers ask kubelets for a `port`.
+        port = int(self.get_query_argument("ports", None) or self.get_query_argument("port"))
         for channel in (DATA, ERROR):
             await self.write_message(channel + struct.pack("<H", port), binary=True)
         if owner.kubelet_error:
@@ -163,9 +172,9 @@ class _PortForward(tornado.websocket.WebSocketHandler):
 
 
 @contextlib.contextmanager
-def serving(target: int) -> Iterator[PortForwardServer]:
-    """A running server."""
-    server = PortForwardServer(target)
+def serving(target: int, *, port: int = 0, certificate: Path | None = None) -> Iterator[PortForwardServer]:
+    """A running server; see PortForwardServer."""
+    server = PortForwardServer(target, port=port, certificate=certificate)
     server.start()
     try:
         yield server
