@@ -4,6 +4,11 @@
 {{ .Values.hubSetting.namespace | default .Release.Namespace }}
 {{- end }}
 
+{{- /* Where the pages of the documentation are: readers of the notes may have no clone. */}}
+{{- define "dsf.pages" -}}
+{{ index .Chart.Sources 0 }}/blob/main/docs
+{{- end }}
+
 {{- define "dsf.labels" -}}
 app.kubernetes.io/name: dynamic-scoring-framework
 app.kubernetes.io/instance: {{ .Release.Name | quote }}

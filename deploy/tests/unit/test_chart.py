@@ -153,6 +153,18 @@ def test_crds_can_be_left_to_others() -> None:
     assert "templates/crds.yaml" not in chart.notes()
 
 
+def test_notes_name_the_next_steps() -> None:
+    notes = chart.notes()
+    pages = re.findall(r"https://github\.com/\S+/blob/main/(docs/[a-z-]+\.md)", notes)
+    assert sorted(pages) == ["docs/expressions.md", "docs/gitops.md"]
+    assert all((chart.ROOT / page).is_file() for page in pages)
+    account = re.search(r"kubectl -n (\S+) create token (\S+)", notes)
+    assert account is not None
+    assert account[1] == chart.NAMESPACE
+    chart.one(chart.render(), "ServiceAccount", account[2])
+    assert "create token" not in chart.notes({"web": {"auth": "open"}})
+
+
 def test_values_table_is_up_to_date() -> None:
     script = chart.ROOT / "scripts" / "helm-values-table"
     process = ran([sys.executable, script, "--print"], check=True)

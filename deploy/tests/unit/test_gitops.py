@@ -66,6 +66,19 @@ def test_rendering_with_existing_secrets_is_deterministic(tmp_path: Path, values
     assert "made these itself" not in first[f"{chart.RELEASE}/templates/NOTES.txt"]
 
 
+def test_argo_cd_application_renders_without_random_values(tmp_path: Path) -> None:
+    spec = yaml.safe_load((chart.ROOT / "deploy" / "argocd" / "application.yaml").read_text())["spec"]
+    source = spec["source"]
+    assert source["path"] == chart.CHART.relative_to(chart.ROOT).as_posix()
+    [file] = source["helm"]["valueFiles"]
+    values: chart.Values = yaml.safe_load((chart.ROOT / source["path"] / file).read_text())
+    values["redis"]["tls"] |= source["helm"]["valuesObject"]["redis"]["tls"]
+    assert _rendered(_deaf(tmp_path), values) == _rendered(chart.CHART, values)
+    version = yaml.safe_load((chart.CHART / "Chart.yaml").read_text())["version"]
+    assert source["targetRevision"] == f"v{version}"
+    assert spec["destination"]["namespace"] == chart.NAMESPACE
+
+
 def test_settled_chart_uses_the_existing_secrets() -> None:
     redis = chart.one(chart.render(SETTLED), "StatefulSet", "dynamic-scoring-redis")
     volumes = {
