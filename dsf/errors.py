@@ -254,7 +254,7 @@ class AccessError(DsfError):
 
 
 class RoutingError(DsfError):
-    """A task was called without a queue, or is none that messages call. The message names the queue to give."""
+    """A task was called without a queue or for a later time, or is none that messages call. The message says how."""
 
 
 class ScheduleError(DsfError):

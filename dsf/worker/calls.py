@@ -15,6 +15,7 @@ from typing import Any, Final, NoReturn
 import kombu
 import redis
 from celery import Celery
+from celery.utils.time import maybe_iso8601, maybe_make_aware
 from kombu.exceptions import OperationalError
 
 from dsf import keys
@@ -31,13 +32,16 @@ def prepare_call(
 ) -> tuple[Sequence[Any] | None, Mapping[str, Any] | None]:
     """Return the arguments of a call with a deadline. Calls of other tasks, and without a queue, stay as they are.
 
-    `options` are those of Celery's `send_task`. Raises RoutingError for a queue that is no cluster's,
-    UnknownClusterError for a cluster that is not registered, and kombu's OperationalError while Redis cannot be used.
+    `options` are those of Celery's `send_task`. Raises RoutingError for a queue that is no cluster's and for a later
+    start, UnknownClusterError for a cluster that is not registered, and kombu's OperationalError while Redis cannot be
+    used.
     """
     queue = options.get("queue")
     if name != CYCLE_TASK or not queue:
         # The router refuses those that cannot be sent.
         return args, kwargs
+    for option in {"countdown", "eta"}.intersection(name for name, value in options.items() if value):
+        raise RoutingError(f"{CYCLE_TASK} takes no {option}: an agent starts it at once; send it when it shall run")
     arguments = dict(zip(("scorer", "run_id", "deadline"), args or (), strict=False)) | dict(kwargs or {})
     deadline = _compute_deadline(config, _parse_cluster(queue), arguments.get("scorer"), options.get("expires"))
     if arguments.get("deadline") is not None:
@@ -63,8 +67,10 @@ def _compute_deadline(config: Settings, cluster: str, scorer: object, expires: o
             except UnknownClusterError as error:
                 raise UnknownClusterError(f"{error}; the queue of a cluster is spoke.<cluster>") from None
             seconds = ScheduleStore(client).read_interval(cluster, str(scorer)) or seconds
-    if isinstance(expires, datetime):
-        expires = expires.timestamp() - time.time()
+    expires_at = maybe_iso8601(expires) if isinstance(expires, str | datetime) else None
+    if expires_at is not None:
+        # Celery reads a time without a zone as UTC.
+        expires = maybe_make_aware(expires_at).timestamp() - time.time()
     if isinstance(expires, int | float):
         seconds = min(seconds, float(expires))
     return now + seconds

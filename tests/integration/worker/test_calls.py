@@ -81,6 +81,22 @@ def test_call_has_a_deadline(
     assert _arguments(client)[1]["deadline"] == pytest.approx(time.time() + seconds, abs=30)
 
 
+@pytest.mark.parametrize("form", ["no zone", "text", "text without a zone"])
+def test_call_expires_at_the_time_that_celery_reads(
+    app: Application, client: redis.Redis, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    """Celery reads a time without a zone as UTC, on a machine of any zone."""
+    expires_at = datetime.now(UTC) + timedelta(seconds=100)
+    naive = expires_at.replace(tzinfo=None)
+    forms = {"no zone": naive, "text": expires_at.isoformat(), "text without a zone": naive.isoformat()}
+    with monkeypatch.context() as changed:
+        changed.setenv("TZ", "Asia/Tokyo")
+        time.tzset()
+        app.send_task("dsf.cycle", ["sample"], queue=QUEUE, expires=forms[form])
+    time.tzset()
+    assert _arguments(client)[1]["deadline"] == pytest.approx(time.time() + 100, abs=30)
+
+
 def test_deadline_of_the_caller_stays(app: Application, client: redis.Redis) -> None:
     app.send_task("dsf.cycle", ["sample", None, 12.0], queue=QUEUE)
     app.tasks["dsf.cycle"].apply_async(["sample"], {"deadline": 12.0}, queue=keys.spoke_queue("c1"))
@@ -117,6 +133,14 @@ def test_celery_call_refuses_an_unknown_cluster(app: Application, redis_url: str
 def test_queue_of_no_cluster_is_refused_with_the_right_form(app: Application, queue: str) -> None:
     with pytest.raises(RoutingError, match=r"is not the queue of a cluster; give queue='spoke\.<cluster>'"):
         app.send_task("dsf.cycle", ["sample"], queue=queue)
+
+
+@pytest.mark.parametrize("options", [{"countdown": 60}, {"eta": datetime(2100, 1, 1, tzinfo=UTC)}])
+def test_later_start_is_refused(app: Application, client: redis.Redis, options: dict[str, Any]) -> None:
+    (name,) = options
+    with pytest.raises(RoutingError, match=f"dsf.cycle takes no {name}: an agent starts it at once"):
+        app.tasks["dsf.cycle"].apply_async(["sample"], queue=QUEUE, **options)
+    assert not client.exists(QUEUE)
 
 
 def test_call_without_redis_raises_the_error_of_celery(settings_factory: SettingsFactory) -> None:
