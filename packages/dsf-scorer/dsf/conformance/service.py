@@ -76,6 +76,8 @@ def config(case: Case) -> str:
     reply = case.config_reply
     if reply.is_redirect:
         raise skip(_SEE_REDIRECTS)
+    if reply.error is not None and reply.error.status == 404:
+        raise fail(f"configURL: {reply.error}", "give the whole configURL, such as http://127.0.0.1:8000/config")
     if reply.error is not None:
         raise unanswered("configURL", reply.error, by_hub=True)
     try:

@@ -238,6 +238,7 @@ def test_scores_can_be_checked_without_config() -> None:
         code, points = check(f"{url}/config", "--path", "/scoring")
     assert code == 1
     assert by_outcome(points, "fail") == {"config"}
+    assert points["config"]["mend"] == "give the whole configURL, such as http://127.0.0.1:8000/config"
     assert points["many-series"]["message"] == "20 results"
 
 
