@@ -3,6 +3,7 @@
 protocol          the interface of a backend
 directory         the backend on a folder
 manifestfolder    reads the users' folder
+memoryshares      shares of namespaces in the memory for objects of users
 outfolder         writes the output folder
 kube              the backend on Kubernetes
 kube_kinds        watched kinds, and the parts of an object that the hub keeps

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence, Set
 from datetime import datetime
+from functools import partial
 from typing import Final
 
 import dsf.log
@@ -32,6 +33,7 @@ from dsf.backends.kube_kinds import (
     reduce_user_object,
 )
 from dsf.backends.kube_scores import KubeScores, write_status
+from dsf.backends.memoryshares import MAX_BYTES, MAX_FOREIGN_BYTES, MIN_SHARE, MemoryShares
 from dsf.backends.protocol import Credentials, EventType, Kind, Manifest, ObjectKey, OnChange
 from dsf.backends.scorestate import ScoreState, is_ours
 from dsf.errors import (
@@ -79,6 +81,7 @@ class KubeBackend:
         self._namespace = settings.namespace
         self._config_spec = settings.scoring_config
         self._scorer_namespaces = frozenset((settings.namespace, *settings.scorer_namespaces))
+        self._memory = MemoryShares()
         self._contests = Contests()
         unwanted = {Kind.ADDON: not settings.addon_mode, Kind.SECRET: not settings.secret_delivery}
         # By kind, and by name for kinds whose objects are watched by name; "" for other kinds.
@@ -364,12 +367,16 @@ class KubeBackend:
             reduced = watched.keep(obj)
             if kind not in USER_KINDS:
                 return reduced
-            is_foreign = obj["metadata"].get("namespace") not in self._scorer_namespaces
-            return reduce_user_object(reduced, MAX_FOREIGN_SPEC_BYTES if is_foreign else MAX_SPEC_BYTES)
+            metadata = obj["metadata"]
+            is_foreign = metadata["namespace"] not in self._scorer_namespaces
+            admit = partial(self._admit, ObjectKey(kind, metadata["namespace"], metadata["name"]))
+            return reduce_user_object(reduced, MAX_FOREIGN_SPEC_BYTES if is_foreign else MAX_SPEC_BYTES, admit)
 
         def handle_change(key: Key, old: Object | None, new: Object | None) -> None:
             if kind is Kind.SCORE:
                 self._scores.process_report(key, new)
+            if new is None:
+                self._memory.release(ObjectKey(kind, *key))
             if new is not None and old is not None and not watched.matters(old, new):
                 return
             with self._notify_lock:
@@ -383,6 +390,21 @@ class KubeBackend:
             namespace=self._namespace if kind is Kind.SECRET else "",
             selectors={**watched.selectors, **name_selector},
             transform=reduce,
+        )
+
+    def _admit(self, key: ObjectKey, size: int) -> str:
+        """Count the memory of a user's object. Return why there is none for its spec; empty if there is."""
+        if key.namespace == self._namespace:
+            return ""
+        if key.namespace not in self._scorer_namespaces:
+            fits = self._memory.admit(key, "", size, MAX_FOREIGN_BYTES)
+            return "" if fits else "this hub runs no scorers of this namespace, and such objects take too much memory"
+        max_bytes = max(MAX_BYTES // (len(self._scorer_namespaces) - 1), MIN_SHARE)
+        if self._memory.admit(key, key.namespace, size, max_bytes):
+            return ""
+        return (
+            f"the objects of namespace {key.namespace} take more than {max_bytes} bytes of memory: delete some or make "
+            "them shorter, then change this one"
         )
 
     def _observe(self, kind: Kind, written: Object) -> None:

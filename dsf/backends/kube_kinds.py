@@ -16,7 +16,6 @@ from dsf.api.types import (
     ADDON_NAME,
     CREDENTIALS_WORK_NAME,
     DELIVER_LABEL,
-    GROUP,
     MANAGED_BY,
     MANAGED_BY_LABEL,
     MANIFESTWORK_NAME,
@@ -40,7 +39,8 @@ from dsf.kube.store import Object
 
 #: Field manager of the hub's writes.
 FIELD_MANAGER: Final = "dynamic-scoring-hub"
-_ACT_FIELDS: Final = frozenset(f"f:{get_annotation(act)}" for act in ACTS)
+_ACT_ANNOTATIONS: Final = tuple(get_annotation(act) for act in ACTS)
+_ACT_FIELDS: Final = frozenset(f"f:{name}" for name in _ACT_ANNOTATIONS)
 #: Maximum bytes in memory of a spec with its finalizers. The API server accepts objects of 1.5 MB, which take 20 times
 #: as much if they consist of empty lists.
 MAX_SPEC_BYTES: Final = 256 * 1024
@@ -56,16 +56,16 @@ _USED_METADATA: Final = (
 )
 
 
-def reduce_user_object(obj: Object, max_bytes: int) -> Object:
+def reduce_user_object(obj: Object, max_bytes: int, admit: Callable[[int], str] = lambda _: "") -> Object:
     """Return the parts of a user's object that the hub uses; an object beyond `max_bytes` loses its spec.
 
-    `PROBLEM_FIELD` of such an object says why.
+    `admit` gets the object's bytes, and returns why there is no memory for the spec, empty if there is. `PROBLEM_FIELD`
+    of an object without its spec says why.
     """
     metadata, spec = obj["metadata"], obj.get("spec")
+    own_annotations = metadata.get("annotations") or {}
     annotations = {
-        name: value[: MAX_REQUEST + 1]
-        for name, value in (metadata.get("annotations") or {}).items()
-        if name.startswith(f"{GROUP}/")
+        name: own_annotations[name][: MAX_REQUEST + 1] for name in _ACT_ANNOTATIONS if name in own_annotations
     }
     reduced = {name: metadata[name] for name in _USED_METADATA if name in metadata}
     obj["metadata"] = {**reduced, "annotations": annotations} if annotations else reduced
@@ -74,9 +74,15 @@ def reduce_user_object(obj: Object, max_bytes: int) -> Object:
         spec["description"] = description[: MAX_DESCRIPTION + 1]
     size = measure(spec, max_bytes) + measure(metadata.get("finalizers"), max_bytes)
     if size > max_bytes:
+        admit(0)
+        problem = f"spec and finalizers take more than {max_bytes} bytes of memory: make them shorter"
+    else:
+        problem = admit(size + measure(annotations, max_bytes))
+    if problem:
         obj["metadata"].pop("finalizers", None)
+        obj["metadata"].pop("annotations", None)
         obj["spec"] = {}
-        obj[PROBLEM_FIELD] = f"spec and finalizers take more than {max_bytes} bytes of memory: make them shorter"
+        obj[PROBLEM_FIELD] = problem
     return obj
 
 

@@ -116,7 +116,9 @@ class Reflector:
 
     def observe(self, obj: Object) -> None:
         """Store the response to a write immediately, so that the next reconcile uses it."""
-        self.store.observe(self._transform(obj))
+        # `Store.observe` adds no object: it may have been deleted in the meantime.
+        if self.store.get(get_key(obj)) is not None:
+            self.store.observe(self._transform(obj))
 
     def _run(self) -> None:
         while not self._stop.is_set():

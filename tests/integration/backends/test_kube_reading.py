@@ -6,6 +6,7 @@ import contextlib
 import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -242,6 +243,7 @@ _LARGE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "finalizers": ({}, {"finalizers": [f"example.com/{number}" for number in range(5000)]}),
     "labels": ({}, {"labels": {f"l{number}": "v" * 60 for number in range(5000)}}),
     "annotations": ({}, {"annotations": {"example.com/a": "v" * 200_000, f"{GROUP}/pause": "v" * 60_000}}),
+    "many annotations": ({}, {"annotations": {f"{GROUP}/{number}": "" for number in range(5000)}}),
     "owners": (
         {},
         {
@@ -269,6 +271,49 @@ def test_large_object_takes_little_memory(
         assert (PROBLEM_FIELD in stored) == (part in ("options", "query", "finalizers"))
         session.merge(DYNAMIC_SCORERS.path(namespace, "sample"), {"metadata": {"finalizers": None}})
         session.delete(DYNAMIC_SCORERS.path(namespace, "sample"))
+
+
+def test_many_objects_of_a_namespace_take_little_memory(
+    control_plane: ControlPlane, session: Session, start_hub: Callable[..., Hub]
+) -> None:
+    tenant, neighbour, foreign = (control_plane.namespace() for _ in range(3))
+    # The most of its memory that the hub keeps of one object, in 15 kB of JSON.
+    dense = {"type": "mine.example.com", "options": {"a": [[]] * 3800}}
+    small = {"type": "mine.example.com", "options": {"a": [[]] * 200}}
+    hub = start_hub(scorer_namespaces=[tenant, neighbour])
+
+    def create(namespace: str, names: list[str], source: dict[str, Any]) -> None:
+        with ThreadPoolExecutor(8) as pool:
+            path = DYNAMIC_SCORERS.path(namespace)
+            list(pool.map(lambda name: session.create(path, scorer(namespace, name, source=source)), names))
+
+    def read(namespace: str) -> list[dict[str, Any]]:
+        return [stored for stored in hub.backend.list(Kind.SCORER) if stored["metadata"]["namespace"] == namespace]
+
+    create(tenant, [f"dense{number}" for number in range(90)], dense)
+    create(foreign, [f"small{number}" for number in range(600)], small)
+    create(neighbour, ["sample"], dense)
+    create(hub.namespace, ["sample"], dense)
+    wait_for(lambda: (len(read(tenant)), len(read(foreign))) == (90, 600), 20)
+    assert sum(map(_measure, read(tenant))) < 20_000_000
+    assert sum(map(_measure, read(foreign))) < 10_000_000
+    refused = [stored for stored in read(tenant) if PROBLEM_FIELD in stored]
+    assert 0 < len(refused) < 90
+    assert tenant in refused[0][PROBLEM_FIELD]
+    # Neither another namespace nor the hub's own has less room.
+    for namespace in (neighbour, hub.namespace):
+        [stored] = wait_for(lambda namespace=namespace: read(namespace), 10)
+        assert PROBLEM_FIELD not in stored
+    # With fewer objects, a changed one is read.
+    kept = [stored["metadata"]["name"] for stored in read(tenant) if PROBLEM_FIELD not in stored]
+    name = refused[0]["metadata"]["name"]
+    for other in kept[:2]:
+        session.delete(DYNAMIC_SCORERS.path(tenant, other))
+    wait_for(lambda: len(read(tenant)) == 88, 10)
+    session.merge(DYNAMIC_SCORERS.path(tenant, name), {"metadata": {"labels": {"a": "b"}}})
+    wait_for(lambda: PROBLEM_FIELD not in (hub.backend.get(Kind.SCORER, tenant, name) or {PROBLEM_FIELD: ""}), 10)
+    for namespace in (tenant, neighbour, foreign, hub.namespace):
+        session.request("DELETE", DYNAMIC_SCORERS.path(namespace))
 
 
 def test_list_of_large_objects_is_read_in_small_pages(control_plane: ControlPlane, session: Session) -> None:

@@ -1,0 +1,48 @@
+"""Limits the memory that objects of users take in the hub, so that the authors of one namespace cannot exhaust it."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Hashable
+from typing import Final
+
+#: Maximum bytes in memory of the specs of all scorer namespaces together, except the hub's own, as manifests. The
+#: parsed specs take as much again.
+MAX_BYTES: Final = 32 * 1024 * 1024
+#: Part of it that a namespace has at least, however many there are.
+MIN_SHARE: Final = 1024 * 1024
+#: The same of all other namespaces together, whose scorers do not run.
+MAX_FOREIGN_BYTES: Final = 8 * 1024 * 1024
+#: Bytes of an object in memory without its spec: identity and status.
+_OBJECT_BYTES: Final = 2048
+
+
+class MemoryShares:
+    """The bytes that the kept objects take, by share. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        # Object -> its share and bytes.
+        self._sizes: dict[Hashable, tuple[str, int]] = {}
+        self._totals: Counter[str] = Counter()
+
+    def admit(self, key: Hashable, share: str, size: int, max_bytes: int) -> bool:
+        """Count an object in place of its earlier state; return False, without counting it, beyond `max_bytes`."""
+        with self._lock:
+            self._release(key)
+            size += _OBJECT_BYTES
+            if self._totals[share] + size > max_bytes:
+                return False
+            self._sizes[key] = share, size
+            self._totals[share] += size
+            return True
+
+    def release(self, key: Hashable) -> None:
+        """Stop counting an object."""
+        with self._lock:
+            self._release(key)
+
+    def _release(self, key: Hashable) -> None:
+        share, size = self._sizes.pop(key, ("", 0))
+        self._totals[share] -= size
