@@ -100,7 +100,7 @@ def run(
         if failures == number == HOPELESS:
             return
         # The scoring API is asked once, a source once per query. All inputs may have the same servers.
-        requests = max(1, *counting.requests.values())
+        requests = max([1, *counting.requests.values()])
         sleep(max(0.0, started + requests / rate - time.monotonic()))
 
 
@@ -111,9 +111,9 @@ class _Counting(Observer):
         #: Stage -> number of requests.
         self.requests: Counter[Stage] = Counter()
 
-    def queried(self, stage: Stage, question: RequestRecord) -> None:
-        """One more."""
-        del question
+    def on_query(self, stage: Stage, record: RequestRecord) -> None:
+        """Count a request."""
+        del record
         self.requests[stage] += 1
 
 

@@ -113,6 +113,15 @@ def test_backtest_moment_is_a_cycle_whose_range_ends_there(dsf: Dsf, author: Aut
     assert ends[-1] <= time.time() < ends[-1] + 330
 
 
+def test_backtest_reports_a_source_whose_name_does_not_resolve(dsf: Dsf, author: Author) -> None:
+    """No request is sent at any moment."""
+    result = dsf(*author.command("--source-url", "http://nowhere.invalid:9090", "-o", "json"))
+    assert result.exit_code == 1, result.output
+    (failure,) = view(result)["failures"]
+    assert "nowhere.invalid" in failure["message"]
+    assert author.scorer.requests == []
+
+
 @pytest.mark.parametrize(
     ("source", "words"),
     [
