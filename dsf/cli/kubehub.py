@@ -144,13 +144,16 @@ class KubeHub:
             pods = self._session.request("GET", PODS.path(self._namespace), query={"labelSelector": selector})["items"]
             names = [pod["metadata"]["name"] for pod in pods if pod.get("status", {}).get("phase") == "Running"]
             if not names:
-                raise ApiError(f"no pod of Service {_SERVICE} runs in namespace {self._namespace}")
+                raise ApiError(
+                    f"no pod of Service {_SERVICE} runs in namespace {self._namespace}; kubectl -n {self._namespace} "
+                    "get pods may show why"
+                )
             forward = _PodForward(self._session, self._namespace, names[0], _PAGE_PORT)
         except (BackendError, ApiError) as error:
-            raise ApiError(
-                f"{_shorten_error(refusal)}; and a port-forward in its place: {_shorten_error(error)}: to read, ask "
-                "for the ClusterRole dynamic-scoring-framework-viewer"
-            ) from None
+            message = f"{_shorten_error(refusal)}; and a port-forward in its place: {_shorten_error(error)}"
+            if isinstance(refusal, ForbiddenError) or isinstance(error, ForbiddenError):
+                message += ": to read, ask for the ClusterRole dynamic-scoring-framework-viewer"
+            raise ApiError(message) from None
         return forward
 
     # --- acts ----------------------------------------------------------------------------------------------------

@@ -30,8 +30,8 @@ from dsf.errors import OutputError
 app = typer.Typer(
     name="dsf",
     cls=CommandGroup,
-    help="Dynamic scoring of clusters. Commands use a running `dsf demo` or the Redis of DSF_REDIS_URL; of "
-    "several demos, --demo NAME after the command selects one.",
+    help="Dynamic scoring of clusters. Commands use the Redis of DSF_REDIS_URL, else a `dsf demo` that runs on this "
+    "machine, else the hub of kubectl's context. After the command, --context NAME selects a hub, --demo NAME a demo.",
     no_args_is_help=True,
     add_completion=True,
     # Tracebacks go into bug reports; local variables may contain passwords.

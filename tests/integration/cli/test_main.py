@@ -86,6 +86,12 @@ def test_commands_have_help_with_an_example(dsf: Dsf, command: tuple[str, ...]) 
     assert f"Example: dsf {' '.join(command)}" in " ".join(result.stdout.split())
 
 
+def test_help_says_which_hub_is_used(dsf: Dsf) -> None:
+    text = " ".join(dsf("--help").stdout.split())
+    positions = [text.index(place) for place in ("DSF_REDIS_URL", "`dsf demo`", "kubectl's context")]
+    assert positions == sorted(positions)
+
+
 def test_command_list_is_complete() -> None:
     names = {(info.name or info.callback.__name__,) for info in app.registered_commands if info.callback}
     groups = {

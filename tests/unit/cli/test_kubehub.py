@@ -116,6 +116,20 @@ def test_missing_rights_to_read_are_named_as_kubectl_does(server: PortForwardSer
     assert 'cannot create resource "serviceaccounts/token"' in dsf("scores").stderr
 
 
+def test_page_without_a_running_pod_is_no_matter_of_rights(server: PortForwardServer, kubeconfig: Path) -> None:
+    message = 'no endpoints available for service "dynamic-scoring-hub"'
+    server.documents[("GET", f"{PROXY}/api/v1/scores")] = refusal(503, message)
+    service = {"spec": {"selector": {"app": "hub"}}}
+    server.documents[("GET", f"/api/v1/namespaces/{NAMESPACE}/services/dynamic-scoring-hub")] = 200, service
+    pods = {"items": [{"metadata": {"name": "hub-1"}, "status": {"phase": "Pending"}}]}
+    server.documents[("GET", f"/api/v1/namespaces/{NAMESPACE}/pods")] = 200, pods
+    result = dsf("scores")
+    assert result.exit_code == 1
+    assert message in result.stderr
+    assert f"kubectl -n {NAMESPACE} get pods" in result.stderr
+    assert "ClusterRole" not in result.stderr
+
+
 def test_page_that_refuses_the_viewers_token_is_reported(server: PortForwardServer, kubeconfig: Path) -> None:
     server.documents[("GET", f"{PROXY}/api/v1/scores")] = 401, {"title": "Not known", "status": 401, "detail": "no"}
     assert "it needs this version and web.auth kubernetes" in dsf("scores").stderr
