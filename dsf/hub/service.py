@@ -81,7 +81,7 @@ class ControllerService(Collector):
             self._lost_pod.stop()
         self._election.stop()
 
-    def find_problem(self) -> str:
+    def problem(self) -> str:
         """Return why the controller does not work. An unreachable API server or Redis is no reason for a restart."""
         if not self._election.campaigning:
             return "the controller neither works nor waits for its turn"

@@ -92,7 +92,7 @@ class ResultsService:
         for client in self._clients:
             client.close()
 
-    def find_problem(self) -> str:
+    def problem(self) -> str:
         """See `dsf.process.service.Service`. An unreachable Redis is not a problem, because the worker reconnects."""
         return loop_problem()
 

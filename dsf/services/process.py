@@ -165,7 +165,7 @@ class HubProcess:
     def _find_problem(self) -> str:
         """Return the problem that a restart of this process may solve; empty if a restart would not help."""
         services: Sequence[Service] = [*self._services, *([self._results] if self._results is not None else [])]
-        return "; ".join(problem for service in services if (problem := service.find_problem()))
+        return "; ".join(problem for service in services if (problem := service.problem()))
 
     def _find_unready_reason(self) -> str:
         return (

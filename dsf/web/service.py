@@ -70,7 +70,7 @@ class WebService:
         self._clock.stop()
         self._redis.close()
 
-    def find_problem(self) -> str:
+    def problem(self) -> str:
         """Return why the service cannot continue; empty if it can.
 
         An unreachable Redis is no problem of the service, because the pages report it.

@@ -28,7 +28,7 @@ class _Clock:
         self._ahead = datetime.timedelta(minutes=minutes)
         self.datetime, self.timedelta = self, datetime.timedelta
 
-    def read_clock(self) -> datetime.datetime:
+    def now(self) -> datetime.datetime:
         return datetime.datetime.now() + self._ahead  # noqa: DTZ005 (as the client does it)
 
 
