@@ -50,7 +50,7 @@ def test_backtest_tab_with_the_largest_stored_runs_stays_below_the_element_limit
     class Registered:
         redis = None
 
-        def scorer(self, name: str) -> ScorerRecord:
+        def read_scorer(self, name: str) -> ScorerRecord:
             return ScorerRecord(name=name, score_name=name, interval=10, validity=300)
 
         @property
