@@ -292,12 +292,18 @@ def test_images_of_the_upstream_project_elsewhere_are_refused(values: chart.Valu
         chart.render(values)
 
 
-def test_chart_version_equals_the_package_version() -> None:
+def test_chart_version_cannot_be_taken_for_upstream() -> None:
+    """Upstream has a chart of this name with versions 0.x."""
     project = (chart.ROOT / "pyproject.toml").read_text()
     version = re.search(r'^version = "(.*)"$', project, re.MULTILINE)
     assert version is not None
     described = yaml.safe_load((chart.CHART / "Chart.yaml").read_text())
-    assert described["version"] == described["appVersion"] == version[1]
+    assert described["appVersion"] == version[1]
+    major, _, rest = version[1].partition(".")
+    assert described["version"] == f"{int(major) + 1}.{rest}"
+    labels = chart.one(chart.render(), "Deployment", "dynamic-scoring-hub")["metadata"]["labels"]
+    assert labels["helm.sh/chart"] == f"dynamic-scoring-framework-{described['version']}"
+    assert labels["app.kubernetes.io/version"] == version[1]
     assert described["name"] == "dynamic-scoring-framework"
 
 

@@ -74,7 +74,7 @@ def test_argo_cd_application_renders_without_random_values(tmp_path: Path) -> No
     values: chart.Values = yaml.safe_load((chart.ROOT / source["path"] / file).read_text())
     values["redis"]["tls"] |= source["helm"]["valuesObject"]["redis"]["tls"]
     assert _rendered(_deaf(tmp_path), values) == _rendered(chart.CHART, values)
-    version = yaml.safe_load((chart.CHART / "Chart.yaml").read_text())["version"]
+    version = yaml.safe_load((chart.CHART / "Chart.yaml").read_text())["appVersion"]
     assert source["targetRevision"] == f"v{version}"
     assert spec["destination"]["namespace"] == chart.NAMESPACE
 

@@ -18,6 +18,8 @@ from tests.support.child import ran
 from tests.support.uv import ROOT, failed
 
 VERSION = "98.76.54"
+#: The chart of that version.
+CHART_VERSION = "99.76.54"
 
 
 @dataclass(frozen=True)

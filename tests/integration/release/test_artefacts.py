@@ -27,7 +27,7 @@ import yaml
 
 from dsf.auth.authenticator import GROUP, METHODS
 from dsf.sources.base import BEHIND, OTLP
-from tests.integration.release.conftest import VERSION, DryRun, run, wheel
+from tests.integration.release.conftest import CHART_VERSION, VERSION, DryRun, run, wheel
 from tests.support import chart
 from tests.support.uv import ROOT, built
 
@@ -91,7 +91,7 @@ def test_release_files_are_complete_and_match_their_checksums(dist: Path) -> Non
     assert {name: checksum(dist / name) for name in sums} == sums
     python = [f"dynamic_scoring_{name}-{VERSION}" for name in PACKAGES]
     other_files = {
-        f"dynamic-scoring-framework-{VERSION}.tgz",
+        f"dynamic-scoring-framework-{CHART_VERSION}.tgz",
         "index.yaml",
         "kubectl-dsf.tar.gz",
         "dsf.yaml",
@@ -173,7 +173,7 @@ def test_framework_alone_requires_neither_solver_nor_demo(dist: Path) -> None:
 
 
 def test_chart_is_rendered_from_its_package(dist: Path) -> None:
-    package = dist / f"dynamic-scoring-framework-{VERSION}.tgz"
+    package = dist / f"dynamic-scoring-framework-{CHART_VERSION}.tgz"
     with helm_python.Chart.load_archive(package.read_bytes()) as packed:
         files = packed.render({}, name=chart.RELEASE, namespace=chart.NAMESPACE)
         assert packed.schema
@@ -186,7 +186,7 @@ def test_chart_is_rendered_from_its_package(dist: Path) -> None:
     chart_files = {str(path.relative_to(chart.CHART)) for path in chart.CHART.rglob("*") if path.is_file()}
     assert names == chart_files
     (entry,) = yaml.safe_load((dist / "index.yaml").read_text())["entries"]["dynamic-scoring-framework"]
-    assert (entry["version"], entry["digest"]) == (VERSION, checksum(package))
+    assert (entry["version"], entry["appVersion"], entry["digest"]) == (CHART_VERSION, VERSION, checksum(package))
     (url,) = entry["urls"]
     assert url.endswith(f"/releases/download/v{VERSION}/{package.name}")
 
@@ -209,7 +209,7 @@ def test_chart_index_keeps_earlier_versions(tmp_path: Path, monkeypatch: pytest.
     package = tmp_path / "dist" / f"dynamic-scoring-framework-{entry['version']}.tgz"
     assert entry["digest"] == checksum(package)
     (url,) = entry["urls"]
-    assert url.endswith(f"/releases/download/v{entry['version']}/{package.name}")
+    assert url.endswith(f"/releases/download/v{entry['appVersion']}/{package.name}")
 
 
 def test_krew_archive_contains_the_files_of_the_manifest(dist: Path, tmp_path: Path) -> None:
@@ -289,7 +289,7 @@ def test_dry_run_builds_a_later_version_from_the_last_commit(dry_run: DryRun) ->
         )
     built_files = {path.name for path in (dry_run.folder / "dist").iterdir()}
     assert {
-        f"dynamic-scoring-framework-{VERSION}.tgz",
+        f"dynamic-scoring-framework-{CHART_VERSION}.tgz",
         f"dynamic_scoring_demo-{VERSION}-py3-none-any.whl",
     } <= built_files
     assert run(dry_run.folder, "git", "tag").stdout == ""
