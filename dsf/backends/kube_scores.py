@@ -26,7 +26,7 @@ from dsf.backends.scorestate import (
     parse_kube_time,
 )
 from dsf.errors import BackendError, ForeignObjectError, ObjectConflictError, ObjectNotFoundError
-from dsf.kube.lists import list_objects
+from dsf.kube.lists import iterate_objects
 from dsf.kube.resources import ADDON_PLACEMENT_SCORES, Resource
 from dsf.kube.session import ApiServerError, Session
 from dsf.kube.store import Key, Object, get_version
@@ -109,7 +109,7 @@ class KubeScores:
     def adopt_scores(self, claim: Callable[[str, str, float], tuple[Manifest, datetime] | None]) -> int:
         """See `ScoreBackend.adopt_scores`. Lists scores without the label; sends two requests per adopted score."""
         adopted = 0
-        for stored_object in list_objects(
+        for stored_object in iterate_objects(
             self._session, ADDON_PLACEMENT_SCORES, labels=f"{MANAGED_BY_LABEL}!={MANAGED_BY}"
         ):
             metadata = stored_object["metadata"]

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Callable, Iterator, Mapping
 from http import HTTPStatus
 from typing import Any, Final
 
 from dsf.errors import ObjectNotFoundError
 from dsf.kube.resources import Resource
-from dsf.kube.session import ApiServerError, ExpiredError, Session
+from dsf.kube.session import ApiServerError, ExpiredError, Session, TooLargeError
 
+#: Maximum bytes of one page of a list, and seconds for it. Parsed, a page takes up to 20 times its bytes.
+_MAX_PAGE_BYTES: Final = 8 * 1024 * 1024
+_PAGE_SECONDS: Final = 30.0
 #: Attempts for a list whose continue token expires between pages.
 _LIST_ATTEMPTS: Final = 3
 #: Seconds for which a request is retried while the API server is overloaded.
@@ -26,37 +30,74 @@ def list_objects(
 
     Returns an empty list if the API server does not serve the kind.
     """
-    query = {"limit": "500"} | ({"labelSelector": labels} if labels else {})
+    for _ in range(_LIST_ATTEMPTS - 1):
+        with contextlib.suppress(ExpiredError):
+            return list(iterate_objects(session, resource, namespace, labels=labels, name=name))
+    return list(iterate_objects(session, resource, namespace, labels=labels, name=name))
+
+
+def iterate_objects(
+    session: Session, resource: Resource, namespace: str = "", *, labels: str = "", name: str = ""
+) -> Iterator[dict[str, Any]]:
+    """Yield the objects of `list_objects`; one page at a time is in memory.
+
+    Raises BackendError, and ExpiredError if the caller takes longer than the API server keeps the list.
+    """
+    query = {"labelSelector": labels} if labels else {}
     if name:
         query["fieldSelector"] = f"metadata.name={name}"
-    try:
-        for _ in range(_LIST_ATTEMPTS - 1):
-            with contextlib.suppress(ExpiredError):
-                return _list_pages(session, resource.path(namespace), query)
-        return _list_pages(session, resource.path(namespace), query)
-    except ObjectNotFoundError:
-        return []
+    path = resource.path(namespace)
+
+    def read(query: dict[str, str], max_bytes: int) -> dict[str, Any]:
+        return _retry(lambda: read_page(session, path, query, max_bytes))
+
+    with contextlib.suppress(ObjectNotFoundError):
+        for page in iterate_pages(read, query):
+            yield from page.get("items") or ()
 
 
-def _list_pages(session: Session, path: str, query: dict[str, str]) -> list[dict[str, Any]]:
-    items: list[dict[str, Any]] = []
-    continue_token = ""
+def iterate_pages(
+    read: Callable[[dict[str, str], int], dict[str, Any]], query: Mapping[str, str], page_size: int = 500
+) -> Iterator[dict[str, Any]]:
+    """Yield the pages of a list. `read` gets the query of a page and its maximum bytes, as `read_page` does.
+
+    Pages of large objects have fewer of them.
+    """
+    page_query = dict(query)
     while True:
-        page = request_with_retry(
-            session, "GET", path, query=query | ({"continue": continue_token} if continue_token else {})
-        )
-        items += page.get("items") or ()
-        continue_token = (page.get("metadata") or {}).get("continue") or ""
+        page_query["limit"] = str(page_size)
+        # A single object is below the API server's own limit.
+        max_bytes = _MAX_PAGE_BYTES if page_size > 1 else 2 * _MAX_PAGE_BYTES
+        try:
+            page = read(page_query, max_bytes)
+        except TooLargeError:
+            if page_size == 1:
+                raise
+            page_size = max(page_size // 8, 1)
+            continue
+        yield page
+        continue_token = (page.get("metadata") or {}).get("continue")
         if not continue_token:
-            return items
+            return
+        page_query["continue"] = continue_token
+
+
+def read_page(session: Session, path: str, query: Mapping[str, str], max_bytes: int) -> dict[str, Any]:
+    """Return one page of a list. Raises TooLargeError beyond `max_bytes`, and BackendError."""
+    page, _ = session.read(path, query, max_bytes=max_bytes, deadline=time.monotonic() + _PAGE_SECONDS)
+    return page
 
 
 def request_with_retry(session: Session, method: str, path: str, **options: Any) -> dict[str, Any]:
     """Make a request as `Session.request` does, and retry it after status 429: the server has not processed it."""
+    return _retry(lambda: session.request(method, path, **options))
+
+
+def _retry(request: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     deadline = time.monotonic() + _RETRY_SECONDS
     while True:
         try:
-            return session.request(method, path, **options)
+            return request()
         except ApiServerError as error:
             pause = error.retry_after or _DEFAULT_PAUSE_SECONDS
             if error.status != HTTPStatus.TOO_MANY_REQUESTS or time.monotonic() + pause > deadline:

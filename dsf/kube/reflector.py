@@ -14,17 +14,17 @@ import random
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Any, Final
 
 import dsf.log
 from dsf.errors import BackendError, ObjectNotFoundError
+from dsf.kube.lists import iterate_pages, read_page
 from dsf.kube.resources import Resource
 from dsf.kube.session import (
     ApiServerError,
     ExpiredError,
     ForbiddenError,
     Session,
-    TooLargeError,
     UnreachableError,
     Watch,
 )
@@ -39,9 +39,6 @@ Handler = Callable[[Key, Object | None, Object | None], None]
 #: Range of the seconds after which the server ends a watch. Random, so that the watches of a hub do not reconnect
 #: together.
 _WATCH_SECONDS: Final = (240, 480)
-#: Maximum bytes of one page of a list, and seconds for it. Parsed, a page takes up to 20 times its bytes.
-_MAX_PAGE_BYTES: Final = 8 * 1024 * 1024
-_PAGE_SECONDS: Final = 30.0
 
 
 def drop_managed_fields(obj: Object) -> Object:
@@ -190,19 +187,12 @@ class Reflector:
 
     def _list(self) -> str:
         objects_by_key: dict[Key, Object] = {}
-        query, page_size = dict(self._query), self._page_size
-        while True:
-            query["limit"] = str(page_size)
-            # A single object is below the API server's own limit.
-            max_bytes = _MAX_PAGE_BYTES if page_size > 1 else 2 * _MAX_PAGE_BYTES
-            deadline = time.monotonic() + _PAGE_SECONDS
-            try:
-                page, _ = self._session.read(self._path, query, max_bytes=max_bytes, deadline=deadline)
-            except TooLargeError:
-                if page_size == 1:
-                    raise
-                page_size = max(page_size // 8, 1)
-                continue
+        version = ""
+
+        def read(query: dict[str, str], max_bytes: int) -> dict[str, Any]:
+            return read_page(self._session, self._path, query, max_bytes)
+
+        for page in iterate_pages(read, self._query, self._page_size):
             for item in page["items"]:
                 # The API server omits both fields in the items of a list.
                 item.setdefault("apiVersion", self.resource.api_version)
@@ -211,10 +201,6 @@ class Reflector:
             version = str(page["metadata"]["resourceVersion"])
             if self._stop.is_set():
                 return version
-            token = page["metadata"].get("continue")
-            if not token:
-                break
-            query["continue"] = token
         is_restored = version.isdecimal() and int(version) < self._highest
         if is_restored:
             log.warning("the API server went back in time", resource=str(self.resource), version=version)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -248,6 +249,32 @@ def test_upstreams_score_is_taken_over_with_an_end(backend: KubeScores, session:
     for item in (("a", 1), ("b", 1)):
         backend.apply_score(cluster.manifest(), _status(item))
         assert session.get(cluster.path)["status"] == _status(item)
+
+
+def test_large_scores_of_others_are_read_in_small_pages(control_plane: ControlPlane, session: Session) -> None:
+    cluster = Cluster(control_plane, session)
+    owners = [{"apiVersion": "v1", "kind": "ConfigMap", "name": "a", "uid": str(number)} for number in range(9000)]
+    path = ADDON_PLACEMENT_SCORES.path(cluster.name)
+    # Half a megabyte each.
+    names = [f"large{number}" for number in range(18)]
+    for name in names:
+        metadata = {"name": name, "namespace": cluster.name, "ownerReferences": owners}
+        session.create(path, {**cluster.manifest(), "metadata": metadata})
+    page_bytes: list[int] = []
+    with contextlib.closing(control_plane.session()) as reader:
+        read: Callable[..., Any] = reader.read
+
+        def record(*arguments: Any, **options: Any) -> Any:
+            page, size = read(*arguments, **options)
+            page_bytes.append(size)
+            return page, size
+
+        reader.read = record  # type: ignore[method-assign]
+        assert KubeScores(reader, lambda _: None, lambda _: None).adopt_scores(lambda *_: None) == 0
+    assert sum(page_bytes) > 8 * 1024 * 1024
+    assert max(page_bytes) <= 8 * 1024 * 1024
+    for name in names:
+        session.delete(ADDON_PLACEMENT_SCORES.path(cluster.name, name))
 
 
 def test_score_with_an_end_is_not_taken_over(backend: KubeScores, session: Session, cluster: Cluster) -> None:
