@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from collections.abc import Iterable
 from typing import Final
 
 import dsf.log
 from dsf.api.scorer import DynamicScorer
+from dsf.backends.kube_kinds import MAX_SPEC_BYTES, reduce_user_object
 from dsf.errors import BackendError
+from dsf.kube.reflector import drop_managed_fields
 from dsf.kube.resources import DYNAMIC_SCORERS
 from dsf.kube.reviews import Reviews, require_token
 from dsf.kube.session import Session
@@ -25,7 +28,10 @@ _CACHE_SECONDS: Final = 10.0
 _MAX_CACHED: Final = 2000
 #: Seconds for which DynamicScorers are cached, and their maximum number.
 _SCORER_CACHE_SECONDS: Final = 3.0
-_MAX_CACHED_SCORERS: Final = 1000
+_MAX_CACHED_SCORERS: Final = 200
+#: Maximum bytes of a DynamicScorer, which take up to 20 times as much in memory, and seconds for reading it.
+_MAX_SCORER_BYTES: Final = 512 * 1024
+_SCORER_SECONDS: Final = 30.0
 
 
 class KubeAccess:
@@ -83,7 +89,14 @@ def make_scorer_reader(session: Session, namespaces: Iterable[str]) -> ScorerRea
     def read(name: str, namespaces: Iterable[str]) -> DynamicScorer | None:
         for namespace in namespaces:
             try:
-                return parse_scorer(session.request("GET", DYNAMIC_SCORERS.path(namespace, name)))
+                manifest, _ = session.read(
+                    DYNAMIC_SCORERS.path(namespace, name),
+                    {},
+                    max_bytes=_MAX_SCORER_BYTES,
+                    deadline=time.monotonic() + _SCORER_SECONDS,
+                )
+                # The hub does not run a scorer that takes more memory either.
+                return parse_scorer(reduce_user_object(drop_managed_fields(manifest), MAX_SPEC_BYTES))
             except BackendError as error:
                 log.debug("a DynamicScorer cannot be read", scorer=name, namespace=namespace, error=str(error))
         return None

@@ -12,12 +12,15 @@ import redis
 from dsf.backtest import runstore
 from dsf.fleet import changes
 from dsf.kube.resources import DYNAMIC_SCORERS, PLACEMENTS
+from dsf.kube.session import Session
 from dsf.store.registry import ScorerRecord
+from dsf.web.kube import make_scorer_reader
 from tests.integration.exporter.fleet import CLUSTERS, SAMPLE, good_fleet
 from tests.integration.web.test_acts import Visitor
 from tests.support import chart
 from tests.support.backtests import comparison
 from tests.support.controlplane import ControlPlane
+from tests.support.manifests import scorer
 from tests.support.wait import wait_for
 from tests.support.webprocess import WebProcess
 
@@ -142,3 +145,15 @@ def test_api_server_decides_what_users_may_do(
         nobody.get("/")
         assert nobody.status == 403
         assert not [name for name, token in tokens.items() if token in page.log]
+
+
+def test_large_scorer_is_not_kept_by_the_page(control_plane: ControlPlane, session: Session) -> None:
+    namespace = control_plane.namespace()
+    lists = {"ordinary": 10, "dense": 10_000, "large": 200_000}
+    for name, number in lists.items():
+        source = {"type": "mine.example.com", "options": {"a": [[]] * number}}
+        session.create(DYNAMIC_SCORERS.path(namespace), scorer(namespace, name, source=source))
+    read = make_scorer_reader(session, [namespace])
+    assert [name for name in lists if read(name, namespace) is not None] == ["ordinary"]
+    for name in lists:
+        session.delete(DYNAMIC_SCORERS.path(namespace, name))
