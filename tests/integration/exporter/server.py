@@ -6,6 +6,7 @@ from pathlib import Path
 
 import requests
 
+from tests.support.redisserver import free_port
 from tests.support.webprocess import WebProcess
 
 
@@ -13,7 +14,7 @@ class ApiProcess(WebProcess):
     """A context manager."""
 
     def __init__(self, redis_url: str, log: Path) -> None:
-        super().__init__(redis_url, log, listen_host="127.0.0.1")
+        super().__init__(redis_url, log, listen_host="127.0.0.1", probe_port=free_port())
 
     def get(self, path: str, **headers: str) -> requests.Response:
         """GET on a connection of its own, of a response that is not compressed."""

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import gzip
+import platform
 import subprocess
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 import redis
+import requests
 from prometheus_client.parser import text_string_to_metric_families
 
 from dsf import keys
@@ -32,6 +35,21 @@ def samples(text: str) -> Samples:
 
 def value(exposed_samples: Samples, name: str, **labels: str) -> float | None:
     return exposed_samples.get((name, frozenset(labels.items())))
+
+
+def test_probe_port_has_the_metrics_of_the_process_itself(exporter: ApiProcess) -> None:
+    response = requests.get(f"http://127.0.0.1:{exporter.settings['probe_port']}/metrics", timeout=60)
+    assert response.status_code == 200
+    exposed_samples = samples(response.text)
+    versions = {
+        "version": metadata.version("dynamic-scoring-framework"),
+        "celery_version": metadata.version("celery"),
+        "python_version": platform.python_version(),
+    }
+    assert value(exposed_samples, "dynamic_scoring_build_info", **versions) == 1
+    for name in ("process_resident_memory_bytes", "process_cpu_seconds_total", "process_open_fds"):
+        assert (value(exposed_samples, name) or 0) > 0, name
+    assert {"python_info", "python_gc_collections_total"} <= {name for name, _ in exposed_samples}
 
 
 def test_metrics_describe_the_fleet(exporter: ApiProcess, redis_client: redis.Redis) -> None:
