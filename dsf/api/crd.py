@@ -31,7 +31,7 @@ _SCORER_COLUMNS: Final[tuple[_Column, ...]] = (
     ("Score", "string", ".status.scoreName", "Name of the score.", 0),
     ("Interval", "integer", ".status.interval", "Current seconds between two cycles.", 0),
     ("Ready", "string", '.status.conditions[?(@.type=="Ready")].status', "Unknown: not yet.", 0),
-    ("Succeeding", "integer", ".status.clusters.succeeding", "Clusters whose last cycle brought a score.", 0),
+    ("Succeeding", "integer", ".status.clusters.succeeding", "Clusters whose last cycle's score could be written.", 0),
     ("Desired", "integer", ".status.clusters.desired", "Clusters that shall run this scorer.", 0),
     ("Reason", "string", '.status.conditions[?(@.type=="Ready")].reason', "Why Ready has its status.", 0),
     ("Age", "date", ".metadata.creationTimestamp", "", 0),

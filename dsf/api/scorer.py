@@ -364,7 +364,7 @@ class ClusterNumbers(StatusModel):
     """Numbers of clusters by state."""
 
     desired: StrictInt = Field(default=0, description="Clusters that shall run this scorer.", ge=0)
-    succeeding: StrictInt = Field(default=0, description="Clusters whose last cycle gave a score.", ge=0)
+    succeeding: StrictInt = Field(default=0, description="Clusters whose last cycle's score could be written.", ge=0)
     empty: StrictInt = Field(default=0, description="Clusters whose last cycle succeeded and brought no items.", ge=0)
     failing: StrictInt = Field(default=0, description="Clusters whose last cycle failed.", ge=0)
 

@@ -69,7 +69,9 @@ class CycleOutcomes:
                 idle.append(skips)
             else:
                 # A pair without ticks keeps its score until the score expires.
-                counts[Verdict.OK if judged is Verdict.SKIPPED else judged] += 1
+                counted = Verdict.OK if judged is Verdict.SKIPPED else judged
+                # A score that cannot be written makes Ready False, so kubectl's column must not count it.
+                counts[counted] += counted is not Verdict.OK or cause is None
             failing_without_score += judged is Verdict.FAILING and not _is_usable(state, now)
             if state.remark is not None and judged in (Verdict.EMPTY, Verdict.OK):
                 reason = _choose_reason(judged, state.remark.reason)

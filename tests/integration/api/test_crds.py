@@ -19,13 +19,18 @@ from dsf.api.scoringauthentication import ScoringAuthentication
 from dsf.api.types import HealthStatus
 from dsf.backends.kube_scores import write_status
 from dsf.errors import BackendError
+from dsf.hub.cycleoutcomes import CycleOutcomes
 from dsf.kube.resources import DYNAMIC_SCORERS, DYNAMIC_SCORING_CONFIGS, SCORING_AUTHENTICATIONS
 from dsf.kube.session import Session
+from dsf.store.entries import Pace, Pauses, ScheduleOverride
+from dsf.store.pairs import PairState, Unwritten
 from tests.support.controlplane import ControlPlane
 from tests.support.controlplane_crds import create_crds
 from tests.support.manifests import CONFIG_URL, config, scorer
 from tests.support.wait import wait_for
 from tests.unit.auth.test_methods import AUTHENTICATIONS, MANIFESTS, PAGE
+from tests.unit.hub.test_conditions import INACTIVE
+from tests.unit.hub.test_conditions import status as scorer_status
 
 _RESOURCES = {
     resource.kind: resource for resource in (DYNAMIC_SCORERS, DYNAMIC_SCORING_CONFIGS, SCORING_AUTHENTICATIONS)
@@ -225,6 +230,34 @@ def test_kubectl_get_shows_the_readiness(control_plane: ControlPlane, session: S
     _apply(control_plane, config(namespace))
     head = control_plane.kubectl("get", "dscfg", "-n", namespace).splitlines()[0].split()
     assert head == ["NAME", "DISTRIBUTED", "CLUSTERS", "SCORERS", "IGNORED", "READY", "AGE"]
+
+
+def test_columns_never_contradict_ready(control_plane: ControlPlane, session: Session) -> None:
+    namespace = control_plane.namespace()
+    refused = Unwritten(reason="ScoresNotWritten", message="403: no", since=1).model_dump_json()
+    good, unwritten = (
+        CycleOutcomes.from_states(
+            [PairState(cluster, "s", last_success=1, valid_until=9, unwritten_text=text) for cluster in "ab"], 0
+        )
+        for text in (None, refused)
+    )
+    statuses = {
+        "good": scorer_status(cycles=good),
+        "paused": scorer_status(cycles=good, pace=Pace(30, 0, Pauses(2, "a", ScheduleOverride(by="somebody")))),
+        "unhealthy": scorer_status(health=replace(INACTIVE, failures=3), cycles=good),
+        "unwritten": scorer_status(cycles=unwritten),
+    }
+    for name, status in statuses.items():
+        _apply(control_plane, scorer(namespace, name))
+        write_status(session, DYNAMIC_SCORERS, namespace, name, status.to_manifest())
+    rows = (line.split() for line in control_plane.kubectl("get", "dscorer", "-n", namespace).splitlines()[1:])
+    # READY, SUCCEEDING, DESIRED, REASON
+    assert {row[0]: row[-5:-1] for row in rows} == {
+        "good": ["True", "2", "2", "CyclesSucceed"],
+        "paused": ["False", "2", "2", "Paused"],
+        "unhealthy": ["False", "2", "2", "Timeout"],
+        "unwritten": ["False", "0", "2", "ScoresNotWritten"],
+    }
 
 
 def test_explain_describes_a_field(control_plane: ControlPlane) -> None:

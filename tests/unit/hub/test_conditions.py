@@ -137,6 +137,8 @@ def test_scores_that_cannot_be_written_are_reported() -> None:
     scorer_status = status(spread=replace(EVERYWHERE, desired=3), cycles=cycles)
     assert status_and_reason(scorer_status, "Scoring") == ("False", "ScoresNotWritten")
     assert message(scorer_status) == "2 of 3 scores cannot be written; a: 403: no"
+    assert status_and_reason(scorer_status, "Ready") == ("False", "ScoresNotWritten")
+    assert (scorer_status.clusters.succeeding, scorer_status.clusters.desired) == (1, 3)
 
 
 def test_no_items_is_not_a_score_and_an_expired_one_is_none_either() -> None:
