@@ -164,6 +164,9 @@ def _read_file_state(ca_path: _CaPath) -> object:
 def _build_verifying_context(ca_paths: tuple[_CaPath, ...]) -> ssl.SSLContext:
     """Return a context with the CAs of all paths. Logs unusable configured paths."""
     ssl_context = create_urllib3_context(cert_reqs=ssl.CERT_REQUIRED)
+    # From Python 3.13 on this flag is a default. It refuses CAs without a key usage or key identifiers, which many
+    # organisations have made with `openssl req`.
+    ssl_context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     loaded_certificates: set[bytes] = set()
     for path, is_configured in ca_paths:
         try:

@@ -204,6 +204,9 @@ class Certificates:
         self._client_certificate_files = configuration.cert_file, configuration.key_file
         self._stamps: list[tuple[int, int, int]] = []
         self.context = create_urllib3_context()
+        # From Python 3.13 on this flag is a default. It refuses certificates without key identifiers, which API servers
+        # of older clusters have.
+        self.context.verify_flags &= ~ssl.VERIFY_X509_STRICT
         if not configuration.verify_ssl:
             self.context.check_hostname = False
             self.context.verify_mode = ssl.CERT_NONE

@@ -237,6 +237,8 @@ def _make_context(ca_file: str | None, cert_file: str | None, key_file: str | No
     file = ca_file
     try:
         context = ssl.create_default_context(cafile=ca_file)
+        # From Python 3.13 on this flag is a default. It refuses CAs without a key usage, which `openssl req` makes.
+        context.verify_flags &= ~ssl.VERIFY_X509_STRICT
         if cert_file is not None:
             file = cert_file
             context.load_cert_chain(cert_file, key_file)
