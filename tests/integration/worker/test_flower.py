@@ -223,7 +223,11 @@ def test_columns_of_tasks_fit_on_a_laptop(flower: Flower, browser: Browser) -> N
         expect(page.locator("tbody tr", has_text=CYCLE_TASK)).to_contain_text("spoke@c1", timeout=TIMEOUT)
         heads = page.locator("#tasks-table thead th")
         assert heads.evaluate_all("all => all.map(head => head.dataset.column)")[:2] == ["name", "worker"]
-        assert max(heads.evaluate_all("all => all.map(head => head.getBoundingClientRect().right)")) <= 1280
+        *columns, _ = heads.evaluate_all("all => all.map(head => head.getBoundingClientRect().right)")
+        assert max(columns) <= 1280
+        # The last column is the link to the task.
+        page.locator("tbody tr", has_text=CYCLE_TASK).locator("a[href*='/task/']").click()
+        expect(page.locator("body")).to_contain_text("1796045555332-5bc86b8d", timeout=TIMEOUT)
 
 
 def test_event_content_cannot_run_in_a_browser(flower: Flower) -> None:
