@@ -29,6 +29,8 @@ commonName = {name}
 basicConstraints = critical, CA:TRUE
 keyUsage = critical, keyCertSign
 subjectKeyIdentifier = hash
+[plain]
+basicConstraints = CA:TRUE
 """
 
 
@@ -45,7 +47,9 @@ class TestCa:
     #: Tells pytest that this is no class of tests.
     __test__ = False
 
-    def __init__(self, folder: Path, name: str = "test CA") -> None:
+    def __init__(self, folder: Path, name: str = "test CA", extensions: str = "v3_ca") -> None:
+        """Make the authority. `extensions` is v3_ca, or plain for a CA without key usage and key identifiers."""
+        self._extensions = extensions
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
         self._number = 0
@@ -62,7 +66,7 @@ class TestCa:
 
     def _sign_itself(self, *key: str) -> None:
         _openssl(
-            *("req", "-x509", "-config", str(self._config), "-extensions", "v3_ca", "-days", "2"),
+            *("req", "-x509", "-config", str(self._config), "-extensions", self._extensions, "-days", "2"),
             *(*key, "-out", str(self.cert)),
         )
 
