@@ -76,7 +76,7 @@ SCORER_STEPS = {
     "dsf.hub.scorerplan:Entry": "ConfigSynced",
     "dsf.hub.manifestwork:dump_summaries": "ConfigSynced",
     "dsf.hub.health:HealthMonitor.track": "Scoring",
-    "dsf.hub.statusreconcilers:scorer_status": "Scoring",
+    "dsf.hub.statusreconcilers:make_scorer_status": "Scoring",
     "dsf.hub.statusreconcilers:ScorerReconciler._count_deliveries": "Scoring",
     "dsf.hub.registrar:Registrar._sync_scorer": "Scoring",
     "dsf.hub.registrar:Registrar.read_outcomes": "Scoring",
@@ -87,7 +87,7 @@ SCORER_STEPS = {
 CLUSTER_STEPS = (
     "dsf.hub.desiredstate:read_object",
     "dsf.hub.credentials:AgentCredentials.ensure",
-    "dsf.hub.clusters:manifest_work",
+    "dsf.hub.clusters:make_manifest_work",
     "dsf.hub.clusters:ClusterReconciler._delay_undelivered",
     "dsf.hub.registrar:Registrar.put_entries",
     "dsf.hub.registrar:Registrar.get_entries",

@@ -171,8 +171,8 @@ def test_hub_revokes_a_misused_credential(
         with contextlib.suppress(OSError):
             # The connection is closed before all is sent.
             _send_keys(thief, 1_500_000)
-        wait_for(lambda: AgentKeys(site.hub).requests(), message="a request for new credentials")
-        request = AgentKeys(site.hub).requests()["c1"]
+        wait_for(lambda: AgentKeys(site.hub).read_requests(), message="a request for new credentials")
+        request = AgentKeys(site.hub).read_requests()["c1"]
         assert (request.action, request.by) == ("revoke", "the hub")
         wait_for(lambda: CREDENTIALS in read_problems(admin), message="the problem to be reported")
     finally:

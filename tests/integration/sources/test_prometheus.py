@@ -104,7 +104,7 @@ def load(servers: Servers) -> Iterator[ScorerSummary]:
 def test_warnings_are_counted_and_logged_now_and_then(
     load: ScorerSummary, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    metrics = AgentMetrics("c", Mock(problem="", loaded_at=0.0, summaries=dict))
+    metrics = AgentMetrics("c", Mock(problem="", loaded_at=0.0, get_summaries=dict))
     stages = Stages(Settings(), NoSecrets(), observer=metrics)
     for _ in range(3):
         stages.fetch(Cycle("load", "run", load, math.inf))

@@ -11,6 +11,7 @@ from tests.support.uv import ROOT
 
 #: Files that start API servers beside the one that all tests of a process share, and why.
 OWN_API_SERVERS = {
+    "deploy/tests/integration/test_portforward_rights.py": "a server that behaves as the oldest supported version",
     "tests/e2e/test_migration.py": "a hub and two managed clusters, of which upstream's programs and ours take turns",
     "tests/e2e/test_placement_order.py": "OCM's placement controller schedules all Placements of a server",
     "tests/e2e/world.py": "a hub and two managed clusters, each with a server",

@@ -124,7 +124,7 @@ class _NoPast(SourceMemory):
         by_name = {summary.name: summary for summary in summaries}
         super().__init__(WindowBudget(0, 0), lambda: by_name)
 
-    def window(self, summary: ScorerSummary) -> Window:
+    def get_window(self, summary: ScorerSummary) -> Window:
         """None."""
         raise HttpError(
             "unsupported_source", f"a source of type {summary.source_type} knows only the present: it has no past"
@@ -140,7 +140,7 @@ class _InputResults(LastResults):
         #: Input -> its failure at this moment.
         self._failures: dict[str, CycleError] = {}
 
-    def now(self) -> float:
+    def read_clock(self) -> float:
         """Return the moment."""
         return self._at
 

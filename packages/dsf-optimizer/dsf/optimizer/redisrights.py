@@ -12,7 +12,7 @@ from dsf.redisacl.rules import CLIENT, RECORD, SCRIPTS, SEND_NOW, selector
 PLANS: Final = "dsf:plans"
 
 _WRITE: Final = selector("hset hdel hexists hlen", rw=[PLANS])
-_READ: Final = selector("hgetall", r=[PLANS])
+_READ: Final = selector("exists hgetall", r=[PLANS])
 
 #: The optimiser sends ticks and reads the scores from the hub's objects: it may not read scores, books or history here.
 RIGHTS: Final[Mapping[str, list[str]]] = {

@@ -253,7 +253,7 @@ def test_pushed_series_make_room_for_a_pulling_scorer(make: Make) -> None:
     push(agent, request(gauge("m", 1, 2, 3, 4)))
     pulled_series = {"a": ({"__name__": "m"}, 100.0, 1.0)}
     History(other, agent.memory, 100.0).keep(pulled_series)
-    assert (len(agent.series()), len(agent.memory.window(other))) == (0, 1)
+    assert (len(agent.series()), len(agent.memory.get_window(other))) == (0, 1)
 
 
 def test_unwanted_series_are_dropped(make: Make) -> None:
