@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
+from tests.integration.docs import pages
+from tests.node.installation import place_test_pod
 from tests.node.lab.command import LabError
-from tests.node.world import AGENT_NAMESPACE, HUB_NAMESPACE, World
+from tests.node.world import AGENT_NAMESPACE, HUB_NAMESPACE, World, restarts
 from tests.support.wait import wait_for
 
 _SECRET = "dynamic-scoring-framework-hub-kubeconfig"
+_PAGE = pages.ROOT / "docs" / "redis.md"
 _REDIS = "dynamic-scoring-redis-0"
 #: `sl local_address rem_address st ...`: a listening socket has state 0A.
 _LISTENING = "0A"
@@ -40,6 +44,23 @@ def test_check_succeeds_in_the_agents_pod(world: World) -> None:
     )
     assert [line.split()[:2] for line in output.splitlines()][-1] == ["ok", "queue"]
     assert "FAIL" not in output
+
+
+def test_check_succeeds_as_a_job(world: World) -> None:
+    """The Job that docs/install.md names, in a pod beside the agent's."""
+    cluster = world.managed["cluster1"]
+    manifest = (pages.ROOT / "deploy" / "utils" / "agent-check.yaml").read_text()
+    name = "dynamic-scoring-agent-check"
+    cluster.kubectl("apply", "-f", "-", stdin=manifest.replace("CLUSTER_NAME", "cluster1"))
+    try:
+        wait = ("wait", "--for=condition=Complete", f"job/{name}", "--timeout=90s")
+        cluster.kubectl("-n", AGENT_NAMESPACE, *wait)
+        output = cluster.kubectl("-n", AGENT_NAMESPACE, "logs", f"job/{name}")
+    finally:
+        cluster.kubectl("-n", AGENT_NAMESPACE, "delete", "job", name)
+    steps = [line.split()[:2] for line in output.splitlines() if line.startswith(("ok", "FAIL"))]
+    assert ["ok", "port-forward"] in steps, output
+    assert steps[-1] == ["ok", "queue"], output
 
 
 @pytest.mark.usefixtures("own_nodes")
@@ -97,9 +118,26 @@ def test_agents_reconnect_after_a_restart_of_the_api_server(world: World) -> Non
         world.hub.start()
         world.hub.wait()
         world.rescore()
-    for cluster in world.managed.values():
-        for pod in world.pods(cluster, AGENT_NAMESPACE, "app=dynamic-scoring-agent"):
-            assert [status["restartCount"] for status in pod["status"]["containerStatuses"]] == [0]
+    assert _agent_restarts(world) == {0}
+
+
+@pytest.mark.usefixtures("own_nodes")
+def test_agents_reconnect_after_a_restart_of_the_kubelet(world: World) -> None:
+    with world.watch() as watch, watch.window("kubelet restarted", 30):
+        world.hub.daemon("kubelet").stop()
+        world.hub.node.start_kubelet(world.hub)
+        world.hub.wait()
+        world.rescore()
+    assert _agent_restarts(world) == {0}
+
+
+def _agent_restarts(world: World) -> set[int]:
+    pods = [
+        pod
+        for cluster in world.managed.values()
+        for pod in world.pods(cluster, AGENT_NAMESPACE, "app=dynamic-scoring-agent")
+    ]
+    return {count for pod in pods for count in restarts(pod).values()}
 
 
 @pytest.mark.usefixtures("own_nodes")
@@ -115,3 +153,34 @@ def test_renewed_certificate_is_used_for_new_connections(world: World) -> None:
     wait_for(is_renewed, 60, "the Secrets of all clusters", interval=1)
     world.hub.kubectl("-n", HUB_NAMESPACE, "delete", "pod", _REDIS, timeout=180)
     world.settle()
+    assert _agent_restarts(world) == {0}
+
+
+@pytest.mark.usefixtures("own_nodes")
+def test_documented_commands_move_redis_off_a_lost_node(world: World) -> None:
+    """With a volume, which is on this node alone: Redis runs again, with its data, once the node is back."""
+    world.dsf("schedule", "set", "sample-scorer", "--interval", "31")
+    commands = [
+        command.text for command in pages.commands(_PAGE) if "LOST-NODE" in command.text or _REDIS in command.text
+    ]
+    release = [text for text in commands if "taint" in text or "--force" in text]
+    (wait,) = [text for text in commands if " wait " in text]
+    kubelet = world.hub.daemon("kubelet")
+    kubelet.stop()
+    try:
+        is_lost = ("wait", "--for=condition=Ready=Unknown", f"node/{world.hub.name}", "--timeout=90s")
+        world.hub.kubectl(*is_lost, timeout=120)
+        for text in release:
+            world.type(text.replace("LOST-NODE", world.hub.name).replace("kubectl ", "kubectl --context kind-hub ", 1))
+    finally:
+        world.hub.node.start_kubelet(world.hub)
+    world.hub.kubectl("taint", "nodes", world.hub.name, "node.kubernetes.io/out-of-service-")
+    world.type(wait.replace("kubectl ", "kubectl --context kind-hub ", 1))
+    # The taint deletes all pods of the node, and no controller makes this one again.
+    place_test_pod(world)
+    world.settle()
+    try:
+        entries = json.loads(world.dsf("schedule", "list", "--output", "json"))["entries"]
+        assert {entry["intervalSeconds"] for entry in entries if entry["scorer"] == "sample-scorer"} == {31}
+    finally:
+        world.dsf("schedule", "reset", "sample-scorer")
