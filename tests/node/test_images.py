@@ -45,6 +45,6 @@ def test_agent_image_is_small(world: World) -> None:
 def test_sample_plugin_is_built_into_the_agent_image() -> None:
     image = "local/agent-with-csv:test"
     engine.build(ROOT / "samples" / "csv-source", image, "--build-arg", f"AGENT={AGENT_IMAGE}")
-    say = "from dsf.sources import source_of; print(source_of('csv.example.com').args[1])"
+    say = "from dsf.sources import find_source; print(find_source('csv.example.com').args[1])"
     output = run(*engine.docker(*_CONFINED, "--entrypoint=python3", image, "-c", say))
     assert output.strip() == "source type 'csv.example.com' (dsf-csv-source 0.1.0, dsf_csv_source:CSV)"
