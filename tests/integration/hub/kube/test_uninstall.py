@@ -102,18 +102,17 @@ class Server:
         self._fail()
         raise ObjectNotFoundError(path)
 
-    def request(self, method: str, path: str, *, query: dict[str, str] | None = None) -> dict[str, Any]:
+    def read(self, path: str, query: dict[str, str], **_: object) -> tuple[dict[str, Any], int]:
         self._fail()
-        query = query or {}
         if "manifestworks" not in path:
-            return {"items": []}
-        self.queries.append(query)
+            return {"items": []}, 0
+        self.queries.append(dict(query))
         offset = int(query.get("continue", "0"))
         matching_works = [
             work for work in self.works if query["fieldSelector"] == f"metadata.name={work['metadata']['name']}"
         ]
         next_page = str(offset + 1) if offset + 1 < len(matching_works) else ""
-        return {"items": matching_works[offset : offset + 1], "metadata": {"continue": next_page}}
+        return {"items": matching_works[offset : offset + 1], "metadata": {"continue": next_page}}, 0
 
     def delete(self, path: str, *, uid: str) -> None:
         self._fail()
