@@ -19,6 +19,7 @@ from dsf.api.types import (
     MANAGED_BY,
     MANAGED_BY_LABEL,
     MANIFESTWORK_NAME,
+    PAUSED_UNTIL_ANNOTATION,
 )
 from dsf.backends.protocol import PROBLEM_FIELD, Kind
 from dsf.backends.scorestate import parse_kube_time, read_score_state
@@ -40,6 +41,8 @@ from dsf.kube.store import Object
 #: Field manager of the hub's writes.
 FIELD_MANAGER: Final = "dynamic-scoring-hub"
 _ACT_ANNOTATIONS: Final = tuple(get_annotation(act) for act in ACTS)
+#: Annotations of a DynamicScorer that the hub reads.
+_READ_ANNOTATIONS: Final = (*_ACT_ANNOTATIONS, PAUSED_UNTIL_ANNOTATION)
 _ACT_FIELDS: Final = frozenset(f"f:{name}" for name in _ACT_ANNOTATIONS)
 #: Maximum bytes in memory of a spec with its finalizers. The API server accepts objects of 1.5 MB, which take 20 times
 #: as much if they consist of empty lists.
@@ -65,7 +68,7 @@ def reduce_user_object(obj: Object, max_bytes: int, admit: Callable[[int], str] 
     metadata, spec = obj["metadata"], obj.get("spec")
     own_annotations = metadata.get("annotations") or {}
     annotations = {
-        name: own_annotations[name][: MAX_REQUEST + 1] for name in _ACT_ANNOTATIONS if name in own_annotations
+        name: own_annotations[name][: MAX_REQUEST + 1] for name in _READ_ANNOTATIONS if name in own_annotations
     }
     reduced = {name: metadata[name] for name in _USED_METADATA if name in metadata}
     obj["metadata"] = {**reduced, "annotations": annotations} if annotations else reduced

@@ -59,7 +59,8 @@ def test_busy_server_without_retry_after_header_is_retried(monkeypatch: pytest.M
 def test_busy_server_is_retried_a_limited_number_of_times(monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[float] = []
     # No time passes but in the pauses.
-    monkeypatch.setattr(lists, "time", SimpleNamespace(monotonic=lambda: sum(pauses), sleep=pauses.append))
+    started = time.monotonic()
+    monkeypatch.setattr(lists, "time", SimpleNamespace(monotonic=lambda: started + sum(pauses), sleep=pauses.append))
     monkeypatch.setattr(lists, "_RETRY_SECONDS", 10.0)
     monkeypatch.setattr(lists, "_DEFAULT_PAUSE_SECONDS", 3.0)
     with busy(1000) as (hub, request_times), pytest.raises(ApiServerError, match=r"429: storage is \(re\)initializing"):
