@@ -13,9 +13,16 @@ from typing import Final
 _RESET: Final = struct.pack("ii", 1, 0)
 
 
+class _Use:
+    """When a connection began, and when it was last used in either direction: times of `time.monotonic`."""
+
+    def __init__(self) -> None:
+        self.began_at = self.last_at = time.monotonic()
+
+
 class ForgetfulRelay:
-    """Passes connections on to a port. Requests on a connection that was idle too long are dropped, or answered by a
-    reset.
+    """Passes connections on to a port. What comes on a connection that was idle too long is dropped in both directions,
+    or requests on it are answered by a reset.
 
     `seconds` is how long it remembers an idle one. Use as a context manager.
     """
@@ -63,27 +70,30 @@ class ForgetfulRelay:
                     continue
                 self.connections += 1
                 self._open += [near, far]
+                use = _Use()
                 for target in (self._ask, self._answer):
-                    self._threads.append(threading.Thread(target=target, args=(near, far)))
+                    self._threads.append(threading.Thread(target=target, args=(near, far, use)))
                     self._threads[-1].start()
 
-    def _ask(self, near: socket.socket, far: socket.socket) -> None:
-        began_at = last_used_at = time.monotonic()
+    def _is_forgotten(self, use: _Use) -> bool:
+        return time.monotonic() - use.last_at > self._seconds or use.began_at < self._forgot_at
+
+    def _ask(self, near: socket.socket, far: socket.socket, use: _Use) -> None:
         with contextlib.suppress(OSError):
             while data := near.recv(65536):
-                if time.monotonic() - last_used_at > self._seconds or began_at < self._forgot_at:
+                if self._is_forgotten(use):
                     self.forgotten += 1
                     if self._resets:
                         near.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
                         near.close()
                         return
                     continue
-                last_used_at = time.monotonic()
+                use.last_at = time.monotonic()
                 far.sendall(data)
 
-    def _answer(self, near: socket.socket, far: socket.socket) -> None:
-        began_at = time.monotonic()
+    def _answer(self, near: socket.socket, far: socket.socket, use: _Use) -> None:
         with contextlib.suppress(OSError):
             while data := far.recv(65536):
-                if began_at >= self._forgot_at:
+                if not self._is_forgotten(use):
+                    use.last_at = time.monotonic()
                     near.sendall(data)

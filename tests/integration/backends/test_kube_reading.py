@@ -28,7 +28,7 @@ from dsf.kube.resources import (
 from dsf.kube.session import Session
 from dsf.settings import Settings
 from tests.integration.backends.hub import Hub
-from tests.integration.kube.recorder import Recorder, reflecting
+from tests.integration.kube.recorder import Recorder, record_page_sizes, reflecting
 from tests.support.controlplane import ControlPlane
 from tests.support.manifests import scorer
 from tests.support.wait import wait_for
@@ -321,16 +321,8 @@ def test_list_of_large_objects_is_read_in_small_pages(control_plane: ControlPlan
     names = [f"large{number}" for number in range(9)]
     for name in names:
         session.create(DYNAMIC_SCORERS.path(namespace), scorer(namespace, name, description="d" * 1_000_000))
-    page_bytes: list[int] = []
     with contextlib.closing(control_plane.session()) as reader:
-        read: Callable[..., Any] = reader.read
-
-        def record(*arguments: Any, **options: Any) -> Any:
-            page, size = read(*arguments, **options)
-            page_bytes.append(size)
-            return page, size
-
-        reader.read = record  # type: ignore[method-assign]
+        page_bytes = record_page_sizes(reader)
         recorder = Recorder()
         with reflecting(reader, DYNAMIC_SCORERS, recorder, namespace=namespace):
             assert sorted(name for _, name in recorder.copy) == names

@@ -15,6 +15,7 @@ from dsf.backends.kube_scores import KubeScores
 from dsf.errors import ForeignObjectError, ObjectNotFoundError
 from dsf.kube.resources import ADDON_PLACEMENT_SCORES, MANAGED_CLUSTERS
 from dsf.kube.session import ApiServerError, Session
+from tests.integration.kube.recorder import record_page_sizes
 from tests.support.controlplane import ControlPlane
 
 NOW = datetime(2026, 11, 21, 9, 0, tzinfo=UTC)
@@ -260,16 +261,8 @@ def test_large_scores_of_others_are_read_in_small_pages(control_plane: ControlPl
     for name in names:
         metadata = {"name": name, "namespace": cluster.name, "ownerReferences": owners}
         session.create(path, {**cluster.manifest(), "metadata": metadata})
-    page_bytes: list[int] = []
     with contextlib.closing(control_plane.session()) as reader:
-        read: Callable[..., Any] = reader.read
-
-        def record(*arguments: Any, **options: Any) -> Any:
-            page, size = read(*arguments, **options)
-            page_bytes.append(size)
-            return page, size
-
-        reader.read = record  # type: ignore[method-assign]
+        page_bytes = record_page_sizes(reader)
         assert KubeScores(reader, lambda _: None, lambda _: None).adopt_scores(lambda *_: None) == 0
     assert sum(page_bytes) > 8 * 1024 * 1024
     assert max(page_bytes) <= 8 * 1024 * 1024

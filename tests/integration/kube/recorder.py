@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from dsf.kube.reflector import Reflector
@@ -40,6 +40,20 @@ class Recorder:
         """Return the names of the objects that were reported as added, changed or deleted, in order."""
         with self._lock:
             return [key[1] for reported, key in self.reports if reported == change]
+
+
+def record_page_sizes(session: Session) -> list[int]:
+    """Return a list that gets the bytes of each page that the session reads from now on."""
+    sizes: list[int] = []
+    read: Callable[..., Any] = session.read
+
+    def record(*arguments: Any, **options: Any) -> Any:
+        page, size = read(*arguments, **options)
+        sizes.append(size)
+        return page, size
+
+    session.read = record  # type: ignore[method-assign]
+    return sizes
 
 
 @contextlib.contextmanager

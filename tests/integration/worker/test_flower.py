@@ -6,7 +6,6 @@ import contextlib
 import functools
 import json
 import socket
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +25,7 @@ from dsf.worker.application import make_app
 from tests.support.browser import TIMEOUT, Tab, browser
 from tests.support.child import Child
 from tests.support.fixtures import SettingsFactory
+from tests.support.forgetfulrelay import ForgetfulRelay
 from tests.support.redisserver import RedisServer, free_port, has_ipv6
 from tests.support.wait import wait_for
 
@@ -290,61 +290,10 @@ def test_flower_listens_on_both_families_and_protects_its_metrics(redis_url: str
         child.kill()
 
 
-class SilentRelay:
-    """Passes connections on to a port. What was idle for `seconds` is forgotten without a word, in both directions.
-
-    Use as a context manager.
-    """
-
-    def __init__(self, target: int, seconds: float) -> None:
-        self._target = target
-        self._seconds = seconds
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self._open: list[socket.socket] = []
-        self._threads = [threading.Thread(target=self._accept)]
-        self.port: int = self._listener.getsockname()[1]
-        #: Messages that were lost.
-        self.lost = 0
-
-    def __enter__(self) -> SilentRelay:
-        self._threads[0].start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for connection in (self._listener, *self._open):
-            with contextlib.suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
-        for thread in self._threads:
-            thread.join()
-        for connection in (self._listener, *self._open):
-            connection.close()
-
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                near, _ = self._listener.accept()
-                far = socket.create_connection(("127.0.0.1", self._target))
-                self._open += [near, far]
-                used_at = [time.monotonic()]
-                for source, sink in ((near, far), (far, near)):
-                    self._threads.append(threading.Thread(target=self._pass_on, args=(source, sink, used_at)))
-                    self._threads[-1].start()
-
-    def _pass_on(self, source: socket.socket, sink: socket.socket, used_at: list[float]) -> None:
-        with contextlib.suppress(OSError):
-            while data := source.recv(65536):
-                if time.monotonic() - used_at[0] > self._seconds:
-                    self.lost += 1
-                    continue
-                used_at[0] = time.monotonic()
-                sink.sendall(data)
-            sink.shutdown(socket.SHUT_WR)
-
-
 @pytest.mark.whole
 def test_flower_recovers_behind_a_relay_that_forgets_idle_connections(server: RedisServer, tmp_path: Path) -> None:
     port = free_port()
-    with SilentRelay(server.port, 15.0) as relay:
+    with ForgetfulRelay(server.port, 15.0, resets=False) as relay:
         url = f"redis://127.0.0.1:{relay.port}/0"
         environment = {"DSF_ROLE": "flower", "DSF_REDIS_URL": url, "FLOWER_UNAUTHENTICATED_API": "true"}
         child = Child(commands.make_flower_command("127.0.0.1", port), tmp_path / "log", environment)
