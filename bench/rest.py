@@ -24,7 +24,7 @@ from bench.stack import CLUSTER, Production
 from tests.support.child import Child
 from tests.support.wait import wait_for
 
-#: What the chart calls each process of a stack, by its name there.
+#: Process of a stack -> its name in the chart.
 _DISTRIBUTED = {
     "hub": "controller",
     "beat": "beat",

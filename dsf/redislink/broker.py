@@ -80,10 +80,10 @@ def check_subscription(subscription: Any) -> None:
 class Connection(kombu.Connection):
     """A connection with short waits between attempts, and with this package's credentials and transport.
 
-    Kombu's own waits grow to 30 s and have no jitter. These waits end at `MAX_RETRY_SECONDS` and have jitter, so that a
-    fleet does not reconnect all at once after an outage. Celery's `broker_transport_options` contain the credentials
-    and the transport, because Celery passes no other options on, and kombu forgets `broker_transport` when it fails
-    over to the next Sentinel.
+    Kombu's own waits grow to 30 s and have no jitter. The waits of this class end at `MAX_RETRY_SECONDS` and have
+    jitter, so that a fleet does not reconnect all at once after an outage. Celery's `broker_transport_options` contain
+    the credentials and the transport, because Celery passes no other options on, and kombu forgets
+    `broker_transport` when it fails over to the next Sentinel.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:

@@ -231,9 +231,9 @@ def http_ready(url: str) -> Callable[[], bool]:
 
 
 def http_answer(url: str) -> bytes | None:
-    """Return the body of a good response of a server on this machine, without a proxy of the environment.
+    """Return the body of a good response of a server on this machine, or None if there is no good response.
 
-    None otherwise.
+    A proxy of the environment is not used.
     """
     try:
         # Always read to the end: servers log an early disconnect as an error.

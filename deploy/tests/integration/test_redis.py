@@ -86,7 +86,7 @@ class Bundled:
         return self._process.pid
 
     def log(self) -> str:
-        """What the container printed."""
+        """Return the output of the container."""
         return (self.folder / "log").read_text()
 
     def change_certificate(self, certificate: str, key: str) -> None:

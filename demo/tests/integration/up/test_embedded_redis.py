@@ -101,7 +101,7 @@ def test_silent_redis_is_not_ready(tmp_path: Path) -> None:
         program = EmbeddedRedis(tmp_path, silent.getsockname()[1]).program()
         assert program.ready is not None
         assert program.ready() is False
-        # One attempt: the supervisor must not wait for retries.
+        # The check makes one attempt, because the supervisor must not wait for retries.
         silent.accept()[0].close()
         silent.setblocking(False)
         with pytest.raises(BlockingIOError):
