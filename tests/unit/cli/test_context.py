@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from dsf.cli import context
+from dsf.cli import context, session
 from dsf.cli.session import command_settings, redis_hint
 from dsf.errors import ContextError
 
@@ -41,6 +41,8 @@ def test_published_context_is_loaded(tmp_path: Path) -> None:
 
 
 def test_commands_name_the_demo_once(capsys: pytest.CaptureFixture[str]) -> None:
+    # A process is one command, but that of the tests, where an earlier test may have named a demo with this address.
+    session._name_demo.cache_clear()
     with context.published(redis_url=URL) as file:
         # Some commands read the settings for each of their steps.
         assert {str(command_settings().resolved_redis_url()) for _ in range(3)} == {URL}
