@@ -1,4 +1,4 @@
-"""Random faults on two clusters, each kind at least once; afterwards the books balance to the last tick.
+"""Random faults on two clusters and a hub of one process, each kind at least once; afterwards the books balance.
 
 `DSF_SOAK_SECONDS` (45) is how long the faults go on, `DSF_SOAK_SEED` which ones they are. `make soak` is an hour.
 """
@@ -59,10 +59,11 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     stack = Fleet(
         tmp_path_factory.mktemp("soak") / "stack",
         CLUSTERS,
+        single=True,
         # The mix already has runs that end late; waiting a minute for each lost run would add nothing.
-        altered={"beat": ("--run-slack", "5")},
+        altered={"whole": ("--run-slack", "5")},
         # The mix has no health checks.
-        settings={"beat": {"queue_limit": 8}, "hub": {"health_interval": 5}},
+        settings={"whole": {"queue_limit": 8, "health_interval": 5}},
     )
     stack.scorer("plain", scores(10))
     stack.scorer("queried", scores(20), query="up")
@@ -93,9 +94,7 @@ class Mix:
             (4, self.change_interval),
             (4, self.kill_agent),
             (2, self.freeze_agent),
-            (3, self.kill_results),
-            (3, self.kill_beat),
-            (1, self.kill_hub),
+            (5, self.kill_hub),
             (1, self.kill_redis),
             (3, self.garbage),
         ]
@@ -178,14 +177,8 @@ class Mix:
     def kill_agent(self) -> None:
         self._kill(f"agent {self.random.choice(CLUSTERS)}", 6)
 
-    def kill_results(self) -> None:
-        self._kill("results", 4)
-
-    def kill_beat(self) -> None:
-        self._kill("beat", 4)
-
     def kill_hub(self) -> None:
-        self._kill("hub", 4)
+        self._kill("whole", 4)
 
     def _kill(self, name: str, longest: float) -> None:
         if name in self.fleet.processes:
@@ -215,7 +208,8 @@ def test_books_balance_after_a_mix_of_faults(fleet: Fleet, capsys: pytest.Captur
     mix = Mix(fleet, SEED)
     mix.run(SECONDS)
     mix.complete()
-    fleet.stop("beat")
+    for scorer in SCORERS:
+        fleet.schedule.set_override(keys.pair("*", scorer), paused=True)
     started = time.monotonic()
     fleet.until(
         lambda: not fleet.open_runs() and not count_waiting_results(fleet.redis, CLUSTERS),
@@ -246,7 +240,8 @@ def test_books_balance_after_a_mix_of_faults(fleet: Fleet, capsys: pytest.Captur
     assert all(totals[outcome] for outcome in OUTCOMES), totals
 
     # And everything is as it was before.
-    fleet.run("beat")
+    for scorer in SCORERS:
+        fleet.schedule.reset(keys.pair("*", scorer))
     for cluster, scorer in PAIRS:
         fleet.wait_success(scorer, cluster)
     for scorer in SCORERS:
@@ -262,7 +257,7 @@ def test_books_balance_after_a_mix_of_faults(fleet: Fleet, capsys: pytest.Captur
 
 def check_metrics(fleet: Fleet) -> None:
     """The exporter's counters are the books."""
-    samples = list(fleet.samples("web"))
+    samples = list(fleet.samples(fleet.web))
     for cluster, scorer in PAIRS:
         labels = {"ds_cluster": cluster, "ds_score_name": f"{scorer}-score"}
         counts = {
