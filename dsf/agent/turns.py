@@ -199,7 +199,7 @@ class SharedThreads(_TaskPool):  # type: ignore[misc]
         if turns.add(tick):
             self._run_next()
         else:
-            self._skip(tick, turns.refusal(tick))
+            self._skip(tick, turns.explain_refusal(tick))
         # Celery keeps only a weak reference to the result, and uses it only for pools of processes.
         return Future()
 

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import itertools
+import threading
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsf.agent.turns import WAITING_PER_THREAD, Tick, Turns
+from dsf.agent.ticks import REFUSAL, TICK_HEADER
+from dsf.agent.turns import WAITING_PER_THREAD, SharedThreads, Tick, Turns
+from dsf.errors import CycleError
+from dsf.messages import CYCLE_TASK
 from dsf.reasons import SkipReason
+from tests.support.wait import PATIENCE, wait_for
 
 
 def tick(scorer: str, deadline: float | None = None) -> Tick:
@@ -127,6 +134,31 @@ def test_waiting_ticks_of_one_namespace_leave_room_for_others() -> None:
     assert queue.explain_refusal(tick("a0")).reason == SkipReason.SHARE_FULL
     assert queue.add(tick("b0"))
     assert queue.add(tick("hub0"))
+
+
+def test_pool_skips_ticks_beyond_the_waiting_share() -> None:
+    queue = turns(1, hub=1, a=1)
+    runner = SimpleNamespace(turns=queue, hub_time=lambda: 0.0)
+    pool = SharedThreads(1, app=SimpleNamespace(tasks={CYCLE_TASK: SimpleNamespace(runner=runner)}))
+    server_answers = threading.Event()
+    skipped: list[CycleError] = []
+
+    def run_cycle(name: str, task_id: str, headers: dict[str, Any]) -> None:
+        if REFUSAL in headers:
+            skipped.append(headers[REFUSAL])
+        else:
+            server_answers.wait(PATIENCE)
+
+    pool.on_start()
+    try:
+        for _ in range(WAITING_PER_THREAD + 1):
+            pool.on_apply(run_cycle, (CYCLE_TASK, "id", {TICK_HEADER: ("a0", None)}))
+        wait_for(lambda: skipped, message="a tick to be skipped")
+        assert {error.reason for error in skipped} == {SkipReason.SHARE_FULL}
+    finally:
+        queue.drain()
+        server_answers.set()
+        pool.on_stop()
 
 
 @given(
