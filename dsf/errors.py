@@ -254,7 +254,9 @@ class AccessError(DsfError):
 
 
 class RoutingError(DsfError):
-    """A task was called without a queue or for a later time, or is none that messages call. The message says how."""
+    """A task was called without a queue or for a later time, or is none that messages call, or its result was requested
+    from Celery. The message says how.
+    """
 
 
 class ScheduleError(DsfError):

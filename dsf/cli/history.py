@@ -104,7 +104,7 @@ def changes(
     with open_data_source(needs_time=since is not None) as fleet:
         start = None if since is None else past(since)
         change_list = fleet.changes(scorer, cluster, since=start, limit=table_limit(limit, output))
-        emit(change_list, output, lambda: _render_changes(change_list))
+        emit(change_list, output, lambda: _render_changes(change_list, is_filtered=bool(scorer or cluster or since)))
         if output is Format.TABLE and change_list.continue_:
             typer.echo(
                 f"dsf: the newest {len(change_list.changes)}; --limit 0 shows all, --since or a scorer's name filters",
@@ -112,9 +112,9 @@ def changes(
             )
 
 
-def _render_changes(change_list: ChangeList) -> Renderable:
+def _render_changes(change_list: ChangeList, *, is_filtered: bool) -> Renderable:
     if not change_list.changes:
-        return "There are no such changes."
+        return "There are no such changes." if is_filtered else "No changes yet."
     rows: list[list[Cell]] = [
         [
             clock(change.at),

@@ -231,6 +231,7 @@ def make_app(config: Settings, *, is_imported: bool = False) -> Application:
     if config.role in _SENDERS:
         # Callers use a cluster's queue by name; in other processes this is an error.
         application.amqp.queues_cls = _SpokeQueues
+        application.backend_cls = "dsf.worker.calls:NoResults"
     if config.role == "cli":
         symbol_by_name("dsf.worker.calls:register_cycle")(application)
     if not is_imported:

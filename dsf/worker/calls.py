@@ -15,6 +15,7 @@ from typing import Any, Final, NoReturn
 import kombu
 import redis
 from celery import Celery
+from celery.backends.base import DisabledBackend
 from celery.utils.time import maybe_iso8601, maybe_make_aware
 from kombu.exceptions import OperationalError
 
@@ -85,6 +86,19 @@ def register_cycle(app: Celery) -> None:
 
     # Shared, it would be registered in the applications of other projects, too.
     app.task(name=CYCLE_TASK, shared=False)(cycle)
+
+
+class NoResults(DisabledBackend):
+    """Refuses to return results of tasks: no agent may write where another cluster's results are read."""
+
+    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
+        raise RoutingError(
+            "there is no result backend: `dsf rescore SCORER --cluster CLUSTER --wait` waits for a new score, `dsf "
+            "history SCORER --cluster CLUSTER` has the outcome of each cycle, and Flower the task of this id"
+        )
+
+    wait_for = wait_for_pending = get_task_meta = get_many = _refuse
+    get_state = get_status = get_result = get_traceback = _refuse
 
 
 def refuse_periodic_task() -> NoReturn:

@@ -15,7 +15,7 @@ from dsf.settings import EVERYWHERE
 _ROLES: Final = {
     "beat": "beat",
     "flower": "flower",
-    **dict.fromkeys(("call", "control", "events", "inspect", "report", "shell", "status"), "cli"),
+    **dict.fromkeys(("call", "control", "events", "inspect", "report", "result", "shell", "status"), "cli"),
 }
 
 #: Names of our application for `celery -A`.

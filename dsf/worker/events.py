@@ -17,6 +17,7 @@ import redis
 from celery import bootsteps, signals
 from celery.app import events as celery_events
 from celery.events.dispatcher import EventDispatcher
+from celery.events.receiver import EventReceiver
 from celery.utils.saferepr import saferepr
 from celery.utils.sysinfo import load_average
 from celery.worker import state
@@ -24,6 +25,7 @@ from kombu import serialization
 from kombu.utils.json import dumps
 
 import dsf.log
+from dsf.errors import AccessError
 from dsf.process.threads import SupervisedThread
 
 log = dsf.log.get(__name__)
@@ -49,6 +51,7 @@ serialization.register(_WRITTEN, str, None, "application/json", "utf-8")
 # The overridden members are not in the published types.
 _Producer: Any = kombu.Producer
 _Dispatcher: Any = EventDispatcher
+_Receiver: Any = EventReceiver
 
 
 class GatheredEvents(bootsteps.StartStopStep):
@@ -195,10 +198,22 @@ class BoundedEventDispatcher(_Dispatcher):  # type: ignore[misc]
         )
 
 
+class PermittedEventReceiver(_Receiver):  # type: ignore[misc]
+    """Receives events until Redis denies them. Celery would take that for a lost connection, and try for ever."""
+
+    def consume(self, *args: Any, **options: Any) -> Iterator[Any]:
+        """Yield as Celery does. Raises AccessError if this process's user of Redis may not receive events."""
+        try:
+            yield from super().consume(*args, **options)
+        except redis.exceptions.NoPermissionError as error:
+            raise AccessError(f"this user of Redis may not receive events; Flower shows them ({error})", 403) from error
+
+
 class Events(celery_events.Events):
-    """Makes Celery use BoundedEventDispatcher."""
+    """Makes Celery use our dispatcher and receiver of events."""
 
     dispatcher_cls = f"{__name__}:{BoundedEventDispatcher.__name__}"
+    receiver_cls = f"{__name__}:{PermittedEventReceiver.__name__}"
 
 
 def _batch_events(events: Iterable[str]) -> Iterator[str]:

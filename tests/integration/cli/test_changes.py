@@ -76,7 +76,8 @@ def test_rescore_entry_references_its_run(dsf: Dsf, fleet: Fleet) -> None:
 
 
 def test_changes_without_any_change_is_empty(dsf: Dsf, fleet: Fleet) -> None:
-    assert "There are no such changes" in dsf("changes").stdout
+    assert "No changes yet" in dsf("changes").stdout
+    assert "There are no such changes" in dsf("changes", "--since", "1h").stdout
 
 
 def test_changes_refuses_unknown_names_and_accepts_removed_names(dsf: Dsf, fleet: Fleet) -> None:

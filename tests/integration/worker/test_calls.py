@@ -15,7 +15,7 @@ import redis
 from kombu.exceptions import OperationalError
 
 from dsf import keys
-from dsf.errors import RoutingError, ScheduleError, UnknownClusterError
+from dsf.errors import AccessError, RoutingError, ScheduleError, UnknownClusterError
 from dsf.redisacl.rules import hub_rules
 from dsf.store.entries import Entry
 from dsf.store.registry import ClusterRecord, Registry, ScorerRecord
@@ -147,6 +147,22 @@ def test_call_without_redis_raises_the_error_of_celery(settings_factory: Setting
     app = make_app(settings_factory(role="cli", redis_url="redis://127.0.0.1:1/0"), is_imported=True)
     with pytest.raises(OperationalError):
         app.send_task("dsf.cycle", ["sample"], queue=QUEUE)
+
+
+def test_result_is_refused_with_the_command_that_waits(app: Application) -> None:
+    call = app.send_task("dsf.cycle", ["sample"], queue=QUEUE)
+    for read_result in (call.get, call.ready, lambda: call.state):
+        with pytest.raises(RoutingError, match="no result backend: `dsf rescore SCORER --cluster CLUSTER --wait`"):
+            read_result()
+
+
+def test_events_that_redis_denies_are_an_error(settings_factory: SettingsFactory) -> None:
+    with RedisServer(aof=False) as server, server.client() as admin:
+        admin.execute_command("ACL", "SETUSER", "caller", "reset", "on", ">secret", *hub_rules("operator"))
+        url = f"redis://caller:secret@127.0.0.1:{server.port}/0"
+        app = make_app(settings_factory(role="cli", redis_url=url), is_imported=True)
+        with app.connection_for_read() as connection, pytest.raises(AccessError, match="Flower shows them"):
+            app.events.Receiver(connection).capture(timeout=30)
 
 
 def test_periodic_task_is_refused_with_the_command(app: Application) -> None:

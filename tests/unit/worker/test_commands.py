@@ -16,6 +16,7 @@ CELERY = ("celery", "-A", "dsf.celery")
         (("/site-packages/celery/__main__.py", "-A", "dsf.celery", "flower", "--port=1"), {}, "flower"),
         ((*CELERY, "inspect", "active"), {}, "cli"),
         ((*CELERY, "call", "dsf.cycle", "--queue", "spoke.c1"), {}, "cli"),
+        ((*CELERY, "result", "an-id"), {}, "cli"),
         # The default is the results worker; a configured role is kept, except that of the container's own process.
         ((*CELERY, "worker", "-Q", "hub.results"), {}, None),
         ((*CELERY, "beat"), {"DSF_ROLE": "hub"}, "beat"),
