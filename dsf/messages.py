@@ -58,6 +58,8 @@ _MAX_LABELS = 16
 _MAX_ENTRIES, _MAX_ENTRY_NAME = 64, 128
 _PAYLOAD_BOUNDS = Bounds(MAX_RESULT_BYTES, MAX_RESULTS * (len(USED_LABELS) + 3) + 2_000, max_depth=8)
 _HEADER = re.compile(rb"DSF(-?[0-9]{1,9}) ([0-9a-f]{64}) ([1-9][0-9]{0,17}) ([a-z0-9][-a-z0-9.]{0,252})\n")
+#: Maximum id of a signing key: fewer digits than a header may have, so that a cluster's id can always be incremented.
+MAX_KEY_ID = 10**15
 #: Maximum number of characters in a software version.
 _MAX_VERSION = 64
 
@@ -91,7 +93,7 @@ class SigningKey(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    id: int = Field(ge=1)
+    id: int = Field(ge=1, le=MAX_KEY_ID)
     secret: bytes = Field(repr=False, min_length=16)
 
     @classmethod

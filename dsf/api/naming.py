@@ -13,6 +13,10 @@ MAX_NAME_LENGTH: Final = 253
 #: Maximum length of a Kubernetes label value.
 MAX_LABEL_VALUE_LENGTH: Final = 63
 
+#: Hexadecimal digits of the hash in a label value: too many to find a second name with the same ones.
+_LABEL_HASH_LENGTH: Final = 24
+
+_HASH_SUFFIX = re.compile(rf"-[0-9a-f]{{{_LABEL_HASH_LENGTH}}}\Z")
 _NOT_ALLOWED = re.compile(r"[^a-z0-9.]+")
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 
@@ -37,15 +41,23 @@ def is_dns_subdomain(name: str) -> bool:
 
 
 def make_label_value(name: str) -> str:
-    """Return the object name `name` as a label value; a longer name is truncated, and its hash is appended."""
-    if len(name) <= MAX_LABEL_VALUE_LENGTH:
+    """Return a label value that belongs to the object name `name` alone.
+
+    A longer name is truncated, and its hash is appended. So is a short name that ends like a hash: its author could
+    otherwise choose the label value of somebody else's long name.
+    """
+    if len(name) <= MAX_LABEL_VALUE_LENGTH and not _HASH_SUFFIX.search(name):
         return name
-    end = f"-{_compute_short_hash(name)}"
+    end = f"-{_compute_hash(name)[:_LABEL_HASH_LENGTH]}"
     return name[: MAX_LABEL_VALUE_LENGTH - len(end)].rstrip("-.") + end
 
 
 def _compute_short_hash(name: str) -> str:
-    return hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+    return _compute_hash(name)[:8]
+
+
+def _compute_hash(name: str) -> str:
+    return hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 _ANY_ENDING: Final = "*"

@@ -94,7 +94,11 @@ class PlanOwners:
 
     @cached_property
     def _unreadable(self) -> frozenset[str]:
-        return frozenset(make_label_value(key.partition("/")[2]) for key in self.plan.unreadable)
+        names = (key.partition("/")[2] for key in self.plan.unreadable)
+        # Scorers in other namespaces may have the same name.
+        return frozenset(
+            make_label_value(name) for name in names if self.plan.find_owner_key(name) in self.plan.unreadable
+        )
 
 
 def _find_score_name(scorer: ScorerPlan) -> str:

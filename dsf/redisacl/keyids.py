@@ -8,8 +8,10 @@ agent has it (or the grace time is over) `settled`, after which the old set is r
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict, dataclass, replace
 
+from dsf.messages import MAX_KEY_ID
 from dsf.store.entries import CLOCK_SKEW
 
 
@@ -57,11 +59,11 @@ class KeyIds:
 
     @classmethod
     def parse(cls, text: str) -> KeyIds | None:
-        """Parse what `dump` wrote; None for anything else."""
+        """Parse what `dump` wrote; None for anything else: admins of a cluster's namespace may write any text."""
         try:
             document = json.loads(text)
             ids = cls(int(document["current"]), document["previous"], float(document["since"]))
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             return None
         previous_fits = ids.previous is None or (type(ids.previous) is int and 1 <= ids.previous < ids.current)
-        return ids if ids.current >= 1 and previous_fits else None
+        return ids if 1 <= ids.current <= MAX_KEY_ID and previous_fits and math.isfinite(ids.since) else None

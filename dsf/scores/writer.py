@@ -67,8 +67,11 @@ _ATTEMPTS_REPORTED: Final = 3
 #: Changes by another program that are reverted immediately, and the maximum delay in seconds before further reverts.
 _IMMEDIATE_REPAIRS: Final = 3
 _MAX_REPAIR_DELAY_SECONDS: Final = 60.0
-#: Minimum seconds between two searches for scores written by the original project's agent.
+#: Minimum seconds between two searches for scores written by the original project's agent, and the minimum pause as a
+#: multiple of the duration of a search. Until the end of the wait the writer writes nothing.
 _ADOPT_INTERVAL_SECONDS: Final = 10.0
+_ADOPT_REST: Final = 10.0
+_ADOPT_WAIT_SECONDS: Final = 1.0
 #: Seconds between two computations of the factor that extends validities.
 _AUDIT_INTERVAL_SECONDS: Final = 30.0
 #: Seconds without a completed request while some are due, after which the writer counts as stuck.
@@ -167,6 +170,7 @@ class ScoreWriter:
         # The desired state for which upstream's scores were adopted, and the time (monotonic) of the next search.
         self._adopted: object = None
         self._adopt_at = 0.0
+        self._adoption: threading.Thread | None = None
         self._progress_at = time.monotonic()
         self._pause = 0.0
 
@@ -310,27 +314,35 @@ class ScoreWriter:
 
         If that scorer wrote no score, OCM would use the upstream score for ever.
         """
-        if self._outage is not None or owners.version is self._adopted or time.monotonic() < self._adopt_at:
+        is_busy = self._adoption is not None and self._adoption.is_alive()
+        if is_busy or self._outage is not None or owners.version is self._adopted:
             return
-        self._adopt_at = time.monotonic() + _ADOPT_INTERVAL_SECONDS
+        if time.monotonic() >= self._adopt_at:
+            # In a separate thread: other programs may have many large scores, and reading them takes long.
+            self._adoption = run_in_background(lambda: self._search_upstream_scores(owners), "adopt-scores")
+            self._adoption.join(_ADOPT_WAIT_SECONDS)
+
+    def _search_upstream_scores(self, owners: Owners) -> None:
+        began = time.monotonic()
 
         def claim(cluster: str, name: str, created: float) -> tuple[dict[str, Any], datetime] | None:
-            planned = owners.plan_adoption(cluster, name, created)
+            planned = None if self._stopping.is_set() else owners.plan_adoption(cluster, name, created)
             if planned is None:
                 return None
             body, seconds = planned
             return body, datetime.fromtimestamp(self._clock() + seconds * self._factor, UTC)
 
+        number = 0
         try:
             number = self._backend.adopt_scores(claim)
+            self._adopted = owners.version
         except BackendError as error:
             log.warning("upstream's scores cannot be listed, will be tried again", error=str(error))
-            return
         except Exception:
             # A failed adoption must not stop the writes of scores.
             log.exception("upstream's scores cannot be taken over, will be tried again")
-            return
-        self._adopted = owners.version
+        finished_at = time.monotonic()
+        self._adopt_at = finished_at + max(_ADOPT_INTERVAL_SECONDS, _ADOPT_REST * (finished_at - began))
         if number:
             log.info("scores of upstream's agent taken over: they expire like all others", count=number)
             # Check the adopted scores, so that they are deleted when they expire.
@@ -424,13 +436,13 @@ class ScoreWriter:
             [facts] = self._writes.read_facts([pair])
         target = self._compute_target(owners, pair, facts)
         counts: Counter[str] = Counter()
-        is_over = False
-        for name in self._find_superfluous(owners, pair, target):
+        superfluous = self._find_superfluous(owners, pair, target)
+        # One object per turn: whoever may write AddOnPlacementScores in a namespace can label thousands as a scorer's.
+        for name in superfluous[:1]:
             self._backend.delete_score(cluster, name)
             with self._lock:
                 self._index(cluster, name, None)
             counts["deleted"] += 1
-            is_over = True
         next_check: float | None = None
         if isinstance(target, DesiredScore):
             state = self._backend.score(cluster, target.name)
@@ -442,10 +454,14 @@ class ScoreWriter:
                 counts["unchanged"] += 1
             next_check = self._compute_next_check(cluster, target.name, state)
         elif target is UNKNOWN:
-            next_check = min((state.valid_until for _, state in self._list_objects(pair)), default=None)
+            ends = [state.valid_until for _, state in self._list_objects(pair) if not state.is_going]
+            # An expired object stays if its name is another scorer's.
+            next_check = max(min(ends), self._clock() + 1.0) if ends else None
+        if len(superfluous) > 1:
+            next_check = 0.0
         # Only the newest change is written, or needs no write.
         counts["coalesced"] = max(changes - 1, 0)
-        self._succeed(pair, counts, next_check, changes, is_over=is_over)
+        self._succeed(pair, counts, next_check, changes)
         self._record_upstreams(pair)
 
     def _apply(self, target: DesiredScore, state: ScoreState | None) -> None:
@@ -508,9 +524,9 @@ class ScoreWriter:
         return [(name, state) for name, state in states if state is not None]
 
     def _find_superfluous(self, owners: Owners, pair: Pair, target: DesiredScore | Unknown | None) -> list[str]:
-        """Return the names of the objects of a pair that must not exist."""
+        """Return the names of the objects of a pair that must not exist, without those that are being deleted."""
         cluster, scorer = pair
-        objects = self._list_objects(pair)
+        objects = [(name, state) for name, state in self._list_objects(pair) if not state.is_going]
         if isinstance(target, DesiredScore):
             names = [name for name, _ in objects if name != target.name]
         elif target is UNKNOWN:
@@ -577,9 +593,7 @@ class ScoreWriter:
 
     # --- outcomes ------------------------------------------------------------------------------------------------
 
-    def _succeed(
-        self, pair: Pair, counts: Counter[str], next_check: float | None, changes: int, *, is_over: bool
-    ) -> None:
+    def _succeed(self, pair: Pair, counts: Counter[str], next_check: float | None, changes: int) -> None:
         with self._lock:
             self._changes[pair] -= changes
             if self._changes[pair] <= 0:
@@ -596,7 +610,7 @@ class ScoreWriter:
                 self._outage = None
             if pair in (self._recorded_pairs or ()) or pair in self._pending_records:
                 self._pending_records[pair] = None
-        if is_over and not counts["written"]:
+        if counts["deleted"] and not counts["written"]:
             self._on_status({pair[1]})
         if has_failed and (not_logged := self._throttle.take("again")) is not None:
             log.info("score written again", cluster=pair[0], scorer=pair[1], not_logged=not_logged)
@@ -690,7 +704,8 @@ class ScoreWriter:
     def _update_validity_factor(self) -> None:
         """Adapt the factor that extends validities to the number of objects."""
         with self._lock:
-            numbers = Counter(self._scorer_of_label.get(label, label) for label in self._labels.values())
+            # A pair counts once: somebody else may have labelled many objects as its.
+            numbers = Counter(self._scorer_of_label.get(label, label) for _, label in self._names)
         scorers = self._registry.read_scorers()
         self._namespaces = {name: record.namespace for name, record in scorers.items()}
         factor = compute_validity_factor(

@@ -62,6 +62,12 @@ def test_label_value_keeps_long_names_apart() -> None:
     assert all(re.fullmatch("[a-z0-9]([-a-z0-9_.]*[a-z0-9])?", value) and len(value) <= 63 for value in (first, second))
 
 
+def test_label_value_of_a_long_name_is_no_other_names() -> None:
+    """The author of another scorer could otherwise name it so."""
+    label = make_label_value("x" * 64)
+    assert make_label_value(label) != label
+
+
 @given(st.from_regex(r"[a-z0-9][-a-z0-9.]{0,251}[a-z0-9]", fullmatch=True))
 def test_label_value_is_a_label_value(name: str) -> None:
     assert re.fullmatch("[a-z0-9]([-a-z0-9_.]{0,61}[a-z0-9])?", make_label_value(name))

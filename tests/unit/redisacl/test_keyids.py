@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dsf.messages import derive_key
+from dsf.messages import MAX_KEY_ID, derive_key
 from dsf.redisacl.clusterusers import derive_password
 from dsf.redisacl.keyids import KeyIds
 
@@ -49,6 +49,9 @@ def test_key_ids_survive_dump_and_parse_and_bad_text_is_refused() -> None:
         *("", "[]", "{}", "null", "7", '{"current": 0, "previous": null, "since": 0}'),
         *('{"current": 2, "previous": 2, "since": 0}', '{"current": 2, "previous": "1", "since": 0}'),
         *('{"current": 2, "previous": 0, "since": 0}', '{"current": "x", "previous": null, "since": 0}'),
+        *('{"current": 1e400, "previous": null, "since": 0}', '{"current": 1, "previous": null, "since": NaN}'),
+        *(f'{{"current": 1, "previous": null, "since": {10**400}}}', "[" * 100_000),
+        f'{{"current": {MAX_KEY_ID + 1}, "previous": null, "since": 0}}',
     ):
         assert KeyIds.parse(text) is None
 

@@ -10,6 +10,7 @@ import pytest
 
 from dsf import keys
 from dsf.api.scorerule import EmptyRule
+from dsf.api.types import MANAGED_BY, MANAGED_BY_LABEL, SCORER_NAME_LABEL
 from dsf.backends.scorestate import ScoreState
 from dsf.cli.output import console
 from dsf.cli.scores import render_scores
@@ -20,7 +21,7 @@ from dsf.scores.writer import ScoreWriter
 from dsf.store.clockguard import ResultsGuard
 from tests.integration.results.bed import START, Bed
 from tests.integration.scores.writes import APPLY, DELETE, NAME, stats
-from tests.support.wait import wait_for
+from tests.support.wait import PATIENCE, wait_for
 
 
 def test_first_score_is_written_at_once(bed: Bed) -> None:
@@ -424,3 +425,61 @@ def test_object_that_another_program_changes_all_the_time_is_written_seldom(bed:
         writer.step()
     assert bed.backend.scores("c1", NAME) == {"a": 1, "b": 2}
     assert bed.state().unwritten is None
+
+
+def _forge(bed: Bed, number: int, **metadata: Any) -> None:
+    """Create objects with the labels of a scorer that does not exist, as whoever may write scores can."""
+    for index in range(number):
+        name = f"forged-{index}"
+        labels = {MANAGED_BY_LABEL: MANAGED_BY, SCORER_NAME_LABEL: "forged"}
+        body = {"metadata": {"name": name, "namespace": "c2", "labels": labels, "uid": name, **metadata}, "status": {}}
+        bed.backend.objects["c2", name] = body
+
+
+def test_forged_objects_do_not_delay_scores(bed: Bed) -> None:
+    writer = bed.writer()
+    bed.cycle()
+    bed.write(writer)
+    _forge(bed, 40)
+    for name in range(40):
+        writer.handle_object_change("c2", f"forged-{name}")
+    bed.cycle(results=[({"node": "a"}, 7.0)])
+    before = len(bed.backend.log)
+    writer.step()
+    operations = bed.backend.log[before:]
+    assert APPLY in operations
+    assert len(operations) <= 2
+    bed.write(writer)
+    assert [*bed.backend.objects] == [("c1", NAME)]
+
+
+def test_object_that_is_being_deleted_is_not_deleted_again(bed: Bed) -> None:
+    writer = bed.writer()
+    bed.write(writer)
+    _forge(bed, 1, deletionTimestamp="2026-01-01T00:00:00Z", finalizers=["example.com/keep"])
+    writer.handle_object_change("c2", "forged-0")
+    assert bed.write(writer) == []
+
+
+def test_forged_objects_do_not_extend_validities(bed: Bed) -> None:
+    writer = bed.writer()
+    bed.add(validity=1)
+    _forge(bed, 5000)
+    for score_object in bed.backend.objects.values():
+        score_object["metadata"]["labels"][SCORER_NAME_LABEL] = "s1"
+    writer._plan_all()
+    writer._update_validity_factor()
+    assert bed.writes.read_validity_factor() == 1.0
+
+
+def test_long_search_for_upstreams_scores_does_not_delay_scores(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other programs may have many large scores, which anybody with the right to write scores can create."""
+    is_over = threading.Event()
+    monkeypatch.setattr(bed.backend, "adopt_scores", lambda _: int(is_over.wait(PATIENCE)))
+    bed.cycle()
+    began = time.monotonic()
+    try:
+        assert bed.write() == [APPLY]
+        assert time.monotonic() - began < PATIENCE
+    finally:
+        is_over.set()

@@ -10,7 +10,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from dsf.api.manifest import read_known_fields
-from dsf.api.naming import sanitize_resource_name
+from dsf.api.naming import make_label_value, sanitize_resource_name
 from dsf.api.resolve import resolve
 from dsf.api.scorer import DynamicScorer
 from dsf.api.types import GROUP, SCORE_CONDITION, SCORER_NAME_LABEL
@@ -106,7 +106,7 @@ def _scorer_of(manifest: Mapping[str, Any], scorers: Iterable[DynamicScorer]) ->
     metadata = manifest["metadata"]
     label = (metadata.get("labels") or {}).get(SCORER_NAME_LABEL)
     if label:
-        return next((scorer for scorer in scorers if scorer.metadata.name == label), None)
+        return next((scorer for scorer in scorers if make_label_value(scorer.metadata.name) == label), None)
     return next((scorer for scorer in scorers if score_object(scorer) == metadata["name"]), None)
 
 
