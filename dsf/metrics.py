@@ -59,23 +59,23 @@ BUILD_INFO = Metric(
     ("version", "celery_version", "python_version"),
 )
 STAGE_SECONDS = Metric(
-    "dynamic_scoring_stage_seconds", "histogram", "Time of one stage of a cycle.", ("score_name", "stage")
+    "dynamic_scoring_stage_seconds", "histogram", "Time of one stage of a cycle.", ("ds_score_name", "stage")
 )
 STAGE_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 FAILURES = Metric(
-    "dynamic_scoring_failures", "counter", "Failed cycles by stage and reason.", ("score_name", "stage", "reason")
+    "dynamic_scoring_failures", "counter", "Failed cycles by stage and reason.", ("ds_score_name", "stage", "reason")
 )
 REFUSED = Metric(
     "dynamic_scoring_results_refused",
     "counter",
     "Single results of a valid answer that were refused, by reason.",
-    ("score_name", "reason"),
+    ("ds_score_name", "reason"),
 )
 SOURCE_WARNINGS = Metric(
     "dynamic_scoring_source_warnings",
     "counter",
     "Warnings of sources with good answers: data of a server behind it may be missing.",
-    ("score_name",),
+    ("ds_score_name",),
 )
 MESSAGES_REFUSED = Metric(
     "dynamic_scoring_messages_refused",
@@ -133,19 +133,19 @@ MAIL_REJECTED = Metric(
     "dynamic_scoring_mail_rejected", "counter", "Things in a cluster's mailbox that can be no result.", ("ds_cluster",)
 )
 CLAMPED = Metric(
-    "dynamic_scoring_scores_clamped", "counter", "Values outside -100..100 that were clamped.", ("score_name",)
+    "dynamic_scoring_scores_clamped", "counter", "Values outside -100..100 that were clamped.", ("ds_score_name",)
 )
 HELD = Metric(
     "dynamic_scoring_scores_held",
     "counter",
     "New values of items that `spec.execution.hold` kept back, each once a cycle.",
-    ("score_name",),
+    ("ds_score_name",),
 )
 WRITES = Metric(
     "dynamic_scoring_score_writes", "counter", "AddOnPlacementScores by what was done with them.", ("result",)
 )
 SCORER_HEALTHY = Metric(
-    "dynamic_scoring_scorer_healthy", "gauge", "1 while the scoring API passes its health check.", ("scorer",)
+    "dynamic_scoring_scorer_healthy", "gauge", "1 while the scoring API passes its health check.", ("ds_score_name",)
 )
 UP = Metric("dynamic_scoring_up", "gauge", "1 while the hub can read Redis.")
 REDIS_MEMORY = Metric("dynamic_scoring_redis_memory_bytes", "gauge", "Memory that Redis uses.")
@@ -232,24 +232,24 @@ VALIDITY_FACTOR = Metric(
     "gauge",
     "Factor by which every validity is longer, so that renewals leave room for changes; 1 unless the fleet is large.",
 )
-PAIRS = Metric("dynamic_scoring_pairs", "gauge", "Clusters by how a scorer does there.", ("scorer", "state"))
+PAIRS = Metric("dynamic_scoring_pairs", "gauge", "Clusters by how a scorer does there.", ("ds_score_name", "state"))
 REASONS = Metric(
     "dynamic_scoring_pairs_by_reason",
     "gauge",
     "Clusters on which a scorer has no new score, by why. At most 20 reasons per scorer.",
-    ("scorer", "state", "stage", "reason"),
+    ("ds_score_name", "state", "stage", "reason"),
 )
 AGE = Metric(
     "dynamic_scoring_age_seconds",
     "gauge",
     "Seconds since the last successful cycle: percentiles over the clusters of a scorer; 100 is the oldest.",
-    ("scorer", "percentile"),
+    ("ds_score_name", "percentile"),
 )
 EXPOSED = Metric(
     "dynamic_scoring_exposition",
     "gauge",
     "1 for how a scorer is exposed here: items, pair or none.",
-    ("scorer", "exposition"),
+    ("ds_score_name", "exposition"),
 )
 SERIES_LIMIT = Metric(
     "dynamic_scoring_series_limit", "gauge", "Series per scrape for scorers that do not say how they are exposed."

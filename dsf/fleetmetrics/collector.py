@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import zlib
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
@@ -13,6 +14,7 @@ from prometheus_client.registry import Collector
 
 import dsf.log
 from dsf import keys, metrics
+from dsf.api.scoringresponse import cut_label
 from dsf.beat.stats import schedule_families
 from dsf.fleet.path import STAGES
 from dsf.fleet.queries import FleetQueries
@@ -86,10 +88,7 @@ class FleetCollector(Collector):
             *pair_families,
             *schedule_families(self._redis),
             *self._read_result_families(),
-            add_values(
-                metrics.SCORER_HEALTHY.make_gauge(),
-                {(name,): scorers[name].health == "Active" for name in sorted(scorers)},
-            ),
+            _make_health_family(scorers),
             *make_families(self._model),
             *self._server.collect(),
         ]
@@ -120,7 +119,10 @@ class FleetCollector(Collector):
             families.add(state, interval=intervals.get(state.pair), with_items=levels[state.scorer] == "items")
         return [
             *families.collect(),
-            add_values(metrics.EXPOSED.make_gauge(), dict.fromkeys(sorted(levels.items()), 1)),
+            add_values(
+                metrics.EXPOSED.make_gauge(),
+                {(cut_label(scorers[name].score_name), level): 1 for name, level in sorted(levels.items())},
+            ),
             add_values(metrics.SERIES_LIMIT.make_gauge(), {(): self._budget.limit}),
             add_values(metrics.SERIES_WANTED.make_gauge(), {(): self._budget.count_wanted_series(demands)}),
         ]
@@ -170,8 +172,17 @@ class FleetCollector(Collector):
         ]
 
 
+def _make_health_family(scorers: Mapping[str, ScorerRecord]) -> Metric:
+    """Return 1 for each score whose scoring API is healthy, else 0."""
+    unhealthy_scores = {record.score_name for record in scorers.values() if record.health != "Active"}
+    return add_values(
+        metrics.SCORER_HEALTHY.make_gauge(),
+        {(cut_label(record.score_name),): record.score_name not in unhealthy_scores for record in scorers.values()},
+    )
+
+
 def make_families(model: FleetQueries) -> Iterable[Metric]:
-    """Return the clusters of each scorer by state and by reason, percentiles of age, and the path's problems.
+    """Return the clusters of each score by state and by reason, percentiles of age, and the path's problems.
 
     The number of series does not depend on the number of clusters. Raises redis.RedisError.
     """
@@ -179,17 +190,26 @@ def make_families(model: FleetQueries) -> Iterable[Metric]:
     path = add_values(
         metrics.PATH_PROBLEM.make_gauge(), {(stage,): float(stage in interrupted_stages) for stage in STAGES}
     )
-    states, reasons, ages = metrics.PAIRS.make_gauge(), metrics.REASONS.make_gauge(), metrics.AGE.make_gauge()
+    # Summed in dictionaries, because two scorers have the same score name while one takes it over from the other.
+    states: defaultdict[Labels, float] = defaultdict(float)
+    reasons: defaultdict[Labels, float] = defaultdict(float)
+    ages: defaultdict[Labels, float] = defaultdict(float)
     for scorer in model.scorers().scorers:
+        score = cut_label(scorer.score_name)
         for state, clusters in scorer.states.model_dump().items():
-            states.add_metric((scorer.name, state), clusters)
+            states[score, state] += clusters
         for group in scorer.reasons:
-            reasons.add_metric((scorer.name, group.state, group.stage, group.reason), group.clusters)
+            reasons[score, group.state, group.stage, group.reason] += group.clusters
         spread = scorer.ages
         for percentile, age in (("50", spread.p50), ("90", spread.p90), ("99", spread.p99), ("100", spread.maximum)):
             if age is not None:
-                ages.add_metric((scorer.name, percentile), age)
-    return [path, states, reasons, ages]
+                ages[score, percentile] = max(ages[score, percentile], age)
+    return [
+        path,
+        add_values(metrics.PAIRS.make_gauge(), states),
+        add_values(metrics.REASONS.make_gauge(), reasons),
+        add_values(metrics.AGE.make_gauge(), ages),
+    ]
 
 
 class SeriesDemand(NamedTuple):

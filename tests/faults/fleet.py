@@ -304,7 +304,7 @@ class Fleet(Stack):
         cycles = self.page(self.web, f"/api/v1/history/{cluster}/{scorer}").json()["cycles"]
         assert (stage, reason) in {(cycle["stage"], cycle["reason"]) for cycle in cycles}
 
-        labels = {"score_name": f"{scorer}-score", "stage": stage, "reason": reason}
+        labels = {"ds_score_name": f"{scorer}-score", "stage": stage, "reason": reason}
         assert self.metric(self.web, "dynamic_scoring_failures_total", **labels)
         if counted_by_agent:
             assert self.metric(f"agent {cluster}", "dynamic_scoring_failures_total", **labels)

@@ -146,7 +146,7 @@ def test_dashboard_shows_the_fleet() -> None:
 #: Series of agents and of two pods of the hub for the same cycles: 6 failures of `s` on c1 a minute, and no success on
 #: c2.
 SERIES = {
-    'dynamic_scoring_failures_total{job="%s",instance="%s",score_name="s",stage="fetch",reason="timeout"}': "0+6x10",
+    'dynamic_scoring_failures_total{job="%s",instance="%s",ds_score_name="s",stage="fetch",reason="timeout"}': "0+6x10",
     'dynamic_scoring_cycles_total{job="%s",instance="%s",ds_cluster="c1",ds_score_name="s",outcome="error"}': "0+6x10",
     'dynamic_scoring_scheduled_total{job="%s",instance="%s",ds_cluster="c1",ds_score_name="s"}': "0+6x10",
     'dynamic_scoring_scheduled_total{job="%s",instance="%s",ds_cluster="c2",ds_score_name="s"}': "0+2x10",

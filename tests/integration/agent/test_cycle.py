@@ -134,7 +134,7 @@ def test_agent_metrics_follow_the_cycles(own_agent: Agent, scorer: ScriptedServe
     ]
     for name in ("fetch", "perform", "send"):
         assert own_agent.metrics(f'dynamic_scoring_{name}_seconds_total{{score_name="sample-score"}}')
-    assert own_agent.metrics('dynamic_scoring_stage_seconds_count{score_name="sample-score",stage="publish"} 1.0')
+    assert own_agent.metrics('dynamic_scoring_stage_seconds_count{ds_score_name="sample-score",stage="publish"} 1.0')
     assert own_agent.metrics("dynamic_scoring_config_valid 1.0")
     # Results missing from the response are removed, and invalid results are counted while the others remain.
     scorer.script(answer('{"results":[{"metric":{"node":"n2"},"score":1},{"score":null},{"metric":{},"score":NaN}]}'))
@@ -143,8 +143,8 @@ def test_agent_metrics_follow_the_cycles(own_agent: Agent, scorer: ScriptedServe
     assert (result.outcome, result.results) == ("partial", [({"node": "n2"}, 1.0)])
     assert result.refused == {"null_score": 1, "nan": 1}
     expected = [
-        'dynamic_scoring_results_refused_total{reason="nan",score_name="sample-score"} 1.0',
-        'dynamic_scoring_results_refused_total{reason="null_score",score_name="sample-score"} 1.0',
+        'dynamic_scoring_results_refused_total{ds_score_name="sample-score",reason="nan"} 1.0',
+        'dynamic_scoring_results_refused_total{ds_score_name="sample-score",reason="null_score"} 1.0',
     ]
     # Refused results are counted when the result has been published.
     wait_for(lambda: sorted(own_agent.metrics("dynamic_scoring_results_refused_total{")) == expected)

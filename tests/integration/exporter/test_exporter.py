@@ -69,6 +69,7 @@ def test_metrics_describe_the_fleet(exporter: ApiProcess, redis_client: redis.Re
     where = {"score_name": "sample_score", "ds_cluster": "worker01"}
     assert value(exposed_samples, "dynamic_scoring_requests_total", **where, status="success") == 5
     assert value(exposed_samples, "dynamic_scoring_requests_total", **where, status="failure") == 1
+    where = {"ds_score_name": "sample_score", "ds_cluster": "worker01"}
     assert value(exposed_samples, "dynamic_scoring_stage_seconds_count", **where, stage="fetch") == 6
     failure = {**where, "stage": "fetch", "reason": "timeout"}
     assert value(exposed_samples, "dynamic_scoring_failures_total", **failure) == 1
@@ -79,8 +80,8 @@ def test_metrics_describe_the_fleet(exporter: ApiProcess, redis_client: redis.Re
     assert value(exposed_samples, "dynamic_scoring_queue_length", queue="spoke.worker02") == 2
     assert value(exposed_samples, "dynamic_scoring_queue_length", queue="hub.results") == 0
     assert value(exposed_samples, "dynamic_scoring_entries") == 2
-    assert value(exposed_samples, "dynamic_scoring_scorer_healthy", scorer=SAMPLE) == 1
-    assert value(exposed_samples, "dynamic_scoring_scorer_healthy", scorer=STATIC) == 0
+    assert value(exposed_samples, "dynamic_scoring_scorer_healthy", ds_score_name="sample_score") == 1
+    assert value(exposed_samples, "dynamic_scoring_scorer_healthy", ds_score_name="static_score") == 0
 
 
 @pytest.mark.parametrize("filled", [True, False])

@@ -57,7 +57,7 @@ def gauge(bed: Bed, node: str) -> float | None:
 def held_total(bed: Bed) -> float | None:
     registry = CollectorRegistry(auto_describe=False)
     registry.register(FleetCollector(bed.client, lambda: bed.now))
-    labels = {"ds_cluster": "c1", "score_name": "score of s1"}
+    labels = {"ds_cluster": "c1", "ds_score_name": "score of s1"}
     return registry.get_sample_value("dynamic_scoring_scores_held_total", labels)
 
 

@@ -28,7 +28,7 @@ from tests.support.redisserver import free_port
 from tests.support.sourcefetch import ask, summary
 from tests.support.wait import wait_for
 
-COUNTER = 'dynamic_scoring_source_warnings_total{score_name="load"}'
+COUNTER = 'dynamic_scoring_source_warnings_total{ds_score_name="load"}'
 #: nginx takes a request line of 8 kB.
 LONG = "vector(1)" + " or vector(1)" * 800
 

@@ -104,12 +104,12 @@ def test_counters() -> None:
     for line in (
         'dynamic_scoring_requests_total{score_name="s",status="success"} 1.0',
         'dynamic_scoring_requests_total{score_name="s",status="failure"} 1.0',
-        'dynamic_scoring_failures_total{reason="timeout",score_name="s",stage="fetch"} 1.0',
-        'dynamic_scoring_results_refused_total{reason="nan",score_name="s"} 2.0',
+        'dynamic_scoring_failures_total{ds_score_name="s",reason="timeout",stage="fetch"} 1.0',
+        'dynamic_scoring_results_refused_total{ds_score_name="s",reason="nan"} 2.0',
         'dynamic_scoring_fetch_seconds_total{score_name="s"} 0.5',
         'dynamic_scoring_perform_seconds_total{score_name="s"} 0.5',
         'dynamic_scoring_send_seconds_total{score_name="s"} 0.5',
-        'dynamic_scoring_stage_seconds_count{score_name="s",stage="score"} 1.0',
+        'dynamic_scoring_stage_seconds_count{ds_score_name="s",stage="score"} 1.0',
         "dynamic_scoring_config_valid 1.0",
         "dynamic_scoring_config_loaded_timestamp_seconds 17.0",
     ):

@@ -18,7 +18,7 @@ from dsf.fleetmetrics.collector import PER_PAIR
 from dsf.fleetmetrics.endpoint import add_metrics
 from dsf.store.registry import Registry, ScorerRecord
 from dsf.store.schedule import ScheduleStore
-from tests.integration.exporter.fleet import SAMPLE, STATIC, Fleet, good_fleet
+from tests.integration.exporter.fleet import SAMPLE, Fleet, good_fleet
 from tests.support.memorystore import memory_client
 
 #: 2 pairs with 2 items each.
@@ -69,16 +69,16 @@ def test_series_above_the_limit_are_left_out_of_the_exposition(
     exposed = scraped(TestClient(make_app(fleet.redis, series_limit=limit)))
     assert len(exposed.get("dynamic_score", [])) == scores
     assert len(exposed.get("dynamic_scoring_scheduled_total", [])) == books
-    assert {sample["scorer"]: sample["exposition"] for sample in exposed["dynamic_scoring_exposition"]} == {
-        SAMPLE: level,
-        STATIC: level,
+    assert {sample["ds_score_name"]: sample["exposition"] for sample in exposed["dynamic_scoring_exposition"]} == {
+        "sample_score": level,
+        "static_score": level,
     }
     # The wanted series do not depend on the exposed ones.
     text = TestClient(make_app(fleet.redis, series_limit=limit)).get("/metrics").text
     assert f"dynamic_scoring_series_wanted {float(EVERYTHING)}" in text.splitlines()
     # Sums are always there.
-    assert {"scorer": SAMPLE, "state": "ok"} in exposed["dynamic_scoring_pairs"]
-    assert {"scorer": SAMPLE, "percentile": "99"} in exposed["dynamic_scoring_age_seconds"]
+    assert {"ds_score_name": "sample_score", "state": "ok"} in exposed["dynamic_scoring_pairs"]
+    assert {"ds_score_name": "sample_score", "percentile": "99"} in exposed["dynamic_scoring_age_seconds"]
 
 
 def test_exposition_setting_of_a_scorer_selects_its_series(fleet: Fleet) -> None:
@@ -119,7 +119,7 @@ def test_reasons_are_counted(fleet: Fleet) -> None:
     fleet.failure("worker02")
     exposed = scraped(TestClient(make_app(fleet.redis, series_limit=0)))
     assert exposed["dynamic_scoring_pairs_by_reason"] == [
-        {"scorer": SAMPLE, "state": "failing", "stage": "fetch", "reason": "bad_query"}
+        {"ds_score_name": "sample_score", "state": "failing", "stage": "fetch", "reason": "bad_query"}
     ]
 
 

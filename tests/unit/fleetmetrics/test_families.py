@@ -99,17 +99,17 @@ def test_failures_are_of_a_cluster_and_lost_is_one_without_a_stage() -> None:
         state("worker02", n__error=2, n__error__fetch__timeout=2, n__lost=1),
     )
     name = "dynamic_scoring_failures_total"
-    where = {"score_name": "sample", "stage": "fetch", "reason": "timeout"}
+    where = {"ds_score_name": "sample", "stage": "fetch", "reason": "timeout"}
     # A sum over clusters would fall when a cluster is removed, which looks like a restart with many failures.
     counts = [registry.get_sample_value(name, {**where, "ds_cluster": cluster}) for cluster in ("worker01", "worker02")]
     assert counts == [1, 2]
-    lost = {"score_name": "sample", "stage": "", "reason": "lost", "ds_cluster": "worker02"}
+    lost = {"ds_score_name": "sample", "stage": "", "reason": "lost", "ds_cluster": "worker02"}
     assert (registry.get_sample_value(name, where), registry.get_sample_value(name, lost)) == (None, 1)
 
 
 def test_stage_times_are_sum_and_count_per_cluster() -> None:
     registry = exposed(state(t__score__sum=1.5, t__score__count=3))
-    where = {"score_name": "sample", "stage": "score", "ds_cluster": "worker01"}
+    where = {"ds_score_name": "sample", "stage": "score", "ds_cluster": "worker01"}
     assert registry.get_sample_value("dynamic_scoring_stage_seconds_sum", where) == 1.5
     assert registry.get_sample_value("dynamic_scoring_stage_seconds_count", where) == 3
 
@@ -134,7 +134,7 @@ def test_unreadable_score_omits_only_itself() -> None:
 def test_refused_and_clamped_values_are_counted_per_score() -> None:
     registry = exposed(state(n__refused__nan=2, n__clamped=3), state("worker02", n__refused__nan=1, n__clamped=1))
     for cluster, refused_count, clamped_count in (("worker01", 2, 3), ("worker02", 1, 1)):
-        where = {"score_name": "sample", "ds_cluster": cluster}
+        where = {"ds_score_name": "sample", "ds_cluster": cluster}
         of_reason = {**where, "reason": "nan"}
         assert registry.get_sample_value("dynamic_scoring_results_refused_total", of_reason) == refused_count
         assert registry.get_sample_value("dynamic_scoring_scores_clamped_total", where) == clamped_count

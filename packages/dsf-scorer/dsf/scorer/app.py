@@ -109,7 +109,7 @@ class ScorerApp:
         api.openapi_tags = [{"name": scorer.name, "description": scorer.description} for scorer in self.scorers]
         metrics = Metrics(self.registry)
         for scorer in self.scorers:
-            self._add(api, scorer, ScorerMetrics(metrics, scorer.name))
+            self._add(api, scorer, ScorerMetrics(metrics, scorer.score_name))
         _add_service(api, self.registry)
         add_page(api)
         paths = [self.prefix + scorer.path for scorer in self.scorers]

@@ -86,14 +86,14 @@ def test_metrics(client: TestClient) -> None:
     client.post("/scoring", json=TWO)
     client.post("/scoring", content="{")
     name = "dynamic_scoring_api_"
-    assert metric(client, f'{name}requests_total{{scorer="mean",status="200"}}') == 1
-    assert metric(client, f'{name}requests_total{{scorer="mean",status="400"}}') == 1
-    assert metric(client, f'{name}request_seconds_count{{scorer="mean"}}') == 2
-    assert metric(client, f'{name}request_bytes_count{{scorer="mean"}}') == 2
-    assert metric(client, f'{name}request_series_sum{{scorer="mean"}}') == 2
-    assert metric(client, f'{name}results_total{{scorer="mean"}}') == 1
-    assert metric(client, f'{name}results_refused_total{{reason="nan",scorer="mean"}}') == 1
-    assert metric(client, f'{name}requests_in_progress{{scorer="mean"}}') == 0
+    assert metric(client, f'{name}requests_total{{ds_score_name="mean_score",status="200"}}') == 1
+    assert metric(client, f'{name}requests_total{{ds_score_name="mean_score",status="400"}}') == 1
+    assert metric(client, f'{name}request_seconds_count{{ds_score_name="mean_score"}}') == 2
+    assert metric(client, f'{name}request_bytes_count{{ds_score_name="mean_score"}}') == 2
+    assert metric(client, f'{name}request_series_sum{{ds_score_name="mean_score"}}') == 2
+    assert metric(client, f'{name}results_total{{ds_score_name="mean_score"}}') == 1
+    assert metric(client, f'{name}results_refused_total{{ds_score_name="mean_score",reason="nan"}}') == 1
+    assert metric(client, f'{name}requests_in_progress{{ds_score_name="mean_score"}}') == 0
 
 
 def test_custom_metrics_are_exposed() -> None:
@@ -112,7 +112,10 @@ def test_skipped_series_are_counted_by_reason() -> None:
 
     with TestClient(service) as client:
         assert client.post("/scoring", json=TWO).json() == {"results": [], "dropped": {"too_short": 2}}
-        assert metric(client, 'dynamic_scoring_api_results_refused_total{reason="too_short",scorer="mean"}') == 2
+        assert (
+            metric(client, 'dynamic_scoring_api_results_refused_total{ds_score_name="mean_score",reason="too_short"}')
+            == 2
+        )
 
 
 @pytest.mark.parametrize("is_async", [False, True])

@@ -48,7 +48,7 @@ def test_concurrency() -> None:
         assert entered.wait(60)
         try:
             answer = client.post("/scoring", json=TWO)
-            assert metric(client, 'dynamic_scoring_api_requests_in_progress{scorer="mean"}') == 1
+            assert metric(client, 'dynamic_scoring_api_requests_in_progress{ds_score_name="mean_score"}') == 1
         finally:
             leave.set()
             first.join()

@@ -25,7 +25,7 @@ def test_several_scorers_under_prefixes() -> None:
         assert client.post("/b/c/scoring", json=TWO).status_code == 200
         assert client.get("/config").status_code == 404
         assert client.get("/healthz").status_code == 200
-        assert metric(client, 'dynamic_scoring_api_requests_total{scorer="b",status="200"}') == 1
+        assert metric(client, 'dynamic_scoring_api_requests_total{ds_score_name="b",status="200"}') == 1
         operations = [
             operation["operationId"]
             for path in client.get("/openapi.json").json()["paths"].values()
