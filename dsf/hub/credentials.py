@@ -149,6 +149,14 @@ class AgentCredentials:
                 self._keys.empty(cluster)
         return {*changes.created, *changes.changed, *changes.removed}
 
+    def delete_unregistered_queues(self) -> None:
+        """Delete the queues of clusters that are not registered. Raises redis.RedisError."""
+        # The lock keeps the queue of a cluster that is registered meanwhile.
+        with self._lock:
+            queues = self._keys.delete_unregistered_queues()
+        if queues:
+            log.warning("queues of unknown clusters deleted", count=len(queues), first=queues[:5])
+
     def have_changed(self) -> bool:
         """True if the files shared by all agents changed since the last call."""
         before = self._last_shared
@@ -206,6 +214,9 @@ class AgentCredentials:
                 self._users.ensure(cluster, ids.valid)
             if before.current not in ids.valid:
                 # The user can no longer add data. Empty the keys before other writes, which may lack memory.
+                self._keys.empty(cluster)
+            elif existing_ids is None:
+                # Calls that were sent before there was a cluster of this name must not run.
                 self._keys.empty(cluster)
             self._registrar.put_cluster(ClusterRecord(name=cluster, uid=uid, key_ids=ids.valid, key_since=ids.since))
             self._ids[cluster] = ids

@@ -364,6 +364,7 @@ class Hub:
             clusters |= self._registrar.notices.keep(plan.list_scorer_names(), retained_uids.keys())
             if is_full:
                 self._registrar.notices.forget_written()
+                self._credentials.delete_unregistered_queues()
             for cluster in self._credentials.read_requests() | self._credentials.sync(retained_uids):
                 # Reconcile these clusters immediately, because they may have changed during this pass.
                 self._clusters.queue.add(_make_cluster_key(cluster))

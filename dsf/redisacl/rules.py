@@ -352,6 +352,9 @@ _CONTROLLER: Final = [
     selector("hget hgetall hset hdel", rw=[keys.KEYS_USED]),
     selector("hget hgetall hset hdel watch", rw=[keys.KEY_REQUESTS]),
     selector("hgetall hdel", rw=[keys.AGENTS]),
+    # Queues of clusters that are not registered: SCAN returns names only.
+    *_commands("scan"),
+    selector("hkeys", r=[keys.CLUSTERS]),
     selector("spop blpop", rw=[keys.HUB_CHANGED, keys.HUB_WAKE]),
     # User actions become Events.
     selector("xrange", r=[keys.CHANGES]),

@@ -186,6 +186,18 @@ class AgentKeys:
         """Delete a cluster's mailbox and queue, to which an invalid credential may have had access."""
         self._redis.delete(keys.spoke_queue(cluster), *keys.mail_slots(cluster), keys.mail_flag(cluster))
 
+    def delete_unregistered_queues(self) -> list[str]:
+        """Delete the queues of clusters that are not registered, and return their names.
+
+        Programs that do not use `dsf.worker.calls` can push into any queue, and Redis has no expiry for a message.
+        """
+        queues = [str(queue) for queue in self._redis.scan_iter(match=keys.spoke_queue("*"), count=1000, _type="list")]
+        registered_queues = {keys.spoke_queue(str(cluster)) for cluster in self._redis.hkeys(keys.CLUSTERS)}
+        unregistered_queues = sorted({*queues} - registered_queues)
+        if unregistered_queues:
+            self._redis.delete(*unregistered_queues)
+        return unregistered_queues
+
 
 def count_waiting_results(client: redis.Redis, clusters: Iterable[str]) -> int:
     """Return the number of results in the mailboxes of these clusters. Raises redis.RedisError."""
