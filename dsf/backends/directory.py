@@ -170,6 +170,10 @@ class DirectoryBackend(DirectoryScores):
         """See `Backend.keep_name_claims`. The lock excludes other processes."""
         write_text(self._get_private_path(f"names.{namespace}.json"), text)
 
+    def describe_missing_fields(self) -> str:
+        """See `Backend.describe_missing_fields`. Unknown fields are errors, and known ones are kept."""
+        return ""
+
     def get_signing_secret(self) -> str:
         """See `Backend.get_signing_secret`. The secret is in a file that only its owner can read."""
         path = self._get_private_path("signing-secret")
@@ -306,8 +310,9 @@ class DirectoryBackend(DirectoryScores):
             for problem in problems
         ]
         self._write("problems.yaml", rows)
+        known = frozenset(before)
         for problem in problems:
-            if problem in before:
+            if problem in known:
                 continue
             # Line 0 stands for the whole folder or file.
             text = str(problem) if problem.line else f"{problem.source}: {problem.message}"

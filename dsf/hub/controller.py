@@ -8,13 +8,12 @@ times are seconds.
 
 from __future__ import annotations
 
-import itertools
 import math
 import random
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Set
+from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 
 import redis
@@ -43,18 +42,20 @@ class WorkQueue(Generic[Key]):
 
     def __init__(
         self,
-        may_begin: Callable[[Key, Set[Key]], bool] = lambda *_: True,
+        has_room: Callable[[str, int], bool] = lambda *_: True,
         group: Callable[[Key], str] = lambda _: "",
     ) -> None:
-        """`may_begin` returns True if a ready key may be processed in parallel with these other keys; otherwise the key
-        keeps its position in the queue. The queue is locked during the call. The groups of keys take turns."""
-        self._may_begin = may_begin
+        """`has_room` returns True if another key of a group may be processed in parallel with this number of its keys;
+        otherwise the keys of the group wait. The queue is locked during the call. The groups of keys take turns."""
+        self._has_room = has_room
         self._group = group
         # Group -> its ready keys, in the order of turns. No group is empty.
         self._ready: dict[str, deque[Key]] = {}
         # Keys that wait for processing: in `_ready` or, if in `_processing`, until `done`.
         self._dirty: set[Key] = set()
         self._processing: set[Key] = set()
+        # Group -> the number of its keys in `_processing`.
+        self._busy: Counter[str] = Counter()
         # Key -> its scheduled time, by the monotonic clock.
         self._later: dict[Key, float] = {}
         # Lower bound of the scheduled times: a scan of all times for each key would cost more than the reconciliations.
@@ -114,20 +115,22 @@ class WorkQueue(Generic[Key]):
                 if self._is_shut_down:
                     return None
                 wait = self._release_due_keys()
-                for key in itertools.chain.from_iterable(self._ready.values()):
-                    if self._may_begin(key, self._processing):
-                        self._take(key)
-                        return key
+                for group in self._ready:
+                    if self._has_room(group, self._busy[group]):
+                        return self._take(group)
                 # Limit the wait: operating systems reject long ones, such as for a pause until the year 9999.
                 self._changed.wait(min(wait, 3600.0) if wait is not None else None)
 
     def done(self, key: Key) -> None:
         """Mark `key` as processed; if it was added in the meantime, it is ready again."""
         with self._changed:
-            self._processing.discard(key)
+            if key in self._processing:
+                self._processing.remove(key)
+                self._busy[self._group(key)] -= 1
+                self._busy = +self._busy
             if key in self._dirty and not self._is_shut_down:
                 self._make_ready(key)
-            # Another key may have waited because `may_begin` rejected it while this key was processed.
+            # Another key of the group may have waited because `has_room` returned False.
             self._changed.notify()
 
     def shutdown(self) -> None:
@@ -152,15 +155,17 @@ class WorkQueue(Generic[Key]):
     def _make_ready(self, key: Key) -> None:
         self._ready.setdefault(self._group(key), deque()).append(key)
 
-    def _take(self, key: Key) -> None:
-        """Move a ready key to the keys in progress. Its group takes its next turn after all others."""
-        group = self._group(key)
+    def _take(self, group: str) -> Key:
+        """Move the first ready key of a group to the keys in progress, and return it. The group takes its next turn
+        after all others."""
         keys = self._ready.pop(group)
-        keys.remove(key)
+        key = keys.popleft()
         if keys:
             self._ready[group] = keys
         self._dirty.discard(key)
         self._processing.add(key)
+        self._busy[group] += 1
+        return key
 
     def _release_due_keys(self) -> float | None:
         """Make due keys ready; return the seconds until the next key is due, None if no key is scheduled."""
@@ -188,10 +193,10 @@ class Controller:
         *,
         workers: int,
         outage: Outage,
-        may_begin: Callable[[ObjectKey, Set[ObjectKey]], bool] = lambda *_: True,
+        has_room: Callable[[str, int], bool] = lambda *_: True,
     ) -> None:
-        """`may_begin` as for WorkQueue."""
-        self.queue = WorkQueue(may_begin, lambda key: key.namespace)
+        """`has_room` gets a namespace and the number of workers that are busy with its keys, as for WorkQueue."""
+        self.queue = WorkQueue(has_room, lambda key: key.namespace)
         #: Reconciliations by result: done, requeued, error.
         self.results: Counter[str] = Counter()
         self.name = name

@@ -40,9 +40,12 @@ from dsf.settings import Settings
 
 log = dsf.log.get(__name__)
 
-#: Pause after each plan, as a multiple of its duration: planning then takes at most a quarter of the time, even while a
-#: thousand scorers become Active one after the other, because each plan is made from all objects.
+#: Pause after each plan before the next change of a namespace that had a change in it, as a multiple of its CPU time:
+#: planning then takes at most a quarter of the time, even while a thousand scorers become Active one after the other,
+#: because each plan is made from all objects.
 REST: Final = 3.0
+#: Pause before a change of any other namespace: a namespace that changes all the time does not make the others wait.
+SHORT_REST: Final = 1.0
 #: OCM's annotation of a ManagedClusterAddOn whose agent runs on another cluster.
 _HOSTING: Final = "addon.open-cluster-management.io/hosting-cluster-name"
 
@@ -107,16 +110,27 @@ class DesiredState:
         self._early: set[ObjectKey] | None = set()
         # Unix time of the next plan change without an event: a pause ends or a name becomes free.
         self._next_change_at = math.inf
-        # By the monotonic clock.
-        self._rests_until = -math.inf
+        # Namespaces with changes for the next plan.
+        self._changed_namespaces: set[str] = set()
+        # Namespace -> end of its pause, and the end of the pause of all others, by the monotonic clock.
+        self._pauses: dict[str, float] = {}
+        self._short_pause = -math.inf
         #: Makes plans; its queue has one key, which stands for the whole plan.
         self.controller = Controller("plan", self._update_when_due, workers=1, outage=outage)
 
-    def record_changes(self, *objects: ObjectKey) -> None:
-        """Record changed objects, which are reconciled with a plan that includes the change."""
+    def record_changes(self, *objects: ObjectKey, namespace: str | None = None) -> None:
+        """Record changed objects, which are reconciled with a plan that includes the change. `namespace` is where the
+        cause of the change is; by default where the objects are."""
+        namespaces = {key.namespace for key in objects} if namespace is None else {namespace}
         with self._lock:
             self._changed.update(objects)
-        self.controller.queue.add_after(self.config_key, self._rests_until - time.monotonic())
+            self._changed_namespaces |= namespaces
+            due = self._find_due_time(namespaces)
+        self.controller.queue.add_after(self.config_key, due - time.monotonic())
+
+    def _find_due_time(self, namespaces: Set[str]) -> float:
+        """Return the monotonic time of the next plan for changes in these namespaces."""
+        return min((self._pauses.get(name, self._short_pause) for name in namespaces), default=self._short_pause)
 
     @property
     def plan(self) -> FleetPlan:
@@ -146,14 +160,11 @@ class DesiredState:
 
     def _update_when_due(self, _: ObjectKey) -> float | None:
         """Make a plan; return the seconds until a plan is due without a change, None if never. Raises BackendError."""
-        began = time.monotonic()
-        if began < self._rests_until:
-            return self._rests_until - began
-        try:
-            self._update()
-        finally:
-            finished_at = time.monotonic()
-            self._rests_until = finished_at + REST * (finished_at - began)
+        with self._lock:
+            wait = self._find_due_time(self._changed_namespaces) - time.monotonic()
+        if wait > 0:
+            return wait
+        self._update()
         return max(0.0, self._next_change_at - hubclock.now()) if self._next_change_at < math.inf else None
 
     def _update(self) -> FleetPlan:
@@ -165,13 +176,19 @@ class DesiredState:
             with self._lock:
                 # Take the changes before reading: later changes are for the next plan.
                 changed, self._changed = self._changed, set()
+                namespaces, self._changed_namespaces = self._changed_namespaces, set()
+            # Other threads that use the interpreter make a plan last longer, but not a pause.
+            began = time.thread_time()
             try:
                 plan = self._make_plan()
                 news = find_differences(self._plan, plan)
             except BaseException:
                 with self._lock:
                     self._changed |= changed
+                    self._changed_namespaces |= namespaces
                 raise
+            finally:
+                self._begin_pauses(namespaces, time.thread_time() - began)
             self._plan = plan
             with self._lock:
                 early, self._early = self._early or set(), None
@@ -179,6 +196,14 @@ class DesiredState:
             self._next_change_at = min([until for until in pauses if until is not None] + [plan.claims.next_end])
         self._on_new(news, changed | early)
         return plan
+
+    def _begin_pauses(self, namespaces: Set[str], seconds: float) -> None:
+        """Begin the pauses after a plan that took `seconds` of CPU and had changes of these namespaces."""
+        now = time.monotonic()
+        with self._lock:
+            self._short_pause = now + SHORT_REST * seconds
+            pauses = {name: end for name, end in self._pauses.items() if end > self._short_pause}
+            self._pauses = {**pauses, **dict.fromkeys(namespaces, now + REST * seconds)}
 
     def lower_limit(self, plan: FleetPlan, refusal: str) -> bool:
         """Lower the size limit after a ManifestWork in `plan` was rejected; return False if size was not the cause."""

@@ -11,7 +11,7 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Set
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Final, NamedTuple
@@ -223,7 +223,7 @@ class HealthMonitor:
         self._namespaces: Counter[str] = Counter()
         self._lock = threading.Lock()
         self._controller = Controller(
-            "health", self._check, workers=CONCURRENCY, outage=outage, may_begin=self._has_thread
+            "health", self._check, workers=CONCURRENCY, outage=outage, has_room=self._has_thread
         )
 
     def start(self) -> None:
@@ -272,10 +272,9 @@ class HealthMonitor:
         with self._lock:
             return self._states.get(key)
 
-    def _has_thread(self, key: ObjectKey, checked: Set[ObjectKey]) -> bool:
-        """True if the namespace of this scorer uses fewer threads than its equal share."""
-        share = max(1, CONCURRENCY // max(1, len(self._namespaces)))
-        return sum(other.namespace == key.namespace for other in checked) < share
+    def _has_thread(self, _: str, checks: int) -> bool:
+        """True if a namespace with this number of running checks uses fewer threads than its equal share."""
+        return checks < max(1, CONCURRENCY // max(1, len(self._namespaces)))
 
     def _check(self, key: ObjectKey) -> float | None:
         """Check a scorer; return the seconds until the next check, None if the scorer is no longer tracked."""

@@ -10,7 +10,7 @@ namespace has a share for its scores: the hub's own namespace has half, and the 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import redis
@@ -148,6 +148,7 @@ class Registrar:
         """
         self._ensure_read()
         problems: dict[str, Exception] = {}
+        changed_records: list[ScorerRecord] = []
         with self._lock:
             if plan is self._synced_plan:
                 return self._problems
@@ -156,39 +157,51 @@ class Registrar:
                 try:
                     before = self._scorers.get(name)
                     exists = before is not None and plan.exists(before.namespace, name)
-                    self._sync_scorer(name, desired_records.get(name), exists=exists)
+                    if record := self._sync_scorer(name, desired_records.get(name), exists=exists):
+                        changed_records.append(record)
                 except (redis.ConnectionError, redis.TimeoutError):
                     raise
-                except Exception as error:
+                except Exception as error:  # noqa: BLE001 (logged below)
                     problems[name] = error
-                    # Log each error once, and not for each cluster.
-                    if repr(error) != repr(self._problems.get(name)):
-                        log.error(
-                            "a scorer cannot be registered, the others go on",
-                            scorer=name,
-                            error=str(error),
-                            exc_info=not isinstance(error, redis.RedisError),
-                        )
+            problems |= self._put_scorers(changed_records)
+            for name, error in problems.items():
+                # Log each error once, and not for each cluster.
+                if repr(error) != repr(self._problems.get(name)):
+                    log.error(
+                        "a scorer cannot be registered, the others go on",
+                        scorer=name,
+                        error=str(error),
+                        exc_info=None if isinstance(error, redis.RedisError) else error,
+                    )
             self._problems, self._synced_plan = problems, None if problems else plan
         return problems
 
-    def _sync_scorer(self, name: str, desired_record: ScorerRecord | None, *, exists: bool) -> None:
+    def _sync_scorer(self, name: str, desired_record: ScorerRecord | None, *, exists: bool) -> ScorerRecord | None:
+        """Remove a record that is not desired; return the desired one if it must be written."""
         before = self._scorers.get(name)
         if before == desired_record:
-            return
+            return None
         if desired_record is None or (before is not None and not is_owner(before.namespace, desired_record.namespace)):
             self._registry.remove_scorer(name)
             if not exists:
                 self._schedule.forget(name)
             self._scorers.pop(name, None)
-            before = None
-        if desired_record is None:
-            return
-        self._registry.put_scorer(desired_record)
-        self._scorers[name] = desired_record
-        if before is not None and before.model_copy(update={"score_room": desired_record.score_room}) != desired_record:
-            # Dimension format, validity or failure policy changed: scores may need a rewrite.
-            self._on_pairs([(cluster, name) for cluster in self._find_clusters_with(name)])
+        return desired_record
+
+    def _put_scorers(self, records: Sequence[ScorerRecord]) -> dict[str, Exception]:
+        """Write records; return the errors by name. Thousands of them, of one namespace, take few round trips: other
+        threads wait for the lock."""
+        refusals = self._registry.put_scorers(records)
+        for record in records:
+            name = record.name
+            if name in refusals:
+                continue
+            before = self._scorers.get(name)
+            self._scorers[name] = record
+            if before is not None and before.model_copy(update={"score_room": record.score_room}) != record:
+                # Dimension format, validity or failure policy changed: scores may need a rewrite.
+                self._on_pairs([(cluster, name) for cluster in self._find_clusters_with(name)])
+        return dict(refusals)
 
     def get_entries(self, cluster: str) -> Mapping[str, Entry]:
         """Return the entries of a cluster in the schedule, by scorer."""

@@ -6,8 +6,8 @@ secrets, so that an intruder in Redis can neither learn nor change where an agen
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Literal
+from collections.abc import Iterable, Sequence
+from typing import Final, Literal
 
 import redis
 from pydantic import BaseModel, ConfigDict, Field
@@ -17,6 +17,9 @@ from dsf.api.expressions import ScoreInput
 from dsf.api.scorerule import ScoreRule
 from dsf.errors import UnknownClusterError, UnknownScorerError
 from dsf.store.client import parse_all_stored, parse_stored, run_atomically
+
+#: Scorers that are written in one round trip.
+_BATCH: Final = 250
 
 
 class ScorerRecord(ScoreRule):
@@ -72,6 +75,18 @@ class Registry:
     def put_scorer(self, record: ScorerRecord) -> bool:
         """Write a scorer. Return True if it changed."""
         return self._put(keys.SCORERS, record)
+
+    def put_scorers(self, records: Sequence[ScorerRecord]) -> dict[str, redis.RedisError]:
+        """Write many scorers in few round trips. Return the errors of those that Redis refuses, by name."""
+        refusals: dict[str, redis.RedisError] = {}
+        for start in range(0, len(records), _BATCH):
+            batch = records[start : start + _BATCH]
+            commands = [("HSET", keys.SCORERS, record.name, record.model_dump_json()) for record in batch]
+            answers = run_atomically(self._redis, *commands, is_strict=False)
+            for record, answer in zip(batch, answers, strict=True):
+                if isinstance(answer, redis.RedisError):
+                    refusals[record.name] = answer
+        return refusals
 
     def remove_scorer(self, name: str) -> bool:
         """Remove a scorer. Return True if it existed."""

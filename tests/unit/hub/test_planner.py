@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Set
 
@@ -9,7 +10,7 @@ import pytest
 
 from dsf.backends.protocol import Kind, ObjectKey
 from dsf.errors import BackendError
-from dsf.hub.desiredstate import REST, DesiredState
+from dsf.hub.desiredstate import REST, SHORT_REST, DesiredState
 from dsf.hub.plan import Differences, FleetPlan
 from dsf.hub.scorerplan import ScorerPlan
 from dsf.process.outage import Outage
@@ -23,6 +24,7 @@ class Desired(DesiredState):
     """A desired state whose plans take a moment; each consists of the changes before it."""
 
     def __init__(self, settings: Settings) -> None:
+        #: CPU seconds of each plan.
         self.took = 0.0
         #: When the plan changes by itself.
         self.until: float | None = None
@@ -37,7 +39,9 @@ class Desired(DesiredState):
         if self.failures:
             self.failures -= 1
             raise BackendError("the API server does not answer")
-        time.sleep(self.took)
+        cpu_began = time.thread_time()
+        while time.thread_time() - cpu_began < self.took:
+            pass
         self.times.append((began, time.monotonic()))
         return FleetPlan(scorers={"hub/s": ScorerPlan(scorer(), None, None, suspended_until=self.until)})
 
@@ -53,8 +57,8 @@ def desired(settings_factory: Callable[..., Settings]) -> Iterator[Desired]:
     desired_state.controller.stop()
 
 
-def _scorer(number: int) -> ObjectKey:
-    return ObjectKey(Kind.SCORER, "hub", f"s{number}")
+def _scorer(number: int, namespace: str = "hub") -> ObjectKey:
+    return ObjectKey(Kind.SCORER, namespace, f"s{number}")
 
 
 def test_each_change_is_in_a_plan_and_many_share_one(desired: Desired) -> None:
@@ -65,13 +69,34 @@ def test_each_change_is_in_a_plan_and_many_share_one(desired: Desired) -> None:
     wait_for(lambda: sum(map(len, desired.plans)) == 300)
     # A pause of twice its duration follows each plan.
     assert len(desired.plans) < 100
-    for (began, end), (next_began, _) in zip(desired.times, desired.times[1:], strict=False):
-        assert next_began - end >= REST * (end - began) * 0.9
+    for (_, end), (next_began, _) in zip(desired.times, desired.times[1:], strict=False):
+        assert next_began - end >= REST * desired.took * 0.9
 
 
 def test_single_change_is_planned_at_once(desired: Desired) -> None:
     desired.record_changes(_scorer(1))
     wait_for(lambda: desired.plans == [{"s1"}])
+
+
+def test_pause_of_a_busy_namespace_does_not_delay_changes_of_others(desired: Desired) -> None:
+    desired._begin_pauses({"tenant"}, 1000.0)
+    desired._short_pause = -math.inf
+    desired.record_changes(_scorer(1, "tenant"))
+    desired.record_changes(_scorer(2, "hub"))
+    # The plan has the changes of both.
+    wait_for(lambda: desired.plans == [{"s1", "s2"}])
+
+
+def test_changes_of_a_busy_namespace_wait_for_the_end_of_its_pause(desired: Desired) -> None:
+    before = time.monotonic()
+    desired._begin_pauses({"tenant"}, 1000.0)
+    due_times = [desired._find_due_time({name}) - before for name in ("tenant", "hub")]
+    assert due_times == pytest.approx([REST * 1000, SHORT_REST * 1000], abs=60)
+    assert desired._find_due_time({"tenant", "hub"}) == desired._find_due_time({"hub"})
+    desired._begin_pauses({"hub"}, 2000.0)
+    # The pause of a namespace ends when it would have ended without the plan for others.
+    due_times = [desired._find_due_time({name}) - before for name in ("tenant", "hub")]
+    assert due_times == pytest.approx([REST * 1000, REST * 2000], abs=60)
 
 
 def test_failed_plan_is_made_again(desired: Desired) -> None:

@@ -8,10 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import redis
 
+from dsf.hub.plan import make_plan
 from dsf.hub.registrar import Registrar
 from dsf.process.outage import Outage, StillAwayError
+from dsf.store.registry import Registry
 from dsf.store.schedule import ScheduleStore
 from tests.support.memorystore import memory_client
+from tests.unit.hub.builders import NOW, config, scorer
 
 THREADS = 4
 
@@ -51,3 +54,28 @@ def test_single_thread_waits_for_unavailable_redis(monkeypatch: pytest.MonkeyPat
         errors = list(pool.map(error, range(THREADS)))
     assert sorted(errors, key=str) == sorted([redis.TimeoutError, *[StillAwayError] * (THREADS - 1)], key=str)
     assert len(reads) == 1
+
+
+def test_many_changed_scorers_are_written_in_few_round_trips(
+    redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other threads wait meanwhile, also for scorers of other namespaces."""
+    registrar = Registrar(redis_client, Outage("Redis"))
+    requests: list[object] = []
+    execute = redis.Redis.execute_command
+
+    def counted(client: redis.Redis, *arguments: object, **options: object) -> object:
+        requests.append(arguments[0])
+        return execute(client, *arguments, **options)
+
+    for interval in (30, 60):
+        plan = make_plan([scorer(f"s{number}", interval=interval) for number in range(1000)], config(), (), NOW)
+        registrar.list_known_clusters()
+        with monkeypatch.context() as patch:
+            patch.setattr(redis.Redis, "execute_command", counted)
+            requests.clear()
+            assert registrar.sync_scorers(plan) == {}
+        assert len(requests) < 20
+        records = Registry(redis_client).read_scorers()
+        assert {record.interval for record in records.values()} == {interval}
+        assert len(records) == 1000

@@ -91,8 +91,8 @@ def test_delays_differ() -> None:
     assert all(0.004 <= delay <= 0.005 for delay in delays)
 
 
-def test_blocked_key_delays_no_other_and_keeps_its_position() -> None:
-    queue: WorkQueue[str] = WorkQueue(lambda key, processing: not any(other[0] == key[0] for other in processing))
+def test_group_without_room_delays_no_other_and_keeps_its_order() -> None:
+    queue = WorkQueue[str](lambda _, busy: busy < 1, lambda key: key[0])
     for key in ("a1", "a2", "a3", "b1"):
         queue.add(key)
     assert [queue.get(), queue.get()] == ["a1", "b1"]
@@ -100,10 +100,27 @@ def test_blocked_key_delays_no_other_and_keeps_its_position() -> None:
     thread = threading.Thread(target=lambda: returned_keys.put(queue.get()), daemon=True)
     thread.start()
     queue.done("b1")
-    # The first waiting key of its kind is returned once a key of that kind is done.
+    # The first waiting key of its group is returned once a key of that group is done.
     queue.done("a1")
     assert returned_keys.get(timeout=60) == "a2"
     assert len(queue) == 1
+
+
+def test_search_for_a_key_looks_once_at_each_group() -> None:
+    looks: list[str] = []
+
+    def has_room(group: str, busy: int) -> bool:
+        looks.append(group)
+        return group != "a" or busy < 1
+
+    queue = WorkQueue[str](has_room, lambda key: key[0])
+    for number in range(1000):
+        queue.add(f"a{number}")
+    assert queue.get() == "a0"
+    queue.add("b1")
+    looks.clear()
+    assert queue.get() == "b1"
+    assert looks == ["a", "b"]
 
 
 def test_shutdown_wakes_all_waiters_and_returns_no_more_keys() -> None:
