@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -193,6 +194,41 @@ def test_kustomize_builds_the_base() -> None:
     assert names == {(manifest["kind"], manifest["metadata"]["name"]) for manifest in base_objects} | {
         ("Namespace", chart.NAMESPACE)
     }
+
+
+def _find_namespace_names(manifests: list[chart.Object]) -> set[str]:
+    """Return the lines of objects that name the namespace of the base, without labels of OCM."""
+    text = yaml.safe_dump_all(manifests, width=1000)
+    pattern = r"^.*(?<!system:)\bopen-cluster-management(?!\.io|-).*$"
+    return {line.strip() for line in re.findall(pattern, text, flags=re.MULTILINE)}
+
+
+@pytest.mark.kube
+def test_namespace_of_an_overlay_leaves_the_documented_places(tmp_path: Path) -> None:
+    with programs_needed():
+        kubectl = str(find("kubectl") / "kubectl")
+    shutil.copytree(BASE, tmp_path / "base")
+    (tmp_path / "kustomization.yaml").write_text("namespace: elsewhere\nresources: [base]\n")
+    process = ran([kubectl, "kustomize", tmp_path], check=True)
+    built = [manifest for manifest in yaml.safe_load_all(process.stdout) if manifest]
+    namespaces = {manifest["metadata"]["namespace"] for manifest in built if "namespace" in manifest["metadata"]}
+    assert namespaces == {"elsewhere"}
+    remaining = "\n".join(_find_namespace_names(built))
+    page = (ROOT / "docs" / "gitops.md").read_text()
+    # The page says that this is not enough: an overlay that changed all of them would be.
+    assert "`namespace:` of an overlay is not enough" in page
+    for place in ("value: open-cluster-management", "dynamic-scoring-redis.open-cluster-management.svc:6379"):
+        assert place in remaining
+
+
+def test_base_of_another_namespace_names_no_other(tmp_path: Path) -> None:
+    values = yaml.safe_load(GITOPS.read_text())
+    values["hubSetting"]["namespace"] = "elsewhere"
+    (tmp_path / "values.yaml").write_text(yaml.safe_dump(values))
+    command = [sys.executable, ROOT / "scripts" / "kustomize-base", tmp_path / "values.yaml", tmp_path / "out"]
+    subprocess.run(command, check=True, timeout=300, cwd=ROOT)
+    manifests = list(yaml.safe_load_all((tmp_path / "out" / "hub.yaml").read_text()))
+    assert _find_namespace_names(manifests) == set()
 
 
 def test_kustomize_base_of_refused_values_is_an_error(tmp_path: Path) -> None:
