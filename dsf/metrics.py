@@ -116,8 +116,8 @@ PATH_PROBLEM = Metric(
 HUB_PROBLEM = Metric(
     "dynamic_scoring_hub_problem",
     "gauge",
-    "1 while people must change Redis or a machine of the hub: clock, credentials, eviction, memory or persistence; "
-    "dsf status says what.",
+    "1 while people must change Redis, the CRDs or a machine of the hub: clock, crds, credentials, eviction, memory or "
+    "persistence; dsf status says what.",
     ("kind",),
 )
 TICKS_SKIPPED = Metric("dynamic_scoring_ticks_skipped", "counter", "Due ticks that were not sent.", ("reason",))

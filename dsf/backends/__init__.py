@@ -7,6 +7,7 @@ memoryshares      shares of namespaces in the memory for objects of users
 outfolder         writes the output folder
 kube              the backend on Kubernetes
 kube_kinds        watched kinds, and the parts of an object that the hub keeps
+kube_crds         compares the CRDs in the cluster with those of this version
 kube_scores       reads and writes AddOnPlacementScores
 kube_credentials  master secret, and delivery of the agents' credentials
 kube_events       writes Kubernetes Events

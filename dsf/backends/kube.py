@@ -12,6 +12,7 @@ from functools import partial
 from typing import Final
 
 import dsf.log
+from dsf.api.crd import make_crds
 from dsf.api.types import (
     CONFIG_NAME,
     CONFIGMAP_NAME,
@@ -22,6 +23,7 @@ from dsf.api.types import (
 )
 from dsf.backends.compare import work_contains
 from dsf.backends.contest import Contests
+from dsf.backends.kube_crds import describe_missing_fields
 from dsf.backends.kube_credentials import get_signing_secret, make_credentials_work, read_key_ids
 from dsf.backends.kube_events import EventRecorder
 from dsf.backends.kube_kinds import (
@@ -293,6 +295,10 @@ class KubeBackend:
             # `kubectl describe` finds events by uid.
             regarding["uid"] = obj["metadata"]["uid"]
         self._events.record(regarding, type_, reason, message)
+
+    def describe_missing_fields(self) -> str:
+        """See `Backend.describe_missing_fields`."""
+        return describe_missing_fields(self._session, make_crds())
 
     def get_signing_secret(self) -> str:
         """See `Backend.get_signing_secret`."""

@@ -151,6 +151,12 @@ class Backend(ScoreBackend, Protocol):
     def record_event(self, about: ObjectKey, type_: EventType, reason: str, message: str) -> None:
         """Record an event about an object, within the limit of `dsf.backends.eventlimit`. Never raises."""
 
+    def describe_missing_fields(self) -> str:
+        """Return a sentence about fields that the store drops from objects of this version; empty if it keeps all.
+
+        Raises BackendError.
+        """
+
     def get_signing_secret(self) -> str:
         """Return the hub's master secret in hex; the first call creates and stores the secret."""
 

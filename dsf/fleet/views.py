@@ -409,7 +409,9 @@ class ScorerDetail(ScorerOverview):
 class PathProblem(View):
     """An interruption of the path from a due pair to a written score."""
 
-    stage: str = Field(description="redis, ticks, results, books, agents or objects; clock, eviction or persistence.")
+    stage: str = Field(
+        description="redis, ticks, results, books, agents or objects; clock, crds, eviction or persistence."
+    )
     message: str
 
 

@@ -33,6 +33,7 @@ from dsf.process.outage import Outage
 from dsf.process.threads import SupervisedThread
 from dsf.scores.writer import ScoreWriter
 from dsf.settings import Settings
+from dsf.store import server
 from dsf.store.client import connect
 from dsf.store.clocks import ClockReports
 
@@ -91,7 +92,14 @@ class Hub:
         workers = _WORKERS[settings.backend]
         # Two queues, because thousands of waiting clusters must not delay the status of a scorer.
         self._clusters = Controller("clusters", self._reconcile, workers=workers, outage=self._outage)
-        self._scorers = Controller("scorers", self._reconcile, workers=workers, outage=self._outage)
+        self._scorers = Controller(
+            "scorers",
+            self._reconcile,
+            workers=workers,
+            outage=self._outage,
+            # Thousands of scorers of one namespace leave threads, and time of the interpreter, for the hub's own.
+            has_room=lambda namespace, busy: namespace == settings.namespace or busy < max(1, workers // 2),
+        )
         self._act_runner = ActRunner(self._client, settings, backend, self._desired, self._scorers.queue.add)
         self._acts = Controller("acts", self._act_runner.reconcile, workers=2, outage=self._outage)
         #: For probes and metrics.
@@ -236,7 +244,7 @@ class Hub:
                 if key.kind is Kind.SCORER:
                     self._acts.queue.add(key)
         elif key.kind in (Kind.AUTHENTICATION, Kind.CLUSTER_SET):
-            self._desired.record_changes(self._desired.config_key)
+            self._desired.record_changes(self._desired.config_key, namespace=key.namespace)
         elif key.kind is Kind.SECRET:
             self._desired.record_changes(
                 self._desired.config_key,
@@ -347,6 +355,7 @@ class Hub:
         object_keys = [*self._backend.list_keys(Kind.SCORER), *self._backend.list_keys(Kind.CONFIG)]
         if is_full:
             self.writer.check_everything()
+            self._check_crds()
         try:
             clusters |= self._registrar.refresh()
             clusters |= self._registrar.list_known_clusters() - plan.clusters.keys()
@@ -377,6 +386,13 @@ class Hub:
                     self._acts.queue.add_after(key, spread)
             for key in map(_make_cluster_key, clusters):
                 self._clusters.queue.add_after(key, random.uniform(0, spread))  # noqa: S311
+
+    def _check_crds(self) -> None:
+        """Report CRDs of another version, which drop fields that users or this hub write."""
+        try:
+            self._redis_watch.report(server.CRDS, self._backend.describe_missing_fields())
+        except BackendError as error:
+            log.info("the CRDs are compared at the next full resync", error=str(error))
 
 
 def _make_cluster_key(name: str) -> ObjectKey:

@@ -56,6 +56,8 @@ class RedisWatch:
         # the first claim, which replaces that of the last leader.
         self._foreign_claims: int | None = None
         self._problems: dict[str, str] = {}
+        # Problems that other parts of the hub have found.
+        self._reported: dict[str, str] = {}
         self._is_memory_logged = False
         self._misuse = MisuseWatch(client, self._revoke if settings.redis_manage_users else None)
         # time.monotonic() of the next check of the server.
@@ -86,6 +88,13 @@ class RedisWatch:
         except redis.RedisError as error:
             log.info("the database is released when its owner expires", error=str(error))
 
+    def report(self, kind: str, text: str) -> None:
+        """Replace the problem of this kind that another part of the hub has found; empty if it is solved."""
+        if text and self._reported.get(kind) != text:
+            log.error("the hub has a problem", problem=text)
+        others = {other: problem for other, problem in self._reported.items() if other != kind}
+        self._reported = {**others, kind: text} if text else others
+
     def _run(self) -> None:
         repeat(self._check, self._stopping, doing="look at redis", pause=_CHECK_SECONDS)
 
@@ -102,7 +111,12 @@ class RedisWatch:
                 return _CHECK_SECONDS
         now = self._clock.now()
         clocks = find_clock_problem(read_reports(self._redis, now))
-        problems = {**self._problems, **self._misuse.problems(), **({server.CLOCK: clocks} if clocks else {})}
+        problems = {
+            **self._reported,
+            **self._problems,
+            **self._misuse.problems(),
+            **({server.CLOCK: clocks} if clocks else {}),
+        }
         server.write_problems(self._redis, problems)
         return _CHECK_SECONDS
 

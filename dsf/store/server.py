@@ -25,6 +25,7 @@ OWNER_LIFE: Final = 120_000
 
 # Kinds of problems.
 CLOCK: Final = "clock"
+CRDS: Final = "crds"
 CREDENTIALS: Final = "credentials"
 MEMORY: Final = "memory"
 EVICTION: Final = "eviction"

@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
+from dsf.api.crd import make_crds
 from dsf.api.types import CONFIG_NAME, CREDENTIALS_WORK_NAME, KEY_IDS_ANNOTATION, MANAGED_BY_LABEL, MANIFESTWORK_NAME
 from dsf.backends.compare import covers
 from dsf.backends.contest import REPAIRS_AT_ONCE
 from dsf.backends.kube import CLAIMS_NAME
+from dsf.backends.kube_crds import describe_missing_fields
 from dsf.backends.protocol import Credentials, Kind
 from dsf.errors import (
     BackendError,
@@ -66,6 +68,14 @@ def test_no_scoring_config_is_created_without_the_setting(session: Session, hub:
 def test_refused_scoring_config_is_named(start_hub: Callable[..., Hub]) -> None:
     with pytest.raises(BackendError, match=r"spec\.masks\[0\]\.clusterName"):
         start_hub(scoring_config={"masks": [{"clusterName": "", "scoreName": "*"}]})
+
+
+def test_fields_that_the_crds_of_the_api_server_lack_are_named(hub: Hub, session: Session) -> None:
+    assert hub.backend.describe_missing_fields() == ""
+    newer_crds = make_crds()
+    spec = newer_crds[0]["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    spec["properties"]["execution"]["properties"]["notYet"] = {"type": "string"}
+    assert ": DynamicScorer spec.execution.notYet; " in describe_missing_fields(session, newer_crds)
 
 
 def test_manifest_work_keeps_foreign_fields_and_is_repaired(

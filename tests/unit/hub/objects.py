@@ -88,6 +88,9 @@ class Objects:
         del type_
         self.events.append((about.kind, reason, message))
 
+    def describe_missing_fields(self) -> str:
+        return ""
+
     def read_name_claims(self, namespace: str) -> str:
         return self.claims.get(namespace, "")
 

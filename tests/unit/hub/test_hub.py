@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from unittest.mock import Mock
+from unittest.mock import Mock, call
 
 import pytest
 import redis
@@ -13,6 +13,7 @@ from dsf.errors import BackendError
 from dsf.hub.hub import Hub
 from dsf.kube.session import Session
 from dsf.settings import Settings
+from dsf.store import server
 from tests.unit.hub.objects import Objects
 
 
@@ -56,6 +57,31 @@ def test_cluster_with_a_failed_run_is_reconciled_in_the_next_round(monkeypatch: 
             assert hub._clusters.queue.get() == key
             hub._reconcile(key)
             hub._clusters.queue.done(key)
+
+
+def test_older_crds_are_reported_at_a_full_resync() -> None:
+    backend = Objects()
+    hub = Hub(Settings(backend="dir"), backend.backend)
+    hub._redis_watch = Mock()
+    hub._registrar = Mock(**{"refresh.side_effect": redis.ResponseError})
+    backend.describe_missing_fields = lambda: "they lack a field"  # type: ignore[method-assign]
+    for is_full in (False, True):
+        with pytest.raises(redis.ResponseError):
+            hub._resync(0.0, is_full=is_full)
+    assert hub._redis_watch.report.mock_calls == [call(server.CRDS, "they lack a field")]
+
+
+def test_scorers_of_one_namespace_leave_workers_for_the_hubs_own() -> None:
+    hub = Hub(Settings(backend="kube", namespace="hub", scorer_namespaces=["tenant"]), Mock(spec=Backend))
+    queue = hub._scorers.queue
+    for number in range(2000):
+        queue.add(ObjectKey(Kind.SCORER, "tenant", f"s{number}"))
+    workers = len(hub._scorers._threads)
+    taken_keys = [queue.get() for _ in range(workers // 2)]
+    queue.add(ObjectKey(Kind.SCORER, "hub", "mine"))
+    taken_keys.append(queue.get())
+    namespaces = [key.namespace for key in taken_keys if key is not None]
+    assert namespaces == ["tenant"] * (workers // 2) + ["hub"]
 
 
 def test_failed_full_resync_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:

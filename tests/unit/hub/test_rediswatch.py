@@ -13,6 +13,7 @@ from dsf.hub.rediswatch import RedisWatch
 from dsf.process.hubclock import HubClock
 from dsf.process.outage import Outage
 from dsf.settings import Settings
+from dsf.store import server
 
 SECRET = bytes(32)
 
@@ -44,6 +45,17 @@ def test_two_hubs_of_the_same_secret_and_namespace_are_reported(watch: Callable[
         second.check()
     for hub in (first, second):
         assert "in use by a copy of this hub" in str(hub.errors[0])
+
+
+def test_reported_problem_stays_until_it_is_solved(watch: Callable[[], Watch], redis_client: redis.Redis) -> None:
+    hub = watch()
+    hub.report(server.CRDS, "the CRDs lack a field")
+    hub.check()
+    hub.check()
+    assert server.read_problems(redis_client) == {server.CRDS: "the CRDs lack a field"}
+    hub.report(server.CRDS, "")
+    hub.check()
+    assert server.read_problems(redis_client) == {}
 
 
 def test_next_leader_takes_the_database_over(watch: Callable[[], Watch]) -> None:

@@ -1,0 +1,61 @@
+"""Compares the CRDs in the cluster with those of this version.
+
+The API server drops fields of objects that its CRD lacks, silently in a status and for most clients in a spec. The
+schemas are read from its OpenAPI document, which every account may read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from dsf.api.types import GROUP, VERSION
+from dsf.backends.protocol import Manifest
+from dsf.kube.session import Session
+from dsf.text import list_names
+
+_PATH: Final = f"/openapi/v3/apis/{GROUP}/{VERSION}"
+
+
+def describe_missing_fields(session: Session, crds: Sequence[Manifest]) -> str:
+    """Return a sentence about the fields of `crds` that the CRDs in the cluster lack; empty if they have all.
+
+    Raises BackendError.
+    """
+    schemas = session.get(_PATH).get("components", {}).get("schemas", {})
+    served = {
+        identity.get("kind"): schema
+        for schema in schemas.values()
+        for identity in schema.get("x-kubernetes-group-version-kind", ())
+    }
+    missing: list[str] = []
+    for crd in crds:
+        kind = crd["spec"]["names"]["kind"]
+        schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+        # A kind that is not served has no objects, and the watch of its kind reports an error.
+        if kind in served:
+            missing += [f"{kind} {path}" for path in _find_missing(schema, served[kind])]
+    if not missing:
+        return ""
+    return (
+        f"the CRDs in the cluster lack fields of this version, which the API server drops: {list_names(missing, 5)}; "
+        "install the CRDs of this version (dsf crds | kubectl apply --server-side -f -)"
+    )
+
+
+def _find_missing(schema: Mapping[str, Any], served: Mapping[str, Any], path: str = "") -> Iterator[str]:
+    """Yield the paths of the first missing field in each branch."""
+    if served.get("x-kubernetes-preserve-unknown-fields"):
+        return
+    served_properties = served.get("properties", {})
+    for name, field in schema.get("properties", {}).items():
+        if not path and name not in ("spec", "status"):
+            continue
+        field_path = f"{path}.{name}" if path else name
+        if name in served_properties:
+            yield from _find_missing(field, served_properties[name], field_path)
+        else:
+            yield field_path
+    for nested, suffix in (("items", "[]"), ("additionalProperties", ".*")):
+        if isinstance(schema.get(nested), Mapping) and isinstance(served.get(nested), Mapping):
+            yield from _find_missing(schema[nested], served[nested], path + suffix)
