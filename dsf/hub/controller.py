@@ -196,7 +196,7 @@ class Controller:
         has_room: Callable[[str, int], bool] = lambda *_: True,
     ) -> None:
         """`has_room` gets a namespace and the number of workers that are busy with its keys, as for WorkQueue."""
-        self.queue = WorkQueue(has_room, lambda key: key.namespace)
+        self.queue = WorkQueue[ObjectKey](has_room, lambda key: key.namespace)
         #: Reconciliations by result: done, requeued, error.
         self.results: Counter[str] = Counter()
         self.name = name

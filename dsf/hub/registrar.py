@@ -164,14 +164,14 @@ class Registrar:
                 except Exception as error:  # noqa: BLE001 (logged below)
                     problems[name] = error
             problems |= self._put_scorers(changed_records)
-            for name, error in problems.items():
+            for name, problem in problems.items():
                 # Log each error once, and not for each cluster.
-                if repr(error) != repr(self._problems.get(name)):
+                if repr(problem) != repr(self._problems.get(name)):
                     log.error(
                         "a scorer cannot be registered, the others go on",
                         scorer=name,
-                        error=str(error),
-                        exc_info=None if isinstance(error, redis.RedisError) else error,
+                        error=str(problem),
+                        exc_info=None if isinstance(problem, redis.RedisError) else problem,
                     )
             self._problems, self._synced_plan = problems, None if problems else plan
         return problems

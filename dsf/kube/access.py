@@ -144,6 +144,11 @@ def _check_credentials(
     command = (user.get("exec") or {}).get("command")
     if command and not token and not configuration.cert_file:
         raise config.ConfigException(f"the command {command} (exec) gave no credentials; run it to see why")
+    if impersonated := [field for field in ("as", "as-uid", "as-groups", "as-user-extra") if user.get(field)]:
+        # Requests would have the rights of the user itself, which may be an administrator's.
+        raise config.ConfigException(
+            f"the user acts as somebody else ({', '.join(impersonated)}), which needs credentials of that user here"
+        )
     if not token.strip().isprintable():
         raise config.ConfigException("the token of the user has a line break or another control character")
     if token != token.strip():

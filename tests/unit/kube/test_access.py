@@ -232,6 +232,7 @@ def test_unreadable_kubeconfigs_are_named(server: ScriptedServer, tmp_path: Path
         ({"exec": {"command": "no-such-command"}}, "the command no-such-command (exec) gave no credentials"),
         ({"exec": {"command": "false"}}, "the command false (exec) gave no credentials"),
         ({"auth-provider": {"name": "gcp", "config": {"cmd-path": "false", "cmd-args": "x"}}}, "cmd-path"),
+        ({"token": "abc", "as": "jane", "as-groups": ["viewers"]}, "acts as somebody else (as, as-groups)"),
         ({"token": "very-secret\nvery-secret"}, "line break"),
     ],
 )
