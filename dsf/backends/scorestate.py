@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 from dsf.api.meta import Condition, format_rfc3339
 from dsf.api.naming import sanitize_resource_name
@@ -14,6 +14,9 @@ from dsf.api.types import CLUSTER_KIND, MANAGED_BY, MANAGED_BY_LABEL, SCORE_COND
 from dsf.reasons import WriteReason
 
 Manifest = Mapping[str, Any]
+
+#: Unix time of the begin of the year 10000, which Python's times cannot represent.
+_YEAR_10000: Final = 253_402_300_800.0
 
 
 @dataclass(frozen=True)
@@ -63,13 +66,13 @@ def read_score_state(manifest: Manifest, *, written_at: float) -> ScoreState:
 
 
 def parse_kube_time(text: object) -> float:
-    """Return the unix seconds of a time in Kubernetes' format; 0 for any other text."""
-    if isinstance(text, datetime):
-        return text.timestamp() if text.tzinfo else text.replace(tzinfo=UTC).timestamp()
+    """Return the unix seconds of a time in Kubernetes' format; 0 for any other text, and outside of 1970 to 9999."""
     try:
-        return datetime.fromisoformat(str(text)).timestamp()
+        time = text if isinstance(text, datetime) else datetime.fromisoformat(str(text))
+        seconds = (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
     except (ValueError, OverflowError):
         return 0.0
+    return seconds if 0 <= seconds < _YEAR_10000 else 0.0
 
 
 def _find_owner(metadata: Mapping[str, Any]) -> str:

@@ -13,7 +13,7 @@ from dsf.kube.resources import Resource
 from dsf.kube.session import ApiServerError, ExpiredError, Session, TooLargeError
 
 #: Maximum bytes of one page of a list, and seconds for it. Parsed, a page takes up to 20 times its bytes.
-_MAX_PAGE_BYTES: Final = 8 * 1024 * 1024
+MAX_PAGE_BYTES: Final = 8 * 1024 * 1024
 _PAGE_SECONDS: Final = 30.0
 #: Attempts for a list whose continue token expires between pages.
 _LIST_ATTEMPTS: Final = 3
@@ -67,7 +67,7 @@ def iterate_pages(
     while True:
         page_query["limit"] = str(page_size)
         # A single object is below the API server's own limit.
-        max_bytes = _MAX_PAGE_BYTES if page_size > 1 else 2 * _MAX_PAGE_BYTES
+        max_bytes = MAX_PAGE_BYTES if page_size > 1 else 2 * MAX_PAGE_BYTES
         try:
             page = read(page_query, max_bytes)
         except TooLargeError:

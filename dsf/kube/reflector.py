@@ -18,13 +18,14 @@ from typing import Any, Final
 
 import dsf.log
 from dsf.errors import BackendError, ObjectNotFoundError
-from dsf.kube.lists import iterate_pages, read_page
+from dsf.kube.lists import MAX_PAGE_BYTES, iterate_pages, read_page
 from dsf.kube.resources import Resource
 from dsf.kube.session import (
     ApiServerError,
     ExpiredError,
     ForbiddenError,
     Session,
+    TooLargeError,
     UnreachableError,
     Watch,
 )
@@ -186,21 +187,12 @@ class Reflector:
         self.error = text
 
     def _list(self) -> str:
-        objects_by_key: dict[Key, Object] = {}
-        version = ""
-
-        def read(query: dict[str, str], max_bytes: int) -> dict[str, Any]:
-            return read_page(self._session, self._path, query, max_bytes)
-
-        for page in iterate_pages(read, self._query, self._page_size):
-            for item in page["items"]:
-                # The API server omits both fields in the items of a list.
-                item.setdefault("apiVersion", self.resource.api_version)
-                item.setdefault("kind", self.resource.kind)
-                objects_by_key[get_key(item)] = self._transform(item)
-            version = str(page["metadata"]["resourceVersion"])
-            if self._stop.is_set():
-                return version
+        objects_by_key, version = self._read_from_cache()
+        # Another instance of the API server may lag behind the one of the last response.
+        if not version or (version.isdecimal() and int(version) < self._highest):
+            objects_by_key, version = self._read_pages()
+        if self._stop.is_set():
+            return version
         is_restored = version.isdecimal() and int(version) < self._highest
         if is_restored:
             log.warning("the API server went back in time", resource=str(self.resource), version=version)
@@ -213,6 +205,43 @@ class Reflector:
                 self._notify(key, old, new)
         self.synced.set()
         return version
+
+    def _read_from_cache(self) -> tuple[dict[Key, Object], str]:
+        """Return all objects from the API server's own cache, in one response; without a version if they are too large.
+
+        For pages the API server reads all objects of the kind in etcd, also those that the selector excludes. Authors
+        of such objects could make that take longer than the time-out.
+        """
+        query = {**self._query, "resourceVersion": "0"}
+        try:
+            return self._reduce(read_page(self._session, self._path, query, MAX_PAGE_BYTES))
+        except TooLargeError:
+            return {}, ""
+
+    def _read_pages(self) -> tuple[dict[Key, Object], str]:
+        """Return all objects as etcd has them, in pages."""
+        objects_by_key: dict[Key, Object] = {}
+        version = ""
+
+        def read(query: dict[str, str], max_bytes: int) -> dict[str, Any]:
+            return read_page(self._session, self._path, query, max_bytes)
+
+        for page in iterate_pages(read, self._query, self._page_size):
+            objects, version = self._reduce(page)
+            objects_by_key |= objects
+            if self._stop.is_set():
+                break
+        return objects_by_key, version
+
+    def _reduce(self, page: dict[str, Any]) -> tuple[dict[Key, Object], str]:
+        """Return the objects of a list's response by key, and its version."""
+        objects_by_key: dict[Key, Object] = {}
+        for item in page["items"]:
+            # The API server omits both fields in the items of a list.
+            item.setdefault("apiVersion", self.resource.api_version)
+            item.setdefault("kind", self.resource.kind)
+            objects_by_key[get_key(item)] = self._transform(item)
+        return objects_by_key, str(page["metadata"]["resourceVersion"])
 
     def _notify(self, key: Key, old: Object | None, new: Object | None) -> None:
         try:

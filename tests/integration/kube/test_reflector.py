@@ -33,9 +33,11 @@ def test_list_of_many_pages_is_complete(control_plane: ControlPlane, monkeypatch
         requests: list[object] = []
         read: Callable[..., Any] = session.read
         monkeypatch.setattr(session, "read", lambda *args, **options: requests.append(args) or read(*args, **options))
+        # The response of the API server's cache is too large.
+        monkeypatch.setattr(dsf.kube.reflector, "MAX_PAGE_BYTES", 1000)
         recorder = Recorder()
         with reflecting(session, CONFIG_MAPS, recorder, namespace=namespace, page_size=5) as reflector:
-            assert len(requests) == 5
+            assert len(requests) == 1 + 5
             assert recorder.copy == on_server(session, CONFIG_MAPS, namespace)
             config_map = reflector.store.get((namespace, "c7"))
             assert config_map is not None

@@ -18,7 +18,7 @@ from dsf.kube.session import ApiServerError, Session, UnreachableError
 from dsf.kube.store import Key, Object, get_version
 from tests.integration.kube.recorder import Recorder, reflecting
 from tests.integration.kube.stub import Exchange, StubServer, config_map, listing
-from tests.support.wait import wait_for
+from tests.support.wait import PATIENCE, wait_for
 
 
 class Script:
@@ -294,6 +294,40 @@ def test_server_restored_from_a_backup_replaces_newer_objects() -> None:
         wait_for(lambda: len(script.watches) == 2)
         assert reflector.store.get(("default", "a")) == config_map("a", 15)
     assert recorder.names("changed") == ["a", "a"]
+
+
+def test_slow_pages_do_not_prevent_the_first_list() -> None:
+    """For pages a real API server reads also all objects that the selector excludes, which may be many large ones."""
+
+    class Slow(Script):
+        def list(self, number: int, exchange: Exchange) -> None:
+            if "limit" in exchange.query:
+                self.server.stopping.wait(PATIENCE)
+            super().list(number, exchange)
+
+    script, recorder = Slow(), Recorder()
+    with serving(script) as session, reflecting(session, CONFIG_MAPS, recorder) as reflector:
+        assert {obj["metadata"]["name"] for obj in reflector.store.list()} == {"a", "b"}
+    assert script.lists == 1
+
+
+def test_list_of_a_cache_that_lags_behind_is_not_used() -> None:
+    class Lagging(Script):
+        def list(self, number: int, exchange: Exchange) -> None:
+            is_first = number == 1
+            is_cache = exchange.query.get("resourceVersion") == "0" and not is_first
+            exchange.answer(listing(5) if is_cache else listing(10 if is_first else 30, config_map("a", 5)))
+
+        def first_watch(self, exchange: Exchange) -> None:
+            exchange.begin()
+            exchange.event("ERROR", {"kind": "Status", "code": 410, "message": "too old resource version"})
+            exchange.end()
+
+    script, recorder = Lagging(), Recorder()
+    with serving(script) as session, reflecting(session, CONFIG_MAPS, recorder):
+        wait_for(lambda: len(script.watches) == 2)
+    assert recorder.reports == [("added", ("default", "a"))]
+    assert script.watches == ["10", "30"]
 
 
 def test_response_without_json_is_a_backend_error() -> None:

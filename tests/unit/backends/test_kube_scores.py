@@ -10,6 +10,7 @@ import pytest
 
 from dsf.api.score import make_score_body, make_score_status
 from dsf.backends.kube_scores import KubeScores
+from dsf.backends.scorestate import read_score_state
 from dsf.errors import BackendError
 from dsf.kube.session import Session
 
@@ -77,3 +78,12 @@ def test_status_without_scores_is_written() -> None:
         lambda obj: None,
     )
     backend.apply_score(make_score_body("c1", "s", "s"), make_score_status([], valid_until=NOW, now=NOW))
+
+
+@pytest.mark.parametrize("time", ["0001-01-01T00:00:00Z", "9999-12-31T23:59:59-12:00", "10000-01-01T00:00:00Z", None])
+def test_time_outside_of_the_calendar_counts_as_missing(time: str | None) -> None:
+    """Whoever may write scores in a namespace may write any time into an object with the framework's label."""
+    conditions = [{"type": "x", "lastTransitionTime": time}]
+    forged = {"metadata": {"uid": "u"}, "status": {"validUntil": time, "conditions": conditions}}
+    state = read_score_state(forged, written_at=0.0)
+    assert (state.valid_until, state.since) == (0.0, 0.0)
