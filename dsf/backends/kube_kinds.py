@@ -21,6 +21,7 @@ from dsf.api.types import (
     MANIFESTWORK_NAME,
     PAUSED_UNTIL_ANNOTATION,
 )
+from dsf.backends.memoryshares import measure
 from dsf.backends.protocol import PROBLEM_FIELD, Kind
 from dsf.backends.scorestate import parse_kube_time, read_score_state
 from dsf.kube.reflector import drop_managed_fields
@@ -51,8 +52,6 @@ MAX_SPEC_BYTES: Final = 256 * 1024
 MAX_FOREIGN_SPEC_BYTES: Final = 16 * 1024
 #: Kinds that users write.
 USER_KINDS: Final = frozenset({Kind.SCORER, Kind.CONFIG, Kind.AUTHENTICATION})
-#: Bytes of a value in memory without its text: the object and the reference to it.
-_VALUE_BYTES: Final = 64
 _USED_METADATA: Final = (
     *("name", "namespace", "uid", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp"),
     *("finalizers", "managedFields"),
@@ -87,22 +86,6 @@ def reduce_user_object(obj: Object, max_bytes: int, admit: Callable[[int], str] 
         obj["spec"] = {}
         obj[PROBLEM_FIELD] = problem
     return obj
-
-
-def measure(value: Any, max_bytes: int) -> int:
-    """Return about the bytes that a value of JSON takes in memory; the count ends beyond `max_bytes`."""
-    size, values = 0, [value]
-    while values and size <= max_bytes:
-        item = values.pop()
-        size += _VALUE_BYTES
-        if isinstance(item, str):
-            size += len(item)
-        elif isinstance(item, list):
-            values += item
-        elif isinstance(item, dict):
-            size += sum(_VALUE_BYTES + len(name) for name in item)
-            values += item.values()
-    return size
 
 
 def _reduce_scorer(obj: Object) -> Object:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Hashable
-from typing import Final
+from typing import Any, Final
 
 #: Maximum bytes in memory of the specs of all scorer namespaces together, except the hub's own, as manifests. The
 #: parsed specs take as much again.
@@ -14,6 +14,8 @@ MAX_BYTES: Final = 32 * 1024 * 1024
 MIN_SHARE: Final = 1024 * 1024
 #: The same of all other namespaces together, whose scorers do not run.
 MAX_FOREIGN_BYTES: Final = 8 * 1024 * 1024
+#: Bytes of a value in memory without its text: the object and the reference to it.
+_VALUE_BYTES: Final = 64
 #: Bytes of an object in memory without its spec: identity and status.
 _OBJECT_BYTES: Final = 2048
 
@@ -46,3 +48,19 @@ class MemoryShares:
     def _release(self, key: Hashable) -> None:
         share, size = self._sizes.pop(key, ("", 0))
         self._totals[share] -= size
+
+
+def measure(value: Any, max_bytes: int) -> int:
+    """Return about the bytes that a value of JSON takes in memory; the count ends beyond `max_bytes`."""
+    size, values = 0, [value]
+    while values and size <= max_bytes:
+        item = values.pop()
+        size += _VALUE_BYTES
+        if isinstance(item, str):
+            size += len(item) if item.isascii() else 4 * len(item)
+        elif isinstance(item, list):
+            values += item
+        elif isinstance(item, dict):
+            size += sum(_VALUE_BYTES + len(name) for name in item)
+            values += item.values()
+    return size

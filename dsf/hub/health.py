@@ -8,6 +8,7 @@ becomes Inactive. A scorer that was never Active at this URL becomes Inactive af
 from __future__ import annotations
 
 import random
+import sys
 import threading
 import time
 from collections import Counter
@@ -23,6 +24,8 @@ from dsf.api.remoteconfig import CHECK_TIMEOUT, MAX_CONFIG_BYTES, RemoteConfig, 
 from dsf.api.scorer import DynamicScorer
 from dsf.api.types import ConfigSyncMode, HealthStatus, ResolveReason
 from dsf.api.urls import get_base_url
+from dsf.backends.memoryshares import MAX_BYTES as MAX_SHARED_BYTES
+from dsf.backends.memoryshares import MIN_SHARE, MemoryShares, measure
 from dsf.backends.protocol import ObjectKey
 from dsf.errors import HttpError, RemoteConfigError
 from dsf.http.access import PLAIN, Access
@@ -197,6 +200,10 @@ def _read_config(target: HealthTarget, answer: http.Answer | Obstacle) -> tuple[
         return None, Obstacle("ConfigInvalid", clean(f"{shorten_url(target.config_url)}: {text}", 1024))
 
 
+def _measure(config: RemoteConfig | None) -> int:
+    return measure(config.model_dump(mode="json"), MAX_SHARED_BYTES) if config is not None else 0
+
+
 def _to_camel_case(words: str) -> str:
     return "".join(word.capitalize() for word in words.split("_"))
 
@@ -216,6 +223,9 @@ class HealthMonitor:
         self._settings = settings
         self._on_change = on_change
         self._on_check = on_check
+        # Memory of the kept configurations, which their scoring APIs choose, by namespace.
+        self._memory = MemoryShares()
+        self._max_bytes = max(MAX_SHARED_BYTES // max(1, len(settings.scorer_namespaces)), MIN_SHARE)
         self._requests: dict[ObjectKey, str] = {}
         self._targets: dict[ObjectKey, HealthTarget] = {}
         self._states: dict[ObjectKey, Health] = {}
@@ -245,6 +255,7 @@ class HealthMonitor:
                 return self._states[key]
             if before is None:
                 self._namespaces[key.namespace] += 1
+                self._memory.admit(key, key.namespace, _measure(stored_health.config), sys.maxsize)
             health = stored_health if before is None else self._states[key].reset_checks()
             self._targets[key] = target
             self._states[key] = health
@@ -266,11 +277,30 @@ class HealthMonitor:
                 # Remove namespaces without targets, so that they get no share of the threads.
                 self._namespaces = +self._namespaces
             self._states.pop(key, None)
+            self._memory.release(key)
 
     def get_health(self, key: ObjectKey) -> Health | None:
         """Return the state of a tracked scorer; None if it is not tracked."""
         with self._lock:
             return self._states.get(key)
+
+    def _admit(
+        self, key: ObjectKey, target: HealthTarget, config: RemoteConfig, kept_config: RemoteConfig | None
+    ) -> bool:
+        """Count the memory of a new configuration in place of the kept one; return False if there is no room for it."""
+        if target.shows_answers or config == kept_config:
+            return True
+        if self._memory.admit(key, key.namespace, _measure(config), self._max_bytes):
+            return True
+        self._memory.admit(key, key.namespace, _measure(kept_config), sys.maxsize)
+        return False
+
+    def _describe_full_share(self, key: ObjectKey) -> Obstacle:
+        return Obstacle(
+            "ConfigInvalid",
+            f"the configurations of the scorers in namespace {key.namespace} take more than {self._max_bytes} bytes of "
+            "memory: make them shorter",
+        )
 
     def _has_thread(self, _: str, checks: int) -> bool:
         """True if a namespace with this number of running checks uses fewer threads than its equal share."""
@@ -297,6 +327,8 @@ class HealthMonitor:
                 # The target has changed in the meantime and is queued again, so this result is outdated.
                 return None
             before = self._states[key]
+            if result.config is not None and not self._admit(key, target, result.config, before.config):
+                result = replace(result, config=None, config_failure=self._describe_full_share(key))
             after = before.apply_check(result)
             self._states[key] = after
         self._on_check(key, target, result, request)

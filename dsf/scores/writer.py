@@ -708,8 +708,10 @@ class ScoreWriter:
             numbers = Counter(self._scorer_of_label.get(label, label) for _, label in self._names)
         scorers = self._registry.read_scorers()
         self._namespaces = {name: record.namespace for name, record in scorers.items()}
+        # An object is renewed once per interval at most, when there is a newer score.
+        renewed_scorers = [(number, scorers[name]) for name, number in numbers.items() if name in scorers]
         factor = compute_validity_factor(
-            [(number, scorers[name].validity) for name, number in numbers.items() if name in scorers], self._rate
+            [(number, max(scorer.validity, 2 * scorer.interval)) for number, scorer in renewed_scorers], self._rate
         )
         self._writes.set_validity_factor(factor)
         if factor > 1 and self._factor == 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -240,4 +241,46 @@ def test_hanging_scoring_apis_of_a_namespace_delay_no_others(
         assert apis.begun == {"hub": 20, "tenant": 19}
     finally:
         apis.gate.set()
+        monitor.stop()
+
+
+def test_configs_of_a_namespace_take_its_share_of_memory(
+    monkeypatch: pytest.MonkeyPatch, settings_factory: Callable[..., Settings]
+) -> None:
+    """The hub keeps the last /config of each scorer, of up to a megabyte, and a namespace may have many scorers."""
+    numbers = itertools.count()
+    monkeypatch.setattr(
+        health, "check", lambda *_, **__: Check(None, RemoteConfig(name=f"{next(numbers)}" + "n" * 100_000))
+    )
+    monkeypatch.setattr(health, "MAX_SHARED_BYTES", 250_000)
+    monkeypatch.setattr(health, "MIN_SHARE", 0)
+    settings = settings_factory(health_interval=0.1, scorer_namespaces=["tenant"])
+    monitor = HealthMonitor(settings, Outage("Redis"), lambda _: None)
+    keys = {name: [ObjectKey(Kind.SCORER, name, f"s{number}") for number in range(5)] for name in ("hub", "tenant")}
+
+    def count_kept(namespace: str) -> int:
+        states = [monitor.get_health(key) for key in keys[namespace]]
+        assert all(state is not None and state.is_checked for state in states)
+        return sum(state.config is not None for state in states if state is not None)
+
+    for name, members in keys.items():
+        for key in members:
+            target = HealthTarget("http://s.test/config", ConfigSyncMode.Full, shows_answers=name == "hub")
+            monitor.track(key, target, Health())
+    monitor.start()
+    try:
+        wait_for(lambda: count_kept("hub") == 5, 10, "the configs of the hub's own scorers")
+        assert wait_for(lambda: count_kept("tenant"), 10) == 2
+        failures = {
+            state.config_failure.message
+            for key in keys["tenant"]
+            if (state := monitor.get_health(key)) and state.config_failure
+        }
+        assert "namespace tenant take more than 250000 bytes" in str(failures)
+        # A deleted scorer leaves its room.
+        for key in keys["tenant"][:3]:
+            monitor.forget(key)
+        del keys["tenant"][:3]
+        wait_for(lambda: count_kept("tenant") == 2, 10, "the configs of the others")
+    finally:
         monitor.stop()

@@ -472,6 +472,20 @@ def test_forged_objects_do_not_extend_validities(bed: Bed) -> None:
     assert bed.writes.read_validity_factor() == 1.0
 
 
+def test_validity_below_the_interval_does_not_extend_the_validities_of_all_scores(bed: Bed) -> None:
+    """One namespace could otherwise keep the outdated scores of all others valid."""
+    labels = {MANAGED_BY_LABEL: MANAGED_BY, SCORER_NAME_LABEL: "s1"}
+    for number in range(200):
+        cluster = f"c{number}"
+        metadata = {"name": NAME, "namespace": cluster, "labels": labels, "uid": cluster}
+        bed.backend.objects[cluster, NAME] = {"metadata": metadata, "status": {}}
+    bed.add(validity=1, interval=60)
+    writer = bed.writer()
+    writer._plan_all()
+    writer._update_validity_factor()
+    assert bed.writes.read_validity_factor() == 1.0
+
+
 def test_long_search_for_upstreams_scores_does_not_delay_scores(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
     """Other programs may have many large scores, which anybody with the right to write scores can create."""
     is_over = threading.Event()
