@@ -208,8 +208,7 @@ def test_books_balance_after_a_mix_of_faults(fleet: Fleet, capsys: pytest.Captur
     mix = Mix(fleet, SEED)
     mix.run(SECONDS)
     mix.complete()
-    for scorer in SCORERS:
-        fleet.schedule.set_override(keys.pair("*", scorer), paused=True)
+    _restart_hub(fleet, "controller,results,web")
     started = time.monotonic()
     fleet.until(
         lambda: not fleet.open_runs() and not count_waiting_results(fleet.redis, CLUSTERS),
@@ -240,8 +239,7 @@ def test_books_balance_after_a_mix_of_faults(fleet: Fleet, capsys: pytest.Captur
     assert all(totals[outcome] for outcome in OUTCOMES), totals
 
     # And everything is as it was before.
-    for scorer in SCORERS:
-        fleet.schedule.reset(keys.pair("*", scorer))
+    _restart_hub(fleet, "all")
     for cluster, scorer in PAIRS:
         fleet.wait_success(scorer, cluster)
     for scorer in SCORERS:
@@ -253,6 +251,14 @@ def test_books_balance_after_a_mix_of_faults(fleet: Fleet, capsys: pytest.Captur
         print(f"\nsoak of {SECONDS:g} s, seed {SEED}: {dict(mix.done)}")
         print(f"books: {dict(totals)}; rescored {mix.rescored.total()}; settled in {settled:.1f} s")
         print("reasons: " + ", ".join(f"{reason} {number}" for reason, number in sorted(reasons.items())))
+
+
+def _restart_hub(fleet: Fleet, target: str) -> None:
+    """Start the process of the hub again with these services."""
+    fleet.stop("whole")
+    fleet.settings["whole"]["target"] = target
+    fleet.run("whole")
+    fleet.wait_ready("whole")
 
 
 def check_metrics(fleet: Fleet) -> None:
