@@ -1,7 +1,7 @@
 """The whole hub under a whole fleet: every process, Redis included, from tick to score.
 
     python -m bench.fleet [--clusters N ...] [--seconds S] [--workers W] [--overload S] [--flood S]
-                          [--soak S] [--seed N] [--kube | --real | --hub-api] [--redis FILE]
+                          [--soak S] [--seed N] [--single [--kill]] [--kube | --real | --hub-api] [--redis FILE]
                           [--quick] [--strict] [--json FILE]
 
 Real hub controller, beat, results workers, page and Redis (with `--single`, one process of the hub) on a folder of
@@ -10,9 +10,9 @@ results of 10 items, of which 5 % have other values than the ones before. Each s
 interval, and then measured.
 
 `--overload S` afterwards gives the results workers half of the CPU that they took, for so many seconds, by stopping
-and continuing them. `--flood S` has one cluster's credential put 10,000 messages a second into its mailbox.
-`--soak S` makes faults for so long, with 3 bad scorers of the 10 (`bench.soak` says which faults, and
-what is judged); a line on standard error each minute says where it is.
+and continuing them. `--kill`, with `--single`, kills the process of the hub once. `--flood S` has one cluster's
+credential put 10,000 messages a second into its mailbox. `--soak S` makes faults for so long, with 3 bad scorers of
+the 10 (`bench.soak` says which faults, and what is judged); a line on standard error each minute says where it is.
 
 `--kube` has an API server in place of the folder (`bench.kubeworld`), whose own cost is a row of its own; `--soak`
 needs the folder. `--real` starts a real agent for each cluster, on the folder, with 100 series a cycle; their cost is a
@@ -34,8 +34,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -81,6 +81,20 @@ class Plan:
     redis: Path | None = None
     #: Whether one process has all services of the hub.
     single: bool = False
+    #: Whether the single process is killed after the measurement.
+    kill: bool = False
+
+
+def disturb(world: World, plan: Plan, cores: Mapping[str, float]) -> dict[str, Any]:
+    """Return what overload, kill and flood measured, by name; `cores` are those of each process before."""
+    measured: dict[str, Any] = {}
+    if plan.overload:
+        measured["overload"] = world.overload(plan.overload, cores["results"])
+    if plan.kill:
+        measured["kill"] = world.kill_hub()
+    if plan.flood:
+        measured["flood"] = world.flood(plan.flood)
+    return measured
 
 
 def measure_size(clusters: int, plan: Plan) -> Measurement:
@@ -94,11 +108,7 @@ def measure_size(clusters: int, plan: Plan) -> Measurement:
         measured = world.watch(plan.seconds)
         hub_api_cost = world.cost(measured) if isinstance(world, HubApiWorld) else None
         mix = world.commands(min(10.0, plan.seconds))
-        after: dict[str, Any] = {}
-        if plan.overload:
-            after["overload"] = world.overload(plan.overload, measured.cores["results"])
-        if plan.flood:
-            after["flood"] = world.flood(plan.flood)
+        after = disturb(world, plan, measured.cores)
         soak = Soak(world, plan.soak, plan.seed) if plan.soak else None
         if soak is not None:
             soak.run()
@@ -201,6 +211,19 @@ def measure_size(clusters: int, plan: Plan) -> Measurement:
         figures.append(
             Figure(f"{name}: normal after it", normal, overload["normal"] / INTERVAL, "intervals", upper_limit=1)
         )
+    if "kill" in after:
+        kill = after["kill"]
+        figures.append(
+            Figure(
+                f"{name}: kill -9 of the single process, until results are ingested again",
+                f"{kill['back']:.1f} s; every score at most an interval old after {kill['fresh']:.0f} s; "
+                f"at most {kill['waiting']:.0f} results waiting",
+                kill["back"],
+                "s",
+                "started again after 1 s",
+                upper_limit=15,
+            )
+        )
     if "flood" in after:
         overload = after["flood"]
         figures.append(
@@ -282,12 +305,15 @@ def main() -> int:
     parser.add_argument("--real", action="store_true", help="with real agents")
     parser.add_argument("--hub-api", action="store_true", help="with real agents behind an API server")
     parser.add_argument("--single", action="store_true", help="all services of the hub in one process")
+    parser.add_argument("--kill", action="store_true", help="kill the single process after the measurement")
     parser.add_argument("--redis", type=Path, metavar="FILE", help="a redis-server")
     arguments = parser.parse_args()
     # As on Ctrl-C: hundreds of processes end with it.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     if arguments.kube and arguments.soak:
         parser.error("--soak has no faults for an API server; leave out --kube")
+    if arguments.kill and not arguments.single:
+        parser.error("--kill is about the single process: add --single")
     arguments.real |= arguments.hub_api
     if arguments.real and (arguments.kube or arguments.soak or arguments.flood):
         parser.error("--real is on a folder, without --soak and --flood, which are for played agents; leave them out")
@@ -295,8 +321,8 @@ def main() -> int:
         parser.error(f"{arguments.redis} is no program: --redis wants a redis-server")
     clusters = arguments.clusters or (QUICK_SIZES if arguments.quick else SIZES)
     seconds = arguments.seconds or (QUICK_SECONDS if arguments.quick else SECONDS)
-    options_of_plan = ("workers", "overload", "flood", "soak", "seed", "kube", "real", "hub_api", "redis", "single")
-    plan = Plan(seconds, *(getattr(arguments, name) for name in options_of_plan))
+    chosen = {name: value for name, value in vars(arguments).items() if name in {item.name for item in fields(Plan)}}
+    plan = Plan(**chosen | {"seconds": seconds})
     return report(arguments, measure(clusters, plan))
 
 

@@ -233,6 +233,11 @@ class World:
         self._until(lambda: self._writes() >= len(self.pairs), "every object once")
         time.sleep(INTERVAL)
 
+    @property
+    def hub_processes(self) -> tuple[str, ...]:
+        """Names of the processes of the hub."""
+        return ("hub",) if self.single else ("beat", "hub", "web", "results")
+
     def _writes(self) -> int:
         """Scores that the writer has written."""
         return int(self.client.hget(keys.WRITE_STATS, "written") or 0)
@@ -405,6 +410,27 @@ class World:
         finally:
             for worker in workers:
                 worker.send_signal(signal.SIGCONT)
+
+    def kill_hub(self) -> dict[str, float]:
+        """Kill the single process of the hub, start it a second later, and wait until every score is fresh.
+
+        Returns seconds since the kill until the first result was ingested (`back`) and until the score of each pair
+        was at most an interval old (`fresh`), and the results that were waiting at most (`waiting`).
+        """
+        start_again = self.processes.kill("hub")
+        killed_at, ok_before = time.monotonic(), self._ok()
+        time.sleep(1)
+        start_again()
+        self._until(lambda: self._ok() > ok_before, "a result after the kill")
+        back = time.monotonic() - killed_at
+        waiting: list[int] = []
+
+        def is_fresh() -> bool:
+            waiting.append(self.waiting())
+            return max(self.ages()) <= INTERVAL + 2
+
+        self._until(is_fresh, "scores of all pairs to be fresh")
+        return {"back": back, "fresh": time.monotonic() - killed_at, "waiting": float(max(waiting))}
 
     def flood(self, seconds: float) -> dict[str, Any]:
         """Send one cluster's mailbox 10,000 messages a second for so long."""

@@ -2,7 +2,7 @@
 
 Every 20 to 40 seconds, by chance from a seed, one of these, each once before any comes again:
 
-    beat, hub, web, results   SIGKILL; started again after 1 to 5 s
+    beat, hub, web, results   SIGKILL; started again after 1 to 5 s (with `--single` hub is all of them)
     redis                          SIGTERM, so that it writes down what it knows; started again after 1 to 5 s
     store                          for 10 to 20 s nothing of `_out/clusters` can be read or written: ManifestWorks,
                                    credentials and AddOnPlacementScores, as while the API server is away
@@ -70,7 +70,7 @@ class Soak:
         self._began = 0.0
         # Each is told for how many seconds the soak goes on.
         self._kinds: dict[str, Callable[[float], None]] = {
-            **{name: lambda _, name=name: self._kill(name) for name in ("beat", "hub", "web", "results")},  # type: ignore[misc]
+            **{name: lambda _, name=name: self._kill(name) for name in world.hub_processes},  # type: ignore[misc]
             "redis": lambda _: self._restart_redis(),
             "store": self._hide_store,
             "clusters": self._quieten,
@@ -121,8 +121,8 @@ class Soak:
         return fault
 
     def _kill(self, name: str) -> None:
-        # Without the hub and the page scores come as before.
-        fault = self._begin(name, holds_up=name in ("beat", "results"))
+        # Scores go on without the controller and the page, where they are processes of their own.
+        fault = self._begin(name, holds_up=self._world.single or name in ("beat", "results"))
         again = self._world.processes.kill(name)
         self._wait(self._random.uniform(*_AWAY))
         again()
