@@ -74,7 +74,9 @@ class RedisWatch:
         try:
             self._check_server()
         except redis.RedisError as error:
-            log.info("redis is looked at when it can be reached", error=str(error))
+            if refusal := server.describe_refusal(error):
+                raise SettingsError(f"DSF_REDIS_URL: {refusal}") from None
+            log.warning("redis is looked at when it can be used", error=str(error))
         self._thread.start()
 
     def stop(self) -> None:

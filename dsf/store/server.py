@@ -62,6 +62,18 @@ def check_server(info: Mapping[str, Any]) -> None:
         )
 
 
+def describe_refusal(error: redis.RedisError) -> str:
+    """Return a sentence if the server refuses what every hub needs, and waiting does not help; otherwise empty."""
+    text = str(error)
+    if isinstance(error, redis.exceptions.NoPermissionError):
+        return f"the user of this Redis lacks a right that the hub needs ({text}); docs/redis.md says which it needs"
+    if re.search(r"DB index|SELECT is not allowed", text):
+        return f"the server does not have this database ({text}); use one that it has, such as 0"
+    if match := re.match(r"unknown command '(\w+)'", text):
+        return f"the server does not have the command {match[1]}, which the hub needs: it is renamed or disabled there"
+    return ""
+
+
 def find_server_problems(info: Mapping[str, Any]) -> dict[str, str]:
     """Return the problems of the server with this INFO as sentences by kind."""
     problems = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from urllib.parse import urlsplit
 
 import pytest
 import redis
@@ -56,6 +57,32 @@ def test_reported_problem_stays_until_it_is_solved(watch: Callable[[], Watch], r
     hub.report(server.CRDS, "")
     hub.check()
     assert server.read_problems(redis_client) == {}
+
+
+@pytest.mark.parametrize(
+    ("rights", "database", "words"),
+    [
+        ("+ping +client +hello", 0, "lacks a right that the hub needs"),
+        ("+@all", 999, "does not have this database"),
+    ],
+)
+def test_hub_does_not_start_on_a_redis_that_refuses_it(
+    rights: str,
+    database: int,
+    words: str,
+    redis_client: redis.Redis,
+    redis_url: str,
+    settings_factory: Callable[..., Settings],
+) -> None:
+    redis_client.execute_command("ACL", "SETUSER", "weak", "reset", "on", ">weak-password", "~*", "&*", *rights.split())
+    address = f"{urlsplit(redis_url).hostname}:{urlsplit(redis_url).port}"
+    client = redis.Redis.from_url(f"redis://weak:weak-password@{address}/{database}", protocol=2)
+    try:
+        with pytest.raises(SettingsError, match=words):
+            Watch(client, settings_factory())
+    finally:
+        redis_client.execute_command("ACL", "DELUSER", "weak")
+        client.close()
 
 
 def test_next_leader_takes_the_database_over(watch: Callable[[], Watch]) -> None:

@@ -90,3 +90,21 @@ def test_owner_that_cannot_be_read_is_replaced(redis_client: redis.Redis) -> Non
     server.claim(redis_client, FIRST, WHERE)
     with pytest.raises(SettingsError):
         server.claim(redis_client, SECOND, WHERE)
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (redis.exceptions.NoPermissionError("User a has no permissions to run the 'evalsha' command"), "lacks a right"),
+        (redis.ResponseError("DB index is out of range"), "does not have this database"),
+        (redis.ResponseError("SELECT is not allowed in cluster mode"), "does not have this database"),
+        (redis.ResponseError("unknown command 'EVALSHA', with args beginning with: 'ba'"), "the command EVALSHA"),
+        (redis.ResponseError("MISCONF Redis is configured to save RDB snapshots"), ""),
+        (redis.exceptions.BusyLoadingError("Redis is loading the dataset in memory"), ""),
+        (redis.TimeoutError("Timeout connecting to server"), ""),
+    ],
+)
+def test_refusals_that_waiting_does_not_end_are_described(error: redis.RedisError, words: str) -> None:
+    text = server.describe_refusal(error)
+    assert words in text
+    assert bool(text) == bool(words)
