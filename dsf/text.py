@@ -1,10 +1,10 @@
 """Cleans text of sources, scoring APIs and agents before it is stored or shown.
 
-The cleaned text goes to logs, terminals, Kubernetes objects, metric labels and pages. `masked` removes the secrets of a
-cycle, even escaped or in base64. `cleaned` removes all non-printable characters: C0 and C1 control characters,
-bidirectional controls, lone surrogates. Mask text before you truncate it, and clean it afterwards. `listed` names the
-first of many names. `place` describes a request and `shown_url` a URL. All messages quote URLs by these two functions,
-because user information and query of a URL may contain secrets.
+The cleaned text goes to logs, terminals, Kubernetes objects, metric labels and pages. `mask_secrets` removes the
+secrets of a cycle, even escaped or in base64. `clean` removes all non-printable characters: C0 and C1 control
+characters, bidirectional controls, lone surrogates. Mask text before you truncate it, and clean it afterwards.
+`list_names` names the first of many names. `place` describes a request and `shorten_url` a URL. All messages quote URLs
+by these two functions, because user information and query of a URL may contain secrets.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def _split_scheme(url: str) -> tuple[str, str, str]:
 
 
 def shorten_urls(text: str) -> str:
-    """Return the text with each URL in the form of `shown_url`.
+    """Return the text with each URL in the form of `shorten_url`.
 
     In a line with an `@` after `://`, the URL extends beyond the last `@`, because user names and passwords may contain
     any character.
@@ -152,5 +152,5 @@ def _unescape(text: str) -> str:
 
 
 def _remove_blanks(text: str) -> str:
-    """Return the text without blanks and without the characters that `cleaned` replaces by blanks."""
+    """Return the text without blanks and without the characters that `clean` replaces by blanks."""
     return "".join(char for char in text if char.isprintable() and not char.isspace())

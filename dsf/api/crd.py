@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import yaml
 
+from dsf.api import kubeyaml
 from dsf.api.meta import ApiModel
 from dsf.api.scorer import DynamicScorer
 from dsf.api.scoringauthentication import ScoringAuthentication
@@ -79,16 +80,9 @@ def make_crds() -> list[dict[str, Any]]:
 def dump_crds() -> str:
     """Return all CRDs as a YAML text for `kubectl apply -f -`."""
     return "".join(
-        "---\n" + yaml.dump(crd, Dumper=_PlainDumper, sort_keys=False, width=110, allow_unicode=True)
+        "---\n" + yaml.dump(crd, Dumper=kubeyaml.Dumper, sort_keys=False, width=110, allow_unicode=True)
         for crd in make_crds()
     )
-
-
-class _PlainDumper(yaml.SafeDumper):
-    """Dumper without anchors and aliases, which some YAML parsers reject."""
-
-    def ignore_aliases(self, data: Any) -> bool:
-        return True
 
 
 def _make_crd(

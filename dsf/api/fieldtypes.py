@@ -39,7 +39,8 @@ def is_header_value(value: str) -> bool:
     return re.fullmatch(_PLAIN, value) is not None
 
 
-def _check_header_value(value: str) -> str:
+def check_header_value(value: str) -> str:
+    """Return a valid header value. Raises ValueError."""
     if not is_header_value(value):
         raise ValueError("is not printable ASCII on one line")
     return value
@@ -66,7 +67,7 @@ def matches(pattern: str, max_length: int) -> Any:
     return Field(max_length=max_length, json_schema_extra={"pattern": pattern})
 
 
-Plain = Annotated[str, AfterValidator(_check_header_value), matches(_PLAIN, 4096)]
+Plain = Annotated[str, AfterValidator(check_header_value), matches(_PLAIN, 4096)]
 Url = Annotated[str, make_validator(parse_origin), matches(URL_PATTERN, 2048)]
 HttpsUrl = Annotated[str, AfterValidator(_check_https_url), matches(r"^https://\S+$", 2048)]
 Name = Annotated[str, Field(min_length=1, max_length=253)]

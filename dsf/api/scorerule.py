@@ -299,7 +299,7 @@ def hold_back(
     """Return the values to publish for the items of `measured`, in their order, and the held values.
 
     `published` are the published values, `waiting` the held values by the last call; both are empty before the first
-    score, and after the last score has expired. `at` as in `waiting_for`.
+    score, and after the last score has expired. `at` is that of `hold_back_value`.
     """
     values: dict[str, int] = {}
     waiting_values: dict[str, HeldValue] = {}

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final
 from urllib.parse import quote
 
-from dsf.api.fieldtypes import is_header_value
+from dsf.api.fieldtypes import check_header_value
 from dsf.api.promql import TOKEN
 from dsf.api.scoringauthentication import ClusterFacts, Override, ScoringAuthenticationSpec
 from dsf.api.types import ResolveReason
@@ -92,7 +92,7 @@ class Renderer:
 
     def value(self, text: str, field: str) -> str:
         """Expand templates in the value of a header or parameter, which is escaped later for the request."""
-        return self._expand(text, field, _check_header_value)
+        return self._expand(text, field, check_header_value)
 
     def _expand(self, text: str, field: str, escape: _Escape, template: re.Pattern[str] = _TEMPLATE) -> str:
         return template.sub(lambda match: self._expand_match(match, field, escape), text) if "${" in text else text
@@ -172,9 +172,3 @@ def _quote_path(value: str) -> str:
     if value in (".", "..", "") or not value.isprintable():
         raise ValueError("cannot be a part of a path")
     return quote(value, safe="")
-
-
-def _check_header_value(value: str) -> str:
-    if not is_header_value(value):
-        raise ValueError("is not printable ASCII on one line")
-    return value

@@ -167,10 +167,10 @@ class Backend(ScoreBackend, Protocol):
         """
 
     def keep_name_claims(self, namespace: str, text: str) -> None:
-        """Replace the text of `name_claims` for a namespace.
+        """Replace the text of `read_name_claims` for a namespace.
 
         Raises ObjectConflictError if another process has replaced the text since this process read or wrote it; the
-        next `name_claims` then reads the new text.
+        next `read_name_claims` then reads the new text.
         """
 
     def deliver_credentials(self, cluster: str, credentials: Credentials) -> None:

@@ -271,7 +271,7 @@ class Stages:
             if stored_wait.until <= now:
                 self._waits.pop(waiting_server, None)
         if failure.retry_after:
-            # The server's text comes last because `cleaned` may truncate the message.
+            # The server's text comes last because `clean` may truncate the message.
             text = f"waiting {failure.retry_after:.0f} s, as its Retry-After says: {failure.message}"
             text = clean(text, MESSAGE_LIMIT)
             self._waits[server] = _Wait(now + failure.retry_after, failure.reason, text)

@@ -23,9 +23,9 @@ class Scope(dict[str, Any]):
 
     __slots__ = ("steps",)
 
-    def __init__(self, variables: Mapping[str, Any] = MappingProxyType({}), steps: int = MAX_STEPS) -> None:
+    def __init__(self, variables: Mapping[str, Any] = MappingProxyType({})) -> None:
         super().__init__(variables)
-        self.steps = steps
+        self.steps = MAX_STEPS
 
     def spend(self, steps: int) -> None:
         """Subtract steps from the budget. Raises EvaluationError if the budget is exhausted."""

@@ -225,9 +225,9 @@ def read(
     return ChangeList(at=hubclock.now(), changes=changes, continue_=changes[-1].id if has_more and changes else None)
 
 
-def read_after(client: redis.Redis, last: str, limit: int = _BATCH_SIZE) -> Sequence[tuple[str, Change | None]]:
-    """Return at most `limit` changes after the id `last` with their ids, oldest first; None for unreadable changes."""
-    entries: Any = client.xrange(keys.CHANGES, f"({last}", "+", limit)
+def read_after(client: redis.Redis, last: str) -> Sequence[tuple[str, Change | None]]:
+    """Return a batch of changes after the id `last` with their ids, oldest first; None for unreadable changes."""
+    entries: Any = client.xrange(keys.CHANGES, f"({last}", "+", _BATCH_SIZE)
     return [(id_, _parse(id_, fields)) for id_, fields in entries]
 
 

@@ -45,9 +45,9 @@ def connect(
     return Link(settings).make_client(max_connections, **options)
 
 
-def connect_to(settings: Settings, host: str, port: int, *, name: str = "dsf", retries: int = 0) -> redis.Redis:
-    """Return a client of a specific server, such as a replica. See `connect`."""
-    return Link(settings).make_server_client(host, port, **_make_options(settings, name, retries))
+def connect_to(settings: Settings, host: str, port: int, *, name: str = "dsf") -> redis.Redis:
+    """Return a client of a specific server, such as a replica, without retries. See `connect`."""
+    return Link(settings).make_server_client(host, port, **_make_options(settings, name, retries=0))
 
 
 def _make_options(settings: Settings, name: str, retries: int) -> dict[str, Any]:

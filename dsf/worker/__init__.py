@@ -2,8 +2,7 @@
 
 application    makes the Celery application of each role
 commands       Celery's own commands: the role of each, and Flower's options
-calls          calls of a cycle by people: refused for an unknown cluster, and with a deadline
-routing        selects the queue of a call of a task
+calls          the router, and calls of a cycle by people: refused for an unknown cluster, with a deadline
 liveness       the liveness file, and a consumer that touches it while it waits for Redis
 events         the worker's events for Flower, sent together
 remotecontrol  `celery status`, `inspect` and `control`, without rights that an agent must not have

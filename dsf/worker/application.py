@@ -172,7 +172,7 @@ def make_configuration(config: Settings) -> dict[str, Any]:
             "interval_max": 2.0,
         },
         # A call without a cluster's queue is an error.
-        "task_routes": ["dsf.worker.routing:route"],
+        "task_routes": ["dsf.worker.calls:route"],
     }
     if config.role == "agent":
         values |= {

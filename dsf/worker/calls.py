@@ -1,7 +1,7 @@
-"""Calls of `dsf.cycle` by hand: `celery call`, Flower, and Python programs that import `dsf.celery`.
+"""The router of task calls, and calls of `dsf.cycle` by hand: `celery call`, Flower, and Python programs.
 
-Such a call is pushed into the queue of a cluster without opening a run. Redis has no expiry for a message, so the call
-gets a deadline, after which the agent drops it, and a cluster that the registry does not have is refused.
+A call by hand is pushed into the queue of a cluster without opening a run. Redis has no expiry for a message, so the
+call gets a deadline, after which the agent drops it, and a cluster that the registry does not have is refused.
 """
 
 from __future__ import annotations
@@ -21,11 +21,23 @@ from kombu.exceptions import OperationalError
 
 from dsf import keys
 from dsf.errors import RoutingError, ScheduleError, UnknownClusterError
-from dsf.messages import CYCLE_TASK
+from dsf.messages import CYCLE_TASK, STAGE_TASKS
 from dsf.settings import Settings
 
 #: Seconds until a call of a scorer without a schedule on its cluster expires.
 DEFAULT_SECONDS: Final = 60.0
+
+
+def route(name: str, args: Any, kwargs: Any, options: dict[str, Any], task: Any = None, **_: Any) -> None:
+    """Reject calls of stages, and calls of a cycle without the queue of a cluster.
+
+    Returns None, so that Celery uses the queue of the call. Raises RoutingError in the caller's process.
+    """
+    del args, kwargs, task
+    if name in STAGE_TASKS:
+        raise RoutingError(f"{name} runs within {CYCLE_TASK}: call that with queue='spoke.<cluster>'")
+    if name == CYCLE_TASK and "queue" not in options:
+        raise RoutingError(f"{name} needs the queue of a cluster: queue='spoke.<cluster>', or --queue of `celery call`")
 
 
 def prepare_call(

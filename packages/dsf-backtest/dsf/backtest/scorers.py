@@ -86,9 +86,9 @@ class ManifestFile:
         return _of([*objects, *self._objects], name, cluster, scorer_url, str(path), namespace=namespace)
 
 
-def from_manifest(file: Path, name: str | None, cluster: str, scorer_url: str = "") -> ScorerSummary:
+def from_manifest(file: Path, name: str | None, cluster: str) -> ScorerSummary:
     """Return a DynamicScorer in a file; see `ManifestFile.summary`."""
-    return ManifestFile(file).summary(name, cluster, scorer_url)
+    return ManifestFile(file).summary(name, cluster)
 
 
 def _read_other_objects(file: Path) -> list[ApiObject]:
