@@ -10,9 +10,11 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
-from dsf.api.types import MANIFESTWORK_NAME
+from dsf.api.types import CREDENTIALS_WORK_NAME, KEY_IDS_ANNOTATION, MANIFESTWORK_NAME
 from dsf.errors import BackendError
 from dsf.kube.resources import ADDON_PLACEMENT_SCORES, DYNAMIC_SCORERS, LEASES, MANAGED_CLUSTERS, MANIFEST_WORKS
+from dsf.redisacl.keyids import KeyIds
+from dsf.redisacl.rules import cluster_user
 from tests.integration.hub.kube.hubworld import HubWorld, has_logged
 from tests.support.controlplane import ControlPlane
 from tests.support.httpserver import ScriptedServer
@@ -61,6 +63,11 @@ def _slow_etcd(plane: ControlPlane, lengths: list[float]) -> contextlib.Abstract
 def _lease(world: HubWorld) -> dict[str, Any]:
     spec: dict[str, Any] = world.session.get(LEASES.path(world.namespace, "dynamic-scoring-hub"))["spec"]
     return spec
+
+
+def _get_key_ids(world: HubWorld, cluster: str) -> str:
+    work = world.object(MANIFEST_WORKS, cluster, CREDENTIALS_WORK_NAME) or {"metadata": {}}
+    return str((work["metadata"].get("annotations") or {}).get(KEY_IDS_ANNOTATION))
 
 
 def test_slow_etcd_delays_updates_without_errors(world: HubWorld, api: ScriptedServer) -> None:
@@ -187,3 +194,19 @@ def test_result_of_a_cluster_deleted_meanwhile_leaves_nothing(world: HubWorld, a
 
     # The registry's record may wait for the cluster's return; no result may.
     assert list(world.client.scan_iter(f"*{deleted_cluster}/cpu-scorer*")) == []
+
+
+def test_hostile_key_ids_of_a_cluster_affect_no_other_cluster(world: HubWorld, api: ScriptedServer) -> None:
+    """A new hub reads them, and gives the users of all clusters to a Redis that has lost them."""
+    cluster, hostile = world.setup(api.url, "served", "hostile")
+    hub = world.hub(redis_manage_users=True)
+    path = MANIFEST_WORKS.path(hostile, CREDENTIALS_WORK_NAME)
+    world.until(lambda: world.object(MANIFEST_WORKS, hostile, CREDENTIALS_WORK_NAME), 20)
+    world.until(lambda: world.client.acl_getuser(cluster_user(cluster)), 20)
+    hub.kill()
+    forged = '{"current": 1e400, "previous": null, "since": 0}'
+    world.session.merge(path, {"metadata": {"annotations": {KEY_IDS_ANNOTATION: forged}}})
+    world.hub(redis_manage_users=True, hub_resync=1)
+    world.until(lambda: KeyIds.parse(_get_key_ids(world, hostile)) is not None, 20)
+    world.client.acl_deluser(cluster_user(cluster))
+    world.until(lambda: world.client.acl_getuser(cluster_user(cluster)), 20)
