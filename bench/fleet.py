@@ -1,8 +1,8 @@
 """The whole hub under a whole fleet: every process, Redis included, from tick to score.
 
     python -m bench.fleet [--clusters N ...] [--seconds S] [--workers W] [--overload S] [--flood S]
-                          [--soak S] [--seed N] [--single [--kill]] [--kube | --real | --hub-api] [--redis FILE]
-                          [--quick] [--strict] [--json FILE]
+                          [--soak S] [--seed N] [--single [--kill]]
+                          [--kube | --real | --hub-api | --kubelet] [--redis FILE] [--quick] [--strict] [--json FILE]
 
 Real hub controller, beat, results workers, page and Redis (with `--single`, one process of the hub) on a folder of
 manifests; the agents of all clusters are played by one process (`bench.player`): 10 scorers every 30 s, signed
@@ -17,8 +17,9 @@ the 10 (`bench.soak` says which faults, and what is judged); a line on standard 
 `--kube` has an API server in place of the folder (`bench.kubeworld`), whose own cost is a row of its own; `--soak`
 needs the folder. `--real` starts a real agent for each cluster, on the folder, with 100 series a cycle; their cost is a
 row of its own, too. `--hub-api` does the same with a real kube-apiserver between agents and Redis (`bench.hubapiworld`)
-and an interval of 150 s. `--redis` is a redis-server in place of the wheel's Valkey, which is built with the C
-library's allocator, not with jemalloc as Redis' own images are.
+and an interval of 150 s; `python -m bench.kubeletworld` runs it with a real kubelet, too (`--kubelet`). `--redis` is a
+redis-server in place of the wheel's Valkey, which is built with the C library's allocator, not with jemalloc as Redis'
+own images are.
 
 CPU is that of the processes (user and system, all threads that ever lived, children included); what is waited for
 depends on what else the machine does.
@@ -43,7 +44,7 @@ from typing import Any
 from bench.common import Figure, Measurement, options, report
 from bench.fleetworld import INTERVAL, World
 from bench.hub import SCORERS, ScoringApi
-from bench.hubapiworld import KUBELET, HubApiWorld, SlowApi
+from bench.hubapiworld import HubApiWorld, SlowApi
 from bench.kubeworld import SERVERS, KubeWorld
 from bench.line import Line
 from bench.realworld import AGENTS, RealApi, RealWorld
@@ -78,6 +79,8 @@ class Plan:
     real: bool = False
     #: With real agents that reach Redis through an API server.
     hub_api: bool = False
+    #: As `hub_api`, with a kubelet.
+    kubelet: bool = False
     redis: Path | None = None
     #: Whether one process has all services of the hub.
     single: bool = False
@@ -123,7 +126,7 @@ def measure_size(clusters: int, plan: Plan) -> Measurement:
     memory = {process: rss / 2**20 for process, rss in measured.memory.items()}
     servers = [
         f"{process} {milli.pop(process):.0f} mCPU, {memory.pop(process):.0f} MiB"
-        for process in (*SERVERS, KUBELET, AGENTS)
+        for process in (*(world.servers if isinstance(world, HubApiWorld) else SERVERS), AGENTS)
         if process in milli
     ]
     text = ", ".join(f"{process} {value:.0f}" for process, value in milli.items())
@@ -186,7 +189,7 @@ def measure_size(clusters: int, plan: Plan) -> Measurement:
     if isinstance(world, RealWorld):
         figures.append(Figure(f"{name}: real agents", "; ".join(servers), float(clusters), "agents"))
     if hub_api_cost is not None:
-        figures.append(Figure(f"{name}: API server between agents and Redis", *hub_api_cost, "s"))
+        figures.append(Figure(f"{name}: servers between agents and Redis", *hub_api_cost, "s", "the API server's"))
     if isinstance(world, KubeWorld):
         total = sum(world.writes.values())
         text = ", ".join(f"{resource} {number}" for resource, number in world.writes.most_common())
@@ -246,6 +249,11 @@ def world_of(clusters: int, plan: Plan) -> Iterator[World]:
     handler = SlowApi if plan.hub_api else RealApi if plan.real else ScoringApi
     api = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     kind = KubeWorld if plan.kube else HubApiWorld if plan.hub_api else RealWorld if plan.real else World
+    if plan.kubelet:
+        # Only then are tests/node and what it imports needed.
+        from bench.kubeletworld import KubeletWorld
+
+        kind = KubeletWorld
     threading.Thread(target=api.serve_forever, daemon=True).start()
     try:
         with (
@@ -304,6 +312,7 @@ def main() -> int:
     parser.add_argument("--kube", action="store_true", help="on an API server")
     parser.add_argument("--real", action="store_true", help="with real agents")
     parser.add_argument("--hub-api", action="store_true", help="with real agents behind an API server")
+    parser.add_argument("--kubelet", action="store_true", help="see bench.kubeletworld, which gives it")
     parser.add_argument("--single", action="store_true", help="all services of the hub in one process")
     parser.add_argument("--kill", action="store_true", help="kill the single process after the measurement")
     parser.add_argument("--redis", type=Path, metavar="FILE", help="a redis-server")
@@ -314,6 +323,7 @@ def main() -> int:
         parser.error("--soak has no faults for an API server; leave out --kube")
     if arguments.kill and not arguments.single:
         parser.error("--kill is about the single process: add --single")
+    arguments.hub_api |= arguments.kubelet
     arguments.real |= arguments.hub_api
     if arguments.real and (arguments.kube or arguments.soak or arguments.flood):
         parser.error("--real is on a folder, without --soak and --flood, which are for played agents; leave them out")

@@ -20,15 +20,14 @@ from tests.support.controlplane import ControlPlane
 from tests.support.redisserver import listens
 
 KUBELET: Final = "kubelet's stand-in"
-_API_SERVER: Final = "kube-apiserver"
 #: Seconds of the measurement without agents.
 _IDLE_SECONDS: Final = 20.0
 _NODES: Final = Resource("", "v1", "nodes", "Node", namespaced=False)
-_POD: Final = "dynamic-scoring-redis-0"
-_RULE: Final = {
+POD: Final = "dynamic-scoring-redis-0"
+RULE: Final = {
     "apiGroups": [""],
     "resources": ["pods/portforward"],
-    "resourceNames": [_POD],
+    "resourceNames": [POD],
     "verbs": ["get", "create"],
 }
 
@@ -42,14 +41,18 @@ class SlowApi(RealApi):
 class HubApiWorld(RealWorld):
     """As RealWorld, with an API server between agents and Redis."""
 
+    #: Processes between agents and Redis, in this order.
+    servers: tuple[str, ...] = ("kube-apiserver", "etcd", KUBELET)
+
     def __init__(self, folder: Path, api: str, clusters: int, workers: int, redis_server: Path | None = None) -> None:
         super().__init__(folder, api, clusters, workers, redis_server)
         self._plane = ControlPlane(crds=False)
         self._ports = Ports(lambda _: None)
-        self._namespace = ""
-        self._kubeconfig = Path()
-        #: Bytes and cores of the API server before the first agent was started.
-        self._idle_bytes, self._idle_cores = 0, 0.0
+        #: What agents forward ports to, and the kubeconfig with which they may.
+        self.redis_pod, self.kubeconfig = "", Path()
+        #: Bytes and cores of the servers before the first agent was started.
+        self._idle_bytes: dict[str, int] = {}
+        self._idle_cores: dict[str, float] = {}
 
     def __exit__(self, *reason: object) -> None:
         try:
@@ -59,6 +62,9 @@ class HubApiWorld(RealWorld):
 
     def _prepare(self) -> None:
         super()._prepare()
+        self._start_servers()
+
+    def _start_servers(self) -> None:
         self._plane.start()
         for child in psutil.Process().children(recursive=True):
             if (name := child.name()) in SERVERS:
@@ -72,8 +78,8 @@ class HubApiWorld(RealWorld):
             *("--to", str(self._redis_port()), "--port", str(port), "--certificate", str(certificate)),
         )
         self._until(lambda: listens(port), "the kubelet's stand-in")
-        self._namespace = self._plane.namespace("hub")
-        self._plane.kubectl("create", "serviceaccount", "default", "-n", self._namespace)
+        namespace = self._plane.namespace("hub")
+        self._plane.kubectl("create", "serviceaccount", "default", "-n", namespace)
         session = self._plane.session()
         session.create(_NODES.path(), {"metadata": {"name": "node"}})
         node_status = {
@@ -82,16 +88,17 @@ class HubApiWorld(RealWorld):
         }
         session.merge(_NODES.path(name="node", subresource="status"), {"status": node_status})
         spec = {"nodeName": "node", "containers": [{"name": "redis", "image": "redis"}]}
-        session.create(PODS.path(self._namespace), {"metadata": {"name": _POD}, "spec": spec})
-        pod_path = PODS.path(self._namespace, _POD, "status")
+        session.create(PODS.path(namespace), {"metadata": {"name": POD}, "spec": spec})
+        pod_path = PODS.path(namespace, POD, "status")
         session.merge(pod_path, {"status": {"phase": "Running"}})
-        self._kubeconfig = self._plane.service_account(self._namespace, "agent", [_RULE])
+        self.redis_pod = f"{namespace}/{POD}:6379"
+        self.kubeconfig = self._plane.service_account(namespace, "agent", [RULE])
 
     def _agents(self) -> Agents:
-        before = self.processes.cpu()[_API_SERVER]
+        before = self.processes.cpu()
         time.sleep(_IDLE_SECONDS)
-        self._idle_cores = (self.processes.cpu()[_API_SERVER] - before) / _IDLE_SECONDS
-        self._idle_bytes = self.processes.memory()[_API_SERVER]
+        after, self._idle_bytes = self.processes.cpu(), self.processes.memory()
+        self._idle_cores = {name: (after[name] - before[name]) / _IDLE_SECONDS for name in self.servers}
         return super()._agents()
 
     def _redis_port(self) -> int:
@@ -100,21 +107,27 @@ class HubApiWorld(RealWorld):
     def _way(self) -> dict[str, object]:
         return {
             "redis_url": self.redis_url.replace(f":{self._redis_port()}/", f":{self._ports.any()}/"),
-            "redis_pod": f"{self._namespace}/{_POD}:6379",
-            "hub_kubeconfig": self._kubeconfig,
+            "redis_pod": self.redis_pod,
+            "hub_kubeconfig": self.kubeconfig,
         }
 
     def cost(self, measured: FleetFigures) -> tuple[str, float]:
-        """Return what the API server costs above its idle state, in words, and its CPU seconds for 1,000 cycles."""
-        cores = measured.cores[_API_SERVER] - self._idle_cores
-        seconds = cores * measured.seconds / max(measured.cycles, 1) * 1000
-        mebibytes = (measured.memory[_API_SERVER] - self._idle_bytes) / 2**20
+        """Return what the servers cost above their idle state, in words, and the API server's CPU seconds for 1,000
+        cycles."""
         agents = len(self.clusters)
+        seconds = {
+            name: (measured.cores[name] - self._idle_cores[name]) * measured.seconds / max(measured.cycles, 1) * 1000
+            for name in self.servers
+        }
+        costs = [
+            f"{name} {seconds[name]:.2f} s, {(measured.memory[name] - self._idle_bytes[name]) / agents / 2**20:.2f} MiB"
+            for name in self.servers
+        ]
         # And one of each for commands, whose name is also that of the hub's.
         connections = sum(str(client["name"]).startswith("dsf-agent-") for client in self.client.client_list())
         text = (
-            f"{seconds:.2f} s of CPU for 1,000 cycles of {measured.cycles}, {mebibytes / agents:.2f} MiB for each "
-            f"agent; {1 + connections / agents:.1f} connections for each; "
+            f"CPU for 1,000 cycles of {measured.cycles}, memory for each agent: {', '.join(costs)}; "
+            f"{1 + connections / agents:.1f} connections for each; "
             f"an agent has {measured.memory[AGENTS] / agents / 2**20:.0f} MiB"
         )
-        return text, seconds
+        return text, seconds[self.servers[0]]
