@@ -8,6 +8,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import os
+import time
 from collections.abc import Iterator
 from typing import Final
 
@@ -32,13 +33,14 @@ class CpuTime:
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
         self._measured = 0.0
+        self._own_seconds = 0.0
         self._seconds: collections.Counter[str] = collections.Counter()
         self._tests: collections.Counter[str] = collections.Counter()
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self) -> None:
         """Report what the imports of this process have taken."""
-        self._measured = cpu_seconds()
+        self._measured = self._measure()
         output = getattr(self._config, "workeroutput", None)
         if output is None:
             self._seconds[_LOADING] = self._measured
@@ -49,8 +51,16 @@ class CpuTime:
     def pytest_runtest_teardown(self, item: pytest.Item) -> Iterator[None]:
         """Report the seconds since the test before."""
         yield
-        seconds, self._measured = cpu_seconds() - self._measured, cpu_seconds()
-        item.user_properties.append((_PROPERTY, seconds))
+        measured = self._measure()
+        item.user_properties.append((_PROPERTY, measured - self._measured))
+        self._measured = measured
+
+    def _measure(self) -> float:
+        """Return the CPU seconds so far, without those that the measurements took."""
+        started = time.thread_time()
+        seconds = cpu_seconds()
+        self._own_seconds += time.thread_time() - started
+        return seconds - self._own_seconds
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Add the seconds of a test."""

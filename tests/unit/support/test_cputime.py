@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from tests.support import cputime
 from tests.support.child import ran
-from tests.support.cputime import folder_of
+from tests.support.cputime import CpuTime, folder_of
 
 ROOT = Path(__file__).resolve().parents[3]
 TESTS = """
@@ -44,6 +48,25 @@ def test_table_includes_the_processes_of_a_test(processes: int, tmp_path: Path) 
     assert tests == "1"
     assert 0.3 <= float(seconds) < 30
     assert float(rows["loading of all tests in each test process"][1]) > 0
+
+
+def test_measurement_excludes_its_own_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A measurement reads all processes of the machine, which takes as long as a short test."""
+
+    def slow_measurement() -> float:
+        end = time.process_time() + 0.2
+        while time.process_time() < end:
+            pass
+        return time.process_time()
+
+    monkeypatch.setattr(cputime, "cpu_seconds", slow_measurement)
+    item: Any = SimpleNamespace(user_properties=[])
+    measurement = CpuTime(SimpleNamespace())  # type: ignore[arg-type]
+    for _ in range(2):
+        list(measurement.pytest_runtest_teardown(item))
+    (_, first_seconds), (_, second_seconds) = item.user_properties
+    assert first_seconds > second_seconds
+    assert second_seconds < 0.1
 
 
 def test_folder_of_a_test() -> None:
