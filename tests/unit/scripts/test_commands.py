@@ -84,6 +84,22 @@ def test_scripts_can_be_read_by_their_shell(name: str) -> None:
     subprocess.run([*shell, "-n", script], check=True, timeout=300)
 
 
+def test_api_server_is_built_at_low_priority_beside_tests(tmp_path: Path) -> None:
+    programs = {
+        "scripts/test": (ROOT / "scripts" / "test").read_text(),
+        "scripts/controlplane": "#!/bin/sh\nnice >built\n",
+        ".venv/bin/python": "#!/bin/sh\nnice >tested\n",
+    }
+    for name, text in programs.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    process = ran([tmp_path / "scripts" / "test", "all"], stdin=subprocess.DEVNULL)
+    assert process.returncode == 0, process.stderr
+    assert int((tmp_path / "built").read_text()) == 19
+    assert int((tmp_path / "tested").read_text()) == os.nice(0)
+
+
 def test_scripts_with_a_shebang_are_executable() -> None:
     folders = (".ci", "scripts", "samples", "deploy", "tests")
     scripts = [path for folder in folders for path in (ROOT / folder).rglob("*") if path.is_file()]
