@@ -77,7 +77,11 @@ def config(case: Case) -> str:
     if reply.is_redirect:
         raise skip(_SEE_REDIRECTS)
     if reply.error is not None and reply.error.status == 404:
-        raise fail(f"configURL: {reply.error}", "give the whole configURL, such as http://127.0.0.1:8000/config")
+        example = join_url(get_base_url(case.url), "/config")
+        remedy = f"give the whole configURL, such as {example}"
+        if case.url == example:
+            remedy = "give the path of /config too, or the port of your scoring API: another program may use this one"
+        raise fail(f"configURL: {reply.error}", remedy)
     if reply.error is not None:
         raise unanswered("configURL", reply.error, by_hub=True)
     try:

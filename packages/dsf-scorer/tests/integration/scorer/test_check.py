@@ -238,8 +238,14 @@ def test_scores_can_be_checked_without_config() -> None:
         code, points = check(f"{url}/config", "--path", "/scoring")
     assert code == 1
     assert by_outcome(points, "fail") == {"config"}
-    assert points["config"]["mend"] == "give the whole configURL, such as http://127.0.0.1:8000/config"
+    assert points["config"]["mend"].startswith("give the path of /config too, or the port of your scoring API")
     assert points["many-series"]["message"] == "20 results"
+
+
+def test_incomplete_url_is_completed_in_the_remedy() -> None:
+    with served(api()) as url:
+        _, points = check(url)
+    assert points["config"]["mend"] == f"give the whole configURL, such as {url}/config"
 
 
 @pytest.mark.parametrize(
