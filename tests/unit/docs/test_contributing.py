@@ -126,6 +126,19 @@ def test_files_read_by_github_are_yaml(path: Path) -> None:
         assert field["type"] == "markdown" or field["id"], field
 
 
+@pytest.mark.parametrize("name", ["MAINTAINERS.md", "GOVERNANCE.md", "ADOPTERS.md", "ROADMAP.md", "SECURITY.md"])
+def test_file_of_a_cncf_project_exists_and_has_a_text(name: str) -> None:
+    assert len((ROOT / name).read_text(encoding="utf-8").split()) > 30
+
+
+def test_security_insights_names_existing_files() -> None:
+    text = (ROOT / "SECURITY-INSIGHTS.yml").read_text(encoding="utf-8")
+    assert yaml.safe_load(text)["header"]["schema-version"] == "2.0.0"
+    files = re.findall(r"/blob/main/(\S+)", text)
+    assert {"SECURITY.md", "GOVERNANCE.md", "CONTRIBUTING.md", "LICENSE"} <= set(files)
+    assert [file for file in files if not (ROOT / file).is_file()] == []
+
+
 def test_release_signs_what_it_publishes() -> None:
     path = GITHUB / "workflows" / "release.yaml"
     jobs = workflow(path)["jobs"]
