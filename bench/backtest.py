@@ -20,7 +20,7 @@ from bench.peers import server, summary
 from dsf.agent.secrets import FileSecrets, Release
 from dsf.backtest import run as backtest
 from dsf.backtest.recording import Question, Recording
-from dsf.backtest.summary import summarised
+from dsf.backtest.summary import summarize_records
 from dsf.settings import Settings
 
 SERIES, RESULTS = 100, 100
@@ -53,7 +53,7 @@ def measure(quick: bool) -> Measurement:
                     before = now
                 if number == WARM:
                     warm = process.memory_info().rss
-            view = summarised(question, moments_of_range, recording.records("bench"), noise=0)
+            view = summarize_records(question, moments_of_range, recording.records("bench"), noise=0)
             grown = (process.memory_info().rss - warm) / MEGABYTE
     if view.outcomes != {"ok": moments} or len(view.items) != RESULTS:
         raise RuntimeError(f"the backtest went wrong: {view.outcomes}, {view.failures}, {len(view.items)} items")

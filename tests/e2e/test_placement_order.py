@@ -36,7 +36,14 @@ from dsf.placements.explanation import PlacementView, WhatIf, explain
 from dsf.placements.kinds import MANAGED_CLUSTER_SET_BINDINGS, PLACEMENT_DECISIONS
 from dsf.placements.reader import PlacementReader, parse_answer
 from dsf.placements.replay import Replay, Scores
-from dsf.placements.scheduling import SchedulerAnswer, SchedulingDecision, Situation, counts, decided_in, schedule
+from dsf.placements.scheduling import (
+    SchedulerAnswer,
+    SchedulingDecision,
+    Situation,
+    count_decisions,
+    decide_placement,
+    list_decided_clusters,
+)
 from tests.support.browser import TIMEOUT, Tab, browser
 from tests.support.child import Child
 from tests.support.controlplane import ControlPlane, find
@@ -105,15 +112,17 @@ class Bench:
             for score in list_objects(self.session, ADDON_PLACEMENT_SCORES)
         }
         label = "cluster.open-cluster-management.io/placement"
-        all_counts = counts(decisions)
+        all_counts = count_decisions(decisions)
         situations = {}
         for placement in list_objects(self.session, PLACEMENTS, NAMESPACE):
             name = placement["metadata"]["name"]
             placement_decisions = [decision for decision in decisions if decision["metadata"]["labels"][label] == name]
             situations[name] = Situation(
                 placement=placement,
-                decided=frozenset(cluster for decision in placement_decisions for cluster in decided_in(decision)),
-                others=all_counts - counts(placement_decisions),
+                decided=frozenset(
+                    cluster for decision in placement_decisions for cluster in list_decided_clusters(decision)
+                ),
+                others=all_counts - count_decisions(placement_decisions),
                 clusters=first.clusters,
                 sets={key: cluster_set for key, cluster_set in sets.items() if key.startswith("fleet-")},
                 scores=scores,
@@ -280,7 +289,7 @@ def _toleration(chance: random.Random) -> dict[str, Any]:
 
 def _balances(situation: Situation) -> bool:
     """Whether what others have counts: OCM does not look again when that changes."""
-    return any(prioritizer.name == "Balance" for prioritizer in schedule(situation).prioritizers)
+    return any(prioritizer.name == "Balance" for prioritizer in decide_placement(situation).prioritizers)
 
 
 def _difference(situation: Situation, outcome: SchedulingDecision) -> str:
@@ -304,7 +313,7 @@ def test_placement_schedule_matches_the_decisions_of_ocm(bench: Bench) -> None:
         differences = [
             _difference(situation, outcome)
             for situation in situations.values()
-            if not _balances(situation) and set((outcome := schedule(situation)).chosen) != situation.decided
+            if not _balances(situation) and set((outcome := decide_placement(situation)).chosen) != situation.decided
         ]
         assert not differences, "\n".join(differences)
         return True
@@ -314,7 +323,7 @@ def test_placement_schedule_matches_the_decisions_of_ocm(bench: Bench) -> None:
     assert len(compared) >= 120
     # Enough of the compared Placements decide something.
     assert sum(bool(situation.decided) for situation in compared) > 80
-    assert sum(0 < len(situation.decided) < len(schedule(situation).order) for situation in compared) > 40
+    assert sum(0 < len(situation.decided) < len(decide_placement(situation).order) for situation in compared) > 40
 
 
 def test_replay_of_published_scores_matches_the_decisions_of_ocm(bench: Bench) -> None:
@@ -328,7 +337,7 @@ def test_replay_of_published_scores_matches_the_decisions_of_ocm(bench: Bench) -
         for name, situation in bench.situations().items():
             for resource, scores in sides.items():
                 if _balances(situation) or all(
-                    prioritizer.resource != resource for prioritizer in schedule(situation).prioritizers
+                    prioritizer.resource != resource for prioritizer in decide_placement(situation).prioritizers
                 ):
                     continue
                 without = replace(
@@ -339,7 +348,7 @@ def test_replay_of_published_scores_matches_the_decisions_of_ocm(bench: Bench) -
                     f"{name}, {resource}: {sorted(replayed_clusters)} is not {sorted(situation.decided)}"
                 )
                 fleets.add(name)
-                moved += set(schedule(without).chosen) != situation.decided
+                moved += set(decide_placement(without).chosen) != situation.decided
         assert len(fleets) >= 50
         return moved
 
@@ -409,7 +418,7 @@ def test_prioritizer_values_and_order_match_the_scheduler_of_ocm(bench: Bench) -
 
     wait_for(same, 10, "OCM's scheduler says what is computed", interval=1.0)
     assert len(situations) >= FLEETS
-    assert sum(len(schedule(situation).order) for situation in situations.values()) > 400
+    assert sum(len(decide_placement(situation).order) for situation in situations.values()) > 400
 
 
 def test_placement_prediction_matches_the_later_decision_of_ocm(bench: Bench) -> None:

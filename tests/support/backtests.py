@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from dsf.backtest.comparison import ComparisonView, ItemDifference, PlacementDifference, RankView, Span
-from dsf.backtest.runstore import KeptRun, new_id
+from dsf.backtest.runstore import KeptRun, make_run_id
 from dsf.backtest.summary import BacktestView, FailureCount, ItemView
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -60,7 +60,7 @@ def comparison(at: float, *, clusters: int = 2, placements: int = 1, spans: int 
         placements=placement_views,
         notes=[],
     )
-    return KeptRun(id=new_id(at), at=at, by="ann", way="cli", clusters=names, comparison=view)
+    return KeptRun(id=make_run_id(at), at=at, by="ann", way="cli", clusters=names, comparison=view)
 
 
 def with_backtests(run: KeptRun, views: list[BacktestView]) -> KeptRun:

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from dsf.cli.main import app
 from dsf.errors import HttpError, SettingsError
 from dsf.placements import reader
-from dsf.placements.reader import debugger_of
+from dsf.placements.reader import make_debugger
 from dsf.placements.settings import PlacementSettings
 from tests.support.httpserver import ScriptedServer, answer
 
@@ -29,7 +29,7 @@ def test_scheduler_debugger_is_queried_with_the_token(tmp_path: Path, monkeypatc
     token.write_text("sesame\n")
     with ScriptedServer(answer("no such path", 404)) as server:
         server.script(answer(ANSWER), path="/debug/placements/apps/best")
-        debugger = debugger_of(
+        debugger = make_debugger(
             PlacementSettings(placement_debugger=server.url + "/", placement_debugger_token_file=token)
         )
         assert debugger is not None
@@ -53,4 +53,4 @@ def test_options_without_effect_are_usage_errors(arguments: tuple[str, ...]) -> 
 
 
 def test_scheduler_debugger_is_not_queried_without_configuration() -> None:
-    assert debugger_of(PlacementSettings()) is None
+    assert make_debugger(PlacementSettings()) is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dsf.backtest.scorers import from_manifest
 from dsf.demo.services import PROMETHEUS_NAME
-from dsf.placements.explanation import summary
+from dsf.placements.explanation import make_summary
 from dsf.placements.situations import from_file
 from tests.support.uv import ROOT
 
@@ -22,5 +22,5 @@ def test_worse_version_queries_a_shorter_range() -> None:
 
 def test_placement_prefers_the_score_of_both_versions() -> None:
     (situation,) = from_file(HERE / "placement.yaml", ["worker01", "worker02"])
-    assert summary(situation.placement).scores == ["sample-my-score/cpu0"]
+    assert make_summary(situation.placement).scores == ["sample-my-score/cpu0"]
     assert sorted(situation.clusters) == ["worker01", "worker02"]

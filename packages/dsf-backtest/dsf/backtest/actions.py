@@ -45,7 +45,7 @@ class BacktestActions:
 
     def context(self, act: str, target: ActionTarget) -> dict[str, Any]:
         """Return the scorers that this one can be compared with, by name."""
-        return {"others": self._others(target.scorer) if act == "compare" else []}
+        return {"others": self._list_other_scorers(target.scorer) if act == "compare" else []}
 
     def perform(
         self, act: str, target: ActionTarget, form: Mapping[str, str], caller: PageUser, actions: Actions
@@ -71,7 +71,7 @@ class BacktestActions:
         """End the run; what it has is kept."""
         self._runner.stop()
 
-    def _others(self, scorer: str) -> list[str]:
+    def _list_other_scorers(self, scorer: str) -> list[str]:
         return sorted(self._reading.registry.read_scorers().keys() - {scorer})
 
     def _request(self, act: str, target: ActionTarget, form: Mapping[str, str]) -> RunRequest:
@@ -83,7 +83,7 @@ class BacktestActions:
                 raise FormError("Cluster: choose one.")
             return RunRequest(target.scorer, [target.cluster], since, every)
         other = form.get("other", "")
-        if other not in self._others(target.scorer):
+        if other not in self._list_other_scorers(target.scorer):
             raise FormError("The other scorer: choose one.")
         both = sorted(self._reading.targets(target.scorer).keys() & self._reading.targets(other).keys())
         clusters = [name for name in both if target.cluster in (None, name)]

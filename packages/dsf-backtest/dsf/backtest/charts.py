@@ -13,17 +13,17 @@ from dsf.backtest.summary import BacktestView
 _BLOCKS: Final = "▁▂▃▄▅▆▇█"
 
 
-def blocks(line: Sequence[int | None], width: int = 40) -> str:
+def draw_blocks(line: Sequence[int | None], width: int = 40) -> str:
     """Return the line as blocks from its lowest to its highest value; a blank where there is none."""
     columns = min(width, len(line))
-    means = list(_means(line, columns)) if columns else []
+    means = list(_compute_means(line, columns)) if columns else []
     present_means = [mean for mean in means if mean is not None]
     low, high = min(present_means, default=0.0), max(present_means, default=0.0)
     scale = (len(_BLOCKS) - 1) / (high - low) if high > low else 0.0
     return "".join(" " if mean is None else _BLOCKS[round((mean - low) * scale)] for mean in means)
 
 
-def _means(line: Sequence[int | None], columns: int) -> Iterator[float | None]:
+def _compute_means(line: Sequence[int | None], columns: int) -> Iterator[float | None]:
     for column in range(columns):
         part = line[column * len(line) // columns : (column + 1) * len(line) // columns]
         present_values = [value for value in part if value is not None]
@@ -44,7 +44,7 @@ def draw(views: Sequence[BacktestView], path: Path) -> None:
         axes.set_title(f"{view.scorer} on {view.cluster}", loc="left", fontsize=10)
         # The picture shows the items that change most often.
         for item in view.items[:8]:
-            times, values = _points(view, item.line)
+            times, values = _list_points(view, item.line)
             # matplotlib takes datetimes; its types do not say so.
             axes.step(times, values, where="post", linewidth=1, label=item.name)  # type: ignore[arg-type]
         axes.grid(visible=True, linewidth=0.3)
@@ -53,7 +53,7 @@ def draw(views: Sequence[BacktestView], path: Path) -> None:
     pictures.save(figure, path)
 
 
-def _points(view: BacktestView, line: Sequence[int | None]) -> tuple[list[datetime], list[float]]:
+def _list_points(view: BacktestView, line: Sequence[int | None]) -> tuple[list[datetime], list[float]]:
     """Times and values; a gap is NaN, which is not drawn."""
     width = (view.end - view.start) / max(1, len(line) - 1)
     times = [view.start + number * width for number in range(len(line))]

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from dsf.backtest.errors import BacktestError
 from dsf.backtest.recording import Question, Recording
-from dsf.backtest.summary import BacktestView, summarised
+from dsf.backtest.summary import BacktestView, summarize_records
 from dsf.fleet.views import Time, View
 from dsf.text import list_names
 
@@ -102,12 +102,12 @@ Replay = Callable[
 ]
 
 
-def installed() -> Replay | None:
+def find_replay() -> Replay | None:
     """Who knows the rules of OCM's scheduler, by its entry point; the distribution of the extra `optimizer` does."""
     return next((entry.load() for entry in entry_points(group="dsf.scheduler")), None)
 
 
-def in_common(a: Recording, b: Recording) -> Common:
+def find_common(a: Recording, b: Recording) -> Common:
     """Return the clusters and the moments of both, in the time that both cover.
 
     Raises BacktestError when there are none.
@@ -115,7 +115,7 @@ def in_common(a: Recording, b: Recording) -> Common:
     clusters = sorted(a.questions.keys() & b.questions.keys())
     if not clusters:
         raise BacktestError(
-            f"no cluster is in both: {a.name} has {_names(a.questions)}, {b.name} has {_names(b.questions)}"
+            f"no cluster is in both: {a.name} has {_list_fields(a.questions)}, {b.name} has {_list_fields(b.questions)}"
         )
     times_by_side = [sorted({at for cluster in clusters for at in side.times(cluster)}) for side in (a, b)]
     if not all(times_by_side):
@@ -124,22 +124,22 @@ def in_common(a: Recording, b: Recording) -> Common:
     times = sorted({at for side in times_by_side for at in side if start <= at <= end})
     if not times:
         spans = [
-            f"{side.name} is from {_time(side_times[0])} to {_time(side_times[-1])}"
+            f"{side.name} is from {_format_time(side_times[0])} to {_format_time(side_times[-1])}"
             for side, side_times in zip((a, b), times_by_side, strict=True)
         ]
         raise BacktestError(f"no moment is in both: {', '.join(spans)}")
     return Common(clusters, times, max(side.questions[cluster].every for cluster in clusters for side in (a, b)))
 
 
-def compared(a: Recording, b: Recording, common: Common) -> ComparisonView:
+def compare_recordings(a: Recording, b: Recording, common: Common) -> ComparisonView:
     """Return the comparison of both; its Placements are added later."""
     pairs: defaultdict[tuple[str, str], Counter[tuple[int, int]]] = defaultdict(Counter)
     orders: defaultdict[str, list[float]] = defaultdict(list)
     for at in common.times:
-        for item, of_clusters in _both(a, b, common.clusters, at).items():
+        for item, of_clusters in _pair_values(a, b, common.clusters, at).items():
             for cluster, values in of_clusters.items():
                 pairs[cluster, item][values] += 1
-            if (correlation := spearman(list(of_clusters.values()))) is not None:
+            if (correlation := compute_rank_correlation(list(of_clusters.values()))) is not None:
                 orders[item].append(correlation)
     return ComparisonView(
         a=a.name,
@@ -150,7 +150,7 @@ def compared(a: Recording, b: Recording, common: Common) -> ComparisonView:
         moments=len(common.times),
         every=common.every,
         items=sorted(
-            (_item(cluster, item, values) for (cluster, item), values in pairs.items()),
+            (_compare_item(cluster, item, values) for (cluster, item), values in pairs.items()),
             key=lambda view: (-abs(view.mean_difference), view.cluster, view.item),
         ),
         ranks=[
@@ -163,13 +163,13 @@ def compared(a: Recording, b: Recording, common: Common) -> ComparisonView:
             for item, correlations in sorted(orders.items())
         ],
         placements=[],
-        notes=[*_notes(a, b, common.clusters), *([] if pairs else [_explain_nothing_in_common(a, b, common)])],
-        backtests_a=_tested(a, common),
-        backtests_b=_tested(b, common),
+        notes=[*_list_notes(a, b, common.clusters), *([] if pairs else [_explain_nothing_in_common(a, b, common)])],
+        backtests_a=_summarize_side(a, common),
+        backtests_b=_summarize_side(b, common),
     )
 
 
-def _tested(side: Recording, common: Common) -> list[BacktestView]:
+def _summarize_side(side: Recording, common: Common) -> list[BacktestView]:
     """Return the backtests of a side in the time that both have; none of scores as they are now."""
     start, end = common.times[0], common.times[-1]
     questions = [side.questions[name] for name in common.clusters if side.questions[name].every]
@@ -179,28 +179,28 @@ def _tested(side: Recording, common: Common) -> list[BacktestView]:
         for question in questions
     ]
     return [
-        summarised(question, moments, side.records(question.cluster, start, end), noise=0)
+        summarize_records(question, moments, side.records(question.cluster, start, end), noise=0)
         for question, moments in moments_by_question
         if moments
     ]
 
 
-def spearman(pairs: Sequence[tuple[int, int]]) -> float | None:
+def compute_rank_correlation(pairs: Sequence[tuple[int, int]]) -> float | None:
     """Spearman's rank correlation, equal values with their mean rank; None if one side tells nothing apart."""
     try:
-        return statistics.correlation(*(_ranks([pair[side] for pair in pairs]) for side in (0, 1)))
+        return statistics.correlation(*(_compute_ranks([pair[side] for pair in pairs]) for side in (0, 1)))
     except statistics.StatisticsError:
         return None
 
 
-def _ranks(values: Sequence[int]) -> list[float]:
+def _compute_ranks(values: Sequence[int]) -> list[float]:
     ordered = sorted(values)
     # The mean of the first and the last place of equal values.
     mean = {value: (bisect_left(ordered, value) + bisect_right(ordered, value) - 1) / 2 for value in set(values)}
     return [mean[value] for value in values]
 
 
-def _both(a: Recording, b: Recording, clusters: Sequence[str], at: int) -> dict[str, dict[str, tuple[int, int]]]:
+def _pair_values(a: Recording, b: Recording, clusters: Sequence[str], at: int) -> dict[str, dict[str, tuple[int, int]]]:
     """Item -> cluster -> the values of both. An item with the score's own name is the other's with its own name."""
     values_by_item: defaultdict[str, dict[str, tuple[int, int]]] = defaultdict(dict)
     for cluster in clusters:
@@ -215,7 +215,7 @@ def _both(a: Recording, b: Recording, clusters: Sequence[str], at: int) -> dict[
     return values_by_item
 
 
-def _item(cluster: str, item: str, values: Counter[tuple[int, int]]) -> ItemDifference:
+def _compare_item(cluster: str, item: str, values: Counter[tuple[int, int]]) -> ItemDifference:
     moments = values.total()
     a, b = (sum(pair[side] * count for pair, count in values.items()) / moments for side in (0, 1))
     return ItemDifference(
@@ -229,7 +229,7 @@ def _item(cluster: str, item: str, values: Counter[tuple[int, int]]) -> ItemDiff
     )
 
 
-def _notes(a: Recording, b: Recording, clusters: Sequence[str]) -> Iterator[str]:
+def _list_notes(a: Recording, b: Recording, clusters: Sequence[str]) -> Iterator[str]:
     for side in (a, b):
         if only := sorted(side.questions.keys() - set(clusters)):
             yield f"only {side.name} has {list_names(only, 5)}: left out"
@@ -260,9 +260,9 @@ def _explain_nothing_in_common(a: Recording, b: Recording, common: Common) -> st
     return f"no item is in both: {', '.join(described)}{remedy}"
 
 
-def _names(questions: Mapping[str, Question]) -> str:
+def _list_fields(questions: Mapping[str, Question]) -> str:
     return ", ".join(sorted(questions)) or "none"
 
 
-def _time(at: int) -> str:
+def _format_time(at: int) -> str:
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M UTC")

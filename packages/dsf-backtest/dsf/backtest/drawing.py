@@ -18,17 +18,17 @@ class SeriesLine:
     values: Sequence[float | None]
 
 
-def lines_over_time(lines: Sequence[SeriesLine]) -> Chart | None:
+def draw_lines(lines: Sequence[SeriesLine]) -> Chart | None:
     """Lines with common axes, each of which keeps its value until the next one; None without a value."""
     numbers = [value for line in lines for value in line.values if value is not None]
     if not numbers:
         return None
     chart = Chart(min(line.start for line in lines), max(line.end for line in lines), numbers)
-    chart.curves += [Curve(line.name, _stairs(chart, line)) for line in lines]
+    chart.curves += [Curve(line.name, _draw_stairs(chart, line)) for line in lines]
     return chart
 
 
-def _stairs(chart: Chart, line: SeriesLine) -> str:
+def _draw_stairs(chart: Chart, line: SeriesLine) -> str:
     distance = (line.end - line.start) / max(1, len(line.values) - 1)
     path_parts: list[str] = []
     before: float | None = None

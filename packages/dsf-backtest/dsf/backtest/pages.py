@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from dsf.backtest import runstore
 from dsf.backtest.actions import ACTS, BacktestActions
-from dsf.backtest.drawing import SeriesLine, lines_over_time
+from dsf.backtest.drawing import SeriesLine, draw_lines
 from dsf.backtest.runner import LIMIT
 from dsf.backtest.runstore import KeptRun
 from dsf.backtest.summary import BacktestView, ItemView
@@ -40,11 +40,11 @@ class RunRow:
     state: str
 
 
-def backtests(sources: Sources, names: Mapping[str, str], query: Query) -> dict[str, Any]:
+def list_backtests(sources: Sources, names: Mapping[str, str], query: Query) -> dict[str, Any]:
     """Data of the template: the list, and the run of the query, else the newest. Raises UnknownScorerError."""
     scorer = names["scorer"]
     record = sources.reading.registry.read_scorer(scorer)
-    rows = [_row(run) for run in runstore.read(sources.reading.redis, scorer)]
+    rows = [_make_row(run) for run in runstore.read(sources.reading.redis, scorer)]
     selected_row = next((row for row in rows if row.run.id == query.get("run")), rows[0] if rows else None)
     comparison = selected_row.run.comparison if selected_row else None
     # A viewer without the right to list Placements learns nothing of them here.
@@ -55,22 +55,24 @@ def backtests(sources: Sources, names: Mapping[str, str], query: Query) -> dict[
         "rows": rows,
         "run_states": _STATES,
         "chosen": selected_row,
-        "plots": _plots(selected_row.run) if selected_row else [],
+        "plots": _draw_plots(selected_row.run) if selected_row else [],
         "placements": comparison.placements if comparison and may_place else [],
         "notes": comparison.notes if comparison and may_place else [],
         "withheld": comparison is not None and not may_place,
         "max_spans": _SPANS,
-        "unreached": _unreached(selected_row.run) if selected_row and selected_row.state == "failed" else "",
+        "unreached": _find_unreached_servers(selected_row.run)
+        if selected_row and selected_row.state == "failed"
+        else "",
         "command": f"dsf backtest {shlex.quote(scorer)}",
     }
 
 
-def _row(run: KeptRun) -> RunRow:
+def _make_row(run: KeptRun) -> RunRow:
     both = [run.comparison.a, run.comparison.b] if run.comparison else run.scorers
-    return RunRow(run, f"{both[0]} (A) and {both[1]} (B)" if both else "backtest", _state(run))
+    return RunRow(run, f"{both[0]} (A) and {both[1]} (B)" if both else "backtest", _describe_state(run))
 
 
-def _state(run: KeptRun) -> str:
+def _describe_state(run: KeptRun) -> str:
     if run.is_running:
         # Its page may have ended with it.
         return "running" if run.at.timestamp() > hubclock.now() - LIMIT - 60 else "stopped"
@@ -86,7 +88,7 @@ def _state(run: KeptRun) -> str:
     return "ok" if is_whole and not run.problem and not undecided else "in part"
 
 
-def _unreached(run: KeptRun) -> str:
+def _find_unreached_servers(run: KeptRun) -> str:
     """Return what could not be asked because it is elsewhere or wants a Secret; empty if there was another obstacle."""
     views = run.comparison.backtests if run.comparison else run.backtests
     empty = [view for view in views if not view.items]
@@ -96,19 +98,19 @@ def _unreached(run: KeptRun) -> str:
     return f"the source of {failed_views[0].scorer} on {failed_views[0].cluster} ({failed_views[0].failures[0].reason})"
 
 
-def _plots(run: KeptRun) -> list[tuple[str, Chart]]:
+def _draw_plots(run: KeptRun) -> list[tuple[str, Chart]]:
     """Return all lines of each cluster."""
     of_clusters: dict[str, list[SeriesLine]] = {}
     compared = run.comparison
     sides = {"A: ": compared.backtests_a, "B: ": compared.backtests_b} if compared else {"": run.backtests}
     for prefix, views in sides.items():
         for view in views:
-            of_clusters.setdefault(view.cluster, []).extend(_lines(view, prefix))
-    plots = ((cluster, lines_over_time(lines)) for cluster, lines in of_clusters.items())
+            of_clusters.setdefault(view.cluster, []).extend(_make_lines(view, prefix))
+    plots = ((cluster, draw_lines(lines)) for cluster, lines in of_clusters.items())
     return [(cluster, plot) for cluster, plot in plots if plot is not None]
 
 
-def _lines(view: BacktestView, prefix: str) -> list[SeriesLine]:
+def _make_lines(view: BacktestView, prefix: str) -> list[SeriesLine]:
     # As many of each side as have colours of their own.
     items: Sequence[ItemView] = view.items[:4] if prefix else view.items
     start, end = view.start.timestamp(), view.end.timestamp()
@@ -123,7 +125,7 @@ PAGES: Final = PagePlugin(
         PageView(
             "/scorers/{scorer}/backtests",
             "backtests/backtests.html",
-            backtests,
+            list_backtests,
             more_with=Right("list", PLACEMENTS),
             acts=True,
             knows=("run",),

@@ -203,7 +203,7 @@ class Recording:
 
     def add(self, record: Record) -> None:
         """Append what was said at one moment."""
-        self._note(record, self._append(record))
+        self._record_place(record, self._append(record))
 
     def missing(self, cluster: str, moments: range) -> list[int]:
         """Return those of `moments` without a good response."""
@@ -263,23 +263,23 @@ class Recording:
         elif read.cluster not in self.questions:
             raise BacktestError(f"{self.name}:{number}: no question of cluster {read.cluster!r} stands before it")
         else:
-            self._note(read, place)
+            self._record_place(read, place)
 
     def _append(self, line: QuestionLine | Record) -> int:
         place = self._file.seek(0, os.SEEK_END)
         try:
-            self._file.write(as_line(line).encode() + b"\n")
+            self._file.write(dump_line(line).encode() + b"\n")
             self._file.flush()
         except OSError as error:
             raise BacktestError(f"{self.name}: cannot be written: {error.strerror}") from None
         return place
 
-    def _note(self, record: Record, place: int) -> None:
+    def _record_place(self, record: Record, place: int) -> None:
         self._places[record.cluster][record.at] = place
         if record.outcome != "error":
             self._good.add((record.cluster, record.at))
 
 
-def as_line(line: QuestionLine | Record) -> str:
+def dump_line(line: QuestionLine | Record) -> str:
     """Its JSON, without fields that have their default."""
     return line.model_dump_json(exclude_defaults=True)

@@ -8,11 +8,11 @@ from typing import Final
 from dsf.redisacl.rules import selector
 
 
-def backtests_key(scorer: str) -> str:
+def make_backtests_key(scorer: str) -> str:
     """Hash id -> KeptRun: the newest backtests and comparisons of a scorer; expires."""
     return f"dsf:backtests:{scorer}"
 
 
-_KEEP: Final = [selector("hset hkeys hdel hgetall expire", rw=[backtests_key("*")])]
+_KEEP: Final = [selector("hset hkeys hdel hgetall expire", rw=[make_backtests_key("*")])]
 
 RIGHTS: Final[Mapping[str, list[str]]] = {"operator": _KEEP, "web": _KEEP}

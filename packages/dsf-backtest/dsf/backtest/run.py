@@ -41,7 +41,7 @@ HOPELESS: Final = 5
 MAX_MOMENTS: Final = 100_000
 
 
-def moments(since: int, every: int, now: float) -> range:
+def list_moments(since: int, every: int, now: float) -> range:
     """Return the whole multiples of `every` in the last `since` seconds, so that two runs have the same ones.
 
     Raises BacktestError for none, and for more than MAX_MOMENTS.
@@ -202,7 +202,7 @@ def _record(
     try:
         if past_cycle.failure is not None:
             raise past_cycle.failure
-        outcome, items = _items(cluster, summary, past_cycle.cycle)
+        outcome, items = _build_items(cluster, summary, past_cycle.cycle)
     except CycleError as error:
         return Record(
             cluster=cluster,
@@ -213,7 +213,9 @@ def _record(
             reason=error.reason,
             message=error.message,
         )
-    unsampled = max(_unsampled(each.cycle.summary, each.payload, at) for each in cycles if each.payload is not None)
+    unsampled = max(
+        _find_unsampled_seconds(each.cycle.summary, each.payload, at) for each in cycles if each.payload is not None
+    )
     return Record(cluster=cluster, at=at, outcome=outcome, items=items, series=series, unsampled=unsampled)
 
 
@@ -221,7 +223,7 @@ def _record(
 _FIRST_SAMPLE: Final = re.compile(rb'"values"\s*:\s*\[\s*\[\s*(\d{1,12})')
 
 
-def _unsampled(summary: ScorerSummary, payload: Payload, at: int) -> int:
+def _find_unsampled_seconds(summary: ScorerSummary, payload: Payload, at: int) -> int:
     """Return seconds at the beginning of the longest range in which no series has a sample; 0 without series."""
     longest = max(source.source_range for source in summary.each_source)
     times = (int(match[1]) for piece in payload.inside for match in _FIRST_SAMPLE.finditer(piece))
@@ -229,7 +231,7 @@ def _unsampled(summary: ScorerSummary, payload: Payload, at: int) -> int:
     return max(0, first - (at - longest)) if first else 0
 
 
-def _items(cluster: str, summary: ScorerSummary, cycle: Cycle) -> tuple[Outcome, dict[str, int]]:
+def _build_items(cluster: str, summary: ScorerSummary, cycle: Cycle) -> tuple[Outcome, dict[str, int]]:
     """As the hub makes them of a result, also for a scorer whose scores are not published. Raises CycleError."""
     response = cycle.response
     if response is None:

@@ -28,8 +28,8 @@ from dsf.api.types import CLUSTER_API_VERSION, CLUSTER_KIND, ConfigSyncMode
 from dsf.api.urls import TokenHosts
 from dsf.backtest.comparison import ComparisonView
 from dsf.backtest.errors import BacktestError
-from dsf.backtest.run import moments
-from dsf.backtest.runstore import KeptRun, keep, new_id
+from dsf.backtest.run import list_moments
+from dsf.backtest.runstore import KeptRun, keep, make_run_id
 from dsf.backtest.scorers import from_manifest, read_objects
 from dsf.backtest.summary import BacktestList
 from dsf.errors import DsfError
@@ -99,7 +99,7 @@ class BacktestRunner:
         redis.RedisError.
         """
         if request.every:
-            number = len(moments(request.since, request.every, hubclock.now())) * len(request.clusters)
+            number = len(list_moments(request.since, request.every, hubclock.now())) * len(request.clusters)
             if number > MOST:
                 raise BacktestError(
                     f"{number} moments are more than {MOST}: ask for a shorter time, less often, or on fewer clusters; "
@@ -107,14 +107,16 @@ class BacktestRunner:
                 )
         # From a hub on a folder, the command reads what was delivered to the cluster.
         is_by_name = self._sources.settings.backend == "dir" or not request.every
-        manifests = [] if is_by_name else [self._manifest(name, request.clusters) for name in request.scorers]
+        manifests = [] if is_by_name else [self._dump_manifest(name, request.clusters) for name in request.scorers]
         for manifest in manifests:
             self._check_servers(manifest, request.clusters)
         with self._lock:
             if self._is_stopped or (self._thread is not None and self._thread.is_alive()):
                 raise BacktestError("another backtest or comparison runs on this page: try again when it has ended")
             now = hubclock.now()
-            run = KeptRun(id=new_id(now), at=now, by=by, way="page", clusters=list(request.clusters), is_running=True)
+            run = KeptRun(
+                id=make_run_id(now), at=now, by=by, way="page", clusters=list(request.clusters), is_running=True
+            )
             run = run.model_copy(update={"scorers": request.scorers if request.other else []})
             keep(self._redis, request.scorers, run)
             note_it()
@@ -133,7 +135,7 @@ class BacktestRunner:
         if process is not None and process.poll() is None:
             process.kill()
 
-    def _manifest(self, scorer: str, clusters: Sequence[str]) -> str:
+    def _dump_manifest(self, scorer: str, clusters: Sequence[str]) -> str:
         """Return the DynamicScorer, its inputs and the clusters' labels, for a test of what is registered nowhere."""
         namespace = self._sources.reading.registry.read_scorer(scorer).namespace
         scorer_objects: list[DynamicScorer] = []
@@ -190,7 +192,7 @@ class BacktestRunner:
                     file = Path(folder, f"{names[number]}.yaml")
                     file.write_text(text, encoding="utf-8")
                     names[number] = str(file)
-                views, problem = self._asked(request, request.command(names))
+                views, problem = self._run_command(request, request.command(names))
         except OSError as error:
             views, problem = {}, f"it cannot be started: {error.strerror}"
         finished_run = run.model_copy(update={"is_running": False, "problem": problem, **views})
@@ -199,7 +201,7 @@ class BacktestRunner:
         except (redis.RedisError, DsfError) as error:
             log.warning("a backtest cannot be kept", scorer=request.scorer, error=str(error))
 
-    def _asked(self, request: RunRequest, command: list[str]) -> tuple[dict[str, Any], str]:
+    def _run_command(self, request: RunRequest, command: list[str]) -> tuple[dict[str, Any], str]:
         """Return the result of the command, and why it is not complete."""
         with subprocess.Popen(
             tie_to_parent(command), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE

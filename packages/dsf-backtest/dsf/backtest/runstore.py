@@ -11,7 +11,7 @@ from pydantic import Field
 
 from dsf.backtest.comparison import ComparisonView
 from dsf.backtest.errors import BacktestError
-from dsf.backtest.redisrights import backtests_key
+from dsf.backtest.redisrights import make_backtests_key
 from dsf.backtest.summary import COLUMNS, BacktestView
 from dsf.fleet.views import Time, View
 from dsf.process import hubclock
@@ -45,7 +45,7 @@ class KeptRun(View):
     comparison: ComparisonView | None = None
 
 
-def new_id(now: float) -> str:
+def make_run_id(now: float) -> str:
     """Return an id for a run that starts now."""
     return f"{int(now * 1000):015}-{secrets.token_hex(4)}"
 
@@ -60,9 +60,9 @@ def keep(client: redis.Redis, scorers: Iterable[str], run: KeptRun) -> list[str]
     stored_names = [name for name in names if name in registered_scorers]
     if not stored_names:
         raise BacktestError(f"nothing is kept: the hub has no scorer {' or '.join(map(repr, names))}")
-    text = fitting(run).model_dump_json(by_alias=True, exclude_defaults=True)
+    text = limit_size(run).model_dump_json(by_alias=True, exclude_defaults=True)
     for name in stored_names:
-        key = backtests_key(name)
+        key = make_backtests_key(name)
         client.hset(key, run.id, text)
         client.expire(key, EXPIRY)
         idents = sorted(str(ident) for ident in client.hkeys(key))
@@ -73,7 +73,7 @@ def keep(client: redis.Redis, scorers: Iterable[str], run: KeptRun) -> list[str]
 
 def read(client: redis.Redis, scorer: str) -> list[KeptRun]:
     """Return the runs of a scorer, the newest first. Raises redis.RedisError."""
-    texts_by_id = sorted(client.hgetall(backtests_key(scorer)).items(), reverse=True)
+    texts_by_id = sorted(client.hgetall(make_backtests_key(scorer)).items(), reverse=True)
     runs = (parse_stored(KeptRun, scorer, str(text)) for ident, text in texts_by_id if not _is_old(str(ident)))
     return [run for run in runs if run is not None]
 
@@ -82,23 +82,23 @@ def _is_old(ident: str) -> bool:
     return ident < f"{int((hubclock.now() - EXPIRY) * 1000):015}"
 
 
-def fitting(run: KeptRun) -> KeptRun:
+def limit_size(run: KeptRun) -> KeptRun:
     """The run with bounded lists and texts, at most _MAX_BYTES; what is left out is said in `problem`."""
     comparison = run.comparison
     if comparison is not None:
         sides = {name: [_cut(view) for view in getattr(comparison, name)] for name in ("backtests_a", "backtests_b")}
         comparison = comparison.model_copy(update=sides)
     whole = run.model_copy(update={"backtests": [_cut(view) for view in run.backtests], "comparison": comparison})
-    cut = KeptRun.model_validate(_bounded(whole.model_dump()))
+    cut = KeptRun.model_validate(_limit_entries(whole.model_dump()))
     if len(run.clusters) > _ROWS:
-        cut = _noted(cut, f"{len(run.clusters)} clusters were tested; {_ROWS} are shown")
+        cut = _add_note(cut, f"{len(run.clusters)} clusters were tested; {_ROWS} are shown")
     # The text may be large all the same.
     if cut.comparison is not None and len(cut.model_dump_json()) > _MAX_BYTES:
         bare = cut.comparison.model_copy(update={"backtests_a": [], "backtests_b": []})
-        cut = _noted(cut.model_copy(update={"comparison": bare}), "its lines are too large to be shown")
+        cut = _add_note(cut.model_copy(update={"comparison": bare}), "its lines are too large to be shown")
     if len(cut.model_dump_json()) > _MAX_BYTES:
         cut = cut.model_copy(update={"backtests": cut.backtests[:1], "comparison": None})
-        cut = _noted(cut, "too large to be shown as a whole")
+        cut = _add_note(cut, "too large to be shown as a whole")
     return cut
 
 
@@ -110,14 +110,14 @@ def _cut(view: BacktestView) -> BacktestView:
     return view.model_copy(update={"items": view.items[:MAX_ITEMS], "notes": [note, *view.notes]})
 
 
-def _bounded(value: Any, max_entries: int = _ROWS) -> Any:
+def _limit_entries(value: Any, max_entries: int = _ROWS) -> Any:
     """Return what is dumped with at most `max_entries` entries of a list, and the first characters of long texts."""
     if isinstance(value, dict):
-        return {name: _bounded(entry, _LONGER.get(name, _ROWS)) for name, entry in value.items()}
+        return {name: _limit_entries(entry, _LONGER.get(name, _ROWS)) for name, entry in value.items()}
     if isinstance(value, list):
-        return [_bounded(entry) for entry in value[:max_entries]]
+        return [_limit_entries(entry) for entry in value[:max_entries]]
     return value[:500] if isinstance(value, str) else value
 
 
-def _noted(run: KeptRun, text: str) -> KeptRun:
+def _add_note(run: KeptRun, text: str) -> KeptRun:
     return run.model_copy(update={"problem": f"{run.problem}; {text}" if run.problem else text})

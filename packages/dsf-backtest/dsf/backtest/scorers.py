@@ -57,7 +57,7 @@ class ManifestFile:
             raise ManifestError(
                 f"{self._file}: has {len(names)} DynamicScorers; name one of: {', '.join(names) or 'none'}"
             )
-        return _of(self._objects, chosen_names[0], cluster, scorer_url, str(self._file))
+        return _resolve_scorer(self._objects, chosen_names[0], cluster, scorer_url, str(self._file))
 
     def find_input(self, name: str, namespace: str, cluster: str, scorer_url: str = "") -> ScorerSummary | None:
         """Return the DynamicScorer `name` of a namespace in the file or, if it is not there, in its folder.
@@ -69,7 +69,7 @@ class ManifestFile:
             return any(each.metadata.name == name for each in _list_scorers(objects, namespace))
 
         if has_scorer(self._objects):
-            return _of(self._objects, name, cluster, scorer_url, str(self._file), namespace=namespace)
+            return _resolve_scorer(self._objects, name, cluster, scorer_url, str(self._file), namespace=namespace)
         folder = self._file.parent
         found: dict[Path, list[ApiObject]] = {}
         for path in sorted([*folder.glob("*.yaml"), *folder.glob("*.yml")]):
@@ -83,7 +83,7 @@ class ManifestFile:
         if not found:
             return None
         ((path, objects),) = found.items()
-        return _of([*objects, *self._objects], name, cluster, scorer_url, str(path), namespace=namespace)
+        return _resolve_scorer([*objects, *self._objects], name, cluster, scorer_url, str(path), namespace=namespace)
 
 
 def from_manifest(file: Path, name: str | None, cluster: str) -> ScorerSummary:
@@ -145,7 +145,7 @@ def from_hub(
         for override in each.spec.overrides
     )
     cluster_sets = [*list_objects(session, MANAGED_CLUSTER_SETS)] if has_sets else []
-    return _of(understood_objects, name, cluster, scorer_url, "the hub", cluster_sets, namespace)
+    return _resolve_scorer(understood_objects, name, cluster, scorer_url, "the hub", cluster_sets, namespace)
 
 
 def _list_scorers(objects: Sequence[ApiObject], namespace: str | None) -> list[DynamicScorer]:
@@ -154,7 +154,7 @@ def _list_scorers(objects: Sequence[ApiObject], namespace: str | None) -> list[D
     return [each for each in scorers if namespace is None or each.metadata.namespace in ("", namespace)]
 
 
-def _of(
+def _resolve_scorer(
     objects: Sequence[ApiObject],
     name: str,
     cluster: str,
@@ -172,7 +172,7 @@ def _of(
     scorer = scorers[name]
     is_unread = scorer.status.last_synced_config is None or bool(scorer_url)
     if scorer.spec.config_sync_mode is ConfigSyncMode.Full and is_unread:
-        scorer = _synced(scorer, scorer_url)
+        scorer = _sync_config(scorer, scorer_url)
     authentications = {
         f"{each.metadata.namespace}/{each.metadata.name}": each
         for each in objects
@@ -189,9 +189,9 @@ def _of(
     return variant.model_copy(update={"namespace": scorer.metadata.namespace or None})
 
 
-def _synced(scorer: DynamicScorer, scorer_url: str) -> DynamicScorer:
+def _sync_config(scorer: DynamicScorer, scorer_url: str) -> DynamicScorer:
     """With what its /config says now."""
-    url = moved(scorer.spec.config_url, _server(scorer_url)) if scorer_url else scorer.spec.config_url
+    url = move_url(scorer.spec.config_url, _get_server(scorer_url)) if scorer_url else scorer.spec.config_url
     try:
         body = http.get(url, deadline=time.monotonic() + CHECK_TIMEOUT, max_bytes=1024 * 1024)
         config = parse_remote_config(body)
@@ -203,33 +203,33 @@ def _synced(scorer: DynamicScorer, scorer_url: str) -> DynamicScorer:
     return scorer.model_copy(update={"status": status})
 
 
-def moved(url: str, other: str) -> str:
+def move_url(url: str, other: str) -> str:
     """`url` at the server of `other`; `other` itself if it has a path. Raises BacktestError for no URL."""
-    server = _server(other)
+    server = _get_server(other)
     if urlsplit(other).path not in ("", "/"):
         return other
     return server + url.removeprefix(get_base_url(url))
 
 
-def _server(url: str) -> str:
+def _get_server(url: str) -> str:
     if not is_valid_url(url):
         raise BacktestError(f"{shorten_url(url)!r} is no URL such as http://localhost:8000")
     return get_base_url(url)
 
 
-def redirected(summary: ScorerSummary, scorer_url: str = "", source_url: str = "") -> ScorerSummary:
+def redirect_servers(summary: ScorerSummary, scorer_url: str = "", source_url: str = "") -> ScorerSummary:
     """Return the scorer with its scoring API, and its Prometheus servers, at other addresses. Raises BacktestError."""
     if scorer_url:
         if summary.expression is not None:
             raise BacktestError(f"scorer {summary.name!r} has an expression and no scoring API: leave out --scorer-url")
-        summary = summary.model_copy(update={"scoring_endpoint": moved(summary.scoring_endpoint, scorer_url)})
+        summary = summary.model_copy(update={"scoring_endpoint": move_url(summary.scoring_endpoint, scorer_url)})
     if source_url:
         other_sources = tuple(
-            source.model_copy(update={"endpoint": moved(source.endpoint, source_url)})
+            source.model_copy(update={"endpoint": move_url(source.endpoint, source_url)})
             if source.type == SourceType.Prometheus
             else source
             for source in summary.sources or ()
         )
-        endpoint = moved(summary.source_endpoint, source_url) if summary.source_endpoint else ""
+        endpoint = move_url(summary.source_endpoint, source_url) if summary.source_endpoint else ""
         summary = summary.model_copy(update={"source_endpoint": endpoint, "sources": other_sources or None})
     return summary

@@ -138,7 +138,7 @@ class _Hold:
         return self._published
 
 
-def summarised(
+def summarize_records(
     question: Question, moment_range: range, records: Iterable[Record], *, noise: int, hold: HoldRule | None = None
 ) -> BacktestView:
     """Return the summary of these records, which are in the order of time; `moment_range` are the moments until now.
@@ -154,7 +154,7 @@ def summarised(
     successes: list[tuple[int, bool]] = []
     #: Moments of which the source had only the end of the range.
     partial: list[int] = []
-    step = max((source.step for source in _sources(question)), default=0)
+    step = max((source.step for source in _list_sources(question)), default=0)
     later = 0
     for record in records:
         if record.at > moment_range[-1]:
@@ -193,7 +193,7 @@ def summarised(
         failures=sorted(failures.values(), key=lambda failure: -failure.moments),
         noise=noise,
         items=sorted(views, key=lambda item: (-item.changes, item.name)),
-        notes=list(_notes(question, successes, partial, later)),
+        notes=list(_list_notes(question, successes, partial, later)),
     )
 
 
@@ -203,16 +203,16 @@ def _count(failures: dict[tuple[str, str], FailureCount], record: Record) -> Non
     failures[kind] = FailureCount(stage=record.stage, reason=record.reason, moments=moments, message=record.message)
 
 
-def _sources(question: Question) -> Iterator[SourceQuestion]:
+def _list_sources(question: Question) -> Iterator[SourceQuestion]:
     """Yield the sources of the scorer, and those of its inputs."""
     for each in (question, *question.inputs):
         yield from each.sources
 
 
-def _notes(
+def _list_notes(
     question: Question, successes: Sequence[tuple[int, bool]], partial: Sequence[int], later: int
 ) -> Iterator[str]:
-    if steps := sorted({source.step for source in _sources(question) if source.step > question.every}):
+    if steps := sorted({source.step for source in _list_sources(question) if source.step > question.every}):
         text = list_names([f"{step} s" for step in steps], 3)
         yield (
             f"{question.every} s between two moments are less than the step of the source ({text}): neighbouring "
@@ -224,18 +224,18 @@ def _notes(
     elif successes:
         if successes[0][0] < has_series[0]:
             yield (
-                f"the source has no series before {_time(has_series[0])}: it keeps less than was asked for, or what "
-                "the query reads did not exist yet"
+                f"the source has no series before {_format_time(has_series[0])}: it keeps less than was asked for, or "
+                "what the query reads did not exist yet"
             )
         if successes[-1][0] > has_series[-1]:
             yield (
-                f"the source has no series after {_time(has_series[-1])}: what the query reads is gone, or the clock "
-                "of this machine is ahead"
+                f"the source has no series after {_format_time(has_series[-1])}: what the query reads is gone, or the "
+                "clock of this machine is ahead"
             )
     if partial:
         yield (
-            f"at {len(partial)} of {len(successes)} moments, the last one {_time(partial[-1])}, the source has only "
-            "the end of the range: their scores are made of fewer samples than those of the others"
+            f"at {len(partial)} of {len(successes)} moments, the last one {_format_time(partial[-1])}, the source has "
+            "only the end of the range: their scores are made of fewer samples than those of the others"
         )
     if later:
         yield (
@@ -243,5 +243,5 @@ def _notes(
         )
 
 
-def _time(at: int) -> str:
+def _format_time(at: int) -> str:
     return format_rfc3339(datetime.fromtimestamp(at, UTC))

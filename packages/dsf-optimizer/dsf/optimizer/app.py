@@ -18,9 +18,9 @@ import dsf.log
 from dsf.errors import AccessError, BackendError, DsfError, ManifestError, UnknownScorerError
 from dsf.http.apidocs import add_docs
 from dsf.optimizer.errors import ApplyError, PlanConflictError, SolverError
-from dsf.optimizer.middleware import PROBLEM, AccessMiddleware, BodyCheck, problem
+from dsf.optimizer.middleware import PROBLEM, AccessMiddleware, BodyCheck, make_problem
 from dsf.optimizer.params import Namespace, OptimizeParams, ResetParams
-from dsf.optimizer.requestbody import MAX_BODY, brief
+from dsf.optimizer.requestbody import MAX_BODY, format_errors
 from dsf.optimizer.service import OptimizerService
 from dsf.optimizer.views import PlanList, PlanReport, ProblemView, ResetReport, ScoreList, ScorerView
 from dsf.process import threads
@@ -76,9 +76,9 @@ def make_app(service: OptimizerService, mounted: Mounted | None = None) -> FastA
     _add_probes(app, service)
     _add_plans(app, service)
     _add_scores(app, service)
-    app.add_exception_handler(DsfError, _dsf_problem)
-    app.add_exception_handler(RequestValidationError, _invalid)
-    app.add_exception_handler(HTTPException, _refused)
+    app.add_exception_handler(DsfError, _report_problem)
+    app.add_exception_handler(RequestValidationError, _report_invalid_body)
+    app.add_exception_handler(HTTPException, _report_refusal)
     app.add_middleware(BodyCheck)
     # Added last, so it runs first.
     app.add_middleware(AccessMiddleware, access=service.access)
@@ -87,7 +87,7 @@ def make_app(service: OptimizerService, mounted: Mounted | None = None) -> FastA
     return app
 
 
-def _errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
+def _list_errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
     return {
         status: {
             "model": ProblemView,
@@ -107,7 +107,7 @@ def _add_probes(app: FastAPI, service: OptimizerService) -> None:
         """200 while the process serves. It does not check the hub: a restart of this process would not help there."""
         return "ok\n"
 
-    @app.get("/readyz", tags=["probes"], response_class=PlainTextResponse, responses=_errors(502, 503))
+    @app.get("/readyz", tags=["probes"], response_class=PlainTextResponse, responses=_list_errors(502, 503))
     async def readyz() -> str:
         """200 while the hub answers and every thread works."""
         if problem := threads.describe_failing_threads():
@@ -120,7 +120,9 @@ def _add_plans(app: FastAPI, service: OptimizerService) -> None:
     example_report = json.loads(files("dsf.optimizer").joinpath("example.json").read_text(encoding="utf-8"))
     example: dict[int | str, dict[str, Any]] = {200: {"content": {"application/json": {"example": example_report}}}}
 
-    @app.post("/optimize", tags=["plans"], responses={**example, **_errors(400, 401, 403, 409, 413, 422, 502, 503)})
+    @app.post(
+        "/optimize", tags=["plans"], responses={**example, **_list_errors(400, 401, 403, 409, 413, 422, 502, 503)}
+    )
     def optimize(params: OptimizeParams) -> PlanReport:
         """Compute the best plan and apply it; with `dryRun` only return it.
 
@@ -128,12 +130,12 @@ def _add_plans(app: FastAPI, service: OptimizerService) -> None:
         """
         return service.propose(params) if params.dry_run else service.apply(params)
 
-    @app.post("/reset", tags=["plans"], responses=_errors(400, 401, 403, 413, 422, 502))
+    @app.post("/reset", tags=["plans"], responses=_list_errors(400, 401, 403, 413, 422, 502))
     def reset(params: ResetParams) -> ResetReport:
         """Delete every object that plans created in a namespace."""
         return service.reset(params.namespace)
 
-    @app.get("/plans", tags=["plans"], responses=_errors(401, 403, 422, 502))
+    @app.get("/plans", tags=["plans"], responses=_list_errors(401, 403, 422, 502))
     def plans(
         namespace: Annotated[Namespace | None, Query(description="Only this namespace; default: all.")] = None,
     ) -> PlanList:
@@ -142,7 +144,7 @@ def _add_plans(app: FastAPI, service: OptimizerService) -> None:
 
 
 def _add_scores(app: FastAPI, service: OptimizerService) -> None:
-    @app.get("/addonplacementscores", tags=["scores"], responses=_errors(401, 403, 422, 502))
+    @app.get("/addonplacementscores", tags=["scores"], responses=_list_errors(401, 403, 422, 502))
     def addonplacementscores(
         namespace: Annotated[
             Namespace | None, Query(description="Only those of this cluster: its namespace; default: all.")
@@ -151,30 +153,30 @@ def _add_scores(app: FastAPI, service: OptimizerService) -> None:
         """AddOnPlacementScores, each with its scorer's description and dimension format as annotations."""
         return service.list_scores(namespace)
 
-    @app.get("/scorers/{name}", tags=["scores"], responses=_errors(401, 403, 404, 502))
+    @app.get("/scorers/{name}", tags=["scores"], responses=_list_errors(401, 403, 404, 502))
     def scorer(name: str) -> ScorerView:
         """What a scorer measures, whether it works, and its scores."""
         return service.explain_scorer(name)
 
 
-def _dsf_problem(request: Request, error: Exception) -> JSONResponse:
+def _report_problem(request: Request, error: Exception) -> JSONResponse:
     for kind, status, title in _STATUS:
         if isinstance(error, kind):
             if status >= 500:
                 log.warning("request failed", path=request.url.path, error=str(error))
-            return problem(status, str(error), title)
+            return make_problem(status, str(error), title)
     log.error("request failed", path=request.url.path, error=str(error))
-    return problem(500, str(error), "Internal error")
+    return make_problem(500, str(error), "Internal error")
 
 
-def _invalid(_: Request, error: Exception) -> JSONResponse:
+def _report_invalid_body(_: Request, error: Exception) -> JSONResponse:
     """Mistakes in a body, one line each, without the sent values."""
-    detail = brief(error.errors()) if isinstance(error, RequestValidationError) else str(error)
-    return problem(422, detail, "Cannot be planned")
+    detail = format_errors(error.errors()) if isinstance(error, RequestValidationError) else str(error)
+    return make_problem(422, detail, "Cannot be planned")
 
 
-def _refused(_: Request, error: Exception) -> JSONResponse:
+def _report_refusal(_: Request, error: Exception) -> JSONResponse:
     """Errors of FastAPI itself: unknown path or method, unparsable body."""
     if not isinstance(error, HTTPException):
-        return problem(500, str(error))
-    return problem(error.status_code, error.detail, headers=error.headers)
+        return make_problem(500, str(error))
+    return make_problem(error.status_code, error.detail, headers=error.headers)

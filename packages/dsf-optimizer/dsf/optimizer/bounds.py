@@ -35,7 +35,7 @@ class Relaxation:
         return np.flatnonzero(self.bound + np.minimum(self.reduced, 0.0) >= minimum - 0.5)
 
 
-def trivial(table: Table) -> Relaxation:
+def make_trivial_bound(table: Table) -> Relaxation:
     """Return the bound in which every replica gets its workload's best option."""
     best = np.zeros(len(table.workloads), dtype=np.int64)
     items = table.items
@@ -70,10 +70,10 @@ def relax(table: Table, active_items: IntArray, prices: Prices) -> Relaxation:
     return Relaxation(bound * (1 + 1e-9) + 1e-9, reduced)
 
 
-def price(table: Table, start: IntArray, per_row: int, clock: Clock, share: float) -> Relaxation:
+def solve_relaxation(table: Table, start: IntArray, per_row: int, clock: Clock, share: float) -> Relaxation:
     """Solve the relaxation over the items `start`, adding those that would raise it, at most `per_row` per workload a
     round, until none is left or the `share` of the time is used. Returns the best bound and the items in the end."""
-    best, active_items = trivial(table), start
+    best, active_items = make_trivial_bound(table), start
     watch = Clock(clock.remaining * share)
     # In a large one with several kinds the simplex method takes ten times as long as the interior point's.
     solver: Literal["choose", "ipm"] = "ipm" if len(start) < len(table.items) and len(table.kinds) > 1 else "choose"
@@ -94,12 +94,12 @@ def price(table: Table, start: IntArray, per_row: int, clock: Clock, share: floa
         if not len(raising):
             break
         active_items = np.union1d(
-            active_items, top(table.items.row[raising], relaxation.reduced[raising], per_row, raising)
+            active_items, select_top_items(table.items.row[raising], relaxation.reduced[raising], per_row, raising)
         )
     return best
 
 
-def top(row: IntArray, value: FloatArray | IntArray, per_row: int, numbers: IntArray) -> IntArray:
+def select_top_items(row: IntArray, value: FloatArray | IntArray, per_row: int, numbers: IntArray) -> IntArray:
     """Return, in ascending order, the `per_row` of `numbers` of each row with the greatest values; of equal ones the
     first."""
     order = np.lexsort((-value, row))

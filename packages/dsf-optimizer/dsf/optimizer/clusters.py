@@ -9,7 +9,7 @@ from dsf.kube.resources import MANAGED_CLUSTER_SETS, MANAGED_CLUSTERS
 from dsf.optimizer.backend import ManifestClient
 from dsf.optimizer.selector import COMPLIANCE_CLAIM, PlacementSelector, Selection
 from dsf.placements.kinds import MANAGED_CLUSTER_SET_BINDINGS
-from dsf.placements.scheduling import claims_of, holds
+from dsf.placements.scheduling import contains_cluster, read_claims
 
 _AVAILABLE: Final = "ManagedClusterConditionAvailable"
 
@@ -55,7 +55,8 @@ class Clusters:
             f"ManagedCluster {name} is in no cluster set that is bound to namespace {namespace} "
             f"({', '.join(sorted(bound))}), so its Placements cannot select it"
             for name in cluster_names
-            if name in self._wanted and not any(holds(cluster_set, self._wanted[name]) for cluster_set in sets.values())
+            if name in self._wanted
+            and not any(contains_cluster(cluster_set, self._wanted[name]) for cluster_set in sets.values())
         ]
 
     def warnings(self, cluster_names: Iterable[str]) -> list[str]:
@@ -78,6 +79,6 @@ class Clusters:
             f"ManagedCluster {name} has no claim {COMPLIANCE_CLAIM}: workloads are placed there only once it is "
             f"compliant; check that the policy watcher runs there"
             for name in names
-            if COMPLIANCE_CLAIM not in claims_of(self._wanted[name])
+            if COMPLIANCE_CLAIM not in read_claims(self._wanted[name])
         ]
         return problems

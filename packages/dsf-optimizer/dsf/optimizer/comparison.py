@@ -14,14 +14,12 @@ def compare(now: PlanView, plan: Plan, report: PlanReport, at: float) -> PlanCom
     """Return the changes of `plan`, whose report this is, at a unix time: changed workloads and clusters first, then by
     name."""
     clusters = sorted({configuration.cluster for configuration in (*now.configurations, *plan.configurations)})
-    before, after = _columns(now, plan.requests), _columns(plan.placed, plan.requests)
+    before, after = _make_columns(now, plan.requests), _make_columns(plan.placed, plan.requests)
     changes = []
     for name in clusters:
         old, new = before.get(name, PlanColumn(cluster=name)), after.get(name, PlanColumn(cluster=name))
-        changes.append(
-            ClusterPlan(cluster=name, now=old, proposed=new, changes=_without_scores(old) != _without_scores(new))
-        )
-    moves = _moves(now, plan)
+        changes.append(ClusterPlan(cluster=name, now=old, proposed=new, changes=_drop_scores(old) != _drop_scores(new)))
+    moves = _list_moves(now, plan)
     return PlanComparison(
         namespace=report.namespace,
         at=at,
@@ -37,7 +35,7 @@ def compare(now: PlanView, plan: Plan, report: PlanReport, at: float) -> PlanCom
     ).cut()
 
 
-def _columns(plan: PlanView, requests: Mapping[str, Mapping[str, int]]) -> dict[str, PlanColumn]:
+def _make_columns(plan: PlanView, requests: Mapping[str, Mapping[str, int]]) -> dict[str, PlanColumn]:
     on: dict[str, list[AssignmentView]] = defaultdict(list)
     for assignment in plan.assignments:
         on[assignment.cluster].append(assignment)
@@ -53,7 +51,7 @@ def _columns(plan: PlanView, requests: Mapping[str, Mapping[str, int]]) -> dict[
                     workload=assignment.workload,
                     replicas=assignment.replicas,
                     score=assignment.score,
-                    share=share(assignment, configuration, requests.get(assignment.workload) or {}),
+                    share=compute_share(assignment, configuration, requests.get(assignment.workload) or {}),
                 )
                 for assignment in sorted(
                     on[configuration.cluster], key=lambda assignment: (-assignment.score, assignment.workload)
@@ -64,19 +62,19 @@ def _columns(plan: PlanView, requests: Mapping[str, Mapping[str, int]]) -> dict[
     }
 
 
-def share(assignment: AssignmentView, configuration: ConfigurationView, request: Mapping[str, int]) -> float:
+def compute_share(assignment: AssignmentView, configuration: ConfigurationView, request: Mapping[str, int]) -> float:
     """Return the share of a configuration that replicas use, of the most used resource."""
     amounts = [(amount, configuration.supply.get(kind, 0)) for kind, amount in request.items()]
     return max([0.0, *(amount * assignment.replicas / supply for amount, supply in amounts if supply)])
 
 
-def _without_scores(column: PlanColumn) -> tuple[str, list[tuple[str, int]]]:
+def _drop_scores(column: PlanColumn) -> tuple[str, list[tuple[str, int]]]:
     """Without scores: other scores change nothing on the cluster."""
     return column.policy, sorted((block.workload, block.replicas) for block in column.blocks)
 
 
-def _moves(now: PlanView, plan: Plan) -> list[PlanMove]:
-    before, after = _places(now), _places(plan.placed)
+def _list_moves(now: PlanView, plan: Plan) -> list[PlanMove]:
+    before, after = _find_places(now), _find_places(plan.placed)
     reasons = {explanation.workload: explanation for explanation in plan.explanation}
     unplaced = {entry.workload: entry for entry in plan.unplaced}
     moves = []
@@ -90,13 +88,13 @@ def _moves(now: PlanView, plan: Plan) -> list[PlanMove]:
                 proposed=new,
                 unplaced=rest.replicas if rest else 0,
                 why=rest.message if rest else reason.message if reason else "",
-                next_best=_option(reason),
+                next_best=_format_option(reason),
             )
         )
     return moves
 
 
-def _places(plan: PlanView) -> dict[str, list[PlanPlace]]:
+def _find_places(plan: PlanView) -> dict[str, list[PlanPlace]]:
     places: dict[str, list[PlanPlace]] = defaultdict(list)
     for assignment in plan.assignments:
         places[assignment.workload].append(
@@ -115,14 +113,14 @@ def _change(old: list[PlanPlace], new: list[PlanPlace]) -> MoveKind:
         return "is taken away" if old else "is nowhere"
     if not old:
         return "is placed"
-    return "stays" if _where(old) == _where(new) else "moves"
+    return "stays" if _count_places(old) == _count_places(new) else "moves"
 
 
-def _where(places: list[PlanPlace]) -> Counter[tuple[str, str]]:
+def _count_places(places: list[PlanPlace]) -> Counter[tuple[str, str]]:
     return Counter({(place.cluster, place.device): place.replicas for place in places})
 
 
-def _option(reason: ExplanationView | None) -> str:
+def _format_option(reason: ExplanationView | None) -> str:
     if reason is None or reason.next_best is None:
         return ""
     option = reason.next_best

@@ -37,18 +37,18 @@ class Explainer:
         refusal_codes = table.refused[row]
         chosen_columns = np.flatnonzero(self._placed[row])
         # Prefer a possible option: an impossible one does not explain the choice.
-        column = self._next_best(row, chosen_columns, usable=True)
+        column = self._find_next_best(row, chosen_columns, usable=True)
         if column is None:
-            column = self._next_best(row, chosen_columns, usable=False)
+            column = self._find_next_best(row, chosen_columns, usable=False)
         why = (
-            self._why_not(row, column, chosen_columns)
+            self._explain_rejection(row, column, chosen_columns)
             if column is not None
-            else self._nothing_else(row, chosen_columns)
+            else self._explain_no_alternative(row, chosen_columns)
         )
         return ExplanationView(
             workload=table.workloads[row].name,
-            chosen=[self._option(row, index) for index in chosen_columns.tolist()],
-            next_best=None if column is None else self._option(row, column),
+            chosen=[self._make_option(row, index) for index in chosen_columns.tolist()],
+            next_best=None if column is None else self._make_option(row, column),
             reason=why.reason,
             message=why.message,
             options_without_score=int((refusal_codes == _NO_SCORE).sum()),
@@ -62,18 +62,20 @@ class Explainer:
         count = int(table.replicas[row] - self._placed[row].sum())
         if count == 0:
             return None
-        column = self._next_best(row, chosen_columns, usable=True)
+        column = self._find_next_best(row, chosen_columns, usable=True)
         if column is None:
-            why = self._nothing_usable(row, chosen_columns)
+            why = self._explain_no_option(row, chosen_columns)
         else:
-            why = self._obstacle(row, column) or _Why(Reason.NOT_PROVEN, "the search ended before it could be placed")
-            best = self._option(row, column)
+            why = self._find_obstacle(row, column) or _Why(
+                Reason.NOT_PROVEN, "the search ended before it could be placed"
+            )
+            best = self._make_option(row, column)
             message = f"best option left is {best.cluster} with {best.device} ({best.score:g}): {why.message}"
             why = _Why(why.reason, message)
         name = table.workloads[row].name
         return UnplacedView(workload=name, replicas=count, reason=why.reason, message=why.message)
 
-    def _option(self, row: int, column: int) -> OptionView:
+    def _make_option(self, row: int, column: int) -> OptionView:
         table = self._table
         return OptionView(
             cluster=table.clusters[table.cluster_of[column]],
@@ -81,30 +83,30 @@ class Explainer:
             score=table.score(float(table.value[row, column])),
         )
 
-    def _worth(self, row: int) -> IntArray:
+    def _compute_worth(self, row: int) -> IntArray:
         """Units of one replica in every column, staying included."""
         worth: IntArray = self._table.value[row] + self._table.scores.keep * (self._table.stay[row] > 0)
         return worth
 
-    def _next_best(self, row: int, chosen_columns: IntArray, *, usable: bool) -> int | None:
+    def _find_next_best(self, row: int, chosen_columns: IntArray, *, usable: bool) -> int | None:
         """Return the column of the greatest value, the first by name of equal ones, among those not chosen."""
         refusal_codes = self._table.refused[row]
         is_candidate = refusal_codes == 0 if usable else (refusal_codes != _NO_SCORE) & (refusal_codes != _EXPIRED)
         is_candidate[chosen_columns] = False
         if not is_candidate.any():
             return None
-        return int(np.where(is_candidate, self._worth(row), np.iinfo(np.int64).min).argmax())
+        return int(np.where(is_candidate, self._compute_worth(row), np.iinfo(np.int64).min).argmax())
 
-    def _why_not(self, row: int, column: int, chosen_columns: IntArray) -> _Why:
+    def _explain_rejection(self, row: int, column: int, chosen_columns: IntArray) -> _Why:
         table = self._table
         refusal_code = table.refused[row, column]
         if refusal_code == _TOO_LARGE:
-            return _Why(Reason.TOO_LARGE, self._too_small(row, column))
+            return _Why(Reason.TOO_LARGE, self._describe_shortage(row, column))
         if refusal_code == _NEGATIVE:
             return _Why(Reason.NEGATIVE, "its score, weighted, is below zero: being there would lower the sum")
         if not len(chosen_columns):
-            return self._obstacle(row, column) or _Why(Reason.NOT_PROVEN, "the search ended before this was tried")
-        worth = self._worth(row)
+            return self._find_obstacle(row, column) or _Why(Reason.NOT_PROVEN, "the search ended before this was tried")
+        worth = self._compute_worth(row)
         worst = min(chosen_columns, key=lambda index: (worth[index], index))
         score, other = (table.score(float(table.value[row, index])) for index in (worst, column))
         if worth[column] < worth[worst]:
@@ -115,53 +117,53 @@ class Explainer:
                 )
             return _Why(Reason.LOWER_SCORE, f"scores {score - other:g} less")
         if worth[column] == worth[worst]:
-            obstacle = self._obstacle(row, column)
+            obstacle = self._find_obstacle(row, column)
             obstacle_text = f", and {obstacle.message}" if obstacle else ""
             return _Why(Reason.TIE, f"is worth the same{obstacle_text}")
-        return self._obstacle(row, column) or _Why(Reason.NOT_PROVEN, "the search ended before this was tried")
+        return self._find_obstacle(row, column) or _Why(Reason.NOT_PROVEN, "the search ended before this was tried")
 
-    def _obstacle(self, row: int, column: int) -> _Why | None:
+    def _find_obstacle(self, row: int, column: int) -> _Why | None:
         """Return the obstacle to one more replica in a column of this plan."""
         table = self._table
         cluster = int(table.cluster_of[column])
         set_up = self._set_up.get(cluster, column)
         if set_up != column:
-            occupants = self._names(set_up, row)
+            occupants = self._format_names(set_up, row)
             device = table.configurations[set_up].device
             who = f" for {occupants}" if occupants else ""
             return _Why(Reason.CONFIGURATION, f"{table.clusters[cluster]} is set up with {device}{who}")
         for kind in np.flatnonzero(self._free[column] < table.request[row]):
             name = table.kinds[kind]
-            takers = self._names(column, -1)
+            takers = self._format_names(column, -1)
             needs = table.workloads[row].request[name]
             supply = table.configurations[column].supply.get(name, 0)
             message = f"{name} of {table.clusters[cluster]} ({supply}) is taken by {takers}; {needs} needed"
             return _Why(Reason.CAPACITY, message)
         return None
 
-    def _names(self, column: int, without: int) -> str:
+    def _format_names(self, column: int, without: int) -> str:
         table = self._table
         placed = self._placed[:, column]
         takers = [(row, placed[row]) for row in np.flatnonzero(placed) if row != without]
         workload_names = [table.workloads[row].name + (f" x{count}" if count > 1 else "") for row, count in takers]
         return list_names(workload_names, 3)
 
-    def _too_small(self, row: int, column: int) -> str:
+    def _describe_shortage(self, row: int, column: int) -> str:
         table = self._table
         kind = table.kinds[int(np.flatnonzero(table.supply[column] < table.request[row])[0])]
         supply = table.configurations[column].supply.get(kind, 0)
         return f"supplies {supply} of {kind}; {table.workloads[row].request[kind]} needed"
 
-    def _nothing_else(self, row: int, chosen_columns: IntArray) -> _Why:
+    def _explain_no_alternative(self, row: int, chosen_columns: IntArray) -> _Why:
         if not len(chosen_columns):
-            return self._nothing_usable(row, chosen_columns)
+            return self._explain_no_option(row, chosen_columns)
         other_codes = np.delete(self._table.refused[row], chosen_columns)
         if not len(other_codes):
             return _Why(Reason.NO_CONFIGURATION, "there is no other option")
         reason = Reason.NO_SCORE if (other_codes == _NO_SCORE).any() else Reason.EXPIRED
         return _Why(reason, "no other option has a usable score")
 
-    def _nothing_usable(self, row: int, chosen_columns: IntArray) -> _Why:
+    def _explain_no_option(self, row: int, chosen_columns: IntArray) -> _Why:
         """Why a workload has no option (left)."""
         table = self._table
         if not table.configurations:
@@ -174,7 +176,7 @@ class Explainer:
             return _Why(Reason.NEGATIVE, message)
         if (refusal_codes == _TOO_LARGE).any():
             best = int(np.where(refusal_codes == _TOO_LARGE, table.value[row], np.iinfo(np.int64).min).argmax())
-            option, small = self._option(row, best), self._too_small(row, best)
+            option, small = self._make_option(row, best), self._describe_shortage(row, best)
             message = f"no configuration with a score is large enough; {option.cluster} with {option.device} {small}"
             return _Why(Reason.TOO_LARGE, message)
         if (refusal_codes == _EXPIRED).all():

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from dsf.optimizer.bounds import top
+from dsf.optimizer.bounds import select_top_items
 from dsf.optimizer.program import Clock, FloatArray
 from dsf.optimizer.table import Table
 from dsf.optimizer.values import IntArray
 
 
-def greedy(table: Table, worth: IntArray | FloatArray, clock: Clock) -> IntArray:
+def place_greedily(table: Table, worth: IntArray | FloatArray, clock: Clock) -> IntArray:
     """Replicas per item: in the order of `worth`, small requests first, as many as are left and fit; then improved."""
     items = table.items
     # The best items of each workload are filled one by one; `improve` then looks at all that fit.
-    looked_at = top(items.row, worth, 30, np.arange(len(items)))
+    looked_at = select_top_items(items.row, worth, 30, np.arange(len(items)))
     size = table.request[items.row[looked_at]].sum(axis=1)
     placement = _Placement(table)
     for item in looked_at[np.lexsort((size, -worth[looked_at]))]:
@@ -81,7 +81,7 @@ class _Placement:
         self._set_up[table.cluster_of[column]] = column if self._in_column[column] else -1
 
 
-def allowed(table: Table, counts: IntArray) -> bool:
+def is_allowed(table: Table, counts: IntArray) -> bool:
     """Whether a plan keeps every limit, counted in whole numbers."""
     items = table.items
     used_items = np.flatnonzero(counts)

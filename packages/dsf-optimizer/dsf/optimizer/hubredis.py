@@ -35,34 +35,34 @@ class HubRedis:
 
     def rescore(self, actor: Actor, scorer: str, cluster: str | None) -> list[RunView]:
         """Send a tick and record it; see `dsf.fleet.actions.Actions.rescore`."""
-        with self._connected() as client:
+        with self._connect() as client:
             return Actions(client, self.settings, actor).rescore(scorer, [cluster] if cluster else None)
 
     def record(self, actor: Actor, action: UserAction) -> None:
         """Record a completed action. Failures are logged: the action itself has succeeded."""
-        with self._logged("the change cannot be recorded") as client:
+        with self._connect_or_log("the change cannot be recorded") as client:
             changes.record(client, actor, action)
 
     def show(self, comparison: PlanComparison) -> None:
         """Show the newest plan of a namespace. Failures are logged: the plan is unaffected."""
-        with self._logged("the plan cannot be stored for the page") as client:
+        with self._connect_or_log("the plan cannot be stored for the page") as client:
             plans.remember(client, comparison)
 
     def clear(self, namespace: str) -> None:
         """Remove the plan of a namespace. Failures are logged."""
-        with self._logged("the plan cannot be removed from the page") as client:
+        with self._connect_or_log("the plan cannot be removed from the page") as client:
             plans.forget(client, namespace)
 
     @contextlib.contextmanager
-    def _connected(self) -> Iterator[redis.Redis]:
+    def _connect(self) -> Iterator[redis.Redis]:
         with contextlib.closing(connect(self.settings, name="dsf-optimizer", retries=1)) as client:
             yield client
 
     @contextlib.contextmanager
-    def _logged(self, problem: str) -> Iterator[redis.Redis]:
+    def _connect_or_log(self, problem: str) -> Iterator[redis.Redis]:
         try:
             # The settings may name a file that is missing.
-            with self._connected() as client:
+            with self._connect() as client:
                 yield client
         except (redis.RedisError, DsfError) as error:
             log.error(problem, error=str(error))

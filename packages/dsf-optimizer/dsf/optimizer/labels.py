@@ -103,7 +103,7 @@ class _Reader:
         """Read an object of this kind. Raises ManifestError for an object of another kind, or without a name."""
         self.label = _describe_object(manifest, kind)
         self.mistakes: list[str] = []
-        self._labels = _as_mapping(_get_metadata(manifest).get("labels"))
+        self._labels = _ensure_mapping(_get_metadata(manifest).get("labels"))
 
     def read_text(self, label: str, meaning: str) -> str:
         """Return the text of a label; empty after a mistake."""
@@ -154,18 +154,18 @@ def read_workload(manifest: Manifest, current: Sequence[Current] = ()) -> Worklo
     amount = reader.read_number(REQUEST_AMOUNT_LABEL, 0, MAX_AMOUNT)
     replicas = reader.read_number(REQUEST_REPLICAS_LABEL, 1, MAX_REPLICAS, default=1)
     try:
-        placement_name(manifest)
+        get_placement_name(manifest)
     except ManifestError as error:
         reader.mistakes.append(str(error))
     refuse(reader.mistakes)
     return Workload(_get_name(manifest), app, {kind: amount}, replicas, per_cluster=1, current=tuple(current))
 
 
-def placement_name(manifest: Manifest) -> str:
+def get_placement_name(manifest: Manifest) -> str:
     """Return the Placement of a ManifestWorkReplicaSet. Raises ManifestError if it names none."""
-    references = _as_mapping(manifest.get("spec")).get("placementRefs")
+    references = _ensure_mapping(manifest.get("spec")).get("placementRefs")
     first = references[0] if isinstance(references, list) and references else None
-    name = _as_mapping(first).get("name")
+    name = _ensure_mapping(first).get("name")
     if not isinstance(name, str) or not name:
         label = _describe_object(manifest, WORKLOAD_KIND)
         raise ManifestError(
@@ -181,7 +181,7 @@ def read_configuration(manifest: Manifest) -> Configuration:
     kind = reader.read_text(SUPPLY_KIND_LABEL, "the kind of resource it supplies, such as gpu")
     amount = reader.read_number(SUPPLY_AMOUNT_LABEL, 0, MAX_AMOUNT)
     device = reader.read_text(SUPPLY_DEVICE_LABEL, "the device of the score items, such as 3g.48gb")
-    if _as_mapping(manifest.get("spec")).get("disabled") is True:
+    if _ensure_mapping(manifest.get("spec")).get("disabled") is True:
         reader.mistakes.append(f"{reader.label}: spec.disabled is true; enable it or leave it out of availablePolicies")
     refuse(reader.mistakes)
     return Configuration(_get_name(manifest), device, {kind: amount})
@@ -190,10 +190,10 @@ def read_configuration(manifest: Manifest) -> Configuration:
 def read_score(manifest: Manifest) -> ScoreTable:
     """Return the items of an AddOnPlacementScore; none while its status is not written yet. Raises ManifestError."""
     reader = _Reader(manifest, SCORE_KIND)
-    status = _as_mapping(manifest.get("status"))
+    status = _ensure_mapping(manifest.get("status"))
     items: dict[str, int] = {}
     for index, item in enumerate(status.get("scores") or ()):
-        name, value = _as_mapping(item).get("name"), _as_mapping(item).get("value")
+        name, value = _ensure_mapping(item).get("name"), _ensure_mapping(item).get("value")
         if not isinstance(name, str) or type(value) is not int or not MIN_VALUE <= value <= MAX_VALUE:
             reader.mistakes.append(
                 f"{reader.label}: status.scores[{index}] is {reprlib.repr(item)}; allowed is a name and a whole number "
@@ -223,8 +223,8 @@ def _get_name(manifest: Manifest) -> str:
 
 
 def _get_metadata(manifest: Manifest) -> Mapping[str, Any]:
-    return _as_mapping(manifest.get("metadata"))
+    return _ensure_mapping(manifest.get("metadata"))
 
 
-def _as_mapping(value: Any) -> Mapping[str, Any]:
+def _ensure_mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}

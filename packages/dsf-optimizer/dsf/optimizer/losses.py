@@ -17,7 +17,7 @@ from dsf.optimizer.views import PlanView, Reason
 _NAMED: Final = 3
 
 
-def losses(plan: Plan, previous: PlanView) -> list[str]:
+def find_losses(plan: Plan, previous: PlanView) -> list[str]:
     """Why a plan must not replace the previous one, one sentence per workload; empty if it may."""
     before = Counter[str]()
     for old in previous.assignments:
@@ -37,7 +37,7 @@ def losses(plan: Plan, previous: PlanView) -> list[str]:
         what = f"workload {unplaced.workload} is placed now and would be removed, because {unplaced.message}"
         advice = "renew the scores, or reset the namespace first"
         if plan.unknown_places:
-            reasons.append(f"{what}, while the scores of {_names(plan.unknown_places)} are unknown; {advice}")
+            reasons.append(f"{what}, while the scores of {_format_places(plan.unknown_places)} are unknown; {advice}")
         elif unplaced.reason in (Reason.NO_SCORE, Reason.EXPIRED):
             reasons.append(f"{what}; {advice}")
         elif number := unknown.get(unplaced.workload):
@@ -45,7 +45,7 @@ def losses(plan: Plan, previous: PlanView) -> list[str]:
     return reasons
 
 
-def _names(places: Sequence[UnknownPlace]) -> str:
+def _format_places(places: Sequence[UnknownPlace]) -> str:
     place_texts = [
         f"{place.workload} where it is now, {place.cluster} with {place.device}" for place in places[:_NAMED]
     ]

@@ -45,7 +45,7 @@ KINDS: Final = (PLACEMENTS, PLACEMENT_BINDINGS)
 _HASH: Final = 8
 
 
-def plan_id(namespace: str, plan: PlanView) -> str:
+def compute_plan_id(namespace: str, plan: PlanView) -> str:
     """Id of a plan: places of workloads and configurations. Scores are not part of it."""
     content = {
         "namespace": namespace,
@@ -57,12 +57,12 @@ def plan_id(namespace: str, plan: PlanView) -> str:
             (configuration.cluster, configuration.policy) for configuration in plan.configurations
         ),
     }
-    return _hash(json.dumps(content, sort_keys=True), 16)
+    return _compute_hash(json.dumps(content, sort_keys=True), 16)
 
 
-def generated_name(prefix: str, cluster: str) -> str:
+def make_name(prefix: str, cluster: str) -> str:
     """Return the name of an object for a cluster; the hash distinguishes long names with a common prefix."""
-    digest = _hash(cluster, _HASH)
+    digest = _compute_hash(cluster, _HASH)
     # A Placement's name is the value of a label of its PlacementDecisions.
     head = cluster[: MAX_LABEL_VALUE_LENGTH - len(prefix) - _HASH - 2].rstrip("-.")
     return f"{prefix}-{head}-{digest}"
@@ -81,34 +81,36 @@ def render(
     """
     manifests: list[Manifest] = []
     for configuration in plan.configurations:
-        name = generated_name("placement", configuration.cluster)
-        spec = _spec(selector.predicate([values[configuration.cluster]]), 1)
+        name = make_name("placement", configuration.cluster)
+        spec = _make_spec(selector.predicate([values[configuration.cluster]]), 1)
         manifests.append(
-            _object(PLACEMENTS, namespace, name, {CONFIGURATION: _json(configuration.model_dump())}, {"spec": spec})
+            _make_object(
+                PLACEMENTS, namespace, name, {CONFIGURATION: _dump_json(configuration.model_dump())}, {"spec": spec}
+            )
         )
     for configuration in plan.configurations:
         binding = {
             "placementRef": {
                 "apiGroup": PLACEMENTS.group,
                 "kind": PLACEMENTS.kind,
-                "name": generated_name("placement", configuration.cluster),
+                "name": make_name("placement", configuration.cluster),
             },
             "subjects": [{"apiGroup": POLICIES.group, "kind": POLICIES.kind, "name": configuration.policy}],
         }
         manifests.append(
-            _object(PLACEMENT_BINDINGS, namespace, generated_name("binding", configuration.cluster), {}, binding)
+            _make_object(PLACEMENT_BINDINGS, namespace, make_name("binding", configuration.cluster), {}, binding)
         )
     by_workload: dict[str, list[AssignmentView]] = {}
     for assignment in plan.assignments:
         by_workload.setdefault(assignment.workload, []).append(assignment)
     for workload, assignments in sorted(by_workload.items()):
         selected_values = [values[assignment.cluster] for assignment in assignments]
-        spec = _spec(
+        spec = _make_spec(
             selector.predicate(selected_values, compliant=True), sum(assignment.replicas for assignment in assignments)
         )
-        annotations = {ASSIGNMENTS: _json([assignment.model_dump() for assignment in assignments])}
-        manifests.append(_object(PLACEMENTS, namespace, placements[workload], annotations, {"spec": spec}))
-    identity = plan_id(namespace, plan)
+        annotations = {ASSIGNMENTS: _dump_json([assignment.model_dump() for assignment in assignments])}
+        manifests.append(_make_object(PLACEMENTS, namespace, placements[workload], annotations, {"spec": spec}))
+    identity = compute_plan_id(namespace, plan)
     for manifest in manifests:
         manifest["metadata"]["annotations"] |= {PLAN_ID: identity, PLAN_OBJECTS: str(len(manifests))}
     return manifests
@@ -137,7 +139,7 @@ def read_plan(objects: Iterable[Mapping[str, Any]]) -> PlanView:
     )
 
 
-def current_places(plan: PlanView) -> dict[str, list[Current]]:
+def find_current_places(plan: PlanView) -> dict[str, list[Current]]:
     """Return the places of a plan's workloads, by name. A cluster counts once, as in planning."""
     places: dict[str, dict[str, Current]] = {}
     for assignment in plan.assignments:
@@ -153,12 +155,12 @@ def dump(manifests: Sequence[Manifest]) -> str:
     return text
 
 
-def resource_of(manifest: Mapping[str, Any]) -> Resource:
+def find_resource(manifest: Mapping[str, Any]) -> Resource:
     """Which of `KINDS` an object is."""
     return next(resource for resource in KINDS if resource.kind == manifest["kind"])
 
 
-def _object(
+def _make_object(
     resource: Resource, namespace: str, name: str, annotations: dict[str, str], content: dict[str, Any]
 ) -> Manifest:
     return {
@@ -174,13 +176,13 @@ def _object(
     }
 
 
-def _spec(predicate: dict[str, Any], clusters: int) -> dict[str, Any]:
+def _make_spec(predicate: dict[str, Any], clusters: int) -> dict[str, Any]:
     return {"numberOfClusters": clusters, "predicates": [{"requiredClusterSelector": predicate}]}
 
 
-def _json(value: object) -> str:
+def _dump_json(value: object) -> str:
     return json.dumps(value, separators=(",", ":"))
 
 
-def _hash(text: str, length: int) -> str:
+def _compute_hash(text: str, length: int) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:length]

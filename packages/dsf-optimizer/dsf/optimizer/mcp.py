@@ -38,8 +38,8 @@ from dsf.errors import DsfError, JsonBoundsError, OutputError
 from dsf.http.hosts import is_loopback
 from dsf.optimizer.access import by_tool, current_caller
 from dsf.optimizer.mcp_tools import TOOLS, Arguments, Tool
-from dsf.optimizer.middleware import problem
-from dsf.optimizer.requestbody import MAX_BODY, brief, load_json
+from dsf.optimizer.middleware import make_problem
+from dsf.optimizer.requestbody import MAX_BODY, format_errors, load_json
 from dsf.optimizer.service import OptimizerService
 
 log = dsf.log.get(__name__)
@@ -62,7 +62,7 @@ class McpMount:
     """The server within the HTTP service; see `dsf.optimizer.app.Mounted`."""
 
     def __init__(self, service: OptimizerService) -> None:
-        _quiet()
+        _silence_sdk()
         self._server = make_server(service)
         self._app = self._server.streamable_http_app(
             streamable_http_path=PATH,
@@ -85,23 +85,23 @@ class McpMount:
         are allowed. Without tokens, `dsf.optimizer.middleware` also checks the host name. With tokens that is not
         needed, as a page does not have one.
         """
-        refusal = _refusal(scope) if scope["type"] == "http" else None
+        refusal = _find_refusal(scope) if scope["type"] == "http" else None
         await (refusal or self._app)(scope, receive, send)
 
 
-def _refusal(scope: Scope) -> JSONResponse | None:
+def _find_refusal(scope: Scope) -> JSONResponse | None:
     headers = Headers(scope=scope)
     origin = headers.get("origin")
     if origin is not None and not _is_known(origin, headers.get("host", "")):
-        return problem(
+        return make_problem(
             403, f"requests of the web page {origin!r} are refused; use an MCP client that is not a web page"
         )
     if scope["path"] != PATH:
-        return problem(404, f"there is no {scope['path']}; see /docs")
+        return make_problem(404, f"there is no {scope['path']}; see /docs")
     if scope["method"] != "POST":
         # A GET stream would have no events and stay open forever.
         detail = f"{scope['method']} is not for {PATH}: every message is a POST, there are no sessions"
-        return problem(405, detail, headers={"Allow": "POST"})
+        return make_problem(405, detail, headers={"Allow": "POST"})
     return None
 
 
@@ -119,7 +119,7 @@ def run_stdio(service: OptimizerService) -> None:
     Only the protocol may write to standard output: logging goes to standard error, the solver has its own process, and
     meanwhile file descriptor 1 is standard error for all other code.
     """
-    _quiet()
+    _silence_sdk()
     # Child processes and other code that reads standard input see its end, not the protocol.
     with os.fdopen(os.dup(0), "rb") as requests:
         nothing = os.open(os.devnull, os.O_RDONLY)
@@ -131,16 +131,16 @@ def run_stdio(service: OptimizerService) -> None:
             failed_writes = errors
         else:
             return
-    error = _first(failed_writes)
+    error = _get_first(failed_writes)
     if isinstance(error, BrokenPipeError):
         # The client is gone.
         raise error
     raise OutputError(f"cannot write to standard output: {error.strerror or error}")
 
 
-def _first(errors: BaseExceptionGroup[OSError]) -> OSError:
+def _get_first(errors: BaseExceptionGroup[OSError]) -> OSError:
     error = errors.exceptions[0]
-    return _first(error) if isinstance(error, BaseExceptionGroup) else error
+    return _get_first(error) if isinstance(error, BaseExceptionGroup) else error
 
 
 async def serve(server: Server[Any], requests: BinaryIO, responses: TextIO | None) -> None:
@@ -192,7 +192,7 @@ class _CheckedLines:
             from_thread.run(self.send, SessionMessage(refusal))
 
 
-def _quiet() -> None:
+def _silence_sdk() -> None:
     """Silence the SDK's two log lines per request; one line of `_call` says more."""
     logging.getLogger("mcp").setLevel(logging.WARNING)
     logging.getLogger("mcp.server.streamable_http").addFilter(_is_no_disconnect)
@@ -204,12 +204,12 @@ def make_server(service: OptimizerService) -> Server[Any]:
     limiter = anyio.CapacityLimiter(16)
 
     async def list_tools(_: Any, __: types.PaginatedRequestParams | None) -> types.ListToolsResult:
-        return types.ListToolsResult(tools=[_described(tool) for tool in TOOLS.values()])
+        return types.ListToolsResult(tools=[_describe_tool(tool) for tool in TOOLS.values()])
 
     async def call_tool(_: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
         tool = TOOLS.get(params.name)
         if tool is None:
-            return _failed(f"there is no tool {params.name!r}; there are: {', '.join(TOOLS)}")
+            return _make_error_result(f"there is no tool {params.name!r}; there are: {', '.join(TOOLS)}")
         # On a thread, as tools block for milliseconds to seconds; the context has the caller.
         return await run_sync(partial(_call, service, tool, params.arguments or {}), limiter=limiter)
 
@@ -224,18 +224,18 @@ def make_server(service: OptimizerService) -> Server[Any]:
     )
 
 
-def _described(tool: Tool) -> types.Tool:
+def _describe_tool(tool: Tool) -> types.Tool:
     return types.Tool(
         name=tool.name,
         title=tool.title,
         description=tool.description,
-        input_schema=_without_notes(tool.arguments.model_json_schema(by_alias=True)),
-        output_schema=_without_notes(tool.answer.model_json_schema(mode="serialization")),
+        input_schema=_drop_notes(tool.arguments.model_json_schema(by_alias=True)),
+        output_schema=_drop_notes(tool.answer.model_json_schema(mode="serialization")),
         annotations=tool.annotations,
     )
 
 
-def _without_notes(schema: dict[str, Any]) -> dict[str, Any]:
+def _drop_notes(schema: dict[str, Any]) -> dict[str, Any]:
     """Return a schema without its model's name and docstring: the tool has better ones."""
     return {key: value for key, value in schema.items() if key not in ("title", "description")}
 
@@ -247,9 +247,9 @@ def _call(service: OptimizerService, tool: Tool, raw_arguments: dict[str, Any]) 
     # In this thread's copy of the context.
     by_tool.set(True)
     try:
-        answer = tool.call(service, tool.arguments.model_validate(_unwrapped(tool.arguments, raw_arguments)))
+        answer = tool.call(service, tool.arguments.model_validate(_decode_arguments(tool.arguments, raw_arguments)))
     except ValidationError as error:
-        problem = f"wrong arguments: {brief(error.errors(include_url=False, include_input=False))}"
+        problem = f"wrong arguments: {format_errors(error.errors(include_url=False, include_input=False))}"
     except DsfError as error:
         problem = str(error)
     except redis.RedisError as error:
@@ -265,10 +265,10 @@ def _call(service: OptimizerService, tool: Tool, raw_arguments: dict[str, Any]) 
         seconds=round(time.monotonic() - began, 3),
         problem=problem,
     )
-    return _failed(problem) if problem else _answered(answer)
+    return _make_error_result(problem) if problem else _make_result(answer)
 
 
-def _unwrapped(arguments: type[Arguments], raw_arguments: dict[str, Any]) -> dict[str, Any]:
+def _decode_arguments(arguments: type[Arguments], raw_arguments: dict[str, Any]) -> dict[str, Any]:
     """Decode lists and objects that some clients send as JSON strings. Raises ManifestError."""
     plain = dict(raw_arguments)
     for name, field in arguments.model_fields.items():
@@ -282,13 +282,13 @@ def _unwrapped(arguments: type[Arguments], raw_arguments: dict[str, Any]) -> dic
     return plain
 
 
-def _answered(answer: BaseModel) -> types.CallToolResult:
+def _make_result(answer: BaseModel) -> types.CallToolResult:
     content = answer.model_dump(mode="json")
     text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
     return types.CallToolResult(content=[types.TextContent(type="text", text=text)], structured_content=content)
 
 
-def _failed(problem: str) -> types.CallToolResult:
+def _make_error_result(problem: str) -> types.CallToolResult:
     return types.CallToolResult(content=[types.TextContent(type="text", text=problem)], is_error=True)
 
 

@@ -22,11 +22,11 @@ from dsf.optimizer.mcp_views import (
     ResetAnswer,
     ScorerAnswer,
     ScoresAnswer,
-    plan_answer,
-    plans_answer,
+    make_plan_answer,
+    make_plans_answer,
+    make_score_brief,
+    make_scorer_answer,
     reset_answer,
-    score_brief,
-    scorer_answer,
 )
 from dsf.optimizer.params import Name, Namespace, OptimizeParams, ScoreName
 from dsf.optimizer.service import OptimizerService
@@ -115,20 +115,22 @@ def _list_scores(service: OptimizerService, arguments: ListScores) -> ScoresAnsw
         score for score in service.list_scores(arguments.cluster).items if score_name in (None, score.metadata["name"])
     ]
     return ScoresAnswer(
-        scores=[score_brief(score, arguments.max_items) for score in scores[:MAX_LISTED]],
+        scores=[make_score_brief(score, arguments.max_items) for score in scores[:MAX_LISTED]],
         left_out=max(0, len(scores) - MAX_LISTED),
     )
 
 
-def _plan(service: OptimizerService, arguments: Any, *, apply: bool) -> PlanAnswer:
+def _make_plan(service: OptimizerService, arguments: Any, *, apply: bool) -> PlanAnswer:
     # Raises ValidationError for mistakes across fields.
     params = OptimizeParams.model_validate(
         arguments.model_dump(by_alias=True, exclude={"include_yaml"}, exclude_unset=True)
     )
-    return plan_answer(service.apply(params) if apply else service.propose(params), include_yaml=arguments.include_yaml)
+    return make_plan_answer(
+        service.apply(params) if apply else service.propose(params), include_yaml=arguments.include_yaml
+    )
 
 
-def _hints(*, reads: bool = False, replaces: bool = False, outside: bool = False) -> ToolAnnotations:
+def _make_hints(*, reads: bool = False, replaces: bool = False, outside: bool = False) -> ToolAnnotations:
     return ToolAnnotations(
         read_only_hint=reads, destructive_hint=replaces, idempotent_hint=reads or replaces, open_world_hint=outside
     )
@@ -145,7 +147,7 @@ _ALL: Final = (
         ListScores,
         ScoresAnswer,
         _list_scores,
-        _hints(reads=True),
+        _make_hints(reads=True),
     ),
     Tool(
         "explain_scorer",
@@ -154,8 +156,8 @@ _ALL: Final = (
         "each cluster. Use it when a score is missing, old or surprising.",
         ExplainScorer,
         ScorerAnswer,
-        lambda service, arguments: scorer_answer(service.explain_scorer(arguments.name)),
-        _hints(reads=True),
+        lambda service, arguments: make_scorer_answer(service.explain_scorer(arguments.name)),
+        _make_hints(reads=True),
     ),
     Tool(
         "propose_plan",
@@ -167,8 +169,8 @@ _ALL: Final = (
         "parameter file; list_scores has the scores.",
         ProposePlan,
         PlanAnswer,
-        partial(_plan, apply=False),
-        _hints(reads=True),
+        partial(_make_plan, apply=False),
+        _make_hints(reads=True),
     ),
     Tool(
         "apply_plan",
@@ -179,8 +181,8 @@ _ALL: Final = (
         "plan_id; if another plan is best by now, nothing is written and the answer says so. The write is atomic.",
         ApplyPlan,
         PlanAnswer,
-        partial(_plan, apply=True),
-        _hints(replaces=True),
+        partial(_make_plan, apply=True),
+        _make_hints(replaces=True),
     ),
     Tool(
         "reset",
@@ -190,7 +192,7 @@ _ALL: Final = (
         InNamespace,
         ResetAnswer,
         lambda service, arguments: reset_answer(service.reset(arguments.namespace)),
-        _hints(replaces=True),
+        _make_hints(replaces=True),
     ),
     Tool(
         "list_plans",
@@ -199,8 +201,8 @@ _ALL: Final = (
         "Use it before a reset, and to see whether a plan is still complete.",
         ListPlans,
         PlansAnswer,
-        lambda service, arguments: plans_answer(service.plans(arguments.namespace)),
-        _hints(reads=True),
+        lambda service, arguments: make_plans_answer(service.plans(arguments.namespace)),
+        _make_hints(reads=True),
     ),
     Tool(
         "rescore",
@@ -213,7 +215,7 @@ _ALL: Final = (
         RescoreReport,
         lambda service, arguments: service.rescore(arguments.scorer, arguments.cluster),
         # The tool calls scoring APIs, which may be external.
-        _hints(outside=True),
+        _make_hints(outside=True),
     ),
 )
 

@@ -115,7 +115,7 @@ class PlanAnswer(OptimizerView):
     output_yaml: str | None = Field(description="The objects of the plan, with includeYaml.")
 
 
-def score_brief(score: ScoreObject, max_items: int) -> ScoreBrief:
+def make_score_brief(score: ScoreObject, max_items: int) -> ScoreBrief:
     """One score with its highest items."""
     annotations: dict[str, Any] = score.metadata["annotations"]
     values = [(str(item["name"]), int(item["value"])) for item in score.status.get("scores") or ()]
@@ -131,7 +131,7 @@ def score_brief(score: ScoreObject, max_items: int) -> ScoreBrief:
     )
 
 
-def scorer_answer(view: ScorerView) -> ScorerAnswer:
+def make_scorer_answer(view: ScorerView) -> ScorerAnswer:
     """Return a scorer with the scores that need attention first."""
     scores = sorted(view.scores, key=lambda score: (not score.freshness.expired, score.cluster))
     fields = dict(view) | {"scores": scores[:MAX_LISTED]}
@@ -139,14 +139,14 @@ def scorer_answer(view: ScorerView) -> ScorerAnswer:
     return ScorerAnswer(**fields, clusters=len(scores), expired=expired)
 
 
-def plans_answer(plans: PlanList) -> PlansAnswer:
+def make_plans_answer(plans: PlanList) -> PlansAnswer:
     """Return the plans in force; the more there are, the less of each."""
     items = plans.items[:MAX_LISTED]
     max_entries = MAX_LISTED // max(1, len(items))
-    return PlansAnswer(items=[_in_force(plan, max_entries) for plan in items], left_out=len(plans.items) - len(items))
+    return PlansAnswer(items=[_make_plan(plan, max_entries) for plan in items], left_out=len(plans.items) - len(items))
 
 
-def _in_force(plan: AppliedPlan, max_entries: int) -> PlanInForce:
+def _make_plan(plan: AppliedPlan, max_entries: int) -> PlanInForce:
     lists: dict[str, list[Any]] = {**dict(plan.plan), "objects": plan.objects}
     cut = {name: items[:max_entries] for name, items in lists.items()}
     fields = dict(plan) | {"objects": cut.pop("objects"), "plan": PlanView(**cut)}
@@ -161,7 +161,7 @@ def reset_answer(report: ResetReport) -> ResetAnswer:
     return ResetAnswer(**fields, left_out=max(0, len(report.deleted) - MAX_LISTED))
 
 
-def plan_answer(report: PlanReport, *, include_yaml: bool) -> PlanAnswer:
+def make_plan_answer(report: PlanReport, *, include_yaml: bool) -> PlanAnswer:
     """Return a plan with the reason of each workload."""
     reasons = {explanation.workload: explanation for explanation in report.explanation}
     workloads = []
@@ -179,13 +179,13 @@ def plan_answer(report: PlanReport, *, include_yaml: bool) -> PlanAnswer:
     }
     values = {name: value for name, value in report if name in PlanAnswer.model_fields}
     values |= {name: items[:MAX_LISTED] for name, items in lists.items()} | {"workloads": workloads}
-    values["next_step"] = _next_step(report)
+    values["next_step"] = _describe_next_step(report)
     values["left_out"] = {name: len(items) - MAX_LISTED for name, items in lists.items() if len(items) > MAX_LISTED}
     values["output_yaml"] = report.output_yaml if include_yaml else None
     return PlanAnswer(**values)
 
 
-def _next_step(report: PlanReport) -> str:
+def _describe_next_step(report: PlanReport) -> str:
     if report.applied:
         return (
             "The plan is in force. Clusters first apply their policies; workloads are placed once "

@@ -46,7 +46,7 @@ class BodyCheck:
             return
         length = Headers(scope=scope).get("content-length", "")
         if length.isascii() and length.isdigit() and int(length) > MAX_BODY:
-            await _too_large()(scope, receive, send)
+            await _make_too_large_response()(scope, receive, send)
             return
         body = bytearray()
         refusal: JSONResponse | None = None
@@ -57,9 +57,9 @@ class BodyCheck:
             message = await receive()
             body.extend(message.get("body", b""))
             if len(body) > MAX_BODY:
-                refusal = _too_large()
+                refusal = _make_too_large_response()
             elif message["type"] == "http.request" and not message.get("more_body", False):
-                refusal = await run_in_threadpool(_unusable, bytes(body))
+                refusal = await run_in_threadpool(_find_body_problem, bytes(body))
             # The application sees a disconnected client.
             return message if refusal is None else {"type": "http.disconnect"}
 
@@ -91,18 +91,18 @@ class AccessMiddleware:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        if not self._access.needs_token and (reason := _foreign(headers)):
-            await problem(403, reason)(scope, receive, send)
+        if not self._access.needs_token and (reason := _find_foreign_origin(headers)):
+            await make_problem(403, reason)(scope, receive, send)
             return
         try:
             client = (scope.get("client") or ("", 0))[0]
-            caller = await run_in_threadpool(self._access.authenticate, _token(headers), client)
+            caller = await run_in_threadpool(self._access.authenticate, _read_token(headers), client)
         except AccessError as error:
-            await problem(error.status, str(error), headers={"WWW-Authenticate": "Bearer"})(scope, receive, send)
+            await make_problem(error.status, str(error), headers={"WWW-Authenticate": "Bearer"})(scope, receive, send)
             return
         except (BackendError, SettingsError) as error:
             log.warning("caller cannot be authenticated", error=str(error))
-            await problem(503, str(error))(scope, receive, send)
+            await make_problem(503, str(error))(scope, receive, send)
             return
         reset = current_caller.set(caller)
         try:
@@ -111,12 +111,12 @@ class AccessMiddleware:
             current_caller.reset(reset)
 
 
-def _token(headers: Headers) -> str | None:
+def _read_token(headers: Headers) -> str | None:
     scheme, _, token = headers.get("authorization", "").partition(" ")
     return token.strip() or None if scheme.lower() == "bearer" else None
 
 
-def _foreign(headers: Headers) -> str:
+def _find_foreign_origin(headers: Headers) -> str:
     """Why a request without a token may be a cross-site request of a web page; empty if it is not.
 
     Browsers send such requests to this machine as well, with the page's origin and the host name: a foreign name that
@@ -130,25 +130,25 @@ def _foreign(headers: Headers) -> str:
     return ""
 
 
-def problem(status: int, detail: str, title: str = "", headers: Mapping[str, str] | None = None) -> JSONResponse:
+def make_problem(status: int, detail: str, title: str = "", headers: Mapping[str, str] | None = None) -> JSONResponse:
     """Return an error as RFC 9457 has it; without `title` that of the status."""
     body = ProblemView(title=title or HTTPStatus(status).phrase, status=status, detail=detail).model_dump()
     return JSONResponse(body, status_code=status, media_type=PROBLEM, headers=headers)
 
 
-def _unusable(body: bytes) -> JSONResponse | None:
+def _find_body_problem(body: bytes) -> JSONResponse | None:
     try:
         with turn(len(body)):
             load_json(body)
     except JsonBoundsError as error:
-        return problem(400, f"body: {error}")
+        return make_problem(400, f"body: {error}")
     except ManifestError as error:
-        return problem(422, f"body: {error}", "Cannot be planned")
+        return make_problem(422, f"body: {error}", "Cannot be planned")
     except ValueError:
         # The application says what it is.
         pass
     return None
 
 
-def _too_large() -> JSONResponse:
-    return problem(413, f"the body has more than {MAX_BODY} bytes, the limit", "Content Too Large")
+def _make_too_large_response() -> JSONResponse:
+    return make_problem(413, f"the body has more than {MAX_BODY} bytes, the limit", "Content Too Large")

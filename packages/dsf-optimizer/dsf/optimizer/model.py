@@ -132,7 +132,7 @@ class Preference:
 
     def __post_init__(self) -> None:
         what = f"weight {self.weight} of score {self.score}"
-        if weight_units(self.weight, what) == 0:
+        if to_weight_units(self.weight, what) == 0:
             raise ManifestError(f"{what} is zero to {WEIGHT_DECIMALS} decimals; leave the score out instead")
         name = self.score_name or self.score
         if "${" in name:
@@ -167,7 +167,7 @@ class PlanInput:
         _check_unique("preferred score", (preference.score for preference in self.preferences))
         if not self.preferences:
             raise ManifestError("no score is preferred; name at least one AddOnPlacementScore")
-        if weight_units(self.keep_current, f"keepCurrent {self.keep_current}") < 0:
+        if to_weight_units(self.keep_current, f"keepCurrent {self.keep_current}") < 0:
             raise ManifestError(f"keepCurrent {self.keep_current}; allowed is 0 to {MAX_WEIGHT}")
 
 
@@ -193,7 +193,7 @@ def refuse(mistakes: Sequence[str]) -> None:
         raise ManifestError("; ".join(mistakes))
 
 
-def weight_units(weight: float, what: str) -> int:
+def to_weight_units(weight: float, what: str) -> int:
     """`weight` in whole units of its last decimal. `what` names it in the ManifestError for a bad one."""
     if not (math.isfinite(weight) and abs(weight) <= MAX_WEIGHT):
         raise ManifestError(f"{what} is not allowed; allowed are numbers from -{MAX_WEIGHT} to {MAX_WEIGHT}")

@@ -8,8 +8,8 @@ from typing import Final
 
 import numpy as np
 
-from dsf.optimizer.bounds import Relaxation, top
-from dsf.optimizer.greedy import allowed
+from dsf.optimizer.bounds import Relaxation, select_top_items
+from dsf.optimizer.greedy import is_allowed
 from dsf.optimizer.program import Clock, IntegerProgram
 from dsf.optimizer.table import Table
 from dsf.optimizer.values import IntArray
@@ -32,7 +32,7 @@ class Neighbourhoods:
         items = table.items
         all_items = np.arange(len(items))
         #: The most promising items of each row, with the plan's own.
-        self._promising = top(items.row, relaxation.reduced, _OPTIONS, all_items)
+        self._promising = select_top_items(items.row, relaxation.reduced, _OPTIONS, all_items)
         self._cluster = table.cluster_of[items.column]
         # Always the same parts for the same problem.
         self._random = np.random.default_rng(0)
@@ -47,7 +47,7 @@ class Neighbourhoods:
         idle = 0
         while not clock.over:
             before = self.counts
-            if not self._plan(self._related(int(self._random.integers(clusters)), size), share, clock):
+            if not self._replan(self._find_related_clusters(int(self._random.integers(clusters)), size), share, clock):
                 # Too large for this machine, or for what else it does.
                 size = max(min(clusters, _LEAST), int(size / _GROWTH))
             idle = idle + 1 if before is self.counts else 0
@@ -64,7 +64,7 @@ class Neighbourhoods:
                 share = max(1, share - 1)
                 size = min(clusters, max(size + 1, int(size * _GROWTH)))
 
-    def _related(self, seed: int, size: int) -> IntArray:
+    def _find_related_clusters(self, seed: int, size: int) -> IntArray:
         """Clusters that the workloads of a cluster would go to, and the workloads of those, and so on."""
         items = self._table.items
         part = np.zeros(len(self._table.clusters), dtype=bool)
@@ -81,7 +81,7 @@ class Neighbourhoods:
             part[np.argsort(-votes, kind="stable")[: max(1, missing_count // 2)]] = True
         return np.flatnonzero(part)
 
-    def _plan(self, part: IntArray, share: int, clock: Clock) -> bool:
+    def _replan(self, part: IntArray, share: int, clock: Clock) -> bool:
         """Plan the clusters of `part` anew, one in `share` with any configuration; whether the solver ended in time."""
         table, items = self._table, self._table.items
         within = np.zeros(len(table.clusters), dtype=bool)
@@ -104,7 +104,7 @@ class Neighbourhoods:
         value = int(self.counts @ items.value)
         able = self._relaxation.able(value + 1)
         able = able[inside[able] & rows[items.row[able]] & open_column[items.column[able]]]
-        able = top(items.row[able], self._relaxation.reduced[able], _OPTIONS, able)
+        able = select_top_items(items.row[able], self._relaxation.reduced[able], _OPTIONS, able)
         # Replicas outside of the part count for their workload and are fixed.
         current_items = np.flatnonzero(is_used & rows[items.row])
         numbers = np.union1d(able, current_items)
@@ -121,6 +121,6 @@ class Neighbourhoods:
         ):
             counts = self.counts.copy()
             counts[numbers] = answer.counts
-            if allowed(table, counts):
+            if is_allowed(table, counts):
                 self.counts = counts
         return answer.finished

@@ -38,11 +38,11 @@ class Pictured:
     proposed_bars: list[Bar]
 
 
-def picture(plan: PlanComparison) -> list[Pictured]:
+def draw_comparison(plan: PlanComparison) -> list[Pictured]:
     """Return the first clusters, changed ones first; fewer if they have many workloads."""
     pictured_clusters, block_count = [], 0
     for cluster in plan.clusters[:48]:
-        now, proposed = _few(cluster.now), _few(cluster.proposed)
+        now, proposed = _summarize_column(cluster.now), _summarize_column(cluster.proposed)
         block_count += len(now.blocks) + len(proposed.blocks)
         if block_count > 400:
             break
@@ -60,14 +60,14 @@ def picture(plan: PlanComparison) -> list[Pictured]:
             cluster.changes,
             cluster.now,
             cluster.proposed,
-            _bars(cluster.now, low, high),
-            _bars(cluster.proposed, low, high),
+            _make_bars(cluster.now, low, high),
+            _make_bars(cluster.proposed, low, high),
         )
         for cluster in pictured_clusters
     ]
 
 
-def _few(column: PlanColumn) -> PlanColumn:
+def _summarize_column(column: PlanColumn) -> PlanColumn:
     """Return a column whose last block summarizes the workloads that it does not name."""
     # A page may have 5,000 elements.
     largest_blocks, other_blocks = column.blocks[:12], column.blocks[12:]
@@ -80,7 +80,7 @@ def _few(column: PlanColumn) -> PlanColumn:
     return column.model_copy(update={"blocks": largest_blocks})
 
 
-def _bars(column: PlanColumn, low: float, high: float) -> list[Bar]:
+def _make_bars(column: PlanColumn, low: float, high: float) -> list[Bar]:
     heights = [max(5.0, block.share * HEIGHT) for block in column.blocks]
     scale = min(1.0, HEIGHT / sum(heights)) if heights else 1.0
     bars, y = [], HEIGHT
@@ -91,14 +91,14 @@ def _bars(column: PlanColumn, low: float, high: float) -> list[Bar]:
     return bars
 
 
-def plans(sources: Sources, names: Mapping[str, str], query: Mapping[str, str]) -> dict[str, Any]:
+def list_plans(sources: Sources, names: Mapping[str, str], query: Mapping[str, str]) -> dict[str, Any]:
     """Data of the template: all plans by name, and the requested one, else the newest."""
     comparisons = read_plans(sources.reading.redis)
     namespace = query.get("namespace", "")
     selected_plan = next((comparison for comparison in comparisons if comparison.namespace == namespace), None)
     if selected_plan is None and comparisons and not namespace:
         selected_plan = max(comparisons, key=lambda comparison: comparison.at)
-    pictured = picture(selected_plan) if selected_plan else []
+    pictured = draw_comparison(selected_plan) if selected_plan else []
     return {
         "title": f"Plan of {selected_plan.namespace}" if selected_plan else "Plans",
         "plans": comparisons,
@@ -124,6 +124,6 @@ PAGES: Final = PagePlugin(
     "Plans",
     "/plans",
     "dsf.optimizer",
-    (PageView("/plans", "plans/plan.html", plans, knows=("namespace",)),),
+    (PageView("/plans", "plans/plan.html", list_plans, knows=("namespace",)),),
     is_offered=_is_offered,
 )

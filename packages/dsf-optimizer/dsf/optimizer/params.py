@@ -144,7 +144,7 @@ class OptimizeParams(_Params):
     @model_validator(mode="after")
     def _something_to_gain(self) -> Self:
         # Scores are mostly 0 to 100: every option would lower the sum, and every workload would be removed.
-        if all(preference.weight <= 0 for preference in self._asked()):
+        if all(preference.weight <= 0 for preference in self._list_preferences()):
             raise ValueError(
                 "no weight is above zero, so that placing nothing would be best; mix it with a score to prefer, or let "
                 "the scorer rate low use high"
@@ -155,7 +155,7 @@ class OptimizeParams(_Params):
         """Return the preferred scores. Raises ManifestError for an invalid weight or format."""
         mistakes: list[str] = []
         preferences: list[Preference] = []
-        for preference in self._asked():
+        for preference in self._list_preferences():
             try:
                 name = sanitize_resource_name(preference.score)
                 raw = preference.score if preference.score != name else ""
@@ -165,7 +165,7 @@ class OptimizeParams(_Params):
         refuse(mistakes)
         return tuple(preferences)
 
-    def _asked(self) -> list[PreferenceParams]:
+    def _list_preferences(self) -> list[PreferenceParams]:
         return [self.preference] if self.preference is not None else self.preferences
 
 

@@ -28,7 +28,7 @@ _WIDTH, _GAP, _HEAD, _BAND, _BODY, _BETWEEN = 1.0, 0.14, 0.3, 0.48, 1.7, 0.3
 _ROW = _HEAD + _BAND + _BODY + _BETWEEN
 
 
-def plot(plan: Plan, path: str | Path) -> None:
+def draw_plan(plan: Plan, path: str | Path) -> None:
     """Write the picture of a plan to a .png or .svg file.
 
     Raises ToolError when matplotlib is not installed, the ending is another one or the file cannot be written.
@@ -39,11 +39,11 @@ def plot(plan: Plan, path: str | Path) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    names = _clusters(plan)
+    names = _list_clusters(plan)
     rows = max(1, math.ceil(len(names) / _PER_ROW))
     across = max(3, min(_PER_ROW, len(names)))
     height = rows * _ROW - _BETWEEN
-    notes = _notes(plan, len(names))
+    notes = _list_notes(plan, len(names))
     bottom = -height - 0.12 - 0.2 * len(notes)
     # The figure is made without pyplot: it keeps every figure it makes in a global list, and wants a display.
     figure = Figure(figsize=(across * (_WIDTH + _GAP) * 1.6, (0.62 - bottom) * 1.35), facecolor="white")
@@ -52,7 +52,7 @@ def plot(plan: Plan, path: str | Path) -> None:
     axes.set_axis_off()
     axes.set_xlim(-0.02, across * (_WIDTH + _GAP) - _GAP + 0.02)
     axes.set_ylim(bottom, 0.62)
-    _title(axes, plan)
+    _draw_title(axes, plan)
     scores = [assignment.score for assignment in plan.assignments]
     low, high = (min(scores), max(scores)) if scores else (0.0, 0.0)
     palette = matplotlib.colormaps["YlGnBu"]
@@ -62,19 +62,19 @@ def plot(plan: Plan, path: str | Path) -> None:
         cluster_configuration = next(
             (configuration for configuration in plan.configurations if configuration.cluster == name), None
         )
-        _cluster(axes, x, y, name, cluster_configuration)
+        _draw_cluster(axes, x, y, name, cluster_configuration)
         if cluster_configuration:
             blocks = [assignment for assignment in plan.assignments if assignment.cluster == name]
-            shares = [_share(block, cluster_configuration, plan.requests[block.workload]) for block in blocks]
+            shares = [_compute_share(block, cluster_configuration, plan.requests[block.workload]) for block in blocks]
             colours = [palette(_shade(block.score, low, high)) for block in blocks]
-            _blocks(axes, x, y - _HEAD - _BAND, list(zip(blocks, shares, colours, strict=True)))
+            _draw_blocks(axes, x, y - _HEAD - _BAND, list(zip(blocks, shares, colours, strict=True)))
     for index, line in enumerate(notes):
         ink = _INK if index < len(notes) - 1 else _MUTED
         axes.text(0, -height - 0.12 - 0.2 * index, line, fontsize=8, color=ink, va="top")
     pictures.save(figure, target)
 
 
-def _clusters(plan: Plan) -> list[str]:
+def _list_clusters(plan: Plan) -> list[str]:
     used_clusters = {configuration.cluster for configuration in plan.configurations}
     names = [
         *(cluster for cluster in plan.clusters if cluster in used_clusters),
@@ -89,7 +89,7 @@ def _shade(score: float, low: float, high: float) -> float:
     return 0.5 - 0.35 * (high - score) / span
 
 
-def _title(axes: Axes, plan: Plan) -> None:
+def _draw_title(axes: Axes, plan: Plan) -> None:
     gap = f", at most {plan.gap:.2%} below the best" if plan.gap else ""
     axes.text(0, 0.42, f"Sum of scores {plan.score_sum:g}", fontsize=14, weight="bold", color=_INK, va="center")
     replicas = sum(assignment.replicas for assignment in plan.assignments)
@@ -99,11 +99,11 @@ def _title(axes: Axes, plan: Plan) -> None:
     axes.text(0, 0.18, counts, fontsize=9, color=_MUTED, va="center")
 
 
-def _cluster(axes: Axes, x: float, y: float, name: str, configuration: ConfigurationView | None) -> None:
-    _box(axes, x, y - _HEAD, _HEAD, _INK)
+def _draw_cluster(axes: Axes, x: float, y: float, name: str, configuration: ConfigurationView | None) -> None:
+    _draw_box(axes, x, y - _HEAD, _HEAD, _INK)
     _fit(axes, x, y - _HEAD / 2, name, 9.5, color="white", weight="bold")
-    _box(axes, x, y - _HEAD - _BAND, _BAND, _HEADER)
-    _box(axes, x, y - _HEAD - _BAND - _BODY, _BODY, _EMPTY)
+    _draw_box(axes, x, y - _HEAD - _BAND, _BAND, _HEADER)
+    _draw_box(axes, x, y - _HEAD - _BAND - _BODY, _BODY, _EMPTY)
     if configuration is None:
         _fit(axes, x, y - _HEAD - _BAND / 2, "no configuration", 8, color=_MUTED, style="italic")
         return
@@ -115,13 +115,13 @@ def _cluster(axes: Axes, x: float, y: float, name: str, configuration: Configura
     _fit(axes, x, y - _HEAD - 0.37, amounts, 6.5, color=_MUTED)
 
 
-def _blocks(axes: Axes, x: float, y: float, blocks: list[tuple[AssignmentView, float, Any]]) -> None:
+def _draw_blocks(axes: Axes, x: float, y: float, blocks: list[tuple[AssignmentView, float, Any]]) -> None:
     """Blocks from the top down, as high as what they take of the resource they take most of."""
     scale = _BODY / max(1.0, sum(share for _, share, _ in blocks))
     for assignment, share, shade in blocks:
         each = share * scale
         y -= each
-        _box(axes, x + 0.03, y + 0.015, each - 0.03, shade, width=_WIDTH - 0.06)
+        _draw_box(axes, x + 0.03, y + 0.015, each - 0.03, shade, width=_WIDTH - 0.06)
         times = f" x{assignment.replicas}" if assignment.replicas > 1 else ""
         stays = " (stays)" if assignment.kept else ""
         if each > 0.28:
@@ -131,13 +131,13 @@ def _blocks(axes: Axes, x: float, y: float, blocks: list[tuple[AssignmentView, f
             _fit(axes, x, y + each / 2, f"{assignment.workload}{times} · {assignment.score:g}{stays}", 7, color=_INK)
 
 
-def _share(assignment: AssignmentView, configuration: ConfigurationView, request: Mapping[str, int]) -> float:
+def _compute_share(assignment: AssignmentView, configuration: ConfigurationView, request: Mapping[str, int]) -> float:
     amounts = ((amount, configuration.supply.get(kind, 0)) for kind, amount in request.items())
     # A block of less height could not be seen.
     return max([0.07, *(amount * assignment.replicas / supply for amount, supply in amounts if supply)])
 
 
-def _notes(plan: Plan, drawn: int) -> list[str]:
+def _list_notes(plan: Plan, drawn: int) -> list[str]:
     lines = []
     if plan.unplaced:
         unplaced_texts = [f"{entry.workload} ({entry.reason.replace('_', ' ')})" for entry in plan.unplaced]
@@ -148,7 +148,7 @@ def _notes(plan: Plan, drawn: int) -> list[str]:
     return lines
 
 
-def _box(axes: Axes, x: float, y: float, height: float, colour: Any, width: float = _WIDTH) -> None:
+def _draw_box(axes: Axes, x: float, y: float, height: float, colour: Any, width: float = _WIDTH) -> None:
     from matplotlib.patches import Rectangle
 
     axes.add_patch(Rectangle((x, y), width, height, facecolor=colour, edgecolor=_EDGE, linewidth=0.8))

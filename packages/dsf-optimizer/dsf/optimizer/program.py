@@ -146,14 +146,14 @@ class IntegerProgram:
         column_count = len(self.columns)
         low = np.zeros(count) if lower is None else lower
         high = self.items.limit if upper is None else upper
-        problem = self._problem(
+        problem = self._make_problem(
             weight,
             low=np.concatenate([low, np.zeros(column_count)]),
             high=np.concatenate([high, np.ones(column_count)]),
             hold=hold,
         )
         problem.integrality_ = [highspy.HighsVarType.kInteger] * (count + column_count)
-        solver = _solved(problem, seconds, {"mip_rel_gap": gap})
+        solver = _run_solver(problem, seconds, {"mip_rel_gap": gap})
         info, solution = solver.getInfo(), solver.getSolution()
         is_optimal = solver.getModelStatus() == highspy.HighsModelStatus.kOptimal
         has_counts = info.primal_solution_status == int(highspy.SolutionStatus.kSolutionStatusFeasible)
@@ -167,12 +167,12 @@ class IntegerProgram:
         count, column_count = len(items), len(self.columns)
         if count == 0 or seconds < MIN_SECONDS:
             return None
-        problem = self._problem(
+        problem = self._make_problem(
             items.value,
             low=np.zeros(count + column_count),
             high=np.concatenate([items.limit, np.ones(column_count)]),
         )
-        relaxation = _solved(problem, seconds, {"solver": solver})
+        relaxation = _run_solver(problem, seconds, {"solver": solver})
         if relaxation.getModelStatus() != highspy.HighsModelStatus.kOptimal:
             return None
         dual = np.maximum(-np.asarray(relaxation.getSolution().row_dual), 0.0)
@@ -183,7 +183,7 @@ class IntegerProgram:
         amount[self.columns] = parts[2].reshape(len(table.kinds), column_count).T
         return Prices(row, cluster, amount, parts[3])
 
-    def _problem(
+    def _make_problem(
         self, weight: IntArray, *, low: FloatArray, high: FloatArray, hold: Sequence[Hold] = ()
     ) -> highspy.HighsLp:
         """Return the minimisation of minus the sum of `weight` x replicas, with bounds of all variables."""
@@ -236,7 +236,7 @@ class _RowMatrix:
         )
 
 
-def _solved(problem: highspy.HighsLp, seconds: float, options: Mapping[str, float | str]) -> highspy.Highs:
+def _run_solver(problem: highspy.HighsLp, seconds: float, options: Mapping[str, float | str]) -> highspy.Highs:
     """Return the solver after it has run for at most `seconds`, in this thread alone."""
     solver = highspy.Highs()  # type: ignore[no-untyped-call]
     solver.silent()

@@ -11,8 +11,8 @@ from dsf.errors import ManifestError
 from dsf.kube.resources import ADDON_PLACEMENT_SCORES, Resource
 from dsf.optimizer.backend import Manifest, ManifestClient
 from dsf.optimizer.clusters import Clusters
-from dsf.optimizer.labels import placement_name, read_problem
-from dsf.optimizer.manifests import current_places
+from dsf.optimizer.labels import get_placement_name, read_problem
+from dsf.optimizer.manifests import find_current_places
 from dsf.optimizer.model import PlanInput, Preference, refuse
 from dsf.optimizer.params import OptimizeParams
 from dsf.optimizer.scores import Scores
@@ -43,10 +43,10 @@ def read(
     clusters = Clusters(backend, selector, names)
     mistakes = clusters.missing(names)
     workload_names = [workload.name for workload in params.target_workloads]
-    workloads = _named(backend, MANIFEST_WORK_REPLICA_SETS, params.namespace, workload_names, mistakes)
+    workloads = _fetch_named(backend, MANIFEST_WORK_REPLICA_SETS, params.namespace, workload_names, mistakes)
     available = {cluster.name: [policy.name for policy in cluster.available_policies] for cluster in params.clusters}
     policy_names = sorted({name for policy_list in available.values() for name in policy_list})
-    policies = _named(backend, POLICIES, params.namespace, policy_names, mistakes)
+    policies = _fetch_named(backend, POLICIES, params.namespace, policy_names, mistakes)
     refuse(mistakes)
     scores = [
         score
@@ -66,14 +66,14 @@ def read(
         preferences,
         now=now,
         keep_current=params.keep_current,
-        current=current_places(previous),
+        current=find_current_places(previous),
     )
     if len(available) != len(params.clusters):
         raise ManifestError("a cluster is named more than once; each is allowed once")
-    return Asked(problem, _placements(workloads), clusters)
+    return Asked(problem, _find_placements(workloads), clusters)
 
 
-def _named(
+def _fetch_named(
     backend: ManifestClient, resource: Resource, namespace: str, names: Sequence[str], mistakes: list[str]
 ) -> dict[str, Manifest]:
     manifests = backend.fetch(resource, namespace, names)
@@ -82,9 +82,9 @@ def _named(
     return manifests
 
 
-def _placements(workloads: dict[str, Manifest]) -> dict[str, str]:
+def _find_placements(workloads: dict[str, Manifest]) -> dict[str, str]:
     """Return the Placement of each workload. Raises ManifestError for one that cannot be written."""
-    placements = {name: placement_name(manifest) for name, manifest in workloads.items()}
+    placements = {name: get_placement_name(manifest) for name, manifest in workloads.items()}
     mistakes = []
     owners: dict[str, list[str]] = {}
     for name, placement in sorted(placements.items()):

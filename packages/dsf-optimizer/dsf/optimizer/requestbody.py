@@ -27,10 +27,10 @@ def load_json(text: str | bytes | bytearray) -> Any:
     otherwise as `json.loads` does."""
     data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else bytes(text)
     check(data, _BOUNDS)
-    return json.loads(data, object_pairs_hook=_unique)
+    return json.loads(data, object_pairs_hook=_reject_duplicate_keys)
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     unique: dict[str, Any] = {}
     for name, value in pairs:
         if name in unique:
@@ -41,7 +41,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return unique
 
 
-def brief(details: Iterable[Mapping[str, Any]]) -> str:
+def format_errors(details: Iterable[Mapping[str, Any]]) -> str:
     """Pydantic's mistakes on one line, each with its place and without the input; the first ones of very many."""
     details = [*details]
     # Pydantic prefixes messages of our validators with "Value error, ".

@@ -18,7 +18,7 @@ from dsf.errors import ResolutionError, UnknownScorerError
 from dsf.kube.resources import ADDON_PLACEMENT_SCORES, DYNAMIC_SCORERS
 from dsf.optimizer.backend import Manifest, ManifestClient
 from dsf.optimizer.views import ClusterScoreView, ConditionView, Freshness, ScoreList, ScoreObject, ScorerView
-from dsf.placements.scheduling import moment
+from dsf.placements.scheduling import parse_moment
 
 DESCRIPTION: Final = f"{GROUP}/description"
 DIMENSION_FORMAT: Final = f"{GROUP}/score-dimension-format"
@@ -32,14 +32,14 @@ class Scores:
 
     def read(self, namespace: str | None, now: datetime) -> ScoreList:
         """Return the scores of one namespace, or of all."""
-        scorers = self._scorers()
+        scorers = self._list_scorers()
         objects = self._backend.objects(ADDON_PLACEMENT_SCORES, namespace or "")
-        items = [_score(manifest, _scorer_of(manifest, scorers), now) for manifest in objects]
+        items = [_make_score(manifest, _scorer_of(manifest, scorers), now) for manifest in objects]
         return ScoreList(items=sorted(items, key=lambda score: (score.metadata["name"], score.metadata["namespace"])))
 
     def explain(self, name: str, now: datetime) -> ScorerView:
         """Return a scorer, by its own name or that of its scores. Raises UnknownScorerError."""
-        scorers = self._scorers()
+        scorers = self._list_scorers()
         scorer = next((candidate for candidate in scorers if candidate.metadata.name == name), None)
         scorer = scorer or next(
             (candidate for candidate in scorers if score_object(candidate) == sanitize_resource_name(name)), None
@@ -51,15 +51,17 @@ class Scores:
             )
         target = score_object(scorer)
         objects = self._backend.objects(ADDON_PLACEMENT_SCORES, name=target) if target else []
-        return _view(scorer, target, [manifest for manifest in objects if _scorer_of(manifest, scorers) is scorer], now)
+        return _view_scorer(
+            scorer, target, [manifest for manifest in objects if _scorer_of(manifest, scorers) is scorer], now
+        )
 
     def score_names(self, objects: Iterable[Manifest]) -> dict[str, str]:
         """Return the score name as its scorer has it, by the name of these AddOnPlacementScores."""
-        scorers = self._scorers()
+        scorers = self._list_scorers()
         owners = ((manifest["metadata"]["name"], _scorer_of(manifest, scorers)) for manifest in objects)
-        return {name: score_name(owner) for name, owner in owners if owner is not None}
+        return {name: get_score_name(owner) for name, owner in owners if owner is not None}
 
-    def _scorers(self) -> list[DynamicScorer]:
+    def _list_scorers(self) -> list[DynamicScorer]:
         """Return all valid scorers, those in force first; the hub controller reports the others."""
         scorers = []
         for manifest in self._backend.objects(DYNAMIC_SCORERS):
@@ -70,7 +72,7 @@ class Scores:
         return sorted(scorers, key=lambda scorer: scorer.is_refused)
 
 
-def score_name(scorer: DynamicScorer) -> str:
+def get_score_name(scorer: DynamicScorer) -> str:
     """Return the value of `${scoreName}` in the names of a scorer's items; empty while that is not known."""
     if scorer.status.score_name:
         return scorer.status.score_name
@@ -82,17 +84,17 @@ def score_name(scorer: DynamicScorer) -> str:
 
 def score_object(scorer: DynamicScorer) -> str:
     """Name of the AddOnPlacementScores that a scorer writes; empty while that is not known."""
-    name = score_name(scorer)
+    name = get_score_name(scorer)
     return sanitize_resource_name(name) if name else ""
 
 
 def freshness(manifest: Mapping[str, Any], now: datetime) -> Freshness:
     """Age and expiry of a score."""
     status = manifest.get("status") or {}
-    until = moment(status.get("validUntil"))
+    until = parse_moment(status.get("validUntil"))
     remaining_seconds = None if until is None else (until - now).total_seconds()
     conditions = [condition for condition in status.get("conditions") or () if condition.get("type") == SCORE_CONDITION]
-    updated = moment(conditions[0].get("lastTransitionTime")) if conditions else None
+    updated = parse_moment(conditions[0].get("lastTransitionTime")) if conditions else None
     return Freshness(
         updated_at=updated,
         valid_until=until,
@@ -110,7 +112,7 @@ def _scorer_of(manifest: Mapping[str, Any], scorers: Iterable[DynamicScorer]) ->
     return next((scorer for scorer in scorers if score_object(scorer) == metadata["name"]), None)
 
 
-def _score(manifest: Manifest, scorer: DynamicScorer | None, now: datetime) -> ScoreObject:
+def _make_score(manifest: Manifest, scorer: DynamicScorer | None, now: datetime) -> ScoreObject:
     metadata = manifest["metadata"]
     annotations = dict(metadata.get("annotations") or {})
     if scorer is not None:
@@ -130,7 +132,7 @@ def _score(manifest: Manifest, scorer: DynamicScorer | None, now: datetime) -> S
     )
 
 
-def _view(scorer: DynamicScorer, target: str, objects: Iterable[Manifest], now: datetime) -> ScorerView:
+def _view_scorer(scorer: DynamicScorer, target: str, objects: Iterable[Manifest], now: datetime) -> ScorerView:
     status = scorer.status
     return ScorerView(
         name=scorer.metadata.name,
@@ -146,11 +148,11 @@ def _view(scorer: DynamicScorer, target: str, objects: Iterable[Manifest], now: 
         failures=[
             f"{failure.cluster}: {failure.stage} {failure.reason}: {failure.message}" for failure in status.failures[:3]
         ],
-        scores=sorted((_cluster_score(manifest, now) for manifest in objects), key=lambda score: score.cluster),
+        scores=sorted((_make_cluster_score(manifest, now) for manifest in objects), key=lambda score: score.cluster),
     )
 
 
-def _cluster_score(manifest: Manifest, now: datetime) -> ClusterScoreView:
+def _make_cluster_score(manifest: Manifest, now: datetime) -> ClusterScoreView:
     values = [item["value"] for item in (manifest.get("status") or {}).get("scores") or ()]
     return ClusterScoreView(
         cluster=manifest["metadata"]["namespace"],

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dsf.optimizer.bounds import Relaxation, price, top, trivial
-from dsf.optimizer.greedy import allowed, greedy
+from dsf.optimizer.bounds import Relaxation, make_trivial_bound, select_top_items, solve_relaxation
+from dsf.optimizer.greedy import is_allowed, place_greedily
 from dsf.optimizer.neighbourhood import Neighbourhoods
 from dsf.optimizer.program import Clock, IntegerProgram
 from dsf.optimizer.table import Table
@@ -51,18 +51,18 @@ def search(table: Table, gap: float, clock: Clock) -> Incumbent:
     """Return the best plan that was found in time, or the first within `gap` of the best. An empty plan is always
     possible."""
     items = table.items
-    relaxation = trivial(table)
-    incumbent = Incumbent(np.zeros(len(items), dtype=np.int64), 0, _whole(relaxation.bound), relaxation)
+    relaxation = make_trivial_bound(table)
+    incumbent = Incumbent(np.zeros(len(items), dtype=np.int64), 0, _round_down(relaxation.bound), relaxation)
     if not len(items):
         return incumbent
     if items.kept.any():
         # First what is there now: of equal plans the one that changes least.
-        _offer(table, incumbent, greedy(table, items.value + items.kept * int(items.value.max() + 1), clock))
-    _offer(table, incumbent, greedy(table, items.value, clock))
+        _offer(table, incumbent, place_greedily(table, items.value + items.kept * int(items.value.max() + 1), clock))
+    _offer(table, incumbent, place_greedily(table, items.value, clock))
     _relax(table, incumbent, clock)
     if incumbent.good(gap):
         return incumbent
-    core = _core(table, incumbent)
+    core = _select_core(table, incumbent)
     # If the solver did not finish the core, it would not begin with more.
     if len(core) <= _LARGEST and _solve(table, incumbent, core, gap, clock) and not incumbent.good(gap):
         _solve(table, incumbent, incumbent.able(), gap, clock)
@@ -73,10 +73,10 @@ def search(table: Table, gap: float, clock: Clock) -> Incumbent:
     return incumbent
 
 
-def _core(table: Table, incumbent: Incumbent) -> IntArray:
+def _select_core(table: Table, incumbent: Incumbent) -> IntArray:
     """Return the most promising items of each row, and those of the plan so far."""
     able = incumbent.able()
-    promising = top(table.items.row[able], incumbent.relaxation.reduced[able], _CORE, able)
+    promising = select_top_items(table.items.row[able], incumbent.relaxation.reduced[able], _CORE, able)
     return np.union1d(promising, np.flatnonzero(incumbent.counts))
 
 
@@ -85,13 +85,13 @@ def _relax(table: Table, incumbent: Incumbent, clock: Clock) -> None:
     items = table.items
     start = np.arange(len(items))
     if len(items) > _MEDIUM:
-        best = top(items.row, items.value, _PER_ROW, start)
+        best = select_top_items(items.row, items.value, _PER_ROW, start)
         # Without any item a configuration would look as if it had nothing to give.
-        best = np.union1d(best, top(items.column, items.value, _PER_COLUMN, start))
+        best = np.union1d(best, select_top_items(items.column, items.value, _PER_COLUMN, start))
         start = np.union1d(np.union1d(best, np.flatnonzero(items.kept)), np.flatnonzero(incumbent.counts))
-    incumbent.relaxation = price(table, start, _PER_ROW, clock, share=0.5)
-    incumbent.bound = min(incumbent.bound, _whole(incumbent.relaxation.bound))
-    _offer(table, incumbent, greedy(table, incumbent.relaxation.reduced, clock))
+    incumbent.relaxation = solve_relaxation(table, start, _PER_ROW, clock, share=0.5)
+    incumbent.bound = min(incumbent.bound, _round_down(incumbent.relaxation.bound))
+    _offer(table, incumbent, place_greedily(table, incumbent.relaxation.reduced, clock))
 
 
 def _solve(table: Table, incumbent: Incumbent, numbers: IntArray, gap: float, clock: Clock) -> bool:
@@ -104,18 +104,18 @@ def _solve(table: Table, incumbent: Incumbent, numbers: IntArray, gap: float, cl
         _offer(table, incumbent, counts)
     is_outside = np.ones(len(table.items), dtype=bool)
     is_outside[numbers] = False
-    bound = max(_whole(answer.bound), _whole(incumbent.relaxation.bound_of(is_outside)), incumbent.value)
+    bound = max(_round_down(answer.bound), _round_down(incumbent.relaxation.bound_of(is_outside)), incumbent.value)
     incumbent.bound = min(incumbent.bound, bound)
     return answer.finished
 
 
 def _offer(table: Table, incumbent: Incumbent, counts: IntArray) -> None:
     value = int(counts @ table.items.value)
-    if value > incumbent.value and allowed(table, counts):
+    if value > incumbent.value and is_allowed(table, counts):
         incumbent.counts, incumbent.value = counts, value
 
 
-def _whole(bound: float) -> int:
+def _round_down(bound: float) -> int:
     """Return the greatest value that a bound leaves, values being whole numbers.
 
     The solver's bound is accurate to 1e-6.

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from dsf.errors import SettingsError
-from dsf.placements.scheduling import Manifest, claims_of
+from dsf.placements.scheduling import Manifest, read_claims
 
 #: Claim and value by which a cluster reports that its configuration is in force.
 COMPLIANCE_CLAIM: Final = "policy-watcher-claim"
@@ -60,7 +60,7 @@ class PlacementSelector:
     def select(self, cluster_names: Iterable[str], clusters: Sequence[Manifest]) -> Selection:
         """Return how to select each wanted cluster among all `clusters`. A cluster that cannot be selected gets its
         name as value."""
-        value_by_cluster = {str(cluster["metadata"]["name"]): self._value(cluster) for cluster in clusters}
+        value_by_cluster = {str(cluster["metadata"]["name"]): self._read_value(cluster) for cluster in clusters}
         holders: dict[str, list[str]] = {}
         for name, value in value_by_cluster.items():
             if value is not None:
@@ -71,7 +71,7 @@ class PlacementSelector:
             value = value_by_cluster.get(name)
             values[name] = name if value is None else value
             if value is None:
-                problems.append(self._missing(name))
+                problems.append(self._describe_missing(name))
             elif len(holders[value]) > 1:
                 sharing = ", ".join(sorted(set(holders[value]) - {name})[:3])
                 problems.append(
@@ -99,15 +99,15 @@ class PlacementSelector:
             selector["claimSelector"] = {"matchExpressions": claims}
         return selector
 
-    def _value(self, cluster: Manifest) -> str | None:
+    def _read_value(self, cluster: Manifest) -> str | None:
         metadata = cluster["metadata"]
         if self.by == "name":
             return str(metadata["name"])
-        labels = (metadata.get("labels") or {}) if self.by == "label" else claims_of(cluster)
+        labels = (metadata.get("labels") or {}) if self.by == "label" else read_claims(cluster)
         value = labels.get(self.key)
         return value if isinstance(value, str) and value else None
 
-    def _missing(self, name: str) -> str:
+    def _describe_missing(self, name: str) -> str:
         advice = "make the ClusterClaim there"
         if self.by == "label":
             advice = f"set it with: kubectl label managedcluster {name} {self.key}={name}"

@@ -21,8 +21,8 @@ from dsf.optimizer.backend import FIELD_MANAGER, Manifest, ManifestClient
 from dsf.optimizer.comparison import compare
 from dsf.optimizer.errors import PlanConflictError, SolverError
 from dsf.optimizer.hubredis import HubRedis
-from dsf.optimizer.losses import losses
-from dsf.optimizer.manifests import PLAN_ID, PLAN_OBJECTS, dump, plan_id, read_plan, render
+from dsf.optimizer.losses import find_losses
+from dsf.optimizer.manifests import PLAN_ID, PLAN_OBJECTS, compute_plan_id, dump, read_plan, render
 from dsf.optimizer.model import SearchLimits
 from dsf.optimizer.params import OptimizeParams
 from dsf.optimizer.plan import Plan
@@ -131,7 +131,7 @@ class OptimizerService:
             report, plan, previous, _, _ = self._prepare(params)
             self._show(report, plan, previous, changed)
             return report, plan
-        with self._turn():
+        with self._take_turn():
             report, plan, _, changes, problems = self._prepare(params)
             if problems:
                 raise PlanConflictError("the plan cannot be applied: " + "; ".join(problems))
@@ -161,7 +161,7 @@ class OptimizerService:
         if not namespace:
             # For the API server, an empty name means all namespaces.
             raise ManifestError("the name of the namespace to reset is empty")
-        with self._turn():
+        with self._take_turn():
             changes = self._writer.changes([], self._writer.existing(namespace))
             if not dry_run:
                 self._writer.write(changes)
@@ -180,7 +180,7 @@ class OptimizerService:
         by_namespace: dict[str, list[Manifest]] = {}
         for manifest in self._writer.existing(namespace or ""):
             by_namespace.setdefault(manifest["metadata"]["namespace"], []).append(manifest)
-        return PlanList(items=[_applied(name, objects) for name, objects in sorted(by_namespace.items())])
+        return PlanList(items=[_make_applied_plan(name, objects) for name, objects in sorted(by_namespace.items())])
 
     def rescore(self, scorer: str, cluster: str | None = None) -> RescoreReport:
         """Send a tick now, to one cluster or to all on which the scorer runs.
@@ -190,7 +190,7 @@ class OptimizerService:
         self._allow(GuardedAction.RESCORE, None)
         if self._hub is None:
             raise SettingsError("DSF_REDIS_URL is not set, so re-scores are not possible; set it to the hub's Redis")
-        runs = self._hub.rescore(self._actor(), scorer, cluster)
+        runs = self._hub.rescore(self._make_actor(), scorer, cluster)
         return RescoreReport(
             scorer=scorer,
             runs=[RescoreRun(cluster=run.cluster, run_id=run.run_id, message=run.message) for run in runs],
@@ -214,7 +214,7 @@ class OptimizerService:
         self._backend.close()
 
     @contextlib.contextmanager
-    def _turn(self) -> Iterator[None]:
+    def _take_turn(self) -> Iterator[None]:
         """Do a write while no other one runs. Raises SolverError if earlier ones take too long."""
         if not self._writing.acquire(timeout=self._solver.patience):
             raise SolverError(
@@ -232,9 +232,9 @@ class OptimizerService:
     def _write_down(self, action: Action, namespace: str, *, detail: str, reference: str = "") -> None:
         if self._hub is not None:
             user_action = UserAction(action=action, namespace=namespace, reference=reference, detail=detail)
-            self._hub.record(self._actor(), user_action)
+            self._hub.record(self._make_actor(), user_action)
 
-    def _actor(self) -> Actor:
+    def _make_actor(self) -> Actor:
         caller = current_caller.get(None)
         return Actor(
             name=self._owner if caller is None else caller.name,
@@ -264,7 +264,7 @@ class OptimizerService:
             *selection.problems,
             *planning_input.clusters.unbound(params.namespace, used_clusters),
             *self._writer.obstacles(changes),
-            *losses(plan, previous),
+            *find_losses(plan, previous),
         ]
         report = PlanReport(
             status=plan.status,
@@ -281,7 +281,7 @@ class OptimizerService:
                 *(f"cannot be applied: {problem}" for problem in problems),
                 *planning_input.clusters.warnings(used_clusters),
             ],
-            plan_id=plan_id(params.namespace, plan.placed),
+            plan_id=compute_plan_id(params.namespace, plan.placed),
             namespace=params.namespace,
             applied=False,
             changes=[change.view() for change in changes],
@@ -310,22 +310,22 @@ def make_service(
     )
 
 
-def _applied(namespace: str, objects: Sequence[Manifest]) -> AppliedPlan:
+def _make_applied_plan(namespace: str, objects: Sequence[Manifest]) -> AppliedPlan:
     ids = {(manifest["metadata"].get("annotations") or {}).get(PLAN_ID, "") for manifest in objects}
     counts = {(manifest["metadata"].get("annotations") or {}).get(PLAN_OBJECTS, "") for manifest in objects}
     view = read_plan(objects)
-    identity = plan_id(namespace, view)
+    identity = compute_plan_id(namespace, view)
     return AppliedPlan(
         namespace=namespace,
         plan_id=identity,
         complete=ids == {identity} and counts == {str(len(objects))},
-        applied_at=max((moment for manifest in objects for moment in _moments(manifest)), default=None),
+        applied_at=max((moment for manifest in objects for moment in _list_change_times(manifest)), default=None),
         plan=view,
         objects=[f"{manifest['kind']} {manifest['metadata']['name']}" for manifest in objects],
     )
 
 
-def _moments(manifest: Mapping[str, Any]) -> Iterable[datetime]:
+def _list_change_times(manifest: Mapping[str, Any]) -> Iterable[datetime]:
     """Time of the optimiser's last change of an object."""
     for entry in manifest["metadata"].get("managedFields") or ():
         if entry.get("manager") == FIELD_MANAGER and entry.get("time"):

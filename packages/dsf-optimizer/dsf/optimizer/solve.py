@@ -49,13 +49,13 @@ def _report(table: Table, incumbent: Incumbent, *, exact: bool, clock: Clock) ->
     unplaced = [entry for row in rows if (entry := explainer.unplaced(row)) is not None]
     return Plan(
         status=Status.OPTIMAL if bound == incumbent.value else Status.FEASIBLE,
-        coverage=_coverage(table, placed, unplaced),
+        coverage=_make_coverage(table, placed, unplaced),
         placed=PlanView(
             assignments=[
-                _assignment(table, place, placed, kept_replicas) for place in zip(*np.nonzero(placed), strict=True)
+                _make_assignment(table, place, placed, kept_replicas) for place in zip(*np.nonzero(placed), strict=True)
             ],
             configurations=[
-                _configuration(table, column, placed) for column in np.flatnonzero(placed.any(axis=0)).tolist()
+                _make_configuration(table, column, placed) for column in np.flatnonzero(placed.any(axis=0)).tolist()
             ],
         ),
         unplaced=unplaced,
@@ -66,14 +66,14 @@ def _report(table: Table, incumbent: Incumbent, *, exact: bool, clock: Clock) ->
         ties_exact=exact,
         explanation=[explainer.explain(row) for row in rows],
         score_gaps=table.scores.gaps,
-        unknown_places=_unknown_places(table),
+        unknown_places=_list_unknown_places(table),
         clusters=table.clusters,
         requests={workload.name: workload.request for workload in table.workloads},
         seconds=clock.passed,
     )
 
 
-def _coverage(table: Table, placed: IntArray, unplaced: list[UnplacedView]) -> Coverage:
+def _make_coverage(table: Table, placed: IntArray, unplaced: list[UnplacedView]) -> Coverage:
     if not table.workloads:
         return Coverage.NOTHING_TO_PLACE
     if not placed.any():
@@ -81,27 +81,27 @@ def _coverage(table: Table, placed: IntArray, unplaced: list[UnplacedView]) -> C
     return Coverage.PART_PLACED if unplaced else Coverage.ALL_PLACED
 
 
-def _assignment(table: Table, place: tuple[int, int], placed: IntArray, kept_replicas: IntArray) -> AssignmentView:
+def _make_assignment(table: Table, place: tuple[int, int], placed: IntArray, kept_replicas: IntArray) -> AssignmentView:
     row, column = place
     return AssignmentView(
         workload=table.workloads[row].name,
-        **_configured(table, column),
+        **_make_column_fields(table, column),
         score=table.score(int(table.value[place])),
         replicas=int(placed[place]),
         kept=int(kept_replicas[place]),
     )
 
 
-def _configuration(table: Table, column: int, placed: IntArray) -> ConfigurationView:
+def _make_configuration(table: Table, column: int, placed: IntArray) -> ConfigurationView:
     used_amounts: dict[str, int] = {}
     for row in np.flatnonzero(placed[:, column]):
         for kind, amount in sorted(table.workloads[row].request.items()):
             used_amounts[kind] = used_amounts.get(kind, 0) + amount * int(placed[row, column])
     supply = dict(sorted(table.configurations[column].supply.items()))
-    return ConfigurationView(**_configured(table, column), supply=supply, used=used_amounts)
+    return ConfigurationView(**_make_column_fields(table, column), supply=supply, used=used_amounts)
 
 
-def _configured(table: Table, column: int) -> dict[str, Any]:
+def _make_column_fields(table: Table, column: int) -> dict[str, Any]:
     configuration = table.configurations[column]
     return {
         "cluster": table.clusters[table.cluster_of[column]],
@@ -110,7 +110,7 @@ def _configured(table: Table, column: int) -> dict[str, Any]:
     }
 
 
-def _unknown_places(table: Table) -> tuple[UnknownPlace, ...]:
+def _list_unknown_places(table: Table) -> tuple[UnknownPlace, ...]:
     places = {
         UnknownPlace(
             table.workloads[row].name,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dsf.optimizer.model import Configuration, PlanInput, Workload
-from dsf.optimizer.values import EXPIRED, MISSING, CodeArray, IntArray, Values, score_values
+from dsf.optimizer.values import EXPIRED, MISSING, CodeArray, IntArray, Values, compute_values
 from dsf.optimizer.views import Reason
 
 #: Codes of `Table.refused`; 0 is usable.
@@ -83,26 +83,28 @@ def make_table(problem: PlanInput) -> Table:
     ]
     configurations = tuple(configuration for _, configuration in columns)
     kinds = tuple(sorted({kind for workload in workloads for kind in workload.request}))
-    scores = score_values(problem, clusters, columns)
-    request = _amounts([workload.request for workload in workloads], kinds)
-    supply = _amounts([configuration.supply for configuration in configurations], kinds)
+    scores = compute_values(problem, clusters, columns)
+    request = _make_amounts([workload.request for workload in workloads], kinds)
+    supply = _make_amounts([configuration.supply for configuration in configurations], kinds)
     request, supply = _coarsen(request, supply)
     replicas = np.array([workload.replicas for workload in workloads], dtype=np.int64)
     app_row = {app: index for index, app in enumerate(scores.apps)}
     apps = np.array([app_row[workload.app] for workload in workloads], dtype=np.int64)
 
-    limit = _limits(workloads, request, supply)
+    limit = _compute_limits(workloads, request, supply)
     value = scores.value[apps] if len(apps) else np.zeros((0, len(columns)), dtype=np.int64)
     state = scores.state[apps] if len(apps) else np.zeros((0, len(columns)), dtype=np.uint8)
-    current = _current(workloads, [(clusters[index].name, configuration.device) for index, configuration in columns])
+    current = _find_places(
+        workloads, [(clusters[index].name, configuration.device) for index, configuration in columns]
+    )
     stay = np.zeros_like(limit)
     for row, column, count in current:
         stay[row, column] = min(count, limit[row, column])
     # A replica that lowers the sum is never placed: leaving it out is always possible.
-    refusal_codes = np.where(value + scores.keep * (stay > 0) < 0, _code(Reason.NEGATIVE), 0).astype(np.uint8)
-    refusal_codes[limit == 0] = _code(Reason.TOO_LARGE)
-    refusal_codes[state == EXPIRED] = _code(Reason.EXPIRED)
-    refusal_codes[state == MISSING] = _code(Reason.NO_SCORE)
+    refusal_codes = np.where(value + scores.keep * (stay > 0) < 0, _get_code(Reason.NEGATIVE), 0).astype(np.uint8)
+    refusal_codes[limit == 0] = _get_code(Reason.TOO_LARGE)
+    refusal_codes[state == EXPIRED] = _get_code(Reason.EXPIRED)
+    refusal_codes[state == MISSING] = _get_code(Reason.NO_SCORE)
     limit[refusal_codes != 0] = 0
     stay[refusal_codes != 0] = 0
     limit = np.where((stay > 0) & (value < 0), stay, limit)
@@ -120,12 +122,12 @@ def make_table(problem: PlanInput) -> Table:
         refused=refusal_codes,
         stay=stay,
         current=current,
-        items=_items(value, limit, stay, scores.keep),
+        items=_make_items(value, limit, stay, scores.keep),
         scores=scores,
     )
 
 
-def _amounts(sources: Sequence[Mapping[str, int]], kinds: tuple[str, ...]) -> IntArray:
+def _make_amounts(sources: Sequence[Mapping[str, int]], kinds: tuple[str, ...]) -> IntArray:
     rows = [[source.get(kind, 0) for kind in kinds] for source in sources]
     return np.array(rows, dtype=np.int64).reshape(len(sources), len(kinds))
 
@@ -136,7 +138,7 @@ def _coarsen(request: IntArray, supply: IntArray) -> tuple[IntArray, IntArray]:
     return request // unit, supply // unit
 
 
-def _limits(workloads: Sequence[Workload], request: IntArray, supply: IntArray) -> IntArray:
+def _compute_limits(workloads: Sequence[Workload], request: IntArray, supply: IntArray) -> IntArray:
     """Rows x columns: how many replicas of a workload fit into an otherwise empty configuration."""
     replica_limits = [min(workload.replicas, workload.per_cluster or workload.replicas) for workload in workloads]
     limit = np.repeat(np.array(replica_limits, dtype=np.int64)[:, None], len(supply), axis=1)
@@ -147,7 +149,7 @@ def _limits(workloads: Sequence[Workload], request: IntArray, supply: IntArray) 
     return limit
 
 
-def _current(workloads: Sequence[Workload], columns: Sequence[tuple[str, str]]) -> list[tuple[int, int, int]]:
+def _find_places(workloads: Sequence[Workload], columns: Sequence[tuple[str, str]]) -> list[tuple[int, int, int]]:
     """Where workloads are now, in `columns` by cluster and device."""
     of_cluster: dict[str, list[int]] = {}
     for column, (cluster, _) in enumerate(columns):
@@ -161,11 +163,11 @@ def _current(workloads: Sequence[Workload], columns: Sequence[tuple[str, str]]) 
     ]
 
 
-def _code(reason: Reason) -> int:
+def _get_code(reason: Reason) -> int:
     return REFUSALS.index(reason)
 
 
-def _items(value: IntArray, limit: IntArray, stay: IntArray, keep: int) -> TableItems:
+def _make_items(value: IntArray, limit: IntArray, stay: IntArray, keep: int) -> TableItems:
     new, old = np.nonzero(limit - stay), np.nonzero(stay)
     row, column = np.concatenate([new, old], axis=1)
     is_kept = np.repeat([0, 1], [len(new[0]), len(old[0])])

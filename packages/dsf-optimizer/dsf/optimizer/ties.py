@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from dsf.optimizer.greedy import allowed
+from dsf.optimizer.greedy import is_allowed
 from dsf.optimizer.program import Clock, Hold, IntegerProgram
 from dsf.optimizer.search import Incumbent
 from dsf.optimizer.table import Table
@@ -61,7 +61,7 @@ class _Steps:
         ):
             return False
         before = self.counts
-        if not self._by_names():
+        if not self._order_by_names():
             self.counts = before
             return False
         return True
@@ -86,26 +86,26 @@ class _Steps:
             weight, seconds=self._clock.remaining, hold=self._held, lower=self._lower, upper=self._upper
         )
         counts = answer.counts
-        if counts is None or not answer.finished or not self._valid(counts):
+        if counts is None or not answer.finished or not self._is_valid(counts):
             return False
         if int(weight @ counts) > int(weight @ self.counts):
             self.counts = counts
         return True
 
-    def _valid(self, counts: IntArray) -> bool:
+    def _is_valid(self, counts: IntArray) -> bool:
         are_constraints_met = all(int(constraint.weight @ counts) >= constraint.minimum for constraint in self._held)
         fixed = bool(((counts >= self._lower) & (counts <= self._upper)).all())
-        return are_constraints_met and fixed and allowed(self._table, self.whole(counts))
+        return are_constraints_met and fixed and is_allowed(self._table, self.whole(counts))
 
-    def _by_names(self) -> bool:
+    def _order_by_names(self) -> bool:
         batch: list[IntArray] = []
         answers = 1
-        for numbers in self._decisions():
-            if batch and answers * (self._digit(numbers)[1] + 1) > _ANSWERS:
+        for numbers in self._list_decisions():
+            if batch and answers * (self._compute_digits(numbers)[1] + 1) > _ANSWERS:
                 if not self._settle(batch):
                     return False
                 batch, answers = [], 1
-            values, best_value = self._digit(numbers)
+            values, best_value = self._compute_digits(numbers)
             if not batch and int(values @ self.counts[numbers]) == best_value:
                 self._fix(numbers)
                 continue
@@ -113,14 +113,14 @@ class _Steps:
             answers *= best_value + 1
         return not batch or self._settle(batch)
 
-    def _decisions(self) -> list[IntArray]:
+    def _list_decisions(self) -> list[IntArray]:
         """Items that are decided together, in the order in which they are."""
         items = self._items
         alone = self._table.replicas[items.row] == 1
         same = (np.diff(items.row) == 0) & (alone[1:] | (np.diff(items.column) == 0))
         return np.split(np.arange(len(items)), np.flatnonzero(~same) + 1)
 
-    def _digit(self, numbers: IntArray) -> tuple[IntArray, int]:
+    def _compute_digits(self, numbers: IntArray) -> tuple[IntArray, int]:
         """How much a replica on each of these items adds, and the greatest sum of that; the greatest wins.
 
         For a single replica: the earlier an option that is still possible, the more. For several: one for each.
@@ -142,7 +142,7 @@ class _Steps:
         weight = np.zeros_like(self._items.limit)
         scale = 1
         for numbers in reversed(batch):
-            values, best_value = self._digit(numbers)
+            values, best_value = self._compute_digits(numbers)
             weight[numbers] = values * scale
             scale *= best_value + 1
         if not self._maximise(weight):

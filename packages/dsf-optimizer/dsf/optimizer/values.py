@@ -17,7 +17,15 @@ import numpy.typing as npt
 
 from dsf.api.score import DimensionFormat
 from dsf.errors import ManifestError
-from dsf.optimizer.model import WEIGHT_DECIMALS, Cluster, Configuration, PlanInput, Preference, ScoreTable, weight_units
+from dsf.optimizer.model import (
+    WEIGHT_DECIMALS,
+    Cluster,
+    Configuration,
+    PlanInput,
+    Preference,
+    ScoreTable,
+    to_weight_units,
+)
 from dsf.optimizer.views import Reason, ScoreGapView
 from dsf.text import list_names
 
@@ -45,7 +53,7 @@ class Values:
     gaps: list[ScoreGapView]
 
 
-def score_values(
+def compute_values(
     problem: PlanInput, clusters: Sequence[Cluster], columns: Sequence[tuple[int, Configuration]]
 ) -> Values:
     """Return the values of all apps on `columns`: index of the cluster in `clusters`, and one of its configurations.
@@ -54,15 +62,15 @@ def score_values(
     """
     apps = tuple(sorted({workload.app for workload in problem.workloads}))
     weights = [
-        weight_units(preference.weight, f"weight of score {preference.score}") for preference in problem.preferences
+        to_weight_units(preference.weight, f"weight of score {preference.score}") for preference in problem.preferences
     ]
-    keep = weight_units(problem.keep_current, "keepCurrent")
+    keep = to_weight_units(problem.keep_current, "keepCurrent")
     unit = math.gcd(keep, *weights)
     value = np.zeros((len(apps), len(columns)), dtype=np.float64)
     state = np.zeros((len(apps), len(columns)), dtype=np.uint8)
     gaps: list[ScoreGapView] = []
     for weight, preference in sorted(zip(weights, problem.preferences, strict=True), key=lambda pair: pair[1].score):
-        scores, states, preference_gaps = _scores(problem, preference, apps, clusters, columns)
+        scores, states, preference_gaps = _compute_scores(problem, preference, apps, clusters, columns)
         value += scores * (weight // unit)
         # Missing in one score and expired in another: the missing one must be fixed first.
         np.copyto(state, states, where=(states == MISSING) | (state == KNOWN))
@@ -81,7 +89,7 @@ def score_values(
     )
 
 
-def _scores(
+def _compute_scores(
     problem: PlanInput,
     preference: Preference,
     apps: tuple[str, ...],
@@ -126,12 +134,13 @@ def _scores(
             )
         values[:, column] = scores
     gaps = [
-        _gap(clusters[index], tables[index], preference.score, sorted(items)) for index, items in missing_items.items()
+        _make_gap(clusters[index], tables[index], preference.score, sorted(items))
+        for index, items in missing_items.items()
     ]
     return values, state, gaps
 
 
-def _gap(cluster: Cluster, table: ScoreTable | None, name: str, items: list[str]) -> ScoreGapView:
+def _make_gap(cluster: Cluster, table: ScoreTable | None, name: str, items: list[str]) -> ScoreGapView:
     reason = Reason.NO_SCORE
     if items:
         message = f"AddOnPlacementScore {name} of cluster {cluster.name} has no item {list_names(items, 10)}"

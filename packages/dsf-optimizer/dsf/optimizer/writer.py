@@ -18,7 +18,7 @@ from dsf.errors import BackendError
 from dsf.kube.resources import Resource
 from dsf.optimizer.backend import FIELD_MANAGER, Manifest, ManifestClient
 from dsf.optimizer.errors import ApplyError
-from dsf.optimizer.manifests import GENERATED, GENERATED_LABEL, KINDS, resource_of
+from dsf.optimizer.manifests import GENERATED, GENERATED_LABEL, KINDS, find_resource
 from dsf.optimizer.views import ChangeView
 
 log = dsf.log.get(__name__)
@@ -69,14 +69,14 @@ class PlanWriter:
 
     def changes(self, desired: Sequence[Manifest], existing: Iterable[Manifest]) -> list[ObjectChange]:
         """Return the required changes, in order."""
-        unmatched = {_key(manifest): manifest for manifest in existing}
+        unmatched = {_get_key(manifest): manifest for manifest in existing}
         changes = []
         for after in desired:
-            before = unmatched.pop(_key(after), None)
+            before = unmatched.pop(_get_key(after), None)
             change: Literal["created", "updated", "unchanged"] = "created"
             if before is not None:
-                change = "unchanged" if owned(before) == _content(after) else "updated"
-            changes.append(ObjectChange(resource_of(after), before, after, change))
+                change = "unchanged" if select_owned_fields(before) == _select_content(after) else "updated"
+            changes.append(ObjectChange(find_resource(after), before, after, change))
         # Bindings before the Placements that they refer to.
         for resource in reversed(KINDS):
             for (kind, _), before in sorted(unmatched.items(), key=lambda item: item[0]):
@@ -88,7 +88,7 @@ class PlanWriter:
         """Obstacles: objects of the same name that a plan did not create. Raises BackendError."""
         created = [change for change in changes if change.change == "created"]
         other_objects = self.existing(created[0].place[0], f"{GENERATED_LABEL}!=true") if created else []
-        occupied_keys = {_key(manifest) for manifest in other_objects}
+        occupied_keys = {_get_key(manifest) for manifest in other_objects}
         return [
             f"{change} exists and was not created by a plan; delete it, or hand it over with: kubectl label -n "
             f"{change.place[0]} {change.resource.plural} {change.place[1]} {GENERATED_LABEL}=true"
@@ -124,7 +124,7 @@ class PlanWriter:
     def _try(self, todo: Sequence[ObjectChange]) -> None:
         """All writes as a dry run. Raises ApplyError for the first that the API server would refuse."""
 
-        def refusal(change: ObjectChange) -> BackendError | None:
+        def find_refusal(change: ObjectChange) -> BackendError | None:
             try:
                 self._do(change, dry_run=True)
             except BackendError as error:
@@ -133,7 +133,7 @@ class PlanWriter:
 
         # Dry runs are independent.
         with ThreadPoolExecutor(8) as threads:
-            for change, error in zip(todo, threads.map(refusal, todo), strict=True):
+            for change, error in zip(todo, threads.map(find_refusal, todo), strict=True):
                 if error is not None:
                     raise ApplyError(f"the plan is not applied, nothing was changed: {change}: {error}") from error
 
@@ -165,9 +165,9 @@ class PlanWriter:
                     self._delete_created(change)
                 elif change.after is None:
                     # Including additions of other writers.
-                    self._backend.apply(change.resource, _without_server_fields(change.before), force=False)
+                    self._backend.apply(change.resource, _drop_server_fields(change.before), force=False)
                 else:
-                    self._backend.apply(change.resource, _restored(change.before, change.after))
+                    self._backend.apply(change.resource, _make_restored(change.before, change.after))
             except BackendError as error:
                 if wait is None:
                     return error
@@ -180,69 +180,69 @@ class PlanWriter:
         """Delete what `change` has created; its write may have had no response."""
         namespace, name = change.place
         for manifest in self._backend.objects(change.resource, namespace, name=name):
-            if owned(manifest):
+            if select_owned_fields(manifest):
                 self._backend.delete(change.resource, namespace, name, uid=manifest["metadata"]["uid"])
 
 
-def owned(manifest: Mapping[str, Any]) -> dict[str, Any]:
+def select_owned_fields(manifest: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of an object that the optimiser still owns, without its identity."""
     fields: dict[str, Any] = {}
     for entry in manifest["metadata"].get("managedFields") or ():
         if entry.get("manager") == FIELD_MANAGER and entry.get("operation") == "Apply":
-            fields = _owned(entry.get("fieldsV1") or {}, manifest)
+            fields = _select_owned(entry.get("fieldsV1") or {}, manifest)
     return fields
 
 
-def _owned(fields: Mapping[str, Any], value: Any) -> Any:
+def _select_owned(fields: Mapping[str, Any], value: Any) -> Any:
     if not isinstance(value, Mapping) or not any(key.startswith("f:") for key in fields):
         # Lists of these kinds are owned as a whole.
         return value
     names = {key[2:]: inner for key, inner in fields.items() if key.startswith("f:")}
-    return {name: _owned(inner, value[name]) for name, inner in names.items() if name in value}
+    return {name: _select_owned(inner, value[name]) for name, inner in names.items() if name in value}
 
 
-def _content(manifest: Mapping[str, Any]) -> dict[str, Any]:
+def _select_content(manifest: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields that the optimiser writes, in the form of `owned`."""
     metadata = {key: manifest["metadata"][key] for key in ("annotations", "labels")}
     rest = {key: value for key, value in manifest.items() if key not in ("apiVersion", "kind", "metadata")}
     return {"metadata": metadata, **rest}
 
 
-def _restored(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+def _make_restored(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
     """Return the manifest that restores an object's previous content after `after` was applied.
 
     The manifest has the optimiser's fields and those of other owners that `after` took over. Other fields are left out:
     applying them would make the optimiser their owner, and the next plan would remove them.
     """
-    content: dict[str, Any] = _joined(_fields_of(before, _content(after)), owned(before))
-    identity = _identity(before)
+    content: dict[str, Any] = _join_fields(_select_fields(before, _select_content(after)), select_owned_fields(before))
+    identity = _get_identity(before)
     return content | identity | {"metadata": content.get("metadata", {}) | identity["metadata"]}
 
 
-def _fields_of(before: Any, fields: Any) -> Any:
+def _select_fields(before: Any, fields: Any) -> Any:
     """Return the values in `before` of those `fields` that it has."""
     if not isinstance(before, Mapping) or not isinstance(fields, Mapping):
         return before
-    return {name: _fields_of(before[name], inner) for name, inner in fields.items() if name in before}
+    return {name: _select_fields(before[name], inner) for name, inner in fields.items() if name in before}
 
 
-def _joined(first: Any, second: Any) -> Any:
+def _join_fields(first: Any, second: Any) -> Any:
     """Return the fields of both, which are parts of the same object."""
     if not isinstance(first, Mapping) or not isinstance(second, Mapping):
         return first
-    both = {name: _joined(first[name], second[name]) for name in first.keys() & second.keys()}
+    both = {name: _join_fields(first[name], second[name]) for name in first.keys() & second.keys()}
     return {**first, **second, **both}
 
 
-def _identity(manifest: Mapping[str, Any]) -> dict[str, Any]:
+def _get_identity(manifest: Mapping[str, Any]) -> dict[str, Any]:
     metadata = {key: manifest["metadata"][key] for key in ("name", "namespace")}
     return {"apiVersion": manifest["apiVersion"], "kind": manifest["kind"], "metadata": metadata}
 
 
-def _without_server_fields(manifest: Mapping[str, Any]) -> dict[str, Any]:
+def _drop_server_fields(manifest: Mapping[str, Any]) -> dict[str, Any]:
     metadata = {key: value for key, value in manifest["metadata"].items() if key not in _SERVER_FIELDS}
     return {key: value for key, value in manifest.items() if key != "status"} | {"metadata": metadata}
 
 
-def _key(manifest: Mapping[str, Any]) -> Key:
+def _get_key(manifest: Mapping[str, Any]) -> Key:
     return str(manifest["kind"]), str(manifest["metadata"]["name"])

@@ -65,28 +65,28 @@ def placement(
     from dsf.cli.session import for_a_person, hub_settings
     from dsf.http import trust
     from dsf.kube.session import Session
-    from dsf.placements.reader import PlacementReader, debugger_of
+    from dsf.placements.reader import PlacementReader, make_debugger
     from dsf.placements.settings import PlacementSettings
 
     settings = for_a_person(hub_settings(PlacementSettings.load()))
     dsf.log.prepare(settings)
     trust.use_folder(settings.trusted_ca_dir)
     with closing(Session.load(settings.kubeconfig)) as session:
-        reader = PlacementReader(session, debugger_of(settings))
+        reader = PlacementReader(session, make_debugger(settings))
         if name is None:
             placement_list = reader.placements(namespace or "")
             emit(placement_list, output, lambda: _render_list(placement_list))
             return
-        where = namespace or _namespace_of(reader.placements(), name)
+        where = namespace or _find_namespace(reader.placements(), name)
         view = reader.explain(where, name)
         if what_if:
-            view = reader.explain(where, name, _asked(view, what_if, score))
+            view = reader.explain(where, name, _parse_what_if(view, what_if, score))
     emit(view, output, lambda: _render(view, limit or None))
     if view.problem:
         raise typer.Exit(1)
 
 
-def _namespace_of(placement_list: PlacementList, name: str) -> str:
+def _find_namespace(placement_list: PlacementList, name: str) -> str:
     from dsf.errors import UnknownNameError
 
     namespaces = [item.namespace for item in placement_list.placements if item.name == name]
@@ -99,7 +99,7 @@ def _namespace_of(placement_list: PlacementList, name: str) -> str:
     raise UnknownNameError(f"no namespace has a Placement {name!r}; `dsf placement` lists them")
 
 
-def _asked(view: PlacementView, texts: list[str], score: str | None) -> list[WhatIf]:
+def _parse_what_if(view: PlacementView, texts: list[str], score: str | None) -> list[WhatIf]:
     """Parse --what-if. Raises BadParameter with the available values."""
     from dsf.placements.explanation import WhatIf
 
@@ -160,7 +160,7 @@ def _render(view: PlacementView, limit: int | None) -> RenderableType:
     parts: list[RenderableType] = []
     if view.problem:
         parts.append(Text(flat(f"No decision is possible: {view.problem}"), style="red"))
-    parts.append(_ranking(view.ranking, view.prioritizers, limit))
+    parts.append(_make_ranking(view.ranking, view.prioritizers, limit))
     if view.left_out:
         rows = [[excluded.cluster, excluded.stage, excluded.reason] for excluded in view.left_out[:limit]]
         parts += [Text(""), table(("LEFT OUT", "BY", "BECAUSE"), rows)]
@@ -170,7 +170,7 @@ def _render(view: PlacementView, limit: int | None) -> RenderableType:
         )
         moves = [f"{name} enters" for name in changed.enters] + [f"{name} leaves" for name in changed.leaves]
         parts += [Text(""), Text(flat(f"With {changes_text}: {', '.join(moves) or 'nothing changes'}"), style="bold")]
-        parts.append(_ranking(changed.ranking, view.prioritizers, limit))
+        parts.append(_make_ranking(changed.ranking, view.prioritizers, limit))
     how = "OCM's own scheduler" if view.source == "ocm" else "OCM's rules, computed here"
     wants = "all that pass" if view.number_of_clusters is None else str(view.number_of_clusters)
     parts += [
@@ -182,7 +182,7 @@ def _render(view: PlacementView, limit: int | None) -> RenderableType:
     return Group(*parts)
 
 
-def _ranking(rows: list[RankedCluster], prioritizers: list[PrioritizerView], limit: int | None) -> RenderableType:
+def _make_ranking(rows: list[RankedCluster], prioritizers: list[PrioritizerView], limit: int | None) -> RenderableType:
     names = [f"{prioritizer.weight} x {prioritizer.name}" for prioritizer in prioritizers]
     lines: list[list[str | tuple[str, str]]] = [
         [
@@ -192,7 +192,7 @@ def _ranking(rows: list[RankedCluster], prioritizers: list[PrioritizerView], lim
             "yes" if row.chosen else "-",
             str(row.total),
             "-" if row.margin is None else f"{row.margin:+d}",
-            *(_cell(cell) for cell in row.cells),
+            *(_format_cell(cell) for cell in row.cells),
         ]
         for row in rows[:limit]
     ]
@@ -200,7 +200,7 @@ def _ranking(rows: list[RankedCluster], prioritizers: list[PrioritizerView], lim
     return table(headers, lines, right=("RANK", "SUM", "MARGIN", *names))
 
 
-def _cell(cell: CellView) -> str | tuple[str, str]:
+def _format_cell(cell: CellView) -> str | tuple[str, str]:
     if cell.standing in ("counted", "asked"):
         return f"{cell.points} ({cell.value})" if cell.points != cell.value else str(cell.value)
     return f"0 ({_WORDS[cell.standing]})", "yellow"

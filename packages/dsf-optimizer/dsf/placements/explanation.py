@@ -16,9 +16,9 @@ from dsf.placements.scheduling import (
     ScoreKey,
     Situation,
     Standing,
-    cel_resources,
-    moment,
-    schedule,
+    decide_placement,
+    find_cel_resources,
+    parse_moment,
 )
 from dsf.text import list_names
 
@@ -145,7 +145,7 @@ def explain(
     hypothetical_scores: Sequence[WhatIf] = (),
 ) -> PlacementView:
     """Return the whole explanation; `answer` is the response of OCM's own scheduler, if it was queried."""
-    outcome = schedule(situation, answer=answer)
+    outcome = decide_placement(situation, answer=answer)
     metadata, spec = situation.placement["metadata"], situation.spec
     view = PlacementView(
         namespace=metadata.get("namespace", ""),
@@ -154,27 +154,27 @@ def explain(
         number_of_clusters=spec.get("numberOfClusters"),
         decided=sorted(situation.decided),
         chosen=outcome.chosen,
-        agrees=_agrees(situation, outcome, answer),
+        agrees=_check_agreement(situation, outcome, answer),
         source="computed" if answer is None else "ocm",
         source_note=source_note,
         problem=outcome.problem,
-        conditions=_conditions(situation.placement),
-        prioritizers=[_prioritizer(prioritizer) for prioritizer in outcome.prioritizers],
-        ranking=ranking(outcome, situation),
+        conditions=_list_conditions(situation.placement),
+        prioritizers=[_make_prioritizer(prioritizer) for prioritizer in outcome.prioritizers],
+        ranking=rank_clusters(outcome, situation),
         left_out=[
             LeftOutView(cluster=name, stage=stage, reason=reason, decided=name in situation.decided)
             for name, (stage, reason) in sorted(outcome.left_out.items())
         ],
     )
-    notes = list(_notes(situation, outcome, view, answer))
+    notes = list(_list_notes(situation, outcome, view, answer))
     if not hypothetical_scores:
         return view.model_copy(update={"notes": notes})
     return view.model_copy(
-        update={"notes": notes, "what_if": _what_if(situation, outcome, hypothetical_scores, answer)}
+        update={"notes": notes, "what_if": _make_what_if(situation, outcome, hypothetical_scores, answer)}
     )
 
 
-def _agrees(situation: Situation, outcome: SchedulingDecision, answer: SchedulerAnswer | None) -> bool | None:
+def _check_agreement(situation: Situation, outcome: SchedulingDecision, answer: SchedulerAnswer | None) -> bool | None:
     """Whether the Placement has the clusters that would be chosen now; None if CEL expressions may decide that."""
     if set(outcome.chosen) == situation.decided:
         return True
@@ -188,7 +188,7 @@ def _agrees(situation: Situation, outcome: SchedulingDecision, answer: Scheduler
     return None if is_possible else False
 
 
-def ranking(outcome: SchedulingDecision, situation: Situation) -> list[RankedCluster]:
+def rank_clusters(outcome: SchedulingDecision, situation: Situation) -> list[RankedCluster]:
     """Return the eligible clusters, best first."""
     chosen_clusters = set(outcome.chosen)
     return [
@@ -207,13 +207,13 @@ def ranking(outcome: SchedulingDecision, situation: Situation) -> list[RankedClu
             ],
             decided=name in situation.decided,
             chosen=name in chosen_clusters,
-            margin=_margin(outcome, name, is_chosen=name in chosen_clusters),
+            margin=_compute_margin(outcome, name, is_chosen=name in chosen_clusters),
         )
         for rank, name in enumerate(outcome.order, 1)
     ]
 
 
-def _margin(outcome: SchedulingDecision, name: str, *, is_chosen: bool) -> int | None:
+def _compute_margin(outcome: SchedulingDecision, name: str, *, is_chosen: bool) -> int | None:
     count = len(outcome.chosen)
     if not 0 < count < len(outcome.order):
         return None
@@ -222,23 +222,23 @@ def _margin(outcome: SchedulingDecision, name: str, *, is_chosen: bool) -> int |
     return outcome.totals[name] - outcome.totals[other] - (name > other if is_chosen else -(name < other) + 1)
 
 
-def _what_if(
+def _make_what_if(
     situation: Situation,
     before: SchedulingDecision,
     hypothetical_scores: Sequence[WhatIf],
     answer: SchedulerAnswer | None,
 ) -> WhatIfView:
     values = {ScoreKey(change.cluster, change.resource, change.score): change.value for change in hypothetical_scores}
-    after = schedule(situation, hypothetical_scores=values, answer=answer)
+    after = decide_placement(situation, hypothetical_scores=values, answer=answer)
     return WhatIfView(
         asked=list(hypothetical_scores),
         enters=[name for name in after.chosen if name not in before.chosen],
         leaves=[name for name in before.chosen if name not in after.chosen],
-        ranking=ranking(after, situation),
+        ranking=rank_clusters(after, situation),
     )
 
 
-def _prioritizer(prioritizer: Prioritizer) -> PrioritizerView:
+def _make_prioritizer(prioritizer: Prioritizer) -> PrioritizerView:
     meaning = (
         f"item {prioritizer.score!r} of the AddOnPlacementScore {prioritizer.resource!r} in each cluster's namespace"
     )
@@ -251,7 +251,7 @@ def _prioritizer(prioritizer: Prioritizer) -> PrioritizerView:
     )
 
 
-def _notes(
+def _list_notes(
     situation: Situation, outcome: SchedulingDecision, view: PlacementView, answer: SchedulerAnswer | None
 ) -> Any:
     if (situation.placement["metadata"].get("annotations") or {}).get(_DISABLED) == "true":
@@ -266,7 +266,7 @@ def _notes(
             "whether OCM would choose others now is unknown for the same reason; OCM's own scheduler answers it, if "
             "DSF_PLACEMENT_DEBUGGER is set"
         )
-    yield from _cel_notes(situation)
+    yield from _list_cel_notes(situation)
     if not situation.sets:
         yield "no ManagedClusterSet is bound to its namespace, so it has no clusters"
     if (requested_number := situation.spec.get("numberOfClusters")) is not None and len(outcome.chosen) < int(
@@ -290,9 +290,9 @@ def _notes(
             yield f"{prioritizer.name} counts 0 on {len(without)} of {len(view.ranking)} clusters: {names}"
 
 
-def _cel_notes(situation: Situation) -> Iterator[str]:
+def _list_cel_notes(situation: Situation) -> Iterator[str]:
     """How OCM reads scores in CEL expressions of predicates, where that differs from prioritizers."""
-    resources = cel_resources(situation.spec)
+    resources = find_cel_resources(situation.spec)
     # Prioritizers of weight 0 are not in the outcome, but OCM watches their scores, too.
     policy = situation.spec.get("prioritizerPolicy") or {}
     coordinates = [entry.get("scoreCoordinate") or {} for entry in policy.get("configurations") or ()]
@@ -306,21 +306,21 @@ def _cel_notes(situation: Situation) -> Iterator[str]:
         cluster
         for (cluster, resource), score in situation.scores.items()
         if resource in resources
-        and (until := moment((score.get("status") or {}).get("validUntil"))) is not None
+        and (until := parse_moment((score.get("status") or {}).get("validUntil"))) is not None
         and situation.now > until
     )
     if expired:
         yield f"CEL expressions ignore validUntil: they read expired scores of {list_names(expired, 5)} as valid"
 
 
-def _conditions(placement: Manifest) -> list[str]:
+def _list_conditions(placement: Manifest) -> list[str]:
     return [
         f"{condition.get('type')}={condition.get('status')} {condition.get('reason')}: {condition.get('message')}"
         for condition in (placement.get("status") or {}).get("conditions") or ()
     ]
 
 
-def summary(placement: Mapping[str, Any]) -> PlacementSummary:
+def make_summary(placement: Mapping[str, Any]) -> PlacementSummary:
     """Return a Placement in a list."""
     spec, status = placement.get("spec") or {}, placement.get("status") or {}
     addons = [

@@ -21,30 +21,30 @@ ROWS: Final = 100
 _LIST_PLACEMENTS: Final = Right("list", PLACEMENTS)
 
 
-def _reader(sources: Sources) -> PlacementReader | None:
+def _make_reader(sources: Sources) -> PlacementReader | None:
     """Return a reader of Placements; None without an API server."""
     if sources.session is None:
         return None
-    from dsf.placements.reader import PlacementReader, debugger_of
+    from dsf.placements.reader import PlacementReader, make_debugger
 
-    return PlacementReader(sources.session, debugger_of(PlacementSettings.load()))
+    return PlacementReader(sources.session, make_debugger(PlacementSettings.load()))
 
 
-def placements(sources: Sources, *_: Mapping[str, str]) -> dict[str, Any]:
+def list_placements(sources: Sources, *_: Mapping[str, str]) -> dict[str, Any]:
     """Data of the list."""
-    reader = _reader(sources)
+    reader = _make_reader(sources)
     rows = reader.placements().placements if reader is not None else None
     hidden_rows = max(0, len(rows) - 200) if rows is not None else 0
     return {"title": "Placements", "placements": rows[:200] if rows is not None else None, "more": hidden_rows}
 
 
-def placement(sources: Sources, names: Mapping[str, str], query: Mapping[str, str]) -> dict[str, Any]:
+def explain_placement(sources: Sources, names: Mapping[str, str], query: Mapping[str, str]) -> dict[str, Any]:
     """Data of one Placement's page; `cluster`, `score` (`resource/item`) and `value` of the query are a what-if."""
     title = f"Placement {names['name']}"
-    reader = _reader(sources)
+    reader = _make_reader(sources)
     if reader is None:
         return {"title": title, "placement": None}
-    hypothetical_scores = _asked(query)
+    hypothetical_scores = _parse_scores(query)
     view = reader.explain(names["namespace"], names["name"], hypothetical_scores)
     after = {ranked.cluster: ranked for ranked in view.what_if.ranking} if view.what_if else {}
     return {
@@ -58,11 +58,11 @@ def placement(sources: Sources, names: Mapping[str, str], query: Mapping[str, st
             f"{prioritizer.resource}/{prioritizer.score}" for prioritizer in view.prioritizers if prioritizer.resource
         ],
         "asked": hypothetical_scores[0] if hypothetical_scores else None,
-        "given": _given(view, hypothetical_scores),
+        "given": _make_form_values(view, hypothetical_scores),
     }
 
 
-def _asked(query: Mapping[str, str]) -> list[WhatIf]:
+def _parse_scores(query: Mapping[str, str]) -> list[WhatIf]:
     resource, _, score = query.get("score", "").partition("/")
     cluster, value = query.get("cluster", ""), query.get("value", "")
     is_number = value.removeprefix("-").isdigit() and value.isascii() and len(value) < 5
@@ -71,7 +71,7 @@ def _asked(query: Mapping[str, str]) -> list[WhatIf]:
     return [WhatIf(cluster=cluster, resource=resource, score=score, value=max(-MAX_SCORE, min(MAX_SCORE, int(value))))]
 
 
-def _given(view: PlacementView, hypothetical_scores: list[WhatIf]) -> dict[str, Any]:
+def _make_form_values(view: PlacementView, hypothetical_scores: list[WhatIf]) -> dict[str, Any]:
     """Initial values of the form: the current what-if, or the cluster nearest to the line."""
     if hypothetical_scores:
         what_if = hypothetical_scores[0]
@@ -95,11 +95,11 @@ PAGES: Final = PagePlugin(
     "/placements",
     "dsf.placements",
     (
-        PageView("/placements", "placements/placements.html", placements, live=False, needs=_LIST_PLACEMENTS),
+        PageView("/placements", "placements/placements.html", list_placements, live=False, needs=_LIST_PLACEMENTS),
         PageView(
             "/placements/{namespace}/{name}",
             "placements/placement.html",
-            placement,
+            explain_placement,
             live=False,
             needs=_LIST_PLACEMENTS,
             knows=("cluster", "score", "value"),

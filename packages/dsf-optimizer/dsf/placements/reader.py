@@ -19,9 +19,16 @@ from dsf.http.client import get
 from dsf.kube.lists import list_objects, request_with_retry
 from dsf.kube.resources import ADDON_PLACEMENT_SCORES, MANAGED_CLUSTER_SETS, MANAGED_CLUSTERS, PLACEMENTS
 from dsf.kube.session import Session
-from dsf.placements.explanation import PlacementList, PlacementView, WhatIf, explain, summary
+from dsf.placements.explanation import PlacementList, PlacementView, WhatIf, explain, make_summary
 from dsf.placements.kinds import MANAGED_CLUSTER_SET_BINDINGS, PLACEMENT_DECISIONS
-from dsf.placements.scheduling import Manifest, SchedulerAnswer, Situation, cel_resources, counts, decided_in
+from dsf.placements.scheduling import (
+    Manifest,
+    SchedulerAnswer,
+    Situation,
+    count_decisions,
+    find_cel_resources,
+    list_decided_clusters,
+)
 from dsf.placements.settings import PlacementSettings
 
 log = dsf.log.get(__name__)
@@ -47,9 +54,9 @@ class Debugger:
         path = f"{self._url}/debug/placements/{quote(namespace)}/{quote(name)}"
         deadline = time.monotonic() + _PATIENCE
         # Some hundred bytes per cluster and prioritizer.
-        return parse_answer(get(path, deadline=deadline, max_bytes=32 * 1024 * 1024, access=bearer(self._token())))
+        return parse_answer(get(path, deadline=deadline, max_bytes=32 * 1024 * 1024, access=bearer(self._read_token())))
 
-    def _token(self) -> str | None:
+    def _read_token(self) -> str | None:
         if self._token_file is None:
             return None
         try:
@@ -78,7 +85,7 @@ def parse_answer(body: bytes) -> SchedulerAnswer:
         raise HttpError("bad_answer", f"OCM's scheduler answered something else: {type(error).__name__}") from None
 
 
-def debugger_of(settings: PlacementSettings) -> Debugger | None:
+def make_debugger(settings: PlacementSettings) -> Debugger | None:
     """Return the debugger of the settings."""
     if not settings.placement_debugger:
         return None
@@ -97,7 +104,7 @@ class PlacementReader:
 
     def placements(self, namespace: str = "") -> PlacementList:
         """Return all Placements, or those of one namespace, sorted."""
-        summaries = [summary(placement) for placement in self._objects(PLACEMENTS, namespace)]
+        summaries = [make_summary(placement) for placement in self._objects(PLACEMENTS, namespace)]
         return PlacementList(placements=sorted(summaries, key=lambda placement: (placement.namespace, placement.name)))
 
     def explain(self, namespace: str, name: str, hypothetical_scores: Sequence[WhatIf] = ()) -> PlacementView:
@@ -123,15 +130,15 @@ class PlacementReader:
         mine = [decision for decision in decisions if _is_of(decision, namespace, name)]
         return Situation(
             placement=placement,
-            decided=frozenset(cluster for decision in mine for cluster in decided_in(decision)),
-            others=counts(decision for decision in decisions if not _is_of(decision, namespace, name)),
+            decided=frozenset(cluster for decision in mine for cluster in list_decided_clusters(decision)),
+            others=count_decisions(decision for decision in decisions if not _is_of(decision, namespace, name)),
             clusters={cluster["metadata"]["name"]: cluster for cluster in self._objects(MANAGED_CLUSTERS)},
-            sets=self._sets(namespace),
-            scores=self._scores(placement),
+            sets=self._read_sets(namespace),
+            scores=self._read_scores(placement),
             now=self._session.read_clock(),
         )
 
-    def _sets(self, namespace: str) -> dict[str, Manifest]:
+    def _read_sets(self, namespace: str) -> dict[str, Manifest]:
         bound = {binding["metadata"]["name"] for binding in self._objects(MANAGED_CLUSTER_SET_BINDINGS, namespace)}
         sets = self._objects(MANAGED_CLUSTER_SETS) if bound else []
         return {
@@ -140,9 +147,9 @@ class PlacementReader:
             if cluster_set["metadata"]["name"] in bound
         }
 
-    def _scores(self, placement: Manifest) -> dict[tuple[str, str], Manifest]:
-        names = {score.partition("/")[0] for score in summary(placement).scores}
-        names |= set(cel_resources(placement.get("spec") or {}))
+    def _read_scores(self, placement: Manifest) -> dict[tuple[str, str], Manifest]:
+        names = {score.partition("/")[0] for score in make_summary(placement).scores}
+        names |= set(find_cel_resources(placement.get("spec") or {}))
         return {
             (score["metadata"]["namespace"], name): score
             for name in sorted(names)

@@ -13,7 +13,7 @@ from itertools import pairwise
 
 from dsf.backtest.comparison import Common, PlacementDifference, Span
 from dsf.backtest.recording import Question, Record, Recording
-from dsf.placements.scheduling import SchedulingDecision, ScoreKey, Situation, schedule
+from dsf.placements.scheduling import SchedulingDecision, ScoreKey, Situation, decide_placement
 from dsf.placements.situations import read
 from dsf.text import list_names
 
@@ -59,20 +59,20 @@ class Replay:
 
     def decide(self, at: int) -> tuple[str, ...]:
         """Return the clusters at this moment, sorted."""
-        outcome = self._schedule(at)
+        outcome = self._make_decision(at)
         self.problem, self.has_cel = outcome.problem, outcome.has_cel
         decision = tuple(sorted(outcome.chosen))
         self.flaps += self.chosen is not None and decision != self.chosen
         self.chosen = decision
         return decision
 
-    def _schedule(self, at: int) -> SchedulingDecision:
+    def _make_decision(self, at: int) -> SchedulingDecision:
         situation = replace(self._situation, now=datetime.fromtimestamp(at, UTC))
         if self.chosen is not None:
             situation = replace(situation, decided=frozenset(self.chosen))
-        return schedule(situation, hypothetical_scores=self._asked(at))
+        return decide_placement(situation, hypothetical_scores=self._find_scores(at))
 
-    def _asked(self, at: int) -> dict[ScoreKey, int | None]:
+    def _find_scores(self, at: int) -> dict[ScoreKey, int | None]:
         """Return the scores in question on the clusters that were tested."""
         policy = self._situation.spec.get("prioritizerPolicy") or {}
         hypothetical_scores: dict[ScoreKey, int | None] = {}
@@ -131,11 +131,11 @@ def replay(
     questions = [question for side in (a, b) for question in side.questions.values()]
     resources = frozenset(question.resource for question in questions)
     situations, problems = read(placement_names, sorted({question.cluster for question in questions}), resources)
-    differences, notes = replayed(situations, a, b, common)
+    differences, notes = replay_situations(situations, a, b, common)
     return differences, notes, problems
 
 
-def replayed(
+def replay_situations(
     situations: Sequence[Situation], a: Recording, b: Recording, common: Common
 ) -> tuple[list[PlacementDifference], list[str]]:
     """Return the decisions of these Placements with both, and notes."""

@@ -113,7 +113,7 @@ class SchedulingDecision:
     chosen: list[str] = field(default_factory=list)
 
 
-def schedule(
+def decide_placement(
     situation: Situation,
     *,
     hypothetical_scores: Mapping[ScoreKey, int | None] | None = None,
@@ -124,13 +124,13 @@ def schedule(
     `hypothetical_scores` replace stored ones; None means a missing score.
     """
     outcome = SchedulingDecision()
-    clusters = _in_question(situation, outcome)
+    clusters = _list_scores_in_question(situation, outcome)
     try:
-        outcome.prioritizers = list(_prioritizers(situation.spec))
+        outcome.prioritizers = list(_read_prioritizers(situation.spec))
         if clusters:
             _check_predicates(situation.spec.get("predicates") or ())
-        clusters = [name for name in clusters if _passes(situation, name, outcome, answer)]
-        _score(situation, clusters, outcome, hypothetical_scores or {}, answer)
+        clusters = [name for name in clusters if _is_eligible(situation, name, outcome, answer)]
+        _score_clusters(situation, clusters, outcome, hypothetical_scores or {}, answer)
     except _MisconfiguredError as error:
         outcome.problem = str(error)
         return outcome
@@ -147,13 +147,13 @@ class _MisconfiguredError(Exception):
 # --- which clusters ------------------------------------------------------------------------------------------------
 
 
-def _in_question(situation: Situation, outcome: SchedulingDecision) -> list[str]:
+def _list_scores_in_question(situation: Situation, outcome: SchedulingDecision) -> list[str]:
     set_names = situation.spec.get("clusterSets") or ()
     sets = {name: cluster_set for name, cluster_set in situation.sets.items() if not set_names or name in set_names}
     bound_sets = ", ".join(sorted(sets)) or "none"
     names = []
     for name, cluster in situation.clusters.items():
-        if not any(holds(cluster_set, cluster) for cluster_set in sets.values()):
+        if not any(contains_cluster(cluster_set, cluster) for cluster_set in sets.values()):
             reason = f"in no cluster set that the Placement looks at (bound to its namespace: {bound_sets})"
             outcome.left_out[name] = ("cluster set", reason)
         elif cluster["metadata"].get("deletionTimestamp"):
@@ -163,15 +163,15 @@ def _in_question(situation: Situation, outcome: SchedulingDecision) -> list[str]
     return names
 
 
-def holds(cluster_set: Manifest, cluster: Manifest) -> bool:
+def contains_cluster(cluster_set: Manifest, cluster: Manifest) -> bool:
     """Whether a ManagedClusterSet has a cluster."""
     return has_cluster(cluster_set, cluster["metadata"].get("labels") or {})
 
 
-def _passes(situation: Situation, name: str, outcome: SchedulingDecision, answer: SchedulerAnswer | None) -> bool:
+def _is_eligible(situation: Situation, name: str, outcome: SchedulingDecision, answer: SchedulerAnswer | None) -> bool:
     cluster, spec = situation.clusters[name], situation.spec
     if (predicates := spec.get("predicates") or ()) and not any(
-        _fits(predicate, cluster, outcome) for predicate in predicates
+        _matches_predicate(predicate, cluster, outcome) for predicate in predicates
     ):
         outcome.left_out[name] = ("predicate", "its labels and claims fit none of the predicates")
         return False
@@ -188,21 +188,21 @@ def _passes(situation: Situation, name: str, outcome: SchedulingDecision, answer
     return True
 
 
-def _fits(predicate: Manifest, cluster: Manifest, outcome: SchedulingDecision) -> bool:
+def _matches_predicate(predicate: Manifest, cluster: Manifest, outcome: SchedulingDecision) -> bool:
     selector = predicate.get("requiredClusterSelector") or {}
     if (selector.get("celSelector") or {}).get("celExpressions"):
         outcome.has_cel = True
     labels = cluster["metadata"].get("labels") or {}
     # Claims have no `matchLabels`.
     by_claims = {"matchExpressions": (selector.get("claimSelector") or {}).get("matchExpressions")}
-    return matches(selector.get("labelSelector") or {}, labels) and matches(by_claims, claims_of(cluster))
+    return matches(selector.get("labelSelector") or {}, labels) and matches(by_claims, read_claims(cluster))
 
 
 #: `managedCluster.scores("NAME")` of OCM's CEL library.
 _CEL_SCORES: Final = re.compile(r"""\bscores\s*\(\s*(?:managedCluster\s*,\s*)?(?:"([^"\\]*)"|'([^'\\]*)')\s*\)""")
 
 
-def cel_resources(spec: Mapping[str, Any]) -> list[str]:
+def find_cel_resources(spec: Mapping[str, Any]) -> list[str]:
     """Return the names of the AddOnPlacementScores that CEL expressions of the predicates read, sorted."""
     expressions = [
         str(expression)
@@ -230,7 +230,7 @@ def _check_predicates(predicates: Iterable[Manifest]) -> None:
                     )
 
 
-def claims_of(cluster: Manifest) -> dict[str, str]:
+def read_claims(cluster: Manifest) -> dict[str, str]:
     """Return the ClusterClaims of a ManagedCluster."""
     claims = (cluster.get("status") or {}).get("clusterClaims") or ()
     return {str(claim["name"]): str(claim.get("value") or "") for claim in claims}
@@ -256,7 +256,7 @@ def _is_tolerated(taint: Manifest, tolerations: Iterable[Manifest], is_decided: 
         if toleration.get("operator") != "Exists" and (toleration.get("value") or "") != (taint.get("value") or ""):
             continue
         seconds = toleration.get("tolerationSeconds")
-        added = moment(taint.get("timeAdded"))
+        added = parse_moment(taint.get("timeAdded"))
         # The check makes no sum of both: any number of seconds is legal.
         if seconds is None or (added is not None and (now - added).total_seconds() < int(seconds)):
             return True
@@ -266,7 +266,7 @@ def _is_tolerated(taint: Manifest, tolerations: Iterable[Manifest], is_decided: 
 # --- what they score -----------------------------------------------------------------------------------------------
 
 
-def _prioritizers(spec: Mapping[str, Any]) -> Iterator[Prioritizer]:
+def _read_prioritizers(spec: Mapping[str, Any]) -> Iterator[Prioritizer]:
     policy = spec.get("prioritizerPolicy") or {}
     mode = policy.get("mode") or "Additive"
     if mode not in ("Additive", "Exact"):
@@ -293,7 +293,7 @@ def _prioritizers(spec: Mapping[str, Any]) -> Iterator[Prioritizer]:
     yield from (prioritizer for prioritizer in addons if prioritizer.weight)
 
 
-def _score(
+def _score_clusters(
     situation: Situation,
     clusters: list[str],
     outcome: SchedulingDecision,
@@ -303,7 +303,7 @@ def _score(
     outcome.values = {name: [] for name in clusters}
     outcome.totals = dict.fromkeys(clusters, 0)
     for prioritizer in outcome.prioritizers:
-        values = _values(situation, clusters, prioritizer, hypothetical_scores)
+        values = _compute_values(situation, clusters, prioritizer, hypothetical_scores)
         theirs = (answer.scores.get((prioritizer.name, prioritizer.weight)) if answer else None) or {}
         # OCM's values are for all clusters, and this prioritizer normalizes across clusters.
         if prioritizer.name in _RESOURCES and answer is not None and answer.passed != set(clusters):
@@ -316,22 +316,22 @@ def _score(
             outcome.totals[name] += prioritizer.weight * value.score
 
 
-def _values(
+def _compute_values(
     situation: Situation,
     clusters: list[str],
     prioritizer: Prioritizer,
     hypothetical_scores: Mapping[ScoreKey, int | None],
 ) -> dict[str, PrioritizerScore]:
     if prioritizer.is_addon:
-        return {name: _addon(situation, name, prioritizer, hypothetical_scores) for name in clusters}
+        return {name: _read_addon_score(situation, name, prioritizer, hypothetical_scores) for name in clusters}
     if prioritizer.name == "Steady":
         return {name: PrioritizerScore(MAX_SCORE if name in situation.decided else 0) for name in clusters}
     if prioritizer.name == "Balance":
-        return _balance(situation.others, clusters)
-    return _allocatable(situation.clusters, clusters, _RESOURCES[prioritizer.name])
+        return _rate_balance(situation.others, clusters)
+    return _rate_allocatable(situation.clusters, clusters, _RESOURCES[prioritizer.name])
 
 
-def _addon(
+def _read_addon_score(
     situation: Situation, name: str, prioritizer: Prioritizer, hypothetical_scores: Mapping[ScoreKey, int | None]
 ) -> PrioritizerScore:
     key = ScoreKey(name, prioritizer.resource, prioritizer.score)
@@ -341,7 +341,7 @@ def _addon(
     if score_object is None:
         return PrioritizerScore(0, "missing")
     status = score_object.get("status") or {}
-    until = moment(status.get("validUntil"))
+    until = parse_moment(status.get("validUntil"))
     if until is not None and situation.now > until:
         return PrioritizerScore(0, "expired", until)
     items = [item for item in status.get("scores") or () if item.get("name") == prioritizer.score]
@@ -351,7 +351,7 @@ def _addon(
     return PrioritizerScore(int(items[-1].get("value", 0)), "counted", until)
 
 
-def _balance(other_decisions: Mapping[str, int], clusters: Iterable[str]) -> dict[str, PrioritizerScore]:
+def _rate_balance(other_decisions: Mapping[str, int], clusters: Iterable[str]) -> dict[str, PrioritizerScore]:
     maximum = max(other_decisions.values(), default=0)
     return {
         name: PrioritizerScore(
@@ -361,8 +361,10 @@ def _balance(other_decisions: Mapping[str, int], clusters: Iterable[str]) -> dic
     }
 
 
-def _allocatable(all_: Mapping[str, Manifest], clusters: Iterable[str], resource: str) -> dict[str, PrioritizerScore]:
-    amounts = {name: amount for name in clusters if (amount := _amount(all_[name], resource)) is not None}
+def _rate_allocatable(
+    all_: Mapping[str, Manifest], clusters: Iterable[str], resource: str
+) -> dict[str, PrioritizerScore]:
+    amounts = {name: amount for name in clusters if (amount := _read_amount(all_[name], resource)) is not None}
     low, high = min(amounts.values(), default=0.0), max(amounts.values(), default=0.0)
 
     def score(amount: float) -> int:
@@ -372,18 +374,18 @@ def _allocatable(all_: Mapping[str, Manifest], clusters: Iterable[str], resource
     return {name: PrioritizerScore(score(amounts[name])) if name in amounts else unknown for name in clusters}
 
 
-def _amount(cluster: Manifest, resource: str) -> float | None:
+def _read_amount(cluster: Manifest, resource: str) -> float | None:
     status = cluster.get("status") or {}
     texts = [(status.get(part) or {}).get(resource) for part in ("allocatable", "capacity")]
     if None in texts:
         return None
     try:
-        return _approximate(parse_quantity(texts[0]))
+        return _round_as_quantity(parse_quantity(texts[0]))
     except ValueError:
         return None
 
 
-def _approximate(exact: Decimal) -> float:
+def _round_as_quantity(exact: Decimal) -> float:
     """As in Go's Quantity: digits times a power of ten, rounded at each step."""
     if exact == exact.to_integral_value():
         return float(int(exact))
@@ -392,17 +394,17 @@ def _approximate(exact: Decimal) -> float:
     return float(whole) * float(f"1e{exponent}")
 
 
-def counts(decisions: Iterable[Manifest]) -> Counter[str]:
+def count_decisions(decisions: Iterable[Manifest]) -> Counter[str]:
     """Return the number of decisions per cluster in these PlacementDecisions."""
-    return Counter(name for decision in decisions for name in decided_in(decision))
+    return Counter(name for decision in decisions for name in list_decided_clusters(decision))
 
 
-def decided_in(decision: Manifest) -> list[str]:
+def list_decided_clusters(decision: Manifest) -> list[str]:
     """Return the clusters in one PlacementDecision."""
     return [str(entry.get("clusterName")) for entry in (decision.get("status") or {}).get("decisions") or ()]
 
 
-def moment(text: object) -> datetime | None:
+def parse_moment(text: object) -> datetime | None:
     """Return a Kubernetes timestamp; None for anything else."""
     try:
         parsed = datetime.fromisoformat(str(text))

@@ -40,12 +40,12 @@ def read(
     problems: list[str] = []
     hub_names = [name for name in placement_names if name not in files]
     if hub_names or not placement_names:
-        of_hub, problems = _of_hub(hub_names, resources)
+        of_hub, problems = _read_from_hub(hub_names, resources)
         situations += of_hub
     return situations, problems
 
 
-def _of_hub(placement_names: Collection[str], resources: Collection[str]) -> tuple[list[Situation], list[str]]:
+def _read_from_hub(placement_names: Collection[str], resources: Collection[str]) -> tuple[list[Situation], list[str]]:
     settings = for_a_person(hub_settings(Settings.load()))
     is_in_pod = "KUBERNETES_SERVICE_HOST" in os.environ
     if not placement_names and (
@@ -72,7 +72,7 @@ def from_file(file: Path, clusters: Collection[str]) -> list[Situation]:
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ManifestError(f"{file}: cannot be read: {' '.join(str(error).split())}") from None
     manifests_by_kind: dict[str, list[Manifest]] = {}
-    for manifest in _objects(documents):
+    for manifest in _iterate_objects(documents):
         manifests_by_kind.setdefault(str(manifest.get("kind")), []).append(manifest)
     if not manifests_by_kind.get("Placement"):
         raise ManifestError(f"{file}: has no Placement")
@@ -95,7 +95,7 @@ def from_file(file: Path, clusters: Collection[str]) -> list[Situation]:
     ]
 
 
-def _objects(documents: Iterable[Any]) -> Iterator[Manifest]:
+def _iterate_objects(documents: Iterable[Any]) -> Iterator[Manifest]:
     for document in documents:
         items = document.get("items") if isinstance(document, dict) and document.get("kind") == "List" else None
         for entry in items if isinstance(items, list) else [document]:

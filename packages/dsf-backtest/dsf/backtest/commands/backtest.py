@@ -90,7 +90,7 @@ def backtest(
     from dsf.backtest.commands import replay
     from dsf.backtest.errors import BacktestError
     from dsf.backtest.recording import Recording
-    from dsf.backtest.run import moments
+    from dsf.backtest.run import list_moments
     from dsf.backtest.summary import BacktestList
     from dsf.process import hubclock
 
@@ -102,20 +102,20 @@ def backtest(
         pictures.check(plot)
     rule = hold(hold_text) if hold_text is not None else None
     try:
-        times = moments(since, every, hubclock.now())
+        times = list_moments(since, every, hubclock.now())
         with ExitStack() as stack:
             subjects = [
-                replay.subject(stack, scorer, name, manifest, scorer_url, source_url)
+                replay.read_subject(stack, scorer, name, manifest, scorer_url, source_url)
                 for name in dict.fromkeys(clusters)
             ]
             recording = stack.enter_context(Recording(out, writing=out is not None))
             see = replay.show if output is BacktestFormat.JSONL else None
             is_interrupted = replay.run_all(((subject, recording) for subject in subjects), times, every, rate, see)
-            views = replay.views(recording, subjects, times, noise, rule)
+            views = replay.make_views(recording, subjects, times, noise, rule)
     except BacktestError as error:
         fail(str(error), USAGE)
     if output is BacktestFormat.JSONL:
-        typer.echo("\n".join(line for view in views for line in _remarks(view)), err=True)
+        typer.echo("\n".join(line for view in views for line in _list_remarks(view)), err=True)
     else:
         shape = Format.JSON if output is BacktestFormat.JSON else Format.TABLE
         emit(BacktestList(backtests=views), shape, lambda: _render(views, limit or None))
@@ -129,27 +129,27 @@ def backtest(
         raise typer.Exit(BAD)
 
 
-def when(moment: datetime) -> str:
+def format_moment(moment: datetime) -> str:
     """Return a moment in local time, always with its date."""
     return f"{moment.astimezone():%Y-%m-%d %H:%M}"
 
 
-def _remarks(view: BacktestView) -> list[str]:
+def _list_remarks(view: BacktestView) -> list[str]:
     outcomes = ", ".join(f"{count} {outcome}" for outcome, count in sorted(view.outcomes.items())) or "none"
     title = (
-        f"{view.scorer} on {view.cluster}: {view.moments} of {view.asked} moments from {when(view.start)} to "
-        f"{when(view.end)}, every {view.every} s: {outcomes}"
+        f"{view.scorer} on {view.cluster}: {view.moments} of {view.asked} moments from {format_moment(view.start)} to "
+        f"{format_moment(view.end)}, every {view.every} s: {outcomes}"
     )
     failures = [f"{failure.moments} x {failure.stage} {failure.reason}: {failure.message}" for failure in view.failures]
     return [flat(line) for line in (title, *failures, *(f"note: {note}" for note in view.notes))]
 
 
 def _render(views: list[BacktestView], limit: int | None) -> Renderable:
-    from dsf.backtest.charts import blocks
+    from dsf.backtest.charts import draw_blocks
 
     parts: list[Cell | Renderable] = []
     for view in views:
-        title, *remarks = _remarks(view)
+        title, *remarks = _list_remarks(view)
         rows = [
             [
                 item.name,
@@ -158,7 +158,7 @@ def _render(views: list[BacktestView], limit: int | None) -> Renderable:
                 str(item.maximum),
                 str(item.changes) + ("" if item.held_changes is None else f" ({item.held_changes} held)"),
                 f"{item.missing:.1%}",
-                blocks(item.line),
+                draw_blocks(item.line),
             ]
             for item in view.items[:limit]
         ]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dsf.backtest.commands.backtest import Every, Keep, Rate, when
+from dsf.backtest.commands.backtest import Every, Keep, Rate, format_moment
 from dsf.cli.duration import seconds
 from dsf.cli.group import BAD, INTERRUPTED, USAGE, fail
 from dsf.cli.output import Cell, Format, Output, Renderable, emit, flat, stacked, table
@@ -57,7 +57,7 @@ def compare(
     Example: dsf compare before.jsonl after.jsonl --placement placement.yaml
     """
     from dsf.backtest.commands import replay
-    from dsf.backtest.comparison import compared, in_common
+    from dsf.backtest.comparison import compare_recordings, find_common
     from dsf.backtest.errors import BacktestError
     from dsf.process import hubclock
 
@@ -66,12 +66,12 @@ def compare(
         with ExitStack() as stack:
             # Scores in force are of one moment: two readings of the clock may differ.
             now = int(hubclock.now())
-            sides = [replay.side(stack, name, since, clusters or [], now) for name in (a, b)]
+            sides = [replay.read_side(stack, name, since, clusters or [], now) for name in (a, b)]
             named_sides = zip((a, b), sides, strict=True)
-            is_interrupted = replay.test(stack, named_sides, since, every, clusters or [], rate)
-            common = in_common(sides[0], sides[1])
-            differences, notes, problems = replay.replayed(placements or [], sides[0], sides[1], common)
-            view = compared(sides[0], sides[1], common)
+            is_interrupted = replay.test_sides(stack, named_sides, since, every, clusters or [], rate)
+            common = find_common(sides[0], sides[1])
+            differences, notes, problems = replay.replay_placements(placements or [], sides[0], sides[1], common)
+            view = compare_recordings(sides[0], sides[1], common)
     except BacktestError as error:
         fail(str(error), INTERRUPTED if is_interrupted else USAGE)
     view = view.model_copy(update={"placements": differences, "notes": [*view.notes, *notes, *problems]})
@@ -80,7 +80,7 @@ def compare(
         replay.keep_run(
             [question.scorer for side in sides for question in side.questions.values()],
             clusters=view.clusters,
-            comparison=replay.without_folders(view, sides),
+            comparison=replay.drop_folders(view, sides),
         )
     if is_interrupted:
         raise typer.Exit(INTERRUPTED)
@@ -89,7 +89,9 @@ def compare(
 
 
 def _render(view: ComparisonView, limit: int | None) -> Renderable:
-    time_text = f"{view.moments} moments from {when(view.start)} to {when(view.end)}" if view.every else "now"
+    time_text = (
+        f"{view.moments} moments from {format_moment(view.start)} to {format_moment(view.end)}" if view.every else "now"
+    )
     parts: list[Cell | Renderable] = [
         (flat(f"A {view.a}, B {view.b} on {', '.join(view.clusters)}: {time_text}"), "bold")
     ]
@@ -114,19 +116,19 @@ def _render(view: ComparisonView, limit: int | None) -> Renderable:
         for rank in view.ranks[:limit]
     ]
     for placement in view.placements:
-        parts += _placement(placement, view)
+        parts += _format_placement(placement, view)
     parts += [(flat(f"note: {note}"), "yellow") for note in view.notes]
     return stacked(*parts)
 
 
-def _placement(difference: PlacementDifference, view: ComparisonView) -> list[tuple[str, str]]:
+def _format_placement(difference: PlacementDifference, view: ComparisonView) -> list[tuple[str, str]]:
     """Its lines, each with a style."""
     name = flat(f"Placement {difference.namespace}/{difference.name}".replace(" /", " "))
     if difference.problem:
         return [(f"{name}: no decision is possible: {flat(difference.problem)}", "red")]
     if not view.every:
         span = difference.spans[0] if difference.spans else None
-        moved = f"{_listed(span.b)} instead of {_listed(span.a)}" if span else "the same clusters"
+        moved = f"{_format_names(span.b)} instead of {_format_names(span.a)}" if span else "the same clusters"
         return [(f"{name}: with B {moved}", "bold")]
     days = (view.end - view.start).total_seconds() / 86_400
     # Over a shorter time, a number for a day would be guessed. The common part of two recordings of a day is as good.
@@ -137,7 +139,13 @@ def _placement(difference: PlacementDifference, view: ComparisonView) -> list[tu
         f"{name}: {difference.differ} of {difference.decisions} decisions differ; flaps {flaps[0]} -> {flaps[1]}{unit}"
     )
     spans = [
-        (f"   {when(span.start)} for {_duration(span.seconds)}: {_listed(span.a)}, with B {_listed(span.b)}", "")
+        (
+            (
+                f"   {format_moment(span.start)} for {_format_duration(span.seconds)}: "
+                f"{_format_names(span.a)}, with B {_format_names(span.b)}"
+            ),
+            "",
+        )
         for span in difference.spans[:_SPANS]
     ]
     omitted_count = len(difference.spans) - _SPANS
@@ -148,11 +156,11 @@ def _placement(difference: PlacementDifference, view: ComparisonView) -> list[tu
     ]
 
 
-def _listed(clusters: Sequence[str]) -> str:
+def _format_names(clusters: Sequence[str]) -> str:
     return flat(list_names(clusters, 3)) or "none"
 
 
-def _duration(length: int) -> str:
+def _format_duration(length: int) -> str:
     """`40s`, `25m`, `3h10m`."""
     if length < 60:
         return f"{length}s"

@@ -19,14 +19,14 @@ from dsf.agent.secrets import FileSecrets, Release
 from dsf.api.scorerule import HoldRule, build_rule_items
 from dsf.api.summary import ScorerSummary
 from dsf.auth.secrets import SecretSource
-from dsf.backtest.comparison import Common, ComparisonView, PlacementDifference, installed
+from dsf.backtest.comparison import Common, ComparisonView, PlacementDifference, find_replay
 from dsf.backtest.errors import BacktestError
 from dsf.backtest.inputs import find_inputs
-from dsf.backtest.recording import Question, QuestionLine, Record, Recording, as_line
-from dsf.backtest.run import check, moments, run
-from dsf.backtest.runstore import KeptRun, keep, new_id
-from dsf.backtest.scorers import ManifestFile, from_hub, redirected
-from dsf.backtest.summary import BacktestView, summarised
+from dsf.backtest.recording import Question, QuestionLine, Record, Recording, dump_line
+from dsf.backtest.run import check, list_moments, run
+from dsf.backtest.runstore import KeptRun, keep, make_run_id
+from dsf.backtest.scorers import ManifestFile, from_hub, redirect_servers
+from dsf.backtest.summary import BacktestView, summarize_records
 from dsf.cli.delivery import open_delivery
 from dsf.cli.group import USAGE, fail
 from dsf.cli.localuser import who
@@ -83,7 +83,7 @@ class Subject:
             see(record)
 
 
-def subject(
+def read_subject(
     stack: ExitStack,
     scorer: str | None,
     cluster: str,
@@ -105,7 +105,7 @@ def subject(
 
     def find_registered(name: str, namespace: str | None = None) -> ScorerSummary:
         if delivery is None:
-            return _of_hub(settings, name, cluster, scorer_url, namespace)
+            return _read_from_hub(settings, name, cluster, scorer_url, namespace)
         return delivery.summary(name, cluster, "see `dsf status`, or test a manifest with -f")
 
     summary = file.summary(scorer, cluster, scorer_url) if file is not None else find_registered(scorer or "")
@@ -129,13 +129,13 @@ def subject(
     # --scorer-url is of the inputs with a scoring API, if there are any.
     with_api = [each for each in (*inputs, summary) if each.expression is None] or [summary]
     redirected_summaries = [
-        redirected(each, scorer_url if each in with_api else "", source_url) for each in (*inputs, summary)
+        redirect_servers(each, scorer_url if each in with_api else "", source_url) for each in (*inputs, summary)
     ]
     secrets = delivery.secrets if delivery else FileSecrets(settings.agent_secrets_dir, Release(settings))
     return Subject(cluster, redirected_summaries[-1], settings, secrets, tuple(redirected_summaries[:-1]))
 
 
-def _of_hub(
+def _read_from_hub(
     settings: Settings, scorer: str, cluster: str, scorer_url: str, namespace: str | None = None
 ) -> ScorerSummary:
     from dsf.kube.session import Session
@@ -169,21 +169,21 @@ def run_all(
 
 def show(line: QuestionLine | Record) -> None:
     """Print it as a line of JSON."""
-    typer.echo(as_line(line))
+    typer.echo(dump_line(line))
 
 
-def views(
+def make_views(
     recording: Recording, tested: list[Subject], times: range, noise: int, hold: HoldRule | None
 ) -> list[BacktestView]:
     """Return the data of the clusters that were begun."""
     questions = [recording.questions[subject.cluster] for subject in tested if subject.cluster in recording.questions]
     return [
-        summarised(question, times, recording.records(question.cluster, times[0]), noise=noise, hold=hold)
+        summarize_records(question, times, recording.records(question.cluster, times[0]), noise=noise, hold=hold)
         for question in questions
     ]
 
 
-def _manifest(name: str) -> Path | None:
+def _find_manifest(name: str) -> Path | None:
     """Return the file, if a side is a manifest. A scorer's name may end like that of a file, but has no folder."""
     path = Path(name)
     is_manifest = path.suffix in (".yaml", ".yml") and (path.exists() or path.name != name)
@@ -191,17 +191,17 @@ def _manifest(name: str) -> Path | None:
 
 
 def _is_recorded(name: str) -> bool:
-    return Path(name).is_file() and not _manifest(name)
+    return Path(name).is_file() and not _find_manifest(name)
 
 
-def side(stack: ExitStack, name: str, since: int, clusters: list[str], now: int) -> Recording:
+def read_side(stack: ExitStack, name: str, since: int, clusters: list[str], now: int) -> Recording:
     """Return one of the two sides; a scorer that is tested now has no moments yet."""
     path = Path(name)
-    if _manifest(name) and not since:
+    if _find_manifest(name) and not since:
         raise typer.BadParameter("is needed for a manifest: its scorer has no scores now", param_hint="--since")
     recording = stack.enter_context(Recording(path if _is_recorded(name) else None))
     if not _is_recorded(name):
-        recording.name = path.stem if _manifest(name) else name
+        recording.name = path.stem if _find_manifest(name) else name
         if not since:
             with session() as opened:
                 _add_current(recording, opened.redis, name, now)
@@ -209,7 +209,7 @@ def side(stack: ExitStack, name: str, since: int, clusters: list[str], now: int)
     return recording
 
 
-def test(
+def test_sides(
     stack: ExitStack,
     sides: Iterable[tuple[str, Recording]],
     since: int,
@@ -221,11 +221,11 @@ def test(
     tests = [(name, recording) for name, recording in sides if since and not _is_recorded(name)]
     if not tests:
         return False
-    times = moments(since, every, hubclock.now())
+    times = list_moments(since, every, hubclock.now())
     return run_all(
         (
-            (subject(stack, None if _manifest(name) else name, cluster, _manifest(name)), recording)
-            for cluster in clusters or _all_clusters()
+            (read_subject(stack, None if _find_manifest(name) else name, cluster, _find_manifest(name)), recording)
+            for cluster in clusters or _list_clusters()
             for name, recording in tests
         ),
         times,
@@ -234,18 +234,18 @@ def test(
     )
 
 
-def without_folders(view: ComparisonView, sides: Sequence[Recording]) -> ComparisonView:
+def drop_folders(view: ComparisonView, sides: Sequence[Recording]) -> ComparisonView:
     """With the names of files alone: folders are of this machine."""
 
-    def short(text: str) -> str:
+    def shorten(text: str) -> str:
         for side in sides:
             text = text.replace(side.name, Path(side.name).name)
         return text
 
-    return view.model_copy(update={"a": short(view.a), "b": short(view.b), "notes": [*map(short, view.notes)]})
+    return view.model_copy(update={"a": shorten(view.a), "b": shorten(view.b), "notes": [*map(shorten, view.notes)]})
 
 
-def _all_clusters() -> list[str]:
+def _list_clusters() -> list[str]:
     """Return the clusters of a hub on a folder."""
     out = command_settings().out
     cluster_names = sorted(path.name for path in out.glob("clusters/*")) if out is not None else []
@@ -254,11 +254,11 @@ def _all_clusters() -> list[str]:
     return cluster_names
 
 
-def replayed(
+def replay_placements(
     placements: list[str], a: Recording, b: Recording, common: Common
 ) -> tuple[list[PlacementDifference], list[str], list[str]]:
     """Return the result for the Placements, notes, and what could not be read of them."""
-    replay = installed()
+    replay = find_replay()
     if replay is not None:
         return replay(placements, a, b, common)
     if placements:
@@ -284,12 +284,12 @@ def _add_current(recording: Recording, client: redis.Redis, scorer: str, at: int
                 validity=1,
             )
         )
-        items = {item.name: item.value for item in score.items} or _unpublished(score, record)
+        items = {item.name: item.value for item in score.items} or _find_unpublished_items(score, record)
         if items:
             recording.add(Record(cluster=score.cluster, at=at, outcome="ok", items=items))
 
 
-def _unpublished(score: ScoreView, record: ScorerRecord) -> dict[str, int]:
+def _find_unpublished_items(score: ScoreView, record: ScorerRecord) -> dict[str, int]:
     """Return the items that `scoreDestination: None` leaves out. Raises ScoreObjectTooLargeError."""
     return build_rule_items([(result.metric, result.score) for result in score.results], record, score.cluster).values
 
@@ -301,7 +301,7 @@ def keep_run(scorers: list[str], **run_fields: Any) -> None:
     """
     with session() as opened:
         now = hubclock.now()
-        run = KeptRun(id=new_id(now), at=now, by=who(), way="cli", **run_fields)
+        run = KeptRun(id=make_run_id(now), at=now, by=who(), way="cli", **run_fields)
         scorer_names = keep(opened.redis, scorers, run)
     typer.echo(f"dsf: kept for the page of {', '.join(scorer_names)}", err=True)
 

@@ -21,7 +21,7 @@ from dsf.api.scorer import DynamicScorer
 from dsf.api.summary import ScorerSummary, dump_summaries
 from dsf.backtest import runstore
 from dsf.backtest.errors import BacktestError
-from dsf.backtest.redisrights import backtests_key
+from dsf.backtest.redisrights import make_backtests_key
 from dsf.backtest.runner import BacktestRunner, RunRequest
 from dsf.backtest.runstore import KeptRun
 from dsf.fleet import changes
@@ -339,7 +339,7 @@ def test_backtests_are_started_by_operators_only(
     visitor = Visitor(closed)
     visitor.post("/login", visitor.get("/login"), token=TOKEN)
     assert visitor.post("/act/backtest", "", **data)[0] == 403
-    assert redis_client.exists(backtests_key(SAMPLE)) == 0
+    assert redis_client.exists(make_backtests_key(SAMPLE)) == 0
     assert changes.read(redis_client).changes == []
 
 

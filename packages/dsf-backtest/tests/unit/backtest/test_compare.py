@@ -31,6 +31,6 @@ def test_flaps_are_for_a_day_if_it_was_one(moments: int, flaps: str) -> None:
         a="a", b="b", clusters=["c1"], start=START, end=end, moments=moments, every=300,
         items=[], ranks=[], placements=[web], notes=[],
     )  # fmt: skip
-    assert compare._placement(web, view) == [
+    assert compare._format_placement(web, view) == [
         (f"Placement apps/web: 55 of {moments} decisions differ; {flaps}", "bold"),
     ]

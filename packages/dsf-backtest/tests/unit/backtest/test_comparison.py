@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 import yaml
 
-from dsf.backtest.comparison import PlacementDifference, compared, in_common, spearman
+from dsf.backtest.comparison import PlacementDifference, compare_recordings, compute_rank_correlation, find_common
 from dsf.backtest.errors import BacktestError
 from dsf.backtest.recording import Recording
 from dsf.errors import ManifestError
-from dsf.placements.replay import replayed
-from dsf.placements.scheduling import ScoreKey, Situation, schedule
+from dsf.placements.replay import replay_situations
+from dsf.placements.scheduling import ScoreKey, Situation, decide_placement
 from dsf.placements.situations import from_file
 
 from .test_summary import QUESTION, record
@@ -58,7 +58,7 @@ def placement(
 
 def replay(a: Recording, b: Recording, situations: Sequence[Situation]) -> PlacementDifference:
     """Return the comparison of the only Placement."""
-    ((web,), _) = replayed(situations, a, b, in_common(a, b))
+    ((web,), _) = replay_situations(situations, a, b, find_common(a, b))
     return web
 
 
@@ -71,7 +71,7 @@ def test_differing_decisions_are_listed_with_their_times(stack: ExitStack, tmp_p
         (3300, 600, ["a"], ["b"]),
         (4200, 300, ["a"], ["b"]),
     ]
-    view = compared(a, b, in_common(a, b))
+    view = compare_recordings(a, b, find_common(a, b))
     (item, same) = view.items
     assert (item.cluster, item.item, item.moments, item.mean_a, item.mean_b) == ("a", "n", 6, 10, 7)
     assert (item.mean_difference, item.largest_difference) == (-3, -6)
@@ -111,7 +111,7 @@ def test_sides_with_different_score_names_are_compared(stack: ExitStack, tmp_pat
             b.add(record(at, {"m": value}, cluster=cluster))
     coordinate = {"type": "AddOn", "addOn": {"resourceName": "n", "scoreName": "n"}}
     policy = {"mode": "Exact", "configurations": [{"scoreCoordinate": coordinate}]}
-    view = compared(a, b, in_common(a, b))
+    view = compare_recordings(a, b, find_common(a, b))
     assert [(item.cluster, item.mean_a, item.mean_b) for item in view.items] == [("a", 1, 3), ("b", 2, 2)]
     web = replay(a, b, placement(tmp_path, prioritizerPolicy=policy))
     assert [(span.a, span.b) for span in web.spans] == [(["b"], ["a"])]
@@ -148,7 +148,7 @@ def test_on_random_fleets_each_moment_is_the_scheduler_s_decision(stack: ExitSta
             for which, line in enumerate(lines):
                 hypothetical_scores = {ScoreKey(name, "s", "n"): line[name][moment] for name in names}
                 now = type(situation)(**{**vars(situation), "decided": decided[which]})
-                decided[which] = frozenset(schedule(now, hypothetical_scores=hypothetical_scores).chosen)
+                decided[which] = frozenset(decide_placement(now, hypothetical_scores=hypothetical_scores).chosen)
             differ += decided[0] != decided[1]
         assert web.differ == differ, f"fleet {number}"
 
@@ -156,9 +156,9 @@ def test_on_random_fleets_each_moment_is_the_scheduler_s_decision(stack: ExitSta
 def test_disjoint_recordings_are_refused_with_their_extent(stack: ExitStack) -> None:
     a = side(stack, "first", {"a": [1, 2]})
     with pytest.raises(BacktestError, match="no cluster is in both: first has a, second has b"):
-        in_common(a, side(stack, "second", {"b": [1, 2]}))
+        find_common(a, side(stack, "second", {"b": [1, 2]}))
     with pytest.raises(BacktestError, match=r"no moment is in both: first is from 1970-01-01 00:50 UTC to .* UTC"):
-        in_common(a, side(stack, "second", {"a": [1, 2]}, start=90_000))
+        find_common(a, side(stack, "second", {"a": [1, 2]}, start=90_000))
 
 
 def test_cluster_of_one_side_uses_its_current_score_for_both(stack: ExitStack, tmp_path: Path) -> None:
@@ -171,11 +171,11 @@ def test_cluster_of_one_side_uses_its_current_score_for_both(stack: ExitStack, t
 def test_notes_list_omitted_parts(stack: ExitStack, tmp_path: Path) -> None:
     a = side(stack, "first", {"a": [1, 2], "b": [1, 2]})
     b = side(stack, "second", {"a": [1, 2]}, every=60)
-    assert compared(a, b, in_common(a, b)).notes == [
+    assert compare_recordings(a, b, find_common(a, b)).notes == [
         "only first has b: left out",
         "the moments are 60 and 300 s apart: a score counts until the next one",
     ]
-    _, notes = replayed(placement(tmp_path, clusters=("a", "x")), a, b, in_common(a, b))
+    _, notes = replay_situations(placement(tmp_path, clusters=("a", "x")), a, b, find_common(a, b))
     assert notes == ["clusters of Placements that were not tested have their score of now: x"]
 
 
@@ -198,5 +198,5 @@ def test_file_without_a_placement_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_spearman(pairs: list[tuple[int, int]], expected: float | None) -> None:
-    correlation = spearman(pairs)
+    correlation = compute_rank_correlation(pairs)
     assert correlation == (expected if expected is None else pytest.approx(expected))

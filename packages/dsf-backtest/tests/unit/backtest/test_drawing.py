@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from dsf.backtest.drawing import SeriesLine, lines_over_time
+from dsf.backtest.drawing import SeriesLine, draw_lines
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -25,7 +25,7 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 def test_lines_are_steps_with_gaps(values: list[float | None], path: str) -> None:
     start = START.timestamp()
     both = [SeriesLine("a", start, start + 120, values), SeriesLine("b", start, start + 120, [0, 100, 0])]
-    plot = lines_over_time(both)
+    plot = draw_lines(both)
     assert plot is not None
     assert [curve.name for curve in plot.curves] == ["a", "b"]
     assert plot.curves[0].path == path
@@ -33,5 +33,5 @@ def test_lines_are_steps_with_gaps(values: list[float | None], path: str) -> Non
 
 
 def test_lines_without_a_value_are_no_plot() -> None:
-    assert lines_over_time([]) is None
-    assert lines_over_time([SeriesLine("a", 0, 60, [None, None])]) is None
+    assert draw_lines([]) is None
+    assert draw_lines([SeriesLine("a", 0, 60, [None, None])]) is None

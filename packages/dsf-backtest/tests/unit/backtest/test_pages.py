@@ -10,7 +10,7 @@ import pytest
 
 from dsf.backtest import runstore
 from dsf.backtest.pages import PAGES
-from dsf.backtest.runstore import MAX_RUNS, fitting
+from dsf.backtest.runstore import MAX_RUNS, limit_size
 from dsf.backtest.summary import COLUMNS
 from dsf.settings import Settings
 from dsf.store.registry import ScorerRecord
@@ -37,7 +37,7 @@ def test_backtest_tab_with_the_largest_stored_runs_stays_below_the_element_limit
     ]
     large = comparison(time.time(), clusters=50, placements=50, spans=500, items=500)
     runs = [
-        fitting(run.model_copy(update={"id": f"{number}"}))
+        limit_size(run.model_copy(update={"id": f"{number}"}))
         for number, run in enumerate(
             [
                 with_backtests(large, views),

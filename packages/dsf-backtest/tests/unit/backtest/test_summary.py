@@ -10,12 +10,12 @@ import pytest
 
 from dsf.api.scorerule import HoldRule
 from dsf.api.summary import ScorerSummary
-from dsf.backtest.charts import blocks
+from dsf.backtest.charts import draw_blocks
 from dsf.backtest.errors import BacktestError
 from dsf.backtest.recording import Question, Record, Recording, SourceQuestion
-from dsf.backtest.run import _unsampled, moments
-from dsf.backtest.scorers import moved
-from dsf.backtest.summary import BacktestView, summarised
+from dsf.backtest.run import _find_unsampled_seconds, list_moments
+from dsf.backtest.scorers import move_url
+from dsf.backtest.summary import BacktestView, summarize_records
 from dsf.sources.base import HEAD, TAIL, Payload
 
 QUESTION = Question(
@@ -42,7 +42,7 @@ def summary(
     *records: Record, noise: int = 0, question: Question = QUESTION, hold: HoldRule | None = None
 ) -> BacktestView:
     """Return the summary of these moments."""
-    return summarised(question, ASKED, records, noise=noise, hold=hold)
+    return summarize_records(question, ASKED, records, noise=noise, hold=hold)
 
 
 def test_each_item_has_its_values_changes_and_gaps() -> None:
@@ -128,30 +128,30 @@ def test_seconds_without_samples_are_those_before_the_first_one(first: object, e
     series = [b'{"metric":{},"values":[[3000,"1"]]},{"metric":{"a":"b"},"values": [ [%s,"1"],[3600,"1"]]}' % number]
     payload = Payload((HEAD, *(series if first is not None else []), TAIL))
     summary_ = ScorerSummary(name="s", score_name="s", source_type="Prometheus", source_range=3600, source_step=60)
-    assert _unsampled(summary_, payload, 4000) == expected
+    assert _find_unsampled_seconds(summary_, payload, 4000) == expected
 
 
 def test_moments_do_not_depend_on_the_time_of_the_query() -> None:
-    assert moments(900, 300, 1000.5) == range(0, 901, 300)
-    assert moments(900, 300, 1199.9) == moments(900, 300, 900.0)
+    assert list_moments(900, 300, 1000.5) == range(0, 901, 300)
+    assert list_moments(900, 300, 1199.9) == list_moments(900, 300, 900.0)
     for since, every, words in ((10, 300, "no moment"), (10, 0, "no moment"), (10**9, 1, "more than")):
         with pytest.raises(BacktestError, match=words):
-            moments(since, every, 1e9)
+            list_moments(since, every, 1e9)
 
 
 def test_lines_of_blocks() -> None:
-    assert blocks([1, 2, 3, None, 8]) == "▁▂▃ █"
-    assert blocks([7, 7]) == "▁▁"
-    assert blocks([0, 0, 10, 10], width=2) == "▁█"
-    assert blocks([]) == ""
+    assert draw_blocks([1, 2, 3, None, 8]) == "▁▂▃ █"
+    assert draw_blocks([7, 7]) == "▁▁"
+    assert draw_blocks([0, 0, 10, 10], width=2) == "▁█"
+    assert draw_blocks([]) == ""
 
 
 def test_addresses_are_moved_to_another_server() -> None:
     url = "http://prometheus.monitoring.svc:9090/api/v1/query_range"
-    assert moved(url, "http://localhost:9091") == "http://localhost:9091/api/v1/query_range"
-    assert moved(url, "http://localhost:9091/prom/query_range") == "http://localhost:9091/prom/query_range"
+    assert move_url(url, "http://localhost:9091") == "http://localhost:9091/api/v1/query_range"
+    assert move_url(url, "http://localhost:9091/prom/query_range") == "http://localhost:9091/prom/query_range"
     with pytest.raises(BacktestError, match="is no URL"):
-        moved(url, "localhost:9091")
+        move_url(url, "localhost:9091")
 
 
 # --- the file --------------------------------------------------------------------------------------------------------

@@ -54,13 +54,13 @@ def optimize(
 
     # As by Ctrl-C: what is half written is undone.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    service = make_service(_settings(), "cli", name or who())
+    service = make_service(_read_settings(), "cli", name or who())
     try:
         if reset is not None:
             undone = service.reset(reset, dry_run=dry_run)
             emit(undone, output, lambda: _render_reset(undone))
             return
-        report = _plan(service, read_params(file or Path("-")), dry_run=dry_run, plot=plot)
+        report = _make_plan(service, read_params(file or Path("-")), dry_run=dry_run, plot=plot)
     finally:
         service.close()
     emit(report, output, lambda: render(report))
@@ -68,7 +68,7 @@ def optimize(
         raise typer.Exit(BAD)
 
 
-def _settings() -> OptimizerSettings:
+def _read_settings() -> OptimizerSettings:
     """Settings of the environment: a running demo has no workloads.
 
     Raises SettingsError without a hub on Kubernetes.
@@ -108,11 +108,11 @@ def read_params(file: Path) -> OptimizeParams:
 
     from dsf.errors import ManifestError
     from dsf.optimizer.params import OptimizeParams
-    from dsf.optimizer.requestbody import brief
+    from dsf.optimizer.requestbody import format_errors
 
     try:
         text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
-        content = _parsed(text)
+        content = _parse_document(text)
     except OSError as error:
         raise ManifestError(f"cannot read {file}: {error.strerror}") from None
     except ManifestError as error:
@@ -122,10 +122,10 @@ def read_params(file: Path) -> OptimizeParams:
     try:
         return OptimizeParams.model_validate(content)
     except ValidationError as error:
-        raise ManifestError(f"{file}: {brief(error.errors(include_url=False, include_input=False))}") from None
+        raise ManifestError(f"{file}: {format_errors(error.errors(include_url=False, include_input=False))}") from None
 
 
-def _parsed(text: str) -> Any:
+def _parse_document(text: str) -> Any:
     """Parse JSON, else YAML. Raises ManifestError for a key that is there twice, and ValueError with both errors."""
     from dsf.api import kubeyaml
     from dsf.optimizer.requestbody import load_json
@@ -140,7 +140,7 @@ def _parsed(text: str) -> Any:
             raise ValueError(f"as JSON: {not_json}; as YAML: {not_yaml}") from None
 
 
-def _plan(service: OptimizerService, params: OptimizeParams, *, dry_run: bool, plot: Path | None) -> PlanReport:
+def _make_plan(service: OptimizerService, params: OptimizeParams, *, dry_run: bool, plot: Path | None) -> PlanReport:
     if plot is not None:
         from dsf.pictures import check
 
@@ -148,7 +148,7 @@ def _plan(service: OptimizerService, params: OptimizeParams, *, dry_run: bool, p
         check(plot)
     report, plan = service.plan(params, apply=not (dry_run or params.dry_run))
     if plot is not None:
-        from dsf.optimizer.plot import plot as draw
+        from dsf.optimizer.plot import draw_plan as draw
 
         draw(plan, plot)
     return report
@@ -166,7 +166,11 @@ def render(report: PlanReport) -> RenderableType:
     rows: list[list[str | tuple[str, str]]] = []
     for assignment in report.plan.assignments:
         rest = unplaced.get(assignment.workload)
-        why = _next_best(reasons.get(assignment.workload)) if rest is None else f"{rest.replicas} more: {rest.message}"
+        why = (
+            _format_next_best(reasons.get(assignment.workload))
+            if rest is None
+            else f"{rest.replicas} more: {rest.message}"
+        )
         rows.append([assignment.workload, assignment.cluster, assignment.device, number(assignment.score), why])
     placed = {assignment.workload for assignment in report.plan.assignments}
     rows += [
@@ -198,7 +202,7 @@ def render(report: PlanReport) -> RenderableType:
     return Group(*parts)
 
 
-def _next_best(explanation: ExplanationView | None) -> str:
+def _format_next_best(explanation: ExplanationView | None) -> str:
     if explanation is None:
         return ""
     if explanation.next_best is None:

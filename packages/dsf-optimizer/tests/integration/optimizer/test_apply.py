@@ -11,7 +11,7 @@ from dsf.kube.resources import PLACEMENTS, Resource
 from dsf.kube.session import ApiServerError
 from dsf.optimizer.backend import Manifest, ManifestClient
 from dsf.optimizer.errors import ApplyError, PlanConflictError
-from dsf.optimizer.manifests import GENERATED_LABEL, PLAN_ID, generated_name
+from dsf.optimizer.manifests import GENERATED_LABEL, PLAN_ID, make_name
 from dsf.optimizer.selector import COMPLIANCE_CLAIM
 
 from .bed import LABEL, POWER, Bed
@@ -47,12 +47,12 @@ def test_applied_plan_writes_placements_and_bindings(bed: Bed) -> None:
     assert {change.change for change in report.changes} == {"created"}
     objects = bed.objects()
     first, second = bed.clusters
-    name = generated_name("placement", first)
+    name = make_name("placement", first)
     assert set(objects) == {
         ("Placement", name),
-        ("Placement", generated_name("placement", second)),
-        ("PlacementBinding", generated_name("binding", first)),
-        ("PlacementBinding", generated_name("binding", second)),
+        ("Placement", make_name("placement", second)),
+        ("PlacementBinding", make_name("binding", first)),
+        ("PlacementBinding", make_name("binding", second)),
         ("Placement", "app01-placement"),
         ("Placement", "app02-placement"),
     }
@@ -74,7 +74,7 @@ def test_applied_plan_writes_placements_and_bindings(bed: Bed) -> None:
             }
         }
     ]
-    binding = objects["PlacementBinding", generated_name("binding", first)]
+    binding = objects["PlacementBinding", make_name("binding", first)]
     assert binding["placementRef"] == {
         "apiGroup": "cluster.open-cluster-management.io",
         "kind": "Placement",

@@ -7,7 +7,7 @@ import pytest
 from dsf.errors import ManifestError, UnknownScorerError
 from dsf.kube.resources import ADDON_PLACEMENT_SCORES
 from dsf.optimizer.errors import PlanConflictError
-from dsf.optimizer.manifests import generated_name
+from dsf.optimizer.manifests import make_name
 from dsf.optimizer.scores import DESCRIPTION, DIMENSION_FORMAT
 from dsf.optimizer.selector import COMPLIANCE_CLAIM
 from dsf.placements.kinds import PLACEMENT_BINDINGS
@@ -55,7 +55,7 @@ def test_clusters_are_selected_by_claim_and_by_name(bed: Bed) -> None:
         }
     }
     bed.service(selector="name").apply(bed.params())
-    name = generated_name("placement", second)
+    name = make_name("placement", second)
     (predicate,) = bed.objects()["Placement", name]["spec"]["predicates"]
     assert predicate["requiredClusterSelector"] == {
         "celSelector": {"celExpressions": [f'managedCluster.metadata.name in ["{second}"]']}
@@ -139,7 +139,7 @@ def test_plans_are_read_from_their_objects(bed: Bed) -> None:
     assert plan.plan == report.plan
     assert plan.applied_at is not None
     assert bed.namespace in [item.namespace for item in bed.service().plans().items]
-    bed.session.delete(PLACEMENT_BINDINGS.path(bed.namespace, generated_name("binding", bed.clusters[0])))
+    bed.session.delete(PLACEMENT_BINDINGS.path(bed.namespace, make_name("binding", bed.clusters[0])))
     (plan,) = bed.service().plans(bed.namespace).items
     assert plan.complete is False
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dsf.errors import ManifestError
-from dsf.optimizer.labels import placement_name, read_configuration, read_problem, read_score, read_workload
+from dsf.optimizer.labels import get_placement_name, read_configuration, read_problem, read_score, read_workload
 from dsf.optimizer.model import Current, Preference
 from dsf.optimizer.solve import solve
 from dsf.optimizer.views import Coverage, Reason, Status
@@ -79,7 +79,7 @@ def test_replicas_go_to_different_clusters() -> None:
     manifest["metadata"]["labels"]["resource-request-replicas"] = "2"
     workload = read_workload(manifest)
     assert (workload.replicas, workload.per_cluster, workload.request) == (2, 1, {"gpu": 2})
-    assert placement_name(manifest) == "app01-placement"
+    assert get_placement_name(manifest) == "app01-placement"
 
 
 def workload(**labels: Any) -> dict[str, Any]:

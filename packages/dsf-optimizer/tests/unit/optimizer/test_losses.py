@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from dsf.optimizer.losses import losses
+from dsf.optimizer.losses import find_losses
 from dsf.optimizer.model import Cluster, Configuration, Current, PlanInput, Preference, ScoreTable, Workload
 from dsf.optimizer.plan import UnknownPlace
 from dsf.optimizer.solve import solve
@@ -40,7 +40,7 @@ def losses_of(workloads: list[Workload], clusters: list[Cluster]) -> list[str]:
         configurations=[],
     )
     plan = solve(PlanInput(tuple(workloads), tuple(clusters), (Preference("s"),), NOW))
-    return losses(plan, previous)
+    return find_losses(plan, previous)
 
 
 @pytest.mark.parametrize("unscored_cluster", [cluster("c1", None), cluster("c1", 9, expired=True)])

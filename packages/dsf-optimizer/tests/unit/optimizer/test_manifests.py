@@ -12,17 +12,17 @@ from dsf.optimizer.manifests import (
     ASSIGNMENTS,
     CONFIGURATION,
     PLAN_OBJECTS,
-    current_places,
+    compute_plan_id,
     dump,
-    generated_name,
-    plan_id,
+    find_current_places,
+    make_name,
     read_plan,
     render,
 )
 from dsf.optimizer.model import Current
 from dsf.optimizer.selector import PlacementSelector
 from dsf.optimizer.views import AssignmentView, ConfigurationView, PlanView
-from dsf.optimizer.writer import owned
+from dsf.optimizer.writer import select_owned_fields
 
 LABEL = PlacementSelector.parse("label:cluster-name")
 
@@ -46,11 +46,11 @@ def plan(*assignments: AssignmentView) -> PlanView:
 
 def test_names_fit_into_a_label_and_stay_distinct() -> None:
     long = [f"{'x' * 60}-{number}" for number in range(3)]
-    names = {generated_name("placement", name) for name in long}
+    names = {make_name("placement", name) for name in long}
     assert len(names) == 3
     assert all(len(name) <= 63 for name in names)
-    assert generated_name("placement", "a") == generated_name("placement", "a")
-    assert "--" not in generated_name("placement", f"{'x' * 43}-.-y{'z' * 40}")
+    assert make_name("placement", "a") == make_name("placement", "a")
+    assert "--" not in make_name("placement", f"{'x' * 43}-.-y{'z' * 40}")
 
 
 def test_workload_on_several_clusters_has_one_placement() -> None:
@@ -77,7 +77,7 @@ def test_plan_is_read_from_its_objects() -> None:
     plan_view = plan(assignment("v", "c1"), assignment("w", "c1"), assignment("w", "c2"))
     objects = render("ns", plan_view, {"v": "v-placement", "w": "w-placement"}, LABEL, {"c1": "c1", "c2": "c2"})
     assert read_plan(reversed(objects)) == plan_view
-    assert current_places(plan_view) == {"v": [Current("c1", "d")], "w": [Current("c1", "d"), Current("c2", "d")]}
+    assert find_current_places(plan_view) == {"v": [Current("c1", "d")], "w": [Current("c1", "d"), Current("c2", "d")]}
     for manifest in objects:
         for key in (CONFIGURATION, ASSIGNMENTS):
             if key in manifest["metadata"]["annotations"]:
@@ -86,10 +86,10 @@ def test_plan_is_read_from_its_objects() -> None:
 
 
 def test_plan_id_depends_on_places_and_not_on_scores() -> None:
-    first = plan_id("ns", plan(assignment("w", "c1", 1), assignment("v", "c1")))
-    assert first == plan_id("ns", plan(assignment("v", "c1"), assignment("w", "c1", 50)))
-    assert first != plan_id("other", plan(assignment("w", "c1"), assignment("v", "c1")))
-    assert first != plan_id("ns", plan(assignment("w", "c2"), assignment("v", "c1")))
+    first = compute_plan_id("ns", plan(assignment("w", "c1", 1), assignment("v", "c1")))
+    assert first == compute_plan_id("ns", plan(assignment("v", "c1"), assignment("w", "c1", 50)))
+    assert first != compute_plan_id("other", plan(assignment("w", "c1"), assignment("v", "c1")))
+    assert first != compute_plan_id("ns", plan(assignment("w", "c2"), assignment("v", "c1")))
 
 
 def test_owned_fields_are_those_of_our_applies() -> None:
@@ -103,11 +103,11 @@ def test_owned_fields_are_those_of_our_applies() -> None:
         "metadata": {"name": "n", "labels": {"a": "1", "b": "2"}, "managedFields": [ours, theirs]},
         "spec": {"predicates": [{"x": 1}], "numberOfClusters": 1, "tolerations": []},
     }
-    assert owned(manifest) == {
+    assert select_owned_fields(manifest) == {
         "metadata": {"labels": {"a": "1"}},
         "spec": {"predicates": [{"x": 1}], "numberOfClusters": 1},
     }
-    assert owned(json.loads(json.dumps(manifest | {"metadata": {"name": "n"}}))) == {}
+    assert select_owned_fields(json.loads(json.dumps(manifest | {"metadata": {"name": "n"}}))) == {}
 
 
 def test_kubectl_reads_what_was_planned() -> None:

@@ -11,7 +11,7 @@ import pytest
 from dsf.errors import HttpError
 from dsf.placements.explanation import explain
 from dsf.placements.reader import parse_answer
-from dsf.placements.scheduling import SchedulerAnswer, ScoreKey, Situation, schedule
+from dsf.placements.scheduling import SchedulerAnswer, ScoreKey, Situation, decide_placement
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
 
@@ -81,7 +81,7 @@ def test_misconfigured_placement_makes_no_decision(spec: dict[str, Any], problem
 
 
 def test_default_prioritizers_are_steady_and_balance() -> None:
-    outcome = schedule(situation({"numberOfClusters": 1}, decided=frozenset("b"), others={"a": 2, "b": 1}))
+    outcome = decide_placement(situation({"numberOfClusters": 1}, decided=frozenset("b"), others={"a": 2, "b": 1}))
     assert outcome.totals == {"a": -100, "b": 100, "c": 100}
     assert outcome.chosen == ["b"]
 
@@ -92,7 +92,7 @@ def test_two_of_one_score_both_count_and_the_last_of_a_builtin() -> None:
         {"weight": 5, "scoreCoordinate": {"type": "BuiltIn", "builtIn": "Steady"}},
         {"weight": 0, "scoreCoordinate": {"type": "BuiltIn", "builtIn": "Steady"}},
     )
-    outcome = schedule(situation(spec, decided=frozenset("c"), scores={("b", "r"): score(10)}))
+    outcome = decide_placement(situation(spec, decided=frozenset("c"), scores={("b", "r"): score(10)}))
     assert outcome.totals == {"a": 0, "b": 50, "c": 0}
 
 
@@ -116,9 +116,9 @@ def test_missing_score_counts_0_and_beats_negative_scores() -> None:
 def test_hypothetical_score_overrides_the_stored_one() -> None:
     placement_situation = situation(policy(addon()) | {"numberOfClusters": 1}, scores={("a", "r"): score(5)})
     hypothetical_scores: dict[ScoreKey, int | None] = {ScoreKey("b", "r", "x"): 6}
-    assert schedule(placement_situation, hypothetical_scores=hypothetical_scores).chosen == ["b"]
-    assert schedule(placement_situation, hypothetical_scores={ScoreKey("b", "r", "y"): 6}).chosen == ["a"]
-    assert schedule(
+    assert decide_placement(placement_situation, hypothetical_scores=hypothetical_scores).chosen == ["b"]
+    assert decide_placement(placement_situation, hypothetical_scores={ScoreKey("b", "r", "y"): 6}).chosen == ["a"]
+    assert decide_placement(
         placement_situation, hypothetical_scores={ScoreKey("a", "r", "x"): None, ScoreKey("c", "r", "x"): 1}
     ).chosen == ["c"]
 
@@ -208,7 +208,7 @@ def test_scheduler_answer_is_ignored_for_relative_scores() -> None:
         frozenset(("a", "b", "elsewhere")),
         {("ResourceAllocatableCPU", 1): {"a": -7, "b": 7}, ("AddOn/r/x", 1): {"a": 3, "b": 4}},
     )
-    assert schedule(situation(spec, *clusters), answer=answer).totals == {"a": -97, "b": 104}
+    assert decide_placement(situation(spec, *clusters), answer=answer).totals == {"a": -97, "b": 104}
 
 
 def test_unbound_or_deleted_cluster_is_excluded() -> None:
@@ -217,7 +217,7 @@ def test_unbound_or_deleted_cluster_is_excluded() -> None:
         cluster("b", labels={"cluster.open-cluster-management.io/clusterset": "other"}),
         {"metadata": {"name": "c", "labels": cluster("c")["metadata"]["labels"], "deletionTimestamp": "x"}},
     ]
-    outcome = schedule(situation({}, *clusters))
+    outcome = decide_placement(situation({}, *clusters))
     assert outcome.chosen == ["a"]
     assert "bound to its namespace: edge" in outcome.left_out["b"][1]
     assert outcome.left_out["c"][1] == "it is being deleted"
@@ -228,7 +228,7 @@ def test_cluster_set_selects_by_labels(selector: dict[str, Any] | None) -> None:
     """Follows Kubernetes: no selector selects nothing, an empty one everything."""
     by_labels = {"selectorType": "LabelSelector"} | ({} if selector is None else {"labelSelector": selector})
     sets = {"s": {"metadata": {"name": "s"}, "spec": {"clusterSelector": by_labels}}}
-    assert schedule(situation({}, sets=sets)).chosen == ([] if selector is None else ["a", "b", "c"])
+    assert decide_placement(situation({}, sets=sets)).chosen == ([] if selector is None else ["a", "b", "c"])
 
 
 @pytest.mark.parametrize("name", ["filteredPiplieResults", "filteredPipelineResults"])

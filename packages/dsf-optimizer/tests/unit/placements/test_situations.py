@@ -12,7 +12,7 @@ from dsf.kube.resources import ADDON_PLACEMENT_SCORES, MANAGED_CLUSTER_SETS, MAN
 from dsf.kube.session import Session
 from dsf.placements import reader
 from dsf.placements.kinds import MANAGED_CLUSTER_SET_BINDINGS
-from dsf.placements.pages import _asked
+from dsf.placements.pages import _parse_scores
 from dsf.placements.reader import PlacementReader
 from dsf.placements.situations import from_hub
 
@@ -54,5 +54,5 @@ def test_placements_share_one_look_at_the_fleet(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_hypothetical_score_of_the_page_is_parsed() -> None:
-    [hypothetical_score] = _asked({"cluster": "c", "score": "r/ns/pod", "value": "5"})
+    [hypothetical_score] = _parse_scores({"cluster": "c", "score": "r/ns/pod", "value": "5"})
     assert (hypothetical_score.resource, hypothetical_score.score, hypothetical_score.value) == ("r", "ns/pod", 5)
