@@ -6,6 +6,7 @@ import random
 from collections import Counter
 
 import pytest
+from _pytest.mark.structures import ParameterSet
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -73,7 +74,15 @@ def check_books(problem: PlanInput, plan: Plan) -> None:
     assert [explanation.workload for explanation in plan.explanation] == sorted(workloads)
 
 
-@pytest.mark.parametrize("first", range(0, 400, CHUNK))
+def chunks(start: int, stop: int, *, whole_from: int) -> list[ParameterSet]:
+    """Return the first seeds of all chunks. Only `make test-all` runs the chunks from `whole_from` on."""
+    return [
+        pytest.param(first, marks=[pytest.mark.whole] if first >= whole_from else [])
+        for first in range(start, stop, CHUNK)
+    ]
+
+
+@pytest.mark.parametrize("first", chunks(0, 400, whole_from=150))
 def test_random_problems_have_the_best_plan(first: int) -> None:
     for seed in range(first, first + CHUNK):
         problem = random_problem(seed)
@@ -83,7 +92,7 @@ def test_random_problems_have_the_best_plan(first: int) -> None:
             assert solve(shuffled(problem, random.Random(seed))) == plan
 
 
-@pytest.mark.parametrize("first", range(5000, 5300, CHUNK))
+@pytest.mark.parametrize("first", chunks(5000, 5300, whole_from=5100))
 def test_search_for_large_problems_finds_the_best_plan(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search, "_MEDIUM", 0)
     monkeypatch.setattr(search, "_PER_ROW", 1)
