@@ -1,9 +1,9 @@
 """A local copy of one kind, kept up to date by a list and a watch.
 
-The reflector follows the rules of every Kubernetes client. It lists in pages, watches from the resourceVersion of the
-list, and requests bookmarks. After a 410 it lists again and reports missing objects as deleted. It treats silence as a
-broken connection, which costs one request per minute for a kind that never changes. It backs off with jitter after any
-other error. Handlers only enqueue a key.
+The reflector follows the rules of every Kubernetes client. It lists from the API server's cache, or in pages if that is
+too large for one response, watches from the resourceVersion of the list, and requests bookmarks. After a 410 it lists
+again and reports missing objects as deleted. It treats silence as a broken connection, which costs one request per
+minute for a kind that never changes. It backs off with jitter after any other error. Handlers only enqueue a key.
 """
 
 from __future__ import annotations
