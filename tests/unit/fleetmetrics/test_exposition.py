@@ -81,6 +81,21 @@ def test_series_above_the_limit_are_left_out_of_the_exposition(
     assert {"ds_score_name": "sample_score", "percentile": "99"} in exposed["dynamic_scoring_age_seconds"]
 
 
+def test_score_that_changes_its_scorer_has_each_series_once(fleet: Fleet) -> None:
+    """Until the next plan, the registry has both scorers of the score name."""
+    other = ScorerRecord(name="other", score_name="sample_score", interval=10, validity=300, health="Inactive")
+    Registry(fleet.redis).put_scorer(other)
+    fleet.entry("worker01", "other")
+    client = TestClient(make_app(fleet.redis))
+    for name, label_sets in scraped(client).items():
+        frozen = [tuple(sorted(labels.items())) for labels in label_sets]
+        assert len(frozen) == len(set(frozen)), name
+    lines = client.get("/metrics").text.splitlines()
+    assert 'dynamic_scoring_scorer_healthy{ds_score_name="sample_score"} 0.0' in lines
+    assert 'dynamic_scoring_pairs{ds_score_name="sample_score",state="never"} 1.0' in lines
+    assert 'dynamic_scoring_pairs{ds_score_name="sample_score",state="ok"} 2.0' in lines
+
+
 def test_exposition_setting_of_a_scorer_selects_its_series(fleet: Fleet) -> None:
     for exposition, scores, books in (("items", 4, 2), ("pair", 0, 2), ("none", 0, 0)):
         record = ScorerRecord.model_validate(
