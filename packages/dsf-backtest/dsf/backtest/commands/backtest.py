@@ -130,8 +130,9 @@ def backtest(
 
 
 def format_moment(moment: datetime) -> str:
-    """Return a moment in local time, always with its date."""
-    return f"{moment.astimezone():%Y-%m-%d %H:%M}"
+    """Return a moment in local time, always with its date, and with seconds unless it is a full minute."""
+    local = moment.astimezone()
+    return f"{local:%Y-%m-%d %H:%M:%S}" if local.second else f"{local:%Y-%m-%d %H:%M}"
 
 
 def _list_remarks(view: BacktestView) -> list[str]:
