@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import redis
 
-from dsf.cli.session import hub_settings
+from dsf.cli.session import _open_session, hub_settings
 from dsf.settings import Settings
 
 
@@ -38,3 +39,13 @@ def test_commands_take_the_setting_first(home: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("KUBECONFIG", str(home / "other"))
     monkeypatch.setenv("DSF_KUBECONFIG", "/a:/b")
     assert str(hub_settings(Settings.load()).kubeconfig) == "/a:/b"
+
+
+def test_commands_wait_for_a_redis_that_restarts(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr("redis.retry.sleep", waits.append)
+    monkeypatch.setattr("random.uniform", lambda low, high: (low + high) / 2)
+    monkeypatch.setenv("DSF_REDIS_URL", "redis://127.0.0.1:1/0")
+    with _open_session() as session, pytest.raises(redis.ConnectionError):
+        session.redis.ping()
+    assert 2.0 <= sum(waits) <= 6.0
