@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from bench.adapters import read
-from bench.common import ROOT, Figure, console, exit_code, options, table, write
+from bench.common import ROOT, Figure, exit_code, make_console, make_parser, make_table, write
 
 FAILED = 2
 #: Seconds for all benches together, quick and full: twice what a fast machine takes. A bench that has not begun by then
@@ -101,7 +101,7 @@ class Report:
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """Return the command line. Names that do not exist end the program with 2."""
-    parser = options(__doc__)
+    parser = make_parser(__doc__)
     names = [bench.name for bench in BENCHES]
     parser.add_argument(
         "--only",
@@ -180,8 +180,8 @@ def main() -> int:
         print(f" {time.monotonic() - started:.0f} s", file=sys.stderr)
     machine_facts["load_after"] = round(os.getloadavg()[0], 1)
     figures = [figure for _, figure in report.figures]
-    out = console()
-    out.print(table(figures))
+    out = make_console()
+    out.print(make_table(figures))
     out.print(", ".join(f"{name.replace('_', ' ')} {value}" for name, value in machine_facts.items()), highlight=False)
     for name, problem in report.problems.items():
         out.print(f"{name} failed: {problem}", style="bold red", highlight=False, markup=False)

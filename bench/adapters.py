@@ -8,7 +8,7 @@ from typing import Any
 from bench.common import Figure
 
 
-def scorer_overhead(rows: list[dict[str, Any]]) -> list[Figure]:
+def make_scorer_figures(rows: list[dict[str, Any]]) -> list[Figure]:
     """Return the scorer library beside a bare endpoint."""
     return [
         Figure(
@@ -23,12 +23,12 @@ def scorer_overhead(rows: list[dict[str, Any]]) -> list[Figure]:
     ]
 
 
-def optimizer(rows: list[dict[str, Any]]) -> list[Figure]:
+def make_optimizer_figures(rows: list[dict[str, Any]]) -> list[Figure]:
     """Return the optimiser beside other solvers, and how far its plan may be from the best one."""
     figures = []
     for row in rows:
         if (http := row.get("http")) is not None:
-            figures += _over_http(row["size"], http)
+            figures += _make_http_figures(row["size"], http)
             continue
         ours = row["dsf"]
         other_solvers = [
@@ -44,7 +44,7 @@ def optimizer(rows: list[dict[str, Any]]) -> list[Figure]:
     return figures
 
 
-def _over_http(size: str, measured: dict[str, Any]) -> list[Figure]:
+def _make_http_figures(size: str, measured: dict[str, Any]) -> list[Figure]:
     dry, solver, again = (measured[f"{name}_seconds"] * 1000 for name in ("dry_run", "solver", "apply_again"))
     return [
         Figure(
@@ -60,7 +60,7 @@ def _over_http(size: str, measured: dict[str, Any]) -> list[Figure]:
     ]
 
 
-def kube(result: dict[str, Any]) -> list[Figure]:
+def make_kube_figures(result: dict[str, Any]) -> list[Figure]:
     """Return the hub on a real API server."""
     figures = []
     if (longest := result.get("apply_to_score_longest")) is not None:
@@ -81,9 +81,9 @@ def kube(result: dict[str, Any]) -> list[Figure]:
 
 #: Adapters by the name of the bench. A bench without one writes {"figures": [...], "details": ...}.
 ADAPTERS: dict[str, Callable[[Any], list[Figure]]] = {
-    "scorer_overhead": scorer_overhead,
-    "optimizer": optimizer,
-    "kube": kube,
+    "scorer_overhead": make_scorer_figures,
+    "optimizer": make_optimizer_figures,
+    "kube": make_kube_figures,
 }
 
 

@@ -24,8 +24,8 @@ from urllib.parse import urlsplit
 import psutil
 import redis
 
-from bench.common import MEGABYTE, Figure, Measurement, options, process, report, spread
-from bench.peers import server, summary
+from bench.common import MEGABYTE, Figure, Measurement, format_spread, make_parser, process, report
+from bench.peers import make_summary, run_server
 from dsf import keys
 from dsf.messages import derive_key, make_run_id
 from dsf.store.ticks import tick_message
@@ -116,11 +116,13 @@ def agent(
         redis_server = stack.enter_context(RedisServer())
         port = redis_server.port
         if uses_port_forward:
-            port = _port(stack.enter_context(server("bench.portforward", "--to", str(port))))
+            port = _port(stack.enter_context(run_server("bench.portforward", "--to", str(port))))
         if milliseconds:
             command = ("bench.delay", "--to", str(port), "--milliseconds", str(milliseconds))
-            port = _port(stack.enter_context(server(*command)))
-        summaries = [summary(f"scorer-{n}", url, SERIES, RESULTS).model_dump(by_alias=True) for n in range(scorers)]
+            port = _port(stack.enter_context(run_server(*command)))
+        summaries = [
+            make_summary(f"scorer-{n}", url, SERIES, RESULTS).model_dump(by_alias=True) for n in range(scorers)
+        ]
         (folder / "config.json").write_text(json.dumps(summaries))
         (folder / "key").write_text(derive_key(bytes(range(32)), CLUSTER, 1).dump())
         environment = os.environ | {
@@ -153,7 +155,7 @@ def _port(url: str) -> int:
 
 def measure(seconds: float, milliseconds: float, rounds: int) -> Measurement:
     """Return all figures."""
-    with server() as url:
+    with run_server() as url:
         starts = []
         for _ in range(rounds):
             with agent(url, SCORERS) as running_agent:
@@ -178,7 +180,13 @@ def measure(seconds: float, milliseconds: float, rounds: int) -> Measurement:
     line = f"a round trip of {milliseconds:g} ms"
     usual = f"{SCORERS} scorers x {INTERVAL} s"
     return [
-        Figure("agent: CPU until it is ready", spread(starts, "s"), statistics.median(starts), "s", upper_limit=_START),
+        Figure(
+            "agent: CPU until it is ready",
+            format_spread(starts, "s"),
+            statistics.median(starts),
+            "s",
+            upper_limit=_START,
+        ),
         Figure(
             "agent: memory at rest",
             f"RSS {memory.rss / MEGABYTE:.1f}, PSS {memory.pss / MEGABYTE:.1f}, own {memory.uss / MEGABYTE:.1f} MiB;"
@@ -190,11 +198,11 @@ def measure(seconds: float, milliseconds: float, rounds: int) -> Measurement:
         Figure("agent: CPU at rest", f"{at_rest:.2f} % of a core", at_rest, "%", upper_limit=_REST),
         Figure(f"agent: CPU with {usual}", f"{at_work:.2f} % of a core", at_work, "%", upper_limit=_WORK),
         Figure("agent: connections to Redis", f"{connections}; {busy} after work", busy, "", upper_limit=_CONNECTIONS),
-        Figure("agent: tick to result", spread(firsts, "s", 3), trips, "round trips", line, upper_limit=_TRIPS),
-        Figure("agent: cycles a second", spread(rates, "/s"), rate, "/s", line, lower_limit=_RATE),
+        Figure("agent: tick to result", format_spread(firsts, "s", 3), trips, "round trips", line, upper_limit=_TRIPS),
+        Figure("agent: cycles a second", format_spread(rates, "/s"), rate, "/s", line, lower_limit=_RATE),
         Figure(
             "agent: tick to result through a port-forward",
-            spread(forwarded_firsts, "s", 3),
+            format_spread(forwarded_firsts, "s", 3),
             forwarded_trips,
             "round trips",
             line,
@@ -202,7 +210,7 @@ def measure(seconds: float, milliseconds: float, rounds: int) -> Measurement:
         ),
         Figure(
             "agent: cycles a second through a port-forward, to direct",
-            spread(forwarded_rates, "/s"),
+            format_spread(forwarded_rates, "/s"),
             forwarded_rate / rate,
             "",
             line,
@@ -213,7 +221,7 @@ def measure(seconds: float, milliseconds: float, rounds: int) -> Measurement:
 
 def main() -> int:
     """Measure and print."""
-    parser = options(__doc__)
+    parser = make_parser(__doc__)
     parser.add_argument("--seconds", type=float, help=f"of each measurement of CPU (default {SECONDS:g})")
     parser.add_argument("--milliseconds", type=float, default=100.0, help="of a round trip over the long line")
     arguments = parser.parse_args()

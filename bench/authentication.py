@@ -21,8 +21,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from bench.common import ROOT, Figure, Measurement, options, report, spread
-from bench.peers import POINTS, Peer, response_of, summary
+from bench.common import ROOT, Figure, Measurement, format_spread, make_parser, report
+from bench.peers import POINTS, Peer, make_response, make_summary
 from bench.stages import per_call
 from dsf.agent.secrets import FileSecrets, Release
 from dsf.api.authentication import ServerAccess
@@ -52,7 +52,9 @@ def scorer(url: str, way: dict[str, Any]) -> ScorerSummary:
     """Return the scorer of the benches, asked in this way."""
     access_fields = {"methods": way, "tls": {"caRef": {"name": "secrets"}}}
     access = ServerAccess.model_validate(access_fields, by_alias=True, by_name=False)
-    return summary("bench", url, SERIES, RESULTS).model_copy(update={"source_access": access, "scoring_access": access})
+    return make_summary("bench", url, SERIES, RESULTS).model_copy(
+        update={"source_access": access, "scoring_access": access}
+    )
 
 
 def secrets(folder: Path, ca: TestCa) -> FileSecrets:
@@ -92,10 +94,10 @@ def measure(quick: bool) -> Measurement:
     figures = [
         Figure(
             f"CPU of fetch + score with {way}, {SERIES:,} x {POINTS} samples",
-            spread(took[way], "ms"),
+            format_spread(took[way], "ms"),
             statistics.median(mine / theirs for mine, theirs in zip(took[way], took["bearer"], strict=True)),
             "x",
-            f"a bearer token over the same TLS, {spread(took['bearer'], 'ms')}",
+            f"a bearer token over the same TLS, {format_spread(took['bearer'], 'ms')}",
             upper_limit=LIMIT,
         )
         for way in scorers
@@ -137,7 +139,7 @@ def serve(certificate: str, key: str, clients: str) -> None:
         def handle_error(self, *_: object) -> None:
             """Measurements end in the middle of an exchange."""
 
-    _Peer.answers = {"/token": _TOKEN, **{path: response_of(path) for path in (f"/get/{SERIES}", f"/post/{RESULTS}")}}
+    _Peer.answers = {"/token": _TOKEN, **{path: make_response(path) for path in (f"/get/{SERIES}", f"/post/{RESULTS}")}}
     with Server(("127.0.0.1", 0), _Peer) as server:
         server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
         print(server.server_address[1], flush=True)
@@ -146,7 +148,7 @@ def serve(certificate: str, key: str, clients: str) -> None:
 
 def main() -> int:
     """Measure and print."""
-    parser = options(__doc__)
+    parser = make_parser(__doc__)
     parser.add_argument("--serve", nargs=3, help="be the servers, as this program starts them itself")
     arguments = parser.parse_args()
     if arguments.serve:

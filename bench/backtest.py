@@ -15,8 +15,8 @@ from pathlib import Path
 
 import psutil
 
-from bench.common import MEGABYTE, Figure, Measurement, run, spread
-from bench.peers import server, summary
+from bench.common import MEGABYTE, Figure, Measurement, format_spread, run
+from bench.peers import make_summary, run_server
 from dsf.agent.secrets import FileSecrets, Release
 from dsf.backtest import run as backtest
 from dsf.backtest.recording import Question, Recording
@@ -33,8 +33,8 @@ def measure(quick: bool) -> Measurement:
     moments = 2_000 if quick else 10_000
     process = psutil.Process()
     settings = Settings(cluster="bench")
-    with server() as url, tempfile.TemporaryDirectory() as folder:
-        scorer = summary("bench", url, SERIES, RESULTS).model_copy(update={"score_dimension_format": "${pod}"})
+    with run_server() as url, tempfile.TemporaryDirectory() as folder:
+        scorer = make_summary("bench", url, SERIES, RESULTS).model_copy(update={"score_dimension_format": "${pod}"})
         question = Question.of("bench", scorer, 300)
         moments_of_range = range(0, 300 * moments, 300)
         with Recording(Path(folder) / "moments.jsonl", writing=True) as recording:
@@ -60,7 +60,7 @@ def measure(quick: bool) -> Measurement:
     figures = [
         Figure(
             f"backtest, moments of {SERIES} series, {RESULTS} results",
-            spread(rates, "/s", 0),
+            format_spread(rates, "/s", 0),
             sorted(rates)[len(rates) // 2],
             "a second a core",
             lower_limit=100,

@@ -16,7 +16,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from bench.common import Figure, Measurement, run, spread
+from bench.common import Figure, Measurement, format_spread, run
 from dsf.settings import make_child_environment
 from dsf.up.embedded_redis import EmbeddedRedis
 from dsf.up.ports import Ports
@@ -30,17 +30,17 @@ LIBRARIES = "typer.main, redis, pydantic_settings, rich.table"
 MOST = 0.4
 
 
-def cost(command: str, environment: dict[str, str]) -> float:
+def measure_cost(command: str, environment: dict[str, str]) -> float:
     """CPU-seconds of one call."""
-    return _cpu("from dsf.cli.main import run; run()", command, environment)
+    return _measure_cpu("from dsf.cli.main import run; run()", command, environment)
 
 
-def libraries(environment: dict[str, str]) -> float:
+def measure_libraries(environment: dict[str, str]) -> float:
     """CPU-seconds of the libraries alone."""
-    return _cpu(f"import {LIBRARIES}", "", environment)
+    return _measure_cpu(f"import {LIBRARIES}", "", environment)
 
 
-def _cpu(code: str, words: str, environment: dict[str, str]) -> float:
+def _measure_cpu(code: str, words: str, environment: dict[str, str]) -> float:
     child = subprocess.Popen(
         [sys.executable, "-c", code, *words.split()],
         env=environment,
@@ -64,22 +64,22 @@ def measure(quick: bool) -> Measurement:
             environment = make_child_environment(redis_url=server.url) | {"XDG_STATE_HOME": folder}
             environment |= {"PYTHONPYCACHEPREFIX": f"{folder}/bytecode", "PYTHONDONTWRITEBYTECODE": ""}
             for command in COMMANDS:
-                cost(command, environment)
+                measure_cost(command, environment)
             seconds_by_command: dict[str, list[float]] = {command: [] for command in COMMANDS}
             alone: list[float] = []
             for _ in range(QUICK_ROUNDS if quick else ROUNDS):
-                alone.append(libraries(environment))
+                alone.append(measure_libraries(environment))
                 for command, values in seconds_by_command.items():
-                    values.append(cost(command, environment))
+                    values.append(measure_cost(command, environment))
         finally:
             supervisor.stop_all()
     figures = [
         Figure(
             f"CPU time of `dsf {command}`",
-            spread(values, "s"),
+            format_spread(values, "s"),
             statistics.median(values),
             "s",
-            f"the libraries that it loads, {spread(alone, 's')}",
+            f"the libraries that it loads, {format_spread(alone, 's')}",
             upper_limit=MOST,
         )
         for command, values in seconds_by_command.items()

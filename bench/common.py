@@ -59,13 +59,13 @@ class Figure:
 Measurement = tuple[list[Figure], Any]
 
 
-def spread(values: Sequence[float], unit: str, digits: int = 2) -> str:
+def format_spread(values: Sequence[float], unit: str, digits: int = 2) -> str:
     """Return the median of all rounds and their range: `3.31 ms (3.20-3.52)`."""
     middle, low, high = (f"{value:.{digits}f}" for value in (statistics.median(values), min(values), max(values)))
     return f"{middle} {unit}" if len(values) == 1 else f"{middle} {unit} ({low}-{high})"
 
 
-def table(figures: Sequence[Figure], title: str = "") -> Table:
+def make_table(figures: Sequence[Figure], title: str = "") -> Table:
     """Return all figures, one row each."""
     rendered_table = Table(title=title or None, title_justify="left")
     for heading in ("figure", "limit it is held against", "measured: median (min-max)"):
@@ -81,7 +81,7 @@ def table(figures: Sequence[Figure], title: str = "") -> Table:
     return rendered_table
 
 
-def console(width: int | None = None) -> Console:
+def make_console(width: int | None = None) -> Console:
     """Return the console for tables, with full width where that is not a terminal."""
     new_console = Console(width=width)
     return new_console if width or new_console.is_terminal else Console(width=180)
@@ -92,7 +92,7 @@ def exit_code(figures: Sequence[Figure], *, strict: bool) -> int:
     return MISSED if strict and any(figure.is_met is False for figure in figures) else OK
 
 
-def options(description: str | None) -> argparse.ArgumentParser:
+def make_parser(description: str | None) -> argparse.ArgumentParser:
     """Return a parser with the options that every bench has."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="fewer and shorter measurements")
@@ -106,13 +106,13 @@ def report(arguments: argparse.Namespace, measurement: Measurement) -> int:
     figures, details = measurement
     if arguments.json:
         write(arguments.json, {"figures": [asdict(figure) for figure in figures], "details": details})
-    console().print(table(figures))
+    make_console().print(make_table(figures))
     return exit_code(figures, strict=arguments.strict)
 
 
 def run(description: str | None, measure: Callable[[bool], Measurement]) -> int:
     """Return the whole of a bench that has no options of its own. `measure` is told whether to be quick."""
-    arguments = options(description).parse_args()
+    arguments = make_parser(description).parse_args()
     return report(arguments, measure(arguments.quick))
 
 
@@ -121,14 +121,14 @@ def write(file: Path, document: Mapping[str, Any]) -> None:
     file.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
 
 
-def cpu(*processes: psutil.Process) -> float:
+def read_cpu_seconds(*processes: psutil.Process) -> float:
     """Seconds of CPU, user and system, that these processes have used, in nanoseconds and with threads that have ended
     (Linux)."""
     # The clock of another process, as clock_getcpuclockid(3) names it.
     return sum(time.clock_gettime((~process.pid << 3) | 2) for process in processes)
 
 
-def highest_memory(pid: int) -> int:
+def read_highest_memory(pid: int) -> int:
     """Highest resident bytes a process ever had (Linux).
 
     The value is not `ru_maxrss`: a child inherits that of its parent there.

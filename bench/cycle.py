@@ -24,8 +24,18 @@ import psutil
 import redis
 from celery import Celery, chain
 
-from bench.common import MEGABYTE, Figure, Measurement, cpu, highest_memory, options, process, report, spread
-from bench.peers import POINTS, server, summary
+from bench.common import (
+    MEGABYTE,
+    Figure,
+    Measurement,
+    format_spread,
+    make_parser,
+    process,
+    read_cpu_seconds,
+    read_highest_memory,
+    report,
+)
+from bench.peers import POINTS, make_summary, run_server
 from dsf import keys
 from dsf.messages import derive_key, make_run_id
 from dsf.settings import Settings
@@ -103,7 +113,7 @@ class Broker:
 
     def cpu(self) -> float:
         """CPU seconds of agent, worker and Redis: one of the first two rests while the other one works."""
-        return cpu(self.agent, self._worker, self.server)
+        return read_cpu_seconds(self.agent, self._worker, self.server)
 
     def traffic(self) -> int:
         """Bytes in and out of Redis."""
@@ -162,7 +172,7 @@ def broker(url: str, scorers: list[str], series: int, results: int = RESULTS) ->
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         redis_server = stack.enter_context(RedisServer())
-        summaries = [summary(name, url, series, results).model_dump(by_alias=True) for name in scorers]
+        summaries = [make_summary(name, url, series, results).model_dump(by_alias=True) for name in scorers]
         (folder / "config.json").write_text(json.dumps(summaries))
         (folder / "key").write_text(derive_key(MASTER, CLUSTER, 1).dump())
         (folder / "done").touch()
@@ -213,13 +223,13 @@ def memory(url: str, cycles: int) -> dict[str, Any]:
         for _ in range(cycles):
             running.cycles(["large"])
             after.append((running.agent.memory_info().rss - rest) / MEGABYTE)
-        peak = (highest_memory(running.agent.pid) - rest) / MEGABYTE
+        peak = (read_highest_memory(running.agent.pid) - rest) / MEGABYTE
     return {"rest_mb": rest / MEGABYTE, "peak_mb": peak, "after_mb": after}
 
 
 def measure(quick: bool) -> Measurement:
     """Return all figures."""
-    with server() as url:
+    with run_server() as url:
         measured = cost(url, 10 if quick else 30)
         large = memory(url, 3 if quick else 10)
     result = measured["result_bytes"]
@@ -228,15 +238,15 @@ def measure(quick: bool) -> Measurement:
     return [
         Figure(
             f"CPU of a whole cycle in agent + Redis, {SERIES} x {POINTS} samples",
-            spread(measured["cycle_ms"], "ms"),
+            format_spread(measured["cycle_ms"], "ms"),
             statistics.median(measured["ratios"]),
             "x",
-            f"no-op chain of three tasks, {spread(measured['chain_ms'], 'ms')}",
+            f"no-op chain of three tasks, {format_spread(measured['chain_ms'], 'ms')}",
             upper_limit=CPU_LIMIT,
         ),
         Figure(
             "broker bytes of a cycle, both directions",
-            spread(measured["traffic_bytes"], "B", 0),
+            format_spread(measured["traffic_bytes"], "B", 0),
             statistics.median(measured["traffic_bytes"]) - result,
             "B more",
             f"the result itself, {result} B",
@@ -263,7 +273,7 @@ def measure(quick: bool) -> Measurement:
 
 def main() -> int:
     """Measure and print."""
-    parser = options(__doc__)
+    parser = make_parser(__doc__)
     parser.add_argument("--plain-worker", action="store_true", help="be the worker that does nothing")
     arguments = parser.parse_args()
     return plain_worker() if arguments.plain_worker else report(arguments, measure(arguments.quick))

@@ -23,8 +23,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from bench.common import MEGABYTE, ROOT, Figure, Measurement, options, report, spread
-from bench.peers import POINTS, server, summary
+from bench.common import MEGABYTE, ROOT, Figure, Measurement, format_spread, make_parser, report
+from bench.peers import POINTS, make_summary, run_server
 from bench.stages import CLUSTER, per_call
 from dsf.agent.secrets import FileSecrets, Release
 from dsf.api.summary import ScorerSummary
@@ -70,7 +70,7 @@ def stages(url: str, series: int, expression: str, rounds: int, seconds: float) 
     with tempfile.TemporaryDirectory() as folder:
         settings = Settings(cluster=CLUSTER)
         both = Stages(settings, FileSecrets(None, Release(settings)))
-        posted = summary("bench", url, series, series)
+        posted = make_summary("bench", url, series, series)
         scored = posted.model_copy(update={"scoring_endpoint": "", "expression": expression})
         instant = {"source_endpoint": f"{url}/vector/{series}", "source_range": 0, "source_step": 0}
         # No scoring API is sent an instant query's answer; a range of one sample has as many bytes.
@@ -139,10 +139,10 @@ def figures(row: dict[str, Any]) -> list[Figure]:
     return [
         Figure(
             f"CPU of fetch + `{expression}`, {series:,} x {POINTS} samples",
-            spread(row["expression_ms"], "ms"),
+            format_spread(row["expression_ms"], "ms"),
             statistics.median(row["ratios"]),
             "x",
-            f"POST to an instant scoring API, {spread(row['post_ms'], 'ms')}",
+            f"POST to an instant scoring API, {format_spread(row['post_ms'], 'ms')}",
             upper_limit=LIMITS[series] if is_limited else None,
         ),
         *(_instant(row) if is_limited else ()),
@@ -154,18 +154,18 @@ def _instant(row: dict[str, Any]) -> list[Figure]:
     return [
         Figure(
             name,
-            spread(row["instant_ms"], "ms"),
+            format_spread(row["instant_ms"], "ms"),
             statistics.median(row["instant_ratios"]),
             "x",
-            f"POST of {POINTS} samples each, {spread(row['post_ms'], 'ms')}",
+            f"POST of {POINTS} samples each, {format_spread(row['post_ms'], 'ms')}",
             upper_limit=INSTANT_LIMIT,
         ),
         Figure(
             name,
-            spread(row["instant_ms"], "ms"),
+            format_spread(row["instant_ms"], "ms"),
             statistics.median(row["single_ratios"]),
             "x",
-            f"POST of one sample each, {spread(row['single_ms'], 'ms')}",
+            f"POST of one sample each, {format_spread(row['single_ms'], 'ms')}",
         ),
     ]
 
@@ -174,7 +174,7 @@ def measure(quick: bool) -> Measurement:
     """Return all sizes."""
     rounds, seconds = (5, 0.2) if quick else (11, 0.6)
     expressions = (EXPRESSION,) if quick else (EXPRESSION, "100 * mean", "trend(values, 600)")
-    with server() as url:
+    with run_server() as url:
         rows = [apart(url, series, text, rounds, seconds) for text in expressions for series in LIMITS]
     memory = measure_memory()
     return [*(figure for row in rows for figure in figures(row)), *memory_figures(memory)], [*rows, memory]
@@ -182,7 +182,7 @@ def measure(quick: bool) -> Measurement:
 
 def main() -> int:
     """Measure and print."""
-    parser = options(__doc__)
+    parser = make_parser(__doc__)
     parser.add_argument("--stages", nargs=5, help="one measurement, as this program starts it itself")
     arguments = parser.parse_args()
     if arguments.stages:

@@ -24,8 +24,8 @@ from typing import Any
 import requests
 import yaml
 
-from bench.common import Figure, Measurement, options, report, spread
-from bench.peers import matrix, scores, server
+from bench.common import Figure, Measurement, format_spread, make_parser, report
+from bench.peers import make_matrix, make_scores, run_server
 from bench.stack import CLUSTER, Production
 from tests.support.wait import wait_for
 
@@ -42,7 +42,7 @@ class Scorer(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
     log: dict[str, list[tuple[str, float, float]]]
-    series, results = matrix(100), scores(10)
+    series, results = make_matrix(100), make_scores(10)
 
     def do_GET(self) -> None:
         """Health, configuration, source, and what was asked."""
@@ -143,7 +143,7 @@ def running() -> Iterator[tuple[Production, str]]:
     """The stack, and the URL of the scoring API."""
     with (
         tempfile.TemporaryDirectory() as folder,
-        server("bench.firstscore", "--serve") as url,
+        run_server("bench.firstscore", "--serve") as url,
         Production(Path(folder) / "stack") as stack,
     ):
         yield stack, url
@@ -158,13 +158,13 @@ def measure(quick: bool) -> Measurement:
     steps = [step for step in cold if step != "own"]
     medians = {step: statistics.median(delays[step] for delays in rounds) for step in steps}
     own_times = [delays["own"] for delays in rounds]
-    against = f"2 s + the scorer's own time, {spread(own_times, 'ms', 1)}"
+    against = f"2 s + the scorer's own time, {format_spread(own_times, 'ms', 1)}"
     figures = []
     for reader, title in (("object", "AddOnPlacementScore"), ("web", "/api/v1/scores")):
         # Without the scorer's own time, as the limit is.
         waited = [delays[reader] - delays["own"] for delays in rounds]
         name = f"manifest to first score in {title}"
-        figures.append(Figure(name, spread(waited, "ms", 0), max(waited), "ms max", against, upper_limit=LIMIT))
+        figures.append(Figure(name, format_spread(waited, "ms", 0), max(waited), "ms max", against, upper_limit=LIMIT))
     slowest = max(cold["object"], cold["web"]) - cold["own"]
     name = "manifest to first score, first one of new processes"
     figures.append(Figure(name, f"{slowest:.0f} ms", slowest, "ms", against, upper_limit=LIMIT))
@@ -173,7 +173,7 @@ def measure(quick: bool) -> Measurement:
 
 def main() -> int:
     """Measure and print."""
-    parser = options(__doc__)
+    parser = make_parser(__doc__)
     parser.add_argument("--serve", action="store_true", help="be the scoring API, as this program starts it itself")
     arguments = parser.parse_args()
     if arguments.serve:

@@ -41,7 +41,7 @@ from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from bench.common import Figure, Measurement, options, report
+from bench.common import Figure, Measurement, make_parser, report
 from bench.fleetworld import INTERVAL, World
 from bench.hub import SCORERS, ScoringApi
 from bench.hubapiworld import HubApiWorld, SlowApi
@@ -300,7 +300,7 @@ def measure(clusters: Sequence[int], plan: Plan, *, say: bool = True) -> Measure
 
 def main() -> int:
     """Measure and print."""
-    parser = options(__doc__)
+    parser = make_parser(__doc__)
     sizes = ", ".join(map(str, SIZES))
     parser.add_argument("--clusters", type=int, nargs="+", help=f"sizes, one after the other (default {sizes})")
     parser.add_argument("--seconds", type=float, help=f"of each measurement (default {SECONDS:g})")

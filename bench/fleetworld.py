@@ -21,7 +21,7 @@ import psutil
 import redis
 import requests
 
-from bench.common import ROOT, cpu
+from bench.common import ROOT, read_cpu_seconds
 from bench.fleetprocesses import Processes
 from bench.hub import SCORERS, HubFleet
 from dsf import keys
@@ -401,11 +401,11 @@ class World:
     def _slow_down(self, share: float, overload_ended: threading.Event) -> None:
         """Stop each results worker whenever it has had this share of a core, until its time comes again."""
         workers = self.processes.of("results")
-        first, began = [cpu(worker) for worker in workers], time.monotonic()
+        first, began = [read_cpu_seconds(worker) for worker in workers], time.monotonic()
         try:
             while not overload_ended.wait(_DUTY):
                 for worker, before in zip(workers, first, strict=True):
-                    has_more = cpu(worker) - before < share * (time.monotonic() - began)
+                    has_more = read_cpu_seconds(worker) - before < share * (time.monotonic() - began)
                     worker.send_signal(signal.SIGCONT if has_more else signal.SIGSTOP)
         finally:
             for worker in workers:

@@ -17,7 +17,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.common import Figure, Measurement, run, spread
+from bench.common import Figure, Measurement, format_spread, run
 from dsf.scorer import Forecast, Series, forecast
 
 SERIES, SAMPLES = 1000, 120
@@ -95,10 +95,10 @@ def measure(quick: bool) -> Measurement:
     ratios = [pair[0] / pair[1] for pair in pairs]
     figure = Figure(
         f"forecast of {SERIES:,} series x {SAMPLES} samples, CPU",
-        spread(mine, "ms", 0),
+        format_spread(mine, "ms", 0),
         float(np.median(ratios)),
         "x",
-        f"numpy.linalg.lstsq without checks, {spread(theirs, 'ms', 0)}",
+        f"numpy.linalg.lstsq without checks, {format_spread(theirs, 'ms', 0)}",
         upper_limit=3.0,
     )
     return [figure], {"ours_ms": mine, "textbook_ms": theirs, "ratios": ratios}

@@ -27,7 +27,7 @@ import psutil
 import redis
 import yaml
 
-from bench.common import Figure, Measurement, cpu, options, process, report
+from bench.common import Figure, Measurement, make_parser, process, read_cpu_seconds, report
 from dsf import keys
 from dsf.api.types import API_VERSION
 from dsf.settings import make_child_environment
@@ -129,7 +129,7 @@ class HubFleet:
     def cpu(self) -> tuple[float, float]:
         """CPU seconds of the hub and of Redis until now."""
         assert self._hub is not None
-        return cpu(self._hub), cpu(self._redis)
+        return read_cpu_seconds(self._hub), read_cpu_seconds(self._redis)
 
     def memory(self) -> int:
         """Resident bytes of the hub."""
@@ -220,7 +220,7 @@ def measure_fleet(fleet: HubFleet, rest: float) -> list[Figure]:
         return now[0] - before[0], now[1] - before[1]
 
     def redis_only() -> tuple[float, float]:
-        return 0.0, cpu(fleet._redis)
+        return 0.0, read_cpu_seconds(fleet._redis)
 
     fleet.manifests()
     began, before = time.monotonic(), redis_only()
@@ -313,7 +313,7 @@ def measure(clusters: int, rest: float, many: int) -> Measurement:
 
 def main() -> int:
     """Measure and print."""
-    parser = options(__doc__)
+    parser = make_parser(__doc__)
     parser.add_argument("--clusters", type=int, help=f"how many (default {CLUSTERS}, quick {QUICK_CLUSTERS})")
     parser.add_argument("--seconds", type=float, help=f"of the measurement at rest (default {REST:g})")
     arguments = parser.parse_args()

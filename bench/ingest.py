@@ -26,7 +26,7 @@ from unittest import mock
 import psutil
 import redis
 
-from bench.common import Figure, Measurement, cpu, options, process, report, spread
+from bench.common import Figure, Measurement, format_spread, make_parser, process, read_cpu_seconds, report
 from dsf import keys, messages
 from dsf.settings import Settings, make_child_environment
 from dsf.store.agents import count_waiting_results
@@ -151,9 +151,9 @@ def drain(url: str, log: Path, feeder: Feeder, queue: str, count: int) -> tuple[
     with process(command, environment, log) as running:
         worker = psutil.Process(running.pid)
         wait_for(lambda: feeder.waiting_results(queue) < count - warm, 60, "the worker to warm up", interval=0.005)
-        start, waiting, before = time.monotonic(), feeder.waiting_results(queue), cpu(worker)
+        start, waiting, before = time.monotonic(), feeder.waiting_results(queue), read_cpu_seconds(worker)
         wait_for(lambda: feeder.waiting_results(queue) == 0, 300, "nothing to wait", interval=0.02)
-        seconds, cpu_seconds = time.monotonic() - start, cpu(worker) - before
+        seconds, cpu_seconds = time.monotonic() - start, read_cpu_seconds(worker) - before
     return waiting / seconds, 1000 * cpu_seconds / waiting
 
 
@@ -203,11 +203,11 @@ def together(
         for worker_process in processes:
             worker_process.suspend()
         feeder.fill(keys.RESULTS_QUEUE, count)
-        before, start = cpu(*processes, server), time.monotonic()
+        before, start = read_cpu_seconds(*processes, server), time.monotonic()
         for worker_process in processes:
             worker_process.resume()
         wait_for(lambda: client.zcard(keys.OPEN_RUNS) == 0, 300, "all results in the books", interval=0.005)
-        seconds, cpu_seconds = time.monotonic() - start, cpu(*processes, server) - before
+        seconds, cpu_seconds = time.monotonic() - start, read_cpu_seconds(*processes, server) - before
     return count / seconds, 1000 * cpu_seconds / count
 
 
@@ -231,10 +231,10 @@ def measure_two(count: int, rounds: int) -> Measurement:
         rows.append(
             Figure(
                 "ingest with two results workers" + (", each with half a core" if share == HALF else ""),
-                f"{spread(two, '/s', 0)}, {each[1]} of CPU each with Redis",
+                f"{format_spread(two, '/s', 0)}, {each[1]} of CPU each with Redis",
                 statistics.median(faster / less for less, faster in zip(rates_of_one, two, strict=True)),
                 "x",
-                f"one, {spread(rates_of_one, '/s', 0)}, {each[0]}",
+                f"one, {format_spread(rates_of_one, '/s', 0)}, {each[0]}",
                 lower_limit=1.8 if share == shares[-1] else None,
             )
         )
@@ -268,10 +268,10 @@ def measure(count: int, rounds: int) -> Measurement:
     each = {queue: f"{statistics.median(cpu_by_queue[queue]):.2f} ms CPU each" for queue in cpu_by_queue}
     ratio_figure = Figure(
         "ingest of unchanged results on one core",
-        f"{spread(results, '/s', 0)}, {each[keys.RESULTS_QUEUE]}",
+        f"{format_spread(results, '/s', 0)}, {each[keys.RESULTS_QUEUE]}",
         statistics.median(ratios),
         "x",
-        f"no-op tasks on the same worker, {spread(noop, '/s', 0)}, {each[NOOP_QUEUE]}",
+        f"no-op tasks on the same worker, {format_spread(noop, '/s', 0)}, {each[NOOP_QUEUE]}",
         lower_limit=LIMIT,
     )
     return [ratio_figure], {"per_second": rates, "cpu_ms": cpu_by_queue, "ratios": ratios}
@@ -279,7 +279,7 @@ def measure(count: int, rounds: int) -> Measurement:
 
 def main() -> int:
     """Measure and print."""
-    parser = options(__doc__)
+    parser = make_parser(__doc__)
     parser.add_argument("--count", type=int, help="messages per measurement")
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--two", action="store_true", help="two workers against one")

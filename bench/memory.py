@@ -19,7 +19,7 @@ from pathlib import Path
 import requests
 
 from bench.common import MEGABYTE, Figure, Measurement, run
-from bench.peers import server
+from bench.peers import run_server
 from bench.stack import CLUSTER, Production
 from dsf.store.pairs import Pairs
 from tests.support.wait import wait_for
@@ -80,7 +80,7 @@ def watch(cycles: int) -> tuple[list[dict[str, float]], float]:
     """Memory after the first cycles, after so many more, and after as many again; and cycles per second."""
     with (
         tempfile.TemporaryDirectory() as folder,
-        server() as url,
+        run_server() as url,
         Production(Path(folder) / "stack") as stack,
     ):
         scraper = Scraper(stack)

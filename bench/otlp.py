@@ -25,7 +25,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceResponse,
 )
 
-from bench.common import MEGABYTE, Figure, Measurement, cpu, run, spread
+from bench.common import MEGABYTE, Figure, Measurement, format_spread, read_cpu_seconds, run
 
 #: Series in one request, and in all when memory is measured.
 BATCH, SERIES = 1_000, 10_000
@@ -125,9 +125,9 @@ def speed(bodies: dict[str, list[list[bytes]]]) -> dict[str, list[dict[str, floa
         for kind, rounds in bodies.items():
             for batch in rounds:
                 points = BATCH * len(batch)
-                before, cpu_before = time.perf_counter(), cpu(receiver.process)
+                before, cpu_before = time.perf_counter(), read_cpu_seconds(receiver.process)
                 rejected = sum(push(connection, body) for body in batch)
-                seconds, cpu_before = time.perf_counter() - before, cpu(receiver.process) - cpu_before
+                seconds, cpu_before = time.perf_counter() - before, read_cpu_seconds(receiver.process) - cpu_before
                 if rejected:
                     raise RuntimeError(f"{rejected} points were rejected")
                 before = time.process_time()
@@ -187,10 +187,10 @@ def measure(quick: bool) -> Measurement:
         figures.append(
             Figure(
                 f"OTLP receiver, points a second, {kind}",
-                f"{spread(rates, '/s', 0)}; CPU {spread(cpu_times, 'us')} a point",
+                f"{format_spread(rates, '/s', 0)}; CPU {format_spread(cpu_times, 'us')} a point",
                 sorted(rates)[len(rates) // 2],
                 "/s",
-                f"parsing alone {spread(parsing, 'us')} a point",
+                f"parsing alone {format_spread(parsing, 'us')} a point",
                 lower_limit=lower_limit,
             )
         )

@@ -22,7 +22,7 @@ from dsf.api.summary import ScorerSummary
 POINTS = 61
 
 
-def matrix(series: int) -> bytes:
+def make_matrix(series: int) -> bytes:
     """Return a response of Prometheus as it looks: 200 KB for 100 series."""
     result = [
         {
@@ -43,24 +43,24 @@ def matrix(series: int) -> bytes:
     return json.dumps(document, separators=(",", ":")).encode()
 
 
-def single(series: int) -> bytes:
+def make_single_samples(series: int) -> bytes:
     """Return the same series, each with its last sample alone."""
-    document = json.loads(matrix(series))
+    document = json.loads(make_matrix(series))
     for element in document["data"]["result"]:
         element["values"] = element["values"][-1:]
     return json.dumps(document, separators=(",", ":")).encode()
 
 
-def vector(series: int) -> bytes:
+def make_vector(series: int) -> bytes:
     """Return the same series with their last sample, as an instant query gets them."""
-    document = json.loads(matrix(series))
+    document = json.loads(make_matrix(series))
     document["data"]["resultType"] = "vector"
     for element in document["data"]["result"]:
         element["value"] = element.pop("values")[-1]
     return json.dumps(document, separators=(",", ":")).encode()
 
 
-def scores(number: int) -> bytes:
+def make_scores(number: int) -> bytes:
     """Return a response of a scoring API with this many results."""
     results = [{"metric": {"namespace": "team", "pod": f"workload-{i}"}, "score": i % 100 + 0.5} for i in range(number)]
     return json.dumps({"results": results}, separators=(",", ":")).encode()
@@ -87,7 +87,7 @@ class Peer(socketserver.StreamRequestHandler):
             while remaining_bytes:
                 remaining_bytes -= len(self.rfile.read1(remaining_bytes))
             if path not in self.answers:
-                self.answers[path] = response_of(path)
+                self.answers[path] = make_response(path)
             body = self.answers[path]
             if self.seconds:
                 time.sleep(self.seconds)
@@ -95,10 +95,10 @@ class Peer(socketserver.StreamRequestHandler):
             self.connection.sendall(head.encode() + body)
 
 
-def response_of(path: str) -> bytes:
+def make_response(path: str) -> bytes:
     """Return the response of a path. `/healthz` and whatever has no number are empty."""
     kind, _, number = path.strip("/").partition("/")
-    make = {"get": matrix, "single": single, "vector": vector}.get(kind, scores)
+    make = {"get": make_matrix, "single": make_single_samples, "vector": make_vector}.get(kind, make_scores)
     return make(int(number)) if number else b"{}"
 
 
@@ -121,7 +121,7 @@ def serve() -> None:
 
 
 @contextmanager
-def server(*command: str) -> Iterator[str]:
+def run_server(*command: str) -> Iterator[str]:
     """URL of a server of a bench: a module with its arguments that prints its port, by default the peers."""
     with subprocess.Popen(
         [sys.executable, "-m", *(command or ("bench.peers",))], stdout=subprocess.PIPE, text=True, cwd=ROOT
@@ -133,7 +133,7 @@ def server(*command: str) -> Iterator[str]:
             process.terminate()
 
 
-def summary(name: str, url: str, series: int, results: int) -> ScorerSummary:
+def make_summary(name: str, url: str, series: int, results: int) -> ScorerSummary:
     """Return a scorer whose source and scoring API are the peers at `url`."""
     return ScorerSummary(
         name=name,

@@ -17,8 +17,8 @@ from typing import Any
 import psutil
 import requests
 
-from bench.commands import cost
-from bench.common import Figure, Measurement, cpu, highest_memory, process, run
+from bench.commands import measure_cost
+from bench.common import Figure, Measurement, process, read_cpu_seconds, read_highest_memory, run
 from bench.seeded import redis_of_its_own, seed
 
 CLUSTERS, QUICK_CLUSTERS = 3500, 1000
@@ -56,8 +56,8 @@ def measure(quick: bool) -> Measurement:
         with process(command, environment, folder / "exporter.log") as exporter:
             _wait(url)
             raw = _answers(exporter, url)
-            highest = highest_memory(exporter.pid)
-        seconds_by_command = {words: min(cost(words, environment) for _ in range(ROUNDS)) for words in COMMANDS}
+            highest = read_highest_memory(exporter.pid)
+        seconds_by_command = {words: min(measure_cost(words, environment) for _ in range(ROUNDS)) for words in COMMANDS}
     pairs = clusters * SCORERS
     slowest = max((path for path in raw if path != "/metrics"), key=lambda path: raw[path][0])
     longest = max((path for path in raw if path != "/metrics"), key=lambda path: raw[path][1])
@@ -126,10 +126,10 @@ def _answers(
     for path in ("/metrics", *(f"/api/v1/{path}" for path in paths)):
         rounds: list[tuple[float, int, int]] = []
         for _ in range(ROUNDS):
-            before = cpu(watched)
+            before = read_cpu_seconds(watched)
             answer: Any = requests.get(url + path, headers={"Accept-Encoding": "gzip"}, stream=True, timeout=60)
             packed = answer.raw.read()
-            cpu_seconds = cpu(watched) - before
+            cpu_seconds = read_cpu_seconds(watched) - before
             answer.raise_for_status()
 
             is_packed = answer.headers.get("Content-Encoding") == "gzip"

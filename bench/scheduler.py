@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 import redis
 
-from bench.common import MEGABYTE, Figure, Measurement, cpu, options, process, report
+from bench.common import MEGABYTE, Figure, Measurement, make_parser, process, read_cpu_seconds, report
 from dsf import keys
 from dsf.settings import make_child_environment
 from dsf.store.entries import Entry
@@ -59,7 +59,7 @@ def drain(client: redis.Redis, queues: list[str]) -> None:
         pipe.execute()
 
 
-def quantile(stats: dict[str, str], share: float) -> float:
+def compute_quantile(stats: dict[str, str], share: float) -> float:
     """Return a quantile of the lag in seconds, interpolated within its bucket as Prometheus does."""
     counts = [int(stats.get("lag:" + bound, 0)) for bound in keys.LAG_BOUNDS]
     uppers = [float(bound) for bound in keys.LAG_BOUNDS]
@@ -72,7 +72,7 @@ def quantile(stats: dict[str, str], share: float) -> float:
     return float("inf")
 
 
-def drained(client: redis.Redis, queues: list[str], seconds: float) -> None:
+def drain_queues(client: redis.Redis, queues: list[str], seconds: float) -> None:
     """Be the agents for so long."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
@@ -85,10 +85,10 @@ def settle(client: redis.Redis, queues: list[str]) -> None:
 
     Gives up after a while: a beat that cannot keep up is then measured as it is.
     """
-    drained(client, queues, WARM_UP)
+    drain_queues(client, queues, WARM_UP)
     until = time.monotonic() + CATCH_UP
     while client.zcount(keys.DUE, "-inf", time.time() - 1) and time.monotonic() < until:
-        drained(client, queues, DRAIN_INTERVAL)
+        drain_queues(client, queues, DRAIN_INTERVAL)
 
 
 def measure_one(number: int, seconds: float, interval: int) -> dict[str, Any]:
@@ -106,12 +106,13 @@ def measure_one(number: int, seconds: float, interval: int) -> dict[str, Any]:
             settle(client, queues)
             beat, redis_server = psutil.Process(running.pid), psutil.Process(server.pid)
             client.delete(keys.BEAT_STATS)
-            start, cpu_before = time.monotonic(), [cpu(beat), cpu(redis_server)]
-            drained(client, queues, seconds)
+            start, cpu_before = time.monotonic(), [read_cpu_seconds(beat), read_cpu_seconds(redis_server)]
+            drain_queues(client, queues, seconds)
             stats: dict[str, str] = client.hgetall(keys.BEAT_STATS)  # type: ignore[assignment]
             took = time.monotonic() - start
             shares = [
-                (cpu(process) - before) / took for process, before in zip((beat, redis_server), cpu_before, strict=True)
+                (read_cpu_seconds(process) - before) / took
+                for process, before in zip((beat, redis_server), cpu_before, strict=True)
             ]
             memory = beat.memory_info().rss
     ticks = int(stats.get("ticks", 0))
@@ -121,8 +122,8 @@ def measure_one(number: int, seconds: float, interval: int) -> dict[str, Any]:
         "interval_s": interval,
         "ticks_per_s": ticks / took,
         "due_per_s": number / interval,
-        "lag_p50_ms": 1000 * quantile(stats, 0.5),
-        "lag_p99_ms": 1000 * quantile(stats, 0.99),
+        "lag_p50_ms": 1000 * compute_quantile(stats, 0.5),
+        "lag_p99_ms": 1000 * compute_quantile(stats, 0.99),
         "lag_mean_ms": 1000 * float(stats.get("lag:sum", 0)) / max(1, ticks),
         "beat_cpu": shares[0],
         "redis_cpu": shares[1],
@@ -131,7 +132,7 @@ def measure_one(number: int, seconds: float, interval: int) -> dict[str, Any]:
     }
 
 
-def figures(row: dict[str, Any]) -> list[Figure]:
+def make_figures(row: dict[str, Any]) -> list[Figure]:
     """Return the rows of one number of entries."""
     name = f"scheduler, {row['entries']:,} entries of {row['interval_s']} s"
     cost = f"{row['beat_cpu']:.0%} of a core, Redis {row['redis_cpu']:.0%}"
@@ -153,12 +154,12 @@ def figures(row: dict[str, Any]) -> list[Figure]:
 def measure(entries: list[int], seconds: float, interval: int) -> Measurement:
     """Return all numbers of entries."""
     rows = [measure_one(number, seconds, interval) for number in entries]
-    return [figure for row in rows for figure in figures(row)], rows
+    return [figure for row in rows for figure in make_figures(row)], rows
 
 
 def main() -> int:
     """Measure and print."""
-    parser = options(__doc__)
+    parser = make_parser(__doc__)
     parser.add_argument("--entries", default="1000,10000,35000", help="numbers of entries, separated by commas")
     parser.add_argument("--seconds", type=float, help="length of each measurement")
     parser.add_argument("--interval", type=int, default=30, help="interval of every entry in seconds")

@@ -13,8 +13,8 @@ import statistics
 import sys
 import time
 
-from bench.common import Figure, Measurement, options, report, spread
-from bench.peers import POINTS, Peer, response_of, server, summary
+from bench.common import Figure, Measurement, format_spread, make_parser, report
+from bench.peers import POINTS, Peer, make_response, make_summary, run_server
 from dsf.agent.secrets import FileSecrets, Release
 from dsf.api.summary import ScorerSummary, SourceSummary
 from dsf.cycle.stages import Cycle, Stages
@@ -29,7 +29,7 @@ CPU_LIMIT, TIME_LIMIT = 5.0, 1.5
 
 def scorers(url: str) -> dict[int, ScorerSummary]:
     """By their number of sources."""
-    alone = summary("one", url, SERIES, 0)
+    alone = make_summary("one", url, SERIES, 0)
     additional_sources = tuple(
         SourceSummary(
             name=f"s{number}",
@@ -49,7 +49,7 @@ def measure(quick: bool) -> Measurement:
     rounds, calls = (7, 10) if quick else (15, 30)
     cpu: dict[int, list[float]] = {1: [], SOURCES: []}
     took: dict[int, list[float]] = {1: [], SOURCES: []}
-    with server("bench.severalsources", "--serve") as url:
+    with run_server("bench.severalsources", "--serve") as url:
         settings = Settings()
         stages = Stages(settings, FileSecrets(None, Release(settings)))
 
@@ -71,10 +71,10 @@ def measure(quick: bool) -> Measurement:
     figures = [
         Figure(
             f"{name} of a fetch from {what}",
-            spread(values[SOURCES], "ms"),
+            format_spread(values[SOURCES], "ms"),
             statistics.median(several / alone for several, alone in zip(values[SOURCES], values[1], strict=True)),
             "x",
-            f"one of them, {spread(values[1], 'ms')}",
+            f"one of them, {format_spread(values[1], 'ms')}",
             upper_limit=limit,
         )
         for name, values, limit in (("CPU", cpu, CPU_LIMIT), ("time", took, TIME_LIMIT))
@@ -97,7 +97,7 @@ def serve() -> None:
             """Measurements end in the middle of an exchange."""
 
     path = f"/get/{SERIES}"
-    _Slow.answers = {path: response_of(path)}
+    _Slow.answers = {path: make_response(path)}
     with Server(("127.0.0.1", 0), _Slow) as listening:
         print(listening.server_address[1], flush=True)
         listening.serve_forever()
@@ -105,7 +105,7 @@ def serve() -> None:
 
 def main() -> int:
     """Measure and print."""
-    parser = options(__doc__)
+    parser = make_parser(__doc__)
     parser.add_argument("--serve", action="store_true", help="be the sources, as this program starts them itself")
     arguments = parser.parse_args()
     if arguments.serve:

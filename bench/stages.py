@@ -23,8 +23,8 @@ from typing import Any
 import psutil
 import requests
 
-from bench.common import MEGABYTE, ROOT, Figure, Measurement, highest_memory, options, report, spread
-from bench.peers import POINTS, server, summary
+from bench.common import MEGABYTE, ROOT, Figure, Measurement, format_spread, make_parser, read_highest_memory, report
+from bench.peers import POINTS, make_summary, run_server
 from dsf.agent.secrets import FileSecrets, Release
 from dsf.cycle.stages import Cycle, FilePayload, Stages, store_payload
 from dsf.settings import Settings
@@ -51,7 +51,7 @@ def stages(url: str, series: int, results: int, rounds: int, seconds: float) -> 
     with tempfile.TemporaryDirectory() as folder:
         settings = Settings(cluster=CLUSTER)
         both = Stages(settings, FileSecrets(None, Release(settings)))
-        scorer = summary("bench", url, series, results)
+        scorer = make_summary("bench", url, series, results)
         session = requests.Session()
         session.trust_env = False
         params: dict[str, str | int] = {"query": scorer.source_query, "start": 0, "end": 3600, "step": 60}
@@ -73,7 +73,7 @@ def stages(url: str, series: int, results: int, rounds: int, seconds: float) -> 
         process = psutil.Process()
         at_rest = process.memory_info().rss
         cycle()
-        peak, after = highest_memory(process.pid), process.memory_info().rss
+        peak, after = read_highest_memory(process.pid), process.memory_info().rss
         move()
         pairs = [(per_call(move, seconds), per_call(cycle, seconds)) for _ in range(rounds)]
         session.close()
@@ -102,10 +102,10 @@ def figure(row: dict[str, Any]) -> Figure:
     series, results = row["series"], row["results"]
     return Figure(
         f"CPU of fetch + score, {series:,} x {POINTS} samples, {results:,} results",
-        spread(row["stages_ms"], "ms"),
+        format_spread(row["stages_ms"], "ms"),
         statistics.median(row["ratios"]),
         "x",
-        f"moving the same bytes, {spread(row['move_ms'], 'ms')}",
+        f"moving the same bytes, {format_spread(row['move_ms'], 'ms')}",
         upper_limit=LIMITS[series] if results == FEW else None,
     )
 
@@ -114,7 +114,7 @@ def measure(quick: bool) -> Measurement:
     """Return all sizes, each with few results and with as many as series."""
     rounds, seconds = (5, 0.2) if quick else (11, 0.6)
     rows = []
-    with server() as url:
+    with run_server() as url:
         for series in LIMITS:
             sizes = (FEW,) if quick else (FEW, series)
             rows += [apart(url, series, results, rounds, seconds) for results in sizes]
@@ -123,7 +123,7 @@ def measure(quick: bool) -> Measurement:
 
 def main() -> int:
     """Measure and print."""
-    parser = options(__doc__)
+    parser = make_parser(__doc__)
     parser.add_argument("--stages", nargs=5, help="one measurement, as this program starts it itself")
     arguments = parser.parse_args()
     if arguments.stages:

@@ -25,9 +25,9 @@ from typing import BinaryIO
 
 import psutil
 
-from bench.common import MEGABYTE, Figure, Measurement, cpu, options, process, report, spread
+from bench.common import MEGABYTE, Figure, Measurement, format_spread, make_parser, process, read_cpu_seconds, report
 from bench.cycle import Broker, broker
-from bench.peers import POINTS, server, summary
+from bench.peers import POINTS, make_summary, run_server
 from tests.support.controlplane import ControlPlane
 from tests.support.wait import wait_for
 
@@ -80,7 +80,7 @@ class Upstream:
         """Cycles and seconds of CPU so far, at the end of a cycle: a part of one counts for nothing."""
         before = self.finished_cycles()
         wait_for(lambda: self.finished_cycles() > before, 60, "a cycle of upstream's agent")
-        return self.finished_cycles(), cpu(self.process)
+        return self.finished_cycles(), read_cpu_seconds(self.process)
 
     def turn(self) -> float:
         """Milliseconds of CPU a cycle, while it runs."""
@@ -99,7 +99,7 @@ def upstream(binary: Path, url: str, size: Size) -> Iterator[Upstream]:
         cluster = plane.cluster()
         summaries = []
         for name in size.names:
-            new_summary = summary(name, url, size.series, size.results)
+            new_summary = make_summary(name, url, size.series, size.results)
             scorer_fields = {"scoring_interval": 1, "score_dimension_format": "${pod}"}
             summaries.append(new_summary.model_copy(update=scorer_fields).model_dump(mode="json", by_alias=True))
         (Path(folder) / "summaries").write_text(json.dumps(summaries))
@@ -121,10 +121,10 @@ def upstream(binary: Path, url: str, size: Size) -> Iterator[Upstream]:
 
 def ours(running: Broker, size: Size) -> float:
     """Milliseconds of CPU a cycle, of agent and Redis."""
-    start = cpu(running.agent, running.server)
+    start = read_cpu_seconds(running.agent, running.server)
     for _ in range(TURN):
         running.cycles(size.names, pace=size.scorers)
-    return 1000 * (cpu(running.agent, running.server) - start) / TURN / size.scorers
+    return 1000 * (read_cpu_seconds(running.agent, running.server) - start) / TURN / size.scorers
 
 
 def measure(binary: Path, quick: bool) -> Measurement:
@@ -132,7 +132,7 @@ def measure(binary: Path, quick: bool) -> Measurement:
     figures, details = [], []
     for size in SIZES:
         with (
-            server() as url,
+            run_server() as url,
             broker(url, size.names, size.series, size.results) as running,
             upstream(binary, url, size) as other,
         ):
@@ -142,15 +142,17 @@ def measure(binary: Path, quick: bool) -> Measurement:
         mine, theirs = zip(*turns, strict=True)
         name = f"CPU of a whole cycle, {size.series:,} x {POINTS} samples and {size.results:,} results"
         ratio = statistics.median(go / python for python, go in turns)
-        against = f"upstream's agent, {spread(theirs, 'ms')}; memory {there:.0f} MiB, here {here:.0f}"
-        figures.append(Figure(name, spread(mine, "ms"), ratio, "x cheaper", against, lower_limit=size.lower_limit))
+        against = f"upstream's agent, {format_spread(theirs, 'ms')}; memory {there:.0f} MiB, here {here:.0f}"
+        figures.append(
+            Figure(name, format_spread(mine, "ms"), ratio, "x cheaper", against, lower_limit=size.lower_limit)
+        )
         details.append({"series": size.series, "results": size.results, "ms": mine, "upstream_ms": theirs})
     return figures, details
 
 
 def main() -> int:
     """Measure and print."""
-    parser = options(__doc__)
+    parser = make_parser(__doc__)
     parser.add_argument("--binary", type=Path, required=True, metavar="FILE", help="upstream's dynamic-scoring")
     arguments = parser.parse_args()
     arguments.binary = arguments.binary.resolve()

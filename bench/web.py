@@ -22,7 +22,7 @@ import psutil
 import redis
 import requests
 
-from bench.common import Figure, Measurement, cpu, highest_memory, process, run
+from bench.common import Figure, Measurement, process, read_cpu_seconds, read_highest_memory, run
 from bench.seeded import redis_of_its_own, seed
 from dsf import keys
 
@@ -57,7 +57,7 @@ def measure(quick: bool) -> Measurement:
             first = _asked(page, url, "/")[1]
             views = {path: _view(page, url, path) for path in PATHS}
             polling = _polled(page, url, client, QUICK_WATCHED if quick else WATCHED)
-            highest = highest_memory(page.pid)
+            highest = read_highest_memory(page.pid)
     pairs = clusters * SCORERS
     dearest = max(views, key=lambda path: views[path][0])
     slowest = max(views, key=lambda path: views[path][1])
@@ -98,11 +98,11 @@ def _wait(url: str) -> None:
 def _asked(page: subprocess.Popen[bytes], url: str, path: str) -> tuple[float, float, int]:
     """CPU-seconds, seconds and elements of one page."""
     watched = psutil.Process(page.pid)
-    before, began = cpu(watched), time.monotonic()
+    before, began = read_cpu_seconds(watched), time.monotonic()
     answer = requests.get(url + path, timeout=60)
     took = time.monotonic() - began
     answer.raise_for_status()
-    return cpu(watched) - before, took, len(re.findall(r"<[a-zA-Z]", answer.text))
+    return read_cpu_seconds(watched) - before, took, len(re.findall(r"<[a-zA-Z]", answer.text))
 
 
 def _view(page: subprocess.Popen[bytes], url: str, path: str) -> tuple[float, float, int]:
@@ -134,11 +134,11 @@ def _polled(page: subprocess.Popen[bytes], url: str, client: redis.Redis, second
         with ThreadPoolExecutor(8) as pool:
             # All have what they begin with.
             list(pool.map(poll, range(OPEN)))
-            before, began, news = cpu(watched), time.monotonic(), 0
+            before, began, news = read_cpu_seconds(watched), time.monotonic(), 0
             while (passed := time.monotonic() - began) < seconds:
                 news += sum(pool.map(poll, range(OPEN)))
                 time.sleep(max(0.0, began + passed + EVERY - time.monotonic()))
-            return (cpu(watched) - before) / (time.monotonic() - began), news
+            return (read_cpu_seconds(watched) - before) / (time.monotonic() - began), news
     finally:
         changes_ended.set()
         worker.join()

@@ -28,7 +28,7 @@ from typing import Any
 import psutil
 import redis
 
-from bench.common import Figure, Measurement, cpu, options, process, report
+from bench.common import Figure, Measurement, make_parser, process, read_cpu_seconds, report
 from bench.ingest import ITEMS, SECRET
 from dsf import keys, messages
 from dsf.backends.kube_kinds import WATCHED
@@ -247,7 +247,7 @@ def measure(clusters: int, rate: int, seconds: int, workers: int, changing: floa
                 "redis": [psutil.Process(server.pid)],
             }
             processes |= {name: [psutil.Process(pid)] for name, pid in plane.pids.items()}
-            before = {name: cpu(*watched) for name, watched in processes.items()}
+            before = {name: read_cpu_seconds(*watched) for name, watched in processes.items()}
             counted, began = stats(client), time.monotonic()
             results, objects = feed(client, fleet, signed_results, rate)
             wait_for(lambda: count_waiting_results(client, fleet.clusters) == 0, 600, "empty mailboxes")
@@ -255,7 +255,8 @@ def measure(clusters: int, rate: int, seconds: int, workers: int, changing: floa
             wait_for(lambda: waiting(client) == 0, 600, "all objects written")
             settled = time.monotonic() - began
             cores_by_name = {
-                name: round((cpu(*watched) - before[name]) / settled, 3) for name, watched in processes.items()
+                name: round((read_cpu_seconds(*watched) - before[name]) / settled, 3)
+                for name, watched in processes.items()
             }
         counted = stats(client) - counted
         rejected = client.hgetall(keys.REJECTED)
@@ -284,7 +285,7 @@ def measure(clusters: int, rate: int, seconds: int, workers: int, changing: floa
 
 def main() -> int:
     """Measure and print."""
-    parser = options(__doc__)
+    parser = make_parser(__doc__)
     parser.add_argument("--clusters", type=int, default=350)
     parser.add_argument("--rate", type=int, default=1167, help="results per second")
     parser.add_argument("--seconds", type=int, default=30)

@@ -10,7 +10,7 @@ from pathlib import Path
 from dsf.api.types import CREDENTIALS_KEY, CREDENTIALS_NAME
 from dsf.errors import BackendError
 from dsf.kube.resources import SECRETS
-from dsf.up.stack import http_answer, http_ready
+from dsf.up.stack import fetch_http, make_http_check
 from tests.integration.agent.kube.spoke import Spoke
 from tests.support.child import Child
 from tests.support.controlplane import ControlPlane
@@ -53,7 +53,7 @@ class ManagedCluster:
             # The agent's rights: its ConfigMap and its key, by name, and nothing else.
             self.spoke = Spoke(self.plane, namespace=NAMESPACE)
             self.work_agent = stack.enter_context(work_agent(self.name, self._hub, self.plane))
-            wait_for(http_ready(f"http://127.0.0.1:{self.prometheus_port}/-/ready"), 30, prometheus.tail())
+            wait_for(make_http_check(f"http://127.0.0.1:{self.prometheus_port}/-/ready"), 30, prometheus.tail())
             self._stack = stack.pop_all()
         return self
 
@@ -111,7 +111,7 @@ class ManagedCluster:
     def has_data(self) -> bool:
         """Whether Prometheus has the metric, which comes with its first scrape."""
         url = f"http://127.0.0.1:{self.prometheus_port}/api/v1/query?query={METRIC}"
-        return b'"value"' in (http_answer(url) or b"")
+        return b'"value"' in (fetch_http(url) or b"")
 
     def tail(self) -> str:
         """Return the end of the agent's log."""

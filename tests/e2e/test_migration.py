@@ -27,7 +27,7 @@ from dsf.kube.resources import (
     MANIFEST_WORKS,
 )
 from dsf.settings import ENV_PREFIX
-from dsf.up.stack import http_answer, http_ready
+from dsf.up.stack import fetch_http, make_http_check
 from tests.e2e.managedcluster import METRIC, NAMESPACE, ManagedCluster
 from tests.e2e.upstreamhub import UPSTREAM, ScoreRecorder, make_objects, upstream_programs
 from tests.e2e.world import CLUSTERS, DSF, HUB_NAMESPACE, MANIFESTS, ROOT
@@ -173,7 +173,7 @@ class Migration:
         command = [sys.executable, "-m", "uvicorn", *options, "app:app"]
         self._children.append(forked.child(command, self.folder / f"{score}.log", environment))
         url = f"http://127.0.0.1:{port}"
-        wait_for(http_ready(f"{url}/healthz"), 60, "the scoring API")
+        wait_for(make_http_check(f"{url}/healthz"), 60, "the scoring API")
         return url
 
     def _run(self, name: str, module: str, environment: dict[str, str]) -> Child:
@@ -286,7 +286,7 @@ def _start_upstream(migration: Migration, stack: contextlib.ExitStack) -> None:
         make_objects(session, {"cluster1": SCORES["cluster1"]}, summaries)
         make_objects(session, {"cluster2": SCORES["cluster2"]}, summaries[1:])
         for name, score in {"sample-scorer": "sample_my_score", "llm-forecast-scorer": "llm_forecast_score"}.items():
-            config = json.loads(http_answer(f"{migration.scorers[score]}/config") or b"")
+            config = json.loads(fetch_http(f"{migration.scorers[score]}/config") or b"")
             status = {"healthStatus": "Active", "lastSyncedConfig": config}
             session.merge(DYNAMIC_SCORERS.path(HUB_NAMESPACE, name, "status"), {"status": status})
     else:

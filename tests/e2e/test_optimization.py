@@ -21,7 +21,7 @@ from dsf.kube.session import Session
 from dsf.optimizer.selector import COMPLIANCE_CLAIM
 from dsf.placements.kinds import PLACEMENT_BINDINGS
 from dsf.settings import ENV_PREFIX
-from dsf.up.stack import http_ready
+from dsf.up.stack import make_http_check
 from tests.e2e.world import MANIFESTS, ROOT, chosen
 from tests.integration.policywatcher.managedcluster import ManagedCluster
 from tests.support import document, programs
@@ -103,7 +103,7 @@ def test_documented_optimization_commands_work(hub: ControlPlane, tmp_path: Path
             if command.mark == "background":
                 child = Child(["/bin/bash", "-c", f"exec {command.text}"], tmp_path / "background.log", variables)
                 stack.callback(child.kill)
-                wait_for(http_ready(f"http://127.0.0.1:{port}/readyz"), 60, child.tail())
+                wait_for(make_http_check(f"http://127.0.0.1:{port}/readyz"), 60, child.tail())
                 continue
             code, printed = document.run(
                 command, cwd=tmp_path, environment=variables, replace={"localhost:8338": f"localhost:{port}"}

@@ -18,7 +18,7 @@ import yaml
 from dsf.api.types import CONFIGMAP_NAME, SUMMARIES_KEY
 from dsf.errors import ObjectNotFoundError
 from dsf.kube.resources import CONFIG_MAPS, DYNAMIC_SCORERS, MANAGED_CLUSTERS, PLACEMENTS
-from dsf.up.stack import http_answer, http_ready
+from dsf.up.stack import fetch_http, make_http_check
 from tests.e2e.managedcluster import METRIC, NAMESPACE, PROMETHEUS
 from tests.e2e.world import CLUSTERS, DSF, HUB_NAMESPACE, INTERVAL, RANGE, ROOT, World, chosen
 from tests.support.child import ran
@@ -80,7 +80,7 @@ def test_scores_are_written(world: World) -> None:
         port = world.clusters[cluster].metrics_port
         eventually(
             world,
-            lambda port=port: b"dynamic_score{" in (http_answer(f"http://127.0.0.1:{port}/metrics") or b""),
+            lambda port=port: b"dynamic_score{" in (fetch_http(f"http://127.0.0.1:{port}/metrics") or b""),
             f"the gauges of {cluster}",
         )
         eventually(world, lambda cluster=cluster: _exported(world, cluster), f"{cluster} in the metrics", 5)
@@ -99,7 +99,7 @@ def _valid_for(world: World, cluster: str) -> float:
 
 
 def _exported(world: World, cluster: str) -> bool:
-    page = http_answer(f"http://127.0.0.1:{world.web_port}/metrics") or b""
+    page = fetch_http(f"http://127.0.0.1:{world.web_port}/metrics") or b""
     return re.search(rf'^dynamic_score{{[^}}]*ds_cluster="{cluster}"'.encode(), page, re.MULTILINE) is not None
 
 
@@ -222,7 +222,7 @@ def start_resource_usage(world: World) -> None:
         admin.create("/api/v1/namespaces/default/serviceaccounts", {"metadata": {"name": "default"}})
         for number, size in enumerate(sizes):
             add_node(admin, f"n{number}", cpu="8", memory=f"{size}Gi")
-    wait_for(http_ready(f"{url}/healthz"), 30, world.children["sample"].tail())
+    wait_for(make_http_check(f"{url}/healthz"), 30, world.children["sample"].tail())
     for name in ("dynamicscorer.yaml", "placement.yaml"):
         text = (RESOURCE_USAGE / "manifests" / name).read_text()
         text = text.replace("http://resource-usage-scorer.dynamic-scoring.svc:8000", url)

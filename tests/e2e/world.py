@@ -12,7 +12,7 @@ from dsf.errors import ObjectNotFoundError
 from dsf.kube.resources import ADDON_PLACEMENT_SCORES, Resource
 from dsf.kube.session import Session
 from dsf.settings import ENV_PREFIX
-from dsf.up.stack import http_ready
+from dsf.up.stack import make_http_check
 from tests.e2e.managedcluster import METRIC, PROMETHEUS, ManagedCluster
 from tests.support import forked
 from tests.support.child import Child
@@ -83,7 +83,7 @@ class World:
                 "--disable-leader-election",
                 f"--listen=127.0.0.1:{free_port()}",
             )
-            wait_for(http_ready(f"{self.scorer_url}/healthz"), 30, self.children["scorer"].tail())
+            wait_for(make_http_check(f"{self.scorer_url}/healthz"), 30, self.children["scorer"].tail())
             self._stack = stack.pop_all()
         return self
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from dsf.up.stack import http_ready
+from dsf.up.stack import make_http_check
 from tests.faults.fleet import BY_HAND, Fleet, scores
 from tests.support.child import Child
 from tests.support.httpserver import answer, bomb, endless, half, hang
@@ -76,7 +76,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     )
     url = f"http://127.0.0.1:{port}"
     try:
-        wait_for(http_ready(f"{url}/-/ready"), 30, f"Prometheus; {process.tail()}")
+        wait_for(make_http_check(f"{url}/-/ready"), 30, f"Prometheus; {process.tail()}")
         yield url
     finally:
         process.kill()

@@ -45,7 +45,7 @@ PROGRAMS = {
 
 def cached(name: str) -> Path | None:
     """Return the program from PATH or from the cache; None when it needs a download."""
-    return debian.cached(PROGRAMS[name])
+    return debian.find_cached(PROGRAMS[name])
 
 
 def find(name: str) -> Path:

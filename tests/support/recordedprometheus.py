@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from dsf.up.stack import http_ready
+from dsf.up.stack import make_http_check
 from tests.support.child import Child
 from tests.support.programs import find
 from tests.support.redisserver import free_port
@@ -46,7 +46,7 @@ class RecordedPrometheus:
             "--log.level=warn",
         ]
         self._child = Child(command, self._folder / "log")
-        wait_for(http_ready(f"{self.url}/-/ready"), 30, f"Prometheus; {self._child.tail()}")
+        wait_for(make_http_check(f"{self.url}/-/ready"), 30, f"Prometheus; {self._child.tail()}")
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:

@@ -24,7 +24,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 from dsf.settings import ENV_PREFIX
-from dsf.up.stack import http_ready
+from dsf.up.stack import make_http_check
 from tests.support import forked
 from tests.support.child import Child
 from tests.support.redisserver import RedisServer, free_port
@@ -263,9 +263,9 @@ class Stack:
             case "agent":
                 return self._ready_file(name).exists()
             case "web" | "whole":
-                return http_ready(f"http://127.0.0.1:{self.port(name)}/readyz")()
+                return make_http_check(f"http://127.0.0.1:{self.port(name)}/readyz")()
             case "flower":
-                return http_ready(f"http://127.0.0.1:{self.port(name)}/healthcheck")()
+                return make_http_check(f"http://127.0.0.1:{self.port(name)}/healthcheck")()
         return True
 
     def _is_altered(self, name: str) -> bool:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dsf.cli.group import BAD, INTERRUPTED
-from dsf.up.command import START_TIMEOUT, TICK, RedisFileOption, RedisOption, announced, foreign_redis, say
+from dsf.up.command import START_TIMEOUT, TICK, RedisFileOption, RedisOption, announce_stack, find_foreign_redis, say
 
 if TYPE_CHECKING:
     from dsf.demo.fleet import Fleet
@@ -29,15 +29,15 @@ def add(app: typer.Typer) -> None:
     app.command(rich_help_panel="Run a process")(demo)
 
 
-def _names(comma_separated: str) -> list[str]:
+def _split_names(comma_separated: str) -> list[str]:
     return [name for part in comma_separated.split(",") if (name := part.strip())]
 
 
-def _checked_names(comma_separated: str) -> str:
+def _check_names(comma_separated: str) -> str:
     """Return the names in --with. Raises typer.BadParameter for an unknown name."""
     from dsf.demo.extras import EXTRAS
 
-    for name in _names(comma_separated):
+    for name in _split_names(comma_separated):
         if name not in EXTRAS:
             choices = ", ".join(f"{extra_name} ({extra.help})" for extra_name, extra in EXTRAS.items())
             raise typer.BadParameter(f"{name!r} is not one of {choices}")
@@ -62,7 +62,7 @@ def demo(
             "--with",
             metavar="NAME,...",
             help="Run more scorers: prediction (forecasts), resource-usage (free resources).",
-            callback=_checked_names,
+            callback=_check_names,
         ),
     ] = "",
     redis_url: RedisOption = None,
@@ -77,10 +77,10 @@ def demo(
     """
     from dsf.demo.fleet import Fleet
     from dsf.demo.report import DemoReport
-    from dsf.up.stack import default_state_dir, exclusive_state
-    from dsf.up.supervisor import supervising
+    from dsf.up.stack import get_default_state_dir, lock_state
+    from dsf.up.supervisor import run_supervisor
 
-    foreign = foreign_redis(redis_url, redis_url_file)
+    foreign = find_foreign_redis(redis_url, redis_url_file)
     with ExitStack() as cleanup:
         if keep is None:
             folder = Path(tempfile.mkdtemp(prefix="dsf-demo-"))
@@ -88,19 +88,19 @@ def demo(
             manifests, state_dir = folder / "manifests", folder / "state"
         else:
             manifests = folder = keep.resolve()
-            state_dir = default_state_dir(manifests)
-        cleanup.enter_context(exclusive_state(state_dir))
+            state_dir = get_default_state_dir(manifests)
+        cleanup.enter_context(lock_state(state_dir))
         try:
-            with supervising(state_dir, say) as supervisor:
-                fleet = Fleet(manifests, state_dir, foreign, supervisor, say, _names(with_))
+            with run_supervisor(state_dir, say) as supervisor:
+                fleet = Fleet(manifests, state_dir, foreign, supervisor, say, _split_names(with_))
                 with fleet.stack:
                     fleet.prepare()
                     started = time.time()
                     fleet.start()
                     report = DemoReport(fleet.stack.client, manifests, fleet.out_dir)
-                    with announced(fleet.stack, folder.name, fleet.host_aliases):
+                    with announce_stack(fleet.stack, folder.name, fleet.host_aliases):
                         if once:
-                            _once(fleet, supervisor, report, started)
+                            _run_once(fleet, supervisor, report, started)
                         else:
                             _watch(fleet, supervisor, report)
         except KeyboardInterrupt:
@@ -110,7 +110,7 @@ def demo(
                 raise typer.Exit(INTERRUPTED) from None
 
 
-def _once(fleet: Fleet, supervisor: Supervisor, report: DemoReport, started: float) -> None:
+def _run_once(fleet: Fleet, supervisor: Supervisor, report: DemoReport, started: float) -> None:
     """Wait until every pair has a score, then print the table. Exits with 1 and the reasons on failure."""
     import redis
 
@@ -146,8 +146,8 @@ def _watch(fleet: Fleet, supervisor: Supervisor, report: DemoReport) -> None:
 
     say("starting; the first scores come within seconds")
     supervisor.wait_ready(START_TIMEOUT, meanwhile=fleet.tick)
-    footer = live.addresses(fleet)
+    footer = live.list_addresses(fleet)
     if sys.stdout.isatty():
         live.on_terminal(report, footer, fleet.tick, supervisor.troubles)
     else:
-        live.as_lines(report, footer, fleet.tick)
+        live.print_lines(report, footer, fleet.tick)

@@ -53,24 +53,24 @@ NODE_EXPORTER = DebianProgram(
 )
 
 
-def available() -> bool:
+def is_available() -> bool:
     """Whether this machine can download and unpack Debian packages."""
     return all(shutil.which(command) for command in ("apt-get", "dpkg-query", "dpkg-deb"))
 
 
-def cache_dir() -> Path:
+def get_cache_dir() -> Path:
     """Folder of unpacked packages: `$XDG_CACHE_HOME/dsf/debian`, by default under `~/.cache`."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "dsf" / "debian"
 
 
-def cached(program: DebianProgram) -> Path | None:
+def find_cached(program: DebianProgram) -> Path | None:
     """Return the program from PATH or from the cache; None when it needs a download."""
     for name in (program.name, *program.aliases):
         path = shutil.which(name)
         if path is not None:
             return Path(path)
-    launchers = cache_dir().glob(f"{program.package}_*/bin/{program.name}")
+    launchers = get_cache_dir().glob(f"{program.package}_*/bin/{program.name}")
     return max(launchers, key=lambda path: path.stat().st_mtime, default=None)
 
 
@@ -79,22 +79,22 @@ def find(program: DebianProgram) -> Path:
 
     Raises ToolError, which says how to get the program, when it is not available.
     """
-    path = cached(program)
+    path = find_cached(program)
     if path is not None:
         return path
-    if not available():
+    if not is_available():
         raise ToolError(
             f"{program.name} is not on PATH, and without apt-get and dpkg it cannot be unpacked from a Debian package: "
             f"install it ({program.home}) and try again"
         )
-    cache = cache_dir()
-    with _locked(cache):
+    cache = get_cache_dir()
+    with _lock_cache(cache):
         # The wait may have been for another process that unpacked it.
-        return cached(program) or _launcher(program, _unpacked(program, cache))
+        return find_cached(program) or _write_launcher(program, _unpack_program(program, cache))
 
 
 @contextlib.contextmanager
-def _locked(cache: Path) -> Iterator[None]:
+def _lock_cache(cache: Path) -> Iterator[None]:
     try:
         cache.mkdir(parents=True, exist_ok=True)
         with (cache / ".lock").open("w") as lock:
@@ -104,7 +104,7 @@ def _locked(cache: Path) -> Iterator[None]:
         raise ToolError(f"cannot write into the cache folder {cache}: {error.strerror}") from None
 
 
-def _unpacked(program: DebianProgram, cache: Path) -> Path:
+def _unpack_program(program: DebianProgram, cache: Path) -> Path:
     """Return the folder of the program's package, downloaded first unless another program of it was."""
     folder = max(cache.glob(f"{program.package}_*"), key=lambda path: path.stat().st_mtime, default=None)
     if folder is not None:
@@ -122,7 +122,7 @@ def _unpacked(program: DebianProgram, cache: Path) -> Path:
         return root.rename(cache / f"{program.package}_{version.replace(':', '%3a')}")
 
 
-def _launcher(program: DebianProgram, folder: Path) -> Path:
+def _write_launcher(program: DebianProgram, folder: Path) -> Path:
     """Write `bin/<name>`, which runs the program with its own libraries by exec."""
     places = [program.executable] if program.executable else [f"usr/bin/{program.name}", f"usr/sbin/{program.name}"]
     executable = next((folder / path for path in places if (folder / path).exists()), None)
@@ -162,7 +162,7 @@ def unpack(package: str, root: Path, apt: Path) -> str:
             "Acquire::Languages=none",
             "Acquire::IndexTargets::deb::DEP-11::DefaultEnabled=false",
         )
-        _apt("update", options=apt_options)
+        _run_apt("update", options=apt_options)
         _download(package, root, apt_options)
     version = ""
     for archive in root.glob("*.deb"):
@@ -177,10 +177,10 @@ def _download(package: str, folder: Path, options: tuple[str, ...] = ()) -> None
     """Download a package and the dependencies that this machine lacks."""
     # The list has all that an empty machine would need; the loader finds what is installed here.
     empty = ("Dir::State::status=/dev/null", "APT::Install-Recommends=false")
-    plan = _apt("install", "--simulate", package, options=(*options, *empty))
+    plan = _run_apt("install", "--simulate", package, options=(*options, *empty))
     names = [name for name in re.findall(r"^Inst (\S+)", plan, re.MULTILINE) if _is_wanted(name, package)]
     print(f"dsf:   downloading {' '.join(names)}", file=sys.stderr)
-    _apt("download", *names, options=options, folder=folder)
+    _run_apt("download", *names, options=options, folder=folder)
 
 
 def _is_wanted(name: str, package: str) -> bool:
@@ -192,7 +192,7 @@ def _is_installed(name: str) -> bool:
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout == "installed"
 
 
-def _apt(*arguments: str, options: tuple[str, ...], folder: Path | None = None) -> str:
+def _run_apt(*arguments: str, options: tuple[str, ...], folder: Path | None = None) -> str:
     # apt's sandbox user cannot write into the folder; apt would warn at every download.
     option_words = [word for option in ("APT::Sandbox::User=", *options) for word in ("-o", option)]
     return _run("apt-get", "-q", *option_words, *arguments, folder=folder)

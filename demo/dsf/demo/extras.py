@@ -76,7 +76,7 @@ EXTRAS: Mapping[str, Extra] = {
 }
 
 
-def selected_extras(names: Collection[str], folder: Path) -> list[Extra]:
+def select_extras(names: Collection[str], folder: Path) -> list[Extra]:
     """The extras of these names, and those with a manifest in `folder` from an earlier run, in the table's order.
 
     Raises KeyError for a name that is not in the table.

@@ -39,7 +39,7 @@ class Fleet:
         self.manifests = folder
         self.out_dir = folder / "_out"
         self.services = [ScorerService(name, ports.choose(port, name)) for name, port in _SERVICES.items()]
-        self._extras = extras.selected_extras(with_extras, folder)
+        self._extras = extras.select_extras(with_extras, folder)
         self.services += [
             ScorerService(extra.sample, ports.choose(extra.port, extra.sample), extra.environment)
             for extra in self._extras
@@ -55,7 +55,7 @@ class Fleet:
             redis_url=redis_url,
             agent_ports={cluster.name: cluster.agent_port for cluster in self.clusters},
             host_aliases=self.host_aliases,
-            agent_may_start=self._agent_may_start,
+            agent_may_start=self._may_start_agent,
         )
         self.stack = Stack(options, supervisor, ports, say)
 
@@ -88,7 +88,7 @@ class Fleet:
         self.env_file.touch(mode=0o600)
         self.env_file.write_text(f"export DSF_REDIS_URL={self.stack.redis_url}\n", encoding="utf-8")
 
-    def _agent_may_start(self, cluster: str) -> bool:
+    def _may_start_agent(self, cluster: str) -> bool:
         # The first ticks wait for an agent, but not for data: otherwise the first scores would be empty, and the
         # next ones an interval later.
         waiting = self._without_data.get(cluster)

@@ -20,7 +20,7 @@ Troubles = Callable[[], dict[str, str]]
 _REFRESH = 1.0
 
 
-def addresses(fleet: Fleet) -> list[str]:
+def list_addresses(fleet: Fleet) -> list[str]:
     """Commands and addresses, the most useful first: a small screen does not fit all."""
     stack = fleet.stack
     places = {
@@ -73,7 +73,7 @@ def on_terminal(report: DemoReport, footer: list[str], tick: Callable[[], None],
             time.sleep(TICK)
 
 
-def as_lines(report: DemoReport, footer: list[str], tick: Callable[[], None]) -> None:
+def print_lines(report: DemoReport, footer: list[str], tick: Callable[[], None]) -> None:
     """Print a line for each pair whenever it changes, until Ctrl-C."""
     import redis
 
@@ -91,7 +91,7 @@ def as_lines(report: DemoReport, footer: list[str], tick: Callable[[], None]) ->
                 # The supervisor reports the end of Redis.
                 lines = []
             for line in lines:
-                text = _sentence(line)
+                text = _describe_line(line)
                 if printed_texts.get((line.cluster, line.scorer)) != text:
                     printed_texts[line.cluster, line.scorer] = text
                     out.print(clean(text))
@@ -99,7 +99,7 @@ def as_lines(report: DemoReport, footer: list[str], tick: Callable[[], None]) ->
         time.sleep(TICK)
 
 
-def _sentence(line: Line) -> str:
+def _describe_line(line: Line) -> str:
     start = f"{line.cluster} {line.scorer}: "
     if line.failing:
         return start + f"{line.failing} failed in a row, {line.failure}"

@@ -41,7 +41,7 @@ def prepare(folder: Path, ports: Mapping[str, int], extras: Sequence[Path] = ())
         in_containers = {name: f"{name}:8000" for name in addresses}
         for template in (*(() if files else (FOLDER / "manifests").glob("*.yaml")), *extras):
             if not (folder / template.name).exists():
-                text = _replaced(template.read_text(encoding="utf-8"), in_containers, addresses)
+                text = _replace_addresses(template.read_text(encoding="utf-8"), in_containers, addresses)
                 (folder / template.name).write_text(text, encoding="utf-8")
         record.write_text(json.dumps(addresses), encoding="utf-8")
     except OSError as error:
@@ -57,14 +57,14 @@ def _move(files: list[Path], addresses: Mapping[str, str], record: Path) -> list
     notes: list[str] = []
     for file in files:
         text = file.read_text(encoding="utf-8")
-        changed = _replaced(text, before, addresses)
+        changed = _replace_addresses(text, before, addresses)
         if changed != text:
             file.write_text(changed, encoding="utf-8")
             notes.append(f"{file.name}: its port has changed, so the scorer's address was changed")
     return notes
 
 
-def _replaced(text: str, before: Mapping[str, str], after: Mapping[str, str]) -> str:
+def _replace_addresses(text: str, before: Mapping[str, str], after: Mapping[str, str]) -> str:
     """Return the text with each scorer's address as in `after`."""
     moved = {f"http://{before[name]}/": f"http://{address}/" for name, address in after.items() if name in before}
     # In one pass: two services may have swapped ports.

@@ -53,7 +53,7 @@ class DemoReport:
         due = dict(rows)
         problems = {name: record.problem for name, record in Registry(self._redis).read_scorers().items()}
         return [
-            _line(score, due.get(keys.pair(score.cluster, score.scorer)), problems.get(score.scorer, ""))
+            _make_line(score, due.get(keys.pair(score.cluster, score.scorer)), problems.get(score.scorer, ""))
             for score in self._fleet.scores().scores
         ]
 
@@ -61,10 +61,10 @@ class DemoReport:
         """Pair -> why it has no score with items measured after `since` (unix seconds)."""
         lines = {keys.pair(line.cluster, line.scorer): line for line in self.lines()}
         reasons = {}
-        for pair in sorted(self._wanted() | set(lines)):
+        for pair in sorted(self._list_wanted_pairs() | set(lines)):
             line = lines.get(pair)
             if line is None:
-                reasons[pair] = "is not in the schedule; " + self._why_unscheduled(keys.split_pair(pair)[1])
+                reasons[pair] = "is not in the schedule; " + self._explain_unscheduled(keys.split_pair(pair)[1])
             elif line.failing:
                 reasons[pair] = f"fails: {line.failure}"
             elif line.failure:
@@ -82,12 +82,12 @@ class DemoReport:
             for problem in read_folder_problems(self._out_dir)
         ]
 
-    def _wanted(self) -> set[str]:
+    def _list_wanted_pairs(self) -> set[str]:
         """Return the pairs defined by the manifests."""
         clusters: list[str] = []
         scorers: list[str] = []
         masks: set[tuple[str, str]] = set()
-        for document in self._documents():
+        for document in self._read_documents():
             if isinstance(document.object, ManagedCluster) and document.object.is_served:
                 clusters.append(document.object.metadata.name)
             elif isinstance(document.object, DynamicScorer) and not document.object.spec.execution.suspend:
@@ -103,7 +103,7 @@ class DemoReport:
             if not hidden.hides(cluster, names.get(scorer, ""))
         }
 
-    def _documents(self) -> list[ParsedDocument]:
+    def _read_documents(self) -> list[ParsedDocument]:
         documents: list[ParsedDocument] = []
         for file in sorted(self._manifests.rglob("*.y*ml")):
             if not file.is_relative_to(self._out_dir):
@@ -111,7 +111,7 @@ class DemoReport:
                 documents += [document for document in parsed if isinstance(document, ParsedDocument)]
         return documents
 
-    def _why_unscheduled(self, scorer: str) -> str:
+    def _explain_unscheduled(self, scorer: str) -> str:
         notice = Notices(self._redis).read_scorer(scorer)
         bad = list(list_unmet_conditions(scorer, notice.conditions)) if notice is not None else []
         return (
@@ -120,7 +120,7 @@ class DemoReport:
         )
 
 
-def _line(score: ScoreView, due: float | None, problem: str) -> Line:
+def _make_line(score: ScoreView, due: float | None, problem: str) -> Line:
     values = [item.value for item in score.items]
     failure = score.failure
     return Line(

@@ -46,18 +46,19 @@ def render_table(lines: Sequence[Line]) -> RenderableType:
     return table(headers, rows, right=headers[2:], cut=True)
 
 
-def causes(lines: Sequence[Line]) -> list[str]:
+def list_causes(lines: Sequence[Line]) -> list[str]:
     """Return a sentence for each failure, the cause before the address; pairs with the same failure share one."""
     clusters: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
     for line in lines:
         if line.failure:
             clusters[line.scorer, line.failure].append(line.cluster)
     return [
-        f"{scorer} on {list_names(affected, 3)}: {_cause_first(why)}" for (scorer, why), affected in clusters.items()
+        f"{scorer} on {list_names(affected, 3)}: {_put_cause_first(why)}"
+        for (scorer, why), affected in clusters.items()
     ]
 
 
-def _cause_first(failure: str) -> str:
+def _put_cause_first(failure: str) -> str:
     """`fetch http_error: GET http://...: HTTP 500: x` as `fetch http_error: HTTP 500: x (GET http://...)`."""
     return re.sub(r"^([^:]*: )((?:GET|POST) \S+): (.*)$", r"\1\3 (\2)", failure, flags=re.DOTALL)
 
@@ -79,13 +80,13 @@ class Screen:
         def wrapped(text: str, style: str) -> _Lines:
             return console.render_lines(Text(clean(text), style=style, overflow="fold"), options, pad=False)
 
-        wrong = [line for text in (*self.troubles, *causes(self.lines)) for line in wrapped(flat(text), "red")]
+        wrong = [line for text in (*self.troubles, *list_causes(self.lines)) for line in wrapped(flat(text), "red")]
         places = [wrapped(text, "dim") for text in self.footer]
         minimum_height = len(places[0]) + 1 if places else 0
         # At least the header, some pairs, and the number of hidden ones.
-        visible_lines = self._table(console, options, max(remaining_height - minimum_height - len(wrong), 5))
+        visible_lines = self._render_table(console, options, max(remaining_height - minimum_height - len(wrong), 5))
         remaining_height -= len(visible_lines)
-        visible_lines += _fitting(wrong, remaining_height - minimum_height)
+        visible_lines += _cut_lines(wrong, remaining_height - minimum_height)
         remaining_height = console.size.height - 1 - len(visible_lines) - 1
         below: _Lines = []
         for place in places:
@@ -96,7 +97,7 @@ class Screen:
             yield from line
             yield Segment.line()
 
-    def _table(self, console: Console, options: ConsoleOptions, height: int) -> _Lines:
+    def _render_table(self, console: Console, options: ConsoleOptions, height: int) -> _Lines:
         if not self.lines:
             return console.render_lines(Text("waiting for the hub"), options, pad=False)
         lines = list(self.lines)
@@ -113,7 +114,7 @@ class Screen:
         return rendered_lines
 
 
-def _fitting(lines: _Lines, height: int) -> _Lines:
+def _cut_lines(lines: _Lines, height: int) -> _Lines:
     if len(lines) <= height:
         return lines
     return [*lines[: max(0, height - 1)], [Segment("... `dsf status` shows everything")]] if height > 0 else []

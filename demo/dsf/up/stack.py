@@ -102,7 +102,7 @@ class Stack:
             self._supervisor.wait_ready(30.0, "Redis")
         else:
             self._check_redis()
-        for program in self._programs():
+        for program in self._make_programs():
             self._supervisor.start(program)
 
     def follow(self) -> None:
@@ -111,15 +111,15 @@ class Stack:
             return
         try:
             # The hub remembers a cluster that is gone for some minutes, but takes its agent's credentials at once.
-            accepted = {name for name in Registry(self.client).read_clusters() if self._key_file(name).exists()}
+            accepted = {name for name in Registry(self.client).read_clusters() if self._get_key_file(name).exists()}
         except redis.RedisError as error:
             # Agents stay as they are.
             self._tell(error)
             return
         self._told = False
         for cluster in sorted(accepted - self._agents):
-            if self._config_file(cluster).exists() and self.options.agent_may_start(cluster):
-                self._supervisor.start(self._agent(cluster))
+            if self._get_config_file(cluster).exists() and self.options.agent_may_start(cluster):
+                self._supervisor.start(self._make_agent(cluster))
                 self._agents.add(cluster)
         for cluster in sorted(self._agents - accepted):
             self._say(f"cluster {cluster} is gone; ending its agent")
@@ -148,21 +148,23 @@ class Stack:
         except (redis.RedisError, ValueError) as error:
             raise ToolError(f"cannot use Redis at {self.redis_address}: {error}; check the URL") from None
 
-    def _programs(self) -> list[Program]:
-        programs = [self._hub()]
+    def _make_programs(self) -> list[Program]:
+        programs = [self._make_hub()]
         if self.flower_url is not None:
-            environment = self._environment("flower")
+            environment = self._make_environment("flower")
             # Its read-only API needs no login on this machine.
             environment["FLOWER_UNAUTHENTICATED_API"] = "true"
             command = tuple(commands.make_flower_command(LOCALHOST, self._flower_port))
-            programs.append(Program("Flower", command, environment, ready=http_ready(f"{self.flower_url}/healthcheck")))
+            programs.append(
+                Program("Flower", command, environment, ready=make_http_check(f"{self.flower_url}/healthcheck"))
+            )
         return programs
 
-    def _hub(self) -> Program:
+    def _make_hub(self) -> Program:
         return Program(
             "hub",
             _process("hub"),
-            self._environment(
+            self._make_environment(
                 "hub",
                 target="all",
                 listen_host=LOCALHOST,
@@ -172,19 +174,19 @@ class Stack:
                 web_auth="local",
                 web_flower_url=self.flower_url or "",
             ),
-            ready=http_ready(f"{self.web_url}/healthz"),
+            ready=make_http_check(f"{self.web_url}/healthz"),
         )
 
-    def _agent(self, cluster: str) -> Program:
+    def _make_agent(self, cluster: str) -> Program:
         port = self.options.agent_ports.get(cluster)
         return Program(
             f"agent {cluster}",
             _process("agent"),
-            self._environment(
+            self._make_environment(
                 "agent",
                 cluster=cluster,
-                agent_config=self._config_file(cluster),
-                signing_key_file=self._key_file(cluster),
+                agent_config=self._get_config_file(cluster),
+                signing_key_file=self._get_key_file(cluster),
                 agent_secrets_dir=find_token_folder(self.options.out_dir, cluster),
                 listen_host=LOCALHOST,
                 listen_port=self._ports.any() if port is None else port,
@@ -193,7 +195,7 @@ class Stack:
             ),
         )
 
-    def _environment(self, role: str, **values: object) -> dict[str, str]:
+    def _make_environment(self, role: str, **values: object) -> dict[str, str]:
         """Return the environment of one process; roles get no secrets of others."""
         common: dict[str, object] = {
             "role": role,
@@ -215,22 +217,22 @@ class Stack:
         environment["PYTHONUNBUFFERED"] = "1"
         return environment
 
-    def _cluster_dir(self, cluster: str) -> Path:
+    def _get_cluster_dir(self, cluster: str) -> Path:
         return self.options.out_dir / "clusters" / cluster
 
-    def _config_file(self, cluster: str) -> Path:
-        return self._cluster_dir(cluster) / "dynamic-scoring-config.yaml"
+    def _get_config_file(self, cluster: str) -> Path:
+        return self._get_cluster_dir(cluster) / "dynamic-scoring-config.yaml"
 
-    def _key_file(self, cluster: str) -> Path:
-        return self._cluster_dir(cluster) / "agent-credentials" / "signing-key"
+    def _get_key_file(self, cluster: str) -> Path:
+        return self._get_cluster_dir(cluster) / "agent-credentials" / "signing-key"
 
 
-def http_ready(url: str) -> Callable[[], bool]:
+def make_http_check(url: str) -> Callable[[], bool]:
     """Return a condition: the URL on this machine answers 200."""
-    return lambda: http_answer(url) is not None
+    return lambda: fetch_http(url) is not None
 
 
-def http_answer(url: str) -> bytes | None:
+def fetch_http(url: str) -> bytes | None:
     """Return the body of a good response of a server on this machine, or None if there is no good response.
 
     A proxy of the environment is not used.
@@ -244,7 +246,7 @@ def http_answer(url: str) -> bytes | None:
         return None
 
 
-def default_state_dir(manifests: Path) -> Path:
+def get_default_state_dir(manifests: Path) -> Path:
     """Return the folder of Redis' data and logs for this folder of manifests.
 
     The folder is outside of the manifests: those are watched for changes, and Redis writes every second.
@@ -256,7 +258,7 @@ def default_state_dir(manifests: Path) -> Path:
 
 
 @contextlib.contextmanager
-def exclusive_state(folder: Path) -> Iterator[None]:
+def lock_state(folder: Path) -> Iterator[None]:
     """Lock the state folder, created if needed, for this process.
 
     Raises ToolError when another process has it or it cannot be written.

@@ -109,7 +109,9 @@ class Supervisor:
             for name in list(waiting):
                 child = self._children[name]
                 if child.process.poll() is not None:
-                    raise ToolError(f"{name} ended at its start ({_how(child.process)}); {self._log_hint(child)}")
+                    raise ToolError(
+                        f"{name} ended at its start ({_describe_exit(child.process)}); {self._log_hint(child)}"
+                    )
                 if child.program.ready is None or child.program.ready():
                     waiting.remove(name)
             if waiting and time.monotonic() > deadline:
@@ -140,12 +142,14 @@ class Supervisor:
     def _plan_restart(self, name: str, child: _Child, now: float) -> None:
         child.deaths = 1 if now - child.started > RESTART_WINDOW else child.deaths + 1
         if child.deaths >= RESTART_LIMIT:
-            child.given_up = f"ended {child.deaths} times in a row, the last time {_how(child.process)}"
+            child.given_up = f"ended {child.deaths} times in a row, the last time {_describe_exit(child.process)}"
             self._say(f"{name} {child.given_up}; it is not started again; {self._log_hint(child)}")
             return
         child.restart_at = now + child.deaths - 1
-        cause = _tail(child.log, 1).strip()
-        self._say(f"{name} ended ({_how(child.process)}); starting it again" + (f": {cause}" if cause else ""))
+        cause = _read_tail(child.log, 1).strip()
+        self._say(
+            f"{name} ended ({_describe_exit(child.process)}); starting it again" + (f": {cause}" if cause else "")
+        )
 
     def troubles(self) -> dict[str, str]:
         """Programs given up, with the reason and the end of their logs."""
@@ -180,10 +184,10 @@ class Supervisor:
 
     def tail(self, name: str, lines: int = 8) -> str:
         """Return the last lines of a program's log."""
-        return _tail(self._children[name].log, lines)
+        return _read_tail(self._children[name].log, lines)
 
     def _log_hint(self, child: _Child) -> str:
-        words = _tail(child.log, 4)
+        words = _read_tail(child.log, 4)
         if not words:
             return f"its log {child.log} is empty"
         cause = child.program.explain(words)
@@ -208,7 +212,7 @@ class Supervisor:
 
 
 @contextlib.contextmanager
-def supervising(folder: Path, say: Callable[[str], None]) -> Iterator[Supervisor]:
+def run_supervisor(folder: Path, say: Callable[[str], None]) -> Iterator[Supervisor]:
     """A supervisor whose children are ended at the end of the block, also by SIGTERM and SIGHUP.
 
     Both raise KeyboardInterrupt in the block, as Ctrl-C does. An ignored SIGHUP, as by nohup, stays ignored.
@@ -229,17 +233,17 @@ def supervising(folder: Path, say: Callable[[str], None]) -> Iterator[Supervisor
 def _end(children: list[_Child], grace: float) -> None:
     """SIGTERM, then after `grace` seconds SIGKILL, to each child and its descendants."""
     for child in children:
-        _signal(child, signal.SIGTERM)
+        _send_signal(child, signal.SIGTERM)
     deadline = time.monotonic() + grace
     while time.monotonic() < deadline and any(child.process.poll() is None for child in children):
         time.sleep(_POLL)
     for child in children:
         # The signal is sent even when the child itself is gone: its descendants may still run.
-        _signal(child, signal.SIGKILL)
+        _send_signal(child, signal.SIGKILL)
         child.process.wait()
 
 
-def _signal(child: _Child, number: signal.Signals) -> None:
+def _send_signal(child: _Child, number: signal.Signals) -> None:
     # The session's process group: it has the child's pid while any of its members lives.
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(child.process.pid, number)
@@ -253,12 +257,12 @@ def _shorten(log: Path) -> None:
             os.truncate(log, 0)
 
 
-def _how(process: subprocess.Popen[bytes]) -> str:
+def _describe_exit(process: subprocess.Popen[bytes]) -> str:
     code = process.returncode
     return f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
 
 
-def _tail(log: Path, lines: int) -> str:
+def _read_tail(log: Path, lines: int) -> str:
     try:
         with log.open("rb") as stream:
             stream.seek(max(0, log.stat().st_size - 16_384))

@@ -12,7 +12,7 @@ from typing import Any
 import requests
 import yaml
 
-from dsf.up.stack import http_ready
+from dsf.up.stack import make_http_check
 from dsf.worker import commands
 from tests.faults.fleet import Fleet, scores
 from tests.integration.docs import pages
@@ -63,7 +63,7 @@ class StackWorld(Fleet):
         self.until(
             lambda: all(self.state(SCORER, cluster).count("ok") for cluster in CLUSTERS), "a score of each cluster", 40
         )
-        wait_for(http_ready(f"http://127.0.0.1:{self.flower_port}/healthcheck"), 30, "Flower")
+        wait_for(make_http_check(f"http://127.0.0.1:{self.flower_port}/healthcheck"), 30, "Flower")
 
     def flower_knows(self, task: str) -> dict[str, Any]:
         """Return Flower's view of a task; empty before its first event."""
@@ -114,7 +114,7 @@ class StackWorld(Fleet):
             *options,
         ]
         self.processes[name] = Child(command, self.logs / f"{name}.log")
-        wait_for(http_ready(f"http://127.0.0.1:{port}/-/ready"), 30, f"{name}; {self.tail(name)}")
+        wait_for(make_http_check(f"http://127.0.0.1:{port}/-/ready"), 30, f"{name}; {self.tail(name)}")
 
     def query(self, expression: str, port: int | None = None) -> list[dict[str, Any]]:
         """Run a query on Prometheus and return its result. Raises AssertionError with its error."""

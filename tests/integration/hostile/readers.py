@@ -22,7 +22,7 @@ from dsf.messages import derive_key, make_frame, verify
 from dsf.optimizer.params import OptimizeParams
 from dsf.optimizer.requestbody import load_json
 from dsf.otlp import receiver
-from dsf.otlp.scrape import scraped
+from dsf.otlp.scrape import select_samples
 from dsf.otlp.selector import Selector
 from dsf.sources.prometheus import cut
 from dsf.web import forms
@@ -71,17 +71,17 @@ def matrix(data: bytes) -> None:
 
 def scrape(data: bytes) -> None:
     """A page of metrics."""
-    scraped(data, [Selector(""), Selector("a")], 2e9, 0.0)
+    select_samples(data, [Selector(""), Selector("a")], 2e9, 0.0)
 
 
 def pushed(data: bytes) -> None:
     """A push of OpenTelemetry, as JSON."""
-    receiver._parsed(data, as_json=True)
+    receiver._parse_request(data, as_json=True)
 
 
 def pushed_protobuf(data: bytes) -> None:
     """The same bytes as protobuf."""
-    receiver._parsed(data, as_json=False)
+    receiver._parse_request(data, as_json=False)
 
 
 def recording(data: bytes) -> None:

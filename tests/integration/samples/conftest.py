@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import requests
 
-from dsf.up.stack import http_ready
+from dsf.up.stack import make_http_check
 from dsf.up.supervisor import Program, Supervisor
 from tests.support.redisserver import free_port
 from tests.support.scoringservices import load, served
@@ -35,7 +35,7 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
             # Samples do not inherit this process's environment, because they stand alone.
             command = (sys.executable, "-m", "uvicorn", *options, "app:app")
             program = f"{name}-{len(running)}"
-            supervisor.start(Program(program, command, environment, ready=http_ready(f"{url}/healthz")))
+            supervisor.start(Program(program, command, environment, ready=make_http_check(f"{url}/healthz")))
             supervisor.wait_ready(60, program)
             running[key] = url
         return running[key]

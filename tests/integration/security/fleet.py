@@ -31,7 +31,7 @@ from dsf.settings import ENV_PREFIX, TARGETS, settings
 from dsf.store.pairs import Pairs, PairState
 from dsf.store.registry import Registry
 from dsf.store.ticks import tick_message
-from dsf.up.stack import http_ready
+from dsf.up.stack import make_http_check
 from dsf.worker import commands
 from tests.integration.security import identities
 from tests.support import commandline, forked
@@ -132,7 +132,7 @@ class Fleet:
                     60,
                 )
         for page in (f"{self.flower_port}/healthcheck", f"{self.web_port}/readyz"):
-            self.until(http_ready(f"http://127.0.0.1:{page}"), f"{page} to answer", 60)
+            self.until(make_http_check(f"http://127.0.0.1:{page}"), f"{page} to answer", 60)
         return self
 
     def _start_others(self) -> None:

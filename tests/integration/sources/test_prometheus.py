@@ -18,7 +18,7 @@ from dsf.cli.dryrun import run
 from dsf.cycle.stages import Cycle, Stages
 from dsf.errors import HttpError
 from dsf.settings import Settings
-from dsf.up.stack import http_ready
+from dsf.up.stack import make_http_check
 from tests.integration.cycle.test_stages import NoSecrets
 from tests.support.child import Child
 from tests.support.httpserver import ScriptedServer, answer
@@ -52,7 +52,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
     command = [str(find("prometheus")), *options, f"--web.listen-address=127.0.0.1:{port}"]
     prometheus = Child(command, folder / "log")
     try:
-        wait_for(http_ready(f"{url}/-/ready"), 60, prometheus.tail())
+        wait_for(make_http_check(f"{url}/-/ready"), 60, prometheus.tail())
         with nginx(folder, f"location / {{ proxy_pass {url}; }}") as proxy:
             yield Servers(url, proxy)
     finally:

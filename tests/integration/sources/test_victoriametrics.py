@@ -11,7 +11,7 @@ import requests
 
 from dsf.errors import HttpError
 from dsf.http import transport
-from dsf.up.stack import http_ready
+from dsf.up.stack import make_http_check
 from tests.support.authenticatedquery import Bed
 from tests.support.child import Child
 from tests.support.fixtures import SettingsFactory
@@ -41,7 +41,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     child = Child(command, folder / "log")
     url = f"http://127.0.0.1:{port}"
     try:
-        wait_for(http_ready(f"{url}/health"), 30, child.tail())
+        wait_for(make_http_check(f"{url}/health"), 30, child.tail())
         end = int(time.time())
         series = [('load{pod="a"}', 0.5), ('load{pod="b"}', 10.0)]
         series += [(f'up{{tenant="{name}",pod="{pod}"}}', 1) for name, pods in TENANTS.items() for pod in range(pods)]

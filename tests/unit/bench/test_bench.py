@@ -15,7 +15,7 @@ from rich.console import Console
 from bench import HEAPS
 from bench import __main__ as runner
 from bench.adapters import read
-from bench.common import ROOT, Figure, exit_code, spread, table
+from bench.common import ROOT, Figure, exit_code, format_spread, make_table
 
 
 def test_benches_use_the_heap_settings_of_the_images() -> None:
@@ -40,15 +40,15 @@ def test_missed_limit_is_an_error_only_in_strict_mode() -> None:
 
 
 def test_rounds_are_shown_as_median_and_range() -> None:
-    assert spread([3.0, 1.0, 2.0], "ms") == "2.00 ms (1.00-3.00)"
-    assert spread([12.4], "/s", 0) == "12 /s"
+    assert format_spread([3.0, 1.0, 2.0], "ms") == "2.00 ms (1.00-3.00)"
+    assert format_spread([12.4], "/s", 0) == "12 /s"
 
 
 def test_table_shows_each_figure_beside_its_limit() -> None:
     out = Console(width=160)
     with out.capture() as printed:
         out.print(
-            table(
+            make_table(
                 [
                     Figure("CPU of a cycle", "7.10 ms", 1.37, "x", "no-op chain, 5.20 ms", upper_limit=1.4),
                     Figure("lag", "p99 300 ms", 300, "ms", upper_limit=250),

@@ -28,7 +28,7 @@ from dsf.http.client import decompress
 from dsf.http.deadline import Exchange, run_exchange
 from dsf.http.transport import BoundedResponse
 from dsf.messages import derive_key, make_frame, verify
-from dsf.otlp.scrape import ScrapeError, scraped
+from dsf.otlp.scrape import ScrapeError, select_samples
 from dsf.otlp.selector import Selector, SelectorError, parse_selectors
 from dsf.sources.prometheus import MatrixError, cut
 from dsf.text import clean, mask_secrets, place
@@ -92,7 +92,7 @@ PARSERS: dict[str, tuple[Callable[[bytes], object], tuple[type[Exception], ...]]
     "http answer": (_http, (HttpError,)),
     "gzip": (lambda data: list(decompress([data[:9], data[9:]])), (HTTPException,)),
     "matrix": (cut, (MatrixError,)),
-    "scrape": (lambda data: scraped(data, [Selector(""), Selector("a")], 2e9, 0.0), (ScrapeError,)),
+    "scrape": (lambda data: select_samples(data, [Selector(""), Selector("a")], 2e9, 0.0), (ScrapeError,)),
     "scoring answer": (parse_response, (ScoringResponseError,)),
     "/config": (_remote, (RemoteConfigError,)),
     "manifests": (lambda data: parse_documents(_text(data), "f.yaml"), ()),

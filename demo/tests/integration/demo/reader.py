@@ -13,7 +13,7 @@ from typing import Self
 
 import yaml
 
-from dsf.up.stack import http_ready
+from dsf.up.stack import make_http_check
 from tests.support import forked
 from tests.support.child import Child, ran
 from tests.support.document import Command, File
@@ -85,7 +85,7 @@ class Reader:
             command = [str(Path(sys.executable).parent / program), target, option, self._ports[port]]
             child = Child(command, self._log, self._environment, inherit=False)
             self._cleanup.callback(child.kill)
-            wait_for(http_ready(f"http://127.0.0.1:{self._ports[port]}/healthz"), 30, f"{target} to answer")
+            wait_for(make_http_check(f"http://127.0.0.1:{self._ports[port]}/healthz"), 30, f"{target} to answer")
         else:
             assert option == "--port"
             url = self._cleanup.enter_context(served(getattr(load(self.folder / f"{module}.py"), name)))

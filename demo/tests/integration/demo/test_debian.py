@@ -16,7 +16,9 @@ from dsf.errors import ToolError
 from tests.support import programs
 from tests.support.child import ran
 
-pytestmark = pytest.mark.skipif(not debian.available(), reason="apt-get and dpkg are only on Debian and its relatives")
+pytestmark = pytest.mark.skipif(
+    not debian.is_available(), reason="apt-get and dpkg are only on Debian and its relatives"
+)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -24,7 +26,7 @@ def apt(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The folder for package lists of our own, in a cache of these tests: the first one that needs them reads them."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        yield debian.cache_dir() / ".apt"
+        yield debian.get_cache_dir() / ".apt"
 
 
 @contextlib.contextmanager
@@ -46,7 +48,7 @@ def test_redis_package_is_unpacked_with_its_missing_libraries(
 ) -> None:
     # A server on PATH would be used as it is.
     monkeypatch.setattr("dsf.demo.debian.shutil.which", lambda name: None)
-    monkeypatch.setattr(debian, "available", lambda: True)
+    monkeypatch.setattr(debian, "is_available", lambda: True)
     with archive():
         server_path = programs.find("redis-server")
     version_text = ran([server_path, "--version"], check=True).stdout

@@ -14,7 +14,7 @@ import pytest
 
 from dsf.errors import ToolError
 from dsf.up import supervisor as module
-from dsf.up.supervisor import Program, Supervisor, supervising
+from dsf.up.supervisor import Program, Supervisor, run_supervisor
 from tests.support.child import ran
 from tests.support.wait import wait_for
 
@@ -204,7 +204,7 @@ def test_signals_end_the_block_and_the_children(tmp_path: Path, number: signal.S
     pids: list[int] = []
 
     def run() -> None:
-        with supervising(tmp_path, lambda _: None) as supervisor:
+        with run_supervisor(tmp_path, lambda _: None) as supervisor:
             supervisor.start(python("child", SLEEP))
             pids.append(supervisor.pid("child"))
             os.kill(os.getpid(), number)
@@ -229,7 +229,7 @@ def test_signal_during_object_deletion_ends_the_block(tmp_path: Path, poll: Call
             os.kill(os.getpid(), signal.SIGTERM)
 
     def run() -> None:
-        with supervising(tmp_path, lambda _: None) as supervisor:
+        with run_supervisor(tmp_path, lambda _: None) as supervisor:
             supervisor.start(python("child", SLEEP))
             Deleted()
             poll(supervisor)

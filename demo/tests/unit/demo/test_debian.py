@@ -29,7 +29,7 @@ def script(path: Path, text: str = "") -> Path:
 
 
 def test_program_on_path_is_preferred(nothing_there: Path) -> None:
-    script(debian.cache_dir() / "prometheus_1" / "bin" / "prometheus")
+    script(debian.get_cache_dir() / "prometheus_1" / "bin" / "prometheus")
     program_path = script(nothing_there / "prometheus")
     assert debian.find(PROMETHEUS) == program_path
 
@@ -40,10 +40,10 @@ def test_alternative_name_on_path_is_found(nothing_there: Path) -> None:
 
 
 def test_cached_program_is_used_without_a_download() -> None:
-    unpacked = script(debian.cache_dir() / "prometheus_2.42" / "bin" / "promtool")
-    assert debian.cached(PROMTOOL) == unpacked
+    unpacked = script(debian.get_cache_dir() / "prometheus_2.42" / "bin" / "promtool")
+    assert debian.find_cached(PROMTOOL) == unpacked
     assert debian.find(PROMTOOL) == unpacked
-    assert debian.cached(PROMETHEUS) is None
+    assert debian.find_cached(PROMETHEUS) is None
 
 
 def test_missing_debian_packages_are_reported() -> None:
@@ -61,12 +61,12 @@ def test_unpacked_program_finds_its_own_files(monkeypatch: pytest.MonkeyPatch) -
         library.touch()
         return "1:2.0"
 
-    monkeypatch.setattr(debian, "available", lambda: True)
+    monkeypatch.setattr(debian, "is_available", lambda: True)
     monkeypatch.setattr(debian, "unpack", unpack)
     # Remains of a demo that was killed are removed.
-    (debian.cache_dir() / ".unpacking-old" / "root").mkdir(parents=True)
+    (debian.get_cache_dir() / ".unpacking-old" / "root").mkdir(parents=True)
     program_path = debian.find(PROMETHEUS)
-    folder = debian.cache_dir() / "prometheus_1%3a2.0"
+    folder = debian.get_cache_dir() / "prometheus_1%3a2.0"
     assert program_path == folder / "bin" / "prometheus"
     output = ran([program_path, "--a b"], check=True).stdout.strip()
     own_assets = f"--web.local-assets={folder}/usr/share/prometheus/web"
@@ -79,7 +79,7 @@ def test_unpacked_program_finds_its_own_files(monkeypatch: pytest.MonkeyPatch) -
     assert output == f"{folder}/usr/bin/promtool|{folder}/usr/lib|check"
     with pytest.raises(ToolError, match="has no program other"):
         debian.find(DebianProgram("other", "prometheus", ""))
-    assert {path.name for path in debian.cache_dir().iterdir()} == {".lock", folder.name}
+    assert {path.name for path in debian.get_cache_dir().iterdir()} == {".lock", folder.name}
 
 
 def test_failed_download_leaves_the_cache_empty(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,15 +87,15 @@ def test_failed_download_leaves_the_cache_empty(monkeypatch: pytest.MonkeyPatch)
         root.mkdir(parents=True)
         raise ToolError("apt-get cannot download prometheus: no network")
 
-    monkeypatch.setattr(debian, "available", lambda: True)
+    monkeypatch.setattr(debian, "is_available", lambda: True)
     monkeypatch.setattr(debian, "unpack", unpack)
     with pytest.raises(ToolError, match="no network"):
         debian.find(PROMETHEUS)
-    assert {path.name for path in debian.cache_dir().iterdir()} == {".lock"}
+    assert {path.name for path in debian.get_cache_dir().iterdir()} == {".lock"}
 
 
 def test_unwritable_cache_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "cache").write_text("")
-    monkeypatch.setattr(debian, "available", lambda: True)
+    monkeypatch.setattr(debian, "is_available", lambda: True)
     with pytest.raises(ToolError, match="cannot write into the cache folder"):
         debian.find(PROMETHEUS)

@@ -12,7 +12,7 @@ from dsf.api.promql import split_queries
 from dsf.api.scorer import DynamicScorer
 from dsf.cli.main import app
 from dsf.demo import manifests
-from dsf.demo.extras import EXTRAS, Extra, selected_extras
+from dsf.demo.extras import EXTRAS, Extra, select_extras
 from dsf.demo.services import PROMETHEUS_NAME, ScorerService
 
 PORTS = {"sample-scorer": 8000, "static-scorer": 8001}
@@ -50,22 +50,22 @@ def test_extra_scorer_queries_the_prometheus_of_each_cluster(name: str) -> None:
 def test_extra_is_added_to_existing_manifests_and_then_kept_as_edited(tmp_path: Path) -> None:
     folder, extra = tmp_path / "demo", EXTRAS["prediction"]
     manifests.prepare(folder, PORTS)
-    assert selected_extras([], folder) == []
+    assert select_extras([], folder) == []
     manifests.prepare(folder, {**PORTS, extra.sample: 8002}, [extra.manifest])
     file = folder / extra.manifest.name
     file.write_text(file.read_text() + "# mine\n")
 
     # From now on it runs without being asked for: its manifest would speak of a service that is not there.
-    assert selected_extras([], folder) == [extra]
+    assert select_extras([], folder) == [extra]
     assert manifests.prepare(folder, {**PORTS, extra.sample: 8003}, [extra.manifest]) != []
     assert file.read_text().endswith("# mine\n")
     assert "http://127.0.0.1:8003/config" in file.read_text()
 
 
 def test_extra_names_select_the_extras() -> None:
-    assert selected_extras(list(EXTRAS), Path("/nowhere")) == list(EXTRAS.values())
+    assert select_extras(list(EXTRAS), Path("/nowhere")) == list(EXTRAS.values())
     with pytest.raises(KeyError):
-        selected_extras(["colour"], Path("/nowhere"))
+        select_extras(["colour"], Path("/nowhere"))
 
 
 def test_mistyped_extra_is_refused_before_the_start() -> None:

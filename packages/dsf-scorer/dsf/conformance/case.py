@@ -190,14 +190,14 @@ class Case:
         """
         reply = self.ask(body, again=again)
         if reply.error is not None:
-            raise unanswered(what, reply.error)
+            raise make_verdict(what, reply.error)
         try:
             return parse_response(reply.body)
         except ScoringResponseError as error:
             raise fail(f"{what}: {error}", 'answer {"results": [{"metric": {...}, "score": 1.5}]}') from None
 
 
-def unanswered(what: str, error: HttpError, *, by_hub: bool = False) -> Exception:
+def make_verdict(what: str, error: HttpError, *, by_hub: bool = False) -> Exception:
     """Return the verdict on a request that was not answered with 200; `by_hub`: of those that the hub makes."""
     if by_hub and error.reason == "timeout":
         return fail(f"{what}: {error}", f"answer at once; the hub waits {HUB_TIMEOUT:g} s")

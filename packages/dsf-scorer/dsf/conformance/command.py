@@ -114,7 +114,7 @@ def check(
     case = Case(
         url=url,
         target=ScoringApiTarget(timeout),
-        token=_token(token, token_file),
+        token=_read_token(token, token_file),
         path=path,
         dimension=dimension,
         prometheus=prometheus,
@@ -174,7 +174,7 @@ def run_files(
 
     if url and not is_valid_url(url):
         raise typer.BadParameter(f"{shorten_url(url)!r} is no URL such as http://127.0.0.1:8000", param_hint="--url")
-    token = _token(None, token_file)
+    token = _read_token(None, token_file)
     try:
         read = [TestFile(file, url) for file in files]
     except ManifestError as error:
@@ -197,7 +197,7 @@ def add(app: typer.Typer) -> None:
     app.add_typer(_group, name="scorer", rich_help_panel="Look")
 
 
-def _token(token: str | None, file: Path | None) -> str | None:
+def _read_token(token: str | None, file: Path | None) -> str | None:
     if token is not None and file is not None:
         raise typer.BadParameter("give one of --token and --token-file", param_hint="--token")
     if file is not None:

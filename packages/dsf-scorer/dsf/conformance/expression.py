@@ -42,20 +42,22 @@ def check(file: Path, prometheus: str) -> ConformanceReport:
     if not scorers and not findings:
         message = f"{file} has no DynamicScorer with scoring.expression"
         findings = [Finding(point="manifest", outcome=Outcome.FAIL, message=message, mend="give a configURL")]
-    findings += [finding for scorer in scorers for finding in _findings(scorer, prometheus, many=len(scorers) > 1)]
+    findings += [
+        finding for scorer in scorers for finding in _iterate_findings(scorer, prometheus, many=len(scorers) > 1)
+    ]
     return ConformanceReport.of(str(file), "", findings)
 
 
-def _findings(scorer: DynamicScorer, prometheus: str, *, many: bool) -> Iterator[Finding]:
+def _iterate_findings(scorer: DynamicScorer, prometheus: str, *, many: bool) -> Iterator[Finding]:
     prefix = f"{scorer.metadata.name}: " if many else ""
     for point, judge in (("expression", _expression), ("query", partial(_query, prometheus=prometheus))):
-        finding = _judged(f"{prefix}{point}", partial(judge, scorer))
+        finding = _judge_point(f"{prefix}{point}", partial(judge, scorer))
         yield finding
         if finding.outcome is Outcome.FAIL:
             return
 
 
-def _judged(point: str, judge: Callable[[], str]) -> Finding:
+def _judge_point(point: str, judge: Callable[[], str]) -> Finding:
     started = time.monotonic()
     outcome, mend = Outcome.PASS, ""
     try:
@@ -65,7 +67,7 @@ def _judged(point: str, judge: Callable[[], str]) -> Finding:
     return Finding(point=point, outcome=outcome, message=message, mend=mend, seconds=time.monotonic() - started)
 
 
-def _summary(scorer: DynamicScorer) -> ScorerSummary:
+def _make_summary(scorer: DynamicScorer) -> ScorerSummary:
     try:
         return resolve(scorer, fill=Renderer(ClusterFacts(_CLUSTER))).summary
     except ResolutionError as error:
@@ -74,7 +76,7 @@ def _summary(scorer: DynamicScorer) -> ScorerSummary:
 
 def _expression(scorer: DynamicScorer) -> str:
     """Return the expression compiles."""
-    formula = _summary(scorer).formula
+    formula = _make_summary(scorer).formula
     if formula is None:
         raise RuntimeError("the scorer has no expression")
     return f"it reads {', '.join(sorted(formula.variables)) or 'no variable'}"
@@ -82,15 +84,15 @@ def _expression(scorer: DynamicScorer) -> str:
 
 def _query(scorer: DynamicScorer, *, prometheus: str) -> str:
     """The queries have series, and the expression has values for them."""
-    summary = _summary(scorer)
+    summary = _make_summary(scorer)
     if {source.source_type for source in summary.each_source} != {SourceType.Prometheus}:
         raise skip("the source is not Prometheus")
     if not prometheus:
         raise skip("not run; --prometheus URL runs it and evaluates the expression")
-    summary = summary.model_copy(update={"source_endpoint": _moved(summary.source_endpoint, prometheus)})
+    summary = summary.model_copy(update={"source_endpoint": _move_url(summary.source_endpoint, prometheus)})
     if summary.sources:
         update = tuple(
-            source.model_copy(update={"endpoint": _moved(source.endpoint, prometheus)}) for source in summary.sources
+            source.model_copy(update={"endpoint": _move_url(source.endpoint, prometheus)}) for source in summary.sources
         )
         summary = summary.model_copy(update={"sources": update})
     settings = Settings()
@@ -112,5 +114,5 @@ def _query(scorer: DynamicScorer, *, prometheus: str) -> str:
     return counts_text
 
 
-def _moved(url: str, server: str) -> str:
+def _move_url(url: str, server: str) -> str:
     return get_base_url(server) + url.removeprefix(get_base_url(url))

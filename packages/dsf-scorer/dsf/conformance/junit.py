@@ -12,21 +12,27 @@ from dsf.text import escape_unprintable
 
 def write(path: Path, cases: list[CaseResult]) -> None:
     """Write one suite per file. Raises OSError."""
-    suites = Xml.Element("testsuites", _totals(cases))
+    suites = Xml.Element("testsuites", _count_totals(cases))
     for file, group in groupby(cases, key=lambda case: case.file):
         file_cases = list(group)
-        suite = Xml.SubElement(suites, "testsuite", {"name": _shown(file)} | _totals(file_cases))
+        suite = Xml.SubElement(suites, "testsuite", {"name": _replace_unprintable(file)} | _count_totals(file_cases))
         for case in file_cases:
-            attributes = {"classname": _shown(file), "name": _shown(case.name), "time": f"{case.seconds:.3f}"}
-            test = Xml.SubElement(suite, "testcase", attributes | {"file": _shown(file), "line": str(case.line)})
+            attributes = {
+                "classname": _replace_unprintable(file),
+                "name": _replace_unprintable(case.name),
+                "time": f"{case.seconds:.3f}",
+            }
+            test = Xml.SubElement(
+                suite, "testcase", attributes | {"file": _replace_unprintable(file), "line": str(case.line)}
+            )
             if case.failures:
-                failure = Xml.SubElement(test, "failure", message=_shown(case.failures[0]))
-                failure.text = _shown("\n".join(case.failures))
+                failure = Xml.SubElement(test, "failure", message=_replace_unprintable(case.failures[0]))
+                failure.text = _replace_unprintable("\n".join(case.failures))
     Xml.indent(suites)
     Xml.ElementTree(suites).write(path, encoding="utf-8", xml_declaration=True)
 
 
-def _totals(cases: list[CaseResult]) -> dict[str, str]:
+def _count_totals(cases: list[CaseResult]) -> dict[str, str]:
     return {
         "tests": str(len(cases)),
         "failures": str(sum(bool(case.failures) for case in cases)),
@@ -35,6 +41,6 @@ def _totals(cases: list[CaseResult]) -> dict[str, str]:
     }
 
 
-def _shown(text: str) -> str:
+def _replace_unprintable(text: str) -> str:
     # XML has no control characters, and UTF-8 no lone surrogates.
     return escape_unprintable(text, allowed_characters="\n\t").encode("utf-8", "replace").decode()

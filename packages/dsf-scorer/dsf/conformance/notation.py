@@ -35,7 +35,7 @@ _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
 _ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\", '"': '"', "'": "'"}
 
 
-def labels_of(text: str) -> dict[str, str]:
+def parse_labels(text: str) -> dict[str, str]:
     """Return the labels of a series such as `up{job="a"}`, the metric's name as `__name__`. Raises ValueError."""
     if len(text) > _LONGEST:
         raise ValueError(f"has more than {_LONGEST} characters")
@@ -59,7 +59,7 @@ def labels_of(text: str) -> dict[str, str]:
             raise ValueError(f'a label is such as node="n1", not {rest.strip()[:100]!r}')
         if match["name"] in labels:
             raise ValueError(f"has the label {match['name']} twice")
-        labels[match["name"]] = _unquoted(match["value"])
+        labels[match["name"]] = _unquote(match["value"])
         rest = rest[match.end() :]
         if rest and not rest.startswith(","):
             raise ValueError(f"a comma is missing before {rest.strip()[:100]!r}")
@@ -68,7 +68,7 @@ def labels_of(text: str) -> dict[str, str]:
     return {label: value for label, value in labels.items() if value}
 
 
-def values_of(text: str) -> list[float | None]:
+def parse_values(text: str) -> list[float | None]:
     """Return the samples in order, None for one that is missing. Raises ValueError, also for more than `MOST`."""
     values: list[float | None] = []
     for word in text.split():
@@ -85,7 +85,7 @@ def values_of(text: str) -> list[float | None]:
         if item["blank"] or item["stale"]:
             values += [None] * length
             continue
-        value, step = _number(item["value"]), _number(item["step"] or "0")
+        value, step = _parse_number(item["value"]), _parse_number(item["step"] or "0")
         for _ in range(length):
             values.append(value)
             # Added again and again, as promtool does.
@@ -93,14 +93,16 @@ def values_of(text: str) -> list[float | None]:
     return values
 
 
-def matrix(labels: dict[str, str], values: list[float | None], start: float, interval: float) -> dict[str, Any]:
+def make_matrix(labels: dict[str, str], values: list[float | None], start: float, interval: float) -> dict[str, Any]:
     """Return a series of a scoring request: the response of a range query with this step (seconds) from `start` on."""
     times = (start + number * interval for number in range(len(values)))
-    samples = [[_time(at), _text(value)] for at, value in zip(times, values, strict=True) if value is not None]
+    samples = [
+        [_simplify_time(at), _format_value(value)] for at, value in zip(times, values, strict=True) if value is not None
+    ]
     return {"metric": labels, "values": samples}
 
 
-def _number(text: str) -> float:
+def _parse_number(text: str) -> float:
     octal = _OCTAL.fullmatch(text)
     # As Go reads it: a whole number of 64 bits in octal digits after a zero, and else a decimal one.
     if octal is not None and (number := int(octal[2], 8)) < 2**63:
@@ -111,22 +113,22 @@ def _number(text: str) -> float:
     return value
 
 
-def _time(at: float) -> float | int:
+def _simplify_time(at: float) -> float | int:
     return int(at) if float(at).is_integer() else at
 
 
-def _text(value: float) -> str:
+def _format_value(value: float) -> str:
     """As Prometheus writes it: no exponent."""
     if math.isfinite(value):
         return format(Decimal(repr(value)), "f").removesuffix(".0")
     return "NaN" if math.isnan(value) else "+Inf" if value > 0 else "-Inf"
 
 
-def _unquoted(text: str) -> str:
+def _unquote(text: str) -> str:
     if text.startswith("`"):
         return text[1:-1]
 
-    def escaped(match: re.Match[str]) -> str:
+    def unescape(match: re.Match[str]) -> str:
         what = match[1]
         if what.startswith("u") and len(what) > 1:
             return chr(int(what[1:], 16))
@@ -134,4 +136,4 @@ def _unquoted(text: str) -> str:
             raise ValueError(f"\\{what} in {text[:100]} is not one of \\n \\t \\r \\\\ \\\" \\' \\uXXXX")
         return _ESCAPES[what]
 
-    return _ESCAPE.sub(escaped, text[1:-1])
+    return _ESCAPE.sub(unescape, text[1:-1])

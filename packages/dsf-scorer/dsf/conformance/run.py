@@ -49,7 +49,7 @@ NAMES = tuple(point.name for point in POINTS)
 
 def check(case: Case, skipped: Collection[str] = ()) -> ConformanceReport:
     """Judge all points but those in `skipped`."""
-    findings = {finding.point: finding for finding in _findings(case, skipped)}
+    findings = {finding.point: finding for finding in _iterate_findings(case, skipped)}
     try:
         scoring_url = case.scoring_url
     except CheckEnded:
@@ -57,12 +57,14 @@ def check(case: Case, skipped: Collection[str] = ()) -> ConformanceReport:
     return ConformanceReport.of(shorten_url(case.url), shorten_url(scoring_url), list(findings.values()))
 
 
-def _findings(case: Case, skipped: Collection[str]) -> Iterator[Finding]:
+def _iterate_findings(case: Case, skipped: Collection[str]) -> Iterator[Finding]:
     unfit: set[str] = set()
     for point in POINTS:
         started = time.monotonic()
         finding = _judge(point, case, unfit, skipped)
-        if finding.outcome is Outcome.FAIL or (finding.outcome is Outcome.SKIPPED and _matters(point, case, skipped)):
+        if finding.outcome is Outcome.FAIL or (
+            finding.outcome is Outcome.SKIPPED and _is_relevant(point, case, skipped)
+        ):
             unfit.add(point.name)
         yield finding.model_copy(update={"seconds": round(time.monotonic() - started, 3)})
 
@@ -88,7 +90,7 @@ def _judge(point: ConformanceCheck, case: Case, unfit: Collection[str], skipped:
         return Finding(point=point.name, outcome=Outcome.FAIL, message=str(error), mend=mend)
 
 
-def _matters(point: ConformanceCheck, case: Case, skipped: Collection[str]) -> bool:
+def _is_relevant(point: ConformanceCheck, case: Case, skipped: Collection[str]) -> bool:
     """Whether a point that was skipped leaves others without their ground.
 
     A token that is not wanted, queries that were not run, a point that the user left out, and series for a scorer that

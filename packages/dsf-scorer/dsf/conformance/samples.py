@@ -94,8 +94,8 @@ class Samples:
         length = params.range // self._step + 1 if params is not None and params.range > 0 else 61
         self._length = min(max(length, _LEAST), _MOST)
         queries = split_queries(params.query) if params is not None else ()
-        self._labels = [_labels_of(query) for query in queries] or [list(_ANY_LABELS)]
-        self._constants = [_constants_of(query) for query in queries] or [{}]
+        self._labels = [_find_labels(query) for query in queries] or [list(_ANY_LABELS)]
+        self._constants = [_find_constants(query) for query in queries] or [{}]
         kinds = {
             (*sorted(labels), *constants.items())
             for labels, constants in zip(self._labels, self._constants, strict=True)
@@ -105,13 +105,13 @@ class Samples:
         #: The values are around half of this.
         self._unit = 100.0 if params is not None and _PERCENT.search(params.query) else 1.0
         self._answers = None if recorded is not None else answers
-        self._recorded = recorded if self._answers is None else _interleaved(self._answers)
+        self._recorded = recorded if self._answers is None else _interleave_series(self._answers)
         self.are_recorded = self._recorded is not None
 
     def one(self) -> list[RawSeries]:
         """Return a series, whole; of several queries that a label tells apart, one of each."""
         if self._answers is not None:
-            return _matching(self._answers)
+            return _match_series(self._answers)
         return self.many()[: 1 if self.are_recorded else self._group]
 
     def many(self) -> list[RawSeries]:
@@ -190,24 +190,27 @@ class Samples:
         return {"metric": metric, "values": values}
 
 
-def _interleaved(answers: list[list[RawSeries]]) -> list[RawSeries]:
+def _interleave_series(answers: list[list[RawSeries]]) -> list[RawSeries]:
     """Return the first series of all queries, alternating."""
     rounds = itertools.zip_longest(*answers)
     return [series for each in rounds for series in each if series is not None][:_MOST_REAL]
 
 
-def _matching(answers: list[list[RawSeries]]) -> list[RawSeries]:
+def _match_series(answers: list[list[RawSeries]]) -> list[RawSeries]:
     """Return a series of each query, with the used labels of the first one where there is such a series."""
-    wanted = used(answers[0][0]["metric"])
-    return [next((series for series in answer if used(series["metric"]) == wanted), answer[0]) for answer in answers]
+    wanted = select_used_values(answers[0][0]["metric"])
+    return [
+        next((series for series in answer if select_used_values(series["metric"]) == wanted), answer[0])
+        for answer in answers
+    ]
 
 
-def _constants_of(query: str) -> dict[str, str]:
+def _find_constants(query: str) -> dict[str, str]:
     """Return the labels that a query gives to all of its series."""
     return {match["label"]: match["value"] for match in _CONSTANT.finditer(query)}
 
 
-def _labels_of(query: str) -> list[str]:
+def _find_labels(query: str) -> list[str]:
     """The labels that a query keeps, as far as it says so: those of its outermost, which is its first, grouping."""
     match = _GROUPING.search(query)
     if match is None:
@@ -215,6 +218,6 @@ def _labels_of(query: str) -> list[str]:
     return [label for part in match[1].split(",") if (label := part.strip())]
 
 
-def used(labels: dict[str, str]) -> tuple[str, ...]:
+def select_used_values(labels: dict[str, str]) -> tuple[str, ...]:
     """Return the values of the labels that the framework uses."""
     return tuple(labels.get(name, "") for name in USED_LABELS)

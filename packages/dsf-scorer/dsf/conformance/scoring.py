@@ -50,33 +50,33 @@ def empty(case: Case) -> str:
 
 def one_series(case: Case) -> str:
     """One series."""
-    return _scored(case, case.samples.one(), "one series")
+    return _check_scored(case, case.samples.one(), "one series")
 
 
 def many_series(case: Case) -> str:
     """Some series that differ in each label."""
-    return _scored(case, case.samples.many(), "several series")
+    return _check_scored(case, case.samples.many(), "several series")
 
 
 def gaps(case: Case) -> str:
     """Samples are missing, or all of them."""
-    return _valid(case, case.samples.gaps(), "series with gaps, one of them without samples")
+    return _check_valid(case, case.samples.gaps(), "series with gaps, one of them without samples")
 
 
 def nan(case: Case) -> str:
     """Values are NaN, +Inf and -Inf."""
-    return _valid(case, case.samples.nan(), "series with NaN, +Inf and -Inf")
+    return _check_valid(case, case.samples.nan(), "series with NaN, +Inf and -Inf")
 
 
 def unknown_labels(case: Case) -> str:
     """Labels that are missing, unknown or odd."""
-    return _valid(case, case.samples.unknown_labels(), "series with missing, unknown and odd labels")
+    return _check_valid(case, case.samples.unknown_labels(), "series with missing, unknown and odd labels")
 
 
 def large(case: Case) -> str:
     """1,000 series."""
     series = case.samples.large()
-    text = _valid(case, series, f"{len(series)} series of {len(series[0]['values'])} samples")
+    text = _check_valid(case, series, f"{len(series)} series of {len(series[0]['values'])} samples")
     return f"{text}, {case.times(case.body(series))[-1]:.2f} s"
 
 
@@ -91,9 +91,9 @@ def labels(case: Case) -> str:
     if not response.results:
         raise skip(_NO_RESULTS)
     if case.dimension:
-        return _names(case, response)
+        return _check_names(case, response)
     names = [name for name in USED_LABELS if any(result.labels.get(name) for result in response.results)]
-    same = Counter(samples.used(result.labels) for result in response.results).most_common(1)[0]
+    same = Counter(samples.select_used_values(result.labels) for result in response.results).most_common(1)[0]
     if same[1] > 1:
         shared = {name: value for name, value in zip(USED_LABELS, same[0], strict=True) if value}
         raise fail(
@@ -106,7 +106,7 @@ def labels(case: Case) -> str:
     return f"used labels are {', '.join(names)}; scoreDimensionFormat could be {';'.join(f'${{{n}}}' for n in varying)}"
 
 
-def _names(case: Case, response: ScoringResponse) -> str:
+def _check_names(case: Case, response: ScoringResponse) -> str:
     known_placeholders = [f"${{{name}}}" for name in PLACEHOLDERS]
     unknown = [text for text in _LOOKS_LIKE_PLACEHOLDER.findall(case.dimension) if text not in known_placeholders]
     if unknown:
@@ -140,7 +140,7 @@ def value_range(case: Case) -> str:
         raise skip(_NO_RESULTS)
     scores = [result.score for result in response.results]
     range_text = f"from {min(scores):g} to {max(scores):g}"
-    useless = _useless(scores)
+    useless = _find_useless_reason(scores)
     if useless and case.has_series and not case.samples.are_recorded and not _is_useless_in_other_unit(case):
         raise warn(f"{useless}, they go {range_text}", f"scale the score, unless {_MADE_UP}")
     if useless:
@@ -154,7 +154,7 @@ def value_range(case: Case) -> str:
     return range_text
 
 
-def _useless(scores: list[float]) -> str:
+def _find_useless_reason(scores: list[float]) -> str:
     """Why every cluster gets the same published score, whatever its series say; empty when that is not so."""
     if all(to_score_value(score)[1] for score in scores):
         return f"all {len(scores)} scores are outside of -100..100 and would be limited"
@@ -167,12 +167,12 @@ def _useless(scores: list[float]) -> str:
 def _is_useless_in_other_unit(case: Case) -> bool:
     """Whether scores are no better for series a hundred times as large, or as small."""
     response = case.scores(case.body(case.samples.many_of_other_unit()), "several series in another unit")
-    return not response.results or bool(_useless([result.score for result in response.results]))
+    return not response.results or bool(_find_useless_reason([result.score for result in response.results]))
 
 
 def determinism(case: Case) -> str:
     """The same request is answered with the same scores."""
-    first, second = (_by_labels(_main(case, again=again)) for again in (False, True))
+    first, second = (_group_by_labels(_main(case, again=again)) for again in (False, True))
     if not first and not second:
         raise skip(_NO_RESULTS)
     if first.keys() != second.keys():
@@ -208,25 +208,25 @@ def speed(case: Case) -> str:
     return duration_text
 
 
-def _valid(case: Case, series: list[samples.RawSeries], what: str) -> str:
+def _check_valid(case: Case, series: list[samples.RawSeries], what: str) -> str:
     if not case.has_series:
         raise skip(_NO_SERIES)
     response = case.scores(case.body(series), what)
     # Labels have a point of their own.
     refuse_refused(what, response, but=("bad_labels",))
-    return _count(response) + _left_out(case.dropped(case.body(series)))
+    return _count(response) + _format_dropped(case.dropped(case.body(series)))
 
 
-def _scored(case: Case, series: list[samples.RawSeries], what: str) -> str:
+def _check_scored(case: Case, series: list[samples.RawSeries], what: str) -> str:
     """As `_valid`, for series that are whole: each is expected to get a score."""
-    response_summary = _valid(case, series, what)
+    response_summary = _check_valid(case, series, what)
     body = case.body(series)
     response, dropped = case.scores(body, what), case.dropped(body)
     why = f" ({', '.join(dropped)})" if dropped else ""
     mend = "compute a finite number for each series" + ("" if case.samples.are_recorded else f", unless {_MADE_UP}")
     if not response.results:
         raise warn(f"{what}: every result was dropped{why}" if dropped else f"{what}: no series has a score", mend)
-    if unscored_series := _without_score(series, response):
+    if unscored_series := _find_unscored_series(series, response):
         raise warn(
             f"{what}: {len(unscored_series)} of {len(series)} have no score{why}, such as {unscored_series[0]}", mend
         )
@@ -235,14 +235,14 @@ def _scored(case: Case, series: list[samples.RawSeries], what: str) -> str:
     return response_summary
 
 
-def _without_score(series: list[samples.RawSeries], response: ScoringResponse) -> list[dict[str, str]]:
+def _find_unscored_series(series: list[samples.RawSeries], response: ScoringResponse) -> list[dict[str, str]]:
     """Return the labels of series without a result, where each result is of one series."""
-    labels = {samples.used(item["metric"]): item["metric"] for item in series}
-    scored = {samples.used(result.labels) for result in response.results}
+    labels = {samples.select_used_values(item["metric"]): item["metric"] for item in series}
+    scored = {samples.select_used_values(result.labels) for result in response.results}
     return [labels[label_key] for label_key in labels.keys() - scored] if scored < labels.keys() else []
 
 
-def _left_out(dropped: Counter[str]) -> str:
+def _format_dropped(dropped: Counter[str]) -> str:
     return f", {', '.join(f'{number} {reason}' for reason, number in dropped.items())} left out" if dropped else ""
 
 
@@ -250,10 +250,10 @@ def _main(case: Case, *, again: bool = False) -> ScoringResponse:
     return case.scores(case.main, "the everyday request", again=again)
 
 
-def _by_labels(response: ScoringResponse) -> dict[tuple[str, ...], list[float]]:
+def _group_by_labels(response: ScoringResponse) -> dict[tuple[str, ...], list[float]]:
     scores: dict[tuple[str, ...], list[float]] = {}
     for labels_, score in response.results:
-        scores.setdefault(samples.used(labels_), []).append(score)
+        scores.setdefault(samples.select_used_values(labels_), []).append(score)
     return scores
 
 

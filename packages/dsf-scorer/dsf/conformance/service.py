@@ -15,7 +15,7 @@ from dsf.api.scorer import DynamicScorer, DynamicScorerSpec, DynamicScorerStatus
 from dsf.api.summary import ScorerSummary
 from dsf.api.types import ConfigSyncMode, SourceType
 from dsf.api.urls import get_base_url, join_url
-from dsf.conformance.case import Case, unanswered
+from dsf.conformance.case import Case, make_verdict
 from dsf.conformance.report import CheckEnded, fail, skip, warn
 from dsf.conformance.target import HUB_TIMEOUT, Reply
 from dsf.errors import RemoteConfigError, ResolutionError
@@ -38,13 +38,13 @@ def health(case: Case) -> str:
             "serve /healthz at the root, even if the other paths have a prefix",
         )
     if reply.error is not None and reply.error.reason == "timeout":
-        raise unanswered("/healthz", reply.error, by_hub=True)
+        raise make_verdict("/healthz", reply.error, by_hub=True)
     if reply.error is not None:
         raise fail(
             str(reply.error), "answer 200 at /healthz at the root of the host; otherwise the scorer does not run"
         )
     _check_speed("/healthz", reply)
-    return f"200 in {_ms(reply.seconds)}"
+    return f"200 in {_format_milliseconds(reply.seconds)}"
 
 
 def _check_speed(what: str, reply: Reply) -> None:
@@ -83,13 +83,13 @@ def config(case: Case) -> str:
             remedy = "give the path of /config too, or the port of your scoring API: another program may use this one"
         raise fail(f"configURL: {reply.error}", remedy)
     if reply.error is not None:
-        raise unanswered("configURL", reply.error, by_hub=True)
+        raise make_verdict("configURL", reply.error, by_hub=True)
     try:
         remote_config = parse_remote_config(reply.body)
     except RemoteConfigError as error:
         raise fail(str(error), "answer the JSON that docs/scoring-api.md shows") from None
     try:
-        resolved = resolve(_scorer(case, remote_config))
+        resolved = resolve(_make_scorer(case, remote_config))
     except (ResolutionError, ValidationError) as error:
         mend = "set it in /config, or in spec of the DynamicScorer"
         raise fail(str(error), mend) from None
@@ -125,7 +125,7 @@ def _check_points(summary: ScorerSummary) -> None:
         )
 
 
-def _scorer(case: Case, remote_config: object) -> DynamicScorer:
+def _make_scorer(case: Case, remote_config: object) -> DynamicScorer:
     spec: dict[str, object] = {"description": "", "configURL": case.url, "configSyncMode": ConfigSyncMode.Full}
     if case.token is not None:
         # With a token the host is bound to that of configURL.
@@ -159,7 +159,7 @@ def paths(case: Case) -> str:
     """The scoring path is where /config says."""
     reply = case.ask(case.empty)
     if reply.status in (404, 405):
-        path = _elsewhere(case)
+        path = _find_other_path(case)
         mend = (
             f"say scoring.path {path!r} in /config: it is joined to the host, not to the path of configURL"
             if path
@@ -167,11 +167,11 @@ def paths(case: Case) -> str:
         )
         raise fail(f"POST {urlsplit(case.scoring_url).path} answers {reply.status}", mend)
     if reply.error is not None and reply.error.reason == "connection_failed":
-        raise unanswered("the scoring URL", reply.error)
+        raise make_verdict("the scoring URL", reply.error)
     return place("POST", case.scoring_url)
 
 
-def _elsewhere(case: Case) -> str:
+def _find_other_path(case: Case) -> str:
     """Return the path at which scores can be asked for after all, if the prefix was forgotten or repeated."""
     prefix = posixpath.dirname(urlsplit(case.url).path)
     declared = urlsplit(case.scoring_url).path
@@ -220,5 +220,5 @@ def bad_json(case: Case) -> str:
     return "refused with 4xx"
 
 
-def _ms(seconds: float) -> str:
+def _format_milliseconds(seconds: float) -> str:
     return f"{1000 * seconds:.0f} ms"

@@ -52,18 +52,18 @@ class ScoringApiTarget:
 
     def get(self, url: str) -> Reply:
         """GET as the hub does, without a token."""
-        return _timed(HUB_TIMEOUT, lambda deadline: http.get(url, deadline=deadline, max_bytes=MAX_BYTES))
+        return _measure_reply(HUB_TIMEOUT, lambda deadline: http.get(url, deadline=deadline, max_bytes=MAX_BYTES))
 
     def range_query(self, url: str, params: Mapping[str, str | int], method: SourceMethod) -> Reply:
         """Return a range query as an agent sends it, without a token."""
-        return _timed(
+        return _measure_reply(
             HUB_TIMEOUT,
             lambda deadline: query_range(url, params, method, deadline=deadline, max_bytes=MAX_BYTES),
         )
 
     def post(self, url: str, body: bytes, token: str | None) -> Reply:
         """POST as an agent does."""
-        return _timed(
+        return _measure_reply(
             self.timeout,
             lambda deadline: http.post(url, body, access=bearer(token), deadline=deadline, max_bytes=MAX_BYTES),
         )
@@ -78,7 +78,7 @@ class ScoringApiTarget:
         return answer.content_type.partition(";")[0].strip().lower()
 
 
-def _timed(seconds: float, ask: Callable[[float], bytes]) -> Reply:
+def _measure_reply(seconds: float, ask: Callable[[float], bytes]) -> Reply:
     started = time.monotonic()
     try:
         body = ask(started + seconds)

@@ -17,7 +17,7 @@ from dsf.api.problems import Mistake, explain
 from dsf.api.scorer import DynamicScorer
 from dsf.api.scorerule import Aggregate
 from dsf.cli.duration import seconds
-from dsf.conformance.notation import labels_of, values_of
+from dsf.conformance.notation import parse_labels, parse_values
 from dsf.errors import ManifestError
 
 #: Most samples of a case, which a scoring request of a hundred megabytes has.
@@ -26,7 +26,7 @@ _MOST_SAMPLES = 1_000_000
 _MOST_CHARACTERS = 4 * 1024 * 1024
 
 
-def _interval(value: Any) -> int:
+def _parse_interval(value: Any) -> int:
     try:
         number: Any = seconds(value) if isinstance(value, str) else value
     except typer.BadParameter as error:
@@ -50,8 +50,8 @@ class _Part(BaseModel):
 class InputSeries(_Part):
     """A series in promtool's notation, parsed."""
 
-    series: Annotated[dict[str, str], BeforeValidator(lambda text: labels_of(_text(text)))]
-    values: Annotated[list[float | None], BeforeValidator(lambda text: values_of(_text(text)))]
+    series: Annotated[dict[str, str], BeforeValidator(lambda text: parse_labels(_format_value(text)))]
+    values: Annotated[list[float | None], BeforeValidator(lambda text: parse_values(_format_value(text)))]
     #: Its source, where the scorer has several; empty: the first. For a composite, the variable of its score.
     source: str = ""
 
@@ -74,7 +74,7 @@ class TestCase(_Part):
 
     name: str = Field(min_length=1)
     #: Seconds between two samples; None: the step of /config.
-    interval: Annotated[int, BeforeValidator(_interval)] | None = None
+    interval: Annotated[int, BeforeValidator(_parse_interval)] | None = None
     #: Unix seconds of the first sample.
     start_timestamp: float = Field(default=0.0, ge=0, le=1e11)
     #: The DynamicScorer of the manifest; not needed for the only one.
@@ -145,16 +145,16 @@ class TestFile:
         try:
             content = _Document.model_validate(document)
         except ValidationError as error:
-            raise self._mistakes(explain(error, _Document, document)) from None
+            raise self._make_error(explain(error, _Document, document)) from None
         self.cases = content.tests
         self.scorer = "" if url else content.scorer
         self.url = (url or content.url).rstrip("/")
-        scorers = self._manifest(content.manifest) if content.manifest else {}
+        scorers = self._read_manifest(content.manifest) if content.manifest else {}
         needs_api = not scorers or any(scorer.spec.scoring.expression is None for scorer in scorers.values())
         if not url and (bool(content.scorer) == bool(content.url) if needs_api else content.scorer or content.url):
             text = "give one of scorer (module:object) and url, or --url; none for a manifest with expressions"
-            raise self._mistakes([Mistake((), text)])
-        self.registered = {index: self._registered(index, scorers) for index in range(len(self.cases))}
+            raise self._make_error([Mistake((), text)])
+        self.registered = {index: self._make_registered(index, scorers) for index in range(len(self.cases))}
 
     def line(self, *location: int | str) -> int:
         """Return the line of a field, from 1."""
@@ -164,13 +164,13 @@ class TestFile:
         """`FILE:LINE` of a field."""
         return f"{self.path}:{self.line(*location)}"
 
-    def _registered(self, index: int, scorers: dict[str, DynamicScorer]) -> Registered:
+    def _make_registered(self, index: int, scorers: dict[str, DynamicScorer]) -> Registered:
         case = self.cases[index]
         if not scorers:
             return Registered(case.config, (case.dimension,))
         if case.dynamic_scorer not in scorers and (case.dynamic_scorer or len(scorers) > 1):
             text = f"{case.dynamic_scorer!r} is not one of {', '.join(sorted(scorers))}"
-            raise self._mistakes([Mistake(("tests", index, "dynamic_scorer"), text)])
+            raise self._make_error([Mistake(("tests", index, "dynamic_scorer"), text)])
         scorer = scorers.get(case.dynamic_scorer, next(iter(scorers.values())))
         spec = scorer.spec
         if spec.scoring.expression is not None:
@@ -178,13 +178,13 @@ class TestFile:
         rest = spec.config_url.partition("://")[2].partition("/")[2]
         return Registered(f"/{rest}", spec.dimension_formats, spec.aggregate)
 
-    def _manifest(self, name: str) -> dict[str, DynamicScorer]:
+    def _read_manifest(self, name: str) -> dict[str, DynamicScorer]:
         file = self.path.parent / name
         try:
             documents = parse_documents(file.read_text(encoding="utf-8"), str(file))
         except (OSError, UnicodeDecodeError) as error:
             text = f"{file}: {getattr(error, 'strerror', None) or 'is not text'}"
-            raise self._mistakes([Mistake(("manifest",), text)]) from None
+            raise self._make_error([Mistake(("manifest",), text)]) from None
         problems = [
             str(document)
             for document in documents
@@ -196,10 +196,10 @@ class TestFile:
             raise ManifestError("\n".join(problems) or f"{self.where('manifest')}: {file} has no DynamicScorer")
         return scorers
 
-    def _mistakes(self, mistakes: list[Mistake]) -> ManifestError:
-        return ManifestError("\n".join(self._texts(mistakes)))
+    def _make_error(self, mistakes: list[Mistake]) -> ManifestError:
+        return ManifestError("\n".join(self._iterate_texts(mistakes)))
 
-    def _texts(self, mistakes: list[Mistake]) -> Iterator[str]:
+    def _iterate_texts(self, mistakes: list[Mistake]) -> Iterator[str]:
         for mistake in sorted(mistakes, key=lambda entry: self.line(*entry.location)):
             yield f"{self.where(*mistake.location)}: {mistake}"
 
@@ -232,7 +232,7 @@ def _keep_notation(root: yaml.Node | None) -> None:
                 value.tag = "tag:yaml.org,2002:str"
 
 
-def _text(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if not isinstance(value, str):
         raise ValueError("must be text in promtool's notation, such as 0+1x10")
     return value

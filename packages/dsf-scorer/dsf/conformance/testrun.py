@@ -20,7 +20,7 @@ from dsf.api.summary import ScorerSummary
 from dsf.api.templates import Renderer
 from dsf.conformance.case import Case
 from dsf.conformance.inprocess import NotServedError, served
-from dsf.conformance.notation import matrix
+from dsf.conformance.notation import make_matrix
 from dsf.conformance.report import CheckEnded, fail
 from dsf.conformance.target import ScoringApiTarget
 from dsf.conformance.testfile import TestCase, TestFile
@@ -73,8 +73,8 @@ def _run(file: TestFile, index: int, url: str, token: str | None, timeout: float
     case, started = file.cases[index], time.monotonic()
     service_case = Case(url=url + file.registered[index].config, target=ScoringApiTarget(timeout), token=token)
     try:
-        items, note = _items(file, index, service_case)
-        failures = _failures(file, index, items)
+        items, note = _build_items(file, index, service_case)
+        failures = _list_failures(file, index, items)
         if failures and note:
             failures[-1] += f"; {note}"
     except CheckEnded as verdict:
@@ -89,11 +89,11 @@ def _run(file: TestFile, index: int, url: str, token: str | None, timeout: float
     )
 
 
-def _items(file: TestFile, index: int, service_case: Case) -> tuple[dict[str, int], str]:
+def _build_items(file: TestFile, index: int, service_case: Case) -> tuple[dict[str, int], str]:
     """Return the items that the hub would publish, and why others are missing. Raises CheckEnded."""
     case, registered = file.cases[index], file.registered[index]
     if registered.scorer is not None:
-        return _items_of_expression(case, registered.scorer)
+        return _evaluate_items(case, registered.scorer)
     if service_case.config is None:
         raise fail(
             f"{shorten_url(service_case.url)}: {service_case.config_reply.error or 'is no /config'}",
@@ -111,13 +111,13 @@ def _items(file: TestFile, index: int, service_case: Case) -> tuple[dict[str, in
         raise fail(str(error), "") from None
 
 
-def _items_of_expression(case: TestCase, scorer: DynamicScorer) -> tuple[dict[str, int], str]:
+def _evaluate_items(case: TestCase, scorer: DynamicScorer) -> tuple[dict[str, int], str]:
     """Return the items that the hub would publish of an expression, and why others are missing. Raises CheckEnded."""
     try:
         summary = resolve(scorer, fill=Renderer(ClusterFacts(case.cluster, case.cluster_labels))).summary
         sources = [source.source_name or "" for source in summary.each_source]
-        queries, request = _series(case, sources, case.interval or summary.source_step or _STEP)
-        response = evaluate(summary, case.cluster, [request], queries, partial(_results_of, case, summary))
+        queries, request = _make_series(case, sources, case.interval or summary.source_step or _STEP)
+        response = evaluate(summary, case.cluster, [request], queries, partial(_find_results, case, summary))
         refused_count = response.refused.total()
         note = f"{refused_count} refused: {response.note}" if refused_count else response.note
         return build_rule_items(response.results, summary.rule, case.cluster).values, note
@@ -129,18 +129,20 @@ def _items_of_expression(case: TestCase, scorer: DynamicScorer) -> tuple[dict[st
         raise fail(str(error), "") from None
 
 
-def _series(case: TestCase, sources: Sequence[str], interval: int) -> tuple[list[int], bytes]:
+def _make_series(case: TestCase, sources: Sequence[str], interval: int) -> tuple[list[int], bytes]:
     """Return the number of series of each source, and the request with all of them."""
     by_source: dict[str, list[dict[str, Any]]] = {name: [] for name in sources}
     for series in case.input_series:
         by_source.setdefault(series.source or sources[0], []).append(
-            matrix(series.series, series.values, case.start_timestamp, interval)
+            make_matrix(series.series, series.values, case.start_timestamp, interval)
         )
     request = {"data": [series for each in by_source.values() for series in each]}
     return [len(each) for each in by_source.values()], json.dumps(request, separators=(",", ":")).encode()
 
 
-def _results_of(case: TestCase, summary: ScorerSummary, scorer: str, namespace: str | None) -> list[Result] | NoResults:
+def _find_results(
+    case: TestCase, summary: ScorerSummary, scorer: str, namespace: str | None
+) -> list[Result] | NoResults:
     """Return the last values of the series of a composite's input."""
     del namespace
     names = {score.name for score in summary.scores or () if score.scorer == scorer}
@@ -164,14 +166,14 @@ def _request(case: TestCase, service_case: Case) -> bytes:
         if name not in by_source:
             allowed_sources = f"one of {', '.join(names)}" if names else "given, as there is only one source"
             raise fail(f"the source {name!r} of a series is not {allowed_sources}", "")
-        by_source[name].append(matrix(series.series, series.values, case.start_timestamp, interval))
+        by_source[name].append(make_matrix(series.series, series.values, case.start_timestamp, interval))
     request: dict[str, Any] = {"data": next(iter(by_source.values()))}
     if names:
         request["sources"] = by_source
     return json.dumps(request, separators=(",", ":")).encode()
 
 
-def _failures(file: TestFile, index: int, items: dict[str, int]) -> list[str]:
+def _list_failures(file: TestFile, index: int, items: dict[str, int]) -> list[str]:
     case, failures = file.cases[index], []
     for number, expected in enumerate(case.exp_items):
         where = f"{file.where('tests', index, 'exp_items', number)}: {case.name}: exp_items[{number}] {expected.name!r}"

@@ -114,7 +114,7 @@ class ScorerApp:
         add_page(api)
         paths = [self.prefix + scorer.path for scorer in self.scorers]
         known_paths = ["/healthz", *(f"{path}/{endpoint}" for path in paths for endpoint in ("config", "scoring"))]
-        api.add_exception_handler(404, _not_found(known_paths))
+        api.add_exception_handler(404, _make_not_found_handler(known_paths))
         return api
 
     def _add(self, api: FastAPI, scorer: Definition, metrics: ScorerMetrics) -> None:
@@ -137,7 +137,7 @@ class ScorerApp:
         api.post(
             f"{path}/scoring",
             operation_id=f"{name}_scoring",
-            responses=openapi.scoring_responses(with_token=scorer.token is not None),
+            responses=openapi.describe_scoring_responses(with_token=scorer.token is not None),
             openapi_extra=openapi.SCORING_EXTRA,
             # For the document only: the endpoint checks the token itself.
             dependencies=[] if scorer.token is None else [Security(HTTPBearer(scheme_name="token", auto_error=False))],
@@ -158,11 +158,11 @@ def _add_service(api: FastAPI, registry: CollectorRegistry) -> None:
         return Response(encoder(registry), headers={"Content-Type": content_type, "Vary": "Accept"})
 
 
-def _not_found(known_paths: list[str]) -> Any:
+def _make_not_found_handler(known_paths: list[str]) -> Any:
     """A missing or wrong prefix is the most common mistake, so a 404 lists the paths."""
     detail = f"no such path; there are {', '.join(known_paths)} and others, all listed at /docs"
 
-    async def handler(_: Request, __: Exception) -> Response:
+    async def handle(_: Request, __: Exception) -> Response:
         return JSONResponse({"detail": detail}, 404)
 
-    return handler
+    return handle

@@ -50,7 +50,7 @@ def forecast(series: Series, *, horizon: int = 10, lags: int = 10, least: int = 
     if horizon < 1 or lags < 1:
         msg = f"horizon and lags must be 1 or more, not {horizon} and {lags}"
         raise ValueError(msg)
-    times, values = _distinct(series)
+    times, values = _select_distinct(series)
     apart = times[1:] - times[:-1]
     # A quarter of the neighbouring samples must be one step apart, so that the step follows from the times.
     nth = int(0.25 * apart.size)
@@ -76,13 +76,13 @@ def forecast(series: Series, *, horizon: int = 10, lags: int = 10, least: int = 
         return Skipped("too_short")
     whole[~is_finite] = np.interp(np.flatnonzero(~is_finite), np.flatnonzero(is_finite), whole[is_finite])
     with np.errstate(over="ignore"):
-        continued = _continued(whole, is_finite, horizon, lags) * peak
+        continued = _continue_series(whole, is_finite, horizon, lags) * peak
     # Beyond the largest number is infinity, which is no score.
     largest = np.finfo(np.float64).max
     return Forecast(np.clip(continued, -largest, largest), step, bridged, is_constant=False)
 
 
-def _distinct(series: Series) -> tuple[Array, Array]:
+def _select_distinct(series: Series) -> tuple[Array, Array]:
     """Times and values in order of time; of samples with equal times the last one in the request stays."""
     finite = series.finite()
     times, values = finite.times, finite.values
@@ -94,7 +94,7 @@ def _distinct(series: Series) -> tuple[Array, Array]:
     return times[is_last], values[is_last]
 
 
-def _continued(whole: Array, is_finite: NDArray[np.bool_], horizon: int, lags: int) -> Array:
+def _continue_series(whole: Array, is_finite: NDArray[np.bool_], horizon: int, lags: int) -> Array:
     """Return the values that follow `whole`; values that are not `is_finite` were bridged and are not fitted."""
     low, high = float(whole.min()), float(whole.max())
     middle, spread = float(whole.mean()), float(whole.std())

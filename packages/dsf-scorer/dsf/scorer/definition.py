@@ -12,7 +12,7 @@ from dsf.scorer.errors import ScorerError
 from dsf.scorer.limits import Limits
 from dsf.scorer.result import Score, Skipped
 from dsf.scorer.series import Series
-from dsf.scorer.source import Source, check_host, check_seconds, seconds_of
+from dsf.scorer.source import Source, check_host, check_seconds, read_seconds
 
 if TYPE_CHECKING:
     from dsf.scorer.bearer import Bearer
@@ -69,7 +69,7 @@ class Definition:
             if other := os.environ.get(f"{env}SCORE_NAME"):
                 _check_name(f"the environment variable {env}SCORE_NAME", other)
                 score_name = other
-            seconds = seconds_of(os.environ, f"{env}SCORE_INTERVAL")
+            seconds = read_seconds(os.environ, f"{env}SCORE_INTERVAL")
             if seconds is not None:
                 check_seconds(f"the environment variable {env}SCORE_INTERVAL", seconds, minimum=1)
                 interval = seconds

@@ -44,7 +44,7 @@ class ScoringEndpoint:
         """Answer and count a request."""
         started = time.perf_counter()
         try:
-            answer = await self._scores(request)
+            answer = await self._compute_scores(request)
             response = Response(answer.body, media_type="application/json")
             self._metrics.gave(answer.results, answer.refused)
             if answer.refused:
@@ -57,7 +57,7 @@ class ScoringEndpoint:
 
     def _log(self, answer: ScoringAnswer) -> None:
         """Each reason once as a warning: it is then as true for each later request, and the metrics count it."""
-        log.info("results left out scorer=%s %s", self._scorer.name, _pairs(answer.refused))
+        log.info("results left out scorer=%s %s", self._scorer.name, _format_counts(answer.refused))
         for reason in answer.refused.keys() - self._logged:
             # A scoring function should have a few.
             if len(self._logged) < 20:
@@ -70,10 +70,10 @@ class ScoringEndpoint:
                     answer.results + answer.refused.total(),
                 )
 
-    async def _scores(self, request: Request) -> ScoringAnswer:
+    async def _compute_scores(self, request: Request) -> ScoringAnswer:
         if self._scorer.token is not None:
             self._scorer.token.check(request.headers.getlist("authorization"))
-        async with self._turn():
+        async with self._take_turn():
             body = await self._read(request)
             self._metrics.bytes.observe(len(body))
             if self._is_async:
@@ -83,7 +83,7 @@ class ScoringEndpoint:
             return await run_in_threadpool(self._run, body)
 
     @asynccontextmanager
-    async def _turn(self) -> AsyncIterator[None]:
+    async def _take_turn(self) -> AsyncIterator[None]:
         """Waits before the body is read: waiting requests stay in network buffers, not in memory."""
         if self._turns is not None:
             try:
@@ -106,7 +106,7 @@ class ScoringEndpoint:
         limit = self._limits.bytes
         length = request.headers.get("content-length", "")
         if length.isascii() and length.isdigit() and int(length) > limit:
-            raise _too_large(limit)
+            raise _make_too_large_error(limit)
         is_dropped = False
         try:
             async with asyncio.timeout(self._limits.read_seconds) as deadline:
@@ -115,7 +115,7 @@ class ScoringEndpoint:
                         async for piece in request.stream():
                             if len(body.data) + len(piece) > limit:
                                 # The server reads and drops the rest, so that the client gets this response.
-                                raise _too_large(limit)
+                                raise _make_too_large_error(limit)
                             self._bodies.add(body, piece)
                         self._bodies.add(body, b"")
                     finally:
@@ -145,11 +145,11 @@ class ScoringEndpoint:
     def _run(self, body: bytearray) -> ScoringAnswer:
         series = self._parse(body)
         del body
-        with self._guarded():
+        with self._map_errors():
             return encode(cast("Given", self._call(series)), self._limits.results)
 
     async def _run_async(self, series: list[Series] | Sources) -> ScoringAnswer:
-        with self._guarded():
+        with self._map_errors():
             returned = await cast("Awaitable[Given]", self._call(series))
             return encode(returned, self._limits.results)
 
@@ -158,7 +158,7 @@ class ScoringEndpoint:
         return cast("Callable[[object], object]", self._scorer.function)(series)
 
     @contextmanager
-    def _guarded(self) -> Iterator[None]:
+    def _map_errors(self) -> Iterator[None]:
         """Maps an error in the scoring function to a response; the log has all of it."""
         try:
             yield
@@ -172,9 +172,9 @@ class ScoringEndpoint:
             raise RefusedError(500, detail, error_id=error_id) from None
 
 
-def _pairs(counts: dict[str, int]) -> str:
+def _format_counts(counts: dict[str, int]) -> str:
     return " ".join(f"{name}={count}" for name, count in sorted(counts.items()))
 
 
-def _too_large(limit: int) -> RefusedError:
+def _make_too_large_error(limit: int) -> RefusedError:
     return RefusedError(413, f"the request has more than {limit} bytes, the most that this scorer takes")

@@ -129,19 +129,19 @@ _REFUSALS = {
 }
 
 
-def _json(description: str, schema: Schema) -> Schema:
+def _describe_json(description: str, schema: Schema) -> Schema:
     return {"description": description, "content": {"application/json": {"schema": schema}}}
 
 
-CONFIG_RESPONSES: dict[int | str, Schema] = {200: _json("The configuration.", _CONFIG)}
+CONFIG_RESPONSES: dict[int | str, Schema] = {200: _describe_json("The configuration.", _CONFIG)}
 
 
-def scoring_responses(*, with_token: bool) -> dict[int | str, Schema]:
+def describe_scoring_responses(*, with_token: bool) -> dict[int | str, Schema]:
     """Return the responses of POST /scoring."""
     refusals = _REFUSALS | ({401: "The token is missing or wrong."} if with_token else {})
-    responses: dict[int | str, Schema] = {200: _json("The scores.", _ANSWER)}
+    responses: dict[int | str, Schema] = {200: _describe_json("The scores.", _ANSWER)}
     for status, description in sorted(refusals.items()):
-        responses[status] = _json(description, _ERROR)
+        responses[status] = _describe_json(description, _ERROR)
     return responses
 
 

@@ -23,11 +23,11 @@ def add_page(api: FastAPI) -> None:
 
     @api.get(PATH, include_in_schema=False)
     def docs(request: Request) -> HTMLResponse:
-        parts = _parts(api.openapi(), str(request.base_url).rstrip("/"))
+        parts = _iterate_parts(api.openapi(), str(request.base_url).rstrip("/"))
         return HTMLResponse("\n".join(parts), headers={"Content-Security-Policy": _POLICY})
 
 
-def _parts(document: dict[str, Any], base: str) -> Iterator[str]:
+def _iterate_parts(document: dict[str, Any], base: str) -> Iterator[str]:
     title = html.escape(document["info"]["title"])
     yield f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
     yield f"<style>{_STYLE}</style></head><body><h1>{title}</h1>"
@@ -37,11 +37,11 @@ def _parts(document: dict[str, Any], base: str) -> Iterator[str]:
     for path, operations in document["paths"].items():
         for method in ("get", "post", "put", "patch", "delete"):
             if method in operations:
-                yield from _operation(method.upper(), path, operations[method], base)
+                yield from _render_operation(method.upper(), path, operations[method], base)
     yield "</body></html>"
 
 
-def _operation(method: str, path: str, operation: dict[str, Any], base: str) -> Iterator[str]:
+def _render_operation(method: str, path: str, operation: dict[str, Any], base: str) -> Iterator[str]:
     yield f"<h2><code>{method} {html.escape(path)}</code></h2>"
     yield f"<p>{html.escape(operation.get('description') or operation.get('summary', ''))}</p>"
     words = ["curl", "-s", base + path, *(() if method in ("GET", "POST") else ("-X", method))]

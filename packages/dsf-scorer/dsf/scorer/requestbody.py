@@ -65,8 +65,8 @@ def parse(body: Body, limits: Limits) -> list[Series]:
     A null instead of a list or of labels is an empty one: Go encodes a nil slice or map so.
     Raises RefusedError: 400 for no JSON, 422 for JSON of another shape, 413 for more than `limits` allow.
     """
-    document, arrays = _document(body, limits)
-    return _all_series("data", _data(document), arrays)
+    document, arrays = _parse_document(body, limits)
+    return _make_all_series("data", _get_data(document), arrays)
 
 
 def parse_sources(body: Body, limits: Limits, names: Collection[str]) -> dict[str, list[Series]]:
@@ -75,9 +75,9 @@ def parse_sources(body: Body, limits: Limits, names: Collection[str]) -> dict[st
     `names` are required; others are allowed. `data`, a copy of the first of them, is ignored. Raises
     RefusedError as `parse` does.
     """
-    document, arrays = _document(body, limits, len(names))
-    _data(document)
-    sources = _given(document, "sources", {})
+    document, arrays = _parse_document(body, limits, len(names))
+    _get_data(document)
+    sources = _get_value(document, "sources", {})
     if not isinstance(sources, dict):
         problem = "it has no sources" if sources is None else "sources is no object"
         raise RefusedError(
@@ -95,14 +95,14 @@ def parse_sources(body: Body, limits: Limits, names: Collection[str]) -> dict[st
             by_source[name] = []
             continue
         if not isinstance(data, list):
-            raise _wrong(f"sources[{name!r}]", "is not a list of series")
-        by_source[name] = _all_series(f"sources[{name!r}]", data, arrays)
+            raise _make_refusal(f"sources[{name!r}]", "is not a list of series")
+        by_source[name] = _make_all_series(f"sources[{name!r}]", data, arrays)
     all_series = [item for series in by_source.values() for item in series]
     _check_counts(limits, len(all_series), sum(map(len, all_series)))
     return by_source
 
 
-def _document(body: Body, limits: Limits, sources: int = 0) -> tuple[dict[str, Any], list[Arrays]]:
+def _parse_document(body: Body, limits: Limits, sources: int = 0) -> tuple[dict[str, Any], list[Arrays]]:
     """Return the request without its samples, and these.
 
     Bounds the cost of parsing by the brackets: each series and sample has some. Brackets in labels count as well, which
@@ -113,7 +113,7 @@ def _document(body: Body, limits: Limits, sources: int = 0) -> tuple[dict[str, A
     _check_counts(limits, body.count(b"{") // (2 * copies), brackets - limits.series)
     style = next((style for style in _STYLES if style.start in body), _STYLES[0])
     rest, places = _cut(body, style)
-    if len(places) == 0 or (arrays := _arrays(body, places, style)) is None:
+    if len(places) == 0 or (arrays := _parse_arrays(body, places, style)) is None:
         rest, arrays = body, []
     try:
         document = from_json(rest, allow_inf_nan=False)
@@ -122,8 +122,8 @@ def _document(body: Body, limits: Limits, sources: int = 0) -> tuple[dict[str, A
     return document if isinstance(document, dict) else {}, arrays
 
 
-def _all_series(where: str, elements: list[Any], arrays: Sequence[Arrays]) -> list[Series]:
-    return [_series(f"{where}[{index}]", element, arrays) for index, element in enumerate(elements)]
+def _make_all_series(where: str, elements: list[Any], arrays: Sequence[Arrays]) -> list[Series]:
+    return [_make_series(f"{where}[{index}]", element, arrays) for index, element in enumerate(elements)]
 
 
 def _check_counts(limits: Limits, series: int, samples: int) -> None:
@@ -145,7 +145,7 @@ def _cut(body: Body, style: _Style) -> tuple[Body, list[Place]]:
     return b"".join(pieces), places
 
 
-def _arrays(body: Body, places: list[Place], style: _Style) -> list[Arrays] | None:
+def _parse_arrays(body: Body, places: list[Place], style: _Style) -> list[Arrays] | None:
     """Return the arrays of `[t,"v"],[t,"v"]` or `[t,v],[t,v]` texts; None when one of them differs."""
     arrays: list[Arrays] = []
     for start, end in places:
@@ -153,19 +153,19 @@ def _arrays(body: Body, places: list[Place], style: _Style) -> list[Arrays] | No
         times, values = np.empty(count), np.empty(count)
         filled = 0
         # A piece at a time: as Python objects, the numbers take several times the memory of their text.
-        for text in _pieces(body, start, end, style.between):
-            flat = _flat(text)
+        for text in _split_pieces(body, start, end, style.between):
+            flat = _parse_flat(text)
             if flat is None or filled + flat.size // 2 > count:
                 return None
             times[filled : filled + flat.size // 2], values[filled : filled + flat.size // 2] = flat[0::2], flat[1::2]
             filled += flat.size // 2
         if filled != count or not _are_times(times):
             return None
-        arrays.append((times, _without_infinite(values)))
+        arrays.append((times, _replace_infinite(values)))
     return arrays
 
 
-def _pieces(body: Body, start: int, end: int, between: bytes) -> Iterator[Body]:
+def _split_pieces(body: Body, start: int, end: int, between: bytes) -> Iterator[Body]:
     """Whole samples of about 256 KiB, which are parsed at a time."""
     while start < end:
         cut = body.find(between, start + 256 * 1024, end)
@@ -176,18 +176,18 @@ def _pieces(body: Body, start: int, end: int, between: bytes) -> Iterator[Body]:
         start = stop + len(between) - 2 if cut >= 0 else end
 
 
-def _flat(text: Body) -> NDArray[np.float64] | None:
+def _parse_flat(text: Body) -> NDArray[np.float64] | None:
     """Return the numbers of `[t,"v"],[t,"v"]` or `[t,v],[t,v]`; None for anything else."""
     shape = text.translate(None, _NUMBER)
     kind = next((kind for kind in _SHAPES if shape == (kind * ((len(shape) + 1) // len(kind)))[:-1]), None)
     if kind is None:
         return None
     numbers = text.translate(None, b'[]"')
-    flat = _floats(numbers, is_text=kind == _SHAPES[0])
+    flat = _parse_floats(numbers, is_text=kind == _SHAPES[0])
     return flat if flat is not None and flat.size == numbers.count(b",") + 1 and flat.size % 2 == 0 else None
 
 
-def _floats(text: Body, *, is_text: bool) -> NDArray[np.float64] | None:
+def _parse_floats(text: Body, *, is_text: bool) -> NDArray[np.float64] | None:
     """Return the numbers of `1718600000,0.5,...`; None for anything else. As text, they may also be infinite or NaN."""
     try:
         # Four times as fast as float(), but without +Inf.
@@ -201,77 +201,77 @@ def _floats(text: Body, *, is_text: bool) -> NDArray[np.float64] | None:
         return None
 
 
-def _data(document: dict[str, Any]) -> list[Any]:
-    data = _given(document, "data", [])
+def _get_data(document: dict[str, Any]) -> list[Any]:
+    data = _get_value(document, "data", [])
     if not isinstance(data, list):
         raise RefusedError(422, 'the request is not {"data": [...]}')
     return data
 
 
-def _given(element: dict[str, Any], name: str, empty: Any) -> Any:
+def _get_value(element: dict[str, Any], name: str, empty: Any) -> Any:
     """Return the value of a key, or `empty` for null; None when the key is missing."""
     value = element.get(name)
     return empty if value is None and name in element else value
 
 
-def _series(where: str, element: Any, arrays: Sequence[Arrays]) -> Series:
+def _make_series(where: str, element: Any, arrays: Sequence[Arrays]) -> Series:
     if not isinstance(element, dict):
-        raise _wrong(where, "is not an object")
-    labels = _given(element, "metric", {})
+        raise _make_refusal(where, "is not an object")
+    labels = _get_value(element, "metric", {})
     if not isinstance(labels, dict):
-        raise _wrong(f"{where}.metric", "is not an object of labels")
+        raise _make_refusal(f"{where}.metric", "is not an object of labels")
     for name, value in labels.items():
         if type(value) is not str or value.startswith(_NONCE):
-            raise _wrong(f"{where}.metric[{name!r}]", "is not text")
-    values = _given(element, "values", [])
+            raise _make_refusal(f"{where}.metric[{name!r}]", "is not text")
+    values = _get_value(element, "values", [])
     if values is None and "histograms" in element:
         # A series of native histograms, as Prometheus sends them, has no plain samples.
         values = []
     if type(values) is str and values.startswith(_NONCE):
-        times, numbers = _array(f"{where}.values", values[len(_NONCE) :], arrays)
+        times, numbers = _get_array(f"{where}.values", values[len(_NONCE) :], arrays)
     elif isinstance(values, list):
-        times, numbers = _slow_arrays(f"{where}.values", values)
+        times, numbers = _convert_samples(f"{where}.values", values)
     else:
-        raise _wrong(f"{where}.values", "is not a list of [unix seconds, value]")
+        raise _make_refusal(f"{where}.values", "is not a list of [unix seconds, value]")
     return Series(labels, times, numbers)
 
 
-def _array(where: str, number: str, arrays: Sequence[Arrays]) -> Arrays:
+def _get_array(where: str, number: str, arrays: Sequence[Arrays]) -> Arrays:
     try:
         return arrays[int(number)]
     except (ValueError, IndexError):
-        raise _wrong(where, "is not a list of [unix seconds, value]") from None
+        raise _make_refusal(where, "is not a list of [unix seconds, value]") from None
 
 
-def _slow_arrays(where: str, samples: list[Any]) -> Arrays:
+def _convert_samples(where: str, samples: list[Any]) -> Arrays:
     times = np.empty(len(samples), dtype=np.float64)
     values = np.empty(len(samples), dtype=np.float64)
     for index, sample in enumerate(samples):
         if not isinstance(sample, list) or len(sample) != 2:
-            raise _wrong(f"{where}[{index}]", "is not [unix seconds, value]")
+            raise _make_refusal(f"{where}[{index}]", "is not [unix seconds, value]")
         time, value = sample
         if type(time) not in (int, float):
-            raise _wrong(f"{where}[{index}][0]", "is not a number of seconds")
-        times[index] = _float(time)
-        values[index] = _number(f"{where}[{index}][1]", value)
+            raise _make_refusal(f"{where}[{index}][0]", "is not a number of seconds")
+        times[index] = _check_finite(time)
+        values[index] = _check_number(f"{where}[{index}][1]", value)
     if not _are_times(times):
-        raise _wrong(where, f"has a time beyond {MAX_TIME}, which is no unix seconds; milliseconds perhaps?")
-    return times, _without_infinite(values)
+        raise _make_refusal(where, f"has a time beyond {MAX_TIME}, which is no unix seconds; milliseconds perhaps?")
+    return times, _replace_infinite(values)
 
 
-def _number(where: str, value: Any) -> float:
+def _check_number(where: str, value: Any) -> float:
     # Prometheus writes values as text. Numbers are accepted too, for handwritten requests.
     if type(value) in (int, float):
-        return _float(value)
+        return _check_finite(value)
     if type(value) is str and not value.strip(_NUMBER_TEXT):
         try:
             return float(value)
         except ValueError:
             pass
-    raise _wrong(where, 'is not a number as text, such as "0.5" or "NaN"')
+    raise _make_refusal(where, 'is not a number as text, such as "0.5" or "NaN"')
 
 
-def _float(value: float) -> float:
+def _check_finite(value: float) -> float:
     try:
         return float(value)
     except OverflowError:
@@ -284,10 +284,10 @@ def _are_times(times: NDArray[np.float64]) -> bool:
     return bool((np.abs(times) <= MAX_TIME).all())
 
 
-def _without_infinite(values: NDArray[np.float64]) -> NDArray[np.float64]:
+def _replace_infinite(values: NDArray[np.float64]) -> NDArray[np.float64]:
     values[~np.isfinite(values)] = np.nan
     return values
 
 
-def _wrong(where: str, what: str) -> RefusedError:
+def _make_refusal(where: str, what: str) -> RefusedError:
     return RefusedError(422, f"{where} {what}")

@@ -28,7 +28,7 @@ class Score:
             msg = f"a score must be a number and not {value!r}; use skip() for a series without a score"
             raise TypeError(msg)
         object.__setattr__(self, "value", float(value))
-        object.__setattr__(self, "labels", checked_labels(labels or {}))
+        object.__setattr__(self, "labels", check_labels(labels or {}))
 
     @property
     def is_finite(self) -> bool:
@@ -43,7 +43,7 @@ class Skipped:
     reason: str
 
 
-def checked_labels(labels: Mapping[Any, Any]) -> dict[str, str]:
+def check_labels(labels: Mapping[Any, Any]) -> dict[str, str]:
     """Return a copy of the labels as a dict. Raises TypeError when one is not text."""
     copy = dict(labels)
     for name, value in copy.items():

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, SupportsFloat
 
 import numpy as np
 
-from dsf.scorer.result import Score, Skipped, checked_labels
+from dsf.scorer.result import Score, Skipped, check_labels
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -47,7 +47,7 @@ class Series:
         """Return a series with a sample every `step` seconds from `start` on, for tests and examples."""
         array = np.array(list(values), dtype=np.float64)
         array[~np.isfinite(array)] = np.nan
-        return cls(checked_labels(labels), start + step * np.arange(array.size, dtype=np.float64), array)
+        return cls(check_labels(labels), start + step * np.arange(array.size, dtype=np.float64), array)
 
     @property
     def is_empty(self) -> bool:
@@ -103,7 +103,7 @@ class Series:
 
         Raises ImportError, which says what to install, when there is no pandas.
         """
-        pandas = _pandas()
+        pandas = _import_pandas()
         index = pandas.to_datetime(self.times, unit="s", utc=True).rename("time")
         frame: pd.DataFrame = pandas.DataFrame({"value": self.values}, index=index)
         return frame
@@ -123,7 +123,7 @@ def to_frame(series: Sequence[Series]) -> pd.DataFrame:
     A label that a series does not have is empty. Labels named `time` or `value` are hidden by the columns of that name.
     Raises ImportError, which says what to install, when there is no pandas.
     """
-    pandas = _pandas()
+    pandas = _import_pandas()
     lengths = [len(item) for item in series]
     names = sorted({name for item in series for name in item.labels})
     columns: dict[str, Any] = {
@@ -138,7 +138,7 @@ def to_frame(series: Sequence[Series]) -> pd.DataFrame:
     return frame
 
 
-def _pandas() -> Any:
+def _import_pandas() -> Any:
     try:
         import pandas
     except ImportError:

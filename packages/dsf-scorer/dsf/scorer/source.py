@@ -47,7 +47,7 @@ class Source:
             text = environment.get(variable)
             if not text or not text.strip():
                 continue
-            value: Any = seconds_of(environment, variable) if name in ("range", "step") else text
+            value: Any = read_seconds(environment, variable) if name in ("range", "step") else text
             try:
                 source = replace(source, **{name: value})
             except ScorerError as error:
@@ -91,7 +91,7 @@ def check_host(name: str, url: str) -> None:
         raise ScorerError(f"{name}: {url!r} is not a URL of the form http://host[:port]")
 
 
-def seconds_of(environment: Mapping[str, str], variable: str) -> int | None:
+def read_seconds(environment: Mapping[str, str], variable: str) -> int | None:
     """Return the whole number in an environment variable, None when it is not set.
 
     Raises ScorerError for an invalid one.

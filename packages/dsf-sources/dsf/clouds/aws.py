@@ -63,16 +63,16 @@ class _Key(NamedTuple):
 def add(method: Aws, builder: CredentialsBuilder) -> None:
     """Sign each request."""
     if method.pod_identity:
-        key = _of_pod(method, builder)
+        key = _fetch_pod_key(method, builder)
     else:
-        key = _of_secrets(method, builder) if method.role_arn is None else _of_role(method, method.role_arn, builder)
+        key = _read_key(method, builder) if method.role_arn is None else _assume_role(method, method.role_arn, builder)
     signer = SigV4Auth(Credentials(key.id, key.secret, key.token), method.service, method.region)
     builder.sign = lambda request: _sign(request, signer)
     scope = f"{method.region}/{method.service}/aws4_request"
     builder.add_description(f"Authorization: AWS4-HMAC-SHA256 Credential={key.shown}/{scope}, Signature={MASK}")
 
 
-def _of_secrets(method: Aws, builder: CredentialsBuilder) -> _Key:
+def _read_key(method: Aws, builder: CredentialsBuilder) -> _Key:
     # Without a role the model has both.
     if method.secret_access_key is None or method.access_key_id is None:
         raise TypeError
@@ -82,7 +82,7 @@ def _of_secrets(method: Aws, builder: CredentialsBuilder) -> _Key:
     return _Key(user, secret, token, shown_user)
 
 
-def _of_role(method: Aws, role: str, builder: CredentialsBuilder) -> _Key:
+def _assume_role(method: Aws, role: str, builder: CredentialsBuilder) -> _Key:
     """Return a temporary key for a token of the agent's ServiceAccount (IRSA)."""
     import botocore.session
     from botocore import UNSIGNED
@@ -102,7 +102,7 @@ def _of_role(method: Aws, role: str, builder: CredentialsBuilder) -> _Key:
         def send(request: Any, **_: Any) -> AWSResponse:
             body = request.body.encode() if isinstance(request.body, str) else bytes(request.body or b"")
             # AWS answers in JSON when that is accepted, but botocore parses XML.
-            headers = {name: _text(value) for name, value in request.headers.items()} | {"Accept": "text/xml"}
+            headers = {name: _decode_text(value) for name, value in request.headers.items()} | {"Accept": "text/xml"}
             answer = cloud.send(request.method, request.url, headers, body)
             return AWSResponse(request.url, 200, {}, _Raw(answer))
 
@@ -110,12 +110,12 @@ def _of_role(method: Aws, role: str, builder: CredentialsBuilder) -> _Key:
         credentials = client.assume_role_with_web_identity(
             RoleArn=role, RoleSessionName=_SESSION, WebIdentityToken=cloud.assertion(method.token_audience)
         )["Credentials"]
-        return _token(credentials, "SessionToken", credentials["Expiration"])
+        return _make_token(credentials, "SessionToken", credentials["Expiration"])
 
-    return _temporary(Cloud("Amazon", builder, []).get((method,), get), builder)
+    return _parse_temporary_key(Cloud("Amazon", builder, []).get((method,), get), builder)
 
 
-def _of_pod(method: Aws, builder: CredentialsBuilder) -> _Key:
+def _fetch_pod_key(method: Aws, builder: CredentialsBuilder) -> _Key:
     """Return the key of the role associated with the agent's ServiceAccount (EKS Pod Identity)."""
     url, file = os.environ.get(_POD_URL, ""), os.environ.get(_POD_TOKEN, "")
     if not url or not file:
@@ -144,10 +144,10 @@ def _of_pod(method: Aws, builder: CredentialsBuilder) -> _Key:
             text, retryable = f"HTTP {answer.status}: {answer_text}", answer.status >= 500
             if answer.status == 200:
                 credentials = json.loads(answer.body)
-                return _token(credentials, "Token", datetime.fromisoformat(credentials["Expiration"]))
+                return _make_token(credentials, "Token", datetime.fromisoformat(credentials["Expiration"]))
         raise HttpError("auth_failed", f"no key from EKS Pod Identity: {text}", retryable=retryable)
 
-    return _temporary(cloud.get((method,), get), builder)
+    return _parse_temporary_key(cloud.get((method,), get), builder)
 
 
 def _is_of_eks(url: str) -> bool:
@@ -158,7 +158,7 @@ def _is_of_eks(url: str) -> bool:
         return False
 
 
-def _token(credentials: Any, session: str, ends: datetime) -> Token:
+def _make_token(credentials: Any, session: str, ends: datetime) -> Token:
     value = json.dumps([credentials["AccessKeyId"], credentials["SecretAccessKey"], credentials[session]])
     remaining_seconds = (ends - datetime.now(UTC)).total_seconds()
     return Token(value, remaining_seconds - min(_SKEW, remaining_seconds / 2))
@@ -169,14 +169,14 @@ def _is_outdated(error: HttpError) -> bool:
     return is_unauthorized(error) or (error.status == HTTPStatus.FORBIDDEN and _OUTDATED.search(str(error)) is not None)
 
 
-def _temporary(value: str, builder: CredentialsBuilder) -> _Key:
+def _parse_temporary_key(value: str, builder: CredentialsBuilder) -> _Key:
     builder.is_outdated = _is_outdated
     user, secret, token = json.loads(value)
     builder.hide(secret, token)
     return _Key(user, secret, token, user)
 
 
-def _text(value: str | bytes) -> str:
+def _decode_text(value: str | bytes) -> str:
     return value.decode() if isinstance(value, bytes) else value
 
 
@@ -190,7 +190,7 @@ class _Raw:
         yield self._body
 
 
-def _canonical(parameter: str) -> str:
+def _make_canonical(parameter: str) -> str:
     name, mark, value = parameter.replace("+", "%20").partition("=")
     return f"{quote(unquote_to_bytes(name), safe='~')}{mark}{quote(unquote_to_bytes(value), safe='~')}"
 
@@ -198,7 +198,7 @@ def _canonical(parameter: str) -> str:
 def _sign(request: requests.PreparedRequest, signer: SigV4Auth) -> None:
     # The encoding that AWS computes the signature from: only unreserved characters stay, a space is %20.
     address, mark, query = (request.url or "").partition("?")
-    request.url = f"{address}{mark}{'&'.join(map(_canonical, query.split('&')))}"
+    request.url = f"{address}{mark}{'&'.join(map(_make_canonical, query.split('&')))}"
     # The digest covers a streamed body, too. Headers that a proxy may change are not signed.
     digest = hashlib.sha256()
     body = request.body

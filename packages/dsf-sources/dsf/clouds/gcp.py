@@ -28,11 +28,11 @@ def add(method: Gcp, builder: CredentialsBuilder) -> None:
     cloud = Cloud("Google", builder, [method.server, method.credentials_url])
     key: tuple[object, ...] = (method,)
     if method.key is None:
-        credentials = _federated(method, cloud, identity_pool)
+        credentials = _make_federated_credentials(method, cloud, identity_pool)
         whom = method.service_account or method.audience
     else:
         data = builder.read_bytes(method.key, method.server)
-        credentials = _of_key(data, method.key, method, service_account)
+        credentials = _make_key_credentials(data, method.key, method, service_account)
         whom = credentials.service_account_email
         # A changed Secret takes effect at once. Hashed: no cache key holds the secret.
         key = (method, hashlib.sha256(data).digest())
@@ -48,7 +48,7 @@ def add(method: Gcp, builder: CredentialsBuilder) -> None:
 
 
 # The modules are Any: the library is only partly typed.
-def _federated(method: Gcp, cloud: Cloud, identity_pool: Any) -> Any:
+def _make_federated_credentials(method: Gcp, cloud: Cloud, identity_pool: Any) -> Any:
     class _Supplier(identity_pool.SubjectTokenSupplier):  # type: ignore[misc]
         def get_subject_token(self, context: Any, request: Any) -> str:
             del context, request
@@ -66,7 +66,7 @@ def _federated(method: Gcp, cloud: Cloud, identity_pool: Any) -> Any:
     )
 
 
-def _of_key(data: bytes, ref: SecretKeyRef, method: Gcp, service_account: Any) -> Any:
+def _make_key_credentials(data: bytes, ref: SecretKeyRef, method: Gcp, service_account: Any) -> Any:
     from_info = service_account.Credentials.from_service_account_info
     try:
         info = json.loads(data)

@@ -34,7 +34,7 @@ class Point(NamedTuple):
     lacks_value: bool = False
 
 
-def refusal(metric: Metric, kind: str) -> str:
+def find_refusal(metric: Metric, kind: str) -> str:
     """Why a metric of this kind is refused, a key of `received.REASONS`; empty if accepted."""
     if kind == "exponential_histogram":
         return "exponential_histogram"
@@ -44,7 +44,7 @@ def refusal(metric: Metric, kind: str) -> str:
     return "" if kind in ("gauge", "summary") else "unknown_kind"
 
 
-def points(metric: Metric, kind: str) -> Iterator[Point]:
+def iterate_points(metric: Metric, kind: str) -> Iterator[Point]:
     """The samples of a metric that is not refused. Sums are unchanged, including resets."""
     data = getattr(metric, kind).data_points
     match kind:
@@ -52,66 +52,68 @@ def points(metric: Metric, kind: str) -> Iterator[Point]:
             for point in data:
                 value_kind = point.WhichOneof("value")
                 # The default of as_int is not used: a 0 that was not measured would be scored.
-                value = None if value_kind is None else _unless_ended(point, float(getattr(point, value_kind)))
+                value = None if value_kind is None else _get_current_value(point, float(getattr(point, value_kind)))
                 lacks_value = value_kind is None and not point.flags & _NO_VALUE
-                yield Point("", pairs(point.attributes), (), point.time_unix_nano, value, lacks_value)
+                yield Point("", make_pairs(point.attributes), (), point.time_unix_nano, value, lacks_value)
         case "histogram":
             for point in data:
-                yield from _histogram(point)
+                yield from _iterate_histogram(point)
         case "summary":
             for point in data:
-                attributes = pairs(point.attributes)
+                attributes = make_pairs(point.attributes)
                 for at_quantile in point.quantile_values:
                     quantile = (("quantile", format_number(at_quantile.quantile)),)
-                    value = _unless_ended(point, at_quantile.value)
+                    value = _get_current_value(point, at_quantile.value)
                     yield Point("", attributes, quantile, point.time_unix_nano, value)
                 yield from _count_and_sum(point, attributes)
 
 
-def pairs(attributes: Iterable[KeyValue]) -> Pairs:
+def make_pairs(attributes: Iterable[KeyValue]) -> Pairs:
     """Attributes as sorted text."""
     return tuple(
-        sorted((attribute.key, attribute.value.string_value or _text(attribute.value)) for attribute in attributes)
+        sorted(
+            (attribute.key, attribute.value.string_value or _format_value(attribute.value)) for attribute in attributes
+        )
     )
 
 
-def _histogram(point: Any) -> Iterator[Point]:
+def _iterate_histogram(point: Any) -> Iterator[Point]:
     """Cumulative buckets, as in Prometheus."""
-    attributes = pairs(point.attributes)
+    attributes = make_pairs(point.attributes)
     below = 0
     bounds = [*point.explicit_bounds, float("inf")]
     for bound, count in zip(bounds, point.bucket_counts, strict=False):
         below += count
-        value = _unless_ended(point, float(below))
+        value = _get_current_value(point, float(below))
         yield Point("_bucket", attributes, (("le", format_number(bound)),), point.time_unix_nano, value)
     yield from _count_and_sum(point, attributes)
 
 
 def _count_and_sum(point: Any, attributes: Pairs) -> Iterator[Point]:
-    yield Point("_count", attributes, (), point.time_unix_nano, _unless_ended(point, float(point.count)))
+    yield Point("_count", attributes, (), point.time_unix_nano, _get_current_value(point, float(point.count)))
     # A histogram of negative values has no sum.
     if point.DESCRIPTOR.name == "SummaryDataPoint" or point.HasField("sum"):
-        yield Point("_sum", attributes, (), point.time_unix_nano, _unless_ended(point, point.sum))
+        yield Point("_sum", attributes, (), point.time_unix_nano, _get_current_value(point, point.sum))
 
 
-def _unless_ended(point: Any, value: float) -> float | None:
+def _get_current_value(point: Any, value: float) -> float | None:
     return None if point.flags & _NO_VALUE else value
 
 
-def _text(value: AnyValue) -> str:
-    plain = _plain(value)
+def _format_value(value: AnyValue) -> str:
+    plain = _to_plain_value(value)
     return plain if isinstance(plain, str) else json.dumps(plain, separators=(",", ":"))
 
 
-def _plain(value: AnyValue) -> Any:
+def _to_plain_value(value: AnyValue) -> Any:
     kind = value.WhichOneof("value")
     match kind:
         case None:
             return ""
         case "array_value":
-            return [_plain(item) for item in value.array_value.values]
+            return [_to_plain_value(item) for item in value.array_value.values]
         case "kvlist_value":
-            return {item.key: _plain(item.value) for item in value.kvlist_value.values}
+            return {item.key: _to_plain_value(item.value) for item in value.kvlist_value.values}
         case "bytes_value":
             return value.bytes_value.hex()
         case "double_value":

@@ -18,8 +18,8 @@ from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope
 from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
 
 from dsf.api.summary import ScorerSummary
-from dsf.otlp.points import SUFFIXES, Pairs, Point, pairs, points, refusal
-from dsf.otlp.selector import Selector, SelectorError, parse_selectors, underscored, with_short_names
+from dsf.otlp.points import SUFFIXES, Pairs, Point, find_refusal, iterate_points, make_pairs
+from dsf.otlp.selector import Selector, SelectorError, parse_selectors, to_prometheus_name, with_short_names
 from dsf.sources.base import OTLP, get_source_type
 from dsf.sources.memory import compute_retention
 from dsf.sources.window import AHEAD, MAX_LABEL_BYTES, OutdatedSampleError, Window, WindowBudget, WindowFullError
@@ -117,23 +117,23 @@ class Received:
         rejected = Rejected()
         # The lock admits one request at a time: Python is not faster with two.
         with self._lock:
-            selection = self._current()
+            selection = self._get_selection()
             self._forget(selection, now)
             for resource_metrics in request.resource_metrics:
-                resource = pairs(resource_metrics.resource.attributes)
+                resource = make_pairs(resource_metrics.resource.attributes)
                 for scope_metrics in resource_metrics.scope_metrics:
-                    origin = _Origin(resource, _scope(scope_metrics.scope))
+                    origin = _Origin(resource, _make_scope_labels(scope_metrics.scope))
                     for metric in scope_metrics.metrics:
-                        self._metric(metric, origin, selection, now, counts, rejected)
+                        self._store_metric(metric, origin, selection, now, counts, rejected)
             self.counts.update(counts)
         return rejected
 
     def tidy(self) -> None:
         """Drop samples that are too old or no longer requested, even without pushes."""
         with self._lock:
-            self._forget(self._current(), self._clock())
+            self._forget(self._get_selection(), self._clock())
 
-    def _metric(
+    def _store_metric(
         self,
         metric: Metric,
         origin: _Origin,
@@ -145,7 +145,7 @@ class Received:
         kind = metric.WhichOneof("data")
         if kind is None:
             return
-        name = underscored(metric.name)
+        name = to_prometheus_name(metric.name)
         selectors = {
             suffix: selected for suffix in SUFFIXES.get(kind, ("",)) if (selected := selection.of(name + suffix))
         }
@@ -153,7 +153,7 @@ class Received:
         if not selectors and kind != "exponential_histogram":
             counts["unwanted"] += point_count
             return
-        reason = refusal(metric, kind)
+        reason = find_refusal(metric, kind)
         if reason:
             # For an exponential histogram a scorer may select the name itself, or a histogram's suffixes.
             is_selected = selectors or any(selection.of(name + suffix) for suffix in SUFFIXES["histogram"])
@@ -166,7 +166,7 @@ class Received:
             return
         oldest = now - selection.keep
         refused_points: set[tuple[Pairs, int]] = set()
-        for point in points(metric, kind):
+        for point in iterate_points(metric, kind):
             if point.suffix not in selectors:
                 counts["unwanted"] += 1
                 continue
@@ -193,17 +193,17 @@ class Received:
             return "unwanted", ""
         labels: dict[str, str] | None = None
         if key not in self.window:
-            labels = _labels(name, origin, point)
+            labels = _make_labels(name, origin, point)
             if not any(selector.matches(labels) for selector in selectors):
                 if len(self._unwanted) < self._max_unwanted:
                     self._unwanted.add(hashed)
                 return "unwanted", ""
-            if _size(origin, point) > _MOST_ATTRIBUTES:
+            if _count_characters(origin, point) > _MOST_ATTRIBUTES:
                 return "labels", f"the attributes of a series have more than {_MOST_ATTRIBUTES} characters"
         if point.lacks_value:
             return "no_value", ""
         try:
-            self.window.add(key, lambda: labels or _labels(name, origin, point), time, point.value)
+            self.window.add(key, lambda: labels or _make_labels(name, origin, point), time, point.value)
         except OutdatedSampleError:
             return "outdated", ""
         except WindowFullError as error:
@@ -212,12 +212,12 @@ class Received:
             return "labels", str(error)
         return "kept", ""
 
-    def _current(self) -> _Selection:
+    def _get_selection(self) -> _Selection:
         """Return the selection of the current scorers."""
         summaries = self._summaries()
         if summaries is not self._known:
             self._known = summaries
-            self._selection = _selection(summaries)
+            self._selection = _make_selection(summaries)
             self._unwanted.clear()
             self._forgotten_at = 0.0
         return self._selection
@@ -237,25 +237,25 @@ class Received:
         self.window.forget(before)
 
 
-def _scope(scope: InstrumentationScope) -> Pairs:
+def _make_scope_labels(scope: InstrumentationScope) -> Pairs:
     """Return the scope labels that OpenTelemetry defines for Prometheus; none without a name."""
     labels = (("otel_scope_name", scope.name), ("otel_scope_version", scope.version))
     return tuple((label, text) for label, text in labels if text) if scope.name else ()
 
 
-def _size(origin: _Origin, point: Point) -> int:
+def _count_characters(origin: _Origin, point: Point) -> int:
     """Characters of all attributes, also of those that are the same label."""
     return sum(len(key) + len(value) for pairs in (*origin, point.attributes, point.extra) for key, value in pairs)
 
 
-def _labels(name: str, origin: _Origin, point: Point) -> dict[str, str]:
+def _make_labels(name: str, origin: _Origin, point: Point) -> dict[str, str]:
     """Return all labels of a series; an attribute of the point overrides one of its resource, and its scope both."""
     attributes = (*origin.resource, *point.attributes, *point.extra, *origin.scope)
-    labels = {underscored(key): value for key, value in attributes}
+    labels = {to_prometheus_name(key): value for key, value in attributes}
     return with_short_names({**labels, "__name__": name})
 
 
-def _selection(summaries: Mapping[str, ScorerSummary]) -> _Selection:
+def _make_selection(summaries: Mapping[str, ScorerSummary]) -> _Selection:
     selectors: dict[str, list[Selector]] = {}
     any_name: list[Selector] = []
     keep = 0.0

@@ -104,7 +104,7 @@ class _Endpoint:
         if scope["type"] != "http":
             return
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        as_json = _content_type(headers) == _JSON
+        as_json = _get_content_type(headers) == _JSON
         further_headers = {"Content-Type": _JSON if as_json else _PROTOBUF}
         try:
             answer = await self._answer(scope, headers, receive)
@@ -113,7 +113,7 @@ class _Endpoint:
         except _RefusalError as refusal:
             status = refusal.status
             error = {"code": _GRPC_INVALID, "message": refusal.message}
-            body = json.dumps(error).encode() if as_json else _status(refusal.message)
+            body = json.dumps(error).encode() if as_json else _encode_status(refusal.message)
             # The body may not have been read.
             further_headers["Connection"] = "close"
             if status in (HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS):
@@ -137,37 +137,37 @@ class _Endpoint:
         if str(scope["path"]).rstrip("/") != OTLP_PATH:
             raise _RefusalError(HTTPStatus.NOT_FOUND, f"only metrics are taken, at {OTLP_PATH}")
         self._check_token(headers.get("authorization", ""), scope["client"][0])
-        kind = _content_type(headers)
+        kind = _get_content_type(headers)
         if kind not in (_PROTOBUF, _JSON):
             raise _RefusalError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"Content-Type must be {_PROTOBUF} or {_JSON}")
         encoding = headers.get("content-encoding", "identity").strip().lower()
         if encoding not in ("identity", "gzip"):
             raise _RefusalError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "Content-Encoding must be gzip or none")
         # A slow body waits without a turn: senders whose bodies do not arrive must not block the others.
-        async with self._body(headers, receive) as body, self._turn():
+        async with self._receive_body(headers, receive) as body, self._take_turn():
             return await asyncio.to_thread(self._take, body, is_gzip=encoding == "gzip", as_json=kind == _JSON)
 
     @contextlib.asynccontextmanager
-    async def _turn(self) -> AsyncIterator[None]:
+    async def _take_turn(self) -> AsyncIterator[None]:
         """Wait for one of the requests in memory to end. Raises _RefusalError."""
         try:
             async with asyncio.timeout(_WAIT):
                 await self._turns.acquire()
         except TimeoutError:
-            raise _too_many() from None
+            raise _make_too_many_error() from None
         try:
             yield
         finally:
             self._turns.release()
 
     @contextlib.asynccontextmanager
-    async def _body(self, headers: Mapping[str, str], receive: Receive) -> AsyncIterator[bytes]:
+    async def _receive_body(self, headers: Mapping[str, str], receive: Receive) -> AsyncIterator[bytes]:
         """Receive the bytes as sent. Raises _RefusalError and _ClientLeftError."""
         length = headers.get("content-length", "")
         if "transfer-encoding" not in headers and not length:
             raise _RefusalError(HTTPStatus.LENGTH_REQUIRED, "the request has no Content-Length")
         if length and int(length) > self._max_bytes:
-            raise _too_large(self._max_bytes)
+            raise _make_too_large_error(self._max_bytes)
         body = _Body(asyncio.timeout(_BODY))
         self._bodies[body] = None
         try:
@@ -187,7 +187,7 @@ class _Endpoint:
                     body.is_whole = not message.get("more_body", False)
         except TimeoutError:
             if body.is_dropped:
-                raise _too_many() from None
+                raise _make_too_many_error() from None
             raise _RefusalError(HTTPStatus.REQUEST_TIMEOUT, f"the body did not arrive within {_BODY:g} s") from None
 
     def _add(self, body: _Body, piece: bytes) -> None:
@@ -197,12 +197,12 @@ class _Endpoint:
         """
         body.data += piece
         if len(body.data) > self._max_bytes:
-            raise _too_large(self._max_bytes)
+            raise _make_too_large_error(self._max_bytes)
         while sum(len(pending.data) for pending in self._bodies) > _MOST_BODIES * self._max_bytes:
             oldest = next(pending for pending in self._bodies if not pending.is_whole)
             del self._bodies[oldest]
             if oldest is body:
-                raise _too_many()
+                raise _make_too_many_error()
             oldest.data.clear()
             oldest.is_dropped = True
             if not oldest.deadline.expired():
@@ -210,10 +210,10 @@ class _Endpoint:
 
     def _take(self, body: bytes, *, is_gzip: bool, as_json: bool) -> ExportMetricsServiceResponse:
         """Store the points. Raises _RefusalError."""
-        plain = self._unzipped(body) if is_gzip else body
+        plain = self._unzip(body) if is_gzip else body
         # The lock admits one at a time: parsed, it is several times as large, and Python is not faster with two.
         with self._parsing:
-            rejected = self._received.take(_parsed(plain, as_json=as_json))
+            rejected = self._received.take(_parse_request(plain, as_json=as_json))
         answer = ExportMetricsServiceResponse()
         if rejected.points:
             answer.partial_success.CopyFrom(
@@ -236,14 +236,14 @@ class _Endpoint:
             log.error("cannot use the token of OTLP senders", problem=str(error))
             raise _RefusalError(HTTPStatus.SERVICE_UNAVAILABLE, "this agent's token cannot be used") from None
 
-    def _unzipped(self, body: bytes) -> bytes:
+    def _unzip(self, body: bytes) -> bytes:
         inflater = zlib.decompressobj(_GZIP)
         try:
             plain = inflater.decompress(body, self._max_bytes + 1)
         except zlib.error:
             raise _RefusalError(HTTPStatus.BAD_REQUEST, "the body is not gzip") from None
         if len(plain) > self._max_bytes:
-            raise _too_large(self._max_bytes)
+            raise _make_too_large_error(self._max_bytes)
         if not inflater.eof or inflater.unused_data:
             raise _RefusalError(HTTPStatus.BAD_REQUEST, "the body is not one whole gzip stream")
         return plain
@@ -261,7 +261,7 @@ _BYTES_TO_A_PART: Final = 8
 _FEW_PARTS: Final = 10_000
 
 
-def _parsed(body: bytes, *, as_json: bool) -> ExportMetricsServiceRequest:
+def _parse_request(body: bytes, *, as_json: bool) -> ExportMetricsServiceRequest:
     max_parts = _FEW_PARTS + len(body) // _BYTES_TO_A_PART
     parts = (_PARTS_JSON if as_json else _PARTS).finditer(body)
     if next(itertools.islice(parts, max_parts, None), None) is not None:
@@ -277,21 +277,21 @@ def _parsed(body: bytes, *, as_json: bool) -> ExportMetricsServiceRequest:
         raise _RefusalError(HTTPStatus.BAD_REQUEST, f"not an OTLP request in {kind}: {str(error)[:200]}") from None
 
 
-def _content_type(headers: Mapping[str, str]) -> str:
+def _get_content_type(headers: Mapping[str, str]) -> str:
     """Return the media type without its parameters."""
     return headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
-def _status(message: str) -> bytes:
+def _encode_status(message: str) -> bytes:
     """Return a `google.rpc.Status`, OTLP's error response: field 1 is the code, field 2 the message."""
     text = message.encode()[:1000]
     length = bytes([len(text)]) if len(text) < 128 else bytes([len(text) & 127 | 128, len(text) >> 7])
     return bytes([0x08, _GRPC_INVALID, 0x12]) + length + text
 
 
-def _too_many() -> _RefusalError:
+def _make_too_many_error() -> _RefusalError:
     return _RefusalError(HTTPStatus.SERVICE_UNAVAILABLE, "too many requests at once")
 
 
-def _too_large(limit: int) -> _RefusalError:
+def _make_too_large_error(limit: int) -> _RefusalError:
     return _RefusalError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a request may have {limit} bytes; send smaller batches")

@@ -27,7 +27,7 @@ def fetch(request: Request[Options]) -> Iterator[Series]:
     with request.history() as history:
         body = request.get(accept=ACCEPT)
         try:
-            samples = scraped(body, selectors, history.now, history.oldest, request.check)
+            samples = select_samples(body, selectors, history.now, history.oldest, request.check)
         except ValueError as error:
             where = place("GET", request.url)
             raise HttpError("bad_answer", f"{where}: not Prometheus' text format: {error}") from None
@@ -70,7 +70,7 @@ class ScrapeError(ValueError):
     """The text is invalid, or exceeds its bounds; the message says where, without quoting it."""
 
 
-def scraped(
+def select_samples(
     body: bytes, selectors: Sequence[Selector], now: float, oldest: float, check: Callable[[], None] = lambda: None
 ) -> Scraped:
     """Return the selected samples: (labels, time, value) by a key.
@@ -80,7 +80,7 @@ def scraped(
     """
     samples: Scraped = {}
     is_slow = any(matcher.pattern is not None for selector in selectors for matcher in selector.matchers)
-    for name, labels, value, time in _samples(body, selectors, check):
+    for name, labels, value, time in _iterate_samples(body, selectors, check):
         if is_slow:
             check()
         all_labels = with_short_names({"__name__": name, **labels})
@@ -104,7 +104,7 @@ def _check_first(body: bytes) -> None:
         try:
             text = line.decode()
             name_match = _NAME.match(line)
-            _sample(
+            _parse_sample(
                 text,
                 name_match[1].decode() if name_match is not None else "",
                 name_match.end() if name_match is not None else 0,
@@ -114,7 +114,7 @@ def _check_first(body: bytes) -> None:
         return
 
 
-def _samples(
+def _iterate_samples(
     body: bytes, selectors: Sequence[Selector], check: Callable[[], None]
 ) -> Iterator[tuple[str, dict[str, str], float, float | None]]:
     """Samples of lines that may be selected: parsing takes far longer than checking the beginning of a line."""
@@ -139,7 +139,7 @@ def _samples(
             line = match[0].decode()
             if line.isspace():
                 continue
-            name, labels, value, time = _sample(
+            name, labels, value, time = _parse_sample(
                 line,
                 name_match[1].decode() if name_match is not None else "",
                 name_match.end() - start if name_match else 0,
@@ -150,12 +150,12 @@ def _samples(
             raise ScrapeError(f"line {number + 1}, empty ones not counted: {what}") from None
 
 
-def _sample(line: str, name: str, position: int) -> tuple[str, dict[str, str], float, float | None]:
+def _parse_sample(line: str, name: str, position: int) -> tuple[str, dict[str, str], float, float | None]:
     """Name, labels, value and time of a line, the time as written; ValueError does not quote it."""
     labels: dict[str, str] = {}
     blank = len(line[position:]) - len(line[position:].lstrip(" \t"))
     if line.startswith("{", position + blank):
-        name, position = _labels(line, position + blank + 1, name, labels)
+        name, position = _parse_labels(line, position + blank + 1, name, labels)
     if not name:
         raise ValueError("a sample has no name")
     rest = _VALUE.fullmatch(line, position)
@@ -164,7 +164,7 @@ def _sample(line: str, name: str, position: int) -> tuple[str, dict[str, str], f
     return name, labels, float(rest[1]), float(rest[2]) if rest[2] else None
 
 
-def _labels(line: str, position: int, name: str, labels: dict[str, str]) -> tuple[str, int]:
+def _parse_labels(line: str, position: int, name: str, labels: dict[str, str]) -> tuple[str, int]:
     """Fills `labels`; returns the metric's name and the start of the rest."""
     while (end := _END.match(line, position)) is None:
         part = _LABEL.match(line, position)
@@ -175,20 +175,20 @@ def _labels(line: str, position: int, name: str, labels: dict[str, str]) -> tupl
         if value is None:
             if quoted is None or name:
                 raise ValueError('its labels are not name="value"')
-            name = _unescaped(quoted)
+            name = _unescape(quoted)
         else:
-            label = label or _unescaped(quoted)
+            label = label or _unescape(quoted)
             if label in labels:
                 raise ValueError("it has a label twice")
             if len(labels) >= MAX_LABELS:
                 raise ValueError(f"it has more than {MAX_LABELS} labels")
-            labels[label] = _unescaped(value)
+            labels[label] = _unescape(value)
         if after == "}":
             return name, position
     return name, end.end()
 
 
-def _unescaped(text: str) -> str:
+def _unescape(text: str) -> str:
     return _ESCAPE.sub(lambda match: _ESCAPED.get(match[1], match[0]), text) if "\\" in text else text
 
 

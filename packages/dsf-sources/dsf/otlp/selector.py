@@ -100,13 +100,13 @@ def parse_selectors(text: str) -> tuple[Selector, ...]:
     return tuple(selectors)
 
 
-def underscored(name: str) -> str:
+def to_prometheus_name(name: str) -> str:
     """Return an OpenTelemetry name in Prometheus' format: `system.memory.usage` is `system_memory_usage`."""
-    return name if name.isidentifier() and name.isascii() else _translated(name)
+    return name if name.isidentifier() and name.isascii() else _translate_name(name)
 
 
 @functools.lru_cache(maxsize=4096)
-def _translated(name: str) -> str:
+def _translate_name(name: str) -> str:
     cleaned = re.sub(r"[^a-zA-Z0-9_:]", "_", name) or "_"
     return f"_{cleaned}" if cleaned[0].isdigit() else cleaned
 
@@ -121,7 +121,7 @@ def with_short_names(labels: dict[str, str]) -> dict[str, str]:
 
 def _parse(query: str) -> Selector:
     match = _NAME.match(query)
-    name = underscored(match[0]) if match else ""
+    name = to_prometheus_name(match[0]) if match else ""
     rest = query[match.end() if match else 0 :].strip()
     if not rest and name:
         return Selector(name)
@@ -136,7 +136,7 @@ def _parse(query: str) -> Selector:
         part = _MATCHER.match(inside, position)
         if part is None:
             raise SelectorError(f'{query!r}: expected label="value" (or !=, =~, !~) at {inside[position:].strip()!r}')
-        matchers.append(_matcher(query, part["label"], part["sign"], part["value"]))
+        matchers.append(_make_matcher(query, part["label"], part["sign"], part["value"]))
         position = part.end()
         if inside[position : position + 1] == ",":
             position += 1
@@ -147,13 +147,13 @@ def _parse(query: str) -> Selector:
     return Selector(name, tuple(matchers))
 
 
-def _unescaped(query: str, value: str) -> str:
+def _unescape(query: str, value: str) -> str:
     """Return a quoted value without escapes; unknown ones, such as those of regular expressions, stay.
 
     Raises SelectorError.
     """
 
-    def character(escape: re.Match[str]) -> str:
+    def decode_character(escape: re.Match[str]) -> str:
         octal, *hexadecimal, letter = escape.groups()
         if letter is not None:
             return _ESCAPED.get(letter, escape[0])
@@ -162,20 +162,20 @@ def _unescaped(query: str, value: str) -> str:
             raise SelectorError(f"{query!r}: {escape[0]} is no character")
         return chr(code)
 
-    return _ESCAPE.sub(character, value)
+    return _ESCAPE.sub(decode_character, value)
 
 
-def _matcher(query: str, label: str, sign: str, quoted: str) -> Matcher:
+def _make_matcher(query: str, label: str, sign: str, quoted: str) -> Matcher:
     value = quoted[1:-1]
     if quoted[0] != "`":
-        value = _unescaped(query, value)
+        value = _unescape(query, value)
     negated = sign.startswith("!")
     if not sign.endswith("~"):
-        return Matcher(underscored(label), value, negated)
-    return Matcher(underscored(label), value, negated, _pattern(query, value))
+        return Matcher(to_prometheus_name(label), value, negated)
+    return Matcher(to_prometheus_name(label), value, negated, _compile_pattern(query, value))
 
 
-def _pattern(query: str, text: str) -> Any:
+def _compile_pattern(query: str, text: str) -> Any:
     """Compile for RE2, the engine of Prometheus: its time is linear in the value. Raises SelectorError."""
     # Imported here: it takes 5 MB, which other agents save.
     import re2

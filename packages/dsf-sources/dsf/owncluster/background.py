@@ -26,7 +26,7 @@ class OwnCluster:
         """Raises HttpError for an agent outside of Kubernetes, SettingsError without the address of
         an API server or for a wrong setting."""
         if not settings.agent_kube:
-            raise _nowhere()
+            raise _make_unavailable_error()
         self._memory = memory
         self._session = Session.load(settings.kubeconfig)
         self.cluster = KubeCluster(self._session, OwnClusterSettings.load().agent_objects)
@@ -60,14 +60,14 @@ class OwnCluster:
         self._session.close()
 
 
-def own_cluster(request: Request[Options]) -> OwnCluster:
+def get_own_cluster(request: Request[Options]) -> OwnCluster:
     """Return the state of the request's agent. Raises HttpError where there is none."""
     running: OwnCluster | None = request.running
     if running is None:
-        raise _nowhere()
+        raise _make_unavailable_error()
     return running
 
 
-def _nowhere() -> HttpError:
+def _make_unavailable_error() -> HttpError:
     text = "the sources Kubernetes and Object are the agent's own cluster: they need an agent with DSF_AGENT_KUBE=true"
     return HttpError("unsupported_source", text)

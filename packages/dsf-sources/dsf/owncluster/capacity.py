@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import Any, Final
 
 from dsf.api.quantity import parse_quantity
-from dsf.owncluster.requests import pod_requests
+from dsf.owncluster.requests import compute_pod_requests
 
 #: Resources. cpu is in cores, memory in bytes, the others are numbers of devices.
 RESOURCES: Final = ("cpu", "memory", "nvidia.com/gpu", "google.com/tpu")
@@ -40,7 +40,7 @@ class ClusterState:
     pods: Sequence[Pod]
 
 
-def node_of(manifest: Mapping[str, Any]) -> NodeCapacity:
+def reduce_node(manifest: Mapping[str, Any]) -> NodeCapacity:
     """Return a Node object, reduced."""
     allocatable = (manifest.get("status") or {}).get("allocatable") or {}
     return NodeCapacity(
@@ -50,6 +50,6 @@ def node_of(manifest: Mapping[str, Any]) -> NodeCapacity:
     )
 
 
-def pod_of(manifest: Mapping[str, Any]) -> Pod:
+def reduce_pod(manifest: Mapping[str, Any]) -> Pod:
     """Return a Pod object, reduced."""
-    return Pod((manifest.get("spec") or {}).get("nodeName", ""), pod_requests(manifest, RESOURCES))
+    return Pod((manifest.get("spec") or {}).get("nodeName", ""), compute_pod_requests(manifest, RESOURCES))

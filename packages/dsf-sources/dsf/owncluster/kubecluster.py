@@ -17,7 +17,7 @@ from dsf.kube.reflector import Reflector
 from dsf.kube.resources import Resource
 from dsf.kube.session import Session
 from dsf.kube.store import Object
-from dsf.owncluster.capacity import ClusterState, node_of, pod_of
+from dsf.owncluster.capacity import ClusterState, reduce_node, reduce_pod
 from dsf.owncluster.kubelisting import KubeListing
 
 _NODES: Final = Resource("", "v1", "nodes", "Node", namespaced=False)
@@ -49,7 +49,7 @@ class KubeCluster:
         Raises HttpError: unauthorized without the rights, connection_failed while the API server is unreachable,
         timeout.
         """
-        nodes, pods = both = self._watched()
+        nodes, pods = both = self._start_reflectors()
         while not all(reflector.synced.is_set() for reflector in both):
             self._check(both)
             if time.monotonic() >= deadline:
@@ -83,12 +83,12 @@ class KubeCluster:
         with self._lock:
             return self._reflectors is not None
 
-    def _watched(self) -> tuple[Reflector, Reflector]:
+    def _start_reflectors(self) -> tuple[Reflector, Reflector]:
         with self._lock:
             if self._reflectors is None:
                 self._reflectors = (
-                    Reflector(self._session, _NODES, _ignore, transform=_reduced(node_of)),
-                    Reflector(self._session, _PODS, _ignore, selectors=_RUNNING, transform=_reduced(pod_of)),
+                    Reflector(self._session, _NODES, _ignore, transform=_wrap_reducer(reduce_node)),
+                    Reflector(self._session, _PODS, _ignore, selectors=_RUNNING, transform=_wrap_reducer(reduce_pod)),
                 )
                 for reflector in self._reflectors:
                     reflector.start()
@@ -109,7 +109,7 @@ class KubeCluster:
             raise HttpError("connection_failed", f"the cluster cannot be watched: {why}", retryable=True)
 
 
-def _reduced(reduce: Callable[[Object], Any]) -> Callable[[Object], Object]:
+def _wrap_reducer(reduce: Callable[[Object], Any]) -> Callable[[Object], Object]:
     """Reduces an object to the reflector's needs and the relevant values."""
 
     def transform(manifest: Object) -> Object:

@@ -28,14 +28,14 @@ class KubeListing:
     ) -> None:
         """Discovers the kinds; those in `released` may be read. Raises HttpError."""
         self._session = session
-        self._resource = _resource(session, object_source, deadline)
+        self._resource = _find_resource(session, object_source, deadline)
         if str(self._resource) not in released:
             # RBAC alone is not enough: the right to read pods is also granted for mere capacity sums.
             raise HttpError(
-                "unauthorized", f"this agent may not read {self._resource}: {_how_to_grant(self._resource)}"
+                "unauthorized", f"this agent may not read {self._resource}: {_describe_grant(self._resource)}"
             )
         self._path = self._resource.path(object_source.namespace)
-        selector = label_selector(object_source.selector) if object_source.selector is not None else ""
+        selector = format_selector(object_source.selector) if object_source.selector is not None else ""
         self._query = {"limit": str(_PAGE)} | ({"labelSelector": selector} if selector else {})
         #: The request, for display.
         self.url = f"{self._path}?{urlencode(self._query)} of this cluster"
@@ -60,7 +60,7 @@ class KubeListing:
                 return
 
 
-def label_selector(selector: ClusterSelector) -> str:
+def format_selector(selector: ClusterSelector) -> str:
     """Return the selector in the format of the API server's query."""
     words = {"Exists": "{}", "DoesNotExist": "!{}", "In": "{} in ({})", "NotIn": "{} notin ({})"}
     equal = [f"{key}={value}" for key, value in (selector.match_labels or {}).items()]
@@ -77,12 +77,12 @@ def _is_object(item: object) -> bool:
     return isinstance(item, dict) and isinstance(item.get("metadata", {}), dict | None)
 
 
-def _resource(session: Session, object_source: ObjectSource, deadline: float) -> Resource:
+def _find_resource(session: Session, object_source: ObjectSource, deadline: float) -> Resource:
     """Return the kind's resource, as named in API paths."""
     prefix = f"/apis/{object_source.api_version}" if object_source.group else f"/api/{object_source.api_version}"
     answer, _ = _read(session, prefix, {}, _MAX_KINDS, deadline, object_source.api_version)
     version = object_source.api_version.rpartition("/")[2]
-    for kind in _kinds(answer, object_source):
+    for kind in _iterate_kinds(answer, object_source):
         if kind["name"] in DENIED.get(object_source.group, {}).values():
             raise HttpError("bad_query", f"{object_source.kind}: {DENIED_RULE}")
         if object_source.namespace and not kind["namespaced"]:
@@ -96,7 +96,7 @@ def _resource(session: Session, object_source: ObjectSource, deadline: float) ->
     )
 
 
-def _kinds(answer: Mapping[str, Any], object_source: ObjectSource) -> Iterator[Mapping[str, Any]]:
+def _iterate_kinds(answer: Mapping[str, Any], object_source: ObjectSource) -> Iterator[Mapping[str, Any]]:
     """Yield the resources of the wanted kind that can be listed."""
     try:
         for entry in answer.get("resources") or ():
@@ -120,7 +120,7 @@ def _read(
         raise HttpError("connection_failed", str(error), status=error.status, retryable=True) from None
     except ApiServerError as error:
         if error.status in (401, 403):
-            raise HttpError("unauthorized", f"{_how_to_grant(what)}: {error}", status=error.status) from None
+            raise HttpError("unauthorized", f"{_describe_grant(what)}: {error}", status=error.status) from None
         reason = "bad_query" if error.status == 400 else "http_error"
         raise HttpError(reason, str(error), status=error.status, retryable=not error.is_refusal) from None
     except BackendError as error:
@@ -128,7 +128,7 @@ def _read(
         raise HttpError(reason, str(error), retryable=True) from None
 
 
-def _how_to_grant(what: Resource | str) -> str:
+def _describe_grant(what: Resource | str) -> str:
     if isinstance(what, str):
         return f"the source Object needs the right to see which kinds {what} has (ClusterRole system:discovery)"
     return (

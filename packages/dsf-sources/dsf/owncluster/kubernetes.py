@@ -11,7 +11,7 @@ from decimal import Decimal
 from typing import Final
 
 from dsf.otlp.selector import Selector, selectors_of
-from dsf.owncluster.background import OwnCluster, own_cluster
+from dsf.owncluster.background import OwnCluster, get_own_cluster
 from dsf.owncluster.capacity import RESOURCES, ClusterState
 from dsf.sources.plugin import Options, Plugin, Request, Series
 
@@ -25,13 +25,13 @@ def fetch(request: Request[Options]) -> Iterator[Series]:
     """Available resources, for the part of the range that this agent observed."""
     selectors = selectors_of(request.query, required=False)
     with request.history() as history:
-        cluster = own_cluster(request).cluster
+        cluster = get_own_cluster(request).cluster
         with request.asking(_CLUSTER):
             state = cluster.state(request.deadline)
         history.keep(
             {
                 tuple(labels.items()): (labels, history.now, value)
-                for labels, value in available(state)
+                for labels, value in compute_available(state)
                 if not selectors or any(selector.matches(labels) for selector in selectors)
             }
         )
@@ -39,7 +39,7 @@ def fetch(request: Request[Options]) -> Iterator[Series]:
         yield from history.series(selector.matches, request.check)
 
 
-def available(state: ClusterState) -> Iterator[tuple[dict[str, str], float]]:
+def compute_available(state: ClusterState) -> Iterator[tuple[dict[str, str], float]]:
     """Labels and value of each series: for the cluster without a label `node`, then for each node.
 
     A cordoned node takes no pods, so neither it nor its pods count. A resource that a node does not have is 0.
@@ -55,13 +55,13 @@ def available(state: ClusterState) -> Iterator[tuple[dict[str, str], float]]:
             for resource, value in pod.requests.items():
                 amounts[resource] -= value
     for resource in RESOURCES:
-        yield _labels(resource), float(sum(amounts[resource] for amounts in free_amounts.values()))
+        yield _make_labels(resource), float(sum(amounts[resource] for amounts in free_amounts.values()))
     for name in sorted(free_amounts):
         for resource in RESOURCES:
-            yield _labels(resource) | {"node": name}, float(free_amounts[name][resource])
+            yield _make_labels(resource) | {"node": name}, float(free_amounts[name][resource])
 
 
-def _labels(resource: str) -> dict[str, str]:
+def _make_labels(resource: str) -> dict[str, str]:
     return {"__name__": METRIC, "resource": resource}
 
 

@@ -19,7 +19,7 @@ from dsf.api.objectsource import ObjectField, ObjectSource
 from dsf.api.problems import explain
 from dsf.api.quantity import parse_quantity
 from dsf.errors import HttpError
-from dsf.owncluster.background import OwnCluster, own_cluster
+from dsf.owncluster.background import OwnCluster, get_own_cluster
 from dsf.owncluster.kubelisting import KubeListing
 from dsf.sources.memory import Samples
 from dsf.sources.plugin import Options, Plugin, Request, Series
@@ -37,15 +37,15 @@ class RefusedValueError(ValueError):
 
 def fetch(request: Request[Options]) -> Iterator[Series]:
     """Return a series per object and field, for the part of the time range that this agent observed."""
-    object_source = _wanted(request.query)
+    object_source = _parse_source(request.query)
     counts: Counter[str] = Counter()
     with request.history() as history:
-        running = own_cluster(request)
+        running = get_own_cluster(request)
         try:
             with request.asking(f"{object_source.kind} of {object_source.api_version} of this cluster") as question:
                 listing = running.cluster.listing(object_source, request.deadline)
                 question.url = listing.url
-                samples, question.received = _samples(object_source, listing, request, history.now, counts)
+                samples, question.received = _read_samples(object_source, listing, request, history.now, counts)
             left_out = history.keep(samples)
             counts.update(kept=-left_out, labels=left_out)
         finally:
@@ -53,7 +53,7 @@ def fetch(request: Request[Options]) -> Iterator[Series]:
     yield from history.series(lambda _: True, request.check)
 
 
-def number(value: Any) -> float:
+def parse_number(value: Any) -> float:
     """Return a number, a quantity, or a boolean as 1 or 0. Raises RefusedValueError."""
     if isinstance(value, (dict, list)):
         raise RefusedValueError("no_single_value")
@@ -72,7 +72,7 @@ def number(value: Any) -> float:
     return parsed
 
 
-def _wanted(query: str) -> ObjectSource:
+def _parse_source(query: str) -> ObjectSource:
     try:
         document = json.loads(query)
     except (ValueError, RecursionError):
@@ -84,7 +84,7 @@ def _wanted(query: str) -> ObjectSource:
         raise HttpError("bad_query", f"source.object cannot be used by this agent: {mistakes}") from None
 
 
-def _samples(
+def _read_samples(
     object_source: ObjectSource, listing: KubeListing, request: Request[Options], now: float, counts: Counter[str]
 ) -> tuple[Samples, int]:
     """Return the values of all objects' fields, and the bytes read."""
@@ -98,13 +98,13 @@ def _samples(
         for obj in objects:
             request.check()
             for field in object_source.fields:
-                labels = _labels(field, obj)
-                value = at(obj, field.path)
+                labels = _make_labels(field, obj)
+                value = get_value(obj, field.path)
                 if value is None and (value := field.default) is None:
                     counts["absent"] += 1
                     continue
                 try:
-                    samples[tuple(sorted(labels.items()))] = (labels, now, number(value))
+                    samples[tuple(sorted(labels.items()))] = (labels, now, parse_number(value))
                 except RefusedValueError as error:
                     counts[str(error)] += 1
                     where = f"{labels.get('namespace', '')}/{labels.get('name', '')}".lstrip("/")
@@ -122,10 +122,10 @@ def _samples(
     return samples, received
 
 
-def at(document: Any, path: str) -> Any:
+def get_value(document: Any, path: str) -> Any:
     """Return the value at a path; None if missing."""
     step: Any
-    for step in _steps(path):
+    for step in _parse_path(path):
         if not isinstance(document, list if isinstance(step, int) else dict):
             return None
         try:
@@ -136,17 +136,17 @@ def at(document: Any, path: str) -> Any:
 
 
 @functools.lru_cache(maxsize=1024)
-def _steps(path: str) -> tuple[str | int, ...]:
+def _parse_path(path: str) -> tuple[str | int, ...]:
     return tuple(int(index) if index else key or quoted for key, index, quoted in _STEP.findall(path))
 
 
-def _labels(field: ObjectField, obj: Mapping[str, Any]) -> dict[str, str]:
+def _make_labels(field: ObjectField, obj: Mapping[str, Any]) -> dict[str, str]:
     """Labels of a series. A list or an object is left out."""
     metadata = obj.get("metadata") or {}
     labels = {"__name__": field.name}
     labels |= {key: str(metadata[key]) for key in ("namespace", "name") if metadata.get(key)}
     for label in field.labels:
-        value = at(obj, label.path)
+        value = get_value(obj, label.path)
         if isinstance(value, (str, bool, int, float)):
             labels[label.name] = value if isinstance(value, str) else json.dumps(value)
     return labels

@@ -11,7 +11,7 @@ from dsf.api.quantity import parse_quantity
 _Amounts = dict[str, Decimal]
 
 
-def pod_requests(pod: Mapping[str, Any], resources: Iterable[str]) -> _Amounts:
+def compute_pod_requests(pod: Mapping[str, Any], resources: Iterable[str]) -> _Amounts:
     """Return the pod's requests of these resources; those without a request are left out.
 
     Containers run together, so their requests add up. Init containers run one after the other before, so the largest
@@ -24,14 +24,14 @@ def pod_requests(pod: Mapping[str, Any], resources: Iterable[str]) -> _Amounts:
         for condition in status.get("conditions") or ()
     )
     running: _Amounts = {}
-    statuses = _by_name(status.get("containerStatuses"))
+    statuses = _index_by_name(status.get("containerStatuses"))
     for container in spec.get("containers") or ():
-        _add(running, _container(container, statuses, infeasible=infeasible))
+        _add(running, _compute_container_requests(container, statuses, infeasible=infeasible))
     starting: _Amounts = {}
     sidecars: _Amounts = {}
-    statuses = _by_name(status.get("initContainerStatuses"))
+    statuses = _index_by_name(status.get("initContainerStatuses"))
     for container in spec.get("initContainers") or ():
-        amounts = _container(container, statuses, infeasible=infeasible)
+        amounts = _compute_container_requests(container, statuses, infeasible=infeasible)
         if container.get("restartPolicy") == "Always":
             _add(running, amounts)
             _add(sidecars, amounts)
@@ -40,20 +40,20 @@ def pod_requests(pod: Mapping[str, Any], resources: Iterable[str]) -> _Amounts:
             _add(amounts, sidecars)
         _raise(starting, amounts)
     _raise(running, starting)
-    running |= _amounts((spec.get("resources") or {}).get("requests"))
-    _add(running, _amounts(spec.get("overhead")))
+    running |= _parse_amounts((spec.get("resources") or {}).get("requests"))
+    _add(running, _parse_amounts(spec.get("overhead")))
     return {resource: running[resource] for resource in resources if running.get(resource)}
 
 
-def _container(
+def _compute_container_requests(
     container: Mapping[str, Any], statuses: Mapping[str, Mapping[str, Any]], *, infeasible: bool
 ) -> _Amounts:
     """Return the requests of a container. During an in-place resize, the larger of desired and allocated counts,
     unless the node reported the resize as infeasible."""
-    requested = _amounts((container.get("resources") or {}).get("requests"))
+    requested = _parse_amounts((container.get("resources") or {}).get("requests"))
     status = statuses.get(container.get("name", ""), {})
-    actual = _amounts((status.get("resources") or {}).get("requests"))
-    allocated = _amounts(status.get("allocatedResources"))
+    actual = _parse_amounts((status.get("resources") or {}).get("requests"))
+    allocated = _parse_amounts(status.get("allocatedResources"))
     if not actual and not allocated:
         return requested
     amounts: _Amounts = {} if infeasible else dict(requested)
@@ -62,11 +62,11 @@ def _container(
     return amounts
 
 
-def _by_name(statuses: Iterable[Mapping[str, Any]] | None) -> dict[str, Mapping[str, Any]]:
+def _index_by_name(statuses: Iterable[Mapping[str, Any]] | None) -> dict[str, Mapping[str, Any]]:
     return {status["name"]: status for status in statuses or ()}
 
 
-def _amounts(requests: Mapping[str, object] | None) -> _Amounts:
+def _parse_amounts(requests: Mapping[str, object] | None) -> _Amounts:
     return {resource: parse_quantity(value) for resource, value in (requests or {}).items()}
 
 

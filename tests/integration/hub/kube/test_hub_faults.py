@@ -9,7 +9,7 @@ from typing import Any
 
 from dsf.api.types import MANIFESTWORK_NAME
 from dsf.kube.resources import LEASES, MANAGED_CLUSTERS, MANIFEST_WORKS
-from dsf.up.stack import http_ready
+from dsf.up.stack import make_http_check
 from tests.integration.hub.kube.hubworld import HubWorld, has_logged
 from tests.support.child import stopped
 from tests.support.httpserver import ScriptedServer
@@ -49,7 +49,7 @@ def test_standby_with_all_services_takes_over_from_a_killed_process(world: HubWo
     standby = world.hub(target="all", web_auth="open", listen_host="::", listen_port=port)
     # Results and page work in each process.
     world.until(lambda: has_logged(standby.log, " ready."), 60)
-    world.until(http_ready(f"http://127.0.0.1:{port}/healthz"), 20)
+    world.until(make_http_check(f"http://127.0.0.1:{port}/healthz"), 20)
     assert has_logged(standby.log, "another beat is active")
     holder = world.holder()
     leader.kill()

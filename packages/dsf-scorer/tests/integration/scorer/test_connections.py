@@ -15,7 +15,7 @@ import pytest
 import requests
 
 from dsf.scorer.connections import MAX_CONNECTIONS
-from dsf.up.stack import http_ready
+from dsf.up.stack import make_http_check
 from tests.support.child import Child
 from tests.support.redisserver import free_port
 from tests.support.wait import wait_for
@@ -69,7 +69,7 @@ def port(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[int]:
         command = [*_image_command(), "--port", str(number)]
     child = Child((sys.executable, *command), tmp_path / "log", {"PYTHONPATH": str(tmp_path)})
     try:
-        wait_for(http_ready(f"http://127.0.0.1:{number}/healthz"), 30, f"the scorer: {child.tail()}")
+        wait_for(make_http_check(f"http://127.0.0.1:{number}/healthz"), 30, f"the scorer: {child.tail()}")
         yield number
     finally:
         child.kill()

@@ -12,7 +12,7 @@ import pytest
 
 from dsf import http
 from dsf.api.promql import split_queries
-from dsf.up.stack import http_ready
+from dsf.up.stack import make_http_check
 from tests.support.child import Child
 from tests.support.commandline import dsf
 from tests.support.document import File, steps
@@ -45,7 +45,7 @@ def prometheus(tmp_path: Path) -> Iterator[str]:
         process = Child((str(find("prometheus")), *options, f"--web.listen-address=127.0.0.1:{port}"), tmp_path / "log")
         try:
             url = f"http://127.0.0.1:{port}"
-            wait_for(http_ready(f"{url}/-/ready"), 60, f"Prometheus; {process.tail()}")
+            wait_for(make_http_check(f"{url}/-/ready"), 60, f"Prometheus; {process.tail()}")
             yield url
         finally:
             process.kill()

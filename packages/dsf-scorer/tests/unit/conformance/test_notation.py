@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from dsf.conformance.notation import MOST, labels_of, matrix, values_of
+from dsf.conformance.notation import MOST, make_matrix, parse_labels, parse_values
 from dsf.conformance.testfile import TestFile
 from dsf.errors import ManifestError
 from tests.support import programs
@@ -61,20 +61,20 @@ BAD = [
 
 @pytest.mark.parametrize(("text", "expected"), TABLE)
 def test_values(text: str, expected: list[float | None]) -> None:
-    assert repr(values_of(text)) == repr([None if value is None else float(value) for value in expected])
+    assert repr(parse_values(text)) == repr([None if value is None else float(value) for value in expected])
 
 
 @pytest.mark.parametrize("text", [*BAD, "1e999", "-1e999+1x2", "1" * 201])
 def test_invalid_values_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"is not such as|is too large"):
-        values_of(text)
+        parse_values(text)
 
 
 @pytest.mark.parametrize("text", ["0+1x1000000000", "5x11000", "_x11001", "1 _x11000", "5x99999999999999999999"])
 def test_huge_series_are_refused_before_they_are_created(text: str) -> None:
     with pytest.raises(ValueError, match="makes more than 11000 samples"):
-        values_of(text)
-    assert len(values_of(f"5x{MOST - 1}")) == MOST
+        parse_values(text)
+    assert len(parse_values(f"5x{MOST - 1}")) == MOST
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_huge_series_are_refused_before_they_are_created(text: str) -> None:
     ],
 )
 def test_labels(text: str, expected: dict[str, str]) -> None:
-    assert labels_of(text) == expected
+    assert parse_labels(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -112,17 +112,17 @@ def test_labels(text: str, expected: dict[str, str]) -> None:
 )
 def test_invalid_labels_are_refused(text: str, why: str) -> None:
     with pytest.raises(ValueError, match=why):
-        labels_of(text)
+        parse_labels(text)
 
 
 def test_as_a_range_query_answers() -> None:
     """Times are integers if possible, values have no exponent, and missing samples are absent."""
     values = [1.5, None, 1e21, math.nan, -math.inf, 1e-7]
-    assert matrix({"a": "b"}, values, 100, 30) == {
+    assert make_matrix({"a": "b"}, values, 100, 30) == {
         "metric": {"a": "b"},
         "values": [[100, "1.5"], [160, "1000000000000000000000"], [190, "NaN"], [220, "-Inf"], [250, "0.0000001"]],
     }
-    assert matrix({}, [1.0], 0.5, 30)["values"] == [[0.5, "1"]]
+    assert make_matrix({}, [1.0], 0.5, 30)["values"] == [[0.5, "1"]]
 
 
 def unit_test(values: str, samples: list[float | None]) -> dict[str, Any]:

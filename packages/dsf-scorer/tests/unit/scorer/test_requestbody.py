@@ -61,7 +61,7 @@ def test_fast_path_parses_bodies_of_prometheus(monkeypatch: pytest.MonkeyPatch) 
     def slow(*_: object) -> None:
         raise AssertionError("the slow path was taken")
 
-    monkeypatch.setattr(requestbody, "_slow_arrays", slow)
+    monkeypatch.setattr(requestbody, "_convert_samples", slow)
     assert len(parse(request_document([1718600000, "0.5"], [1718600060.781, "NaN"], pod="[[]]"))) == 1
 
 

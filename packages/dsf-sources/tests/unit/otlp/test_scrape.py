@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from dsf.errors import HttpError
 from dsf.otlp import scrape
-from dsf.otlp.scrape import ScrapeError, scraped
+from dsf.otlp.scrape import ScrapeError, select_samples
 from dsf.otlp.selector import Selector, parse_selectors
 
 TOKEN = "canary-token-4f1e"
@@ -40,7 +40,7 @@ def lines(draw: st.DrawFn) -> str:
 
 
 def read(text: str, query: str = '{__name__=~".+"}') -> list[Any]:
-    samples = scraped(text.encode(), parse_selectors(query), 2e9, 0.0)
+    samples = select_samples(text.encode(), parse_selectors(query), 2e9, 0.0)
     return [(labels, time, value) for labels, time, value in samples.values()]
 
 
@@ -95,7 +95,7 @@ def test_names_in_quotes_and_line_ends_of_windows() -> None:
 )
 def test_malformed_line_is_reported_without_its_content(text: str, words: str) -> None:
     with pytest.raises(ScrapeError) as caught:
-        scraped(b"ok 1\n" + text.encode("utf-8", "surrogatepass"), [Selector(""), Selector("a")], 1.0, 0.0)
+        select_samples(b"ok 1\n" + text.encode("utf-8", "surrogatepass"), [Selector(""), Selector("a")], 1.0, 0.0)
     assert words in str(caught.value)
     assert str(caught.value).startswith("line 2, ")
     assert TOKEN not in str(caught.value)
@@ -103,16 +103,16 @@ def test_malformed_line_is_reported_without_its_content(text: str, words: str) -
 
 def test_lines_that_no_selector_names_are_not_looked_at() -> None:
     text = b"other{{{{ 1\n" + b"x" * 1_000_000 + b"\n123 4\na 1\n"
-    assert [value for _, _, value in scraped(text, [Selector("a")], 1.0, 0.0).values()] == [1.0]
+    assert [value for _, _, value in select_samples(text, [Selector("a")], 1.0, 0.0).values()] == [1.0]
 
 
 def test_lines_and_samples_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scrape, "MAX_LINES", 10)
     monkeypatch.setattr(scrape, "MAX_SAMPLES", 3)
     with pytest.raises(ScrapeError, match="more than 10 lines"):
-        scraped(b"b 1\n" * 11, [Selector("a")], 1.0, 0.0)
+        select_samples(b"b 1\n" * 11, [Selector("a")], 1.0, 0.0)
     with pytest.raises(ScrapeError, match="more than 3 samples are selected"):
-        scraped(b"".join(b'a{x="%d"} 1\n' % number for number in range(4)), [Selector("a")], 1.0, 0.0)
+        select_samples(b"".join(b'a{x="%d"} 1\n' % number for number in range(4)), [Selector("a")], 1.0, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_hostile_lines_cost_no_more_than_their_length(line: bytes) -> None:
     # A quadratic parser would take minutes for 1.6 MB of labels.
     for _ in range(100):
         with pytest.raises(ScrapeError):
-            scraped(line, [Selector("a")], 1.0, 0.0)
+            select_samples(line, [Selector("a")], 1.0, 0.0)
 
 
 def test_interrupted_scrape_stops_within_a_few_lines() -> None:
@@ -142,7 +142,7 @@ def test_interrupted_scrape_stops_within_a_few_lines() -> None:
             raise HttpError("timeout", "over")
 
     with pytest.raises(HttpError, match="over"):
-        scraped(b"a 1\n" * 1_000_000, [Selector("a")], 1.0, 0.0, check)
+        select_samples(b"a 1\n" * 1_000_000, [Selector("a")], 1.0, 0.0, check)
     assert len(looks) == 3
 
 
@@ -157,7 +157,7 @@ def test_with_a_regular_expression_each_sample_is_preceded_by_the_question_wheth
 
     text = "".join(f'm{{x="{n}"}} 1\n' for n in range(100)).encode()
     with pytest.raises(TimeoutError):
-        scraped(text, parse_selectors('m{x=~".*a.{9}"}'), 2e9, 0.0, check)
+        select_samples(text, parse_selectors('m{x=~".*a.{9}"}'), 2e9, 0.0, check)
 
 
 @pytest.mark.parametrize(
@@ -171,12 +171,12 @@ def test_with_a_regular_expression_each_sample_is_preceded_by_the_question_wheth
 )
 def test_page_without_prometheus_text_is_reported(text: str, words: str) -> None:
     with pytest.raises(ScrapeError, match=words):
-        scraped(text.encode(), [Selector("a")], 1.0, 0.0)
+        select_samples(text.encode(), [Selector("a")], 1.0, 0.0)
 
 
 @pytest.mark.parametrize("text", ["", "\n", "# HELP b of b\n# TYPE b gauge\nb 1\n", 'b{x="y"} 2 3\r\n', "# EOF\n"])
 def test_page_without_selected_metrics_is_empty(text: str) -> None:
-    assert scraped(text.encode(), [Selector("a")], 1.0, 0.0) == {}
+    assert select_samples(text.encode(), [Selector("a")], 1.0, 0.0) == {}
 
 
 def test_old_sample_is_dropped() -> None:
@@ -184,7 +184,7 @@ def test_old_sample_is_dropped() -> None:
     text = b"a{n='0'} 1\n".replace(b"'", b'"') + b"".join(
         b'a{n="%d"} 1 %d\n' % (at, 1000 * at) for at in (700, 701, 2000)
     )
-    samples = scraped(text, [Selector("a")], 1000.0, 700.0)
+    samples = select_samples(text, [Selector("a")], 1000.0, 700.0)
     assert {labels["n"]: time for labels, time, _ in samples.values()} == {"0": 1000.0, "701": 701.0, "2000": 1000.0}
 
 

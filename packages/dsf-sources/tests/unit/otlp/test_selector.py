@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from dsf.otlp.selector import SelectorError, parse_selectors, underscored
+from dsf.otlp.selector import SelectorError, parse_selectors, to_prometheus_name
 
 LABELS = {"__name__": "system_memory_usage", "state": "free", "k8s_node_name": "n1"}
 
@@ -62,10 +62,10 @@ def test_invalid_selector_is_refused_with_its_reason(query: str, words: str) -> 
 
 
 def test_names_of_opentelemetry_become_those_of_prometheus() -> None:
-    assert underscored("http.server.duration") == "http_server_duration"
-    assert underscored("2xx-rate/s") == "_2xx_rate_s"
-    assert underscored("ok_1") == "ok_1"
-    assert underscored("é") == "_"
+    assert to_prometheus_name("http.server.duration") == "http_server_duration"
+    assert to_prometheus_name("2xx-rate/s") == "_2xx_rate_s"
+    assert to_prometheus_name("ok_1") == "ok_1"
+    assert to_prometheus_name("é") == "_"
 
 
 @pytest.mark.parametrize(

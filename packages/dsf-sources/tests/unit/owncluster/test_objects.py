@@ -20,8 +20,8 @@ from dsf.api.summary import ScorerSummary, parse_summaries
 from dsf.api.types import ResolveReason
 from dsf.errors import HttpError, ResolutionError
 from dsf.owncluster.background import OwnCluster
-from dsf.owncluster.kubelisting import label_selector
-from dsf.owncluster.objects import PLUGIN, RefusedValueError, at, number
+from dsf.owncluster.kubelisting import format_selector
+from dsf.owncluster.objects import PLUGIN, RefusedValueError, get_value, parse_number
 from dsf.settings import Settings
 from dsf.sources.base import FetchContext, RequestRecord
 from dsf.sources.memory import SourceMemory
@@ -127,7 +127,7 @@ def test_path_reads_one_value(path: str, value: object) -> None:
         "status": {"ready": 2, "allocatable": {"nvidia.com/gpu": "4"}, "text": "word", "none": None},
         "items": [{"cpu": "0"}, {"cpu": "1"}],
     }
-    assert at(document, path) == value
+    assert get_value(document, path) == value
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_invalid_path_is_refused(path: str) -> None:
     ],
 )
 def test_numbers_quantities_and_booleans(value: object, expected: float) -> None:
-    assert number(value) == expected
+    assert parse_number(value) == expected
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_numbers_quantities_and_booleans(value: object, expected: float) -> None
 )
 def test_anything_else_is_refused(value: object, reason: str) -> None:
     with pytest.raises(RefusedValueError, match=f"^{reason}$"):
-        number(value)
+        parse_number(value)
 
 
 @pytest.mark.parametrize(
@@ -215,7 +215,7 @@ def test_selector_is_written_for_the_api_server() -> None:
     selector = {"matchLabels": {"x": "y"}, "matchExpressions": expressions}
     parsed_selector = object_source(selector=selector).selector
     assert parsed_selector is not None
-    assert label_selector(parsed_selector) == "x=y,a in (b,c),d notin (e),f/g,!h"
+    assert format_selector(parsed_selector) == "x=y,a in (b,c),d notin (e),f/g,!h"
 
 
 def test_object_field_requires_the_type_object() -> None:

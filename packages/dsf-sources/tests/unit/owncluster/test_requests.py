@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from dsf.api.quantity import parse_quantity
-from dsf.owncluster.capacity import RESOURCES, ClusterState, Pod, node_of
-from dsf.owncluster.kubernetes import available
-from dsf.owncluster.requests import pod_requests
+from dsf.owncluster.capacity import RESOURCES, ClusterState, Pod, reduce_node
+from dsf.owncluster.kubernetes import compute_available
+from dsf.owncluster.requests import compute_pod_requests
 
 
 def container(cpu: str = "", restart: str = "", name: str = "c", **amounts: str) -> dict[str, Any]:
@@ -19,7 +19,7 @@ def container(cpu: str = "", restart: str = "", name: str = "c", **amounts: str)
 
 
 def cpu(spec: dict[str, Any], status: dict[str, Any] | None = None) -> float:
-    return float(pod_requests({"spec": spec, "status": status or {}}, ["cpu"]).get("cpu", 0))
+    return float(compute_pod_requests({"spec": spec, "status": status or {}}, ["cpu"]).get("cpu", 0))
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_phases_are_compared_for_each_resource() -> None:
         "containers": [container("2", memory="1Gi")],
         "initContainers": [container("1", memory="4Gi")],
     }
-    assert pod_requests({"spec": spec}, RESOURCES) == {"cpu": 2, "memory": 4 * 2**30}
+    assert compute_pod_requests({"spec": spec}, RESOURCES) == {"cpu": 2, "memory": 4 * 2**30}
 
 
 def test_resize_counts_the_larger_request_until_done() -> None:
@@ -103,7 +103,7 @@ def test_resize_counts_the_larger_request_until_done() -> None:
 def test_available_resources_are_reported_by_node_and_in_total() -> None:
     def node(name: str, cordoned: bool = False, **allocatable: str) -> Any:
         spec = {"unschedulable": True} if cordoned else {}
-        return node_of({"metadata": {"name": name}, "spec": spec, "status": {"allocatable": allocatable}})
+        return reduce_node({"metadata": {"name": name}, "spec": spec, "status": {"allocatable": allocatable}})
 
     state = ClusterState(
         [
@@ -119,12 +119,12 @@ def test_available_resources_are_reported_by_node_and_in_total() -> None:
             Pod("unknown", {"cpu": Decimal(1)}),
         ],
     )
-    values = {(labels.get("node"), labels["resource"]): value for labels, value in available(state)}
-    assert {labels["__name__"] for labels, _ in available(state)} == {"kubernetes_available"}
+    values = {(labels.get("node"), labels["resource"]): value for labels, value in compute_available(state)}
+    assert {labels["__name__"] for labels, _ in compute_available(state)} == {"kubernetes_available"}
     assert values[None, "cpu"] == 10.7
     assert values["n1", "cpu"] == 2.7
     assert values[None, "memory"] == 23 * 2**30
     assert (values["n1", "nvidia.com/gpu"], values["n2", "nvidia.com/gpu"], values[None, "nvidia.com/gpu"]) == (1, 0, 1)
     assert values[None, "google.com/tpu"] == 0
     assert len(values) == 12, "the cordoned node is not there"
-    assert [value for _, value in available(ClusterState([], []))] == [0, 0, 0, 0]
+    assert [value for _, value in compute_available(ClusterState([], []))] == [0, 0, 0, 0]
