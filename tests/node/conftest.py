@@ -26,6 +26,7 @@ _ORDER = [
     "sources",
     "upgrades",
     "modes",
+    "redis",
     "sentinel",
     "deploying",
     "removal",

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
 from tests.integration.docs import pages
-from tests.node.installation import place_test_pod
 from tests.node.lab.command import LabError
 from tests.node.world import AGENT_NAMESPACE, HUB_NAMESPACE, World, restarts
 from tests.support.wait import wait_for
 
 _SECRET = "dynamic-scoring-framework-hub-kubeconfig"
-_PAGE = pages.ROOT / "docs" / "redis.md"
 _REDIS = "dynamic-scoring-redis-0"
 #: `sl local_address rem_address st ...`: a listening socket has state 0A.
 _LISTENING = "0A"
@@ -154,33 +151,3 @@ def test_renewed_certificate_is_used_for_new_connections(world: World) -> None:
     world.hub.kubectl("-n", HUB_NAMESPACE, "delete", "pod", _REDIS, timeout=180)
     world.settle()
     assert _agent_restarts(world) == {0}
-
-
-@pytest.mark.usefixtures("own_nodes")
-def test_documented_commands_move_redis_off_a_lost_node(world: World) -> None:
-    """With a volume, which is on this node alone: Redis runs again, with its data, once the node is back."""
-    world.dsf("schedule", "set", "sample-scorer", "--interval", "31")
-    commands = [
-        command.text for command in pages.commands(_PAGE) if "LOST-NODE" in command.text or _REDIS in command.text
-    ]
-    release = [text for text in commands if "taint" in text or "--force" in text]
-    (wait,) = [text for text in commands if " wait " in text]
-    kubelet = world.hub.daemon("kubelet")
-    kubelet.stop()
-    try:
-        is_lost = ("wait", "--for=condition=Ready=Unknown", f"node/{world.hub.name}", "--timeout=90s")
-        world.hub.kubectl(*is_lost, timeout=120)
-        for text in release:
-            world.type(text.replace("LOST-NODE", world.hub.name).replace("kubectl ", "kubectl --context kind-hub ", 1))
-    finally:
-        world.hub.node.start_kubelet(world.hub)
-    world.hub.kubectl("taint", "nodes", world.hub.name, "node.kubernetes.io/out-of-service-")
-    world.type(wait.replace("kubectl ", "kubectl --context kind-hub ", 1))
-    # The taint deletes all pods of the node, and no controller makes this one again.
-    place_test_pod(world)
-    world.settle()
-    try:
-        entries = json.loads(world.dsf("schedule", "list", "--output", "json"))["entries"]
-        assert {entry["intervalSeconds"] for entry in entries if entry["scorer"] == "sample-scorer"} == {31}
-    finally:
-        world.dsf("schedule", "reset", "sample-scorer")

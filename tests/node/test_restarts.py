@@ -92,7 +92,7 @@ def test_node_that_loses_power_recovers(world: World) -> None:
     cluster = world.managed["cluster1"]
     ids = {pod["status"]["containerStatuses"][0]["containerID"] for pod in world.pods(cluster, AGENT_NAMESPACE, AGENT)}
     cluster.node.cut_power()
-    cluster.node.start_containerd(cluster, clean=False)
+    cluster.node.start_containerd(clean=False)
     cluster.node.start_kubelet(cluster)
 
     def node_agent_runs() -> bool:

@@ -78,6 +78,7 @@ NOWHERE = {
     r"^(git push|sha256sum|gh|cosign) ": "is about a release that is published",
     r"^deploy/skupper/link\.sh ": "Skupper is not here; integration/deploy/test_skupper_link.py plays its controller",
     r"\bkube-prometheus-grafana\b": "the Secret is that of another project's chart; its flags are checked",
+    r"--reset-then-reuse-values --set redis\.persistence\.": "needs pods; tests/node/test_redis.py types it",
     r"-k deploy/kustomize-example$": "installs beside Helm; deploy/tests/integration/test_kustomize.py types it",
     r"\bargocd\b": "Argo CD is not here; deploy/tests/unit/test_gitops_health.py runs its scripts",
     r"\bdeploy/flux/": "Flux is not here; deploy/tests/unit/test_gitops_health.py evaluates it, its flags are checked",

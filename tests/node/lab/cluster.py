@@ -1,4 +1,4 @@
-"""A cluster: its control plane, and the node that runs its pods."""
+"""A cluster: its control plane, and the nodes that run its pods."""
 
 from __future__ import annotations
 
@@ -33,18 +33,25 @@ _ADMISSION = {
 }
 
 
+#: Number of a cluster's second node, above that of its first one.
+_WORKER = 10
+
+
 class Cluster:
-    """etcd, API server, controller manager and scheduler beside one node, all in the network namespace of that node."""
+    """etcd, API server, controller manager and scheduler beside one node, all in the network namespace of that node.
+
+    `worker` is a second node, which `clusters.second_node` starts.
+    """
 
     def __init__(self, name: str, number: int, programs: Path) -> None:
         self.name = name
         self.programs = programs
-        self.address = f"{network.PREFIX}.{number + 2}"
+        self.node = NodeRuntime(name, number, programs)
+        self.worker = NodeRuntime(f"{name}-worker", number + _WORKER, programs)
+        self.address, self.namespace = self.node.address, self.node.namespace
         self.server = f"https://{self.address}:6443"
-        self.namespace = f"dsf-{name}"
         self.state = folders.STATE / name
         self.run = folders.RUN / name
-        self.node = NodeRuntime(name, f"10.202.{number}.0/24", programs)
 
     # --- life ------------------------------------------------------------------------------------------------------
 
@@ -52,10 +59,11 @@ class Cluster:
         """Start etcd, the API server and containerd, where they do not run; wait for nothing."""
         for folder in (self.state, self.run):
             folder.mkdir(parents=True, exist_ok=True)
+        # The API server starts in the network of the node.
         network.join(self.namespace, self.address)
         self._certificates()
         self._api_server()
-        self.node.start_containerd(self)
+        self.node.start_containerd()
 
     def wait(self) -> None:
         """Wait until the API server is ready, start all that works with it, and wait until the node is ready.
@@ -63,20 +71,23 @@ class Cluster:
         Raises LabError with the end of a log.
         """
         # Before that nobody has rights: controllers would give up after 10 s.
-        self._until(lambda: self.try_kubectl("get", "--raw", "/readyz"), "kube-apiserver")
+        self._until(lambda: self.try_kubectl("get", "--raw", "/readyz"), self.daemon("kube-apiserver"))
         self._controllers()
-        self.node.start_kubelet(self)
-        ready = ("wait", "--for=condition=Ready", f"node/{self.name}", "--timeout=1s")
-        self._until(lambda: self.try_kubectl(*ready), "kubelet")
+        self.join(self.node)
+
+    def join(self, node: NodeRuntime) -> None:
+        """Start the kubelet of a node and wait until the node is ready. Raises LabError with the end of its log."""
+        node.start_kubelet(self)
+        ready = ("wait", "--for=condition=Ready", f"node/{node.name}", "--timeout=1s")
+        self._until(lambda: self.try_kubectl(*ready), Daemon(f"{node.name}-kubelet"))
 
     def daemon(self, program: str) -> Daemon:
         """Return a program of the cluster."""
         return Daemon(f"{self.name}-{program}")
 
-    def _until(self, condition: Any, program: str) -> None:
+    def _until(self, condition: Any, daemon: Daemon) -> None:
         deadline = time.monotonic() + _READY
         while not condition():
-            daemon = self.daemon(program)
             if time.monotonic() > deadline or daemon.pid is None:
                 raise LabError(f"{daemon.name} does not come up ({daemon.log}):\n{daemon.log.read_text()[-2000:]}")
             time.sleep(0.3)
@@ -127,10 +138,12 @@ class Cluster:
     def traces(self) -> list[str]:
         """Return the remains of this cluster on the machine: processes, mounts, cgroups, folders, networks."""
         traces = [f"process {daemon.name}" for daemon in daemons() if daemon.name.startswith(f"{self.name}-")]
-        traces += [f"process {pid}" for pid in self.node.processes()]
-        tops = (str(self.state), str(self.run))
-        traces += [line for line in Path("/proc/mounts").read_text().splitlines() if any(top in line for top in tops)]
-        paths = [self.state, self.run, Path("/run/netns", self.namespace), *self.node.cgroups()]
+        paths = []
+        for node in (self.node, self.worker):
+            traces += [f"process {pid}" for pid in node.processes()]
+            paths += [node.state, node.run, Path("/run/netns", node.namespace), *node.cgroups()]
+        mounts = Path("/proc/mounts").read_text().splitlines()
+        traces += [line for line in mounts if str(self.state) in line or str(self.run) in line]
         return traces + [str(path) for path in paths if path.exists()]
 
     # --- parts -----------------------------------------------------------------------------------------------------
@@ -145,8 +158,7 @@ class Cluster:
         authority.sign("front-proxy", "/CN=front-proxy")
         for user in ("kube-controller-manager", "kube-scheduler", "kube-proxy"):
             authority.sign(user, f"/CN=system:{user}")
-        authority.sign("kubelet", f"/O=system:nodes/CN=system:node:{self.name}", f"IP:{self.address},DNS:{self.name}")
-        for user in ("admin", "kube-controller-manager", "kube-scheduler", "kube-proxy", "kubelet"):
+        for user in ("admin", "kube-controller-manager", "kube-scheduler", "kube-proxy"):
             authority.kubeconfig(user, self.server)
         (self.run / "admission.json").write_text(json.dumps(_ADMISSION))
 

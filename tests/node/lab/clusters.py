@@ -18,6 +18,7 @@ from tests.node.lab.certificates import merged
 from tests.node.lab.cluster import Cluster
 from tests.node.lab.command import CannotRunError, LabError, say
 from tests.node.lab.daemon import daemons
+from tests.node.lab.noderuntime import PAUSE, NodeRuntime
 
 NAMES = ("hub", "cluster1", "cluster2")
 COMPOSE = "dsf-compose"
@@ -28,7 +29,7 @@ PROGRAMS = (
 #: The cluster where pods run as users that no image knows, as on OpenShift.
 OTHER_USERS = "cluster2"
 #: Volumes that a claim on the hub may bind.
-_VOLUMES = 4
+_VOLUMES = 5
 
 
 @functools.cache
@@ -119,10 +120,10 @@ def down(*names: str) -> None:
             remains = cluster(name) if (folders.RUN / name).exists() else remains
         for program in ("registration", "work", "addon", "placement", "kubelet", "kube-proxy", "kube-scheduler"):
             remains.daemon(program).stop(timeout=2)
-        remains.node.remove()
+        for node in (remains.worker, remains.node):
+            node.remove()
         for program in ("kube-controller-manager", "kube-apiserver", "etcd"):
             remains.daemon(program).stop(timeout=2)
-        network.remove(remains.namespace)
         shutil.rmtree(remains.state, ignore_errors=True)
         shutil.rmtree(remains.run, ignore_errors=True)
     if names:
@@ -134,6 +135,23 @@ def down(*names: str) -> None:
         network.remove(namespace)
     shutil.rmtree(folders.STATE, ignore_errors=True)
     shutil.rmtree(folders.RUN, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def second_node(host_cluster: Cluster, *image_names: str) -> Iterator[NodeRuntime]:
+    """Give a cluster a second node, with these images and cordoned, while the context is open."""
+    node = host_cluster.worker
+    node.start_containerd()
+    images.load(node, PAUSE, *image_names)
+    network.route(host_cluster.namespace, node.pods, node.address)
+    network.route(node.namespace, host_cluster.node.pods, host_cluster.address)
+    try:
+        host_cluster.join(node)
+        host_cluster.kubectl("cordon", node.name)
+        yield node
+    finally:
+        host_cluster.kubectl("delete", "node", node.name, "--ignore-not-found")
+        node.remove()
 
 
 def _furnish(new_cluster: Cluster) -> None:

@@ -41,8 +41,7 @@ def join(namespace: str, address: str) -> None:
     make(namespace)
     if succeeds("ip", "-n", namespace, "link", "show", "eth0"):
         return
-    # A name of an interface has at most 15 characters.
-    port = f"p{address.rpartition('.')[2]}"
+    port = _port(address)
     run("ip", "link", "add", "eth0", "netns", namespace, "type", "veth", "peer", "name", port, "netns", LAN)
     run("ip", "-n", LAN, "link", "set", port, "master", "br0", "up")
     run("ip", "-n", namespace, "addr", "add", f"{address}/24", "dev", "eth0")
@@ -50,6 +49,21 @@ def join(namespace: str, address: str) -> None:
     run("ip", "-n", namespace, "route", "add", SERVICES, "dev", "eth0")
     for setting in ("net.ipv4.ip_forward", "net.bridge.bridge-nf-call-iptables"):
         run(*inside(namespace), "sysctl", "-q", "-w", f"{setting}=1")
+
+
+def route(namespace: str, pods: str, address: str) -> None:
+    """Route a range of pods to the node with this address, as network plugins do."""
+    run("ip", "-n", namespace, "route", "replace", pods, "via", address)
+
+
+def unplug(address: str) -> None:
+    """Cut a node off the bridge, without a word to anybody who talks to it."""
+    run("ip", "-n", LAN, "link", "set", _port(address), "down")
+
+
+def _port(address: str) -> str:
+    # A name of an interface has at most 15 characters.
+    return f"p{address.rpartition('.')[2]}"
 
 
 def remove(namespace: str) -> None:

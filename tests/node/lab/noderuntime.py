@@ -1,4 +1,4 @@
-"""The node of a cluster: containerd, kubelet, kube-proxy and the network of its pods."""
+"""A node of a cluster: containerd, kubelet, kube-proxy and the network of its pods."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tests.node.lab import folders, host, network
+from tests.node.lab.certificates import Authority
 from tests.node.lab.command import LabError, run, succeeds
 from tests.node.lab.daemon import Daemon
 
@@ -31,9 +32,11 @@ _CNI = "/usr/lib/cni"
 class NodeRuntime:
     """Everything of one node that is not the control plane. Images stay in the cache, all else goes with `remove`."""
 
-    def __init__(self, name: str, pods: str, programs: Path) -> None:
+    def __init__(self, name: str, number: int, programs: Path) -> None:
         self.name = name
-        self.pods = pods
+        self.address = f"{network.PREFIX}.{number + 2}"
+        self.namespace = f"dsf-{name}"
+        self.pods = f"10.202.{number}.0/24"
         self.programs = programs
         self.state = folders.STATE / name
         self.run = folders.RUN / name
@@ -43,10 +46,11 @@ class NodeRuntime:
 
     # --- life ------------------------------------------------------------------------------------------------------
 
-    def start_containerd(self, cluster: Cluster, *, clean: bool = True) -> None:
+    def start_containerd(self, *, clean: bool = True) -> None:
         """Start it, unless it runs; `clean` forgets containers of earlier runs."""
         for folder in (self.state, self.run, self.images):
             folder.mkdir(parents=True, exist_ok=True)
+        network.join(self.namespace, self.address)
         self._make_cgroups()
         self._write_containerd()
         daemon = self._daemon("containerd")
@@ -55,7 +59,7 @@ class NodeRuntime:
         for _ in range(2):
             daemon.start(
                 *(self.programs / "containerd", "-c", self.run / "containerd.toml"),
-                namespace=cluster.namespace,
+                namespace=self.namespace,
                 environment=self._environment,
             )
             self._wait_for_containerd()
@@ -66,13 +70,17 @@ class NodeRuntime:
     def start_kubelet(self, cluster: Cluster) -> None:
         """Start kubelet and kube-proxy, unless they run."""
         pki = cluster.authority.path
-        self._write_kubelet(cluster)
+        user = f"kubelet-{self.name}"
+        names = f"IP:{self.address},DNS:{self.name}"
+        cluster.authority.sign(user, f"/O=system:nodes/CN=system:node:{self.name}", names)
+        kubeconfig = cluster.authority.kubeconfig(user, cluster.server)
+        self._write_kubelet(cluster.authority, user)
         self._daemon("kubelet").start(
             *(self.programs / "kubelet", f"--config={self.run / 'kubelet.json'}"),
-            f"--kubeconfig={pki('kubelet.conf')}",
-            *(f"--hostname-override={self.name}", f"--node-ip={cluster.address}", f"--containerd={self.socket}"),
+            f"--kubeconfig={kubeconfig}",
+            *(f"--hostname-override={self.name}", f"--node-ip={self.address}", f"--containerd={self.socket}"),
             *(f"--root-dir={self.state / 'kubelet'}", f"--cert-dir={self.state / 'kubelet' / 'pki'}"),
-            namespace=cluster.namespace,
+            namespace=self.namespace,
             environment=self._environment,
         )
         self._daemon("kube-proxy").start(
@@ -80,7 +88,7 @@ class NodeRuntime:
             *(f"--hostname-override={self.name}", "--proxy-mode=iptables"),
             *(f"--cluster-cidr={self.pods}", "--conntrack-max-per-core=0"),
             *("--conntrack-tcp-timeout-established=0", "--conntrack-tcp-timeout-close-wait=0"),
-            namespace=cluster.namespace,
+            namespace=self.namespace,
         )
 
     @property
@@ -113,6 +121,7 @@ class NodeRuntime:
                 os.kill(pid, signal.SIGKILL)
         unmount_below(self.state, self.run)
         self._remove_cgroups()
+        network.remove(self.namespace)
         for folder in (self.state, self.run):
             shutil.rmtree(folder, ignore_errors=True)
         for link in Path("/var/log/containers").glob("*.log"):
@@ -199,8 +208,8 @@ class NodeRuntime:
         conflist = {"cniVersion": "1.0.0", "name": f"pods-{self.name}", "plugins": plugins}
         (self.run / "cni" / "10-bridge.conflist").write_text(json.dumps(conflist))
 
-    def _write_kubelet(self, cluster: Cluster) -> None:
-        pki = cluster.authority.path
+    def _write_kubelet(self, authority: Authority, user: str) -> None:
+        pki = authority.path
         (self.run / "resolv.conf").write_text("")
         config = {
             "apiVersion": "kubelet.config.k8s.io/v1beta1",
@@ -220,8 +229,8 @@ class NodeRuntime:
                 "x509": {"clientCAFile": str(pki("ca.crt"))},
             },
             "authorization": {"mode": "Webhook"},
-            "tlsCertFile": str(pki("kubelet.crt")),
-            "tlsPrivateKeyFile": str(pki("kubelet.key")),
+            "tlsCertFile": str(pki(f"{user}.crt")),
+            "tlsPrivateKeyFile": str(pki(f"{user}.key")),
             "evictionHard": {"memory.available": "100Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
             "imageGCHighThresholdPercent": 100,
             "imageGCLowThresholdPercent": 99,
