@@ -252,7 +252,7 @@ class DirectoryScores:
         self._states: dict[ObjectKey, tuple[ScoreState, _Stamp]] = {}
 
     def score(self, namespace: str, name: str) -> ScoreState | None:
-        """See `Backend.__init__`."""
+        """See `ScoreBackend.score`."""
         with self._scores_lock:
             state, _ = self._states.get(ObjectKey(Kind.SCORE, namespace, name), (None, None))
         return state

@@ -157,7 +157,7 @@ class Notices:
         return parse_all_stored(ScorerNotice, self._redis.hgetall(keys.SCORER_NOTICES))
 
     def read_scorer(self, name: str) -> ScorerNotice | None:
-        """One of them."""
+        """Return a DynamicScorer's notice, or None if it is missing or unreadable."""
         return parse_stored(ScorerNotice, name, self._redis.hget(keys.SCORER_NOTICES, name))
 
     def read_clusters(self) -> dict[str, ClusterNotice]:
@@ -165,7 +165,7 @@ class Notices:
         return parse_all_stored(ClusterNotice, self._redis.hgetall(keys.CLUSTER_NOTICES))
 
     def read_cluster(self, name: str) -> ClusterNotice | None:
-        """One of them."""
+        """Return a cluster's notice, or None if it is missing or unreadable."""
         return parse_stored(ClusterNotice, name, self._redis.hget(keys.CLUSTER_NOTICES, name))
 
     def _write(self, key: str, notice: ScorerNotice | ClusterNotice) -> None:

@@ -335,7 +335,7 @@ class ScheduleStore:
         )
 
     def _close_runs(self, pairs: set[str]) -> None:
-        # Redis picks those of the cluster: when a scorer goes, this is done for each cluster.
+        # Redis selects the runs of one cluster, because a removed scorer has pairs on each cluster.
         for cluster in {keys.split_pair(pair)[0] for pair in pairs}:
             runs = self._redis.zscan_iter(keys.OPEN_RUNS, match=keys.pair(cluster, "*"), count=1000)
             for members in split_into_batches([run for run, _ in runs if run.rpartition("/")[0] in pairs], self._BATCH):
@@ -343,7 +343,7 @@ class ScheduleStore:
 
 
 def _move_due_time(entry: Entry, was: Effective | None, will: Effective, now: float, text: str = "") -> _Move:
-    """How the due time of a pair moves whose schedule in force changes; `text` is its new entry, if it has one."""
+    """Return the move of a pair's due time after its effective schedule changed. `text` is its new entry, if any."""
     # Never later than before: the score in force may end before the first slot of a longer interval.
     how: _How = "now" if was is not None and was.paused and not will.paused else "early"
     return _Move(entry.pair, text, how, compute_next_tick_time(entry.pair, will.interval, now))
