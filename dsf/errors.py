@@ -166,6 +166,10 @@ class JsonBoundsError(DsfError, ValueError):
     """JSON from outside is larger, deeper or has more values than its reader accepts; it was not parsed."""
 
 
+class ProtobufBoundsError(DsfError, ValueError):
+    """A protobuf message from outside is invalid or has more parts than its reader accepts; it was not parsed."""
+
+
 class BackendError(DsfError):
     """The hub's store of objects could not be read or written; the work is tried again later."""
 

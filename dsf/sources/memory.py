@@ -149,13 +149,16 @@ class SourceMemory(Collector):
         """
 
         def share_used_by(holder: _Holder) -> float:
-            return (len(holder.window) if full.of_series else holder.window.samples) / holder.scorers
+            return holder.window.count(full.resource) / holder.scorers
 
         with self._lock:
             holders = [_Holder(name, scorer_window.window) for (name, _), scorer_window in self._windows.items()]
             holders += [_Holder("(pushed)", window, count) for window, scorers in self._shared if (count := scorers())]
             largest = max(holders, key=share_used_by, default=None)
-            limit = self.budget.max_series if full.of_series else self.budget.max_samples
+            budget = self.budget
+            limit = {"series": budget.max_series, "samples": budget.max_samples, "bytes": budget.max_bytes}[
+                full.resource
+            ]
             if largest is None or share_used_by(largest) <= limit / sum(holder.scorers for holder in holders):
                 return False
             log.warning(

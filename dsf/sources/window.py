@@ -1,7 +1,7 @@
 """Recent samples, for sources without history.
 
 A sample takes 16 bytes, because each series has two arrays of float64. All windows of an agent share one budget of
-series and samples. Data beyond it is refused with an error, never dropped silently.
+series, samples, and bytes of labels. Data beyond it is refused with an error, never dropped silently.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ import bisect
 import functools
 import json
 import math
+import sys
 import threading
 from array import array
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Final, Literal
 
 #: Seconds for which a sample counts without a newer one, as in Prometheus.
 LOOKBACK = 300.0
@@ -23,6 +25,12 @@ AHEAD = 300.0
 MAX_POINTS = 11_000
 #: Maximum bytes of the labels of one series.
 MAX_LABEL_BYTES = 4096
+#: Memory in bytes of the labels of a series, and of its key, on average. Usual series take half of it. Labels of
+#: `MAX_LABEL_BYTES` may take 60 KB, if there are many of them.
+_LABEL_MEMORY: Final = 8192
+
+#: What a budget limits.
+Resource = Literal["series", "samples", "bytes"]
 
 
 #: Encodes JSON without blanks. `json.dumps` would create an encoder per series.
@@ -32,10 +40,10 @@ compact = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 class WindowFullError(Exception):
     """The budget is exhausted. The message names the setting."""
 
-    def __init__(self, message: str, *, of_series: bool) -> None:
-        super().__init__(message)
-        #: True if the budget of series is exhausted, False for samples.
-        self.of_series = of_series
+    def __init__(self, message: str, resource: Resource) -> None:
+        super().__init__(f"{message} already (DSF_AGENT_WINDOW_SERIES); select fewer series")
+        #: The exhausted part of the budget.
+        self.resource: Resource = resource
 
 
 class OutdatedSampleError(Exception):
@@ -59,30 +67,33 @@ class WindowBudget:
     max_samples: int
     series: int = 0
     samples: int = 0
+    bytes: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
-    def take(self, series: int, samples: int) -> None:
-        """Reserve series and samples. Raises WindowFullError, and then reserves nothing."""
+    @property
+    def max_bytes(self) -> int:
+        """Maximum memory of all labels and keys."""
+        return self.max_series * _LABEL_MEMORY
+
+    def take(self, series: int, samples: int, size: int = 0) -> None:
+        """Reserve series, samples, and `size` bytes for labels. Raises WindowFullError, and then reserves nothing."""
         with self._lock:
             if series and self.series + series > self.max_series:
-                raise WindowFullError(
-                    f"this agent holds {self.max_series} series already (DSF_AGENT_WINDOW_SERIES); select fewer",
-                    of_series=True,
-                )
+                raise WindowFullError(f"this agent holds {self.max_series} series", "series")
+            if size and self.bytes + size > self.max_bytes:
+                raise WindowFullError(f"this agent holds labels of {self.max_bytes} bytes", "bytes")
             if self.samples + samples > self.max_samples:
-                raise WindowFullError(
-                    f"this agent holds {self.max_samples} samples already (DSF_AGENT_WINDOW_SERIES); select fewer "
-                    "series, or ask for a shorter range",
-                    of_series=False,
-                )
+                raise WindowFullError(f"this agent holds {self.max_samples} samples", "samples")
             self.series += series
             self.samples += samples
+            self.bytes += size
 
-    def give(self, series: int, samples: int) -> None:
-        """Release series and samples."""
+    def give(self, series: int, samples: int, size: int = 0) -> None:
+        """Release series, samples, and bytes of labels."""
         with self._lock:
             self.series -= series
             self.samples -= samples
+            self.bytes -= size
 
 
 def compute_window_budget(series: int) -> WindowBudget:
@@ -111,10 +122,12 @@ class Grid:
 class WindowSeries:
     """The samples of one series, ascending in time."""
 
-    __slots__ = ("labels", "stale", "times", "values")
+    __slots__ = ("labels", "size", "stale", "times", "values")
 
-    def __init__(self, labels: Mapping[str, str]) -> None:
+    def __init__(self, key: Hashable, labels: Mapping[str, str]) -> None:
         self.labels = dict(labels)
+        #: Memory of the key and of the labels in bytes.
+        self.size = _measure_memory((key, self.labels))
         # "surrogatepass" also counts lone surrogates, which JSON escapes can produce.
         if len(compact(self.labels).encode(errors="surrogatepass")) > MAX_LABEL_BYTES:
             msg = f"the labels of a series have more than {MAX_LABEL_BYTES} bytes"
@@ -159,11 +172,17 @@ class Window:
     def __contains__(self, key: Hashable) -> bool:
         return key in self._series
 
+    def count(self, resource: Resource) -> int:
+        """Return how much of a budget this window uses."""
+        with self._lock:
+            if resource == "series":
+                return len(self._series)
+            return sum(series.size if resource == "bytes" else len(series.times) for series in self._series.values())
+
     @property
     def samples(self) -> int:
         """Total number of samples."""
-        with self._lock:
-            return sum(len(series.times) for series in self._series.values())
+        return self.count("samples")
 
     def add(self, key: Hashable, labels: Callable[[], Mapping[str, str]], time: float, value: float | None) -> None:
         """Add a sample to the series `key`. A value of None ends the series. `labels` is called for a new series.
@@ -176,8 +195,8 @@ class Window:
             if series is None:
                 if value is None:
                     return
-                series = WindowSeries(labels())
-                self._budget.take(1, 1)
+                series = WindowSeries(key, labels())
+                self._budget.take(1, 1, series.size)
                 self._series[key] = series
             else:
                 newest = series.times[-1]
@@ -232,7 +251,7 @@ class Window:
                 old = bisect.bisect_left(series.times, limit)
                 if old == len(series.times):
                     del self._series[key]
-                    self._budget.give(1, old)
+                    self._budget.give(1, old, series.size)
                 elif old > max(16, len(series.times) // 8):
                     series.stale.difference_update(series.times[:old])
                     del series.times[:old], series.values[:old]
@@ -244,7 +263,7 @@ class Window:
             for key, series in list(self._series.items()):
                 if series.times[-1] > now + AHEAD:
                     del self._series[key]
-                    self._budget.give(1, len(series.times))
+                    self._budget.give(1, len(series.times), series.size)
 
     def clear(self) -> None:
         """Drop everything."""
@@ -275,7 +294,7 @@ class Window:
             if series.times[-1] <= now:
                 continue
             first = bisect.bisect_right(series.times, now)
-            self._budget.give(0 if first else 1, len(series.times) - first)
+            self._budget.give(int(not first), len(series.times) - first, 0 if first else series.size)
             series.stale.difference_update(series.times[first:])
             del series.times[first:], series.values[first:]
             if not first:
@@ -300,6 +319,21 @@ def _append(series: WindowSeries, time: float, value: float | None) -> None:
         series.stale.add(time)
     series.times.append(time)
     series.values.append(0.0 if value is None else value)
+
+
+def _measure_memory(value: object) -> int:
+    """Return the bytes of nested tuples and mappings with their texts. Each object counts once."""
+    objects: dict[int, object] = {}
+    pending = [value]
+    while pending:
+        value = pending.pop()
+        if id(value) not in objects:
+            objects[id(value)] = value
+            if isinstance(value, dict):
+                pending += [*value, *value.values()]
+            elif isinstance(value, tuple):
+                pending += value
+    return sum(map(sys.getsizeof, objects.values()))
 
 
 def format_number(value: float) -> str:

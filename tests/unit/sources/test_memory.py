@@ -14,7 +14,7 @@ from dsf.errors import HttpError
 from dsf.sources import find_source
 from dsf.sources.base import FetchContext
 from dsf.sources.memory import History, SourceMemory
-from dsf.sources.window import Window, WindowBudget
+from dsf.sources.window import Window, WindowBudget, WindowFullError
 
 
 def scorer(name: str, **fields: object) -> ScorerSummary:
@@ -77,6 +77,19 @@ def test_scorer_holding_most_samples_gives_way(lost: list[str]) -> None:
     wide = memory.get_window(scorers["wide"])
     History(scorers["wide"], memory, 100).keep(samples(8, 100))
     assert (lost, len(long), wide.samples) == (["long"], 0, 8)
+
+
+def test_scorer_holding_most_labels_gives_way(lost: list[str]) -> None:
+    scorers = {name: scorer(name) for name in ("many", "large")}
+    memory = SourceMemory(WindowBudget(100, 1000), lambda: scorers)
+    labels = {"__name__": "m", **{f"label{number}": f"{number:04}" for number in range(200)}}
+    large = memory.get_window(scorers["large"])
+    with pytest.raises(WindowFullError):
+        large.update({number: (labels, 100.0, 1.0) for number in range(50)}, 100.0)
+    # The scorer `many` has more series, but the limit of bytes is the exhausted one.
+    many = memory.get_window(scorers["many"])
+    History(scorers["many"], memory, 100).keep(samples(60, 100) | {"x": (labels, 100.0, 1.0)})
+    assert (lost, len(large), len(many)) == (["large"], 0, 61)
 
 
 @pytest.mark.parametrize(("pushed", "gives_way"), [(6, False), (7, True)])

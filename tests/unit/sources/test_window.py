@@ -204,3 +204,25 @@ def test_failed_update_leaves_a_gap_in_all_series() -> None:
     sample_window.end_all(20.0)
     sample_window.update({0: (labels[0], 30.0, 3.0)}, 30.0)
     assert selected_series(sample_window, Grid(30, 20, 10)) == [{"metric": labels[0], "values": [[10, "1"], [30, "3"]]}]
+
+
+def test_memory_of_labels_is_limited() -> None:
+    sample_window = window(10)
+    # Texts of Python take 50 bytes more than their characters.
+    labels = {f"label{number}": f"{number:04}" for number in range(200)}
+    many_samples = {("pod", number): (labels, 1.0, 1.0) for number in range(10)}
+    with pytest.raises(WindowFullError, match="holds labels of 81920 bytes already") as refusal:
+        sample_window.update(many_samples, 1.0)
+    assert refusal.value.resource == "bytes"
+    assert 1 < len(sample_window) < 10
+    assert 40_000 < sample_window.count("bytes") <= 81920
+    # What is removed makes room again.
+    sample_window.clear()
+    assert sample_window.count("bytes") == 0
+    sample_window.add("pod", lambda: labels, 2.0, 1.0)
+
+
+def test_size_of_a_key_counts() -> None:
+    sample_window = window(1)
+    with pytest.raises(WindowFullError):
+        sample_window.add(("pod", "\N{GRINNING FACE}" * 2048), lambda: A, 1.0, 1.0)

@@ -27,9 +27,10 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 )
 
 import dsf.log
-from dsf.errors import AccessError, SettingsError
+from dsf.errors import AccessError, JsonBoundsError, SettingsError
 from dsf.http.listening import Receive, Send, find_repeated_header
 from dsf.http.serving import HttpServer
+from dsf.otlp import protobufbounds
 from dsf.otlp.received import Received
 from dsf.process.clienttoken import TokenFile
 from dsf.sources.base import OTLP_PATH
@@ -211,6 +212,8 @@ class _Endpoint:
     def _take(self, body: bytes, *, is_gzip: bool, as_json: bool) -> ExportMetricsServiceResponse:
         """Store the points. Raises _RefusalError."""
         plain = self._unzip(body) if is_gzip else body
+        if as_json and len(plain) > self._max_bytes // _JSON_SHARE:
+            raise _too_large(self._max_bytes // _JSON_SHARE)
         # The lock admits one at a time: parsed, it is several times as large, and Python is not faster with two.
         with self._parsing:
             rejected = self._received.take(_parse_request(plain, as_json=as_json))
@@ -253,28 +256,32 @@ class _Endpoint:
 _GRPC_INVALID: Final = 3
 
 
-#: Start of parts that need far more memory than bytes: empty messages of protobuf (a field of up to 15 with the length
-#: 0), objects and arrays of JSON. A real request has fewer than one per this many bytes.
-_PARTS: Final = re.compile(rb"[\x0a\x12\x1a\x22\x2a\x32\x3a\x42\x4a\x52\x5a\x62\x6a\x72\x7a]\x00")
+#: A request in JSON may have this part of the bytes of one in protobuf, because it takes more memory and time.
+_JSON_SHARE: Final = 4
+#: Starts of objects and arrays of JSON, which need far more memory than bytes. A real request has fewer than one per
+#: this many bytes.
 _PARTS_JSON: Final = re.compile(rb"[\[{]")
 _BYTES_TO_A_PART: Final = 8
 _FEW_PARTS: Final = 10_000
 
 
 def _parse_request(body: bytes, *, as_json: bool) -> ExportMetricsServiceRequest:
-    max_parts = _FEW_PARTS + len(body) // _BYTES_TO_A_PART
-    parts = (_PARTS_JSON if as_json else _PARTS).finditer(body)
-    if next(itertools.islice(parts, max_parts, None), None) is not None:
-        raise _RefusalError(
-            HTTPStatus.BAD_REQUEST, f"the request has more than {max_parts} parts that are nearly empty"
-        )
+    kind = "JSON" if as_json else "protobuf"
     try:
         if as_json:
+            _check_parts(body)
             return json_format.Parse(body, ExportMetricsServiceRequest(), ignore_unknown_fields=True)
+        protobufbounds.check(body)
         return ExportMetricsServiceRequest.FromString(body)
     except (DecodeError, json_format.ParseError, ValueError, RecursionError) as error:
-        kind = "JSON" if as_json else "protobuf"
         raise _RefusalError(HTTPStatus.BAD_REQUEST, f"not an OTLP request in {kind}: {str(error)[:200]}") from None
+
+
+def _check_parts(body: bytes) -> None:
+    """Raise JsonBoundsError if JSON has too many objects and arrays for its size."""
+    max_parts = _FEW_PARTS + len(body) // _BYTES_TO_A_PART
+    if next(itertools.islice(_PARTS_JSON.finditer(body), max_parts, None), None) is not None:
+        raise JsonBoundsError("it has too many nearly empty parts for its size")
 
 
 def _get_content_type(headers: Mapping[str, str]) -> str:

@@ -175,19 +175,47 @@ def test_silent_sender_does_not_block_other_senders(make: Make) -> None:
     silent.close()
 
 
-def test_requests_of_empty_parts_are_refused_before_they_become_large(make: Make) -> None:
+#: Numbers of the fields from a request to the points of an exponential histogram, each of which takes 150 bytes.
+_POINTS = (1, 2, 2, 10)
+
+
+def _dense(part: bytes) -> bytes:
+    """Return a request of nearly 8 MiB with the part as often as possible in place of points."""
+    body = part * ((8 * 1024 * 1024 - 100) // len(part))
+    for number in reversed(_POINTS):
+        length = [len(body) >> shift & 127 | 128 for shift in (0, 7, 14)]
+        body = bytes([number << 3 | 2, *length, len(body) >> 21]) + body
+    return body
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        pytest.param(b"\x0a\x00" * (4 * 1024 * 1024), "application/x-protobuf", id="empty"),
+        pytest.param(_dense(b"\x0a\x80\x00"), "application/x-protobuf", id="long form of the length 0"),
+        pytest.param(_dense(b"\x8a\x00\x00"), "application/x-protobuf", id="long form of the number"),
+        pytest.param(_dense(b"\x0a\x02\x78\x00"), "application/x-protobuf", id="an unknown field"),
+        pytest.param(_dense(b"\x0a\x05\x1d\x01\x01\x01\x01"), "application/x-protobuf", id="an unknown number"),
+        pytest.param(b'{"resourceMetrics":[' + b"{}," * 500_000 + b"{}]}", "application/json", id="JSON"),
+    ],
+)
+def test_requests_of_small_parts_are_refused_before_they_become_large(make: Make, body: bytes, kind: str) -> None:
     agent = make(max_bytes=8 * 1024 * 1024)
     process = psutil.Process()
-    for body, kind in (
-        (b"\x0a\x00" * (4 * 1024 * 1024), "application/x-protobuf"),
-        (b'{"resourceMetrics":[' + b"{}," * 2_000_000 + b"{}]}", "application/json"),
-    ):
-        zipped = gzip.compress(body, 9)
-        before = process.memory_info().rss
-        response = push(agent, zipped, **{"Content-Encoding": "gzip", "Content-Type": kind})
-        assert response.status_code == 400
-        assert b"parts that are nearly empty" in response.content
-        assert process.memory_info().rss - before < 80_000_000
+    zipped = gzip.compress(body, 9)
+    before = process.memory_info().rss
+    response = push(agent, zipped, **{"Content-Encoding": "gzip", "Content-Type": kind})
+    assert response.status_code == 400
+    assert b"too many nearly empty parts" in response.content
+    assert process.memory_info().rss - before < 80_000_000
+
+
+def test_request_in_json_may_have_a_quarter_of_the_bytes(make: Make) -> None:
+    agent = make(max_bytes=40_000)
+    body = b'{"resourceMetrics":[]' + b" " * 10_000 + b"}"
+    assert push(agent, body, **{"Content-Type": "application/json"}).status_code == 413
+    response = push(agent, gzip.compress(body), **{"Content-Type": "application/json", "Content-Encoding": "gzip"})
+    assert response.json()["message"] == "a request may have 10000 bytes; send smaller batches"
 
 
 def test_unfinished_heads_are_dropped_for_later_connections(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
