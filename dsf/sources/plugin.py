@@ -109,6 +109,10 @@ class Request(Generic[OptionsT]):
         """Return the values recorded over the scorer's range, for a source that only has current ones."""
         return History(self._summary, self._context.memory, self._context.now)
 
+    def reserve(self, size: int) -> None:
+        """Reserve memory in bytes for what is made of a response, until the cycle ends. Raises HttpError."""
+        self._context.room.take(size)
+
     def check(self) -> None:
         """Call it during long work between requests. Raises HttpError after the deadline."""
         self._context.check()

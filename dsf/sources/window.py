@@ -127,7 +127,7 @@ class WindowSeries:
     def __init__(self, key: Hashable, labels: Mapping[str, str]) -> None:
         self.labels = dict(labels)
         #: Memory of the key and of the labels in bytes.
-        self.size = _measure_memory((key, self.labels))
+        self.size = measure_memory((key, self.labels))
         # "surrogatepass" also counts lone surrogates, which JSON escapes can produce.
         if len(compact(self.labels).encode(errors="surrogatepass")) > MAX_LABEL_BYTES:
             msg = f"the labels of a series have more than {MAX_LABEL_BYTES} bytes"
@@ -321,7 +321,7 @@ def _append(series: WindowSeries, time: float, value: float | None) -> None:
     series.values.append(0.0 if value is None else value)
 
 
-def _measure_memory(value: object) -> int:
+def measure_memory(value: object) -> int:
     """Return the bytes of nested tuples and mappings with their texts. Each object counts once."""
     objects: dict[int, object] = {}
     pending = [value]

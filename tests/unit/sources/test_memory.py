@@ -85,7 +85,7 @@ def test_scorer_holding_most_labels_gives_way(lost: list[str]) -> None:
     labels = {"__name__": "m", **{f"label{number}": f"{number:04}" for number in range(200)}}
     large = memory.get_window(scorers["large"])
     with pytest.raises(WindowFullError):
-        large.update({number: (labels, 100.0, 1.0) for number in range(50)}, 100.0)
+        large.update(dict.fromkeys(range(50), (labels, 100.0, 1.0)), 100.0)
     # The scorer `many` has more series, but the limit of bytes is the exhausted one.
     many = memory.get_window(scorers["many"])
     History(scorers["many"], memory, 100).keep(samples(60, 100) | {"x": (labels, 100.0, 1.0)})

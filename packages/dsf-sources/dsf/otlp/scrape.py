@@ -17,7 +17,7 @@ from typing import Final
 from dsf.errors import HttpError
 from dsf.otlp.selector import Selector, selectors_of, with_short_names
 from dsf.sources.plugin import Options, Plugin, Request, Series
-from dsf.sources.window import MAX_LABEL_BYTES
+from dsf.sources.window import MAX_LABEL_BYTES, measure_memory
 from dsf.text import place
 
 
@@ -27,7 +27,7 @@ def fetch(request: Request[Options]) -> Iterator[Series]:
     with request.history() as history:
         body = request.get(accept=ACCEPT)
         try:
-            samples = select_samples(body, selectors, history.now, history.oldest, request.check)
+            samples = select_samples(body, selectors, history.now, history.oldest, request.check, request.reserve)
         except ValueError as error:
             where = place("GET", request.url)
             raise HttpError("bad_answer", f"{where}: not Prometheus' text format: {error}") from None
@@ -71,12 +71,18 @@ class ScrapeError(ValueError):
 
 
 def select_samples(
-    body: bytes, selectors: Sequence[Selector], now: float, oldest: float, check: Callable[[], None] = lambda: None
+    body: bytes,
+    selectors: Sequence[Selector],
+    now: float,
+    oldest: float,
+    check: Callable[[], None] = lambda: None,
+    reserve: Callable[[int], None] = lambda _: None,
 ) -> Scraped:
     """Return the selected samples: (labels, time, value) by a key.
 
     A sample's own time counts if it is not after `now`, otherwise `now`; one older than `oldest` is no sample, as for
-    Prometheus. `check` is called regularly and raises to abort. Raises ScrapeError.
+    Prometheus. `check` is called regularly, and `reserve` with the memory in bytes of each sample; both raise to abort.
+    Raises ScrapeError.
     """
     samples: Scraped = {}
     is_slow = any(matcher.pattern is not None for selector in selectors for matcher in selector.matchers)
@@ -87,7 +93,10 @@ def select_samples(
         if any(selector.matches(all_labels) for selector in selectors):
             if time is not None and time <= oldest:
                 continue
-            samples[(name, *sorted(labels.items()))] = (all_labels, now if time is None else min(time, now), value)
+            key = (name, *sorted(labels.items()))
+            # Labels in Python take up to 40 times their text.
+            reserve(measure_memory((key, all_labels)))
+            samples[key] = (all_labels, now if time is None else min(time, now), value)
             if len(samples) > MAX_SAMPLES:
                 raise ScrapeError(f"more than {MAX_SAMPLES} samples are selected; select fewer")
     if not samples:

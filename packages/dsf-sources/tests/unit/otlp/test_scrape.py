@@ -221,3 +221,33 @@ def test_pages_of_prometheus_client_in_openmetrics_are_read(labelled: list[tuple
         counter.labels(path).inc(calls, {"trace_id": "a#{}"} if calls else None)
     page = openmetrics.generate_latest(registry).decode()
     assert {labels["path"]: value for labels, _, value in read(page, "calls_total")} == dict(labelled)
+
+
+@pytest.mark.parametrize(
+    ("labels", "least"),
+    [
+        (",".join(f'l{number}="{number:03}"' for number in range(128)), 100 * 128 * 100),
+        ('x="' + "a" * 3900 + '\N{GRINNING FACE}"', 100 * 3900 * 4),
+    ],
+    ids=["many", "astral"],
+)
+def test_memory_of_selected_samples_is_reserved(labels: str, least: int) -> None:
+    sizes: list[int] = []
+    text = "".join(f'a{{{labels},y="{number}"}} 1\n'.replace('l127="127",', "") for number in range(100))
+    select_samples(text.encode(), [Selector("a")], 1.0, 0.0, reserve=sizes.append)
+    assert sum(sizes) > least
+
+
+def test_scrape_ends_where_no_memory_is_left() -> None:
+    reserved: list[int] = []
+
+    def reserve(size: int) -> None:
+        reserved.append(size)
+        if sum(reserved) > 100_000:
+            raise HttpError("too_large", "enough")
+
+    with pytest.raises(HttpError, match="enough"):
+        select_samples(
+            b"".join(b'a{x="%d"} 1\n' % number for number in range(10_000)), [Selector("a")], 1.0, 0.0, reserve=reserve
+        )
+    assert len(reserved) < 1000
