@@ -195,8 +195,14 @@ class Window:
             if series is None:
                 if value is None:
                     return
-                series = WindowSeries(key, labels())
-                self._budget.take(1, 1, series.size)
+                # First, because a large request of series without room must not take long.
+                self._budget.take(1, 1)
+                try:
+                    series = WindowSeries(key, labels())
+                    self._budget.take(0, 0, series.size)
+                except BaseException:
+                    self._budget.give(1, 1)
+                    raise
                 self._series[key] = series
             else:
                 newest = series.times[-1]

@@ -226,3 +226,12 @@ def test_size_of_a_key_counts() -> None:
     sample_window = window(1)
     with pytest.raises(WindowFullError):
         sample_window.add(("pod", "\N{GRINNING FACE}" * 2048), lambda: A, 1.0, 1.0)
+
+
+def test_refused_series_leaves_the_budget_unchanged() -> None:
+    budget = WindowBudget(1, 10)
+    sample_window = Window(budget)
+    for labels in ({"x": "y" * 5000}, {f"label{number}": f"{number:03}" for number in range(150)}):
+        with pytest.raises((ValueError, WindowFullError)):
+            sample_window.add("pod", lambda labels=labels: labels, 1.0, 1.0)  # type: ignore[misc]
+    assert (budget.series, budget.samples, budget.bytes) == (0, 0, 0)

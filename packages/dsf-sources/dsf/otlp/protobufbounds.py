@@ -7,7 +7,6 @@ request finds all of them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
@@ -60,7 +59,7 @@ def _walk(body: bytes, max_weight: int) -> None:
     weight = 0
     position, end, fields = 0, len(body), _REQUEST.fields
     # The messages that contain the current one: the position after it, their end, and their fields.
-    outer: list[tuple[int, int, Mapping[int, _MessageType]]] = []
+    outer: list[tuple[int, int, dict[int, _MessageType]]] = []
     while True:
         if position >= end:
             if position > end:

@@ -129,9 +129,17 @@ class Received:
         return rejected
 
     def tidy(self) -> None:
-        """Drop samples that are too old or no longer requested, even without pushes."""
-        with self._lock:
+        """Drop samples that are too old or no longer requested, even without pushes.
+
+        Does nothing while a request is taken, which drops them as well: that takes seconds for a large one, and the
+        agent's main loop calls this method.
+        """
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
             self._forget(self._get_selection(), self._clock())
+        finally:
+            self._lock.release()
 
     def _store_metric(
         self,

@@ -213,7 +213,7 @@ class _Endpoint:
         """Store the points. Raises _RefusalError."""
         plain = self._unzip(body) if is_gzip else body
         if as_json and len(plain) > self._max_bytes // _JSON_SHARE:
-            raise _too_large(self._max_bytes // _JSON_SHARE)
+            raise _make_too_large_error(self._max_bytes // _JSON_SHARE)
         # The lock admits one at a time: parsed, it is several times as large, and Python is not faster with two.
         with self._parsing:
             rejected = self._received.take(_parse_request(plain, as_json=as_json))
