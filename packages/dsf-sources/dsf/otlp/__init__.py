@@ -6,10 +6,11 @@ scorers select.
 
 For metrics that are pushed by OTLP/HTTP:
 
-    plugin    the source plug-in, an entry point of the distribution
-    receiver  the HTTP server
-    received  selection of points, and reasons for rejection
-    points    OTLP metrics converted to Prometheus samples
+    plugin          the source plug-in, an entry point of the distribution
+    receiver        the HTTP server
+    protobufbounds  limits of a request in protobuf, before it is parsed
+    received        selection of points, and reasons for rejection
+    points          OTLP metrics converted to Prometheus samples
 
 The modules for pushed metrics need the extra `otel`. An agent imports the package with the first such scorer.
 """
