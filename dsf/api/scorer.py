@@ -399,13 +399,16 @@ class DynamicScorerStatus(StatusModel):
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
     )
     score_name: str = Field(default="", description="Name of the score, as it was resolved; empty while it is not.")
-    interval: StrictInt = Field(
-        default=0,
-        description="Current seconds between two cycles: declaredInterval, or an override for all clusters.",
+    interval: StrictInt | None = Field(
+        default=None,
+        description="Current seconds between two cycles: declaredInterval, or an override for all clusters; absent "
+        "while declaredInterval is.",
         ge=0,
     )
-    declared_interval: StrictInt = Field(
-        default=0, description="Seconds between two cycles, as resolved from spec and /config; 0 while not.", ge=0
+    declared_interval: StrictInt | None = Field(
+        default=None,
+        description="Seconds between two cycles, as resolved from spec and /config; absent while they are not.",
+        ge=0,
     )
     clusters_with_other_interval: StrictInt = Field(
         default=0, description="Clusters with an override that differs from status.interval.", ge=0

@@ -83,6 +83,8 @@ def rescore(
         else:
             report = rescoring.sent(scorer, runs)
     emit(report, output, lambda: _render(report))
+    if wait and any(map(rescoring.is_open, report.runs)):
+        _print_timeout(scorer, timeout_seconds)
     if not all(run.has_score if wait else run.run_id for run in report.runs):
         raise typer.Exit(BAD)
 
@@ -107,8 +109,18 @@ def _rescore_by_annotation(
         is_enough=lambda answer: answer.outcome != "Running" or (timeout_seconds is None and answer.clusters > 0),
     )
     print_answer(scorer, answer, output)
+    if timeout_seconds is not None and answer.outcome == "Running":
+        _print_timeout(scorer, timeout_seconds)
     if answer.outcome != "Done" and (timeout_seconds is not None or answer.outcome == "Refused"):
         raise typer.Exit(BAD)
+
+
+def _print_timeout(scorer: str, timeout_seconds: int) -> None:
+    typer.echo(
+        f"dsf: not all cycles have ended within {timeout_seconds} s, they go on: `dsf status {scorer}` says whether the "
+        f"agents run, `dsf history {scorer} --cluster CLUSTER` will say how they ended; --timeout waits longer",
+        err=True,
+    )
 
 
 def _print_progress(report: RescoreReport) -> None:

@@ -157,9 +157,9 @@ def _explain_open_run(client: redis.Redis, cluster: str, scorer: str) -> str:
     waiting_ticks = client.llen(keys.spoke_queue(cluster))
     waiting_results = count_waiting_results(client, [cluster])
     if waiting_ticks:
-        return f"not heard of in time; {waiting_ticks} messages wait in spoke.{cluster}: does its agent run?"
+        return f"not heard of in time; messages waiting in spoke.{cluster}: {waiting_ticks}; does its agent run?"
     if waiting_results:
-        return f"not heard of in time; {waiting_results} results wait in its mailbox: does the service results run?"
+        return f"not heard of in time; results waiting in its mailbox: {waiting_results}; does the service results run?"
     return (
         "not heard of in time; the agent has taken the tick, so the cycle is slow or the agent has died; "
         f"`dsf history {scorer} --cluster {cluster}` will say how it ended"

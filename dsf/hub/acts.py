@@ -42,6 +42,7 @@ from dsf.hub.desiredstate import DesiredState
 from dsf.process import hubclock
 from dsf.settings import Settings
 from dsf.store.notices import Notices
+from dsf.store.schedule import ScheduleStore
 from dsf.text import clean, list_names
 
 log = dsf.log.get(__name__)
@@ -218,7 +219,8 @@ class ActRunner:
             "interval": f"the interval on {where} is {request.interval} s",
             "reset": f"the declared interval applies on {where}, and no pause",
         }[request.act]
-        return answer.model_copy(update={"outcome": "Done", "message": message, "clusters": len(clusters)})
+        count = len(clusters) or len(ScheduleStore(self._redis).read_entries_of(name))
+        return answer.model_copy(update={"outcome": "Done", "message": message, "clusters": count})
 
     def _poll(self, name: str, scorer: _ScorerActs, act: Act) -> None:
         """Complete the response of a pending act if it has ended. Raises redis.RedisError."""

@@ -128,10 +128,10 @@ def make_scorer_status(
         if statement.reason == _NO_CONFIG and (deliveries.config_error or deliveries.config_terminating):
             statement = statement._replace(status="False")
         conditions = _apply_statements(conditions, {ConditionType.Ready: statement}, generation, now)
-    declared = resolved.summary.scoring_interval if resolved is not None else 0
+    declared = resolved.summary.scoring_interval if resolved is not None else None
     if pace is None:
         in_force = previous.interval if declared == previous.declared_interval else declared
-        pace = Pace(in_force, min(previous.clusters_with_other_interval, deliveries.desired))
+        pace = Pace(in_force or 0, min(previous.clusters_with_other_interval, deliveries.desired))
     counts = cycles or _restore_cycles(previous, deliveries.desired)
     return DynamicScorerStatus(
         health_status=health.status,
@@ -140,7 +140,7 @@ def make_scorer_status(
         observed_generation=generation,
         conditions=conditions,
         score_name=resolved.score_name if resolved is not None else "",
-        interval=pace.interval if resolved is not None else 0,
+        interval=pace.interval if resolved is not None else None,
         declared_interval=declared,
         clusters_with_other_interval=pace.elsewhere,
         clusters=ClusterNumbers(

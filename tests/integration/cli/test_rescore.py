@@ -127,7 +127,8 @@ def test_rescore_wait_reports_a_success_without_a_score(
 def test_rescore_wait_timeout_reports_where_the_tick_is(dsf: Dsf, fleet: Fleet) -> None:
     result = dsf("rescore", SAMPLE, "--cluster", "worker01", "--wait", "--timeout", "1")
     assert result.exit_code == 1
-    assert "1 messages wait in spoke.worker01: does its agent run?" in result.stdout
+    assert "messages waiting in spoke.worker01: 1; does its agent run?" in result.stdout
+    assert result.stderr.startswith("dsf: not all cycles have ended within 1 s, they go on: `dsf status sample-scorer`")
 
 
 def test_rescore_wait_without_time_checks_once(dsf: Dsf, fleet: Fleet) -> None:
@@ -135,7 +136,7 @@ def test_rescore_wait_without_time_checks_once(dsf: Dsf, fleet: Fleet) -> None:
     result = dsf("rescore", SAMPLE, "--cluster", "worker01", "--wait", "--timeout", "0")
     assert time.monotonic() - began < 30, "that is not the 60 s without --timeout"
     assert result.exit_code == 1
-    assert "1 messages wait in spoke.worker01" in result.stdout
+    assert "messages waiting in spoke.worker01: 1" in result.stdout
 
 
 def looks_for_cycles(client: redis.Redis) -> bool:

@@ -64,7 +64,8 @@ def test_pause_resume_interval_and_reset_change_overrides(running: World, annota
     assert override.note == "new disks"
     assert override.paused_until == pytest.approx(time.time() + 3600, abs=60)
     annotate(interval="7s")
-    assert answer_to(running, "interval", "7s")["message"] == "the interval on all clusters is 7 s"
+    answer = answer_to(running, "interval", "7s")
+    assert (answer["message"], answer["clusters"]) == ("the interval on all clusters is 7 s", 2)
     assert running.schedule.read_overrides()["*/cpu-scorer"].interval == 7
     annotate(resume="1 cluster=a")
     assert answer_to(running, "resume", "1 cluster=a")["outcome"] == "Done"

@@ -66,8 +66,6 @@ def test_status_is_written_as_a_manifest() -> None:
         "observedGeneration": 3,
         "conditions": [],
         "scoreName": "",
-        "interval": 0,
-        "declaredInterval": 0,
         "clustersWithOtherInterval": 0,
         "clusters": {"desired": 0, "succeeding": 0, "empty": 0, "failing": 0},
         "failures": [

@@ -215,6 +215,17 @@ def test_refused_act_ends_with_its_reason(server: PortForwardServer, kubeconfig:
     assert (result.exit_code, result.stdout) == (1, "cpu: Refused: so it is\n")
 
 
+def test_rescore_wait_reports_the_end_of_its_timeout(server: PortForwardServer, kubeconfig: Path) -> None:
+    Scorer(server, "Running")
+    result = dsf("rescore", "cpu", "--wait", "--timeout", "1")
+    assert (result.exit_code, result.stdout) == (1, "cpu: Running: so it is\n")
+    assert result.stderr == (
+        "dsf: not all cycles have ended within 1 s, they go on: `dsf status cpu` says whether the agents run, "
+        "`dsf history cpu --cluster CLUSTER` will say how they ended; --timeout waits longer\n"
+    )
+    assert dsf("rescore", "cpu").stderr == ""
+
+
 def test_hub_that_does_not_answer_is_reported(
     server: PortForwardServer, kubeconfig: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

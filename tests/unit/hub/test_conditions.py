@@ -268,7 +268,7 @@ def test_status_shows_the_resolved_name_and_interval() -> None:
     scorer_status = status(scorer(score="Score One", interval=7))
     assert (scorer_status.score_name, scorer_status.interval) == ("Score One", 7)
     unresolved = status(scorer(scoring={}))
-    assert (unresolved.score_name, unresolved.interval) == ("", 0)
+    assert (unresolved.score_name, unresolved.interval, unresolved.declared_interval) == ("", None, None)
 
 
 def test_effective_interval_is_kept_while_redis_is_unreadable() -> None:

@@ -142,7 +142,7 @@ def _view_scorer(scorer: DynamicScorer, target: str, objects: Iterable[Manifest]
         score_name=status.score_name,
         score_object=target,
         score_dimension_format=scorer.spec.dimension_formats[0],
-        interval_seconds=status.interval,
+        interval_seconds=status.interval or 0,
         health=status.health_status.value,
         conditions=[ConditionView.model_validate(condition, from_attributes=True) for condition in status.conditions],
         failures=[
