@@ -1,6 +1,6 @@
 """Middleware of every service, which processes a request before its application.
 
-It rejects repeated headers, limits the time for a body, and passes HEAD requests to the application as GET. It also
+It rejects ambiguous headers, limits the time for a body, and passes HEAD requests to the application as GET. It also
 prevents tracebacks for clients that disconnect in the middle of a request.
 """
 
@@ -15,7 +15,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from dsf.http.listening import find_repeated_header
+from dsf.http.listening import find_ambiguity
 
 #: Maximum seconds for a request's body, enough for 4 MiB, the largest body that a service accepts, over 2 Mbit/s.
 BODY_SECONDS: Final = 20.0
@@ -32,9 +32,10 @@ class Front:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        repeated_header = find_repeated_header(Headers(scope=scope).keys())
-        if repeated_header:
-            await PlainTextResponse(f"the request has the header {repeated_header} twice\n", 400)(scope, receive, send)
+        ambiguity = find_ambiguity(Headers(scope=scope).keys())
+        if ambiguity:
+            # A proxy and this server may disagree on where the next request begins.
+            await PlainTextResponse(f"{ambiguity}\n", 400, {"Connection": "close"})(scope, receive, send)
             return
         request = _TimedRequest(receive, send)
         # Suppress the disconnection, because the client either has left or was too slow and gets the response below.

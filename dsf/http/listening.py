@@ -266,13 +266,18 @@ class _TrackedRequest:
         self._connection.unsent_bytes = 0
 
 
-def find_repeated_header(names: Iterable[str]) -> str:
-    """Return the first of `SINGLE_HEADERS` that a request contains twice; empty if there is none."""
+def find_ambiguity(names: Iterable[str]) -> str:
+    """Return why the headers of a request are ambiguous, as a text for the client; empty if they are not.
+
+    They are if one of `SINGLE_HEADERS` occurs twice, or if two headers say where the body ends.
+    """
     header_names: set[str] = set()
     for name in map(str.lower, names):
         if name in SINGLE_HEADERS and name in header_names:
-            return name
+            return f"the request has the header {name} twice"
         header_names.add(name)
+    if header_names >= {"content-length", "transfer-encoding"}:
+        return "the request has both headers content-length and transfer-encoding"
     return ""
 
 

@@ -28,7 +28,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 
 import dsf.log
 from dsf.errors import AccessError, JsonBoundsError, SettingsError
-from dsf.http.listening import Receive, Send, find_repeated_header
+from dsf.http.listening import Receive, Send, find_ambiguity
 from dsf.http.serving import HttpServer
 from dsf.otlp import protobufbounds
 from dsf.otlp.received import Received
@@ -133,8 +133,8 @@ class _Endpoint:
         """Take the points of a request. Raises _RefusalError, and _ClientLeftError."""
         if scope["method"] != "POST":
             raise _RefusalError(HTTPStatus.METHOD_NOT_ALLOWED, f"metrics are pushed here: POST {OTLP_PATH}")
-        if twice := find_repeated_header(name.decode("latin-1") for name, _ in scope["headers"]):
-            raise _RefusalError(HTTPStatus.BAD_REQUEST, f"the request has the header {twice} twice")
+        if ambiguity := find_ambiguity(name.decode("latin-1") for name, _ in scope["headers"]):
+            raise _RefusalError(HTTPStatus.BAD_REQUEST, ambiguity)
         if str(scope["path"]).rstrip("/") != OTLP_PATH:
             raise _RefusalError(HTTPStatus.NOT_FOUND, f"only metrics are taken, at {OTLP_PATH}")
         self._check_token(headers.get("authorization", ""), scope["client"][0])
