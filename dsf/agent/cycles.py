@@ -273,7 +273,12 @@ class CycleRunner:
         def fetch_payload() -> str:
             folder: Path | None = self._settings.agent_spool_dir
             with cycle.room:
-                payload = self._stages.fetch(cycle)
+                try:
+                    payload = self._stages.fetch(cycle)
+                except BaseException as error:
+                    # Before the memory counts as free, because the frames hold a response.
+                    _clear_frames(error)
+                    raise
                 try:
                     cycle.payload = store_payload(folder, payload.pieces)
                 except OSError as error:

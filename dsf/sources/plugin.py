@@ -27,6 +27,7 @@ from dsf.errors import HttpError, SourceError
 from dsf.http.failures import EXCERPT
 from dsf.sources.base import HEAD, TAIL, FetchContext, Payload, RequestRecord, compute_time_range
 from dsf.sources.memory import History, Start
+from dsf.sources.room import Spool
 from dsf.sources.window import Series, compact, format_number
 from dsf.text import clean, mask_secrets
 
@@ -123,15 +124,15 @@ class Request(Generic[OptionsT]):
         context, url = self._context, self._at(path)
         with context.asking(self.query, url, params, method=method) as question:
             remaining_bytes = context.max_bytes - self._received
-            pieces: list[bytes] = []
+            # Joining pieces in memory would take twice the reserved memory.
+            spool = Spool(context.room.folder)
 
             def keep(piece: bytes) -> None:
                 context.room.take(len(piece))
-                pieces.append(piece)
+                spool.write(piece)
 
             send(url, access=context.access, deadline=context.deadline, max_bytes=remaining_bytes, sink=keep)
-            body = b"".join(pieces)
-            pieces.clear()
+            body = spool.read_bytes()
             self._received += len(body)
             question.answered(len(body), (body,))
         self._question = question

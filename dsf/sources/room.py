@@ -7,8 +7,11 @@ an agent.
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import mmap
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryFile
 from types import TracebackType
@@ -21,6 +24,20 @@ Body = bytes | mmap.mmap
 
 #: Bytes of a response that stays in memory. With one in each thread, that is some MB in the whole agent.
 _IN_MEMORY: Final = 512 * 1024
+#: Bytes of a cycle after which glibc is told to return free memory to the system. It keeps what lies below memory in
+#: use, which can be most of what a large response took, and each of its heaps keeps its own.
+_TRIM_BYTES: Final = 8 * 1024 * 1024
+
+
+def _find_trim() -> Callable[[int], object]:
+    """Return glibc's malloc_trim. Other C libraries do not have it."""
+    with contextlib.suppress(AttributeError, OSError, TypeError):
+        trim: Callable[[int], object] = ctypes.CDLL(None).malloc_trim
+        return trim
+    return lambda _: None
+
+
+_trim_memory: Final = _find_trim()
 
 
 class MemoryBudget:
@@ -86,6 +103,9 @@ class Room:
         """Give back all of this cycle's memory."""
         with self._lock:
             reserved_bytes, self._taken = self._taken, 0
+        if reserved_bytes >= _TRIM_BYTES:
+            # Before the budget is released, because it does not count what the process keeps.
+            _trim_memory(0)
         if self._budget is not None:
             self._budget.release(reserved_bytes)
 
@@ -127,6 +147,14 @@ class Spool:
                 return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             except OSError as error:
                 raise self._make_error(error) from None
+
+    def read_bytes(self) -> bytes:
+        """Return all that was written, in memory. Raises HttpError (spool_failed)."""
+        body = self.read_body()
+        if isinstance(body, bytes):
+            return body
+        with body:
+            return body[:]
 
     @staticmethod
     def _append(file: IO[Any], piece: bytes) -> None:

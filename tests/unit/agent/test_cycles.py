@@ -155,6 +155,26 @@ def test_failed_stage_frees_its_response(make: Callable[..., Bed]) -> None:
         gc.enable()
 
 
+def test_memory_is_reserved_until_a_failed_stage_frees_its_response(make: Callable[..., Bed]) -> None:
+    bed = make()
+    reserved_bytes: list[int] = []
+
+    class Answer:
+        """The response that a stage has read before it fails."""
+
+    def fetch(cycle: AgentCycle) -> None:
+        received = Answer()
+        cycle.room.take(100)
+        weakref.finalize(received, lambda: reserved_bytes.append(bed.cycles._budget.taken))
+        raise CycleError("fetch", "bad_answer", "no metrics")
+
+    bed.stages.fetch.side_effect = fetch
+    with pytest.raises(CycleError):
+        bed.run(make_run_id(HUB_NOW), HUB_NOW + 60)
+    assert reserved_bytes == [100]
+    assert bed.cycles._budget.taken == 0
+
+
 def test_errors_that_refer_to_each_other_end_the_cycle(make: Callable[..., Bed]) -> None:
     bed, other = make(), ValueError("of a plug-in")
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import mmap
+import subprocess
+import sys
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -32,6 +35,46 @@ def test_matrix_is_cut_out_of_a_file_as_out_of_memory(tmp_path: Path) -> None:
         spool.write(body)
         in_file, in_memory = cut(spool.read_body()), cut(body)
         assert (bytes(in_file.inside), in_file.series) == (bytes(in_memory.inside), 20_000)
+
+
+def test_large_answer_takes_its_size_in_memory_once(tmp_path: Path) -> None:
+    spool, piece = Spool(tmp_path), b"x" * 1_000_000
+    tracemalloc.start()
+    try:
+        for _ in range(20):
+            # A copy, because a reader of a connection gets new bytes for each piece.
+            spool.write(bytes(bytearray(piece)))
+        body = spool.read_bytes()
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert body == piece * 20
+    assert peak < 24_000_000
+
+
+#: Prints how many MB of memory remain of 80 MB of small objects below a small one, after a cycle that reserved them.
+FRAGMENTED = """
+import ctypes, re, sys
+from pathlib import Path
+from dsf.sources.room import MemoryBudget, Room
+
+def measure():
+    return int(re.search(r"RssAnon:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) // 1024
+
+before = measure()
+with Room(MemoryBudget(100_000_000)) as room:
+    room.take(80_000_000)
+    objects = [bytes(4000) for _ in range(20_000)]
+    last = bytes(4000)
+    del objects
+print(measure() - before if hasattr(ctypes.CDLL(None), "malloc_trim") else 0)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_end_of_a_large_cycle_returns_memory_to_the_system() -> None:
+    program = subprocess.run([sys.executable, "-c", FRAGMENTED], capture_output=True, text=True, check=True)
+    assert int(program.stdout) < 20
 
 
 def test_folder_that_cannot_be_written_fails_the_cycle(tmp_path: Path) -> None:

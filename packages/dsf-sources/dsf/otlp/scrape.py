@@ -48,6 +48,8 @@ MAX_LABELS: Final = 128
 #: Bounds of one response: lines, and selected samples.
 MAX_LINES: Final = 2_000_000
 MAX_SAMPLES: Final = 50_000
+#: Memory in bytes of a selected sample besides its labels and key, also as a series of a window.
+_SAMPLE_MEMORY: Final = 1024
 
 _LINE = re.compile(rb"[^\n]+")
 _NAME = re.compile(rb"[ \t]*([a-zA-Z_:][a-zA-Z0-9_:]*)")
@@ -95,7 +97,7 @@ def select_samples(
                 continue
             key = (name, *sorted(labels.items()))
             # Labels in Python take up to 40 times their text.
-            reserve(measure_memory((key, all_labels)))
+            reserve(measure_memory((key, all_labels)) + _SAMPLE_MEMORY)
             samples[key] = (all_labels, now if time is None else min(time, now), value)
             if len(samples) > MAX_SAMPLES:
                 raise ScrapeError(f"more than {MAX_SAMPLES} samples are selected; select fewer")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import sys
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ from dsf.errors import HttpError
 from dsf.otlp import scrape
 from dsf.otlp.scrape import ScrapeError, select_samples
 from dsf.otlp.selector import Selector, parse_selectors
+from dsf.sources.window import Window, WindowBudget
 
 TOKEN = "canary-token-4f1e"
 
@@ -236,6 +239,20 @@ def test_memory_of_selected_samples_is_reserved(labels: str, least: int) -> None
     text = "".join(f'a{{{labels},y="{number}"}} 1\n'.replace('l127="127",', "") for number in range(100))
     select_samples(text.encode(), [Selector("a")], 1.0, 0.0, reserve=sizes.append)
     assert sum(sizes) > least
+
+
+def test_memory_of_samples_with_few_labels_is_reserved() -> None:
+    text, sizes = "".join(f'a{{x="{number}"}} 1\n' for number in range(2_000)), []
+    tracemalloc.start()
+    try:
+        window = Window(WindowBudget(sys.maxsize, sys.maxsize))
+        before = tracemalloc.get_traced_memory()[0]
+        samples = select_samples(text.encode(), [Selector("a")], 1.0, 0.0, reserve=sizes.append)
+        window.update(samples, 1.0)
+        used_bytes = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert used_bytes < sum(sizes) < 2 * used_bytes
 
 
 def test_scrape_ends_where_no_memory_is_left() -> None:
