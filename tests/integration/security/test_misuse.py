@@ -133,6 +133,29 @@ def test_credential_with_many_connections_is_switched_off(site: _Site, monkeypat
         site.client("c1").ping()
 
 
+def test_memory_that_a_thief_frees_meanwhile_is_not_counted_for_another_cluster(
+    site: _Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    admin, innocent = site.server.client(), site.client("c1")
+    thieves = [site.client("c2") for _ in range(MOST_CONNECTIONS + 15)]
+    for thief in thieves:
+        thief.execute_command("CLIENT SETNAME", "x" * _MEGABYTE)
+    assert innocent.ping()
+
+    class ClustersReadLate(Registry):
+        def read_clusters(self) -> dict[str, ClusterRecord]:
+            for thief in thieves:
+                thief.close()
+            wait_for(lambda: admin.info("memory")["used_memory"] < _LIMIT / 2, message="the thief's connections to end")
+            return super().read_clusters()
+
+    monkeypatch.setattr(misuse, "Registry", ClustersReadLate)
+    for _ in range(2):
+        site.watch.check()
+    assert not site.revoked
+    assert site.client("c1").ping()
+
+
 def test_credentials_of_agents_that_send_large_results_stay(site: _Site) -> None:
     agents = [site.client(cluster) for cluster in ("c1", "c2") for _ in range(12)]
     for agent in agents:
