@@ -33,6 +33,8 @@ from tests.support.wait import wait_for
 
 _SCRIPT = Path(__file__).parents[2] / "scripts" / "controlplane"
 _START_TIMEOUT = 60.0
+#: Which API server of scripts/controlplane the tests use: DSF_TEST_KUBE_APISERVER=kube-apiserver-1.31 is an old one.
+API_SERVER = os.environ.get("DSF_TEST_KUBE_APISERVER", "kube-apiserver")
 
 _NAMESPACES = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
 _SERVICE_ACCOUNTS = Resource("", "v1", "serviceaccounts", "ServiceAccount")
@@ -73,7 +75,7 @@ class ControlPlane:
 
         Raises ControlPlaneMissingError.
         """
-        self._programs = find("etcd", "kube-apiserver", "kubectl")
+        self._programs = find("etcd", API_SERVER, "kubectl")
         self._ocm = find("crds") if crds else None
         self._options = options
         self.dir = Path(tempfile.mkdtemp(prefix="dsf-kube-"))
@@ -113,7 +115,7 @@ class ControlPlane:
         """Start it again after `kill_apiserver`, on the same port and with the same certificate; wait until ready."""
         self._apiserver = Child(
             [
-                str(self._programs / "kube-apiserver"),
+                str(self._programs / API_SERVER),
                 f"--etcd-servers=http://127.0.0.1:{self._etcd_ports[0]}",
                 *("--bind-address=127.0.0.1", "--advertise-address=127.0.0.1", f"--secure-port={self.port}"),
                 # Makes a self-signed certificate there at the first start.

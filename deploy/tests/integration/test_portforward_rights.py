@@ -15,7 +15,7 @@ from dsf.agent.relay import HubRelay
 from dsf.errors import RelayError
 from dsf.kube.resources import PODS
 from tests.support import chart
-from tests.support.controlplane import ControlPlane, ControlPlaneMissingError
+from tests.support.controlplane import API_SERVER, ControlPlane, ControlPlaneMissingError
 from tests.support.fixtures import SettingsFactory
 
 _POD = "dynamic-scoring-redis-0"
@@ -24,10 +24,10 @@ _OLDEST = "1.33"
 _OLD_OPTIONS = (f"--emulated-version={_OLDEST}", f"--min-compatibility-version={_OLDEST}")
 
 
-@pytest.fixture(scope="module", params=["newest", _OLDEST])
+@pytest.fixture(scope="module", params=["newest", _OLDEST] if API_SERVER == "kube-apiserver" else [API_SERVER])
 def api_server(request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
     try:
-        server = ControlPlane(options=() if request.param == "newest" else _OLD_OPTIONS, crds=False)
+        server = ControlPlane(options=_OLD_OPTIONS if request.param == _OLDEST else (), crds=False)
     except ControlPlaneMissingError as error:
         pytest.skip(f"controlplane: {error}")
     with server:
