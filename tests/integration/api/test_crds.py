@@ -93,7 +93,9 @@ def _refusal(session: Session, manifest: dict[str, Any]) -> str:
     try:
         session.request("POST", path, query={"dryRun": "All", "fieldValidation": "Strict"}, body=manifest)
     except BackendError as error:
-        return str(error)
+        # Kubernetes 1.31 says the same in other words.
+        message = str(error).replace('Invalid value: "object": ', "Invalid value: ")
+        return message.replace("may not be longer than", "may not be more than")
     return ""
 
 
