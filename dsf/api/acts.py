@@ -190,7 +190,11 @@ class ActAnswer(StatusModel):
         "has not had its whole effect. Refused: nothing was changed."
     )
     message: str = Field(default="", description="What was done, or why not, as a sentence for people.")
-    clusters: StrictInt = Field(default=0, description="Number of affected clusters; of an act on all clusters those on which the scorer ran then.", ge=0)
+    clusters: StrictInt = Field(
+        default=0,
+        description="Number of affected clusters; of an act on all clusters those on which the scorer ran then.",
+        ge=0,
+    )
     runs: list[ActRun] | None = Field(
         default=None,
         description=f"The cycles of rescore, those without a score first; at most {MAX_RUNS}.",

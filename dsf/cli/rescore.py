@@ -117,8 +117,8 @@ def _rescore_by_annotation(
 
 def _print_timeout(scorer: str, timeout_seconds: int) -> None:
     typer.echo(
-        f"dsf: not all cycles have ended within {timeout_seconds} s, they go on: `dsf status {scorer}` says whether the "
-        f"agents run, `dsf history {scorer} --cluster CLUSTER` will say how they ended; --timeout waits longer",
+        f"dsf: not all cycles have ended within {timeout_seconds} s, they go on: `dsf status {scorer}` says whether "
+        f"the agents run, `dsf history {scorer} --cluster CLUSTER` will say how they ended; --timeout waits longer",
         err=True,
     )
 

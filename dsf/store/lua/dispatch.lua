@@ -73,7 +73,7 @@ local function skip(number, pair, action)
   ticks = (tonumber(ticks) or 0) + 1
   add(skips_now, pair, string.format('%d %d %d %s', ticks, tonumber(since) or math.floor(now), math.floor(now), action))
   -- Notify readers on the first and third skip and when the reason changes, not on each skip of a paused fleet.
-  if ticks == 1 or ticks == MANY or (ticks > MANY and reason ~= action) then
+  if ticks == 1 or ticks == MANY or reason ~= action then
     note_change(pair)
   end
   reasons[action] = (reasons[action] or 0) + 1

@@ -6,6 +6,8 @@ import pytest
 import redis
 
 from dsf import keys
+from dsf.fleet.queries import FleetQueries
+from dsf.fleet.snapshot import iter_rows
 from dsf.store.pairs import Pairs
 from dsf.store.ticks import Skips
 from tests.integration.beat.support import START, Bench, books, entry, pushed, register
@@ -77,6 +79,23 @@ def test_skip_reason_follows_the_newest_cause(begun: Bench) -> None:
     newest = books(begun.client, "c1").skips
     assert newest is not None
     assert newest.reason == "queue_full"
+
+
+def test_reader_sees_another_reason_of_the_second_skip(redis_client: redis.Redis) -> None:
+    register(redis_client, ["c1"])
+    bench = Bench(redis_client, queue_limit=1)
+    redis_client.lpush(keys.spoke_queue("c1"), *["waiting"] * 100)
+    bench.store.upsert([entry("c1", interval=10)], bench.now)
+    reader = FleetQueries(redis_client, lambda: bench.now)
+    while books(redis_client, "c1").skips is None:
+        bench.run(1)
+    assert [row.skips.reason for row in iter_rows(reader.rows()) if row.skips] == ["queue_full"]
+    bench.now += 600
+    bench.dispatcher.run()
+    skips = books(redis_client, "c1").skips
+    assert skips is not None
+    assert (skips.reason, skips.ticks) == ("expired", 2)
+    assert [row.skips.reason for row in iter_rows(reader.rows()) if row.skips] == ["expired"]
 
 
 def test_rate_limit_shared_by_many_clusters_is_the_skip_reason(redis_client: redis.Redis) -> None:
