@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from dsf.scorer.limits import Limits
 
 _END = b"]]"
+#: Maximum commas of an object, which separate labels. A sample has one, and one after it.
+_MAX_COMMAS = 512
 # Replaces samples that were cut out. Senders cannot know it.
 _NONCE = secrets.token_hex(16)
 
@@ -111,6 +113,8 @@ def _parse_document(body: Body, limits: Limits, sources: int = 0) -> tuple[dict[
     copies = 2 if sources else 1
     brackets = (body.count(b"[") - 1 - sources) // copies
     _check_counts(limits, body.count(b"{") // (2 * copies), brackets - limits.series)
+    if body.count(b",") > 2 * body.count(b"[") + _MAX_COMMAS * body.count(b"{"):
+        raise RefusedError(413, "the request has values that are neither samples nor labels, and too many of them")
     style = next((style for style in _STYLES if style.start in body), _STYLES[0])
     rest, places = _cut(body, style)
     if len(places) == 0 or (arrays := _parse_arrays(body, places, style)) is None:

@@ -245,6 +245,33 @@ def test_numbers_that_json_lacks_are_refused(sample: bytes) -> None:
         assert refusal(body).status == 400
 
 
+@pytest.mark.parametrize(
+    "data",
+    [
+        "[" + "1," * 300_000 + "1]",
+        "{" + ",".join(f'"{number}":1' for number in range(100_000)) + "}",
+        '[{"metric":{},"values":[[1,"2"]],"further":[' + '"",' * 300_000 + '""]}]',
+    ],
+    ids=["numbers", "names", "texts"],
+)
+def test_values_besides_samples_are_refused_before_they_are_parsed(data: str) -> None:
+    body = f'{{"data":{data}}}'.encode()
+    tracemalloc.start()
+    try:
+        with pytest.raises(RefusedError, match="values that are neither samples nor labels") as caught:
+            parse(body)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert (caught.value.status, peak < len(body)) == (413, True)
+
+
+def test_series_with_many_labels_is_read() -> None:
+    labels = {f"label_{number}": "a,b,c" for number in range(128)}
+    (series,) = parse({"data": [{"metric": labels, "values": [[1, "2"]]}]})
+    assert dict(series.labels) == labels
+
+
 @pytest.mark.parametrize("blank", ["", " "])
 @pytest.mark.parametrize("quote", ["", '"'])
 def test_long_series_takes_little_more_memory_than_its_request(blank: str, quote: str) -> None:
