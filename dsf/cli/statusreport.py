@@ -20,6 +20,7 @@ from dsf.store.agents import Agents
 from dsf.store.notices import Notices
 from dsf.store.registry import Registry
 from dsf.store.schedule import ScheduleStore
+from dsf.store.server import check_empty_server
 
 if TYPE_CHECKING:
     from dsf.fleet.client import Client
@@ -44,11 +45,13 @@ class StatusReport(View):
 def read_report(client: redis.Redis, settings: Settings, scorer_name: str | None) -> StatusReport:
     """Return the report with data that only Redis and a hub's folder have.
 
-    This data is pauses, and problems of agents, clusters and manifests. Raises the errors of `report_of`, and
-    redis.RedisError.
+    This data is pauses, and problems of agents, clusters and manifests. Raises the errors of `report_of`,
+    SettingsError if there is no scorer because no hub can use this Redis, and redis.RedisError.
     """
     now = hubclock.now()
     report = report_of(FleetQueries(client), scorer_name)
+    if not report.scorers and not report.conditions:
+        check_empty_server(client)
     problems = list(read_folder_problems(settings.out)) if scorer_name is None else []
     agent_problems = Agents(client).find_problems(Registry(client).read_clusters().values())
     problems += report.problems

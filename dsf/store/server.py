@@ -74,6 +74,23 @@ def describe_refusal(error: redis.RedisError) -> str:
     return ""
 
 
+def check_empty_server(client: redis.Redis) -> None:
+    """Raise SettingsError if no hub can work with this server, whose reads succeed. Raises redis.RedisError."""
+    try:
+        if client.info("replication").get("role") == "slave":
+            raise SettingsError(
+                "DSF_REDIS_URL: this Redis is a replica, which takes no writes, and has no scorers: give the address "
+                "of its primary"
+            )
+        client.evalsha("0" * 40, 0)
+    except (redis.exceptions.NoScriptError, redis.exceptions.NoPermissionError):
+        # The script does not exist, and a user with rights to read only lacks some of these rights.
+        return
+    except redis.ResponseError as error:
+        if refusal := describe_refusal(error):
+            raise SettingsError(f"DSF_REDIS_URL: {refusal}") from None
+
+
 def find_server_problems(info: Mapping[str, Any]) -> dict[str, str]:
     """Return the problems of the server with this INFO as sentences by kind."""
     problems = {}

@@ -29,6 +29,7 @@ from kombu import pidbox
 import dsf.log
 from dsf import boundedjson, keys
 from dsf.boundedjson import Bounds
+from dsf.messages import CYCLE_TASK, FETCH_TASK, INGEST_TASK, PUBLISH_TASK, SCORE_TASK
 from dsf.process.threads import SupervisedThread
 from dsf.redislink import address, broker
 from dsf.settings import settings
@@ -52,6 +53,7 @@ QUERY_COMMANDS: Final = (
     "stats",
 )
 CHANGE_COMMANDS: Final = ("rate_limit", "revoke")
+_TASKS: Final = (CYCLE_TASK, FETCH_TASK, SCORE_TASK, PUBLISH_TASK, INGEST_TASK)
 #: Maximum size of a reply. The largest ones have all tasks of a worker's threads, and the names of all tasks.
 _REPLY_BOUNDS: Final = Bounds(1024 * 1024, 20_000)
 #: Maximum bytes of a command.
@@ -209,6 +211,9 @@ def _limit(command: Any, state: Any, task_name: str, rate_limit: str, **options:
     Celery itself does not run them before the old limit allows it, which takes an hour for `1/h`. During that time the
     worker would take no other requests if it has many of these.
     """
+    if task_name in _TASKS and task_name not in state.app.tasks:
+        owner = "results workers" if task_name == INGEST_TASK else "agents"
+        return {"ok": f"nothing to limit here, as {task_name} runs on {owner} only"}
     old_bucket = state.consumer.task_buckets.get(task_name)
     reply = command(state, task_name, rate_limit, **options)
     if old_bucket is not None and old_bucket is not state.consumer.task_buckets.get(task_name):

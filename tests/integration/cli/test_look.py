@@ -11,11 +11,13 @@ import redis
 import yaml
 
 from dsf import keys
+from dsf.settings import settings
 from dsf.store.notices import ConditionNotice, Notices, ScorerNotice
 from dsf.store.registry import Registry, ScorerRecord
 from dsf.store.schedule import ScheduleStore
 from tests.integration.cli.conftest import Dsf, loaded
 from tests.integration.exporter.fleet import SAMPLE, STATIC, Fleet
+from tests.support.redisserver import RedisServer
 
 
 def only_sample(client: redis.Redis) -> None:
@@ -141,6 +143,24 @@ def test_status_of_an_empty_fleet_reports_it(dsf: Dsf) -> None:
     result = dsf("status")
     assert result.exit_code == 0
     assert "No scorer is registered" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--replicaof", "127.0.0.1 1"), "this Redis is a replica, which takes no writes"),
+        (("--rename-command", "EVALSHA", ""), "the server does not have the command EVALSHA"),
+    ],
+)
+def test_status_names_what_keeps_a_hub_from_using_redis(
+    dsf: Dsf, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], message: str
+) -> None:
+    with RedisServer(options=options) as server:
+        monkeypatch.setenv("DSF_REDIS_URL", server.url)
+        settings.cache_clear()
+        result = dsf("status")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert message in result.stderr
 
 
 def test_status_shows_notices_and_manifest_problems_of_the_hub(

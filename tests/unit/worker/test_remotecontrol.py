@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from celery.worker.control import Panel
 
 from dsf.worker import remotecontrol
 
@@ -39,6 +41,14 @@ def test_texts_of_a_reply_may_be_printed() -> None:
 )
 def test_invalid_reply_is_ignored(data: bytes) -> None:
     assert remotecontrol._parse_reply({"channel": _CHANNEL, "data": data}, "t") is None
+
+
+@pytest.mark.parametrize(("task", "owner"), [("dsf.cycle", "agents"), ("dsf.ingest", "results workers")])
+def test_rate_limit_of_another_workers_task_says_where_it_runs(task: str, owner: str) -> None:
+    state = SimpleNamespace(app=SimpleNamespace(tasks={}), consumer=SimpleNamespace(task_buckets={}))
+    reply = remotecontrol._limit(Panel.data["rate_limit"], state, task, "1/h")
+    assert reply == {"ok": f"nothing to limit here, as {task} runs on {owner} only"}
+    assert remotecontrol._limit(Panel.data["rate_limit"], state, "dsf.typo", "1/h") == {"error": "unknown task"}
 
 
 def test_channel_of_a_reply_may_have_any_bytes() -> None:
