@@ -19,6 +19,15 @@ if TYPE_CHECKING:
 _STYLES = {"item": "green", "metric": "green", "replaced": "yellow", "refused": "red"}
 
 
+def _refuse_file(file: str | None) -> None:
+    if file is not None:
+        raise typer.BadParameter(
+            "explain runs a scorer as the hub delivers it to a cluster; for one in a file run `dsf backtest -f "
+            f"{flat(file)} --cluster CLUSTER --since 5m --every 5m`",
+            param_hint="--file",
+        )
+
+
 def explain(
     scorer: Annotated[str, typer.Argument(help="Name of the DynamicScorer.")],
     cluster: Annotated[str, typer.Option("--cluster", "-c", envvar="DSF_CLUSTER", help="Name of the managed cluster.")],
@@ -36,6 +45,9 @@ def explain(
         typer.Option(
             "--save", dir_okay=False, help="Write the scoring request to this file, for `dsf scorer check --sample`."
         ),
+    ] = None,
+    file: Annotated[
+        str | None, typer.Option("--file", "-f", hidden=True, expose_value=False, is_eager=True, callback=_refuse_file)
     ] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, help="Results shown in the table.")] = 50,
     output: Output = Format.TABLE,

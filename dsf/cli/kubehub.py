@@ -96,11 +96,10 @@ class KubeHub:
             proxy = f"/api/v1/namespaces/{self._namespace}/services/{_SERVICE_PORT}/proxy"
             try:
                 return Answer(*self._session.fetch(proxy + path, headers=headers, timeout=min(timeout, _PROXY_TIMEOUT)))
-            except ObjectNotFoundError as error:
-                raise ApiError(self._describe_missing_hub(error)) from None
             except BackendError as error:
+                # An object that is not found may be the Service's endpoints.
                 if (
-                    not isinstance(error, ForbiddenError)
+                    not isinstance(error, (ForbiddenError, ObjectNotFoundError))
                     and getattr(error, "status", 503) not in _PROXY_FAILURE_STATUSES
                 ):
                     raise ApiError(_shorten_error(error)) from None
@@ -139,7 +138,10 @@ class KubeHub:
 
     def _open_forward(self, refusal: BackendError) -> _PodForward:
         try:
-            service = self._session.get(SERVICES.path(self._namespace, _SERVICE))
+            try:
+                service = self._session.get(SERVICES.path(self._namespace, _SERVICE))
+            except ObjectNotFoundError as error:
+                raise ApiError(self._describe_missing_hub(error)) from None
             selector = ",".join(f"{name}={value}" for name, value in service["spec"]["selector"].items())
             pods = self._session.request("GET", PODS.path(self._namespace), query={"labelSelector": selector})["items"]
             names = [pod["metadata"]["name"] for pod in pods if pod.get("status", {}).get("phase") == "Running"]

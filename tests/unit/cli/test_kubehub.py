@@ -130,6 +130,20 @@ def test_page_without_a_running_pod_is_no_matter_of_rights(server: PortForwardSe
     assert "ClusterRole" not in result.stderr
 
 
+def test_service_without_endpoints_is_reported_as_such(server: PortForwardServer, kubeconfig: Path) -> None:
+    service = f"/api/v1/namespaces/{NAMESPACE}/services/dynamic-scoring-hub"
+    server.documents[("GET", f"{PROXY}/api/v1/scores")] = refusal(404, 'endpoints "dynamic-scoring-hub" not found')
+    server.documents[("GET", service)] = 200, {"spec": {"selector": {"app": "hub"}}}
+    server.documents[("GET", f"/api/v1/namespaces/{NAMESPACE}/pods")] = 200, {"items": []}
+    stderr = dsf("scores").stderr
+    assert stderr.startswith(
+        'error: endpoints "dynamic-scoring-hub" not found; and a port-forward in its place: no pod'
+    )
+    assert "DSF_NAMESPACE" not in stderr
+    server.documents[("GET", service)] = refusal(404, 'services "dynamic-scoring-hub" not found')
+    assert 'services "dynamic-scoring-hub" not found: is the hub in namespace open-' in dsf("scores").stderr
+
+
 def test_page_that_refuses_the_viewers_token_is_reported(server: PortForwardServer, kubeconfig: Path) -> None:
     server.documents[("GET", f"{PROXY}/api/v1/scores")] = 401, {"title": "Not known", "status": 401, "detail": "no"}
     assert "it needs this version and web.auth kubernetes" in dsf("scores").stderr

@@ -8,6 +8,7 @@ import pytest
 import typer
 
 from dsf.cli import main
+from tests.support import commandline
 
 
 def _add(app: typer.Typer) -> None:
@@ -28,3 +29,10 @@ def test_commands_that_cannot_be_loaded_are_skipped(
     assert capsys.readouterr().err == (
         "warning: the commands of no.such.package:add are left out: ModuleNotFoundError: No module named 'no'\n"
     )
+
+
+def test_explain_names_the_command_that_runs_a_manifest() -> None:
+    result = commandline.dsf("explain", "-f", "scorer.yaml")
+    assert result.exit_code == 2
+    message = " ".join(result.stderr.replace("│", "").split())
+    assert "`dsf backtest -f scorer.yaml --cluster CLUSTER --since 5m --every 5m`" in message
