@@ -32,8 +32,8 @@ _FLOWER: Final = {
     "max_tasks": "10000",
     # Seconds after which it removes a stopped worker from its list.
     "purge_offline_workers": "600",
-    # Users search for scorer and run id, which are the arguments. All columns but the last fit on a laptop. That one is
-    # the only link to the page of a task, which has the other fields.
+    # Users search for scorer and run id, which are the arguments. The last column is the only link to the page of a
+    # task, which has the other fields.
     "tasks_columns": "name,worker,args,state,runtime,received,uuid",
 }
 

@@ -64,6 +64,10 @@ _PAGE_POLICY: Final = (
     "default-src 'self'; script-src 'self' 'unsafe-inline'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
     "object-src 'none'; base-uri 'none'; frame-ancestors 'none'"
 )
+#: Shows the short ids of tasks, as Flower itself does on a phone, so that all columns fit on a laptop.
+_NARROW_STYLE: Final = (
+    b"<style>#tasks-table .task-uuid-full { display: none } #tasks-table .task-uuid-short { display: inline }</style>"
+)
 _DATA_POLICY: Final = "default-src 'none'; sandbox; frame-ancestors 'none'"
 
 log = dsf.log.get(__name__)
@@ -207,8 +211,10 @@ def _is_number(value: object) -> bool:
 
 
 def install(app: Celery) -> None:
-    """Install the event filter, headers, list of queues, password of /metrics and limits of requests in this process's
-    Flower."""
+    """Install the event filter, headers, style, list of queues, password of /metrics and limits of requests.
+
+    They apply to the Flower of this process.
+    """
     module: Any = flower.app
     module.HTTPServer = functools.partial(
         tornado.httpserver.HTTPServer,
@@ -221,6 +227,7 @@ def install(app: Celery) -> None:
     for name in ("connection_class", "connection_class_ssl"):
         app.conf.broker_transport_options[name] = make_filtered_class(app.conf.broker_transport_options[name])
     set_default_headers, render = handler.set_default_headers, handler.render
+    render_string = handler.render_string
 
     def set_headers(self: Any) -> None:
         set_default_headers(self)
@@ -231,7 +238,11 @@ def install(app: Celery) -> None:
         self.set_header("Content-Security-Policy", _PAGE_POLICY)
         return render(self, *args, **values)
 
+    def render_narrow(self: Any, *args: Any, **values: Any) -> bytes:
+        return bytes(render_string(self, *args, **values)).replace(b"</head>", _NARROW_STYLE + b"</head>", 1)
+
     handler.set_default_headers, handler.render = set_headers, render_page
+    handler.render_string = render_narrow
     # Flower's own list has only the queues of workers whose pages were opened.
     handler.get_active_queue_names = lambda _: _FilteredConnection.workers.list_queues()
     # The metrics contain the names of clusters and tasks. Flower itself requires no password for them.
