@@ -64,14 +64,15 @@ class StatusPace(Generic[_Key]):
     """A rate limit for status writes: a scorer that alternates between success and failure must not write four statuses
     a second, each of which wakes all watchers of the scorer. Thread-safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._lock = threading.Lock()
         #: Scorer -> the time until which its writes are used up, at one write in EVERY seconds.
         self._used_until: dict[_Key, float] = {}
 
     def reserve_write(self, key: _Key) -> float:
         """Reserve a status write; return the seconds until it may happen, at most EVERY."""
-        now = time.monotonic()
+        now = self._clock()
         with self._lock:
             until = max(self._used_until.get(key, now), now) + EVERY
             delay = until - now - BURST * EVERY

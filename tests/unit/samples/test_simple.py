@@ -143,15 +143,15 @@ def test_config_documents_of_the_ai_workload_scorer(load_sample: Load) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sample", "path", "reason", "scorer"),
+    ("sample", "path", "reason", "score_name"),
     [
-        ("simple-prediction-scorer", "", "too_short", "simple-prediction-scorer"),
-        ("ai-workload-scorer", "/power", "no_exported_pod", "ai-workload-power-scorer"),
+        ("simple-prediction-scorer", "", "too_short", "simple_prediction_score"),
+        ("ai-workload-scorer", "/power", "no_exported_pod", "ai_workload_power_score"),
     ],
 )
-def test_skipped_series_are_counted(load_sample: Load, sample: str, path: str, reason: str, scorer: str) -> None:
+def test_skipped_series_are_counted(load_sample: Load, sample: str, path: str, reason: str, score_name: str) -> None:
     with TestClient(load_sample(sample).app) as client:
         answer = client.post(f"{path}/scoring", json={"data": [series(["5"], Hostname="n1")]})
         metrics = client.get("/metrics").text
     assert answer.json()["dropped"] == {reason: 1}
-    assert f'results_refused_total{{reason="{reason}",scorer="{scorer}"}} 1.0' in metrics
+    assert f'results_refused_total{{ds_score_name="{score_name}",reason="{reason}"}} 1.0' in metrics

@@ -12,6 +12,7 @@ from dsf.beat.stats import schedule_families
 from dsf.cli.statusreport import read_report
 from dsf.fleet.queries import FleetQueries
 from dsf.settings import Settings
+from dsf.store.registry import Registry, ScorerRecord
 from dsf.store.ticks import MAX_LATENESS, find_ticks_problem
 from dsf.web.app import describe_unreadiness
 from tests.support.memorystore import memory_client
@@ -37,6 +38,7 @@ def test_overdue_pair_is_reported_as_a_missing_beat(due: dict[str, float], is_pr
 
 def test_every_view_of_the_fleet_says_it() -> None:
     client = memory_client()
+    Registry(client).put_scorer(ScorerRecord(name="s", score_name="s", interval=30, validity=90))
     client.zadd(keys.DUE, {"c1/s": time.time() - MAX_LATENESS - 1})
     [problem] = FleetQueries(client).summary().problems
     assert (problem.stage, problem.message[:23]) == ("ticks", "no ticks are sent: c1/s")

@@ -244,8 +244,8 @@ def test_ignored_hangup_does_not_end_the_block(tmp_path: Path) -> None:
     code = (
         "import os, signal\n"
         "from pathlib import Path\n"
-        "from dsf.up.supervisor import supervising\n"
-        f"with supervising(Path({str(tmp_path)!r}), print):\n"
+        "from dsf.up.supervisor import run_supervisor\n"
+        f"with run_supervisor(Path({str(tmp_path)!r}), print):\n"
         "    os.kill(os.getpid(), signal.SIGHUP)\n"
         "    print('goes on', signal.getsignal(signal.SIGHUP).name)\n"
     )
