@@ -48,7 +48,9 @@ _MAX_HEAD_BYTES: Final = 256 * 1024
 _FRAMING_BYTES: Final = 1024 * 1024
 #: Milliseconds in which the peer must acknowledge a request on a kept connection, which may already be dead.
 _KEPT_ACKNOWLEDGE_MILLISECONDS: Final = 5000
-_DIGITS: Final = re.compile(r"[0-9]{1,18}")
+_DIGITS: Final = re.compile(r"[0-9]+")
+#: Maximum digits of a Content-Length. Python refuses to read numbers of thousands of digits.
+_MAX_LENGTH_DIGITS: Final = 18
 
 
 class BoundedResponse(http.client.HTTPResponse):
@@ -64,11 +66,14 @@ class BoundedResponse(http.client.HTTPResponse):
 
     def begin(self) -> None:
         """Read status and headers. Raises HTTPException for invalid ones."""
-        super().begin()
-        # Skip interim responses, such as early hints. Stop at 101, because no HTTP follows after it.
-        while self.status < http.client.OK and self.status != http.client.SWITCHING_PROTOCOLS:
-            self.headers = None  # type: ignore[assignment]
+        try:
             super().begin()
+            # Skip interim responses, such as early hints. Stop at 101, because no HTTP follows after it.
+            while self.status < http.client.OK and self.status != http.client.SWITCHING_PROTOCOLS:
+                self.headers = None  # type: ignore[assignment]
+                super().begin()
+        except TooMuchError:
+            raise NotHttpError(f"its headers, with interim answers, have more than {_MAX_HEAD_BYTES} bytes") from None
         if self._reader.has_ended:
             # http.client treats the end of the connection as the end of the headers.
             raise http.client.IncompleteRead(b"")
@@ -83,7 +88,7 @@ class BoundedResponse(http.client.HTTPResponse):
 
 
 def _check_headers(headers: http.client.HTTPMessage) -> None:
-    """Raise NotHttpError if headers are malformed or contradictory."""
+    """Raise NotHttpError if headers are malformed or contradictory, and TooMuchError for a length beyond all limits."""
     # The email parser reports these defects because it does not see the body.
     harmless_defects = (errors.StartBoundaryNotFoundDefect, errors.MultipartInvariantViolationDefect)
     unparsed_text = "" if headers.is_multipart() else headers.get_payload()
@@ -94,6 +99,8 @@ def _check_headers(headers: http.client.HTTPMessage) -> None:
     lengths = {length.strip() for line in headers.get_all("Content-Length", []) for length in line.split(",")}
     if len(lengths) > 1 or any(_DIGITS.fullmatch(length) is None for length in lengths):
         raise NotHttpError("its Content-Length is not one number")
+    if any(len(length) > _MAX_LENGTH_DIGITS for length in lengths):
+        raise TooMuchError
 
 
 class _MeteredReader(io.RawIOBase):

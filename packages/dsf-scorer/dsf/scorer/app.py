@@ -22,6 +22,8 @@ from dsf.scorer.page import add_page
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
+_BODY_LENGTH_HEADERS = frozenset((b"content-length", b"transfer-encoding"))
+
 
 class ScorerApp:
     """An ASGI application with the endpoints of some scorers.
@@ -91,9 +93,15 @@ class ScorerApp:
                 await receive()
                 await send({"type": "lifespan.startup.failed", "message": f"cannot serve {self.title}: {error}"})
                 return
-        if scope["type"] == "http" and scope["method"] == "HEAD":
-            # Answered as GET; the server sends no body.
-            scope = {**scope, "method": "GET"}
+        if scope["type"] == "http":
+            if {name for name, _ in scope["headers"]} >= _BODY_LENGTH_HEADERS:
+                # A proxy and this server may disagree on where the next request begins.
+                detail = "the request has both headers content-length and transfer-encoding"
+                await JSONResponse({"detail": detail}, 400, {"Connection": "close"})(scope, receive, send)
+                return
+            if scope["method"] == "HEAD":
+                # Answered as GET; the server sends no body.
+                scope = {**scope, "method": "GET"}
         await self.api(scope, receive, send)
 
     def _check(self) -> None:

@@ -82,6 +82,13 @@ def test_compressed_request_is_refused(client: TestClient) -> None:
     assert (answer.status_code, "as it is" in answer.json()["detail"]) == (415, True)
 
 
+def test_request_with_two_lengths_is_refused_and_its_connection_closed(client: TestClient) -> None:
+    headers = {"Content-Length": "5", "Transfer-Encoding": "chunked"}
+    answer = client.post("/scoring", content=b"0\r\n\r\n", headers=headers)
+    assert (answer.status_code, answer.headers["connection"]) == (400, "close")
+    assert "both headers" in answer.json()["detail"]
+
+
 def test_metrics(client: TestClient) -> None:
     client.post("/scoring", json=TWO)
     client.post("/scoring", content="{")
