@@ -44,7 +44,7 @@ def test_commands_take_the_setting_first(home: Path, monkeypatch: pytest.MonkeyP
 def test_commands_wait_for_a_redis_that_restarts(monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
     monkeypatch.setattr("redis.retry.sleep", waits.append)
-    monkeypatch.setattr("random.uniform", lambda low, high: (low + high) / 2)
+    monkeypatch.setattr("random.random", lambda: 0.5)
     monkeypatch.setenv("DSF_REDIS_URL", "redis://127.0.0.1:1/0")
     with _open_session() as session, pytest.raises(redis.ConnectionError):
         session.redis.ping()
