@@ -246,7 +246,7 @@ class DirectoryBackend(DirectoryScores):
 
     def _poll(self) -> None:
         """Poll the folder until the backend is stopped."""
-        repaired_at = time.monotonic()
+        repair_at = time.monotonic() + REPAIR_SECONDS
         pause = POLL_SECONDS
         while not self._stop.wait(pause):
             began, spent = time.monotonic(), time.thread_time()
@@ -255,11 +255,13 @@ class DirectoryBackend(DirectoryScores):
                 # Poll soon after a change, because more changes may follow, and later polls are cheaper.
                 pause = POLL_SECONDS if is_changed else max(POLL_SECONDS, 50 * (time.thread_time() - spent))
                 self._write_events()
-                if began - repaired_at >= REPAIR_SECONDS:
-                    repaired_at = began
+                if began >= repair_at:
+                    spent = time.thread_time()
                     self._out.repair()
                     for key in self.refresh_scores():
                         self._on_change(key)
+                    # Each repair looks at each file, which takes a second for 10,000 scores.
+                    repair_at = began + max(REPAIR_SECONDS, 200 * (time.thread_time() - spent))
             except BackendError as error:
                 log.error("files cannot be written, will be tried again", error=str(error))
             except Exception:

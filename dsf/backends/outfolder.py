@@ -296,7 +296,12 @@ class DirectoryScores:
         """Read the score files that users changed, added or removed; return the keys of the scores."""
         changed: list[ObjectKey] = []
         with self._scores_lock:
-            for key in {*self._states, *self._out.score_keys()}:
+            stamps = {key: stamp for key, (_, stamp) in self._states.items()}
+        # Without the lock, which writes of scores need.
+        keys = {*stamps, *self._out.score_keys()}
+        suspects = [key for key in keys if _read_stamp(self._out.get_path(key)) != stamps.get(key)]
+        for key in suspects:
+            with self._scores_lock:
                 path = self._out.get_path(key)
                 state, stamp = self._states.get(key, (None, None))
                 now = _read_stamp(path)

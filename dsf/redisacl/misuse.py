@@ -48,7 +48,8 @@ _REPORT_SECONDS: Final = 600.0
 #: Clusters per round trip. So few commands are sent at once (6,000 bytes), and Redis runs them without those of other
 #: clients in between: memory that a thief frees meanwhile would be counted for an innocent cluster.
 _BATCH: Final = 16
-#: Redis' user of connections that have not logged in. Their number has no other limit than `maxclients`.
+#: Redis' user of connections that have not logged in. Their number has no other limit than `maxclients`. Where Redis has
+#: no users of ours, all processes of the hub and all agents are this user.
 _ANONYMOUS: Final = "default"
 
 
@@ -115,9 +116,10 @@ class MisuseWatch:
         if self.is_urgent:
             return
         if self._is_suspicious(usage) and time.monotonic() >= self._next_closing:
-            # Anybody who reaches the port may hold such connections.
-            self._redis.client_kill_filter(user=_ANONYMOUS)
-            usage = self._read_usage()
+            if self._redis.acl_whoami() != _ANONYMOUS:
+                # Anybody who reaches the port may hold such connections.
+                self._redis.client_kill_filter(user=_ANONYMOUS)
+                usage = self._read_usage()
             if self._is_suspicious(usage):
                 self._close_connections(usage)
 

@@ -370,7 +370,7 @@ _CONTROLLER: Final = [
     selector("exists", r=[_MAIL]),
     selector("get set", rw=[keys.CHANGES_TOLD]),
     # The users of the clusters. ACL SETUSER cannot be limited: in effect this user is an admin of Redis.
-    *_commands("acl|setuser acl|deluser acl|list acl|save client|kill"),
+    *_commands("acl|setuser acl|deluser acl|list acl|save acl|whoami client|kill"),
     # Logs of Redis that clients can fill.
     *_commands("acl|log slowlog|reset"),
     # Whether Redis itself is as it must be, and whose it is.

@@ -184,6 +184,16 @@ def test_connections_without_login_are_closed_and_those_of_agents_stay(
     assert not site.revoked
 
 
+def test_connections_of_the_hub_stay_where_it_is_the_default_user(
+    redis_client: redis.Redis, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(misuse, "_HUB_CONNECTIONS", 0)
+    with contextlib.closing(redis.Redis.from_url(redis_url)) as results:
+        connection_id = results.client_id()
+        MisuseWatch(redis_client).check()
+        assert results.client_id() == connection_id
+
+
 def test_hub_revokes_a_misused_credential(
     site: _Site, settings_factory: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
 ) -> None:
