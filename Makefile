@@ -56,7 +56,7 @@ test-browser: $(SYNCED) ## run the tests of the page in Chromium
 	@$(PROGRAMS)
 	@WORKERS=2 scripts/test browser $(ARGS)
 
-test-all: $(SYNCED) ## run all tests but those on real pods, and plant some mistakes: also releases, commands of pages, long runs of fleets
+test-all: $(SYNCED) ## run all tests but those on real pods, and plant some mistakes: also releases, commands of pages, attacks, whole fleets
 	@$(PROGRAMS)
 	@WORKERS=$(WORKERS) scripts/test all $(ARGS)
 	@$(if $(ARGS),,$(PYTHON) scripts/mistakes --sample $(SAMPLE))

@@ -10,7 +10,7 @@ import json
 import os
 import resource
 import sys
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Final
@@ -70,14 +70,9 @@ def values(size: int) -> dict[str, Callable[[], bytes]]:
     }
 
 
-def documents(template: bytes, size: int, names: Collection[str] = ()) -> Iterator[tuple[str, bytes]]:
-    """The `template` with each of `values` in place of each `@HOLE@`, and each of `values` by itself.
-
-    `names` selects some of the values.
-    """
+def documents(template: bytes, size: int) -> Iterator[tuple[str, bytes]]:
+    """Yield the `template` with each of `values` in place of each `@HOLE@`, and each of `values` by itself."""
     for name, make in values(size).items():
-        if names and name not in names:
-            continue
         value = make()
         yield f"bare {name}", value
         before, hole, after = template.partition(_HOLE)
@@ -87,13 +82,13 @@ def documents(template: bytes, size: int, names: Collection[str] = ()) -> Iterat
             before = before + b"null" + head
 
 
-def growth(reader: str, template: str, size: int, names: Collection[str] = ()) -> dict[str, float]:
-    """Megabytes by which the process grows at most while `reader` (`module:function`) reads each document.
+def growth(reader: str, template: str, size: int) -> dict[str, float]:
+    """Return the megabytes by which the process grows at most while `reader` (`module:function`) reads each document.
 
     The reader gets bytes; an error that it raises is its response. Fails if the process dies.
     """
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    process = forked.run(__name__, [reader, template, str(size), *names], environment)
+    process = forked.run(__name__, [reader, template, str(size)], environment)
     # Readers may log to standard output.
     lines = [json.loads(line) for line in process.stdout.splitlines() if line.startswith('["')]
     assert process.returncode == 0, f"{reader} died behind {lines[-1:]}: {process.stderr[-2000:]}"
@@ -112,13 +107,13 @@ def _status(field: str) -> float:
     raise AssertionError(f"the system tells no {field}")
 
 
-def _main(reader: str, template: str, size: int, names: Collection[str]) -> None:
+def _main(reader: str, template: str, size: int) -> None:
     module, _, name = reader.partition(":")
     read: Callable[[bytes], object] = getattr(import_module(module), name)
     limit = int(_status("VmSize") + _ROOM) * 1024 * 1024
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     resource.setrlimit(resource.RLIMIT_CPU, (_CPU, _CPU))
-    for label, document in documents(template.encode(), size, names):
+    for label, document in documents(template.encode(), size):
         # From here on the peak counts anew.
         Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
         before = _status("VmRSS")
@@ -134,4 +129,4 @@ def _main(reader: str, template: str, size: int, names: Collection[str]) -> None
 
 
 if __name__ == "__main__":
-    _main(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4:])
+    _main(sys.argv[1], sys.argv[2], int(sys.argv[3]))

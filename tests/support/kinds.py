@@ -4,7 +4,7 @@ pyproject.toml registers them.
 
 kube     a real API server or kubectl: `make test-kube`
 browser  Chromium: `make test-browser`
-whole    releases, downloads of packages, documentation pages command by command, and long runs of whole fleets: only
+whole    releases, downloads of packages, documentation pages command by command, attacks, and whole installations: only
          `make test-all`
 
 A test gets its mark from the fixtures that it uses, from the lists here, or from a decorator if it takes long.
@@ -38,7 +38,16 @@ PLACES: Final = {
     "demo/tests/integration/demo/test_debian.py": "whole",
     "tests/integration/cycle/test_path.py": "whole",
     "tests/integration/docs/": "whole",
+    # Each reader of foreign bytes in a process of its own, with large documents.
+    "tests/integration/hostile/": "whole",
     "tests/integration/release/": "whole",
+    # Each starts all processes of a hub and of agents.
+    "tests/integration/security/test_canary.py": "whole",
+    "tests/integration/security/test_page.py": "whole",
+    "tests/integration/security/test_roles.py": "whole",
+    "tests/integration/security/test_sentinel.py": "whole",
+    "tests/integration/security/test_sentinel_chart.py": "whole",
+    "tests/integration/security/test_url_secrets.py": "whole",
     "tests/unit/release/": "whole",
     "tests/unit/docs/test_pictures.py": "whole",
     "tests/unit/docs/test_site.py": "whole",
