@@ -47,7 +47,7 @@ HALF, PERIOD = 0.5, 10_000
 
 
 def serve(queue: str) -> int:
-    """Return the results worker as it is, with one more task, and on this queue."""
+    """Run the results worker as it is, with one more task, and on this queue; return its exit code."""
     from dsf.results import worker as results_worker
     from dsf.settings import settings
     from dsf.worker.application import _make_queue, make_app
@@ -60,6 +60,8 @@ def serve(queue: str) -> int:
         """Nothing."""
 
     app.conf.task_queues = [*app.conf.task_queues, _make_queue(NOOP_QUEUE)]
+    # A worker refuses every other queue.
+    app.conf.task_default_queue = queue
     app.loader.import_default_modules()
     # `make_worker` serves the queue of results only.
     with mock.patch.object(results_worker.keys, "RESULTS_QUEUE", queue):
