@@ -48,8 +48,8 @@ _REPORT_SECONDS: Final = 600.0
 #: Clusters per round trip. So few commands are sent at once (6,000 bytes), and Redis runs them without those of other
 #: clients in between: memory that a thief frees meanwhile would be counted for an innocent cluster.
 _BATCH: Final = 16
-#: Redis' user of connections that have not logged in. Their number has no other limit than `maxclients`. Where Redis has
-#: no users of ours, all processes of the hub and all agents are this user.
+#: Redis' user of connections that have not logged in. Their number has no other limit than `maxclients`. Where Redis
+#: has no users of ours, all processes of the hub and all agents are this user.
 _ANONYMOUS: Final = "default"
 
 
