@@ -19,7 +19,7 @@ from dsf.store.client import parse_number
 from dsf.store.heartbeats import SECONDS, list_stalled_stages
 from dsf.store.pairs import Pairs
 from dsf.store.server import read_problems
-from dsf.store.ticks import RUN_SLACK, find_ticks_problem, find_writes_problem
+from dsf.store.ticks import RUN_SLACK, find_memory_problem, find_ticks_problem, find_writes_problem
 from dsf.store.writes import TURN_AT
 
 #: Seconds after the end of a cycle within which its result must be in the books.
@@ -49,14 +49,14 @@ class _Path(NamedTuple):
 
 
 def _describe_redis_problem(path: _Path) -> str:
-    """Return why Redis accepts no writes; empty if it does."""
-    return find_writes_problem(path.client)
+    """Return why Redis accepts no writes of the hub or of agents; empty if it does."""
+    return find_writes_problem(path.client) or find_memory_problem(path.client)
 
 
 def _describe_ticks_problem(path: _Path) -> str:
     """Return why beat sends no due ticks; empty if it does, or if Redis accepts no writes, which explains it."""
     problem = find_ticks_problem(path.client, path.now)
-    return problem if problem and not _describe_redis_problem(path) else ""
+    return problem if problem and not find_writes_problem(path.client) else ""
 
 
 def _find_stalled_stages(path: _Path) -> set[str]:
@@ -88,7 +88,10 @@ def _describe_books_problem(path: _Path) -> str:
 
 
 def _describe_agents_problem(path: _Path) -> str:
-    """Return which agents take no ticks or send no results; empty if all work, or if no mailbox is read."""
+    """Return which agents take no ticks or send no results.
+
+    Empty if all work, or if no mailbox is read or Redis accepts no writes, which explains it.
+    """
     # The score of a run is its deadline, which is RUN_SLACK after the end of its cycle.
     overdue_members: Any = path.client.zrange(
         keys.OPEN_RUNS, "-inf", path.now + RUN_SLACK - LATE_RESULT, byscore=True, offset=0, num=_MAX_CHECKED_RUNS
@@ -104,7 +107,7 @@ def _describe_agents_problem(path: _Path) -> str:
             continue
         if (row.last_success or 0.0) < run_time(run):
             silent_clusters.setdefault(cluster, scorer)
-    if not silent_clusters or _describe_results_problem(path):
+    if not silent_clusters or _describe_results_problem(path) or _describe_redis_problem(path):
         return ""
     cluster, scorer = next(iter(silent_clusters.items()))
     with path.client.pipeline(transaction=False) as pipe:

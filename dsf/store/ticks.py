@@ -135,16 +135,43 @@ def find_ticks_problem(client: redis.Redis, now: float) -> str:
     return f"no ticks are sent: {pair} has been due for {late:.0f} s; beat does not run, or hangs: see its log"
 
 
+#: Scripts without effect, which Redis refuses as it refuses writes: those of the hub, and those of agents, which need
+#: free memory.
+_HUB_WRITE: Final = "#!lua flags=allow-oom\nreturn 1"
+_AGENT_WRITE: Final = "#!lua\nreturn 1"
+
+
 def find_writes_problem(client: redis.Redis) -> str:
-    """Return why Redis rejects writes, or an empty string. Raises redis.RedisError.
+    """Return why Redis rejects the writes of the hub, or an empty string. Raises redis.RedisError.
 
     It detects the problem long before a tick is late.
     """
     try:
-        # A server that rejects writes (MISCONF) rejects PING, too.
-        client.ping()
+        client.register_script(_HUB_WRITE)()
+    except redis.exceptions.NoPermissionError:
+        return ""
+    except redis.ConnectionError as error:
+        # A connection of `dsf.redislink` to a replica.
+        if not isinstance(error.__cause__, redis.ReadOnlyError):
+            raise
+        return f"no ticks are sent: {error}; make it the primary again, or give the primary's address"
     except redis.ResponseError as error:
-        return f"no ticks are sent: Redis rejects writes ({str(error).rstrip('.')}); check its disk and its log"
+        reason = str(error).rstrip(".")
+        return f"no ticks are sent: Redis rejects writes ({reason}); check its disk, its replicas and its log"
+    return ""
+
+
+def find_memory_problem(client: redis.Redis) -> str:
+    """Return a sentence if Redis is full, so that it rejects the writes of agents, or an empty string.
+
+    Raises redis.RedisError.
+    """
+    try:
+        client.register_script(_AGENT_WRITE)()
+    except redis.exceptions.OutOfMemoryError:
+        return "results of agents wait: Redis is full; raise its maxmemory (the chart's redis.maxMemory)"
+    except redis.ResponseError:
+        return ""
     return ""
 
 

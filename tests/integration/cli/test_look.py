@@ -163,6 +163,31 @@ def test_status_names_what_keeps_a_hub_from_using_redis(
     assert message in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("refuse", "accept", "lateness", "message"),
+    [
+        ("CONFIG SET min-replicas-to-write 1", "CONFIG SET min-replicas-to-write 0", 100, "rejects writes (NOREPLICAS"),
+        ("CONFIG SET min-replicas-to-write 1", "CONFIG SET min-replicas-to-write 0", -5, "rejects writes (NOREPLICAS"),
+        ("REPLICAOF 127.0.0.1 1", "REPLICAOF NO ONE", 100, "is a replica and takes no writes"),
+        # Ticks are sent, as the hub's writes go on.
+        ("CONFIG SET maxmemory 1", "CONFIG SET maxmemory 0", -5, "results of agents wait: Redis is full"),
+    ],
+)
+def test_status_names_why_redis_takes_no_writes(
+    dsf: Dsf, fleet: Fleet, refuse: str, accept: str, lateness: int, message: str
+) -> None:
+    only_sample(fleet.redis)
+    fleet.entry("worker01", due_in=-lateness)
+    fleet.redis.execute_command(*refuse.split())
+    try:
+        result = dsf("status")
+    finally:
+        fleet.redis.execute_command(*accept.split())
+    assert result.exit_code == 1
+    assert message in " ".join(result.stdout.split())
+    assert "beat" not in result.stdout
+
+
 def test_status_shows_notices_and_manifest_problems_of_the_hub(
     dsf: Dsf, fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
