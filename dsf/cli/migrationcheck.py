@@ -69,13 +69,14 @@ class Installation:
     def add(self, document: Any, where: str) -> None:
         """Add a manifest, the items of a List, or the chart's values. Manifests of other kinds are skipped.
 
-        `where` names the origin in errors. Raises ManifestError for other documents.
+        Later values override earlier ones, as those of several `-f` do in Helm. `where` names the origin in errors.
+        Raises ManifestError for other documents.
         """
         if not isinstance(document, dict):
             raise ManifestError(f"{where}: is not a mapping of fields")
         kind = document.get("kind")
         if kind is None and document.keys() & {"hubSetting", "spokeSetting", "redis"}:
-            self.values = document
+            self.values = _merge_values(self.values, document)
         elif not isinstance(kind, str):
             raise ManifestError(f"{where}: is neither a manifest with a kind nor the values of the chart")
         elif kind.endswith("List"):
@@ -399,6 +400,18 @@ def _parse_hosts(where: str, entries: Iterable[str]) -> TokenHosts:
         return TokenHosts(entries)
     except ValueError as error:
         raise ManifestError(f"{where}: {error}") from None
+
+
+def _merge_values(values: Manifest, later: Manifest) -> Manifest:
+    """Return the values with the later ones, mapping by mapping."""
+    merged = dict(values)
+    for name, value in later.items():
+        earlier = merged.get(name)
+        if isinstance(earlier, dict) and isinstance(value, dict):
+            merged[name] = _merge_values(earlier, value)
+        else:
+            merged[name] = value
+    return merged
 
 
 def _list_texts(value: Any) -> list[str]:

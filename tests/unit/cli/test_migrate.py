@@ -120,6 +120,18 @@ def test_values_release_tokens_and_accept_namespaces() -> None:
     assert "no scorer beside it runs" in lines(beside)[0]
 
 
+def test_values_of_several_files_are_merged_as_by_helm() -> None:
+    installation = Installation()
+    installation.add(scorer(namespace="team", source={**TOKEN, "host": "http://prometheus.test:9090"}), "file.yaml")
+    installation.add({"hubSetting": {"scorerNamespaces": ["team"], "tokenHosts": ["a"]}}, "values.yaml")
+    released = [{"name": "thanos-token", "hosts": ["prometheus.test"]}]
+    later_values = {"spokeSetting": {"agent": {"tokenSecrets": released}}, "hubSetting": {"tokenHosts": []}}
+    installation.add(later_values, "more.yaml")
+    assert lines(check(installation)) == []
+    installation.add({"hubSetting": {"scorerNamespaces": []}}, "last.yaml")
+    assert "namespace team, which does not count" in lines(check(installation))[0]
+
+
 def test_stale_scores_are_listed_with_the_command_to_remove_them() -> None:
     masked = config(HOME, masks=[{"clusterName": "c2", "scoreName": "cpu"}])
     labelled = score("ours")
