@@ -24,7 +24,7 @@ from dsf.cycle.stages import Cycle, Observer, Stages
 from dsf.errors import CycleError, HttpError, ScoreObjectTooLargeError
 from dsf.messages import Stage
 from dsf.settings import Settings
-from dsf.sources.base import Payload, RequestRecord
+from dsf.sources.base import RequestRecord
 from dsf.sources.memory import SourceMemory
 from dsf.sources.window import Window, WindowBudget
 
@@ -93,8 +93,9 @@ def run(
         started = time.monotonic()
         counting.requests.clear()
         input_results.begin(at)
-        input_cycles = [_run_input(cluster, each, stages, at, input_results) for each in inputs]
-        record = _record(cluster, summary, stages, at, input_cycles)
+        runner = _PastRunner(cluster, stages, counting, at)
+        input_cycles = [_run_input(runner, each, input_results) for each in inputs]
+        record = _record(runner, summary, input_cycles)
         failures += record.outcome == "error"
         yield record
         if failures == number == HOPELESS:
@@ -105,16 +106,19 @@ def run(
 
 
 class _Counting(Observer):
-    """Counts the requests to sources and to scoring APIs."""
+    """Counts the requests to sources and to scoring APIs, and keeps those to sources."""
 
     def __init__(self) -> None:
         #: Stage -> number of requests.
         self.requests: Counter[Stage] = Counter()
+        #: Requests to the sources of one cycle.
+        self.fetched: list[RequestRecord] = []
 
     def on_query(self, stage: Stage, record: RequestRecord) -> None:
         """Count a request."""
-        del record
         self.requests[stage] += 1
+        if stage == "fetch":
+            self.fetched.append(record)
 
 
 class _NoPast(SourceMemory):
@@ -163,28 +167,36 @@ class _InputResults(LastResults):
 
 
 class _PastCycle(NamedTuple):
-    """A cycle at a moment, the scoring request in it, and its failure."""
+    """A cycle at a moment, the seconds of its range without samples, and its failure."""
 
     cycle: Cycle
-    payload: Payload | None
+    unsampled: int
     failure: CycleError | None
 
 
-def _run_cycle(cluster: str, summary: ScorerSummary, stages: Stages, at: int) -> _PastCycle:
-    cycle = Cycle(summary.name, "", summary, math.inf, until=float(at), cluster=cluster)
-    payload = None
-    try:
-        payload = stages.fetch(cycle)
-        stages.score(cycle, b"".join(payload.pieces))
-    except CycleError as error:
-        return _PastCycle(cycle, payload, error)
-    return _PastCycle(cycle, payload, None)
+class _PastRunner(NamedTuple):
+    """Runs cycles on a cluster at a moment."""
+
+    cluster: str
+    stages: Stages
+    counting: _Counting
+    at: int
+
+    def run_cycle(self, summary: ScorerSummary) -> _PastCycle:
+        """Return the cycle of a scorer at this moment."""
+        cycle = Cycle(summary.name, "", summary, math.inf, until=float(self.at), cluster=self.cluster)
+        self.counting.fetched.clear()
+        failure = None
+        try:
+            payload = self.stages.fetch(cycle)
+            self.stages.score(cycle, b"".join(payload.pieces))
+        except CycleError as error:
+            failure = error
+        return _PastCycle(cycle, _find_unsampled_seconds(summary, self.counting.fetched, self.at), failure)
 
 
-def _run_input(
-    cluster: str, summary: ScorerSummary, stages: Stages, at: int, input_results: _InputResults
-) -> _PastCycle:
-    past_cycle = _run_cycle(cluster, summary, stages, at)
+def _run_input(runner: _PastRunner, summary: ScorerSummary, input_results: _InputResults) -> _PastCycle:
+    past_cycle = runner.run_cycle(summary)
     if past_cycle.failure is not None:
         input_results.fail(summary.name, past_cycle.failure)
     elif past_cycle.cycle.response is not None:
@@ -192,10 +204,9 @@ def _run_input(
     return past_cycle
 
 
-def _record(
-    cluster: str, summary: ScorerSummary, stages: Stages, at: int, input_cycles: Sequence[_PastCycle]
-) -> Record:
-    past_cycle = _run_cycle(cluster, summary, stages, at)
+def _record(runner: _PastRunner, summary: ScorerSummary, input_cycles: Sequence[_PastCycle]) -> Record:
+    cluster, at = runner.cluster, runner.at
+    past_cycle = runner.run_cycle(summary)
     # A composite has the series of its inputs.
     cycles = (*input_cycles, past_cycle)
     series = sum(each.cycle.counts.get("series", 0) for each in cycles)
@@ -213,22 +224,27 @@ def _record(
             reason=error.reason,
             message=error.message,
         )
-    unsampled = max(
-        _find_unsampled_seconds(each.cycle.summary, each.payload, at) for each in cycles if each.payload is not None
-    )
+    unsampled = max(each.unsampled for each in cycles)
     return Record(cluster=cluster, at=at, outcome=outcome, items=items, series=series, unsampled=unsampled)
 
 
-#: The time of a series' first sample in a scoring request.
+#: The time of a series' first sample in a response.
 _FIRST_SAMPLE: Final = re.compile(rb'"values"\s*:\s*\[\s*\[\s*(\d{1,12})')
 
 
-def _find_unsampled_seconds(summary: ScorerSummary, payload: Payload, at: int) -> int:
-    """Return seconds at the beginning of the longest range in which no series has a sample; 0 without series."""
-    longest = max(source.source_range for source in summary.each_source)
-    times = (int(match[1]) for piece in payload.inside for match in _FIRST_SAMPLE.finditer(piece))
-    first = min(times, default=0)
-    return max(0, first - (at - longest)) if first else 0
+def _find_unsampled_seconds(summary: ScorerSummary, records: Iterable[RequestRecord], at: int) -> int:
+    """Return the longest time at the beginning of a query's range in which none of its series has a sample.
+
+    Queries without series do not count. Each query is judged alone, as sources may keep different times.
+    """
+    ranges = {source.source_name: source.source_range for source in summary.each_source}
+    longest = 0
+    for record in records:
+        times = (int(match[1]) for piece in record.pieces for match in _FIRST_SAMPLE.finditer(piece))
+        first = min(times, default=None)
+        if first is not None:
+            longest = max(longest, first - (at - ranges[record.source]))
+    return longest
 
 
 def _build_items(cluster: str, summary: ScorerSummary, cycle: Cycle) -> tuple[Outcome, dict[str, int]]:

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from dsf.api.scorerule import HoldRule
-from dsf.api.summary import ScorerSummary
+from dsf.api.summary import ScorerSummary, SourceSummary
 from dsf.backtest.charts import draw_blocks
 from dsf.backtest.errors import BacktestError
 from dsf.backtest.recording import Question, Record, Recording, SourceQuestion
 from dsf.backtest.run import _find_unsampled_seconds, list_moments
 from dsf.backtest.scorers import move_url
 from dsf.backtest.summary import BacktestView, summarize_records
-from dsf.sources.base import HEAD, TAIL, Payload
+from dsf.sources.base import RequestRecord
 
 QUESTION = Question(
     cluster="c1",
@@ -122,13 +122,36 @@ def test_moments_with_a_part_of_their_range_are_noted() -> None:
     assert "only the end of the range" in note
 
 
+def _fetched(*series: bytes, source: str | None = None) -> RequestRecord:
+    """Return the request to a source that has answered with these series."""
+    request = RequestRecord("up", "http://p", source=source)
+    request.answered(100, series)
+    return request
+
+
 @pytest.mark.parametrize(("first", "expected"), [(400, 0), (340, 0), (1000, 600), (b"1000.5", 600), (None, 0)], ids=str)
 def test_seconds_without_samples_are_those_before_the_first_one(first: object, expected: int) -> None:
     number = first if isinstance(first, bytes) else str(first).encode()
     series = [b'{"metric":{},"values":[[3000,"1"]]},{"metric":{"a":"b"},"values": [ [%s,"1"],[3600,"1"]]}' % number]
-    payload = Payload((HEAD, *(series if first is not None else []), TAIL))
     summary_ = ScorerSummary(name="s", score_name="s", source_type="Prometheus", source_range=3600, source_step=60)
-    assert _find_unsampled_seconds(summary_, payload, 4000) == expected
+    assert _find_unsampled_seconds(summary_, [_fetched(*(series if first is not None else []))], 4000) == expected
+
+
+def test_seconds_without_samples_are_those_of_the_query_that_lacks_most() -> None:
+    whole, half = (b'{"metric":{},"values":[[%d,"1"],[3600,"1"]]}' % first for first in (400, 2200))
+    summary_ = ScorerSummary(
+        name="s",
+        score_name="s",
+        source_name="cpu",
+        source_type="Prometheus",
+        source_range=3600,
+        source_step=60,
+        sources=(SourceSummary(name="users", type="Prometheus", range=1800, step=60),),
+    )
+    for name, late, expected in (("cpu", half, 1800), ("users", half, 0), ("users", whole, 0)):
+        fetched = [_fetched(whole, source="cpu"), _fetched(late, source=name)]
+        assert _find_unsampled_seconds(summary_, fetched, 4000) == expected
+    assert _find_unsampled_seconds(summary_, [], 4000) == 0
 
 
 def test_moments_do_not_depend_on_the_time_of_the_query() -> None:
