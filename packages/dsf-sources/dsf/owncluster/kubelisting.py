@@ -122,7 +122,13 @@ def _read(
         if error.status in (401, 403):
             raise HttpError("unauthorized", f"{_describe_grant(what)}: {error}", status=error.status) from None
         reason = "bad_query" if error.status == 400 else "http_error"
-        raise HttpError(reason, str(error), status=error.status, retryable=not error.is_refusal) from None
+        raise HttpError(
+            reason,
+            str(error),
+            status=error.status,
+            retryable=not error.is_refusal,
+            retry_after=error.retry_after if error.is_busy else None,
+        ) from None
     except BackendError as error:
         reason = "timeout" if time.monotonic() >= deadline else "connection_failed"
         raise HttpError(reason, str(error), retryable=True) from None

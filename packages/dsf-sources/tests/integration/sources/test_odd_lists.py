@@ -64,3 +64,17 @@ def test_kinds_of_another_shape_are_a_bad_answer(kinds: Any) -> None:
     with pytest.raises(HttpError, match=r"the list of kinds in apps/v1 cannot be read") as caught:
         list_all_pages(kinds=kinds)
     assert caught.value.reason == "bad_answer"
+
+
+@pytest.mark.parametrize(("status", "expected"), [(429, 7), (503, 7), (500, None), (400, None)])
+def test_retry_after_of_a_busy_server_is_kept_for_later_cycles(status: int, expected: int | None) -> None:
+    def response(exchange: Exchange) -> None:
+        exchange.answer({"message": "too many requests"}, status, Retry_After="7")
+
+    with (
+        StubServer(response) as server,
+        contextlib.closing(server.session()) as session,
+        pytest.raises(HttpError) as caught,
+    ):
+        KubeListing(session, ["deployments.apps"], WANTED, time.monotonic() + 30)
+    assert (caught.value.retry_after, caught.value.retryable) == (expected, status != 400)
