@@ -24,6 +24,7 @@ from dsf.optimizer.requestbody import load_json
 from dsf.otlp import receiver
 from dsf.otlp.scrape import select_samples
 from dsf.otlp.selector import Selector
+from dsf.scorer import Limits, requestbody
 from dsf.sources.prometheus import cut
 from dsf.web import forms
 from dsf.worker import flower, remotecontrol
@@ -62,6 +63,11 @@ def later_result(data: bytes) -> None:
 
 remote_config = parse_remote_config
 scoring_response = parse_response
+
+
+def scoring_request(data: bytes) -> None:
+    """A request to a scorer of the library."""
+    requestbody.parse(data, Limits())
 
 
 def matrix(data: bytes) -> None:

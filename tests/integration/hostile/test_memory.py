@@ -25,6 +25,8 @@ _CASES = [
     ("remote_config", '{"sources":[@HOLE@]}', _MB, 20),
     ("scoring_response", '{"results":@HOLE@,"x":@HOLE@}', 8 * _MB, 100),
     ("scoring_response", '{"results":[{"score":1,"metric":@HOLE@},@HOLE@]}', 8 * _MB, 100),
+    ("scoring_request", '{"data":[@HOLE@],"x":@HOLE@}', 16 * _MB, 130),
+    ("scoring_request", '{"data":[{"metric":@HOLE@,"values":@HOLE@}]}', 16 * _MB, 130),
     (
         "matrix",
         '{"status":"success","data":{"resultType":"matrix","result":[@HOLE@]},"warnings":@HOLE@}',

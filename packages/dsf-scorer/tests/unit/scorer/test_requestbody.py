@@ -211,6 +211,18 @@ def test_samples_are_limited(document: Any) -> None:
     assert (error.status, "more than 1 samples" in error.detail) == (413, True)
 
 
+@pytest.mark.parametrize("sample", ['[1, "2" ]', "[ 1,2]", '[1,"2"] '])
+def test_samples_in_another_format_than_prometheus_are_limited(monkeypatch: pytest.MonkeyPatch, sample: str) -> None:
+    monkeypatch.setattr(requestbody, "_MAX_JSON_SAMPLES", 100)
+    bodies = [f'{{"data":[{{"metric":{{}},"values":[{",".join([sample] * count)}]}}]}}' for count in (100, 102)]
+    (series,) = parse(bodies[0].encode(), Limits(series=1))
+    assert series.values.tolist() == [2] * 100
+    error = refusal(bodies[1].encode(), Limits(series=1))
+    assert (error.status, "write them as Prometheus does" in error.detail) == (413, True)
+    # Those that the shortcut reads are counted elsewhere.
+    assert len(parse(request_document(*[[1, "2"]] * 1000), Limits(series=1))) == 1
+
+
 def test_series_are_limited() -> None:
     document = {"data": request_document([1, "2"])["data"] * 3}
     assert len(parse(document, Limits(series=3))) == 3
