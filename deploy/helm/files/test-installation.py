@@ -29,7 +29,9 @@ def main(page, probes):
         print(f"the page, {page}: {problem}", file=sys.stderr)
         return 1
     print(f"the page answers: {page}")
-    listing = _dsf("schedule", "list", "-o", "json", capture_output=True)
+    # Redis may restart meanwhile.
+    while (listing := _list_scorers()).returncode and time.monotonic() < deadline:
+        time.sleep(1)
     if listing.returncode:
         print(f"Redis: {listing.stderr.strip()}", file=sys.stderr)
         return 1
@@ -49,6 +51,10 @@ def is_ready(status):
 def is_answering(status):
     """Whether the page works: a login that is missing is none of its faults."""
     return status < 500
+
+
+def _list_scorers():
+    return _dsf("schedule", "list", "-o", "json", capture_output=True)
 
 
 def _dsf(*words, **options):

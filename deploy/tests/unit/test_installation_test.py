@@ -78,6 +78,24 @@ def test_process_that_is_not_ready_is_named_with_its_reason(tmp_path: Path) -> N
         assert f"the page, {unready}: status 503" in text
 
 
+@pytest.mark.parametrize("failures", [1, 1000])
+def test_redis_that_restarts_is_waited_for(tmp_path: Path, failures: int) -> None:
+    (tmp_path / "failures").write_text(str(failures))
+    dsf = tmp_path / "dsf"
+    dsf.write_text(
+        f"#!/bin/sh\nleft=$(cat {tmp_path}/failures)\n"
+        f'[ "$left" = 0 ] && {{ echo \'{{"entries": []}}\'; exit 0; }}\n'
+        f"echo $((left - 1)) > {tmp_path}/failures\necho 'error: cannot use Redis' >&2\nexit 1\n"
+    )
+    dsf.chmod(0o755)
+    text = SCRIPT.read_text().replace("PATIENCE = 120.0", f"PATIENCE = {120.0 if failures == 1 else 0.0}")
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    with _server(200) as ready:
+        process = ran([sys.executable, "-c", text, ready, ready], env=environment)
+    assert process.returncode == (0 if failures == 1 else 1)
+    assert ("Redis: error: cannot use Redis" in process.stderr) is (failures > 1)
+
+
 @pytest.mark.parametrize("mode", chart.MODES)
 def test_every_process_and_the_page_are_tested(mode: str) -> None:
     objects = chart.render({"mode": mode})
