@@ -21,7 +21,7 @@ from dsf.errors import SettingsError, UnknownClusterError
 from dsf.process import hubclock
 from dsf.redislink import address
 from dsf.settings import Settings
-from dsf.store.client import connect
+from dsf.store.client import COMMAND_RETRIES, connect
 
 if TYPE_CHECKING:
     from dsf.cli.kubehub import KubeHub
@@ -30,9 +30,6 @@ if TYPE_CHECKING:
 
 SettingsT = TypeVar("SettingsT", bound=Settings)
 
-#: Number of retries of a connection to Redis. They take about three seconds, because Redis may be restarting and a user
-#: waits.
-_CONNECT_RETRIES: Final = 8
 #: Seconds by which this machine's clock may differ from the hub's without a warning. A smaller difference may be the
 #: duration of the measurement.
 _MAX_SILENT_OFFSET: Final = 5.0
@@ -134,7 +131,7 @@ def session() -> Iterator[CommandSession]:
 def _open_session() -> Iterator[CommandSession]:
     """Yield a session without the hub's time, even if Redis is unreachable."""
     settings = command_settings()
-    client = connect(settings, name="dsf-cli", retries=_CONNECT_RETRIES)
+    client = connect(settings, name="dsf-cli", retries=COMMAND_RETRIES)
     try:
         yield CommandSession(settings, client)
     finally:

@@ -27,6 +27,10 @@ log = dsf.log.get(__name__)
 
 _Item = TypeVar("_Item")
 
+#: Number of retries of a connection to Redis by a command. They take about three seconds, because Redis may be
+#: restarting and a user waits.
+COMMAND_RETRIES: Final = 8
+
 
 def connect(
     settings: Settings,

@@ -33,7 +33,7 @@ from dsf.messages import CYCLE_TASK, FETCH_TASK, INGEST_TASK, PUBLISH_TASK, SCOR
 from dsf.process.threads import SupervisedThread
 from dsf.redislink import address, broker
 from dsf.settings import settings
-from dsf.store.client import connect, repeat
+from dsf.store.client import COMMAND_RETRIES, connect, repeat
 from dsf.text import clean, escape_unprintable
 
 log = dsf.log.get(__name__)
@@ -122,7 +122,7 @@ class RemoteControl(Control):
         }
         # Replies are bytes because an agent may publish data that is not text.
         with (
-            connect(settings(), name="dsf-control", decode_responses=False) as client,
+            connect(settings(), name="dsf-control", retries=COMMAND_RETRIES, decode_responses=False) as client,
             _make_subscriber(client) as subscriber,
         ):
             if not reply:

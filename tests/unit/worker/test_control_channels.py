@@ -22,6 +22,18 @@ def test_channels_of_databases_differ() -> None:
     assert not any(name.startswith("dsf:control") for channel in channels[1:] for name in channel)
 
 
+def test_commands_wait_for_a_redis_that_restarts(
+    settings_factory: SettingsFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr("redis.retry.sleep", waits.append)
+    monkeypatch.setattr("random.uniform", lambda low, high: (low + high) / 2)
+    monkeypatch.setattr(remotecontrol, "settings", lambda: settings_factory(redis_url="redis://127.0.0.1:1/0"))
+    with pytest.raises(redis.ConnectionError):
+        RemoteControl(app=Celery()).broadcast("ping", reply=True)
+    assert 2.0 <= sum(waits) <= 6.0
+
+
 @pytest.mark.parametrize("command", ["rate_limit", "ping"])
 def test_commands_reach_the_workers_of_their_own_database_alone(
     redis_client: redis.Redis,
