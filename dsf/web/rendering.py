@@ -37,10 +37,14 @@ _MAX_SHOWN_SECONDS: Final = 99
 _AGE: Final = re.compile(r'(<time datetime="([^"]+)" data-(age|until)>)(</time>)')
 
 
-def insert_ages(html: str, now: float | None = None) -> str:
-    """Return the HTML with the ages of its time elements, for a browser without JavaScript.
+_ROOT: Final = '<html lang="en">'
 
-    `now` is in unix seconds; the default is the hub's time.
+
+def insert_ages(html: str, now: float | None = None) -> str:
+    """Return the HTML with the ages of its time elements, for a browser without JavaScript, and with the time itself.
+
+    The browser compares the time with its own clock, which may be wrong. `now` is in unix seconds; the default is the
+    hub's time.
     """
     current_time = hubclock.now() if now is None else now
 
@@ -52,7 +56,8 @@ def insert_ages(html: str, now: float | None = None) -> str:
             text = f"in {format_duration(remaining_seconds)}" if remaining_seconds >= 1 else "now"
         return f"{match[1]}{text}{match[4]}"
 
-    return _AGE.sub(insert_age, html)
+    root = f'<html lang="en" data-now="{format_timestamp(current_time)}">'
+    return _AGE.sub(insert_age, html.replace(_ROOT, root, 1))
 
 
 def digest(text: str) -> str:

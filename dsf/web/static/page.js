@@ -10,8 +10,15 @@
     return `${Math.floor(s / 86400)} d`;
   };
   // --- ages ---
+  // Milliseconds by which this machine's clock is ahead of the hub's; a few seconds may be the way of the answer.
+  let ahead = 0;
+  const synchronise = (made) => {
+    const difference = Date.now() - Date.parse(made.documentElement.dataset.now);
+    ahead = Math.abs(difference) > 5000 ? difference : 0;
+  };
+  synchronise(document);
   const count = (within) => {
-    const now = Date.now();
+    const now = Date.now() - ahead;
     for (const time of within.querySelectorAll("time[data-age],time[data-until]")) {
       const at = Date.parse(time.dateTime);
       const text = "age" in time.dataset ? `${duration((now - at) / 1000)} ago`
@@ -87,6 +94,7 @@
     if (answer.status === 304) return;
     const made = await parsed(answer);
     if (!answer.ok) throw new Error(made.querySelector("h1")?.textContent || `the answer is ${answer.status}`);
+    synchronise(made);
     show("page", made);
     document.title = made.title;
     update(document.querySelector("link[rel=icon]"), made.querySelector("link[rel=icon]"));

@@ -276,6 +276,21 @@ def test_open_page_follows_changes_without_a_reload(
         assert tab.foreign_requests == []
 
 
+@pytest.mark.parametrize("seconds", [600, -600])
+def test_ages_are_by_the_clock_of_the_hub(
+    page: WebProcess, browser: Browser, redis_client: redis.Redis, seconds: int
+) -> None:
+    good_fleet(redis_client)
+    with Tab(browser, page.url) as tab:
+        tab.page.add_init_script(f"const now = Date.now; Date.now = () => now() + {1000 * seconds};")
+        browser_page = tab.open(f"/clusters/worker01/scorers/{SAMPLE}")
+        for _ in range(2):
+            texts = browser_page.locator("time[data-age], time[data-until]").all_inner_texts()
+            assert len(texts) > 2
+            assert [text for text in texts if re.search(r"\b1\d min", text)] == []
+            expect(browser_page.locator("html")).to_have_attribute("data-polled", "yes")
+
+
 def test_change_is_announced_once(page: WebProcess, browser: Browser, redis_client: redis.Redis) -> None:
     """To screen readers, and not again while the page says the same."""
     fleet = good_fleet(redis_client)

@@ -24,6 +24,7 @@ def test_ages_are_put_in_last() -> None:
     until = '<time datetime="2026-01-01T00:00:00Z" data-until></time>'
     assert insert_ages(until, 1767225600 - 200).endswith(">in 3 min</time>")
     assert insert_ages(until, 1767225600 + 1).endswith(">now</time>")
+    assert insert_ages('<html lang="en">', 1767225600) == '<html lang="en" data-now="2026-01-01T00:00:00Z">'
 
 
 @pytest.mark.parametrize(
