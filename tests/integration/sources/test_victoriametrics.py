@@ -23,6 +23,10 @@ from tests.support.wait import wait_for
 
 #: Seconds between two samples, and how many there are.
 STEP, COUNT = 15, 5
+#: Step of longer answers, in seconds.
+LONG_STEP = 60
+#: Newest seconds that VictoriaMetrics hides by default (-search.latencyOffset).
+HIDDEN = 30
 #: Tenant -> how many series `up` it has.
 TENANTS = {"team-a": 1, "team-b": 2}
 
@@ -45,6 +49,10 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         end = int(time.time())
         series = [('load{pod="a"}', 0.5), ('load{pod="b"}', 10.0)]
         series += [(f'up{{tenant="{name}",pod="{pod}"}}', 1) for name, pods in TENANTS.items() for pod in range(pods)]
+        # A gauge with the time of each sample as its value.
+        ages = range(0, 70 * LONG_STEP, 5)
+        clock = "".join(f"clock {end - age} {(end - age) * 1000}\n" for age in ages)
+        requests.post(f"{url}/api/v1/import/prometheus", clock, timeout=300).raise_for_status()
         for name, base in series:
             samples = (f"{name} {base + at} {(end - at * STEP) * 1000}\n" for at in range(COUNT))
             requests.post(f"{url}/api/v1/import/prometheus", "".join(samples), timeout=300).raise_for_status()
@@ -75,6 +83,27 @@ def test_range_query_returns_series_in_order(url: str) -> None:
         assert all(isinstance(value, str) for _, value in series["values"])
     newest = [float(series["values"][-1][1]) for series in matrix]
     assert newest[2] == newest[0] + newest[1]
+
+
+@pytest.mark.parametrize("points", [49, 50, 61])
+def test_newest_value_is_at_most_a_step_and_the_hidden_seconds_old(url: str, points: int) -> None:
+    """From 50 points on, VictoriaMetrics moves the range of a query to multiples of the step."""
+    scorer = summary(
+        "Prometheus",
+        "clock",
+        source_endpoint=f"{url}/api/v1/query_range",
+        source_range=LONG_STEP * (points - 1),
+        source_step=LONG_STEP,
+    )
+    now = time.time()
+    [series] = ask(scorer, now=now)
+    moments = [moment for moment, _ in series["values"]]
+    last = int(now) // LONG_STEP * LONG_STEP
+    assert moments == [last - LONG_STEP * age for age in reversed(range(points))]
+    # The latest sample before a point is up to five seconds old.
+    newest = float(series["values"][-1][1])
+    assert newest <= last
+    assert now - newest <= LONG_STEP + HIDDEN + 6
 
 
 def test_invalid_query_shows_the_error_of_victoriametrics(url: str) -> None:

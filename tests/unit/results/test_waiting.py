@@ -7,6 +7,7 @@ from typing import Any, cast
 import pytest
 import redis
 
+from dsf.results import intake
 from dsf.results.ingest import Ingest
 from dsf.results.intake import Batch, MailboxContents, ingest
 
@@ -34,6 +35,22 @@ def test_permanently_refused_result_is_dropped_and_the_rest_waits() -> None:
     with pytest.raises(redis.ResponseError, match="MISCONF"):
         batch.ingest_mailboxes()
     assert (batch.finished, ingest.refused_reasons) == ([0, 1, 3], ["malformed"])
+
+
+def test_results_that_are_parsed_together_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Objects of parsed results take many times the memory of their text."""
+    monkeypatch.setattr(intake, "_PARSED_BYTES", 1000)
+    parts: list[list[int]] = []
+
+    class MeasuringIngest(ScriptedIngest):
+        def handle_all(self, frames: list[Any]) -> list[Any]:
+            parts.append([len(frame) for frame in frames])
+            return ["ok"] * len(frames)
+
+    texts = [b"x" * size for size in (400, 400, 400, 5000, 10, 990, 10)]
+    batch = Batch(MailboxContents([b"slot"] * len(texts), texts, False), cast("Ingest", MeasuringIngest()))
+    assert batch.ingest_mailboxes() == "ok 7"
+    assert parts == [[400, 400], [400], [5000], [10, 990], [10]]
 
 
 @pytest.mark.parametrize("batch", [None, {}, [{"cluster": "c1"}], "text"])
