@@ -9,10 +9,20 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from typing import Any
+
+from celery import signals
 
 from dsf.settings import settings
 from dsf.worker import commands
 from dsf.worker.application import make_app
+
+
+def _keep_command_line(**_: Any) -> None:
+    # Celery's worker restarts at SIGHUP with `sys.argv`, whose first item Python replaces with a file for `-m`. Earlier
+    # `celery worker --detach` reads it.
+    sys.argv = sys.orig_argv[1:]
+
 
 _is_command = commands.is_own(sys.argv, os.environ)
 if _is_command:
@@ -24,5 +34,6 @@ if config.role == "flower":
     importlib.import_module("dsf.worker.flower").install(app)
 if _is_command:
     sys.excepthook = commands.print_error_as_line
+    signals.worker_init.connect(_keep_command_line)
     for command in {"inspect", "control"}.intersection(sys.argv[1:]):
         importlib.import_module("dsf.worker.remotecontrol").describe_commands(command)

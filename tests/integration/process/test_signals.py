@@ -55,12 +55,23 @@ def test_process_1_ends_by_sigterm_while_it_imports(module_and_arguments: str, t
         outer.kill()
 
 
-def test_worker_restarts_by_sighup_with_its_own_command(redis_server: RedisServer, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "command",
+    [
+        "-P -m dsf.hub",
+        "-m celery -A dsf.celery worker",
+        "-m dsf.worker -A dsf.celery worker",
+    ],
+    ids=["hub", "celery-module", "our-module"],
+)
+def test_worker_restarts_by_sighup_with_its_own_command(
+    command: str, redis_server: RedisServer, tmp_path: Path
+) -> None:
     values = {"target": "results", "redis_url": redis_server.url, "backend": "dir", "manifests": tmp_path}
     values |= {"signing_secret": "0" * 64, "probe_port": 0}
     environment = {f"DSF_{name.upper()}": str(value) for name, value in values.items()}
     log = tmp_path / "log"
-    process = Child((sys.executable, "-P", "-m", "dsf.hub"), log, environment)
+    process = Child((sys.executable, *command.split()), log, environment)
     try:
         wait_for(lambda: " ready." in log.read_text(), 60, "the worker to be ready")
         process.signal(signal.SIGHUP)
