@@ -48,10 +48,13 @@ HALF, PERIOD = 0.5, 10_000
 
 def serve(queue: str) -> int:
     """Run the results worker as it is, with one more task, and on this queue; return its exit code."""
+    from dsf.process import gctuning
     from dsf.results import worker as results_worker
     from dsf.settings import settings
     from dsf.worker.application import _make_queue, make_app
 
+    # As every process of the hub.
+    gctuning.prepare()
     config = settings()
     app = make_app(config)
 
