@@ -28,7 +28,7 @@ from bench.common import MEGABYTE, Figure, Measurement, format_spread, make_pars
 from bench.peers import make_summary, run_server
 from dsf import keys
 from dsf.messages import derive_key, make_run_id
-from dsf.store.ticks import tick_message
+from dsf.store.ticks import make_tick_message
 from tests.support.mail import Sent
 from tests.support.portforwardserver import POD, write_kubeconfig
 from tests.support.redisserver import RedisServer, free_port
@@ -60,7 +60,7 @@ class ReadyAgent:
 
     def tick(self, scorer: int) -> None:
         """Send one tick."""
-        message = tick_message(CLUSTER, f"scorer-{scorer}", make_run_id(), time.time() + 300)
+        message = make_tick_message(CLUSTER, f"scorer-{scorer}", make_run_id(), time.time() + 300)
         self.client.lpush(keys.spoke_queue(CLUSTER), message)
 
     def take(self, count: int, seconds: float = 120) -> None:

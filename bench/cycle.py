@@ -39,7 +39,7 @@ from bench.peers import POINTS, make_summary, run_server
 from dsf import keys
 from dsf.messages import derive_key, make_run_id
 from dsf.settings import Settings
-from dsf.store.ticks import tick_message
+from dsf.store.ticks import make_tick_message
 from tests.support.redisserver import RedisServer
 from tests.support.wait import wait_for
 
@@ -140,7 +140,7 @@ class Broker:
                 time.sleep(min(remaining_seconds, _LOOK))
 
         for scorer in self._paced(scorers, pace, collect):
-            tick = tick_message(CLUSTER, scorer, make_run_id(), expires)
+            tick = make_tick_message(CLUSTER, scorer, make_run_id(), expires)
             self.redis.lpush(keys.spoke_queue(CLUSTER), tick)
         wait_for(lambda: collect(0.05) == len(scorers), 60, "the results", interval=0)
         payload = results[-1].partition("\n")[2]

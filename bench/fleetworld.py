@@ -471,8 +471,8 @@ class World:
             wrong += abs(state.open)
             for outcome in OUTCOMES:
                 totals[outcome] += state.count(outcome)
-            why.update({f"{stage}: {reason}": number for (stage, reason), number in state.errors().items()})
-            why.update({f"skipped: {reason}": number for reason, number in state.skipped().items()})
+            why.update({f"{stage}: {reason}": number for (stage, reason), number in state.read_error_counts().items()})
+            why.update({f"skipped: {reason}": number for reason, number in state.read_skip_counts().items()})
         stats = {str(name): str(text) for name, text in self.client.hgetall(keys.BEAT_STATS).items()}
         ticks = sum(int(text) for name, text in stats.items() if name == "ticks" or name.startswith("skipped:"))
         text = ", ".join(f"{outcome} {totals[outcome]}" for outcome in OUTCOMES if totals[outcome])

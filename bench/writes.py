@@ -136,9 +136,9 @@ def waiting(client: redis.Redis) -> int:
 
 
 class Everything:
-    """Owners (`dsf.scores.writer`) for a hub that wants every pair."""
+    """DesiredScores (`dsf.scores.writer`) of a hub in which every pair needs a score."""
 
-    def wants(self, cluster: str, label: str) -> bool:
+    def needs_score(self, cluster: str, label: str) -> bool:
         """True."""
         del cluster, label
         return True
@@ -174,7 +174,7 @@ def serve() -> int:
         transform=watched.keep,
     )
     backend = WatchedScores(session, reflector)
-    reported.append(backend.reported)
+    reported.append(backend.process_report)
     reflector.start()
     reflector.synced.wait(60)
     owners = Everything()

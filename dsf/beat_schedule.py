@@ -43,39 +43,39 @@ log = dsf.log.get(__name__)
 #: Longest sleep in seconds between two reads of the schedule; a change wakes beat immediately.
 LONGEST_WAIT: Final = 0.5
 #: Seconds between two attempts while Redis is unavailable.
-_RETRY: Final = 0.5
+_RETRY_SECONDS: Final = 0.5
 
 
 class BeatLock:
-    """Elects the active beat: held by at most one. A lost lock is requested again, without exit.
+    """Lock in Redis that elects the active beat. A beat that lost it continues as a standby, and requests it again.
 
     Correctness does not depend on it: two active beats still send every tick once (`lua/dispatch.lua`). The election
     avoids duplicate work by a standby, and granting a rate limit twice.
     """
 
     def __init__(self, client: redis.Redis, timeout: float) -> None:
-        """`timeout` in seconds: the lock expires that long after the holder's death."""
+        """The lock expires `timeout` seconds after the death of its holder."""
         self._milliseconds = max(1, round(timeout * 1000))
         # Several renewals may fail before the lock is lost.
         self._interval = timeout / 5
         self._token = secrets.token_hex(16)
         self._client = client
-        self._held = False
-        self._told: bool | None = None
+        self._is_held = False
+        self._logged_state: bool | None = None
         self._renew_at = 0.0
 
     @property
-    def poll(self) -> float:
+    def poll_seconds(self) -> float:
         """Seconds between a standby's requests."""
         return min(1.0, self._interval)
 
     def ensure(self) -> bool:
-        """True if this beat is active now; takes or extends the lock if needed.
+        """Acquire or extend the lock if needed, and return True if this beat is active.
 
         Raises redis.RedisError; the next call then tries again.
         """
         now = time.monotonic()
-        if self._held and now < self._renew_at:
+        if self._is_held and now < self._renew_at:
             return True
         holder, remaining = run_atomically(
             self._client,
@@ -83,23 +83,23 @@ class BeatLock:
             ("PTTL", keys.BEAT_LOCK),
         )
         is_holder = holder in (None, self._token)
-        # No lock lives that much longer than it may, unless the time of Redis went backwards: its holder may be dead.
-        # Should a lock have expired since, its successor's is extended, which does no harm.
+        # A lock whose remaining time is far above its timeout was set before the clock of Redis was set back. Shorten
+        # it, because its holder may be dead. If another beat has acquired the lock in the meantime, this does no harm.
         if holder == self._token or (not is_holder and remaining > self._milliseconds + 60_000):
             self._client.pexpire(keys.BEAT_LOCK, self._milliseconds)
-        if self._held and holder != self._token:
+        if self._is_held and holder != self._token:
             log.warning("beat lost its lock", hint="it or redis stood still for longer than the lock lives")
-        if is_holder != self._told:
+        if is_holder != self._logged_state:
             log.info("beat is active" if is_holder else "another beat is active, this one stands by")
-        self._told = is_holder
-        self._held, self._renew_at = is_holder, now + self._interval
+        self._logged_state = is_holder
+        self._is_held, self._renew_at = is_holder, now + self._interval
         return is_holder
 
     def release(self) -> None:
         """Release the lock if held, so that a standby need not wait. Raises redis.RedisError."""
-        # Release even if `_held` is False: a signal may arrive between acquiring the lock and recording it.
-        self._held = False
-        # Two commands: should the lock expire between them and another beat get it, both are active for a moment.
+        # Release even if `_is_held` is False: a signal may arrive between acquiring the lock and recording it.
+        self._is_held = False
+        # If the lock expires between the two commands and another beat acquires it, a third one may become active, too.
         if self._client.get(keys.BEAT_LOCK) == self._token:
             self._client.delete(keys.BEAT_LOCK)
 
@@ -223,10 +223,10 @@ class BeatScheduler(Scheduler):
         _refuse_entries("the scheduler's argument `schedule`", kwargs.get("schedule"))
         self._lock: BeatLock | None = None
         self._clients: list[redis.Redis] = []
-        self._ticking = False
+        self._is_ticking = False
         self._is_ending = False
-        self._away_since: float | None = None
-        self._away_because = ""
+        self._outage_began_at: float | None = None
+        self._outage_error = ""
         #: When (monotonic) the last round began.
         self.ticked_at = time.monotonic()
         super().__init__(*args, **kwargs)
@@ -234,10 +234,10 @@ class BeatScheduler(Scheduler):
     def setup_schedule(self) -> None:
         """Prepare connections without using Redis yet, so beat may start before it."""
         config = self._settings
-        # Few retries: the loop itself retries, and its liveness file must stay fresh.
+        # Few retries, because the loop itself retries, and must touch the liveness file in time.
         self._redis = self._connect(config, retries=1)
-        # A separate connection: the lock is released in a signal handler, which may interrupt any operation.
-        # The release may be given up: a lock that is not released expires.
+        # A separate connection, because the lock is released in a signal handler, which may interrupt any operation.
+        # The short timeout and no retries may prevent the release. The lock then expires.
         timeout = min(config.redis_socket_timeout, 1.0)
         self._lock = BeatLock(
             self._connect(config.model_copy(update={"redis_socket_timeout": timeout}), retries=0),
@@ -262,12 +262,12 @@ class BeatScheduler(Scheduler):
             # The signal handler's SystemExit was swallowed, as happens while an object is being deleted.
             raise SystemExit
         self._touch_liveness_file()
-        self._ticking = True
+        self._is_ticking = True
         try:
             self._clock.keep_measured()
             if self._lock is None or not self._lock.ensure():
                 # The standby does not read the wake list: its element is for the active beat.
-                time.sleep(self._lock.poll if self._lock else _RETRY)
+                time.sleep(self._lock.poll_seconds if self._lock else _RETRY_SECONDS)
             else:
                 until = self._dispatcher.run()
                 if not self._is_ending:
@@ -277,14 +277,14 @@ class BeatScheduler(Scheduler):
         else:
             self._end_outage()
         finally:
-            self._ticking = False
+            self._is_ticking = False
         return 0.0
 
     def close(self) -> None:
         """Release the lock and close connections.
 
-        Celery calls it in its signal handler, during a tick, and again after the tick. Only then is what the tick uses
-        closed.
+        Celery calls it in its signal handler, possibly during a tick, and again after the tick. During a tick, only the
+        lock is released, because the tick still uses the connections.
         """
         self._is_ending = True
         if self._lock is not None:
@@ -293,7 +293,7 @@ class BeatScheduler(Scheduler):
             except redis.RedisError as error:
                 log.warning("the lock could not be given back, it expires by itself", error=str(error))
                 self._lock = None
-        if self._ticking:
+        if self._is_ticking:
             return
         self._lock = None
         while self._clients:
@@ -301,10 +301,10 @@ class BeatScheduler(Scheduler):
         super().close()
 
     def get_schedule(self) -> ScheduleView:
-        """The entries as they are in Redis now: `<cluster>/<scorer>` -> the call of `dsf.cycle`, every so many seconds.
+        """Return the current entries in Redis, by `<cluster>/<scorer>`: each calls `dsf.cycle` at an interval.
 
-        The hub controller makes entries. A new interval, assigned to an entry, becomes an override; paused ones are not
-        among them. Raises redis.RedisError.
+        Paused entries are left out. An interval that is assigned to an entry becomes an override. Raises
+        redis.RedisError.
         """
         with contextlib.closing(connect(self._settings, name="dsf-beat", retries=1)) as client:
             store = ScheduleStore(client)
@@ -350,27 +350,26 @@ class BeatScheduler(Scheduler):
         """Wait until this time (unix seconds), a change of the schedule, or the longest wait."""
         seconds = self._longest_wait if until is None else min(until - self._clock.now(), self._longest_wait)
         ends_at = time.monotonic() + seconds
-        # An idle Redis checks timeouts of blocked clients ten times a second (`hz 10`), so a blocking pop ends up to
-        # this late (seconds). The last such interval before a due time is a sleep, not a pop.
-        pop = seconds - 0.1
-        # A shorter pop would not end in time. A change is seen after the short sleep, which is soon enough.
-        if pop > 0 and self._redis.blpop([keys.BEAT_WAKE], timeout=pop):
+        # An idle Redis checks the timeouts of blocked clients ten times a second (`hz 10`), so a blocking pop may end
+        # 0.1 s late. Sleep for the last 0.1 s instead.
+        pop_seconds = seconds - 0.1
+        if pop_seconds > 0 and self._redis.blpop([keys.BEAT_WAKE], timeout=pop_seconds):
             return
         time.sleep(max(0.0, ends_at - time.monotonic()))
 
     def _begin_outage(self, error: redis.RedisError) -> None:
-        if self._away_since is None:
-            self._away_since, self._away_because = time.monotonic(), ""
-        if str(error) != self._away_because:
+        if self._outage_began_at is None:
+            self._outage_began_at, self._outage_error = time.monotonic(), ""
+        if str(error) != self._outage_error:
             # Log a different error again: a repair may be in progress.
-            self._away_because = str(error)
+            self._outage_error = str(error)
             log.error("redis cannot be used, nothing is scheduled until it is back", error=str(error))
-        time.sleep(_RETRY)
+        time.sleep(_RETRY_SECONDS)
 
     def _end_outage(self) -> None:
-        if self._away_since is not None:
-            log.info("redis is back", seconds=round(time.monotonic() - self._away_since, 1))
-            self._away_since = None
+        if self._outage_began_at is not None:
+            log.info("redis is back", seconds=round(time.monotonic() - self._outage_began_at, 1))
+            self._outage_began_at = None
 
     def _touch_liveness_file(self) -> None:
         self.ticked_at = time.monotonic()

@@ -192,7 +192,7 @@ SWEEP_STAGE = "books"
 _MARK_PREFIX = "dsf:watch:"
 
 
-def stage_mark(stage: str) -> str:
+def heartbeat(stage: str) -> str:
     """Return the key of a string that a stage sets while it works. The string expires."""
     return _MARK_PREFIX + stage
 
@@ -231,7 +231,7 @@ CHANGES = "dsf:changes"
 #: Maximum number of stored actions. An action takes 300 bytes as a rule, and some kilobytes at most.
 CHANGES_KEPT = 5000
 #: string, id of the newest action for which the hub controller has created an Event.
-CHANGES_TOLD = "dsf:changes:told"
+CHANGES_NOTIFIED = "dsf:changes:told"
 
 # --- page ----------------------------------------------------------------------------------------------------
 

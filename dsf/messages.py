@@ -89,7 +89,7 @@ def make_latest_run_id(at: float) -> str:
 
 
 class SigningKey(BaseModel):
-    """Stores an agent's HMAC key. Each rotation increments `id`, which tells the hub which key signed a result."""
+    """An agent's HMAC key. Each rotation increments `id`, which tells the hub which key signed a result."""
 
     model_config = ConfigDict(frozen=True)
 

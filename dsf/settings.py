@@ -553,14 +553,14 @@ def list_settings_classes() -> list[type[Settings]]:
 
 @functools.cache
 def settings() -> Settings:
-    """This process's settings, read from the environment at the first call."""
+    """Return the settings of this process, which are read from the environment at the first call."""
     return Settings.load()
 
 
 def find_unknown_variables(environment: Mapping[str, str]) -> list[str]:
-    """Names in the environment that look like settings and are none, sorted: misspelt, or of another version.
+    """Return the sorted names of variables that look like settings but are not: misspelt, or of another version.
 
-    Kubernetes adds some for each Service whose name begins with `dsf-`, and the project's tests have their own.
+    Variables that Kubernetes adds for Services whose names begin with `dsf-`, and those of the tests, are left out.
     """
     variable_names = {ENV_PREFIX + name.upper() for group in list_settings_classes() for name in group.model_fields}
     services = tuple(

@@ -7,7 +7,7 @@ turns         shares the threads among namespaces
 cycles        runs cycles: the stages, each a task, and the rules which cycle runs
 secrets       reads tokens and the signing key, at each use
 kube          reads ConfigMap and Secrets from the cluster's API server, and requests tokens
-resultroom    shares the memory for last results among namespaces
+resultmemory  shares the memory for last results among namespaces
 outbox        signs results and puts them into the cluster's mailbox on the hub
 metrics       the agent's own /metrics, and the readiness file
 resultserver  serves the last results of scorers to `dsf explain` in the same pod

@@ -1,6 +1,7 @@
-"""`dsf agent --check`: whether this cluster's agent can reach the hub's Redis, step by step, with a remedy for each.
+"""`dsf agent --check`: tests step by step whether this cluster's agent can reach the hub's Redis.
 
-The check runs before or without an agent, with an agent's settings, whatever way Redis is exposed, and takes no tick.
+The check uses an agent's settings and needs no running agent. It works for every way to expose Redis, and takes no
+tick from the queue.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Step:
 def run(settings: Settings) -> int:
     """Print one line per step until one fails; return 0 if all work, 1 if one does not, 2 for a wrong setting."""
     try:
-        for step in steps(settings):
+        for step in run_steps(settings):
             print(f"{'ok  ' if step.is_ok else 'FAIL'}  {step.name:<14}  {step.detail}")
             if not step.is_ok:
                 return FAILED
@@ -45,13 +46,16 @@ def run(settings: Settings) -> int:
     return 0
 
 
-def steps(settings: Settings) -> Iterator[Step]:
-    """Try one step after another; those after a failed one are not meaningful. Raises SettingsError."""
+def run_steps(settings: Settings) -> Iterator[Step]:
+    """Run the steps and yield each. The caller stops after a failed step, which makes later ones meaningless.
+
+    Raises SettingsError.
+    """
     if not keys.is_name(settings.cluster):
         raise SettingsError(f"DSF_CLUSTER: {settings.cluster!r} is not the name of a managed cluster")
     KeyRing(settings).get_key()
     yield Step("signing key", True, f"of cluster {settings.cluster}")
-    # A free port: the agent in the same pod has the one of the URL.
+    # Use any free port, because an agent in the same pod listens on the port of the URL.
     relay = make_relay(settings, port=0)
     if relay is None:
         yield from _check_redis(settings, lambda: "")
@@ -70,7 +74,7 @@ def steps(settings: Settings) -> Iterator[Step]:
             yield Step("port-forward", False, str(error))
             return
         yield Step("port-forward", True, f"to {settings.redis_pod} through the hub's API server")
-        yield from _check_redis(_with_port(settings, relay.address[1]), relay.problem)
+        yield from _check_redis(_with_port(settings, relay.address[1]), relay.find_problem)
     finally:
         relay.stop()
 

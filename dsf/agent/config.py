@@ -25,7 +25,7 @@ Summaries = Mapping[str, ScorerSummary]
 #: Maximum bytes of the file. A ConfigMap has at most 1 MiB.
 _MAX_FILE_BYTES: Final = 4 * 1024 * 1024
 #: Summaries of a cluster without scorers.
-NONE: Final[Summaries] = MappingProxyType({})
+NO_SUMMARIES: Final[Summaries] = MappingProxyType({})
 
 
 def read_limited(path: Path, max_bytes: int) -> bytes:
@@ -38,13 +38,13 @@ def read_limited(path: Path, max_bytes: int) -> bytes:
 
 
 class AgentConfig(ABC):
-    """Stores the newest usable delivery. An unusable one is reported once and does not replace it. Thread-safe."""
+    """The newest usable delivery. An unusable one is reported once and does not replace it. Thread-safe."""
 
     def __init__(self, **log_fields: str) -> None:
         """`log_fields` name the source of the deliveries in logs."""
         self._log_fields = log_fields
         self._lock = threading.Lock()
-        self._current = NONE
+        self._current = NO_SUMMARIES
         self._problem = ""
         self._loaded_at = 0.0
         self._listeners: list[Callable[[Summaries], None]] = []
@@ -94,7 +94,7 @@ class AgentConfig(ABC):
             for listener in self._listeners:
                 listener(summaries)
 
-    def _refuse(self, problem: str) -> None:
+    def _record_problem(self, problem: str) -> None:
         """Record why the newest delivery is unusable, and log it once."""
         with self._lock:
             is_new = problem != self._problem
@@ -116,7 +116,7 @@ class FileConfig(AgentConfig):
         #: Inode, size and mtime of the newest content. Kubernetes replaces mounted files, and editors rewrite them.
         self._stamp: tuple[int, int, int] | None = None
         #: Content of the file, or the error if it cannot be used.
-        self._newest: Summaries | ManifestError = NONE
+        self._newest: Summaries | ManifestError = NO_SUMMARIES
 
     def get_summaries(self) -> Summaries:
         """Return the summaries in the file, or the last usable ones.
@@ -126,9 +126,9 @@ class FileConfig(AgentConfig):
         try:
             summaries = self._read()
         except FileNotFoundError:
-            summaries = NONE
+            summaries = NO_SUMMARIES
         except (ManifestError, OSError, ValueError) as error:
-            self._refuse(str(error))
+            self._record_problem(str(error))
             return self._current
         if summaries is not self._current or self._problem:
             self._accept(summaries)

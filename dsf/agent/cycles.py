@@ -25,7 +25,7 @@ import dsf.log
 from dsf.agent.config import AgentConfig
 from dsf.agent.metrics import AgentMetrics
 from dsf.agent.outbox import Outbox
-from dsf.agent.resultroom import ResultRoom
+from dsf.agent.resultmemory import ResultMemory
 from dsf.agent.ticks import REFUSAL
 from dsf.agent.turns import Turns
 from dsf.api.score import compute_validity
@@ -48,7 +48,7 @@ from dsf.messages import (
 )
 from dsf.reasons import SkipReason
 from dsf.settings import Settings
-from dsf.sources.room import MemoryBudget, Room
+from dsf.sources.responsestorage import ResponseBudget, ResponseStorage
 
 log = dsf.log.get(__name__)
 
@@ -76,7 +76,7 @@ _SEND_SECONDS: Final = 30.0
 
 @dataclass(slots=True)
 class AgentCycle(Cycle):
-    """Stores the state of a cycle that runs in this agent."""
+    """The state of a cycle that runs in this agent."""
 
     #: Seconds until the next tick. An override by a user may exceed the scorer's interval.
     interval: float = 0.0
@@ -135,7 +135,7 @@ class RunningCycles:
         with self._lock:
             self._last_durations[scorer] = seconds
 
-    def enter(self, cycle: Cycle) -> bool:
+    def register_cycle(self, cycle: Cycle) -> bool:
         """Register this cycle as running. Return False if another one of its scorer is still running, or hangs."""
         now = time.monotonic()
         with self._lock:
@@ -149,12 +149,12 @@ class RunningCycles:
             self._cycles[cycle.run_id] = cycle
             return True
 
-    def leave(self, cycle: Cycle) -> None:
+    def remove_cycle(self, cycle: Cycle) -> None:
         """Remove a cycle that has ended, so that the next one of its scorer may begin."""
         with self._lock:
             self._cycles.pop(cycle.run_id, None)
 
-    def end_others(self, scorers: Container[str]) -> list[Cycle]:
+    def end_removed(self, scorers: Container[str]) -> list[Cycle]:
         """End the cycles of all scorers but these by setting their deadline to now. Return the ended cycles."""
         now = time.monotonic()
         with self._lock:
@@ -195,7 +195,7 @@ class CycleRunner:
         self._outbox = outbox
         self._metrics = metrics
         self._results = results or LastResults()
-        self._result_room = ResultRoom(config.get_namespaces)
+        self._result_memory = ResultMemory(config.get_namespaces)
         # Seconds between two log lines about the results of a scorer.
         self._throttle = dsf.log.Throttle(600.0)
         self._on_success = on_success
@@ -203,7 +203,7 @@ class CycleRunner:
         self.hub_time = hub_time
         self._running = RunningCycles()
         # A plug-in's responses and its series stay in memory, and each of them may be as large as one cycle allows.
-        self._budget = MemoryBudget(2 * settings.max_source_bytes)
+        self._budget = ResponseBudget(2 * settings.max_source_bytes)
         #: The ticks that wait for a thread.
         self.turns = Turns(settings.agent_concurrency, config.get_namespaces)
         self._agent = socket.gethostname()
@@ -247,7 +247,7 @@ class CycleRunner:
             self._send_failure(scorer, run_id, "error", error)
             raise error
         cycle = self._make_cycle(run_id, summary, deadline)
-        if not self._running.enter(cycle):
+        if not self._running.register_cycle(cycle):
             message = f"another cycle of {summary.score_name!r} is still running on this cluster"
             return self._send_failure(scorer, run_id, "skipped", CycleError("", SkipReason.OVERLAP, message))
         first_stage, *further_stages = stages
@@ -263,7 +263,7 @@ class CycleRunner:
             self._on_success(scorer, cycle.interval)
             return outcome
         finally:
-            self._running.leave(cycle)
+            self._running.remove_cycle(cycle)
             if not isinstance(cycle.payload, bytes):
                 cycle.payload.close()
 
@@ -272,11 +272,11 @@ class CycleRunner:
 
         def fetch_payload() -> str:
             folder: Path | None = self._settings.agent_spool_dir
-            with cycle.room:
+            with cycle.storage:
                 try:
                     payload = self._stages.fetch(cycle)
                 except BaseException as error:
-                    # Before the memory counts as free, because the frames hold a response.
+                    # Clear the frames before the memory counts as free, because they hold a response.
                     _clear_frames(error)
                     raise
                 try:
@@ -318,7 +318,7 @@ class CycleRunner:
             self._running.store_duration(cycle.scorer, sum(cycle.timings.values()))
             # The cycle ends before the hub can read its result, because a reader may request the next cycle
             # immediately.
-            self._running.leave(cycle)
+            self._running.remove_cycle(cycle)
             self._outbox.send(result, cycle.deadline)
             self._metrics.on_timed(cycle.summary.score_name, "publish", time.monotonic() - started_at)
             self._metrics.count_success(cycle.summary.score_name, response.refused.items())
@@ -330,7 +330,7 @@ class CycleRunner:
         self, cycle: AgentCycle, results: Sequence[ScoringResult], validity: float, interval: int
     ) -> None:
         """Keep the results for the agent's /metrics and for composites if there is room. The hub gets them anyway."""
-        if self._result_room.take(cycle.scorer, results):
+        if self._result_memory.reserve(cycle.scorer, results):
             self._results.put(cycle.summary, results, validity)
             self._metrics.publish(cycle.summary, results, interval)
             return
@@ -346,10 +346,10 @@ class CycleRunner:
                 not_logged=not_logged,
             )
 
-    def end_others(self, scorers: Container[str]) -> None:
+    def end_removed(self, scorers: Container[str]) -> None:
         """End the cycles of all scorers but these, and drop their expired results."""
-        self._results.retain(scorers)
-        for cycle in self._running.end_others(scorers):
+        self._results.drop_expired(scorers)
+        for cycle in self._running.end_removed(scorers):
             log.info("cycle ended, its scorer was removed", scorer=cycle.scorer, run=cycle.run_id)
             end_exchanges(cycle)
 
@@ -366,7 +366,7 @@ class CycleRunner:
             run_id,
             summary,
             time.monotonic() + min(remaining_seconds, max_seconds),
-            room=Room(self._budget, self._settings.agent_spool_dir),
+            storage=ResponseStorage(self._budget, self._settings.agent_spool_dir),
             interval=interval,
         )
 
@@ -384,7 +384,7 @@ class CycleRunner:
     def _try_stage(self, task: AnyTask, stage: Stage, cycle: AgentCycle, run_stage: Callable[[], str]) -> str:
         """Try a stage once, and return its progress or outcome.
 
-        Raises CycleError, or Celery's Retry for another try after `cycle.pause`.
+        Raises CycleError, or Celery's Retry for another try after `AgentCycle.pause` seconds.
         """
         if task.request.retries:
             # Celery retries a task that runs within another one without its countdown, so the pause is made here.
@@ -400,14 +400,14 @@ class CycleRunner:
             _clear_frames(error)
             failure = CycleError(stage, "internal_error", "an internal error of the agent; its log has the details")
         cycle.failure = failure
-        pause = self._retry_pause(task.request.retries, cycle, failure)
+        pause = self._compute_retry_pause(task.request.retries, cycle, failure)
         if pause is None:
             raise failure
         cycle.pause = pause
         cycle.counts["retries"] = cycle.counts.get("retries", 0) + 1
         raise task.retry(exc=failure, countdown=pause) from None
 
-    def _retry_pause(self, tries: int, cycle: AgentCycle, failure: CycleError) -> float | None:
+    def _compute_retry_pause(self, tries: int, cycle: AgentCycle, failure: CycleError) -> float | None:
         """Return seconds until another try. Return None if a retry cannot succeed or if there is no time for it."""
         if not failure.retryable or tries >= cycle.summary.max_retries or self._ending.is_set():
             return None
@@ -425,7 +425,7 @@ class CycleRunner:
         """Count the failure of a cycle, and send its result."""
         failure = cycle.failure or CycleError("fetch", "internal_error", "an internal error of the agent; see its log")
         self._metrics.count_failure(cycle.summary.score_name, failure.stage, failure.reason)
-        self._running.leave(cycle)
+        self._running.remove_cycle(cycle)
         self._send_failure(cycle.scorer, cycle.run_id, "error", failure, cycle)
 
     def _send_failure(

@@ -17,7 +17,7 @@ import time
 from collections.abc import Collection
 from typing import Final
 
-from dsf.agent.config import NONE, AgentConfig, Summaries, from_configmap
+from dsf.agent.config import NO_SUMMARIES, AgentConfig, Summaries, from_configmap
 from dsf.agent.secrets import Release, extract_certificates, format_secret_key
 from dsf.api.authentication import API_SERVER_AUDIENCES, CaKind, Reference
 from dsf.api.types import CONFIGMAP_NAME, MANAGED_BY, MANAGED_BY_LABEL, TOKEN_ACCOUNT, USABLE_FOR
@@ -103,7 +103,7 @@ class KubeConfig(AgentConfig, _WatchedObject):
         _WatchedObject.__init__(self, self._session, CONFIG_MAPS, namespace, CONFIGMAP_NAME)
         self.secrets = KubeSecrets(self._session, namespace, release)
         self.on_change(
-            lambda summaries: self.secrets.retain(
+            lambda summaries: self.secrets.unwatch_others(
                 {reference for summary in summaries.values() for reference in summary.references}
             )
         )
@@ -131,9 +131,9 @@ class KubeConfig(AgentConfig, _WatchedObject):
     def handle_change(self, key: Key, old: Object | None, new: Object | None) -> None:
         """Accept the summaries of a changed ConfigMap, or report why they are not usable."""
         try:
-            summaries = NONE if new is None else from_configmap(new)
+            summaries = NO_SUMMARIES if new is None else from_configmap(new)
         except ManifestError as error:
-            self._refuse(str(error))
+            self._record_problem(str(error))
         else:
             self._accept(summaries)
 
@@ -212,7 +212,7 @@ class KubeSecrets:
                 "auth_failed",
             ) from None
 
-    def retain(self, references: Collection[Reference]) -> None:
+    def unwatch_others(self, references: Collection[Reference]) -> None:
         """Stop to watch all objects but these, because unused Secrets must not stay in memory."""
         with self._lock:
             unwatched = [self._watched.pop(reference) for reference in self._watched.keys() - set(references)]

@@ -37,7 +37,7 @@ from dsf.redislink import broker
 from dsf.redislink.link import Link
 from dsf.settings import Settings
 from dsf.sources.memory import SourceMemory
-from dsf.sources.registry import begin, find_plugins
+from dsf.sources.registry import find_plugins, start_background_sources
 from dsf.sources.window import compute_window_budget
 from dsf.store.client import connect
 
@@ -51,8 +51,8 @@ log = dsf.log.get(__name__)
 _MAX_WRITING_CONNECTIONS: Final = 2
 
 
-class Runtime:
-    """Everything that an agent's tasks use. Construction checks the settings; `start` starts watches and servers."""
+class AgentRuntime:
+    """All objects that an agent's tasks use. Construction checks the settings; `start` starts watches and servers."""
 
     def __init__(self, settings: Settings) -> None:
         """Create all objects. Raises SettingsError naming the variable that is missing or wrong."""
@@ -63,11 +63,11 @@ class Runtime:
         http.use(settings)
         self.config: AgentConfig
         secrets: SecretSource
-        # Before any watch: without a key the pod logs that and restarts.
+        # Read the key before any watch starts: without a key, the pod logs the error and restarts.
         keyring = KeyRing(settings)
         keyring.get_key()
         if settings.agent_kube:
-            # Only here: importing the Kubernetes client costs 40 MB.
+            # The import is local because the Kubernetes client takes 40 MB of memory.
             from dsf.agent.kube import KubeConfig
 
             config = KubeConfig(settings)
@@ -87,7 +87,7 @@ class Runtime:
         self.metrics.registry.register(self.memory)
         if find_plugins():
             log.info("source plug-ins are installed", types=list(find_plugins()))
-        self.config.on_change(lambda summaries: begin(summaries, self.memory))
+        self.config.on_change(lambda summaries: start_background_sources(summaries, self.memory))
         self.readiness = ScoringProbe(settings.probe_dir and settings.probe_dir / "ready", self.config)
         results = LastResults()
         self.cycles = CycleRunner(
@@ -108,8 +108,9 @@ class Runtime:
             results=results,
             on_success=self.readiness.record_success,
         )
-        # At once, so that their stages request no Secret that is forgotten now.
-        self.config.on_change(self.cycles.end_others)
+        # End the cycles of removed scorers at once, so that their stages do not request Secrets that are no longer
+        # watched.
+        self.config.on_change(self.cycles.end_removed)
         self._settings = settings
         checks = {"/healthz": lambda: "", "/readyz": threads.describe_failing_threads}
         application = add_results(make_probes(self.metrics.registry, checks), results)
@@ -128,8 +129,8 @@ class Runtime:
         log.info("metrics served", host=host, port=port)
 
     def refresh(self) -> None:
-        """Read a changed configuration, end cycles of removed scorers, show readiness. Called regularly."""
-        self.cycles.end_others(self.config.get_summaries())
+        """Read a changed configuration, end cycles of removed scorers, and update readiness. Called regularly."""
+        self.cycles.end_removed(self.config.get_summaries())
         self.readiness.refresh()
 
     def stop(self) -> None:
@@ -151,7 +152,7 @@ def make_relay(settings: Settings, port: int | None = None) -> HubRelay | None:
     """
     if not settings.redis_pod:
         return None
-    # Only here: importing the Kubernetes client costs 40 MB.
+    # The import is local because the Kubernetes client takes 40 MB of memory.
     from dsf.agent.relay import HubRelay
 
     address = Link(settings).address
@@ -178,16 +179,16 @@ class _Strategies(dict[str, Any]):
     handler."""
 
     def __missing__(self, name: str) -> Any:
-        return ticks.refuse_message
+        return ticks.drop_call
 
 
-class StartedByUs(bootsteps.Step):
+class RunnerStep(bootsteps.Step):
     """Gives the tasks this process's cycles.
 
     Refuses a worker that `celery worker` starts: it would have neither configuration nor key.
     """
 
-    def __init__(self, worker: Any, agent: Runtime | None = None, **options: Any) -> None:
+    def __init__(self, worker: Any, agent: AgentRuntime | None = None, **options: Any) -> None:
         super().__init__(worker, **options)
         if agent is None:
             sys.exit("an agent is started with `dsf agent`, which does what `celery worker` does, with its settings")
@@ -200,7 +201,7 @@ class AgentStep(bootsteps.StartStopStep):
 
     requires = ("celery.worker.consumer.tasks:Tasks", "dsf.worker.events:GatheredEvents")
 
-    def __init__(self, consumer: Any, agent: Runtime, **options: Any) -> None:
+    def __init__(self, consumer: Any, agent: AgentRuntime, **options: Any) -> None:
         super().__init__(consumer, **options)
         self._agent = agent
         self._timers: list[Any] = []
@@ -208,20 +209,20 @@ class AgentStep(bootsteps.StartStopStep):
     def start(self, consumer: Any) -> None:
         """Start to take ticks over a new connection."""
         agent = self._agent
-        # A stage is called by the task of its cycle alone.
+        # Accept only calls of cycles: a stage is called by the task of its cycle, never by a message.
         consumer.strategies = _Strategies({CYCLE_TASK: consumer.strategies[CYCLE_TASK]})
         self._timers = [consumer.timer.call_repeatedly(1.0, call) for call in (agent.refresh, consumer.pool.expire)]
         agent.readiness.set_consuming(True)
         agent.refresh()
 
     def stop(self, consumer: Any) -> None:
-        """Shutdown or lost connection. Running cycles are finished; no new one begins."""
+        """Stop taking ticks at shutdown or after a lost connection. Running cycles are finished."""
         agent = self._agent
         agent.readiness.set_consuming(False)
         while self._timers:
             self._timers.pop().cancel()
         if agent.ending.is_set() and consumer.task_consumer is not None:
-            # Waits for the response to the last pop: a tick in it still runs. Later ones stay in the queue.
+            # Wait for the response to the last pop, because a tick in it must run. Later ticks stay in the queue.
             ignore_errors(consumer, consumer.task_consumer.channel.close)
 
 
@@ -245,8 +246,8 @@ def _run(config: Settings) -> int:
 
     app = make_app(config)
     gctuning.prepare()
-    agent = Runtime(config)
-    # Events need no connection of their own beside that of results and the clock.
+    agent = AgentRuntime(config)
+    # Events use the connections of results and the clock.
     app.conf.broker_transport_options[broker.CLIENT] = agent.redis
     agent.start()
 
@@ -258,7 +259,7 @@ def _run(config: Settings) -> int:
             hostname=f"spoke@{config.cluster}",
             loglevel=config.log_level,
             task_events=True,
-            # With either every worker listens to every other one, over the WAN.
+            # With gossip or mingle, every worker would listen to every other worker, over the WAN.
             without_gossip=True,
             without_mingle=True,
             # `dsf.worker.events` sends them.

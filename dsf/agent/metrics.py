@@ -47,7 +47,7 @@ _SECONDS = {"fetch": names.FETCH_SECONDS, "score": names.PERFORM_SECONDS, "publi
 
 @dataclass
 class _Published:
-    """Stores the newest scores of one scorer."""
+    """The newest scores of one scorer."""
 
     cluster: str
     score_name: str

@@ -60,7 +60,7 @@ class KeyRing:
 
 
 class Mail(NamedTuple):
-    """Describes the result that the agent wrote into a slot."""
+    """The result that the agent wrote into a slot."""
 
     scorer: str
     run: str
@@ -100,7 +100,7 @@ class Mailbox:
         if self._has_share(mail) and self._write(first_slot, mail, text):
             return True
         occupied_slots = self._find_occupied_slots()
-        older_slots = [slot for slot in self._find_older(mail) if slot in occupied_slots]
+        older_slots = [slot for slot in self._find_older_slots(mail) if slot in occupied_slots]
         score_slots = [slot for slot in older_slots if self._written[slot].is_score]
         # Only a result with scores replaces another one. The reason of a failure waits for a free slot.
         if mail.is_score and len(score_slots) >= self._compute_max_slots(mail):
@@ -147,7 +147,7 @@ class Mailbox:
                     del self._written[slot]
         return occupied_slots
 
-    def _find_older(self, mail: Mail) -> list[int]:
+    def _find_older_slots(self, mail: Mail) -> list[int]:
         """Return the slots with older results of the same scorer, the oldest first. The hub may have emptied them."""
         with self._lock:
             older_runs = [(old.run, slot) for slot, old in self._written.items() if mail.is_newer(old)]

@@ -74,7 +74,7 @@ class HubRelay:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Host and port that it listens on."""
+        """Host and port that the relay listens on."""
         host, port, *_ = self._listener.getsockname()
         return host, port
 
@@ -97,8 +97,8 @@ class HubRelay:
         for thread in self._threads:
             thread.join(2.0)
 
-    def problem(self) -> str:
-        """Why the last connection failed and what to do; empty after one that was established."""
+    def find_problem(self) -> str:
+        """Return why the last connection failed, with the remedy; empty if it was established."""
         return self._problem
 
     def check_kubeconfig(self) -> None:
@@ -178,7 +178,7 @@ class HubRelay:
             run_in_background(lambda client=client: self._forward(client), "relay-connect")  # type: ignore[misc]
 
     def _forward(self, client: socket.socket) -> None:
-        """Connect one client; returns when its connection has ended."""
+        """Connect one client, and wait until its connection has ended."""
         try:
             tunnel = Tunnel(client, self.open_websocket())
         except RelayError as error:
@@ -258,7 +258,7 @@ class Tunnel:
         sender = run_in_background(self._send, "relay-send")
         error, has_data = "", False
         with contextlib.suppress(OSError, websocket.WebSocketException):
-            for channel, data in self._iter_messages():
+            for channel, data in self._iterate_messages():
                 if channel == _ERROR:
                     error = clean(data.decode(errors="replace"), _MAX_TEXT)
                     break
@@ -270,13 +270,13 @@ class Tunnel:
         sender.join()
         return error
 
-    def _iter_messages(self) -> Iterator[tuple[int, bytes]]:
+    def _iterate_messages(self) -> Iterator[tuple[int, bytes]]:
         announced: set[int] = set()
         while data := self._connection.recv():
             message = data if isinstance(data, bytes) else data.encode()
             channel, content = message[0], message[1:]
             if channel not in announced:
-                # The port in two bytes.
+                # The first message of each channel contains the port in two bytes.
                 announced.add(channel)
             elif content:
                 yield channel, content
@@ -305,7 +305,7 @@ class Tunnel:
 
 
 def _parse_pod(text: str) -> tuple[str, str, int]:
-    """Namespace, name and port of `namespace/pod:port`. Raises SettingsError."""
+    """Return namespace, name and port of `namespace/pod:port`. Raises SettingsError."""
     namespace, slash, rest = text.partition("/")
     pod, _, port = rest.partition(":")
     if not (namespace and slash and pod and port.isdecimal()):

@@ -43,8 +43,8 @@ on_refused: list[Callable[[], object]] = []
 
 #: Header with the scorer and the deadline of a tick, for `dsf.agent.turns`.
 TICK_HEADER: Final = "tick"
-#: Header with the reason (CycleError) of a cycle that is skipped. Only the agent sets it, because `reduce` replaces all
-#: headers of a message.
+#: Header with the reason (CycleError) of a cycle that is skipped. Only the agent sets it, because `reduce_to_tick`
+#: replaces all headers of a message.
 REFUSAL: Final = "refusal"
 
 Handler = Callable[..., Any]
@@ -65,11 +65,11 @@ def accept(task: Any, app: Any, consumer: Any) -> Handler:
     def handle(message: Any, body: Any, ack: Any, reject: Any, callbacks: Any) -> Any:
         del body
         try:
-            scorer, run_id, _ = reduce(message, task.name)
+            scorer, run_id, _ = reduce_to_tick(message, task.name)
             if run_id:
                 message.headers |= tracing.make_headers(run_member(settings().cluster, scorer, run_id))
         except Exception as error:  # noqa: BLE001 (any error means that it is no tick)
-            refuse(error)
+            drop_message(error)
             return message.ack()
         return receive(message, None, ack, reject, callbacks)
 
@@ -80,13 +80,13 @@ class _NoTickError(ValueError):
     """Raised for a message that is not a tick. Unlike kombu's errors, its text has no content of the message."""
 
 
-def refuse_message(message: Any, *_: Any) -> Any:
+def drop_call(message: Any, *_: Any) -> Any:
     """Drop a message that does not call the task of a cycle."""
-    refuse(_NoTickError("not a call of dsf.cycle"))
+    drop_message(_NoTickError("not a call of dsf.cycle"))
     return message.ack()
 
 
-def refuse(error: Exception) -> None:
+def drop_message(error: Exception) -> None:
     """Count and log a refused message, with a limited rate of log lines. The log has no content of the message."""
     for callback in on_refused:
         callback()
@@ -95,7 +95,7 @@ def refuse(error: Exception) -> None:
         log.warning("message refused", why=cause, not_logged=not_logged)
 
 
-def reduce(message: Any, task: str) -> tuple[Any, ...]:
+def reduce_to_tick(message: Any, task: str) -> tuple[Any, ...]:
     """Reduce a message to a call of `task` with the arguments of a tick, and return these arguments.
 
     Raises ValueError or another error if the message is not a tick.
@@ -193,4 +193,4 @@ class TickTransport(_Transport):  # type: ignore[misc]
         except _CONNECTION_ERRORS:
             raise
         except Exception as error:  # noqa: BLE001 (any other error means that the message is not valid)
-            refuse(error)
+            drop_message(error)

@@ -1,8 +1,8 @@
-"""Shares of the agent's threads by namespace, which decide the tick that gets a thread next.
+"""Decides which tick gets a thread next, so that namespaces share the agent's threads.
 
-All scorers of a cluster share the agent's threads, and a cycle holds its thread while a server does not answer.
-Therefore the scorers of one namespace never get all threads (`dsf.process.shares`). Ticks beyond the share wait for
-their turn until they expire.
+All scorers of a cluster share the agent's threads, and a cycle keeps its thread while it waits for a server. Therefore
+the scorers of one namespace never get all threads (`dsf.process.shares`). Ticks beyond the share wait for their turn
+until they expire.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dsf.reasons import SkipReason
 
 #: Maximum number of waiting ticks of all namespaces per thread.
 WAITING_PER_THREAD: Final = 75
-#: Stands for the namespace of scorers that this agent does not know (yet, or any more). No namespace has such a name.
+#: Stands for the namespace of scorers without a summary in this agent. No namespace has such a name.
 _UNKNOWN: Final = "(unknown)"
 
 
@@ -53,7 +53,7 @@ class _Namespace:
 
 
 class Turns:
-    """The ticks that wait and the number that run, by namespace. Thread-safe."""
+    """The waiting ticks, and the number of running ones, by namespace. Thread-safe."""
 
     def __init__(self, threads: int, namespaces: Callable[[], Mapping[str, str]]) -> None:
         """`threads` run cycles; `namespaces` returns the namespace of each scorer here, empty for the hub's own."""
@@ -64,14 +64,17 @@ class Turns:
         self._positions = count()
 
     def add(self, tick: Tick) -> bool:
-        """Let a tick wait for its turn; False if its namespace already has its share of waiting ticks."""
+        """Let a tick wait for its turn. Return False if its namespace already has its share of waiting ticks."""
         with self._lock:
             scorers = self._scorers()
-            # Not the hub's own namespace: many new or deleted scorers of another one would use its share.
+            # A tick of an unknown scorer does not count for the hub's own namespace, because many new or deleted
+            # scorers of another namespace would use up its share.
             tick.namespace = scorers.get(tick.scorer, _UNKNOWN)
             tick.position = next(self._positions)
             waiting = self._namespaces.setdefault(tick.namespace, _Namespace()).waiting
-            free = self._threads * WAITING_PER_THREAD - sum(len(each.waiting) for each in self._namespaces.values())
+            free = self._threads * WAITING_PER_THREAD - sum(
+                len(namespace.waiting) for namespace in self._namespaces.values()
+            )
             if tick.namespace and len({*scorers.values(), tick.namespace}) > 1 and len(waiting) >= free:
                 return False
             waiting.append(tick)
@@ -83,11 +86,11 @@ class Turns:
         The hub's own namespace comes first, then the one with the fewest running cycles, then the oldest tick.
         """
         with self._lock:
-            present = set(self._scorers().values())
+            current_namespaces = set(self._scorers().values())
             candidates = [
                 (bool(name), namespace.running, namespace.waiting[0].position, name)
                 for name, namespace in self._namespaces.items()
-                if namespace.waiting and self._may_run(name, present)
+                if namespace.waiting and self._may_run(name, current_namespaces)
             ]
             if not candidates:
                 return None
@@ -105,16 +108,20 @@ class Turns:
     def expire(self, now: float) -> list[tuple[Tick, CycleError]]:
         """Remove the waiting ticks whose time is over, with the reason; `now` in unix seconds by the hub's clock."""
         with self._lock:
-            present = set(self._scorers().values())
+            current_namespaces = set(self._scorers().values())
             expired: list[tuple[Tick, CycleError]] = []
             for name, namespace in self._namespaces.items():
-                over = [tick for tick in namespace.waiting if tick.deadline is not None and tick.deadline <= now]
-                if over:
+                overdue_ticks = [
+                    tick for tick in namespace.waiting if tick.deadline is not None and tick.deadline <= now
+                ]
+                if overdue_ticks:
                     reason = (
-                        self._find_reason(name) if not self._may_run(name, present) and self._free > 0 else _EXPIRED
+                        self._find_reason(name)
+                        if not self._may_run(name, current_namespaces) and self._free > 0
+                        else _EXPIRED
                     )
-                    namespace.waiting = deque(tick for tick in namespace.waiting if tick not in over)
-                    expired += ((tick, reason) for tick in over)
+                    namespace.waiting = deque(tick for tick in namespace.waiting if tick not in overdue_ticks)
+                    expired += ((tick, reason) for tick in overdue_ticks)
             return expired
 
     def explain_refusal(self, tick: Tick) -> CycleError:
@@ -134,10 +141,10 @@ class Turns:
     def _free(self) -> int:
         return self._threads - sum(namespace.running for namespace in self._namespaces.values())
 
-    def _may_run(self, name: str, present: Iterable[str]) -> bool:
-        """True if a cycle of this namespace may begin; `present` are the namespaces with scorers on this cluster."""
+    def _may_run(self, name: str, current_namespaces: Iterable[str]) -> bool:
+        """True if a cycle of this namespace may begin; `current_namespaces` have scorers on this cluster."""
         running = {name: namespace.running for name, namespace in self._namespaces.items()}
-        return has_share(name, running, self._threads, present)
+        return has_share(name, running, self._threads, current_namespaces)
 
     def _find_reason(self, name: str) -> CycleError:
         running = self._namespaces[name].running if name in self._namespaces else 0
@@ -172,14 +179,14 @@ class SharedThreads(_TaskPool):  # type: ignore[misc]
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         # Ticks that are skipped need a thread, too, while all others are in use.
-        self._skipping = ThreadPoolExecutor(max_workers=1, thread_name_prefix="dsf-skipped")
+        self._skip_pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="dsf-skipped")
 
     def on_stop(self) -> None:
         """Skip the ticks that have not begun, and wait for those that have."""
         for tick in self._runner.turns.drain():
             self._skip(tick, CycleError("", SkipReason.EXPIRED, "the agent was stopped before its turn"))
         super().on_stop()
-        self._skipping.shutdown()
+        self._skip_pool.shutdown()
 
     def on_apply(
         self,
@@ -225,4 +232,4 @@ class SharedThreads(_TaskPool):  # type: ignore[misc]
 
     def _skip(self, tick: Tick, reason: CycleError) -> None:
         tick.headers[REFUSAL] = reason
-        self._skipping.submit(tick.run)
+        self._skip_pool.submit(tick.run)

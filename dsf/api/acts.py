@@ -23,7 +23,7 @@ from typing import Final, Literal, get_args
 from pydantic import Field, StrictInt
 
 from dsf.api.durations import is_duration, parse_duration
-from dsf.api.meta import StatusModel, Time, pause_end
+from dsf.api.meta import StatusModel, Time, limit_pause_end
 from dsf.api.selector import ClusterSelector, Requirement
 from dsf.api.types import GROUP, MAX_SECONDS
 from dsf.text import clean
@@ -62,7 +62,7 @@ class ActRequest:
 
     def compute_end(self, now: float) -> float | None:
         """Return the end of a pause that starts at `now` in unix seconds; None without an end."""
-        return self.pause_end if self.pause_seconds is None else pause_end(now + self.pause_seconds)
+        return self.pause_end if self.pause_seconds is None else limit_pause_end(now + self.pause_seconds)
 
 
 def parse_request(act: Act, text: str) -> ActRequest:
@@ -138,7 +138,7 @@ def _parse_end(text: str) -> tuple[int | None, float | None]:
         end = None
     if end is None or end.tzinfo is None:
         raise ValueError(f"{text!r} is not the end of a pause; use 2h, or a time such as 2026-11-21T10:00:00Z")
-    return None, pause_end(end)
+    return None, limit_pause_end(end)
 
 
 def parse_selector(text: str) -> ClusterSelector:
@@ -176,7 +176,7 @@ class ActRun(StatusModel):
     has_score: bool = Field(default=False, description="Whether there is a score from this cycle.")
 
 
-class ActAnswer(StatusModel):
+class ActResponse(StatusModel):
     """The hub's response to the newest request for an act."""
 
     act: Act = Field(description="The act: the annotation without the prefix of this API group.")

@@ -99,25 +99,25 @@ def _read(
     if not isinstance(document, dict):
         return [ManifestProblem(source, line, "", "is not a mapping of fields (apiVersion, kind, metadata, spec)")]
 
-    def problem(location: Location, message: str, severity: Literal["error", "note"] = "error") -> ManifestProblem:
+    def make_problem(location: Location, message: str, severity: Literal["error", "note"] = "error") -> ManifestProblem:
         return ManifestProblem(
             source, first_line + find_line(root, location), format_field_path(location), message, severity
         )
 
     kind, version = document.get("kind"), document.get("apiVersion")
     if not isinstance(kind, str) or not kind:
-        return [problem(("kind",), f"is required; kinds that are read are {', '.join(KINDS)}")]
+        return [make_problem(("kind",), f"is required; kinds that are read are {', '.join(KINDS)}")]
     if kind == "List" and not is_item:
         return [result for item in _list_items(root) for result in _read(item, source, first_line, is_item=True)]
     if kind not in KINDS or (kind == CLUSTER_KIND and _group(version) != _group(CLUSTER_API_VERSION)):
-        return [problem(("kind",), f"{kind!r} of apiVersion {version!r} is not read here; ignored", "note")]
+        return [make_problem(("kind",), f"{kind!r} of apiVersion {version!r} is not read here; ignored", "note")]
     expected_version, model = KINDS[kind]
     if version != expected_version:
-        return [problem(("apiVersion",), f"{version!r} is not {expected_version}")]
+        return [make_problem(("apiVersion",), f"{version!r} is not {expected_version}")]
     try:
         return [ParsedDocument(source, line, model.from_manifest(document))]
     except ValidationError as error:
-        problems = [problem(mistake.location, mistake.text) for mistake in explain(error, model, document)]
+        problems = [make_problem(mistake.location, mistake.text) for mistake in explain(error, model, document)]
         return sorted(problems, key=lambda problem: problem.line)
 
 

@@ -197,7 +197,7 @@ def set_condition(conditions: Iterable[Condition], new: Condition) -> list[Condi
 LATEST: Final = 253_370_764_800.0
 
 
-def pause_end(end: datetime | float) -> float:
+def limit_pause_end(end: datetime | float) -> float:
     """Return the end of a pause in unix seconds. An end after LATEST, as written for "until further notice", is LATEST.
 
     Raises ValueError if `end` is not a time.

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from pydantic.alias_generators import to_camel
 
-from dsf.api.meta import pause_end
+from dsf.api.meta import limit_pause_end
 from dsf.api.remoteconfig import RemoteConfig
 from dsf.api.score import compute_default_validity
 from dsf.api.scorer import DynamicScorer
@@ -109,7 +109,7 @@ def resolve(
     )
     formula = summary.formula
     if formula is not None and "clusterLabels" in formula.variables:
-        summary = summary.model_copy(update={"cluster_labels": context.fill.labels()})
+        summary = summary.model_copy(update={"cluster_labels": context.fill.get_labels()})
     _check_size(summary)
     return ResolvedScorer(
         summary=summary,
@@ -184,7 +184,7 @@ def _parse_paused_until(scorer: DynamicScorer) -> float | None:
             ResolveReason.InvalidPausedUntil,
             f"annotation {PAUSED_UNTIL_ANNOTATION}: {text!r} is not a time such as 2026-11-21T10:00:00Z",
         )
-    return pause_end(moment)
+    return limit_pause_end(moment)
 
 
 #: Resolution of a scorer on a cluster, the error if it cannot run there, or None if the cluster is not selected.
@@ -208,9 +208,9 @@ def resolve_everywhere(
     token_hosts: TokenHosts,
     authentications: Authentications,
     clusters: Iterable[ClusterFacts],
-    memory: ResolutionCache,
+    cache: ResolutionCache,
 ) -> Everywhere:
-    """Return the clusters' configurations, and cache them in `memory`.
+    """Return the clusters' configurations, and cache them in `cache`.
 
     Raises ResolutionError if the scorer cannot run on any selected cluster.
     """
@@ -221,11 +221,11 @@ def resolve_everywhere(
         return Everywhere(_raise_error(common), {})
     # Include all inputs of `resolve`, but not the rest of the status, which changes often.
     inputs = (scorer.spec, scorer.status.last_synced_config, scorer.metadata.annotations, token_hosts, authentications)
-    before_inputs, before = memory.get(scorer.key, ((), {}))
+    before_inputs, before = cache.get(scorer.key, ((), {}))
     if before_inputs != inputs:
         before = {}
 
-    def variant(cluster: ClusterFacts) -> _ClusterResult:
+    def resolve_on(cluster: ClusterFacts) -> _ClusterResult:
         if selector is not None and not selector.matches(cluster.labels):
             return None
         return _try_to_resolve(scorer, token_hosts, authentications, Renderer(cluster)) if anywhere.is_used else common
@@ -233,8 +233,8 @@ def resolve_everywhere(
     now: dict[str, tuple[ClusterFacts, _ClusterResult]] = {}
     for cluster in clusters:
         facts, result = before.get(cluster.name, (None, None))
-        now[cluster.name] = cluster, result if facts == cluster else variant(cluster)
-    memory[scorer.key] = inputs, now
+        now[cluster.name] = cluster, result if facts == cluster else resolve_on(cluster)
+    cache[scorer.key] = inputs, now
     results = {name: result for name, (_, result) in now.items()}
     usable = (result for result in results.values() if isinstance(result, ResolvedScorer))
     errors = (result for result in results.values() if isinstance(result, ResolutionError))

@@ -116,7 +116,7 @@ def build_items(
         dimension = DimensionFormat(one_format, cluster, score_name)
         score_by_name: dict[str, float] = {}
         for number, (labels, score) in enumerate(finite):
-            room.reserve(dimension.length(labels), dimension.parts)
+            room.reserve(dimension.compute_length(labels), dimension.parts)
             if name := dimension.render(labels):
                 accepted += 1
                 named_results.add(number)
@@ -172,7 +172,7 @@ class DimensionFormat:
         name = self._expand(labels)
         return "" if name == self._separators else name
 
-    def length(self, labels: Mapping[str, str]) -> int:
+    def compute_length(self, labels: Mapping[str, str]) -> int:
         """Return the number of characters of the name before it is rendered."""
         return self._characters + sum(count * len(labels.get(label, "")) for label, count in self._labels.items())
 

@@ -17,7 +17,7 @@ from pydantic import (
     model_serializer,
 )
 
-from dsf.api.acts import ActAnswer
+from dsf.api.acts import ActResponse
 from dsf.api.authentication import Auth, Tls
 from dsf.api.expressions import MAX_INPUTS, ScoreInput, compile_cached
 from dsf.api.fieldtypes import DISTINCT, RATE_PATTERN, SOME, make_validator, parse_rate
@@ -417,7 +417,7 @@ class DynamicScorerStatus(StatusModel):
     failures: list[FailedCycle] = Field(
         default_factory=list, description="The most recent failures, newest first.", max_length=MAX_FAILURES
     )
-    acts: list[ActAnswer] | None = Field(
+    acts: list[ActResponse] | None = Field(
         default=None,
         description="Answers to acts that annotations requested, such as rescore and pause: the newest of each.",
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["act"]},

@@ -30,7 +30,7 @@ from dsf.api.types import MAX_SECONDS, USED_LABELS, UsedLabel
 _Label = Annotated[UsedLabel, Field(description="A label of a result that the framework uses.")]
 
 
-def _each_once(labels: tuple[UsedLabel, ...]) -> tuple[UsedLabel, ...]:
+def _check_labels_differ(labels: tuple[UsedLabel, ...]) -> tuple[UsedLabel, ...]:
     if len(set(labels)) != len(labels):
         raise ValueError("names a label twice")
     return labels
@@ -39,7 +39,7 @@ def _each_once(labels: tuple[UsedLabel, ...]) -> tuple[UsedLabel, ...]:
 class Aggregate(SpecModel):
     """Merges results with the same labels."""
 
-    by: Annotated[tuple[_Label, ...], Field(max_length=len(USED_LABELS)), AfterValidator(_each_once)] = Field(
+    by: Annotated[tuple[_Label, ...], Field(max_length=len(USED_LABELS)), AfterValidator(_check_labels_differ)] = Field(
         default=(),
         description="Labels to keep; results with the same values of them are one group. None: all are one group.",
     )

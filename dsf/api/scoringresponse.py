@@ -63,10 +63,10 @@ def parse_response(body: bytes) -> ScoringResponse:
     results, values or characters of labels (reason `too_many_results`).
     """
     with turn(len(body)):
-        return _parsed(body)
+        return _parse(body)
 
 
-def _parsed(body: bytes) -> ScoringResponse:
+def _parse(body: bytes) -> ScoringResponse:
     results: list[ScoringResult] = []
     refusal_counts: Counter[str] = Counter()
     characters = 0

@@ -102,7 +102,7 @@ def _resolve_endpoint(context: ResolutionInput, stage: ServerDeclaration, other:
     host, host_field = other or choose_text(stage.name, "host", stage.synced.host, stage.spec.host or fallback)
     path, path_field = choose_text(stage.name, "path", stage.synced.path, stage.spec.path or stage.default_path)
     try:
-        return join_url(context.fill.host(host, host_field), context.fill.path(path, path_field))
+        return join_url(context.fill.expand_host(host, host_field), context.fill.expand_path(path, path_field))
     except ValueError as error:
         raise ResolutionError(ResolveReason.InvalidURL, f"{host_field}: {error}") from None
 
@@ -148,7 +148,7 @@ def _find_authentication(context: ResolutionInput, stage: ServerDeclaration) -> 
 def _make_server(context: ResolutionInput, stage: ServerDeclaration, authentication: ScoringAuthentication) -> Server:
     """Return the server with a ScoringAuthentication and its override for the cluster."""
     name, shared = authentication.metadata.name, authentication.spec
-    override = context.fill.override(shared)
+    override = context.fill.find_override(shared)
     where = f"{'spec' if override is None else 'an override'} of ScoringAuthentication {name!r}"
     other = (override.host, where) if override is not None and override.host is not None else None
     endpoint = _resolve_endpoint(context, stage, other)
@@ -185,7 +185,7 @@ def _check_token_host(context: ResolutionInput, stage: ServerDeclaration, endpoi
     if context.token_hosts.allow(endpoint):
         return
     field = f"spec.{stage.name}.host"
-    spec_host = context.fill.host(stage.spec.host, field)
+    spec_host = context.fill.expand_host(stage.spec.host, field)
     try:
         declared_servers = {parse_origin(url) for url in (spec_host, context.scorer.spec.config_url) if url}
     except ValueError as error:
@@ -243,7 +243,7 @@ def _expand_templates(methods: Methods, fill: Renderer, stage: str) -> Methods:
             pair
             if pair.value is None
             else pair.model_copy(
-                update={"value": fill.value(pair.value, f"{to_camel(name)}[{index}].value of the {stage}")}
+                update={"value": fill.expand_value(pair.value, f"{to_camel(name)}[{index}].value of the {stage}")}
             )
             for index, pair in enumerate(getattr(methods, name))
         )

@@ -82,7 +82,7 @@ def _resolve_source(
     query_setting = choose_text(
         settings.field, "params.query", synced.params.query, (params.query if params else "") or ""
     )
-    query = context.fill.query(*query_setting)
+    query = context.fill.expand_query(*query_setting)
     kind = synced.type or spec.type or (SourceType.Prometheus if query.strip() else SourceType.None_)
     if spec.options and not is_plugin_type(kind):
         raise ResolutionError(

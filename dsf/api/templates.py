@@ -41,12 +41,12 @@ class Renderer:
         #: True if the results so far may differ for another cluster.
         self.is_used = False
 
-    def override(self, spec: ScoringAuthenticationSpec) -> Override | None:
+    def find_override(self, spec: ScoringAuthenticationSpec) -> Override | None:
         """Return the cluster's override."""
         self.is_used = self.is_used or bool(spec.overrides)
         return spec.on(self._cluster) if self._cluster is not None else None
 
-    def labels(self) -> dict[str, str]:
+    def get_labels(self) -> dict[str, str]:
         """Return the cluster's labels."""
         self.is_used = True
         return dict(self._cluster.labels) if self._cluster is not None else {}
@@ -55,7 +55,7 @@ class Renderer:
         """True if an expanded `text` is the value of no cluster."""
         return self._cluster is None and "${" in text
 
-    def query(self, text: str, field: str) -> str:
+    def expand_query(self, text: str, field: str) -> str:
         """Expand templates in PromQL, or in another text with the same string syntax."""
         if "${" not in text:
             return text
@@ -74,7 +74,7 @@ class Renderer:
                 code_end = (code_end + piece.rstrip())[-2:]
         return "".join(filled)
 
-    def host(self, text: str, field: str) -> str:
+    def expand_host(self, text: str, field: str) -> str:
         """Expand templates in a URL without a query."""
         # Templates before the path become blanks, as their keys may have slashes.
         blanked = _TEMPLATE.sub(lambda match: " " * len(match[0]), text)
@@ -86,11 +86,11 @@ class Renderer:
 
         return _TEMPLATE.sub(fill, text)
 
-    def path(self, text: str, field: str) -> str:
+    def expand_path(self, text: str, field: str) -> str:
         """Expand templates in a path, optionally with a query."""
         return self._expand(text, field, _quote_path)
 
-    def value(self, text: str, field: str) -> str:
+    def expand_value(self, text: str, field: str) -> str:
         """Expand templates in the value of a header or parameter, which is escaped later for the request."""
         return self._expand(text, field, check_header_value)
 

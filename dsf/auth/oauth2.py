@@ -67,7 +67,7 @@ def add_oauth2_token(method: OAuth2, builder: CredentialsBuilder) -> None:
     builder.add_description(f"token of {place('POST', url)}")
 
 
-def _parse_token(response: http.Answer, url: str) -> Token:
+def _parse_token(response: http.Response, url: str) -> Token:
     where = f"no token from the OAuth2 server: {place('POST', url)}"
     try:
         document: Any = json.loads(response.body)

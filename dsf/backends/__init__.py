@@ -57,17 +57,17 @@ def make_election(settings: Settings, on_started: Callable[[], None], on_lost: C
 class Alone:
     """Election of a single hub, which leads immediately. The output folder's lock excludes a second hub."""
 
-    campaigning = True
+    is_campaigning = True
 
     def __init__(self, on_started: Callable[[], None]) -> None:
         self._on_started = on_started
-        self.leading = False
+        self.is_leading = False
 
     def start(self) -> None:
         """See `Election.start`."""
-        self.leading = True
+        self.is_leading = True
         self._on_started()
 
     def stop(self) -> None:
         """See `Election.stop`."""
-        self.leading = False
+        self.is_leading = False

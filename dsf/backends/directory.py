@@ -106,7 +106,7 @@ class DirectoryBackend(DirectoryScores):
     def list_keys(self, kind: Kind) -> Sequence[ObjectKey]:
         """See `ScoreBackend.list_keys`."""
         if kind is Kind.SCORE:
-            return [key for key in self._out.score_keys() if self.score(key.namespace, key.name) is not None]
+            return [key for key in self._out.list_score_keys() if self.find_score(key.namespace, key.name) is not None]
         return [ObjectKey.from_manifest(manifest) for manifest in self.list(kind)]
 
     def get(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
@@ -269,7 +269,7 @@ class DirectoryBackend(DirectoryScores):
                 log.exception("the folder of manifests cannot be read")
 
     def _scan(self, *, grace: float = GRACE) -> bool:
-        """Read the folder, update the objects and report what changed; returns whether something did."""
+        """Read the folder, update the objects and report changes. Return True if something has changed."""
         changed = self._folder.refresh(grace=grace)
         if self._folder.problems != self._problems:
             self._report(self._folder.problems)

@@ -11,16 +11,17 @@ from dsf.backends.protocol import EventType
 
 log = dsf.log.get(__name__)
 
-#: Number of events about an object that are published immediately; later events are published every `PAUSE` seconds.
-#: Consecutive equal events are published once per `PAUSE`.
-BURST: Final = 25
-PAUSE: Final = 300.0
+#: Maximum number of events about an object that are published in immediate succession.
+MAX_BURST: Final = 25
+#: Seconds after which one more event about an object may be published. Two equal events in succession are at least this
+#: far apart.
+SECONDS_PER_EVENT: Final = 300.0
 #: Maximum number of recorded objects.
 _MAX_OBJECTS: Final = 10_000
 
 
 class _LastEvent(NamedTuple):
-    """The last published event about an object, its monotonic time, and the number of events that may follow now."""
+    """The last published event about an object, its monotonic time, and the number of events that could follow then."""
 
     event: tuple[str, ...]
     published_at: float
@@ -39,12 +40,13 @@ class EventLimit:
         now = time.monotonic()
         event = (type_, reason, message)
         with self._lock:
-            before = self._last_events.get(about, _LastEvent((), now, BURST))
-            remaining_events = min(BURST, before.remaining + (now - before.published_at) / PAUSE)
-            if remaining_events >= 1 and (event != before.event or now - before.published_at >= PAUSE):
-                self._last_events[about] = _LastEvent(event, now, remaining_events - 1)
+            last = self._last_events.get(about, _LastEvent((), now, MAX_BURST))
+            seconds = now - last.published_at
+            remaining = min(MAX_BURST, last.remaining + seconds / SECONDS_PER_EVENT)
+            if remaining >= 1 and (event != last.event or seconds >= SECONDS_PER_EVENT):
+                self._last_events[about] = _LastEvent(event, now, remaining - 1)
                 while len(self._last_events) > _MAX_OBJECTS:
                     del self._last_events[next(iter(self._last_events))]
                 return True
-        log.info("an event is told here only", about=about, reason=reason, message=message)
+        log.info("an event is only logged", about=about, reason=reason, message=message)
         return False

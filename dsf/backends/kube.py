@@ -269,9 +269,9 @@ class KubeBackend:
             # A deleted object without finalizers no longer exists, which the watch reports.
             self._observe(kind, updated)
 
-    def score(self, namespace: str, name: str) -> ScoreState | None:
-        """See `ScoreBackend.score`."""
-        return self._scores.score(namespace, name)
+    def find_score(self, namespace: str, name: str) -> ScoreState | None:
+        """See `ScoreBackend.find_score`."""
+        return self._scores.find_score(namespace, name)
 
     def apply_score(self, manifest: Manifest, status: Manifest) -> ScoreState:
         """See `ScoreBackend.apply_score`."""

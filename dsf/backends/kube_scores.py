@@ -56,8 +56,8 @@ class KubeScores:
         # Created objects that the watch has not reported yet, and the monotonic time until which they are used.
         self._created: dict[Key, tuple[Object, float]] = {}
 
-    def score(self, namespace: str, name: str) -> ScoreState | None:
-        """See `ScoreBackend.score`."""
+    def find_score(self, namespace: str, name: str) -> ScoreState | None:
+        """See `ScoreBackend.find_score`."""
         cached_object = self._find_newest((namespace, name))
         state: ScoreState | None = cached_object["state"] if cached_object is not None else None
         return state
@@ -81,10 +81,10 @@ class KubeScores:
         )
         path = ADDON_PLACEMENT_SCORES.path(*key)
         try:
-            answer = self._write_status(path, status, uid)
+            response = self._write_status(path, status, uid)
         except ObjectNotFoundError:
             # The object was deleted, and the watch has not reported the deletion yet.
-            answer = self._write_status(path, status, self._create(key, manifest)["metadata"]["uid"])
+            response = self._write_status(path, status, self._create(key, manifest)["metadata"]["uid"])
         except ApiServerError as error:
             if error.status != 422:
                 raise
@@ -92,18 +92,18 @@ class KubeScores:
             stored_object = self._session.get(path)
             if is_ours(stored_object) and stored_object["metadata"]["uid"] == uid:
                 raise
-            answer = self._write_status(path, status, _require_ours(stored_object)["metadata"]["uid"])
-        if not _has_labels_and_owner(answer["metadata"], metadata):
+            response = self._write_status(path, status, _require_ours(stored_object)["metadata"]["uid"])
+        if not _has_labels_and_owner(response["metadata"], metadata):
             # The ManagedCluster was created again with another uid, or a user changed the scorer's label.
-            answer = self._claim(key, manifest, answer)
-        self._record_response(key, answer)
-        if difference := _find_difference(answer.get("status"), status):
+            response = self._claim(key, manifest, response)
+        self._record_response(key, response)
+        if difference := _find_difference(response.get("status"), status):
             raise BackendError(
                 f"the API server stored another status of AddOnPlacementScore {key[1]} in namespace {key[0]} than was "
                 f"written, with other {difference}: a mutating webhook or an older CRD changes it; check "
                 "`kubectl get mutatingwebhookconfigurations` and the CRD addonplacementscores"
             )
-        state: ScoreState = reduce_score(answer)["state"]
+        state: ScoreState = reduce_score(response)["state"]
         return state
 
     def adopt_scores(self, claim: Callable[[str, str, float], tuple[Manifest, datetime] | None]) -> int:
@@ -121,10 +121,10 @@ class KubeScores:
                 continue
             manifest, until = claimed
             try:
-                answer = self._claim(key, manifest, stored_object)
+                response = self._claim(key, manifest, stored_object)
                 status = find_upstream_status(stored_object, until)
                 path = ADDON_PLACEMENT_SCORES.path(*key)
-                self._record_response(key, self._write_status(path, status, answer["metadata"]["uid"]))
+                self._record_response(key, self._write_status(path, status, response["metadata"]["uid"]))
             except BackendError as error:
                 # The object has changed in the meantime, or the API server rejected the write; the next call retries.
                 log.warning("upstream's score not taken over", cluster=key[0], score=key[1], error=str(error))
@@ -163,12 +163,12 @@ class KubeScores:
                 return cached_object
         return created if cached_object is None or _is_older(cached_object, created) else cached_object
 
-    def _record_response(self, key: Key, answer: Object) -> None:
+    def _record_response(self, key: Key, response: Object) -> None:
         """Store the response to a write, so that the next read returns it even if the watch has not reported it yet."""
-        self._observe(answer)
+        self._observe(response)
         if self._find_cached(key) is None:
             with self._lock:
-                self._created[key] = reduce_score(answer), time.monotonic() + _UNREPORTED_SECONDS
+                self._created[key] = reduce_score(response), time.monotonic() + _UNREPORTED_SECONDS
 
     def _create(self, key: Key, manifest: Manifest) -> Object:
         """Create the object without its status, which the API server drops from a new object.

@@ -213,7 +213,7 @@ class OutFolder:
         manifest = _parse_manifest(read_yaml(path))
         return manifest if manifest is not None and self._is_in(path, manifest) else None
 
-    def score_keys(self) -> list[ObjectKey]:
+    def list_score_keys(self) -> list[ObjectKey]:
         """Return the keys of all AddOnPlacementScores by their file names, without reading the files."""
         keys = (ObjectKey(Kind.SCORE, path.parent.parent.name, path.stem) for path in self._list_files(Kind.SCORE))
         return [key for key in keys if is_name(key.namespace) and is_name(key.name)]
@@ -251,8 +251,8 @@ class DirectoryScores:
         # State of each score of the framework, and the stamp of its file when it was read or written.
         self._states: dict[ObjectKey, tuple[ScoreState, _Stamp]] = {}
 
-    def score(self, namespace: str, name: str) -> ScoreState | None:
-        """See `ScoreBackend.score`."""
+    def find_score(self, namespace: str, name: str) -> ScoreState | None:
+        """See `ScoreBackend.find_score`."""
         with self._scores_lock:
             state, _ = self._states.get(ObjectKey(Kind.SCORE, namespace, name), (None, None))
         return state
@@ -298,7 +298,7 @@ class DirectoryScores:
         with self._scores_lock:
             stamps = {key: stamp for key, (_, stamp) in self._states.items()}
         # Without the lock, which writes of scores need.
-        keys = {*stamps, *self._out.score_keys()}
+        keys = {*stamps, *self._out.list_score_keys()}
         suspects = [key for key in keys if _read_stamp(self._out.get_path(key)) != stamps.get(key)]
         for key in suspects:
             with self._scores_lock:

@@ -80,7 +80,7 @@ class ScoreBackend(Protocol):
     def list_keys(self, kind: Kind) -> Sequence[ObjectKey]:
         """Return the keys of all objects of a kind without reading the objects; of scores, only the framework's."""
 
-    def score(self, namespace: str, name: str) -> ScoreState | None:
+    def find_score(self, namespace: str, name: str) -> ScoreState | None:
         """Return the current state of an AddOnPlacementScore of the framework, or None. Sends no request."""
 
     def apply_score(self, manifest: Manifest, status: Manifest) -> ScoreState:
@@ -187,11 +187,11 @@ class Election(Protocol):
     """Leader election among hub controllers."""
 
     @property
-    def leading(self) -> bool:
+    def is_leading(self) -> bool:
         """True if this one is the leader."""
 
     @property
-    def campaigning(self) -> bool:
+    def is_campaigning(self) -> bool:
         """True if this one is the leader or a candidate, after `start`."""
 
     def start(self) -> None:

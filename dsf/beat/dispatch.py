@@ -24,7 +24,7 @@ from dsf.store import ticks
 from dsf.store.client import load_lua, parse_all_stored, run_atomically
 from dsf.store.entries import (
     CLOCK_SKEW,
-    Effective,
+    EffectiveSchedule,
     Entry,
     ScheduleOverride,
     apply_overrides,
@@ -34,7 +34,7 @@ from dsf.store.entries import (
     make_scorer_target,
 )
 from dsf.store.schedule import SPREAD_RATE
-from dsf.store.ticks import run_deadline
+from dsf.store.ticks import compute_run_deadline
 
 log = dsf.log.get(__name__)
 
@@ -48,8 +48,8 @@ _PRUNE_PERIOD_SECONDS = 60.0
 _UNREADABLE_RETRY_SECONDS = 60.0
 
 
-class _TickArguments(NamedTuple):
-    """Arguments of dispatch.lua for one pair."""
+class _Decision(NamedTuple):
+    """What happens to one due pair, as arguments of dispatch.lua."""
 
     pair: str
     due: float
@@ -100,10 +100,10 @@ class Dispatcher:
         self._queue_limit = queue_limit
         self._late_gap_seconds = 1 / spread_rate
         self._clock = clock
-        self._commit = client.register_script(load_lua("dispatch"))
+        self._dispatch_script = client.register_script(load_lua("dispatch"))
         self._limiter = RateLimiter()
         self._shares = QueueShares(queue_limit, home)
-        self._prune_at = 0.0
+        self._next_prune_at = 0.0
         self._next_error_log_at = 0.0
         self._last_run_at = 0.0
         # Time up to which late pairs are scheduled.
@@ -116,27 +116,29 @@ class Dispatcher:
             # The clock went back, so issued tickets may be far in the future.
             self._limiter = RateLimiter()
         self._last_run_at = now
-        if time.monotonic() >= self._prune_at:
+        if time.monotonic() >= self._next_prune_at:
             self._limiter.prune(now)
-            self._prune_at = time.monotonic() + _PRUNE_PERIOD_SECONDS
+            self._next_prune_at = time.monotonic() + _PRUNE_PERIOD_SECONDS
         with self._redis.pipeline(transaction=False) as pipe:
             pipe.zrangebyscore(keys.DUE, "-inf", repr(now), start=0, num=self._batch, withscores=True)
             pipe.zrange(keys.DUE, 0, 0, withscores=True)
-            due, first = pipe.execute()
-        batch = self._read(now, [(str(pair), float(at)) for pair, at in due]) if due else None
+            due, earliest = pipe.execute()
+        batch = self._read_batch(now, [(str(pair), float(at)) for pair, at in due]) if due else None
         if batch is not None:
-            rows = [self._decide_or_defer(batch, pair, at) for pair, at in batch.due]
-            self._write(rows)
-            tracing.record_ticks([(row.run, row.due) for row in rows if row.run], self._clock())
+            decisions = [self._decide_or_defer(batch, pair, at) for pair, at in batch.due]
+            self._commit(decisions)
+            tracing.record_ticks(
+                [(decision.run, decision.due) for decision in decisions if decision.run], self._clock()
+            )
         if batch is None:
-            return float(first[0][1]) if first else None
+            return float(earliest[0][1]) if earliest else None
         return now if len(due) == self._batch else now + _BATCH_PERIOD_SECONDS
 
-    def _read(self, now: float, due: list[tuple[str, float]]) -> _Batch:
+    def _read_batch(self, now: float, due: list[tuple[str, float]]) -> _Batch:
         pairs = [pair for pair, _ in due]
-        names = [keys.split_pair(pair) for pair in pairs]
-        targets = [*pairs, *{make_scorer_target(scorer) for _, scorer in names}]
-        clusters = list({cluster for cluster, _ in names})
+        cluster_scorer_pairs = [keys.split_pair(pair) for pair in pairs]
+        targets = [*pairs, *{make_scorer_target(scorer) for _, scorer in cluster_scorer_pairs}]
+        clusters = list({cluster for cluster, _ in cluster_scorer_pairs})
         queues = [keys.spoke_queue(cluster) for cluster in clusters]
         # A mailbox is full if all of its slots are used. Usually one EXISTS of all last slots shows that none is full.
         texts, override_texts, *counts = run_atomically(
@@ -159,7 +161,7 @@ class Dispatcher:
         }
         due_namespaces = [
             (keys.spoke_queue(cluster), entries[pair].namespace)
-            for pair, (cluster, _) in zip(pairs, names, strict=True)
+            for pair, (cluster, _) in zip(pairs, cluster_scorer_pairs, strict=True)
             if pair in entries
         ]
         self._shares.begin(queue_lengths, due_namespaces, now)
@@ -182,7 +184,7 @@ class Dispatcher:
             used_slots = pipe.execute()
         return {cluster for cluster, count in zip(clusters, used_slots, strict=True) if count >= keys.MAIL_SLOTS}
 
-    def _decide_or_defer(self, batch: _Batch, pair: str, due: float) -> _TickArguments:
+    def _decide_or_defer(self, batch: _Batch, pair: str, due: float) -> _Decision:
         """Return the decision for this pair. An unexpected error defers the pair and does not stop others."""
         try:
             return self._decide(batch, pair, due)
@@ -191,37 +193,37 @@ class Dispatcher:
                 # Log at most one error per second, because all pairs of a batch may fail.
                 self._next_error_log_at = time.monotonic() + 1.0
                 log.exception("pair cannot be scheduled", pair=pair, retry_seconds=_UNREADABLE_RETRY_SECONDS)
-            return _TickArguments(pair, due, batch.now + _UNREADABLE_RETRY_SECONDS, _DEFER)
+            return _Decision(pair, due, batch.now + _UNREADABLE_RETRY_SECONDS, _DEFER)
 
-    def _decide(self, batch: _Batch, pair: str, due: float) -> _TickArguments:
+    def _decide(self, batch: _Batch, pair: str, due: float) -> _Decision:
         if pair in batch.removed_pairs:
-            return _TickArguments(pair, due, 0.0, _DROP)
+            return _Decision(pair, due, 0.0, _DROP)
         cluster, scorer = keys.split_pair(pair)
         entry = batch.entries.get(pair)
         if entry is None or not (keys.is_name(cluster) and keys.is_name(scorer)):
-            return _TickArguments(pair, due, batch.now + _UNREADABLE_RETRY_SECONDS, _DEFER)
+            return _Decision(pair, due, batch.now + _UNREADABLE_RETRY_SECONDS, _DEFER)
         schedule = apply_overrides(entry, batch.overrides, batch.now)
         next_slot = compute_next_tick_time(pair, schedule.interval, batch.now)
         queue = keys.spoke_queue(cluster)
         if not entry.runnable:
-            return _TickArguments(pair, due, next_slot, ticks.INACTIVE)
+            return _Decision(pair, due, next_slot, ticks.INACTIVE)
         if schedule.paused:
-            return _TickArguments(pair, due, next_slot, ticks.PAUSED)
+            return _Decision(pair, due, next_slot, ticks.PAUSED)
         if batch.now - due > schedule.interval:
-            return _TickArguments(pair, due, self._compute_next_late_time(batch.now, next_slot), ticks.EXPIRED)
+            return _Decision(pair, due, self._compute_next_late_time(batch.now, next_slot), ticks.EXPIRED)
         if not self._shares.has_room(queue, entry.namespace):
-            return _TickArguments(pair, due, next_slot, ticks.QUEUE_FULL)
+            return _Decision(pair, due, next_slot, ticks.QUEUE_FULL)
         if cluster in batch.full_mailboxes:
-            return _TickArguments(pair, due, next_slot, ticks.RESULTS_BEHIND)
+            return _Decision(pair, due, next_slot, ticks.RESULTS_BEHIND)
         if entry.rate_limit is not None:
             was_postponed = self._limiter.has_ticket(scorer, pair)
             run_at = self._limiter.reserve_time(scorer, pair, entry.rate_limit, batch.now)
             if run_at > batch.now:
                 # The ticket stays valid in both cases: a pair that misses a slot runs earlier in the next slot.
                 return (
-                    _TickArguments(pair, due, run_at, _DEFER)
+                    _Decision(pair, due, run_at, _DEFER)
                     if run_at < next_slot
-                    else _TickArguments(pair, due, next_slot, ticks.RATE_LIMIT)
+                    else _Decision(pair, due, next_slot, ticks.RATE_LIMIT)
                 )
             self._limiter.use(scorer, pair, next_slot)
             if was_postponed:
@@ -233,20 +235,20 @@ class Dispatcher:
             batch.now, pair, due, compute_next_due(pair, schedule.interval, due, batch.now), schedule
         )
 
-    def _make_tick(self, now: float, pair: str, due: float, next_due: float, schedule: Effective) -> _TickArguments:
-        """Return the arguments that send a tick to the pair's queue."""
+    def _make_tick(self, now: float, pair: str, due: float, next_due: float, schedule: EffectiveSchedule) -> _Decision:
+        """Return the decision to send a tick to the pair's queue."""
         cluster, scorer = keys.split_pair(pair)
         scheduled = compute_scheduled_time(pair, schedule.interval, due, now)
         expires = scheduled + schedule.interval
         run_id = make_run_id(scheduled)
-        return _TickArguments(
+        return _Decision(
             pair,
             due,
             next_due,
             _SEND,
             keys.run_member(cluster, scorer, run_id),
-            run_deadline(expires),
-            ticks.tick_message(cluster, scorer, run_id, expires),
+            compute_run_deadline(expires),
+            ticks.make_tick_message(cluster, scorer, run_id, expires),
         )
 
     def _compute_next_late_time(self, now: float, next_slot: float) -> float:
@@ -257,22 +259,22 @@ class Dispatcher:
         self._next_late_slot = run_at + self._late_gap_seconds
         return run_at
 
-    def _write(self, rows: Sequence[_TickArguments]) -> None:
+    def _commit(self, decisions: Sequence[_Decision]) -> None:
         """Commit the decisions for a batch in one script."""
-        names = [keys.split_pair(row.pair) for row in rows]
-        pair_keys = [key for name in names for key in (keys.pair_key(*name), keys.spoke_queue(name[0]))]
+        cluster_scorer_pairs = [keys.split_pair(decision.pair) for decision in decisions]
+        pair_keys = [key for name in cluster_scorer_pairs for key in (keys.pair_key(*name), keys.spoke_queue(name[0]))]
         arguments: list[str | int] = [len(keys.LAG_BOUNDS), *keys.LAG_BOUNDS]
-        for row in rows:
+        for decision in decisions:
             # The script compares due times, and repr reproduces exactly the number that was read.
-            arguments += [repr(field) if isinstance(field, float) else field for field in row]
+            arguments += [repr(field) if isinstance(field, float) else field for field in decision]
         # The script computes the lag from this time, so it is read as late as possible.
         arguments.insert(0, repr(self._clock()))
-        skipped_count, *invalid_pairs = self._commit(
+        skipped_count, *invalid_pairs = self._dispatch_script(
             keys=[keys.DUE, keys.OPEN_RUNS, keys.BEAT_STATS, keys.BEAT_LAGS, keys.SKIPS, *pair_keys], args=arguments
         )
         if skipped_count:
             log.info("pairs were dispatched or changed by another process", pairs=skipped_count)
         if invalid_pairs:
             log.error(
-                "pairs get no tick: what Redis has of them is spoilt", count=len(invalid_pairs), first=invalid_pairs[:5]
+                "pairs get no tick: their data in Redis is invalid", count=len(invalid_pairs), first=invalid_pairs[:5]
             )

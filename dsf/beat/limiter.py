@@ -22,8 +22,8 @@ TICKET_LIFE = 5.0
 
 
 @dataclass
-class _Counter:
-    """Stores the tickets of one scorer."""
+class _ScorerTickets:
+    """The issued tickets of one scorer, and the time of the next one."""
 
     rate: str
     #: Seconds between two tickets.
@@ -38,28 +38,28 @@ class RateLimiter:
     """Assigns run times to pairs, evenly spaced for each scorer."""
 
     def __init__(self) -> None:
-        self._counters: dict[str, _Counter] = {}
+        self._tickets_by_scorer: dict[str, _ScorerTickets] = {}
 
     def reserve_time(self, scorer: str, pair: str, rate: str, now: float) -> float:
         """Return the time (unix seconds) at which this pair may run, which is constant until the ticket is used.
 
         `rate` is a text such as `10/s`. A new rate applies immediately and voids old tickets.
         """
-        counter = self._counters.get(scorer)
-        if counter is None or counter.rate != rate:
-            counter = self._counters[scorer] = _Counter(rate, _parse_gap_seconds(rate), now)
-        at = counter.tickets.get(pair)
+        scorer_tickets = self._tickets_by_scorer.get(scorer)
+        if scorer_tickets is None or scorer_tickets.rate != rate:
+            scorer_tickets = self._tickets_by_scorer[scorer] = _ScorerTickets(rate, _parse_gap_seconds(rate), now)
+        at = scorer_tickets.tickets.get(pair)
         if at is not None and at >= now - TICKET_LIFE:
             return at
-        at = max(counter.next_ticket_at, now)
-        counter.next_ticket_at = at + counter.gap_seconds
-        counter.tickets[pair] = at
+        at = max(scorer_tickets.next_ticket_at, now)
+        scorer_tickets.next_ticket_at = at + scorer_tickets.gap_seconds
+        scorer_tickets.tickets[pair] = at
         return at
 
     def has_ticket(self, scorer: str, pair: str) -> bool:
         """True if the pair has a ticket, because it was postponed before."""
-        counter = self._counters.get(scorer)
-        return counter is not None and pair in counter.tickets
+        scorer_tickets = self._tickets_by_scorer.get(scorer)
+        return scorer_tickets is not None and pair in scorer_tickets.tickets
 
     def use(self, scorer: str, pair: str, next_due: float) -> None:
         """Use the ticket of a pair that runs now. `next_due` is the next due time of the pair.
@@ -67,19 +67,21 @@ class RateLimiter:
         If tickets beyond that slot are issued, the pair takes its next ticket now. Otherwise a pair whose slot comes
         soon after its run would queue again before other pairs, and run more often.
         """
-        counter = self._counters.get(scorer)
-        if counter is None or counter.tickets.pop(pair, None) is None:
+        scorer_tickets = self._tickets_by_scorer.get(scorer)
+        if scorer_tickets is None or scorer_tickets.tickets.pop(pair, None) is None:
             return
-        if counter.next_ticket_at > next_due:
-            counter.tickets[pair] = counter.next_ticket_at
-            counter.next_ticket_at += counter.gap_seconds
+        if scorer_tickets.next_ticket_at > next_due:
+            scorer_tickets.tickets[pair] = scorer_tickets.next_ticket_at
+            scorer_tickets.next_ticket_at += scorer_tickets.gap_seconds
 
     def prune(self, now: float) -> None:
         """Remove expired tickets at `now` (unix seconds), such as those of removed or paused pairs."""
-        for scorer, counter in list(self._counters.items()):
-            counter.tickets = {pair: at for pair, at in counter.tickets.items() if at >= now - TICKET_LIFE}
-            if not counter.tickets and counter.next_ticket_at < now:
-                del self._counters[scorer]
+        for scorer, scorer_tickets in list(self._tickets_by_scorer.items()):
+            scorer_tickets.tickets = {
+                pair: at for pair, at in scorer_tickets.tickets.items() if at >= now - TICKET_LIFE
+            }
+            if not scorer_tickets.tickets and scorer_tickets.next_ticket_at < now:
+                del self._tickets_by_scorer[scorer]
 
 
 @functools.lru_cache(maxsize=4096)

@@ -38,7 +38,7 @@ class QueueShares:
         """
         self._waiting_counts = {queue: self._count_waiting(queue, length) for queue, length in lengths.items()}
         for queue, namespace in due:
-            self._last_due[queue][self._share_name(namespace)] = now
+            self._last_due[queue][self._get_share_name(namespace)] = now
         for queue in lengths:
             self._last_due[queue] = {
                 name: at for name, at in self._last_due[queue].items() if abs(now - at) < _SHARE_SECONDS
@@ -46,12 +46,12 @@ class QueueShares:
 
     def has_room(self, queue: str, namespace: str) -> bool:
         """True if the namespace may have one more waiting tick in the queue."""
-        name = self._share_name(namespace)
+        name = self._get_share_name(namespace)
         return has_share(name, self._waiting_counts[queue], self._limit, self._last_due[queue])
 
     def add(self, queue: str, namespace: str) -> None:
         """Count a tick of the namespace that is sent to the queue."""
-        name = self._share_name(namespace)
+        name = self._get_share_name(namespace)
         self._sent_namespaces[queue].appendleft(name)
         self._waiting_counts[queue][name] += 1
 
@@ -62,6 +62,6 @@ class QueueShares:
         counts[""] += length - counts.total()
         return counts
 
-    def _share_name(self, namespace: str) -> str:
+    def _get_share_name(self, namespace: str) -> str:
         """Return the name of a namespace's share, which is empty for the hub's own namespace."""
         return "" if namespace == self._home else namespace

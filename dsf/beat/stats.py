@@ -1,4 +1,4 @@
-"""Counters of beat as metrics. They are stored in Redis, so that they survive beat and any process can expose them.
+"""Exposes beat's counters as metrics. They are stored in Redis, so that any process can expose them.
 
 Fields of the hash `dsf.keys.BEAT_STATS`, all counted by `lua/dispatch.lua`:
 
@@ -25,7 +25,7 @@ from dsf.store.server import read_problems
 from dsf.store.ticks import REASONS, find_ticks_problem, find_writes_problem
 
 
-def schedule_families(client: redis.Redis) -> Iterable[Metric]:
+def make_schedule_metrics(client: redis.Redis) -> Iterable[Metric]:
     """Return metrics about lag, ticks, skips, stopped ticks, entries, waiting ticks, and waiting results.
 
     Raises redis.RedisError if Redis cannot be read.

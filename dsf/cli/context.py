@@ -29,14 +29,14 @@ def select_demo(name_or_folder: str | None) -> None:
     _demo_selection = name_or_folder
 
 
-def selected_demo() -> str | None:
+def get_selected_demo() -> str | None:
     """Return the value of `--demo`."""
     return _demo_selection
 
 
 @dataclass(frozen=True)
 class KubeChoice:
-    """Stores the options of a command that select an API server."""
+    """The options of a command that select an API server."""
 
     kubeconfig: Path | None = None
     context: str | None = None
@@ -49,7 +49,7 @@ class KubeChoice:
 _kube_choice = KubeChoice()
 
 
-def kube_choice() -> KubeChoice:
+def get_kube_choice() -> KubeChoice:
     """Return the values of `--kubeconfig`, `--context`, `--namespace` and `--all-namespaces`.
 
     Raises ContextError for one namespace and all of them.
@@ -84,7 +84,7 @@ def _replace_kube_choice(**value: Any) -> None:
     _kube_choice = replace(_kube_choice, **value)
 
 
-def default_kubeconfig() -> Path | None:
+def find_default_kubeconfig() -> Path | None:
     """Return the path list of KUBECONFIG, else `~/.kube/config` if the file exists, else None."""
     # Like kubectl, ignore the default if KUBECONFIG names missing files, because the default may be another cluster's.
     if kubeconfig_paths := os.environ.get("KUBECONFIG"):
@@ -94,8 +94,8 @@ def default_kubeconfig() -> Path | None:
 
 
 @dataclass(frozen=True)
-class CliContext:
-    """Describes a running demo. Folders are absolute paths, and None if the process of the folder does not run."""
+class RunningDemo:
+    """A running demo. Folders are absolute paths, and None if the process of the folder does not run."""
 
     redis_url: str
     #: Name for `--demo`. Demos may share a name, but not a folder of manifests.
@@ -120,25 +120,25 @@ class CliContext:
         return f"{self.name} ({self.manifests or self.started_in})"
 
 
-def folder() -> Path:
+def get_folder() -> Path:
     """Return the folder of the files: `$XDG_STATE_HOME/dsf/contexts`, by default in `~/.local/state`."""
     base = os.environ.get("XDG_STATE_HOME")
     return (Path(base) if base else Path.home() / ".local" / "state") / "dsf" / "contexts"
 
 
-def running() -> list[CliContext]:
+def list_running() -> list[RunningDemo]:
     """Return all running demos, sorted by name. Invalid files are ignored."""
-    demos = (_read_context(file) for file in folder().glob("*.json"))
+    demos = (_read_context(file) for file in get_folder().glob("*.json"))
     return sorted((demo for demo in demos if demo is not None), key=str)
 
 
-def choose(name_or_folder: str | None = None) -> CliContext | None:
+def choose(name_or_folder: str | None = None) -> RunningDemo | None:
     """Return the running demo that `name_or_folder` selects by name, folder of manifests or start folder.
 
     Without a selection, return the only running demo, or the demo that covers the current folder. None if no demo runs.
     Raises ContextError, which lists the running demos, if no demo or several demos match.
     """
-    demos = running()
+    demos = list_running()
     demo_names = ", ".join(str(demo) for demo in demos) or "none"
     if name_or_folder is not None:
         matching_demos = [demo for demo in demos if demo.is_called(name_or_folder)]
@@ -166,7 +166,7 @@ def published(
 
     Raises OSError if the file cannot be written or locked.
     """
-    context = CliContext(
+    context = RunningDemo(
         redis_url=redis_url,
         name=name,
         started_in=str(Path.cwd()),
@@ -174,7 +174,7 @@ def published(
         out_dir=None if out_dir is None else str(Path(out_dir).resolve()),
         host_aliases={cluster: dict(names) for cluster, names in (host_aliases or {}).items()},
     )
-    where = folder()
+    where = get_folder()
     where.mkdir(parents=True, exist_ok=True, mode=0o700)
     for other in where.glob("*.json"):
         if not _is_locked(other):
@@ -197,10 +197,10 @@ def published(
             file.unlink()
 
 
-def _read_context(file: Path) -> CliContext | None:
+def _read_context(file: Path) -> RunningDemo | None:
     try:
         values = json.loads(file.read_text(encoding="utf-8"))
-        demo = CliContext(**{name: values[name] for name in CliContext.__dataclass_fields__ if name in values})
+        demo = RunningDemo(**{name: values[name] for name in RunningDemo.__dataclass_fields__ if name in values})
     except (OSError, ValueError, TypeError):
         return None
     return demo if isinstance(demo.redis_url, str) and _is_locked(file) else None

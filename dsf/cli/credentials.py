@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from dsf.cli.group import USAGE, FleetCommand, fail
-from dsf.cli.localuser import AsOption, actor
+from dsf.cli.localuser import AsOption, make_actor
 from dsf.cli.output import Cell, Format, Output, Renderable, emit, table
 
 if TYPE_CHECKING:
@@ -106,7 +106,9 @@ def _request_credentials(
 
     with session() as opened:
         names = sorted(Registry(opened.redis).read_clusters()) if clusters is None else clusters
-        requests = Actions(opened.redis, opened.settings, actor(name)).request_credentials(action, names, note=note)
+        requests = Actions(opened.redis, opened.settings, make_actor(name)).request_credentials(
+            action, names, note=note
+        )
         old_key_ids = {cluster: request.key_id for cluster, request in requests.items()}
         pending_clusters = _wait_for_refusal(opened.redis, old_key_ids, wait) if wait else []
         _print_credentials(opened.redis, set(names), output)

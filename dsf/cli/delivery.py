@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ClusterDelivery:
-    """Stores the summaries, secrets and memory of a cluster's agent. `where` describes their origin in messages."""
+    """The summaries, secrets and memory of a cluster's agent. `where` describes their origin in messages."""
 
     where: str
     summaries: Summaries
     secrets: SecretSource
     memory: SourceMemory | None = None
 
-    def summary(self, scorer: str, cluster: str, hint: str) -> ScorerSummary:
+    def get_summary(self, scorer: str, cluster: str, hint: str) -> ScorerSummary:
         """Return the summary of a scorer. Raises UnknownScorerError, whose message ends with `hint`."""
         if scorer not in self.summaries:
             delivered_names = ", ".join(sorted(self.summaries)) or "none"

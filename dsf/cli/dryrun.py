@@ -28,7 +28,7 @@ from dsf.api.scorerule import build_rule_items
 from dsf.api.scoringresponse import MAX_RESPONSE_BYTES, make_remark, parse_response
 from dsf.api.summary import ScorerSummary
 from dsf.cli.delivery import ClusterDelivery, open_delivery
-from dsf.cli.session import agent_settings, is_redis_configured
+from dsf.cli.session import is_redis_configured, load_agent_settings
 from dsf.cycle.composite import NoResults, Result
 from dsf.cycle.stages import Cycle, Observer, Stages
 from dsf.errors import CycleError, DsfError, HttpError, ScoreObjectTooLargeError
@@ -135,7 +135,7 @@ def run_explain(scorer: str, cluster: str, config: Path | None, save: Path | Non
     `config` is a file with the ConfigMap of the cluster. `save` is a file for the scoring request. Raises
     typer.BadParameter if there is no configuration, or if `save` cannot be written. Raises DsfError for other errors.
     """
-    settings = agent_settings(cluster)
+    settings = load_agent_settings(cluster)
     with ExitStack() as stack:
         delivery = open_delivery(stack, cluster, settings, config)
         if delivery is None:
@@ -145,7 +145,9 @@ def run_explain(scorer: str, cluster: str, config: Path | None, save: Path | Non
                 "SCORER`; or save it there: `kubectl -n dynamic-scoring get configmap dynamic-scoring-config -o yaml`",
                 param_hint="--config",
             )
-        summary = delivery.summary(scorer, cluster, "it may be masked, not healthy, or not resolved: see `dsf status`")
+        summary = delivery.get_summary(
+            scorer, cluster, "it may be masked, not healthy, or not resolved: see `dsf status`"
+        )
         http.use(settings)
         try:
             report = run(cluster, summary, settings, delivery, save)
@@ -298,9 +300,9 @@ class _CycleRecorder(Observer):
     def _secrets(self) -> list[str]:
         return [secret for secrets in self._all_secrets for secret in secrets]
 
-    def on_query(self, stage: str, question: RequestRecord) -> None:
+    def on_query(self, stage: str, record: RequestRecord) -> None:
         """Record a request and its response."""
-        self.exchanges[stage].append(question)
+        self.exchanges[stage].append(record)
 
     def make_query_view(self, record: RequestRecord) -> QueryView:
         """Return the view of a request to the source."""

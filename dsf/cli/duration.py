@@ -11,13 +11,13 @@ import typer
 
 from dsf.api.acts import parse_selector
 from dsf.api.durations import is_duration, parse_duration
-from dsf.api.meta import pause_end
+from dsf.api.meta import limit_pause_end
 
 if TYPE_CHECKING:
     from dsf.api.scorerule import HoldRule
 
 
-def seconds(text: str | int) -> int:
+def parse_seconds(text: str | int) -> int:
     """Return a duration such as `90`, `90s`, `5m`, `1h30m` or `2d` in seconds.
 
     Raises typer.BadParameter for other texts and for more than MAX_SECONDS (68 years).
@@ -31,7 +31,7 @@ def seconds(text: str | int) -> int:
         raise typer.BadParameter(str(error)) from None
 
 
-def selector(text: str | None) -> str | None:
+def parse_selector_option(text: str | None) -> str | None:
     """Return a label selector in kubectl's syntax unchanged. Raises typer.BadParameter if it is invalid."""
     try:
         if text is not None:
@@ -46,14 +46,14 @@ SelectorOption = Annotated[
     typer.Option(
         "--selector",
         "-l",
-        callback=selector,
+        callback=parse_selector_option,
         metavar="LABELS",
         help="Only on clusters with these labels, such as env=prod or 'region in (eu,us)'.",
     ),
 ]
 
 
-def hold(text: str) -> HoldRule:
+def parse_hold(text: str) -> HoldRule:
     """Return the rule of a hold. `5:10m` is a hold of 5 points for ten minutes.
 
     Raises typer.BadParameter for other texts.
@@ -63,37 +63,37 @@ def hold(text: str) -> HoldRule:
     points, colon, duration = text.partition(":")
     if not (colon and re.fullmatch(r"[1-9]\d{0,2}", points, re.ASCII) and int(points) <= 200):
         raise typer.BadParameter(f"{text!r} is no hold; use points from 1 to 200 and a time, such as 5:10m or 5:0")
-    return HoldRule(min_change=int(points), for_seconds=seconds(duration))
+    return HoldRule(min_change=int(points), for_seconds=parse_seconds(duration))
 
 
-def moment(text: str, now: float | None = None) -> float:
+def parse_pause_end(text: str, now: float | None = None) -> float:
     """Return the end of a pause in unix seconds: ISO 8601 (local time unless it has a zone), or a duration from now.
 
     Raises typer.BadParameter for other texts and for times in the past.
     """
-    now = _hub_now() if now is None else now
+    now = _get_hub_time() if now is None else now
     at = (
-        now + seconds(text)
+        now + parse_seconds(text)
         if is_duration(text)
-        else _parse_iso_time(text, pause_end, "a time from now such as 30m or 2h")
+        else _parse_iso_time(text, limit_pause_end, "a time from now such as 30m or 2h")
     )
     if at <= now:
         raise typer.BadParameter(f"{text!r} is in the past")
     return at
 
 
-def past(text: str, now: float | None = None) -> float:
+def parse_past_time(text: str, now: float | None = None) -> float:
     """Return a past time in unix seconds: ISO 8601 (local time unless it has a zone), or how long ago.
 
     Raises typer.BadParameter for other texts.
     """
     if is_duration(text):
-        return (_hub_now() if now is None else now) - seconds(text)
+        return (_get_hub_time() if now is None else now) - parse_seconds(text)
     return _parse_iso_time(text, datetime.timestamp, "how long ago such as 30m or 2h")
 
 
-def _hub_now() -> float:
-    # Import it late, because it loads redis-py, for which `dsf --help` would wait.
+def _get_hub_time() -> float:
+    # The import is local, because it loads redis-py, and `dsf --help` must start fast.
     from dsf.process import hubclock
 
     return hubclock.now()

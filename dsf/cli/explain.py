@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dsf.cli.group import BAD
-from dsf.cli.output import Cell, Format, Output, Renderable, clock, emit, flat, number, stacked, table
+from dsf.cli.output import Cell, Format, Output, Renderable, emit, flat, format_clock, format_number, stacked, table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -107,7 +107,8 @@ def _render(report: ExplainReport, limit: int) -> Renderable:
 def _format_hold_time(item: ScoreItem) -> str:
     if item.waiting_since is None:
         return ": too near"
-    return f" since {clock(item.waiting_since)}, until {clock(item.waiting_until)} if it stays as far away"
+    since, until = format_clock(item.waiting_since), format_clock(item.waiting_until)
+    return f" since {since}, until {until} if it stays as far away"
 
 
 def _yield_steps(report: ExplainReport) -> Iterator[Cell]:
@@ -171,7 +172,7 @@ def _make_result_table(results: list[ResultView]) -> Renderable:
         [
             (result.fate, _STYLES.get(result.fate, "")),
             result.name,
-            "" if result.value is None else number(result.value),
+            "" if result.value is None else format_number(result.value),
             result.note,
             result.result,
         ]

@@ -148,9 +148,9 @@ class CommandGroup(TyperGroup):
         except Exception as error:
             if not _is_redis_error(error):
                 raise
-            from dsf.cli.session import redis_hint
+            from dsf.cli.session import describe_redis_error
 
-            fail(redis_hint(error))
+            fail(describe_redis_error(error))
 
 
 def fail(message: str, code: int = BAD) -> None:

@@ -6,8 +6,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dsf.cli.duration import past
-from dsf.cli.output import Cell, Format, Output, Renderable, clock, emit, flat, number, stacked, table, table_limit
+from dsf.cli.duration import parse_past_time
+from dsf.cli.output import (
+    Cell,
+    Format,
+    Output,
+    Renderable,
+    emit,
+    flat,
+    format_clock,
+    format_number,
+    get_table_limit,
+    stacked,
+    table,
+)
 
 if TYPE_CHECKING:
     from dsf.fleet.changes import ChangeList
@@ -60,10 +72,10 @@ def _make_row(cycle: CycleView, names: list[str]) -> list[Cell]:
     stage = f"{cycle.stage}: " if cycle.stage else ""
     cause = f"{stage}{cycle.reason}" + (f": {cycle.message}" if cycle.message else "")
     return [
-        clock(cycle.at),
+        format_clock(cycle.at),
         cycle.run_id,
         (cycle.outcome, _STYLES.get(cycle.outcome, "")),
-        "-" if cycle.value is None else number(cycle.value),
+        "-" if cycle.value is None else format_number(cycle.value),
         *(_format_milliseconds(cycle.timings.get(stage)) for stage in _STAGES),
         *(str(cycle.counts[name]) if name in cycle.counts else "-" for name in names),
         cause if cycle.reason else "",
@@ -100,10 +112,10 @@ def changes(
 
     if since is not None:
         # Check the syntax before connecting to the hub.
-        past(since)
+        parse_past_time(since)
     with open_data_source(needs_time=since is not None) as fleet:
-        start = None if since is None else past(since)
-        change_list = fleet.changes(scorer, cluster, since=start, limit=table_limit(limit, output))
+        start = None if since is None else parse_past_time(since)
+        change_list = fleet.changes(scorer, cluster, since=start, limit=get_table_limit(limit, output))
         emit(change_list, output, lambda: _render_changes(change_list, is_filtered=bool(scorer or cluster or since)))
         if output is Format.TABLE and change_list.continue_:
             typer.echo(
@@ -117,7 +129,7 @@ def _render_changes(change_list: ChangeList, *, is_filtered: bool) -> Renderable
         return "There are no such changes." if is_filtered else "No changes yet."
     rows: list[list[Cell]] = [
         [
-            clock(change.at),
+            format_clock(change.at),
             (change.who, "yellow" if change.claimed else ""),
             change.way,
             change.action.value,

@@ -17,14 +17,14 @@ from typing import Any, Final
 import websocket
 
 from dsf.agent.relay import Tunnel, describe_status, open_portforward
-from dsf.api.acts import Act, ActAnswer, find_requests, get_annotation
+from dsf.api.acts import Act, ActResponse, find_requests, get_annotation
 from dsf.cli import context
 from dsf.cli.context import KubeChoice
 from dsf.cli.output import Cell, Format, Renderable, emit, flat, stacked, table
 from dsf.errors import ApiError, BackendError, ObjectNotFoundError, SettingsError, UnknownScorerError
 from dsf.fleet.client import Client
 from dsf.http.access import Access
-from dsf.http.client import Answer, probe
+from dsf.http.client import Response, probe
 from dsf.http.hosts import PROXIED_AUTHORIZATION
 from dsf.kube.resources import DYNAMIC_SCORERS, PODS, SERVICE_ACCOUNTS, SERVICES, Resource
 from dsf.kube.session import ForbiddenError, Session
@@ -49,8 +49,8 @@ _POLL_SECONDS: Final = 0.3
 _PAGE_PORT: Final = 8080
 #: Maximum size of a response of the page.
 _MAX_RESPONSE_BYTES: Final = 16 * 1024 * 1024
-#: Seconds that a command waits for the hub's answer to an act.
-ANSWER_SECONDS: Final = 30
+#: Seconds that a command waits for the hub's response to an act.
+RESPONSE_SECONDS: Final = 30
 
 
 class KubeHub:
@@ -58,7 +58,7 @@ class KubeHub:
 
     def __init__(self, choice: KubeChoice, hub_namespace: str) -> None:
         """Open a session with the API server. Raises SettingsError if the kubeconfig cannot be used."""
-        kubeconfig = choice.kubeconfig or context.default_kubeconfig()
+        kubeconfig = choice.kubeconfig or context.find_default_kubeconfig()
         if kubeconfig is None:
             raise SettingsError("no kubeconfig: set KUBECONFIG, or give --kubeconfig FILE")
         self._session = Session.load(kubeconfig, choice.context)
@@ -76,11 +76,11 @@ class KubeHub:
 
     # --- reads ---------------------------------------------------------------------------------------------------
 
-    def client(self) -> Client:
+    def make_client(self) -> Client:
         """Return a client of the JSON API."""
         return Client(self._session.host, fetch=self._fetch)
 
-    def _fetch(self, url: str, timeout: float) -> Answer:
+    def _fetch(self, url: str, timeout: float) -> Response:
         path = url.removeprefix(self._session.host.rstrip("/"))
         response = self._fetch_path(path, {PROXIED_AUTHORIZATION: f"Bearer {self._fetch_viewer_token()}"}, timeout)
         if response.status in _TOKEN_REFUSAL_STATUSES:
@@ -91,11 +91,13 @@ class KubeHub:
             )
         return response
 
-    def _fetch_path(self, path: str, headers: Mapping[str, str], timeout: float) -> Answer:
+    def _fetch_path(self, path: str, headers: Mapping[str, str], timeout: float) -> Response:
         if self._forward is None:
             proxy = f"/api/v1/namespaces/{self._namespace}/services/{_SERVICE_PORT}/proxy"
             try:
-                return Answer(*self._session.fetch(proxy + path, headers=headers, timeout=min(timeout, _PROXY_TIMEOUT)))
+                return Response(
+                    *self._session.fetch(proxy + path, headers=headers, timeout=min(timeout, _PROXY_TIMEOUT))
+                )
             except BackendError as error:
                 # An object that is not found may be the Service's endpoints.
                 if (
@@ -160,11 +162,11 @@ class KubeHub:
 
     # --- acts ----------------------------------------------------------------------------------------------------
 
-    def now(self) -> float:
+    def read_time(self) -> float:
         """Return the API server's time in unix seconds."""
         return self._session.read_clock().timestamp()
 
-    def act(
+    def request_act(
         self,
         scorer: str,
         act: Act,
@@ -172,23 +174,23 @@ class KubeHub:
         *,
         author: str | None,
         timeout: float,
-        is_enough: Callable[[ActAnswer], bool] = lambda answer: answer.outcome != "Running",
-    ) -> ActAnswer:
-        """Request an act, and return the hub's answer once `is_enough` is true for it.
+        is_enough: Callable[[ActResponse], bool] = lambda response: response.outcome != "Running",
+    ) -> ActResponse:
+        """Request an act, and return the hub's response once `is_enough` is true for it.
 
-        After `timeout` seconds, return the newest answer. Raises UnknownScorerError, and ApiError if the act is
-        forbidden or the hub does not answer.
+        After `timeout` seconds, return the newest response. Raises UnknownScorerError, and ApiError if the act is
+        forbidden or the hub does not respond.
         """
         namespace = self._find_namespace(scorer)
         path = DYNAMIC_SCORERS.path(namespace, scorer)
         body = {"metadata": {"annotations": {get_annotation(act): value}}}
         with _translate_errors("to act, ask for the ClusterRole dynamic-scoring-framework-editor"):
-            manifest = self._session.merge(path, body, field_manager=f"dsf/{author or self._user()}"[:128])
+            manifest = self._session.merge(path, body, field_manager=f"dsf/{author or self._find_user_name()}"[:128])
         deadline = time.monotonic() + timeout
         while True:
-            answer = _find_answer(manifest, act, value)
-            if answer is not None and is_enough(answer):
-                return answer
+            response = _find_response(manifest, act, value)
+            if response is not None and is_enough(response):
+                return response
             if find_requests(manifest["metadata"].get("annotations") or {}).get(act) != value:
                 raise ApiError(
                     f"somebody else has requested another {act} of {scorer} meanwhile; `dsf changes` says who"
@@ -198,12 +200,12 @@ class KubeHub:
             time.sleep(_POLL_SECONDS)
             with _translate_errors("to see the hub's answer, ask for the ClusterRole dynamic-scoring-framework-viewer"):
                 manifest = self._session.get(path)
-        if answer is None:
+        if response is None:
             raise ApiError(
                 f"{act} of {scorer} is requested, and the hub has not answered within {timeout:.0f} s: does its "
                 "controller run, and are its CRDs of this version? It will execute the act when it runs"
             )
-        return answer
+        return response
 
     def _find_namespace(self, scorer: str) -> str:
         """Return the namespace of a DynamicScorer: that of -n, that of the hub, or the only other one that has it.
@@ -232,31 +234,31 @@ class KubeHub:
                     )
         raise UnknownScorerError(f"no DynamicScorer {scorer!r} in namespace {namespace}; -n names another namespace")
 
-    def _user(self) -> str:
+    def _find_user_name(self) -> str:
         """Return the user name for the list of changes: that of the API server, or the local one if there is none."""
-        from dsf.cli.localuser import who
+        from dsf.cli.localuser import get_local_user
 
         with contextlib.suppress(BackendError, KeyError, TypeError):
             body = {"apiVersion": _SELF_REVIEWS.api_version, "kind": _SELF_REVIEWS.kind}
             return str(self._session.create(_SELF_REVIEWS.path(), body)["status"]["userInfo"]["username"])
-        return who()
+        return get_local_user()
 
 
-def print_answer(scorer: str, answer: ActAnswer, output: Format) -> None:
-    """Print the hub's answer to an act, with the cycles of a rescore."""
+def print_response(scorer: str, response: ActResponse, output: Format) -> None:
+    """Print the hub's response to an act, with the cycles of a rescore."""
 
     def render() -> Renderable:
-        line = flat(f"{scorer}: {answer.outcome}: {answer.message}")
-        if not answer.runs:
+        line = flat(f"{scorer}: {response.outcome}: {response.message}")
+        if not response.runs:
             return line
         rows: list[list[Cell]] = []
-        for run in answer.runs:
+        for run in response.runs:
             cause = f"{run.reason}: {run.message}" if run.reason else run.message
             outcome = run.outcome or ("running" if run.run else "not sent")
             rows.append([run.cluster, run.run or "-", (outcome, "green" if run.has_score else "red"), cause])
         return stacked(table(("CLUSTER", "RUN", "OUTCOME", "REASON"), rows), "", line)
 
-    emit(answer, output, render)
+    emit(response, output, render)
 
 
 class _PodForward:
@@ -299,10 +301,10 @@ class _PodForward:
             Tunnel(client, self._connect()).run(lambda _: None)
 
 
-def _find_answer(manifest: dict[str, Any], act: Act, value: str) -> ActAnswer | None:
+def _find_response(manifest: dict[str, Any], act: Act, value: str) -> ActResponse | None:
     for item in (manifest.get("status") or {}).get("acts") or ():
         if (item.get("act"), item.get("request")) == (act, value):
-            return ActAnswer.model_validate(item, by_alias=True)
+            return ActResponse.model_validate(item, by_alias=True)
     return None
 
 

@@ -1,4 +1,7 @@
-"""Name of the local user for the list of changes, which is unverified and marked as claimed."""
+"""Finds the name of the local user, the author of changes by the command line.
+
+Nobody verifies the name, so `dsf changes` marks it as claimed.
+"""
 
 from __future__ import annotations
 
@@ -20,18 +23,18 @@ AsOption = Annotated[
 ]
 
 
-def who() -> str:
-    """Return `user@host` of the local user, with the user id if the user has no name."""
+def get_local_user() -> str:
+    """Return `USER@HOST` of the local user, or `UID@HOST` if the user id has no name."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):
-        # In containers, a user id may lack an entry in /etc/passwd.
+        # A container may run with a user id that /etc/passwd does not list.
         user = str(os.getuid())
     return f"{user}@{socket.gethostname()}"
 
 
-def actor(name: str | None) -> Actor:
-    """Return the author of a change: `name`, or the local user by default."""
+def make_actor(name: str | None) -> Actor:
+    """Return the author of a change: the value of `--as`, or the local user by default."""
     from dsf.fleet.changes import Actor
 
-    return Actor(name=name or who(), claimed=True, way="cli")
+    return Actor(name=name or get_local_user(), claimed=True, way="cli")

@@ -59,7 +59,7 @@ class MigrationReport(View):
 
 @dataclass
 class Installation:
-    """Stores the manifests of an upstream installation, and the chart's values for this project."""
+    """The manifests of an upstream installation, and the chart's values for this project."""
 
     scorers: list[Manifest] = field(default_factory=list)
     configs: list[Manifest] = field(default_factory=list)
@@ -93,7 +93,7 @@ class Installation:
                     raise ManifestError(f"{where}: a {kind} without metadata.name")
                 kinds[kind].append(document)
 
-    def value(self, *path: str) -> Any:
+    def get_value(self, *path: str) -> Any:
         """Return a value of the chart, or None if it is not set."""
         value: Any = self.values
         for name in path:
@@ -103,7 +103,7 @@ class Installation:
 
 @dataclass(frozen=True)
 class _ReadableScorer:
-    """Stores a scorer whose manifest is valid."""
+    """A scorer whose manifest is valid."""
 
     key: str
     scorer: DynamicScorer
@@ -116,8 +116,8 @@ def check(installation: Installation, namespace: str = "") -> MigrationReport:
 
     `namespace` is that of the hub. By default it is that of the values, else that of upstream.
     """
-    hub_namespace = namespace or installation.value("hubSetting", "namespace") or HUB_NAMESPACE
-    scorer_namespaces = {hub_namespace, *_list_texts(installation.value("hubSetting", "scorerNamespaces"))}
+    hub_namespace = namespace or installation.get_value("hubSetting", "namespace") or HUB_NAMESPACE
+    scorer_namespaces = {hub_namespace, *_list_texts(installation.get_value("hubSetting", "scorerNamespaces"))}
     findings: list[Finding] = []
     scorers: list[_ReadableScorer] = []
     for manifest in installation.scorers:
@@ -353,7 +353,7 @@ def _find_abandoned_scores(
 def _find_image_problems(installation: Installation) -> Iterator[Finding]:
     """Yield a finding for each value that names an upstream image, because it does not contain this project."""
     for path in (("hubSetting", "resourceController", "image"), ("spokeSetting", "agent", "image")):
-        image = installation.value(*path)
+        image = installation.get_value(*path)
         if not isinstance(image, dict):
             continue
         name, tag, where = str(image.get("name") or ""), str(image.get("tag") or ""), ".".join(path)
@@ -371,7 +371,7 @@ def _find_image_problems(installation: Installation) -> Iterator[Finding]:
                 message=f"has upstream's image or tag ({name or tag}), which the chart ignores; it takes its own",
                 remedy="remove it",
             )
-    if installation.value("hubSetting", "addonController") is not None:
+    if installation.get_value("hubSetting", "addonController") is not None:
         yield Finding(
             severity="note",
             object="hubSetting.addonController",
@@ -383,7 +383,7 @@ def _find_image_problems(installation: Installation) -> Iterator[Finding]:
 def _read_token_secrets(installation: Installation) -> dict[str, TokenHosts]:
     """Return Secret -> servers for which the chart's values release its token."""
     hosts: dict[str, list[str]] = defaultdict(list)
-    for entry in installation.value("spokeSetting", "agent", "tokenSecrets") or ():
+    for entry in installation.get_value("spokeSetting", "agent", "tokenSecrets") or ():
         if isinstance(entry, dict) and entry.get("name"):
             hosts[str(entry["name"])] += _list_texts(entry.get("hosts"))
         elif isinstance(entry, str):
@@ -392,7 +392,7 @@ def _read_token_secrets(installation: Installation) -> dict[str, TokenHosts]:
 
 
 def _read_token_hosts(installation: Installation) -> TokenHosts:
-    return _parse_hosts("hubSetting.tokenHosts", _list_texts(installation.value("hubSetting", "tokenHosts")))
+    return _parse_hosts("hubSetting.tokenHosts", _list_texts(installation.get_value("hubSetting", "tokenHosts")))
 
 
 def _parse_hosts(where: str, entries: Iterable[str]) -> TokenHosts:

@@ -43,7 +43,7 @@ Limit = Annotated[
 ]
 
 
-def table_limit(limit: int, output: Format) -> int | None:
+def get_table_limit(limit: int, output: Format) -> int | None:
     """Return the maximum number of pairs to read for this output. None stands for all pairs."""
     return limit if output is Format.TABLE and limit else None
 
@@ -67,7 +67,7 @@ def flat(text: str) -> str:
     return clean(" ".join(text.split()))
 
 
-def age(seconds: float | None) -> str:
+def format_age(seconds: float | None) -> str:
     """Return a duration as `12s`, `3m`, `5h` or `2d`, and `-` for None."""
     if seconds is None:
         return "-"
@@ -78,15 +78,15 @@ def age(seconds: float | None) -> str:
     return f"{whole_seconds}s"
 
 
-def until(moment: datetime | None, now: datetime | None = None) -> str:
-    """Return the time until `moment` in the format of `age`, `now` for the past, and `-` for None."""
+def format_time_until(moment: datetime | None, now: datetime | None = None) -> str:
+    """Return the time until `moment` in the format of `format_age`, `now` for the past, and `-` for None."""
     if moment is None:
         return "-"
     remaining_seconds = (moment - (now or datetime.now(UTC))).total_seconds()
-    return "now" if remaining_seconds < 1 else age(remaining_seconds)
+    return "now" if remaining_seconds < 1 else format_age(remaining_seconds)
 
 
-def clock(moment: datetime | None) -> str:
+def format_clock(moment: datetime | None) -> str:
     """Return a time in the local time zone, with the date unless it is today, and `-` for None."""
     if moment is None:
         return "-"
@@ -94,7 +94,7 @@ def clock(moment: datetime | None) -> str:
     return local.strftime("%H:%M:%S" if local.date() == datetime.now().astimezone().date() else "%Y-%m-%d %H:%M:%S")
 
 
-def number(value: float) -> str:
+def format_number(value: float) -> str:
     """Return a score with a maximum of six significant digits."""
     return f"{value:.6g}"
 

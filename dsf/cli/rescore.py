@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dsf.api.acts import make_request, parse_selector
-from dsf.cli.duration import SelectorOption, seconds
+from dsf.cli.duration import SelectorOption, parse_seconds
 from dsf.cli.group import BAD
-from dsf.cli.localuser import AsOption, actor
+from dsf.cli.localuser import AsOption, make_actor
 from dsf.cli.output import Cell, Format, Output, Renderable, emit, flat, stacked, table
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def rescore(
         int | None,
         typer.Option(
             "--timeout",
-            parser=seconds,
+            parser=parse_seconds,
             metavar="TIME",
             help=f"Timeout of --wait: seconds, or for example 2m. [default: {_DEFAULT_TIMEOUT}]",
         ),
@@ -69,19 +69,19 @@ def rescore(
             _rescore_by_annotation(hub, scorer, request_fields, name, timeout_seconds if wait else None, output)
             return
     with session() as opened:
-        actions = Actions(opened.redis, opened.settings, actor(name))
+        actions = Actions(opened.redis, opened.settings, make_actor(name))
         if selector is not None:
             clusters = actions.select_clusters(scorer, parse_selector(selector))
         runs = actions.rescore(scorer, clusters, note=note)
         if wait:
             until = time.monotonic() + timeout_seconds
             try:
-                report = rescoring.wait(opened.redis, scorer, runs, until)
+                report = rescoring.wait_for_end(opened.redis, scorer, runs, until)
             except KeyboardInterrupt:
-                _print_progress(rescoring.wait(opened.redis, scorer, runs, time.monotonic()))
+                _print_progress(rescoring.wait_for_end(opened.redis, scorer, runs, time.monotonic()))
                 raise
         else:
-            report = rescoring.sent(scorer, runs)
+            report = rescoring.make_unfinished_report(scorer, runs)
     emit(report, output, lambda: _render(report))
     if wait and any(map(rescoring.is_open, report.runs)):
         _print_timeout(scorer, timeout_seconds)
@@ -98,20 +98,20 @@ def _rescore_by_annotation(
     output: Format,
 ) -> None:
     """Request cycles by an annotation, and wait up to `timeout_seconds` until they have ended. None does not wait."""
-    from dsf.cli.kubehub import ANSWER_SECONDS, print_answer
+    from dsf.cli.kubehub import RESPONSE_SECONDS, print_response
 
-    answer = hub.act(
+    response = hub.request_act(
         scorer,
         "rescore",
-        make_request("", at=f"{hub.now():.3f}", **request_fields),
+        make_request("", at=f"{hub.read_time():.3f}", **request_fields),
         author=author,
-        timeout=ANSWER_SECONDS if timeout_seconds is None else timeout_seconds,
-        is_enough=lambda answer: answer.outcome != "Running" or (timeout_seconds is None and answer.clusters > 0),
+        timeout=RESPONSE_SECONDS if timeout_seconds is None else timeout_seconds,
+        is_enough=lambda response: response.outcome != "Running" or (timeout_seconds is None and response.clusters > 0),
     )
-    print_answer(scorer, answer, output)
-    if timeout_seconds is not None and answer.outcome == "Running":
+    print_response(scorer, response, output)
+    if timeout_seconds is not None and response.outcome == "Running":
         _print_timeout(scorer, timeout_seconds)
-    if answer.outcome != "Done" and (timeout_seconds is not None or answer.outcome == "Refused"):
+    if response.outcome != "Done" and (timeout_seconds is not None or response.outcome == "Refused"):
         raise typer.Exit(BAD)
 
 
@@ -156,7 +156,7 @@ def sync(
         int,
         typer.Option(
             "--timeout",
-            parser=seconds,
+            parser=parse_seconds,
             metavar="TIME",
             help="Seconds to wait for the hub controller, or for example 1m.",
         ),
@@ -180,18 +180,20 @@ def sync(
 
     with open_kube_hub() as hub:
         if hub is not None:
-            from dsf.cli.kubehub import print_answer
+            from dsf.cli.kubehub import print_response
 
-            value = make_request("", at=f"{hub.now():.3f}", note=note)
-            answer = hub.act(scorer, "sync", value, author=name, timeout=timeout)
-            print_answer(scorer, answer, output)
-            if answer.outcome != "Done":
+            value = make_request("", at=f"{hub.read_time():.3f}", note=note)
+            response = hub.request_act(scorer, "sync", value, author=name, timeout=timeout)
+            print_response(scorer, response, output)
+            if response.outcome != "Done":
                 raise typer.Exit(BAD)
             return
     with session() as opened:
-        request = Actions(opened.redis, opened.settings, actor(name)).sync(scorer, note=note)
+        request = Actions(opened.redis, opened.settings, make_actor(name)).sync(scorer, note=note)
         notices, until = Notices(opened.redis), time.monotonic() + timeout
-        while (read := notices.read(scorer)) is None or parse_change_id(read.request or "0") < parse_change_id(request):
+        while (read := notices.read_config_read(scorer)) is None or parse_change_id(
+            read.request or "0"
+        ) < parse_change_id(request):
             if time.monotonic() >= until:
                 typer.echo(
                     f"dsf: /config was not read within {timeout} s; check that the hub controller runs", err=True

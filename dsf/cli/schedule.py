@@ -13,9 +13,9 @@ import typer
 
 from dsf.api.acts import Act, make_request, parse_request
 from dsf.api.meta import format_rfc3339
-from dsf.cli.duration import SelectorOption, moment, seconds
+from dsf.cli.duration import SelectorOption, parse_pause_end, parse_seconds
 from dsf.cli.group import BAD, FleetCommand
-from dsf.cli.localuser import AsOption, actor
+from dsf.cli.localuser import AsOption, make_actor
 from dsf.cli.output import (
     TABLE_PAIRS,
     Cell,
@@ -23,13 +23,13 @@ from dsf.cli.output import (
     Limit,
     Output,
     Renderable,
-    age,
-    clock,
     emit,
+    format_age,
+    format_clock,
+    format_time_until,
+    get_table_limit,
     print_omitted_rows,
     table,
-    table_limit,
-    until,
 )
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def list_(
     from dsf.cli.session import open_data_source
 
     with open_data_source() as fleet:
-        _print_schedule(fleet.schedule(cluster, scorer, limit=table_limit(limit, output)), output)
+        _print_schedule(fleet.schedule(cluster, scorer, limit=get_table_limit(limit, output)), output)
 
 
 @app.command("set", cls=FleetCommand)
@@ -76,7 +76,9 @@ def set_(
     scorer: ScorerArgument,
     interval: Annotated[
         int,
-        typer.Option("--interval", "-i", parser=seconds, metavar="TIME", help="Seconds, or for example 5m or 1h30m."),
+        typer.Option(
+            "--interval", "-i", parser=parse_seconds, metavar="TIME", help="Seconds, or for example 5m or 1h30m."
+        ),
     ],
     clusters: ClustersOption = None,
     selector: SelectorOption = None,
@@ -114,7 +116,7 @@ def pause(
     """
     if end is not None:
         # Check the syntax before connecting to the hub. Compare with 0, because the time of the hub is not known yet.
-        moment(end, 0.0)
+        parse_pause_end(end, 0.0)
     _apply_change(scorer, "pause", end or "", clusters, selector, note, output, name)
 
 
@@ -175,16 +177,20 @@ def _apply_change(
 
     def request_at(now: float) -> str:
         # Add the time zone to the end of a pause, because the hub may be in another one.
-        end = format_rfc3339(datetime.fromtimestamp(moment(value, now), UTC)) if act == "pause" and value else value
+        end = (
+            format_rfc3339(datetime.fromtimestamp(parse_pause_end(value, now), UTC))
+            if act == "pause" and value
+            else value
+        )
         return make_request(end, at=f"{now:.3f}", clusters=clusters or (), selector=selector or "", note=note)
 
     with open_kube_hub() as hub:
         if hub is not None:
-            from dsf.cli.kubehub import ANSWER_SECONDS, print_answer
+            from dsf.cli.kubehub import RESPONSE_SECONDS, print_response
 
-            answer = hub.act(scorer, act, request_at(hub.now()), author=name, timeout=ANSWER_SECONDS)
-            print_answer(scorer, answer, output)
-            if answer.outcome != "Done":
+            response = hub.request_act(scorer, act, request_at(hub.read_time()), author=name, timeout=RESPONSE_SECONDS)
+            print_response(scorer, response, output)
+            if response.outcome != "Done":
                 raise typer.Exit(BAD)
             return
     with session() as opened:
@@ -192,8 +198,8 @@ def _apply_change(
 
         now = hubclock.now()
         request = parse_request(act, request_at(now))
-        actions = Actions(opened.redis, opened.settings, actor(name))
-        clusters = actions.perform(scorer, request, until=moment(value) if act == "pause" and value else None)
+        actions = Actions(opened.redis, opened.settings, make_actor(name))
+        clusters = actions.execute(scorer, request, until=parse_pause_end(value) if act == "pause" and value else None)
         # Read all entries, because entries with an override of their own are named below.
         schedule = FleetQueries(opened.redis).schedule(clusters[0] if len(clusters) == 1 else None, scorer)
         record = Registry(opened.redis).read_scorer(scorer)
@@ -248,8 +254,8 @@ def _render(schedule: ScheduleList) -> Renderable:
                 entry.scorer,
                 (f"{entry.interval_seconds}s", "yellow" if is_overridden else ""),
                 f"{entry.entry_interval_seconds}s",
-                until(entry.next_run, schedule.at),
-                age(entry.lag_seconds) if entry.lag_seconds else "-",
+                format_time_until(entry.next_run, schedule.at),
+                format_age(entry.lag_seconds) if entry.lag_seconds else "-",
                 _format_state(entry),
                 "; ".join(_format_author(override) for override in entry.overrides),
             ]
@@ -262,7 +268,7 @@ def _format_state(entry: EntryView) -> tuple[str, str]:
     if not entry.paused:
         return ("running", "green") if entry.next_run else ("inactive", "red")
     state = "suspended" if entry.paused_source == "entry" else "paused"
-    return (f"{state} until {clock(entry.paused_until)}" if entry.paused_until else state), "yellow"
+    return (f"{state} until {format_clock(entry.paused_until)}" if entry.paused_until else state), "yellow"
 
 
 def _format_author(override: OverrideView) -> str:

@@ -16,19 +16,19 @@ from dsf.cli.output import (
     Limit,
     Output,
     Renderable,
-    age,
     as_json,
     as_yaml,
     clean,
     console,
     emit,
     flat,
-    number,
+    format_age,
+    format_number,
+    format_time_until,
+    get_table_limit,
     print_omitted_rows,
     stacked,
     table,
-    table_limit,
-    until,
 )
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def scores(
     from dsf.cli.session import open_data_source
 
     with open_data_source(is_watching=watching) as fleet:
-        max_rows = table_limit(limit, output)
+        max_rows = get_table_limit(limit, output)
         if watching:
             watch(lambda: fleet.scores(cluster, scorer, limit=max_rows), output, render_scores)
             return
@@ -82,8 +82,8 @@ def render_scores(score_list: ScoreList) -> Renderable:
     for score in score_list.scores:
         base: list[Cell] = [score.cluster, score.scorer, score.score_name]
         state = _format_state(score)
-        valid = until(score.valid_until, score_list.at) if score.items else "-"
-        tail: list[Cell] = [age(score.age_seconds), valid, state]
+        valid = format_time_until(score.valid_until, score_list.at) if score.items else "-"
+        tail: list[Cell] = [format_age(score.age_seconds), valid, state]
         items = [(item.name, _format_value(item, score_list.at)) for item in score.items] or [("-", "-")]
         if score.hold is not None and any(item.waiting is not None for item in score.items):
             rules[score.scorer] = f"{score.scorer}: {score.hold.rule}"
@@ -96,7 +96,7 @@ def render_scores(score_list: ScoreList) -> Renderable:
 
 def _format_value(item: ScoreItem, now: datetime) -> str:
     return (
-        number(item.value)
+        format_number(item.value)
         if item.waiting is None
         else f"{item.value} ({item.waiting} held{format_hold_time(item, now)})"
     )
@@ -106,7 +106,10 @@ def format_hold_time(item: ScoreItem, now: datetime) -> str:
     """Return the text that states how long a new value has been withheld, and how long it will be."""
     if item.waiting_since is None:
         return ", too near"
-    since, remaining_text = age((now - item.waiting_since).total_seconds()), until(item.waiting_until, now)
+    since, remaining_text = (
+        format_age((now - item.waiting_since).total_seconds()),
+        format_time_until(item.waiting_until, now),
+    )
     return f" for {since}, {'until the next cycle' if remaining_text == 'now' else f'{remaining_text} to go'}"
 
 
@@ -165,14 +168,14 @@ def _poll_views(read: Callable[[], View]) -> Iterator[View | str]:
     """Yield the view each second, or the reason why it cannot be read."""
     import redis
 
-    from dsf.cli.session import redis_hint
+    from dsf.cli.session import describe_redis_error
     from dsf.errors import ApiError, HttpError
 
     while True:
         try:
             yield read()
         except redis.RedisError as error:
-            yield redis_hint(error)
+            yield describe_redis_error(error)
         except (ApiError, HttpError) as error:
             yield flat(str(error))
         time.sleep(1.0)

@@ -37,52 +37,52 @@ _MAX_SILENT_OFFSET: Final = 5.0
 
 @dataclass(frozen=True)
 class CommandSession:
-    """Stores the settings and the Redis client of a command."""
+    """The settings and the Redis client of a command."""
 
     settings: Settings
     redis: redis.Redis
 
 
-def command_settings() -> Settings:
+def load_command_settings() -> Settings:
     """Return the settings from the environment. Without a Redis URL, they have the Redis and the folders of a demo.
 
     Log only errors from here on, to standard error, because standard output is for data.
 
     Raises SettingsError that names an invalid variable, or if an option selects an API server.
     """
-    if context.kube_choice() != context.KubeChoice():
+    if context.get_kube_choice() != context.KubeChoice():
         raise SettingsError(
             "this command needs the hub's Redis, and cannot use a kubeconfig: set DSF_REDIS_URL, or run it in a pod of "
             "the hub: kubectl -n open-cluster-management exec deploy/dynamic-scoring-hub -- dsf ..."
         )
-    settings = for_a_person(Settings.load())
+    settings = limit_log_level(Settings.load())
     dsf.log.prepare(settings)
-    demo = running_demo(settings)
+    demo = find_running_demo(settings)
     if demo is not None and not is_redis_configured():
-        _name_demo(str(demo))
+        _print_demo_name(str(demo))
     return _apply_demo(settings, demo)
 
 
 @functools.cache
-def _name_demo(demo: str) -> None:
+def _print_demo_name(demo: str) -> None:
     """Name the demo once, because users with several demos must know which one the command uses."""
     typer.echo(f"dsf: using the demo {flat(demo)}", err=True)
 
 
-def for_a_person(settings: SettingsT) -> SettingsT:
+def limit_log_level(settings: SettingsT) -> SettingsT:
     """Return the settings with log level ERROR, unless the environment sets a level."""
     return settings if "log_level" in settings.model_fields_set else settings.model_copy(update={"log_level": "ERROR"})
 
 
-def hub_settings(settings: SettingsT) -> SettingsT:
+def add_kubeconfig(settings: SettingsT) -> SettingsT:
     """Return the settings with kubectl's kubeconfig, if they have none and the process does not run in a pod."""
     if settings.kubeconfig is not None or "KUBERNETES_SERVICE_HOST" in os.environ:
         return settings
-    kubeconfig = context.default_kubeconfig()
+    kubeconfig = context.find_default_kubeconfig()
     return settings.model_copy(update={"kubeconfig": kubeconfig}) if kubeconfig is not None else settings
 
 
-def _apply_demo(settings: Settings, demo: context.CliContext | None) -> Settings:
+def _apply_demo(settings: Settings, demo: context.RunningDemo | None) -> Settings:
     if demo is None:
         return settings
     if not is_redis_configured():
@@ -95,14 +95,14 @@ def _apply_demo(settings: Settings, demo: context.CliContext | None) -> Settings
     return settings.model_copy(update=values)
 
 
-def agent_settings(cluster: str) -> Settings:
+def load_agent_settings(cluster: str) -> Settings:
     """Return the settings of the agent of `cluster`: from the environment, else from a hub with a folder of manifests.
 
     Raises SettingsError that names an invalid variable, and UnknownClusterError if that hub has no such cluster.
     """
     from dsf.agent.secrets import find_token_folder
 
-    settings = command_settings()
+    settings = load_command_settings()
     out_dir = settings.out
     if settings.agent_config is not None or settings.agent_kube or out_dir is None:
         return settings
@@ -110,7 +110,7 @@ def agent_settings(cluster: str) -> Settings:
     if not keys.is_name(cluster) or not folder.is_dir():
         cluster_names = ", ".join(sorted(path.name for path in out_dir.glob("clusters/*"))) or "none"
         raise UnknownClusterError(f"no cluster {cluster!r} is accepted; {out_dir / 'clusters'} has: {cluster_names}")
-    demo = running_demo(settings)
+    demo = find_running_demo(settings)
     return settings.model_copy(
         update={
             "agent_config": folder / "dynamic-scoring-config.yaml",
@@ -130,7 +130,7 @@ def session() -> Iterator[CommandSession]:
 @contextmanager
 def _open_session() -> Iterator[CommandSession]:
     """Yield a session without the hub's time, even if Redis is unreachable."""
-    settings = command_settings()
+    settings = load_command_settings()
     client = connect(settings, name="dsf-cli", retries=COMMAND_RETRIES)
     try:
         yield CommandSession(settings, client)
@@ -217,16 +217,16 @@ def open_api_client() -> Iterator[Client | None]:
 
     Raises SettingsError that names an invalid variable, or if the token cannot be read.
     """
-    settings = for_a_person(Settings.load())
+    settings = limit_log_level(Settings.load())
     url = settings.api_url.strip()
-    if url and context.selected_demo() is None and context.kube_choice() == context.KubeChoice():
+    if url and context.get_selected_demo() is None and context.get_kube_choice() == context.KubeChoice():
         from dsf.fleet.client import Client
 
         dsf.log.prepare(settings)
         yield Client(url, token=settings.resolved_api_token())
         return
     with open_kube_hub(is_read_only=True) as hub:
-        yield None if hub is None else hub.client()
+        yield None if hub is None else hub.make_client()
 
 
 @contextmanager
@@ -237,14 +237,14 @@ def open_kube_hub(*, is_read_only: bool = False) -> Iterator[KubeHub | None]:
     SettingsError for options that exclude each other. Also raises it for acts if only DSF_API_URL is set, which is for
     reads.
     """
-    settings = for_a_person(Settings.load())
-    choice = context.kube_choice()
+    settings = limit_log_level(Settings.load())
+    choice = context.get_kube_choice()
     if choice == context.KubeChoice():
-        uses_redis = context.selected_demo() is not None or "DSF_REDIS_URL" in os.environ
-        if uses_redis or running_demo(settings) is not None:
+        uses_redis = context.get_selected_demo() is not None or "DSF_REDIS_URL" in os.environ
+        if uses_redis or find_running_demo(settings) is not None:
             yield None
             return
-        if context.default_kubeconfig() is None:
+        if context.find_default_kubeconfig() is None:
             if settings.api_url.strip() and not is_read_only:
                 raise SettingsError(
                     "DSF_API_URL is for reading only. To act, set KUBECONFIG or give --kubeconfig, with a user who may "
@@ -252,7 +252,7 @@ def open_kube_hub(*, is_read_only: bool = False) -> Iterator[KubeHub | None]:
                 )
             yield None
             return
-    elif context.selected_demo() is not None:
+    elif context.get_selected_demo() is not None:
         raise SettingsError("--demo chooses a demo, and --kubeconfig, --context and --namespace a hub: leave out one")
     from dsf.cli.kubehub import KubeHub
 
@@ -264,10 +264,10 @@ def open_kube_hub(*, is_read_only: bool = False) -> Iterator[KubeHub | None]:
         hub.close()
 
 
-def redis_hint(error: Exception) -> str:
+def describe_redis_error(error: Exception) -> str:
     """Return the error text of a command that cannot use Redis, without user name and password."""
     settings = Settings.load()
-    demo = running_demo(settings)
+    demo = find_running_demo(settings)
     settings = _apply_demo(settings, demo)
     reason = " ".join(str(error).split()).rstrip(".")
     try:
@@ -286,18 +286,18 @@ def redis_hint(error: Exception) -> str:
     return f"cannot use Redis at {where} ({reason}): {advice}"
 
 
-def running_demo(settings: Settings) -> context.CliContext | None:
+def find_running_demo(settings: Settings) -> context.RunningDemo | None:
     """Return the demo whose Redis a command uses. None if no demo runs or the environment names another Redis.
 
     Raises ContextError if several demos run and none is selected.
     """
     if not is_redis_configured():
-        return context.choose(context.selected_demo())
+        return context.choose(context.get_selected_demo())
     url = settings.resolved_redis_url()
     # Compare URLs, which are unique because they contain the password of the demo's Redis.
-    return next((demo for demo in context.running() if demo.redis_url == url), None)
+    return next((demo for demo in context.list_running() if demo.redis_url == url), None)
 
 
 def is_redis_configured() -> bool:
     """True if the environment sets the Redis of a command, and no option selects a demo."""
-    return context.selected_demo() is None and "DSF_REDIS_URL" in os.environ
+    return context.get_selected_demo() is None and "DSF_REDIS_URL" in os.environ

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dsf.cli.group import BAD
-from dsf.cli.output import Cell, Format, Output, Renderable, age, clock, emit, flat, stacked, table
+from dsf.cli.output import Cell, Format, Output, Renderable, emit, flat, format_age, format_clock, stacked, table
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -29,11 +29,11 @@ def status(
     Example: dsf status sample-scorer
     """
     from dsf.cli.session import open_api_client, print_clock_offset, session
-    from dsf.cli.statusreport import read_report, report_of
+    from dsf.cli.statusreport import make_report, read_report
 
     with open_api_client() as client:
         if client is not None:
-            report = report_of(client, scorer)
+            report = make_report(client, scorer)
             print_clock_offset(client.offset)
         else:
             with session() as opened:
@@ -64,11 +64,11 @@ def _render(report: StatusReport, scorer_name: str | None) -> Renderable:
 
 
 def _make_scorer_table(scorers: list[ScorerOverview]) -> Renderable:
-    from dsf.cli.statusreport import state_of
+    from dsf.cli.statusreport import find_scorer_state
 
     rows = []
     for scorer in scorers:
-        state = state_of(scorer)
+        state = find_scorer_state(scorer)
         states = scorer.states
         rows.append(
             (
@@ -81,7 +81,7 @@ def _make_scorer_table(scorers: list[ScorerOverview]) -> Renderable:
                 (str(states.failing), "red" if states.failing else ""),
                 str(states.total),
                 # This is the age of the newest score of all clusters.
-                age(scorer.ages.minimum),
+                format_age(scorer.ages.minimum),
             )
         )
     headers = ("SCORER", "STATE", "HEALTH", "SCORE", "INTERVAL", "OK", "FAILING", "CLUSTERS", "LAST SUCCESS")
@@ -110,7 +110,7 @@ def _make_cluster_table(report: StatusReport) -> Renderable:
                 score.cluster,
                 (state, _STYLES.get(state, "yellow")),
                 str(len(score.items)),
-                age(score.age_seconds),
+                format_age(score.age_seconds),
                 str(score.failing),
                 reason,
             ]
@@ -124,7 +124,7 @@ def _format_pauses(report: StatusReport) -> list[str]:
     lines = []
     for pause in report.pauses:
         cluster, _, scorer = pause.target.partition("/")
-        until = f" until {clock(pause.paused_until)}" if pause.paused_until else " until it is resumed"
+        until = f" until {format_clock(pause.paused_until)}" if pause.paused_until else " until it is resumed"
         note = f": {pause.note}" if pause.note else ""
         where = "" if cluster == "*" else f" on {cluster}"
         lines.append(f"{scorer}{where}: paused by {pause.by or 'unknown'}{until}{note}")
@@ -134,7 +134,7 @@ def _format_pauses(report: StatusReport) -> list[str]:
 def _format_config_reads(report: StatusReport) -> list[str]:
     """Return a line with the age of each /config, because a change of it applies only after the next read."""
     return [
-        f"{scorer.name}: config read {age((report.at - scorer.config_read).total_seconds())} ago; "
+        f"{scorer.name}: config read {format_age((report.at - scorer.config_read).total_seconds())} ago; "
         f"`dsf sync {scorer.name}` reads it now"
         for scorer in report.scorers
         if scorer.config_read is not None
@@ -152,7 +152,7 @@ def _format_reason(group: ReasonGroup, scorer: ScorerOverview, now: datetime) ->
         problem = "no score" if group.state.value == "empty" else "not all results count"
         where = f"{group.clusters} of {scorer.states.total} clusters"
         return f": {problem} on {where}: {group.reason}: {group.cluster}: {group.message}"
-    duration = age((now - (group.since or group.at or now)).total_seconds())
+    duration = format_age((now - (group.since or group.at or now)).total_seconds())
     if group.since is not None:
         return (
             f" on {_format_clusters(group)}: {group.reason}: no ticks were sent since {duration} ago: {group.message}"

@@ -45,11 +45,11 @@ class StatusReport(View):
 def read_report(client: redis.Redis, settings: Settings, scorer_name: str | None) -> StatusReport:
     """Return the report with data that only Redis and a hub's folder have.
 
-    This data is pauses, and problems of agents, clusters and manifests. Raises the errors of `report_of`,
+    This data is pauses, and problems of agents, clusters and manifests. Raises the errors of `make_report`,
     SettingsError if there is no scorer because no hub can use this Redis, and redis.RedisError.
     """
     now = hubclock.now()
-    report = report_of(FleetQueries(client), scorer_name)
+    report = make_report(FleetQueries(client), scorer_name)
     if not report.scorers and not report.conditions:
         check_empty_server(client)
     problems = list(read_folder_problems(settings.out)) if scorer_name is None else []
@@ -74,7 +74,7 @@ def read_report(client: redis.Redis, settings: Settings, scorer_name: str | None
     return report.model_copy(update={"ok": ok, "problems": problems, "pauses": pauses[:TABLE_PAIRS]})
 
 
-def report_of(fleet: FleetQueries | Client, scorer_name: str | None) -> StatusReport:
+def make_report(fleet: FleetQueries | Client, scorer_name: str | None) -> StatusReport:
     """Return the state of all scorers, or of one, from Redis or from the JSON API.
 
     Raises UnknownScorerError for a name that has neither a scorer nor conditions. Raises HttpError and ApiError if the
@@ -101,7 +101,7 @@ def report_of(fleet: FleetQueries | Client, scorer_name: str | None) -> StatusRe
         if scorer_name in (None, name)
         for condition in list_unmet_conditions(name, conditions[name])
     ]
-    failing = any(state_of(scorer) in ("unhealthy", "failing", "expired") for scorer in scorers)
+    failing = any(find_scorer_state(scorer) in ("unhealthy", "failing", "expired") for scorer in scorers)
     return StatusReport(
         at=summary.at,
         ok=not (summary.problems or unmet_conditions or failing),
@@ -120,7 +120,7 @@ def report_of(fleet: FleetQueries | Client, scorer_name: str | None) -> StatusRe
     )
 
 
-def state_of(scorer: ScorerOverview) -> str:
+def find_scorer_state(scorer: ScorerOverview) -> str:
     """Return the first state that applies.
 
     The order is unhealthy, failing, suspended, expired, paused, empty, skipped, waiting, ok.

@@ -1,8 +1,8 @@
-"""Scores of scores: the last results of a cluster's scorers, and their combination by an expression.
+"""Composite scores: the last results of a cluster's scorers, and their combination by an expression.
 
-An input without a valid score is missing: its default counts, or no item has a value. The exception is an agent that
-has had no result of the input since its start. It does not know whether a valid score exists, so the cycle fails, and
-the last composite stays like the score of every failing scorer.
+An input without a valid score is missing. Its default is used, or no item has a value. If the agent has had no result
+of an input without a default since its start, the cycle fails, because the agent does not know whether a valid score
+exists. The last composite score then stays valid, as that of any failing scorer.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dsf.errors import CycleError
 from dsf.reasons import RefusalReason
 
 if TYPE_CHECKING:
-    # Commands describe missing inputs. They load neither sources nor their HTTP client.
+    # Commands that only describe missing inputs must not load the sources and their HTTP client.
     from dsf.cycle.evaluation import Evaluation
 
 #: Maximum number of results of all inputs of a composite.
@@ -29,28 +29,29 @@ MAX_INPUT_RESULTS: Final = 100_000
 #: Number of results of all inputs above which composites are evaluated one at a time, because their label sets take up
 #: to 100 MB.
 _MANY_RESULTS: Final = 5_000
-_turn = threading.Lock()
+#: Held during the evaluation of a composite with many results.
+_many_results_lock = threading.Lock()
 
 #: A result: labels and score.
 Result = tuple[Mapping[str, str], float]
 
 
 class NoResults(NamedTuple):
-    """Tells why a scorer has no valid results."""
+    """The reason why a scorer has no valid results."""
 
     cause: str
-    #: Whether it had results that have expired; otherwise the agent has never had any.
+    #: True if the scorer had results, which have expired. False if the agent never had any.
     is_expired: bool = False
 
 
-#: Returns the valid results of a scorer of a namespace, or why there are none.
+#: Returns the valid results of a scorer in a namespace, or the reason why there are none.
 FindResults = Callable[[str, str | None], Sequence[Result] | NoResults]
 
 _Labels = frozenset[tuple[str, str]]
-_NONE: _Labels = frozenset()
+_NO_LABELS: _Labels = frozenset()
 
 
-class _Stored(NamedTuple):
+class _StoredResults(NamedTuple):
     results: Sequence[Result]
     #: By `LastResults.read_clock`.
     at: float
@@ -59,19 +60,19 @@ class _Stored(NamedTuple):
 
 
 class LastResults:
-    """Stores the last results of each scorer of an agent. Thread-safe."""
+    """The last results of each scorer of an agent. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._by_scorer: dict[str, _Stored] = {}
+        self._by_scorer: dict[str, _StoredResults] = {}
 
     def read_clock(self) -> float:
-        """Return seconds by the clock of the results. A backtest has a clock of its own, at a moment in the past."""
+        """Return seconds by the clock that dates the results. A backtest overrides it with a clock in the past."""
         return time.monotonic()
 
     def put(self, summary: ScorerSummary, results: Sequence[Result], validity: float) -> None:
-        """Store the results of a cycle of this scorer, which are valid for so many seconds."""
-        stored = _Stored(_aggregate(summary, results), self.read_clock(), validity, summary.namespace)
+        """Store the results of a cycle of this scorer, which are valid for `validity` seconds."""
+        stored = _StoredResults(_aggregate(summary, results), self.read_clock(), validity, summary.namespace)
         with self._lock:
             self._by_scorer[summary.name] = stored
 
@@ -86,10 +87,10 @@ class LastResults:
             return NoResults(describe_expiry(age, last_results.validity), is_expired=True)
         return last_results.results
 
-    def retain(self, scorers: Container[str]) -> None:
-        """Drop the expired results of all scorers, and forget other scorers than these with expired results.
+    def drop_expired(self, scorers: Container[str]) -> None:
+        """Drop expired results, and forget the scorers whose results have expired, except these `scorers`.
 
-        The score of a scorer that does not run any more is valid until it expires.
+        The results of a scorer that no longer runs stay until they expire.
         """
         now = self.read_clock()
         with self._lock:
@@ -107,7 +108,7 @@ def _aggregate(summary: ScorerSummary, results: Sequence[Result]) -> Sequence[Re
     try:
         return summary.rule.aggregate_if_set(results) if summary.aggregate_with else results
     except ValidationError:
-        # A word of a newer hub.
+        # A newer hub may use an aggregation that this agent does not know.
         return results
 
 
@@ -116,8 +117,8 @@ def describe_expiry(age: float, validity: float) -> str:
     return f"its last score is {age:.0f} s old and was valid for {validity:.0f} s"
 
 
-def refuse_without_agent(scorer: str, namespace: str | None) -> NoResults:
-    """Return why there are no results where no agent runs."""
+def find_no_results(scorer: str, namespace: str | None) -> NoResults:
+    """Return no results, for callers outside of an agent."""
     del scorer, namespace
     return NoResults("the scores of other scorers are with the cluster's agent")
 
@@ -125,8 +126,8 @@ def refuse_without_agent(scorer: str, namespace: str | None) -> NoResults:
 def score_inputs(evaluation: Evaluation, summary: ScorerSummary, find: FindResults) -> None:
     """Evaluate the expression for each set of labels that the results of its inputs have.
 
-    A result without labels goes with every set. An item without a value for each input is refused. Raises CycleError if
-    an input without a default never had a result, and for too many results of all inputs.
+    A result without labels is combined with every set. A set without a value for each input is refused. Raises
+    CycleError if an input without a default never had a result, and if all inputs together have too many results.
     """
     inputs = summary.scores or ()
     results_by_input: dict[str, Sequence[Result]] = {}
@@ -150,7 +151,7 @@ def score_inputs(evaluation: Evaluation, summary: ScorerSummary, find: FindResul
             f"the scores that it combines have {total} results together, more than {MAX_INPUT_RESULTS}; let them "
             "return fewer, or combine fewer",
         )
-    with _turn if total > _MANY_RESULTS else contextlib.nullcontext():
+    with _many_results_lock if total > _MANY_RESULTS else contextlib.nullcontext():
         _evaluate(evaluation, inputs, results_by_input, causes)
 
 
@@ -160,19 +161,19 @@ def _evaluate(
     results_by_input: Mapping[str, Sequence[Result]],
     causes: Mapping[str, str],
 ) -> None:
-    by_input: dict[str, dict[_Labels, float]] = {
+    values_by_input: dict[str, dict[_Labels, float]] = {
         name: {frozenset(item for item in labels.items() if item[1]): value for labels, value in results}
         for name, results in results_by_input.items()
     }
-    sets = dict.fromkeys(labels for values in by_input.values() for labels in values if labels)
+    label_sets = dict.fromkeys(labels for values in values_by_input.values() for labels in values if labels)
     scope = evaluation.scope
 
-    def items() -> Iterator[Mapping[str, str]]:
-        for labels in sets or {_NONE: None}:
+    def yield_label_sets() -> Iterator[Mapping[str, str]]:
+        for labels in label_sets or {_NO_LABELS: None}:
             scope["labels"] = dict(labels)
             for score in inputs:
-                values = by_input[score.name]
-                value = values.get(labels, values.get(_NONE, score.default))
+                values = values_by_input[score.name]
+                value = values.get(labels, values.get(_NO_LABELS, score.default))
                 if value is None:
                     evaluation.refuse(RefusalReason.MISSING_INPUT, scope["labels"], causes[score.name])
                     break
@@ -180,4 +181,4 @@ def _evaluate(
             else:
                 yield scope["labels"]
 
-    evaluation.run(items())
+    evaluation.run(yield_label_sets())

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from dsf.api.scoringresponse import MAX_LABEL_CHARACTERS, MAX_RESULTS, ScoringResponse, ScoringResult, clean_label_value
 from dsf.api.types import USED_LABELS
-from dsf.cycle.series import Reading, read_series
+from dsf.cycle.series import SeriesParts, read_series
 from dsf.errors import CycleError
 from dsf.expression import MAX_STEPS, EvaluationError, Expression, Scope
 from dsf.messages import MESSAGE_LIMIT
@@ -56,31 +56,31 @@ class Evaluation:
     def __init__(
         self,
         expression: Expression,
-        fixed: Mapping[str, Any],
+        shared_variables: Mapping[str, Any],
         check: Callable[[], None],
         nouns: tuple[str, str] = ("series", "series"),
     ) -> None:
-        """`fixed` are the variables that all items share. `check` is called now and then and may raise. `nouns` are the
-        words for one item and for several in messages."""
+        """`shared_variables` are the same for all items. `check` is called after every few items and may raise. `nouns`
+        are the words for one item and for several in messages."""
         self._expression = expression
         self._check = check
         self._item_noun, self._items_noun = nouns
         self._steps = MAX_CYCLE_STEPS
         #: The variables of the next item.
-        self.scope = Scope(fixed)
+        self.scope = Scope(shared_variables)
         self._characters = 0
         self._results: list[ScoringResult] = []
         self._refused: Counter[str] = Counter()
         self._example = ""
-        self._items = 0
+        self._item_count = 0
 
     @property
     def response(self) -> ScoringResponse:
         """Return the results of all items so far."""
         note = self._example
         if not self._results and not self._refused:
-            is_null = f"the expression is null for each of {self._items} {self._items_noun}"
-            note = is_null if self._items else f"there are no {self._items_noun}"
+            is_null = f"the expression is null for each of {self._item_count} {self._items_noun}"
+            note = is_null if self._item_count else f"there are no {self._items_noun}"
         return ScoringResponse(self._results, self._refused, clean(note, MESSAGE_LIMIT))
 
     def run(self, items: Iterable[Mapping[str, str]]) -> None:
@@ -90,7 +90,7 @@ class Evaluation:
         for number, labels in enumerate(items):
             if number % _CHECK_EVERY == 0:
                 self._check()
-            self._items += 1
+            self._item_count += 1
             scope.steps = MAX_STEPS
             try:
                 score = evaluate(scope)
@@ -105,7 +105,7 @@ class Evaluation:
                     "score",
                     "expression_costly",
                     f"the expression takes more than {MAX_CYCLE_STEPS} steps, evaluated for "
-                    f"{self._items} {self._items_noun}",
+                    f"{self._item_count} {self._items_noun}",
                 )
 
     def refuse(self, reason: RefusalReason, labels: Mapping[str, str], cause: str) -> None:
@@ -144,15 +144,15 @@ def score_series(
 
     Raises CycleError.
     """
-    reads = expression.variables
-    statistics = [(name, statistic) for name, statistic in _STATISTICS.items() if name in reads]
-    reading = Reading(values=any(name != "last" for name, _ in statistics), times="times" in reads)
+    variables = expression.variables
+    statistics = [(name, statistic) for name, statistic in _STATISTICS.items() if name in variables]
+    parts_to_read = SeriesParts(values=any(name != "last" for name, _ in statistics), times="times" in variables)
     numbers = (index for index, count in enumerate(queries) for _ in range(count))
     scope = evaluation.scope
-    reads_query, reads_labels = "query" in reads, "labels" in reads
+    reads_query, reads_labels = "query" in variables, "labels" in variables
 
     def items() -> Iterator[Mapping[str, str]]:
-        for labels, values, times in read_series(request, reading):
+        for labels, values, times in read_series(request, parts_to_read):
             if reads_query:
                 scope["query"] = next(numbers, 0)
             if not values:
@@ -162,7 +162,7 @@ def score_series(
                 scope[name] = statistic(values)
             if reads_labels:
                 scope["labels"] = labels
-            if reading.times:
+            if parts_to_read.times:
                 scope["times"] = times
             yield labels
 

@@ -1,8 +1,8 @@
 """Reads the series of a scoring request, for expressions.
 
-The request is read in pieces, so that memory holds the series of one piece at a time. Series with many samples, as
-Prometheus and the framework write them, are split at their quotes, which takes half of the time of a JSON parser; if
-only the last sample counts, a tenth. Series of any other form are parsed.
+The request is read in pieces, so that only the series of one piece are in memory. Series as Prometheus and the
+framework write them are split at their quotes. That takes half of the time of a JSON parser, and a tenth if only the
+last sample is read. Series of any other form are parsed as JSON.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _decode = json.JSONDecoder().raw_decode
 Series: TypeAlias = tuple[dict[str, str], Sequence[float], Sequence[float]]
 
 
-class Reading(NamedTuple):
+class SeriesParts(NamedTuple):
     """Selects the parts of each series that are read."""
 
     #: Whether all values are read, and not only the last one.
@@ -34,29 +34,29 @@ class Reading(NamedTuple):
     times: bool = True
 
 
-def read_series(request: Iterable[bytes | memoryview], reading: Reading) -> Iterator[Series]:
-    """Yield each series of a scoring request `{"data":[...]}`. Raises CycleError for an element that is none."""
+def read_series(request: Iterable[bytes | memoryview], parts_to_read: SeriesParts) -> Iterator[Series]:
+    """Yield each series of a scoring request `{"data":[...]}`. Raises CycleError if an element is not a series."""
     pieces = iter(request)
-    rest = b""
+    unread = b""
     start = len(HEAD) + len(_FIRST)
-    while len(rest) < start and (piece := next(pieces, None)) is not None:
-        rest += piece
-    if rest[len(HEAD) : start] != _FIRST:
-        yield from _parse_series(b"".join((rest, *pieces)))
+    while len(unread) < start and (piece := next(pieces, None)) is not None:
+        unread += piece
+    if unread[len(HEAD) : start] != _FIRST:
+        yield from _parse_series(b"".join((unread, *pieces)))
         return
     for piece in pieces:
-        rest = rest[start:] + piece
+        unread = unread[start:] + piece
         start = 0
-        complete, between, after = rest.rpartition(_BETWEEN)
+        complete, between, after = unread.rpartition(_BETWEEN)
         if between:
-            yield from _split_series(complete, reading)
-            rest = after
+            yield from _split_series(complete, parts_to_read)
+            unread = after
     # Both ends are cut off in one step, because each slice copies the text.
-    end = len(rest) - len(_LAST) if rest.endswith(_LAST) else len(rest.removesuffix(TAIL))
-    yield from _split_series(rest[start:end], reading)
+    end = len(unread) - len(_LAST) if unread.endswith(_LAST) else len(unread.removesuffix(TAIL))
+    yield from _split_series(unread[start:end], parts_to_read)
 
 
-def _split_series(text: bytes, reading: Reading) -> Iterable[Series]:
+def _split_series(text: bytes, parts_to_read: SeriesParts) -> Iterable[Series]:
     """Return the series in a text without the first braces and the last one."""
     parts = text.split(_BETWEEN)
     ends = [part.find(_VALUES) for part in parts]
@@ -66,50 +66,50 @@ def _split_series(text: bytes, reading: Reading) -> Iterable[Series]:
             head = b"},{".join([part[:end] for part, end in zip(parts, ends, strict=True)])
             labels = [_read_labels(element) for element in json.loads(b"[{%s}]" % head)]
             starts = [end + len(_VALUES) for end in ends]
-            return zip(labels, *_read_samples(parts, starts, reading), strict=True)
+            return zip(labels, *_read_samples(parts, starts, parts_to_read), strict=True)
         except (ValueError, AttributeError):
             # An element looks like a series but is not one. The JSON parser below reads it or raises an error.
             pass
-    return map(_of, _loads(b"[%s%s}]" % (_FIRST, text)))
+    return map(_parse_element, _parse_json(b"[%s%s}]" % (_FIRST, text)))
 
 
 def _read_samples(
-    parts: Sequence[bytes], starts: Sequence[int], reading: Reading
+    parts: Sequence[bytes], starts: Sequence[int], parts_to_read: SeriesParts
 ) -> tuple[list[Sequence[float]], list[Sequence[float]]]:
     """Return values and times of each series. Raises ValueError."""
-    if not reading.values and not reading.times:
+    if not parts_to_read.values and not parts_to_read.times:
         last = [(float(part[part.rfind(b'"', start, -3) + 1 : -3]),) for part, start in zip(parts, starts, strict=True)]
         return [*last], [()] * len(parts)
     quoted = [part[start:].split(b'"') for part, start in zip(parts, starts, strict=True)]
     times: list[Sequence[float]] = [()] * len(parts)
-    if reading.times:
-        times = [[float(time.lstrip(b"],[")[:-1]) for time in each[:-1:2]] for each in quoted]
-    return [[*map(float, each[1::2])] for each in quoted], times
+    if parts_to_read.times:
+        times = [[float(time.lstrip(b"],[")[:-1]) for time in fields[:-1:2]] for fields in quoted]
+    return [[*map(float, fields[1::2])] for fields in quoted], times
 
 
 def _parse_series(request: bytes) -> Iterator[Series]:
     """Return the series of a request in any form of JSON, parsed one after another."""
     try:
         text = request.decode()
-        place, end = len(HEAD), len(text) - len(TAIL)
-        while place < end:
-            if text[place] in ", \t\r\n":
-                place += 1
+        position, end = len(HEAD), len(text) - len(TAIL)
+        while position < end:
+            if text[position] in ", \t\r\n":
+                position += 1
                 continue
-            element, place = _decode(text, place)
-            yield _of(element)
+            element, position = _decode(text, position)
+            yield _parse_element(element)
     except (ValueError, RecursionError):
         raise _make_no_series_error() from None
 
 
-def _loads(text: bytes) -> Any:
+def _parse_json(text: bytes) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
         raise _make_no_series_error() from None
 
 
-def _of(element: Any) -> Series:
+def _parse_element(element: Any) -> Series:
     try:
         labels = _read_labels(element.get("metric") or {})
         if "value" in element:

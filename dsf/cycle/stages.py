@@ -27,7 +27,7 @@ from dsf.api.summary import ScorerSummary
 from dsf.api.types import SourceType
 from dsf.auth.authenticator import Authenticator
 from dsf.auth.secrets import SecretSource
-from dsf.cycle.composite import FindResults, refuse_without_agent, score_inputs
+from dsf.cycle.composite import FindResults, find_no_results, score_inputs
 from dsf.cycle.evaluation import Evaluation, score_series
 from dsf.errors import CycleError, ExpressionError, HttpError, ScoringResponseError, SettingsError
 from dsf.http.access import PLAIN, Access
@@ -38,7 +38,7 @@ from dsf.settings import Settings
 from dsf.sources import FetchContext, Payload, find_source
 from dsf.sources.base import RequestRecord, concatenate_payloads, get_source_type, join_payloads
 from dsf.sources.memory import SourceMemory
-from dsf.sources.room import Room
+from dsf.sources.responsestorage import ResponseStorage
 from dsf.text import clean, mask_secrets, place
 
 _DEADLINE_MESSAGE: Final = "no time is left before the next cycle begins"
@@ -55,7 +55,7 @@ _MAX_SOURCE_THREADS: Final = 1024
 
 @dataclass(slots=True)
 class Cycle:
-    """Stores the state of one cycle in memory. After a crash the next tick starts a new cycle."""
+    """The state of one cycle. It is only in memory, because the next tick after a crash starts a new cycle."""
 
     scorer: str
     run_id: str
@@ -73,14 +73,14 @@ class Cycle:
     #: Number of series of each query, for an expression.
     queries: tuple[int, ...] = ()
     #: Memory budget for the responses of the sources.
-    room: Room = field(default_factory=Room)
+    storage: ResponseStorage = field(default_factory=ResponseStorage)
     #: Response of the scoring API, and its time in unix seconds.
     response: ScoringResponse | None = None
     scored_at: float = 0.0
 
 
 class _Server(NamedTuple):
-    """Identifies a server and a scorer, because each scorer's credentials may have a separate rate limit."""
+    """A server as used by one scorer. Scorers are separate, because a server may limit the rate of each credential."""
 
     scorer: str
     stage: Literal["fetch", "score"]
@@ -88,8 +88,8 @@ class _Server(NamedTuple):
     source: str | None = None
 
 
-class _Wait(NamedTuple):
-    """Stores a server's Retry-After and its error. `until` is by time.monotonic()."""
+class _RetryAfter(NamedTuple):
+    """A server's Retry-After and its error. `until` is by time.monotonic()."""
 
     until: float
     reason: str
@@ -124,9 +124,9 @@ class Stages:
         secrets: SecretSource,
         memory: SourceMemory | None = None,
         observer: Observer | None = None,
-        find_results: FindResults = refuse_without_agent,
+        find_results: FindResults = find_no_results,
     ) -> None:
-        """`memory` stores the sources' state between cycles. `find_results` returns the results of a scorer on this
+        """`memory` is the sources' state between cycles. `find_results` returns the results of a scorer on this
         cluster, which expressions combine."""
         self._settings = settings
         self._authenticator = Authenticator(secrets)
@@ -134,7 +134,7 @@ class Stages:
         self._observer = observer or Observer()
         self._find_results = find_results
         #: Servers whose Retry-After has not passed.
-        self._waits: dict[_Server, _Wait] = {}
+        self._retry_afters: dict[_Server, _RetryAfter] = {}
 
     def fetch(self, cycle: Cycle) -> Payload:
         """Query the source, or all sources in parallel, and return the scoring request. Raises CycleError."""
@@ -179,7 +179,7 @@ class Stages:
                 lambda: memory is None or cycle.scorer in memory.summaries(),
                 partial(self._report_query, cycle),
                 summary.source_name,
-                cycle.room,
+                cycle.storage,
             )
             return source(summary, context)
 
@@ -201,9 +201,9 @@ class Stages:
             self._run_stage(cycle, "score") as deadline,
             self._with_access(cycle, summary, "score", deadline) as access,
         ):
-            with record.asked_for(partial(self._observer.on_query, "score")):
+            with record.measure_request(partial(self._observer.on_query, "score")):
                 body = http.post(url, request, access=access, deadline=deadline, max_bytes=MAX_RESPONSE_BYTES)
-                record.answered(len(body), (body,))
+                record.record_response(len(body), (body,))
             cycle.response = self._parse(summary, body, access)
         cycle.scored_at = time.time()
         cycle.counts |= {"bytes_out": len(request), "results": len(cycle.response.results)}
@@ -249,7 +249,7 @@ class Stages:
             if stage == "fetch"
             else _Server(cycle.scorer, stage, summary.scoring_endpoint)
         )
-        self._check_wait(server)
+        self._raise_until_retry_after(server)
         try:
             with own_exchanges(cycle):
                 access = self._authenticator.access(summary, stage, deadline)
@@ -261,24 +261,24 @@ class Stages:
             if error.reason == "timeout" and time.monotonic() >= cycle.deadline:
                 raise CycleError(stage, "deadline", f"{text}; {_DEADLINE_MESSAGE}") from None
             failure = CycleError(stage, error.reason, text, retryable=error.retryable, retry_after=error.retry_after)
-            self._store_wait(server, failure)
+            self._store_retry_after(server, failure)
             raise failure from None
 
-    def _store_wait(self, server: _Server, failure: CycleError) -> None:
+    def _store_retry_after(self, server: _Server, failure: CycleError) -> None:
         """Store the server's Retry-After for the next cycles, and remove those that have passed."""
         now = time.monotonic()
-        for waiting_server, stored_wait in list(self._waits.items()):
-            if stored_wait.until <= now:
-                self._waits.pop(waiting_server, None)
+        for waiting_server, retry_after in list(self._retry_afters.items()):
+            if retry_after.until <= now:
+                self._retry_afters.pop(waiting_server, None)
         if failure.retry_after:
             # The server's text comes last because `clean` may truncate the message.
             text = f"waiting {failure.retry_after:.0f} s, as its Retry-After says: {failure.message}"
             text = clean(text, MESSAGE_LIMIT)
-            self._waits[server] = _Wait(now + failure.retry_after, failure.reason, text)
+            self._retry_afters[server] = _RetryAfter(now + failure.retry_after, failure.reason, text)
 
-    def _check_wait(self, server: _Server) -> None:
+    def _raise_until_retry_after(self, server: _Server) -> None:
         """Raise CycleError with the server's error until its Retry-After has passed."""
-        wait = self._waits.get(server)
+        wait = self._retry_afters.get(server)
         if wait is not None and (seconds := wait.until - time.monotonic()) > 0.0:
             raise CycleError(server.stage, wait.reason, wait.message, retryable=True, retry_after=seconds)
 
@@ -300,7 +300,7 @@ def evaluate(
     cluster: str,
     request: Iterable[bytes | memoryview],
     queries: Sequence[int],
-    find_results: FindResults = refuse_without_agent,
+    find_results: FindResults = find_no_results,
     check: Callable[[], None] = lambda: None,
 ) -> ScoringResponse:
     """Return the results of a scorer's expression for the series of a request. Raises CycleError.
@@ -328,7 +328,7 @@ def evaluate(
 
 
 class FilePayload:
-    """Stores a large payload in a file. It can be read any number of times, by one thread at a time."""
+    """A large payload in a file. It can be read any number of times, by one thread at a time."""
 
     def __init__(self, folder: Path | None, pieces: Sequence[bytes | memoryview]) -> None:
         """Write the pieces into a file. Raises OSError, for example if the disk is full."""

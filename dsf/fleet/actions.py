@@ -17,7 +17,7 @@ from dsf.api.meta import format_rfc3339
 from dsf.api.selector import ClusterSelector
 from dsf.errors import UnknownClusterError
 from dsf.fleet import rescore as rescoring
-from dsf.fleet.changes import Action, Actor, UserAction, record
+from dsf.fleet.changes import Action, Actor, UserAction, record_change
 from dsf.fleet.rescore import RunView
 from dsf.settings import Settings
 from dsf.store.agents import AgentKeys, KeyRequest
@@ -41,11 +41,11 @@ class Actions:
         self._store = ScheduleStore(client)
 
     def rescore(self, scorer: str, clusters: Sequence[str] | None = None, *, note: str = "") -> list[RunView]:
-        """Send one tick to each cluster (`dsf.fleet.rescore.send`), and return the runs."""
+        """Send one tick to each cluster (`dsf.fleet.rescore.send_ticks`), and return the runs."""
         runs: list[RunView] = []
         was_sent_to_all = False
         try:
-            runs += rescoring.send(self._redis, self._settings, scorer, clusters)
+            runs += rescoring.send_ticks(self._redis, self._settings, scorer, clusters)
             was_sent_to_all = not clusters
         finally:
             # Record the action after an error, too, because earlier ticks may have been sent.
@@ -62,7 +62,7 @@ class Actions:
                 )
         return runs
 
-    def perform(self, scorer: str, request: ActRequest, *, until: float | None = None) -> list[str]:
+    def execute(self, scorer: str, request: ActRequest, *, until: float | None = None) -> list[str]:
         """Execute a request for pause, resume, interval or reset.
 
         `until` is the end of a pause (unix seconds). Returns the named or selected clusters, or an empty list for all.
@@ -152,7 +152,7 @@ class Actions:
         """Record that a backtest was started over the last `since` seconds, with a step of `every` seconds."""
         self._record(Action.BACKTEST, scorer, [cluster], detail=f"{since} s, every {every} s", note=note)
 
-    def compare(
+    def record_comparison(
         self, scorer: str, other: str, clusters: Sequence[str], since: int, every: int, *, note: str = ""
     ) -> None:
         """Record that a comparison with another scorer was started.
@@ -181,7 +181,7 @@ class Actions:
         requests: dict[str, KeyRequest] = {}
         try:
             for name in clusters:
-                requests[name] = agent_keys.ask(name, action, by=self._actor.name)
+                requests[name] = agent_keys.request_credentials(name, action, by=self._actor.name)
         finally:
             # Record the requests after an error, too, because a later cluster may be unknown.
             if requests:
@@ -190,7 +190,7 @@ class Actions:
 
     def _record(self, action: Action, scorer: str, clusters: Sequence[str], **details: Any) -> str:
         """Record an action with these fields of `UserAction`, and return its id."""
-        return record(
+        return record_change(
             self._redis, self._actor, UserAction(action=action, scorer=scorer, clusters=list(clusters), **details)
         )
 

@@ -66,16 +66,16 @@ StateFilter = Annotated[
 ]
 StageFilter = Annotated[str | None, Query(description="Only those whose cycles fail in this stage.")]
 ReasonFilter = Annotated[str | None, Query(description="Only those that have no new score for this reason.")]
-Limit = Annotated[
+EntryLimit = Annotated[
     int, Query(ge=1, le=10_000, description="Most scorers on clusters in one answer; large ones have fewer.")
 ]
-Rows = Annotated[int, Query(ge=1, le=MAX_ROWS, description="Most rows in one answer.")]
-Changed = Annotated[int, Query(ge=1, le=5000, description="Most changes in one answer.")]
+RowLimit = Annotated[int, Query(ge=1, le=MAX_ROWS, description="Most rows in one answer.")]
+ChangeLimit = Annotated[int, Query(ge=1, le=5000, description="Most changes in one answer.")]
 #: Up to the end of the year 9999, which excludes infinity.
 Since = Annotated[
     float | None, Query(ge=0, le=253_402_300_799, description="Only from this moment on, in unix seconds.")
 ]
-Cycles = Annotated[int, Query(ge=1, le=500, description="Most cycles in one answer.")]
+CycleLimit = Annotated[int, Query(ge=1, le=500, description="Most cycles in one answer.")]
 Cursor = Annotated[str | None, Query(description="`cursor` of the answer before this one.")]
 After = Annotated[str | None, Query(alias="continue", description="`continue` of the answer before this one.")]
 
@@ -84,12 +84,12 @@ After = Annotated[str | None, Query(alias="continue", description="`continue` of
 SettingsReader = Callable[[str], list[SettingView] | None]
 
 
-def make_router(model: FleetQueries, settings: SettingsReader = lambda _: None) -> APIRouter:
+def make_router(fleet: FleetQueries, settings: SettingsReader = lambda _: None) -> APIRouter:
     """Return the endpoints. The functions are plain, so FastAPI runs them in its thread pool."""
     router = APIRouter(prefix="/api/v1", tags=["api"], responses=ERRORS)
-    _add_sums(router, model, settings)
-    _add_pairs(router, model)
-    _add_lists(router, model)
+    _add_overviews(router, fleet, settings)
+    _add_pairs(router, fleet)
+    _add_lists(router, fleet)
     return router
 
 
@@ -102,11 +102,11 @@ def add_changes(router: APIRouter, fleet: FleetQueries) -> None:
         scorer: ScorerFilter = None,
         cluster: Annotated[str | None, Query(description="Only changes that may affect this cluster.")] = None,
         since: Since = None,
-        limit: Rows = 100,
+        limit: RowLimit = 100,
         cursor: Cursor = None,
     ) -> Response:
         """Return the actions of users, newest first. There are more pages while `continue` is not null."""
-        return _answer(request, fleet.changes(scorer, cluster, since=since, limit=limit, after=cursor))
+        return _make_response(request, fleet.changes(scorer, cluster, since=since, limit=limit, after=cursor))
 
 
 def add_problems(app: FastAPI) -> None:
@@ -141,49 +141,53 @@ def make_problem_response(status: int, title: str, detail: str) -> JSONResponse:
     return JSONResponse(body, status_code=status, media_type=_PROBLEM)
 
 
-def _add_sums(router: APIRouter, model: FleetQueries, settings: SettingsReader) -> None:
+def _add_overviews(router: APIRouter, fleet: FleetQueries, settings: SettingsReader) -> None:
     @router.get("/summary", response_model=FleetOverview)
-    def summary(request: Request, limit: Rows = MAX_ROWS) -> Response:
+    def summary(request: Request, limit: RowLimit = MAX_ROWS) -> Response:
         """Return the whole fleet: numbers of pairs by state, reasons, and ages of scores.
 
         The lists have at most `limit` scorers, worst first; the sums count all scorers.
         """
-        overview = model.summary()
-        cut = {"scorers": overview.scorers[:limit], "unready": overview.unready[:limit]}
-        return _answer(request, overview.model_copy(update=cut))
+        overview = fleet.summary()
+        limited_lists = {"scorers": overview.scorers[:limit], "unready": overview.unready[:limit]}
+        return _make_response(request, overview.model_copy(update=limited_lists))
 
     @router.get("/scorers", response_model=ScorerPage)
-    def scorers(request: Request, scorer: ScorerFilter = None, limit: Rows = 200, cursor: Cursor = None) -> Response:
+    def scorers(
+        request: Request, scorer: ScorerFilter = None, limit: RowLimit = 200, cursor: Cursor = None
+    ) -> Response:
         """Return every registered scorer and its state, by name."""
-        return _answer(request, model.scorers(scorer, limit=limit, after=cursor))
+        return _make_response(request, fleet.scorers(scorer, limit=limit, after=cursor))
 
     @router.get("/scorers/{scorer}", response_model=ScorerDetail)
     def scorer(request: Request, scorer: str) -> Response:
         """Return one scorer on all its clusters: states, reasons, ages, distribution of its scores, and settings."""
-        detail = model.scorer(scorer)
-        return _answer(request, detail.model_copy(update={"settings": settings(scorer)}))
+        detail = fleet.scorer(scorer)
+        return _make_response(request, detail.model_copy(update={"settings": settings(scorer)}))
 
     @router.get("/clusters", response_model=ClusterPage)
-    def clusters(request: Request, cluster: ClusterGlob = None, limit: Rows = 100, cursor: Cursor = None) -> Response:
+    def clusters(
+        request: Request, cluster: ClusterGlob = None, limit: RowLimit = 100, cursor: Cursor = None
+    ) -> Response:
         """Return clusters, worst first, each with the states of its scorers."""
-        names = model.match_clusters(cluster) if cluster is not None else None
-        return _answer(request, model.clusters(limit=limit, cursor=cursor, names=names))
+        names = fleet.match_clusters(cluster) if cluster is not None else None
+        return _make_response(request, fleet.clusters(limit=limit, cursor=cursor, names=names))
 
     @router.get("/clusters/{cluster}", response_model=ClusterDetail)
     def one_cluster(request: Request, cluster: str) -> Response:
         """Return one cluster: its agent, queue and credentials, and the states of its scorers."""
-        return _answer(request, model.cluster(cluster))
+        return _make_response(request, fleet.cluster(cluster))
 
     @router.get("/updates", response_model=Changes)
-    def updates(request: Request, since: Annotated[int, Query(ge=0)], limit: Changed = 5000) -> Response:
+    def updates(request: Request, since: Annotated[int, Query(ge=0)], limit: ChangeLimit = 5000) -> Response:
         """Return the pairs that changed after the change with the number `since` (`sequence` of the summary).
 
         While `more` is true, request the next changes with the `sequence` of the response.
         """
-        return _answer(request, model.updates(since, limit))
+        return _make_response(request, fleet.updates(since, limit))
 
 
-def _add_pairs(router: APIRouter, model: FleetQueries) -> None:
+def _add_pairs(router: APIRouter, fleet: FleetQueries) -> None:
     @router.get("/pairs", response_model=PairPage)
     def pairs(
         request: Request,
@@ -192,23 +196,23 @@ def _add_pairs(router: APIRouter, model: FleetQueries) -> None:
         state: StateFilter = None,
         stage: StageFilter = None,
         reason: ReasonFilter = None,
-        limit: Rows = 100,
+        limit: RowLimit = 100,
         cursor: Cursor = None,
     ) -> Response:
         """Return pairs of scorer and cluster, worst first: state, value, age, next run and reason."""
         pair_filter = PairFilter(
             scorer=scorer,
-            clusters=model.match_clusters(cluster) if cluster is not None else None,
+            clusters=fleet.match_clusters(cluster) if cluster is not None else None,
             states=parse_states(state) if state else None,
             stage=stage,
             reason=reason,
         )
-        return _answer(request, model.pairs(pair_filter, limit=limit, cursor=cursor))
+        return _make_response(request, fleet.pairs(pair_filter, limit=limit, cursor=cursor))
 
     @router.get("/pairs/{cluster}/{scorer}", response_model=PairDetail)
     def pair(request: Request, cluster: str, scorer: str) -> Response:
         """Return one scorer on one cluster: items before and after rounding, counters, and the newest cycles."""
-        return _answer(request, model.pair(cluster, scorer))
+        return _make_response(request, fleet.pair(cluster, scorer))
 
 
 def _add_lists(router: APIRouter, fleet: FleetQueries) -> None:
@@ -218,7 +222,7 @@ def _add_lists(router: APIRouter, fleet: FleetQueries) -> None:
         cluster: ClusterFilter = None,
         scorer: ScorerFilter = None,
         state: StateFilter = None,
-        limit: Limit = 1000,
+        limit: EntryLimit = 1000,
         after: After = None,
         cursor: Cursor = None,
     ) -> Response:
@@ -236,14 +240,14 @@ def _add_lists(router: APIRouter, fleet: FleetQueries) -> None:
             after=cursor or after,
             max_bytes=_MAX_BYTES,
         )
-        return _answer(request, page)
+        return _make_response(request, page)
 
     @router.get("/schedule", response_model=ScheduleList)
     def schedule(
         request: Request,
         cluster: ClusterFilter = None,
         scorer: ScorerFilter = None,
-        limit: Limit = 1000,
+        limit: EntryLimit = 1000,
         after: After = None,
         cursor: Cursor = None,
     ) -> Response:
@@ -251,15 +255,17 @@ def _add_lists(router: APIRouter, fleet: FleetQueries) -> None:
 
         A page has at most `limit` entries. There are more pages while `continue` is not null.
         """
-        return _answer(request, fleet.schedule(cluster, scorer, limit=min(limit, 500), after=cursor or after))
+        return _make_response(request, fleet.schedule(cluster, scorer, limit=min(limit, 500), after=cursor or after))
 
     @router.get("/history/{cluster}/{scorer}", response_model=HistoryList)
-    def history(request: Request, cluster: str, scorer: str, limit: Cycles = 100, cursor: Cursor = None) -> Response:
+    def history(
+        request: Request, cluster: str, scorer: str, limit: CycleLimit = 100, cursor: Cursor = None
+    ) -> Response:
         """Return the newest cycles of one scorer on one cluster, and its counters."""
-        return _answer(request, fleet.history(cluster, scorer, limit=limit, after=cursor))
+        return _make_response(request, fleet.history(cluster, scorer, limit=limit, after=cursor))
 
 
-def _answer(request: Request, view: View) -> Response:
+def _make_response(request: Request, view: View) -> Response:
     body = view.model_dump_json(by_alias=True).encode()
     tag = f'W/"{hashlib.blake2b(_VOLATILE.sub(b"", body), digest_size=12).hexdigest()}"'
     headers = {"ETag": tag, "Cache-Control": "no-cache", "Vary": "Accept-Encoding"}

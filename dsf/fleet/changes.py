@@ -99,7 +99,7 @@ class Change(UserAction):
         """True if the action affected more clusters than the change names."""
         return self.cluster_count > len(self.clusters) > 0
 
-    def concerns(self, cluster: str) -> bool:
+    def may_affect(self, cluster: str) -> bool:
         """True if the action may have affected this cluster."""
         if self.namespace:
             return False
@@ -160,7 +160,7 @@ class ChangeList(View):
     )
 
 
-def record(client: redis.Redis, actor: Actor, user_action: UserAction) -> str:
+def record_change(client: redis.Redis, actor: Actor, user_action: UserAction) -> str:
     """Record a completed action and return its id.
 
     If the Redis user has no right to write the stream, an error is logged and the id is empty. No error is raised,
@@ -192,7 +192,7 @@ def record(client: redis.Redis, actor: Actor, user_action: UserAction) -> str:
         return ""
 
 
-def read(
+def read_changes(
     client: redis.Redis,
     *,
     limit: int | None = None,
@@ -213,10 +213,10 @@ def read(
         )
     changes: list[Change] = []
     has_more = False
-    for change in _iter_newest_first(client, cursor, since):
+    for change in _iterate_newest_first(client, cursor, since):
         if scorer is not None and change.scorer != scorer:
             continue
-        if cluster is not None and not change.concerns(cluster):
+        if cluster is not None and not change.may_affect(cluster):
             continue
         if limit is not None and len(changes) >= limit:
             has_more = True
@@ -237,7 +237,7 @@ def parse_change_id(id_: str) -> tuple[int, int]:
     return int(milliseconds), int(number or 0)
 
 
-def _iter_newest_first(client: redis.Redis, cursor: str | None, since: float | None) -> Iterator[Change]:
+def _iterate_newest_first(client: redis.Redis, cursor: str | None, since: float | None) -> Iterator[Change]:
     """Yield the readable changes, newest first, from before the id `cursor` to the time `since` (unix seconds)."""
     first = "-" if since is None else str(max(0, int(since * 1000)))
     last = "+" if cursor is None else f"({cursor}"

@@ -41,7 +41,7 @@ from dsf.fleet.views import (
     View,
 )
 from dsf.http.access import bearer
-from dsf.http.client import Answer, probe
+from dsf.http.client import Response, probe
 
 _View = TypeVar("_View", bound=View)
 _Value = str | int | list[str] | None
@@ -79,7 +79,7 @@ class Client:
         *,
         token: str | None = None,
         timeout: float = 10.0,
-        fetch: Callable[[str, float], Answer] | None = None,
+        fetch: Callable[[str, float], Response] | None = None,
     ) -> None:
         """Create a client of the server at `url`, with or without `/api/v1`.
 
@@ -116,7 +116,7 @@ class Client:
 
     def all_clusters(self, cluster: str | None = None) -> Iterator[ClusterOverview]:
         """Yield all clusters, worst first. `cluster` is that of `clusters`."""
-        for page in self._pages(ClusterPage, "clusters", cluster=cluster):
+        for page in self._iterate_pages(ClusterPage, "clusters", cluster=cluster):
             yield from page.clusters
 
     def cluster(self, name: str) -> ClusterDetail:
@@ -129,7 +129,7 @@ class Client:
 
     def all_pairs(self, **query: Unpack[PairQuery]) -> Iterator[PairRow]:
         """Yield all pairs of scorer and cluster that match the query, worst first."""
-        for page in self._pages(PairPage, "pairs", **_make_parameters(query)):
+        for page in self._iterate_pages(PairPage, "pairs", **_make_parameters(query)):
             yield from page.pairs
 
     def pair(self, cluster: str, scorer: str) -> PairDetail:
@@ -183,7 +183,7 @@ class Client:
         limit: int | None = None,
         after: str | None = None,
     ) -> ChangeList:
-        """Return actions of users, newest first, from the time `since` (unix seconds) on.
+        """Return users' actions, newest first, from the time `since` (unix seconds) on.
 
         Pages are those of `scores`. Only the page serves this list.
         """
@@ -200,11 +200,11 @@ class Client:
     ) -> _View:
         """Return the first page, extended by the rows of the following pages up to `limit` rows (None: all)."""
         rows_field, cursor_field, _ = _PAGED_LISTS[model]
-        pages = list(self._pages(model, path, limit, after, **parameters))
+        pages = list(self._iterate_pages(model, path, limit, after, **parameters))
         rows = [row for page in pages for row in getattr(page, rows_field)]
         return pages[0].model_copy(update={rows_field: rows, cursor_field: getattr(pages[-1], cursor_field)})
 
-    def _pages(
+    def _iterate_pages(
         self,
         model: type[_View],
         path: str,
@@ -234,12 +234,12 @@ class Client:
         try:
             view = model.model_validate_json(response.body)
         except ValidationError as error:
-            raise self._wrong_server_error(path, f"{error.error_count()} mistakes") from None
+            raise self._make_wrong_server_error(path, f"{error.error_count()} mistakes") from None
         if isinstance(at := getattr(view, "at", None), datetime):
             self.offset = at.timestamp() - time.time()
         return view
 
-    def _fetch_directly(self, url: str, timeout: float) -> Answer:
+    def _fetch_directly(self, url: str, timeout: float) -> Response:
         deadline = time.monotonic() + timeout
         return probe(url, deadline=deadline, max_bytes=_MAX_RESPONSE_BYTES, access=bearer(self._token))
 
@@ -249,12 +249,12 @@ class Client:
             detail = Problem.model_validate_json(body).detail
         except ValidationError:
             if 400 <= status < 500 and status not in (401, 403):
-                return self._wrong_server_error(path, f"HTTP {status}")
+                return self._make_wrong_server_error(path, f"HTTP {status}")
             # Other statuses do not prove a wrong server, because a proxy in front of the right one may return them.
             detail = f"HTTP {status}"
         return _map_status(status, detail, path)
 
-    def _wrong_server_error(self, path: str, cause: str) -> ApiError:
+    def _make_wrong_server_error(self, path: str, cause: str) -> ApiError:
         return ApiError(
             f"{self._base}{path} does not answer as /api/v1 of DSF does ({cause}): DSF_API_URL must be the address of "
             "the page, of about this version"

@@ -77,8 +77,8 @@ class _Input:
         if score is not None and not has_expired(score.valid_until, now):
             return record.aggregate_if_set(score.results)
         causes = [self.absence or record.problem]
-        if not causes[0] and state.trouble is not None:
-            failure = state.trouble
+        if not causes[0] and state.current_failure is not None:
+            failure = state.current_failure
             causes = [f"its cycles fail, {failure.stage} {failure.reason}: {failure.message}".replace(",  ", ", ")]
         suffix = "".join(f"; {cause}" for cause in causes if cause)
         if state.last_success is None or not state.valid_until:

@@ -26,8 +26,8 @@ from dsf.fleet.views import (
     ScoreView,
     SkipsView,
 )
-from dsf.process.tracing import trace_id
-from dsf.store.entries import Entry, ScheduleOverride, make_scorer_target, pause
+from dsf.process.tracing import make_trace_id
+from dsf.store.entries import Entry, ScheduleOverride, compute_pause, make_scorer_target
 from dsf.store.history import HistoryEntry
 from dsf.store.notices import ConfigRead
 from dsf.store.pairs import OUTCOMES, PairFailure, PairScore, PairState
@@ -67,7 +67,7 @@ def make_pair_detail(
     `entry` is None if the pair does not run. `overrides` are those of the schedule by target, `due` is the next run
     (unix seconds), and `inputs` are the scores that a composite combines.
     """
-    schedule = pause(entry, overrides, now) if entry is not None else None
+    schedule = compute_pause(entry, overrides, now) if entry is not None else None
     state = compute_verdict(pair, now, is_paused=schedule is not None and schedule.paused)
     pair_overrides = [
         overrides[target]
@@ -88,8 +88,8 @@ def make_pair_detail(
         hold=make_hold_view(record),
         held=pair.held,
         inputs=inputs,
-        books=read_books(pair),
-        score_items=score_items(valid_score, record, pair.cluster) if valid_score is not None else [],
+        books=make_books_view(pair),
+        score_items=make_item_views(valid_score, record, pair.cluster) if valid_score is not None else [],
         cycles=[make_cycle_view(pair.cluster, record.name, cycle) for cycle in history],
     )
 
@@ -125,7 +125,7 @@ def make_score_view(
     )
 
 
-def score_items(score: PairScore, record: ScorerRecord, cluster: str) -> list[ItemView]:
+def make_item_views(score: PairScore, record: ScorerRecord, cluster: str) -> list[ItemView]:
     """Return at most `MAX_ITEMS` items of a score with their results.
 
     If two results have the same item name, the later result is used.
@@ -175,7 +175,7 @@ def make_entry_view(
     entry: Entry, overrides: Mapping[str, ScheduleOverride], due: float | None, now: float
 ) -> EntryView:
     """Return an entry with the overrides in force at `now`. `due` is its next run. Times are unix seconds."""
-    schedule = pause(entry, overrides, now)
+    schedule = compute_pause(entry, overrides, now)
     will_run = due is not None and entry.runnable and not schedule.paused
     targets = (make_scorer_target(entry.scorer), entry.pair)
     return EntryView(
@@ -206,15 +206,15 @@ def make_override_view(target: str, override: ScheduleOverride) -> OverrideView:
     )
 
 
-def read_books(pair: PairState) -> Books:
+def make_books_view(pair: PairState) -> Books:
     """Return the counters of a pair's cycles by outcome."""
     counts = {name: pair.count(name) for name in ("scheduled", *OUTCOMES)}
-    return Books(**counts, open=pair.open, skipped_by_reason=pair.skipped())
+    return Books(**counts, open=pair.open, skipped_by_reason=pair.read_skip_counts())
 
 
 def make_cycle_view(cluster: str, scorer: str, entry: HistoryEntry) -> CycleView:
     """Return the view of a past cycle of a pair."""
-    trace = trace_id(keys.run_member(cluster, scorer, entry.run))
+    trace = make_trace_id(keys.run_member(cluster, scorer, entry.run))
     return CycleView(**entry.model_dump(exclude={"run"}), run_id=entry.run, trace=trace)
 
 
@@ -259,8 +259,8 @@ def _make_pair_fields(pair: PairState, state: Verdict, record: ScorerRecord | No
         "last_success": pair.last_success,
         "age_seconds": compute_age(pair.last_success, now),
         "valid_until": pair.valid_until or None,
-        "failing": pair.failing or (pair.expired if pair.trouble is not None else 0),
-        "failure": _make_failure_view(pair.cluster, pair.trouble),
+        "failing": pair.failing or (pair.expired if pair.current_failure is not None else 0),
+        "failure": _make_failure_view(pair.cluster, pair.current_failure),
         "remark": _make_failure_view(pair.cluster, pair.remark),
         "skips": _make_skips_view(pair.skips, record),
     }

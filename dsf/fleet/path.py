@@ -1,7 +1,7 @@
 """Finds where the path from a due pair to a written score is interrupted. No other module decides this.
 
-Each stage is monitored by its traces in Redis: beat by the pairs that stay due, the results worker by its heartbeats,
-agents by runs without a result. Page, command line, JSON API, readiness and alerts show the first problem.
+Each stage is monitored by data that it leaves in Redis: beat by the pairs that stay due, the results worker by its
+heartbeats, agents by runs without a result. Page, command line, JSON API, readiness and alerts show the first problem.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dsf.fleet.snapshot import Rows
 from dsf.fleet.verdict import Verdict
 from dsf.messages import is_run_id, run_time
 from dsf.store.client import parse_number
-from dsf.store.heartbeats import SECONDS, list_stalled_stages
+from dsf.store.heartbeats import HEARTBEAT_SECONDS, list_stalled_stages
 from dsf.store.pairs import Pairs
 from dsf.store.server import read_problems
 from dsf.store.ticks import RUN_SLACK, find_memory_problem, find_ticks_problem, find_writes_problem
@@ -63,7 +63,7 @@ def _find_stalled_stages(path: _Path) -> set[str]:
     """Return the stages of the service results that have stalled although a run waits for its result."""
     oldest_members: Any = path.client.zrange(keys.OPEN_RUNS, 0, 0)
     run = str(oldest_members[0]).rpartition("/")[2] if oldest_members else ""
-    if not is_run_id(run) or run_time(run) > path.now - SECONDS[keys.RESULTS_STAGE]:
+    if not is_run_id(run) or run_time(run) > path.now - HEARTBEAT_SECONDS[keys.RESULTS_STAGE]:
         return set()
     return set(list_stalled_stages(path.client))
 
@@ -72,7 +72,7 @@ def _describe_results_problem(path: _Path) -> str:
     """Return why no mailbox is read; empty if the service results reads them."""
     if keys.RESULTS_STAGE not in _find_stalled_stages(path):
         return ""
-    seconds = SECONDS[keys.RESULTS_STAGE]
+    seconds = HEARTBEAT_SECONDS[keys.RESULTS_STAGE]
     return (
         f"no results are taken in: the service results has not read the mailboxes for {seconds} s; check that it "
         "runs and reaches Redis, and its log"
@@ -83,7 +83,7 @@ def _describe_books_problem(path: _Path) -> str:
     """Return why lost runs are not counted; empty if the service results counts them, or reads no mailbox."""
     if keys.SWEEP_STAGE not in _find_stalled_stages(path) or _describe_results_problem(path):
         return ""
-    seconds = SECONDS[keys.SWEEP_STAGE]
+    seconds = HEARTBEAT_SECONDS[keys.SWEEP_STAGE]
     return f"lost cycles are not reported: the service results has not looked for them for {seconds} s; see its log"
 
 

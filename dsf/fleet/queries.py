@@ -17,21 +17,20 @@ import redis
 
 from dsf import keys
 from dsf.errors import UnknownNameError
-from dsf.fleet.changes import ChangeList
-from dsf.fleet.changes import read as read_changes
+from dsf.fleet.changes import ChangeList, read_changes
 from dsf.fleet.inputs import list_inputs
 from dsf.fleet.pairviews import (
     find_config_read_time,
+    make_books_view,
     make_cycle_view,
     make_entry_view,
     make_pair_detail,
     make_pair_row,
     make_score_view,
-    read_books,
 )
 from dsf.fleet.path import Interruption, find_path_problems
 from dsf.fleet.rowgroups import (
-    Groups,
+    RowGroups,
     compute_badness,
     compute_severity,
     compute_spread,
@@ -71,7 +70,7 @@ from dsf.fleet.views import (
     UpstreamScore,
 )
 from dsf.process import hubclock
-from dsf.store.agents import Agents, read_key_id
+from dsf.store.agents import Agents, parse_key_id
 from dsf.store.notices import ConfigRead, Notices, ScorerNotice
 from dsf.store.pairs import Pairs
 from dsf.store.registry import Registry, ScorerRecord
@@ -103,7 +102,7 @@ class FleetQueries:
         self._schedule = ScheduleStore(client)
         self._notices = Notices(client)
         self._snapshot = Snapshot(client)
-        self._cached_groups: dict[str, Groups] = {}
+        self._cached_groups: dict[str, RowGroups] = {}
         self._clock = clock
 
     def rows(self) -> Rows:
@@ -173,7 +172,7 @@ class FleetQueries:
         """Return the details of a registered scorer, with its highest and lowest scores."""
         record = self._registry.read_scorer(name)
         now = self._clock()
-        groups, config_read = self._group_rows(now), self._notices.read(name)
+        groups, config_read = self._group_rows(now), self._notices.read_config_read(name)
         config_reads = {name: config_read} if config_read is not None else {}
         [overview] = self._make_overviews({name: record}, groups, {}, config_reads, now)
         scorer_groups = groups.get(name)
@@ -274,7 +273,7 @@ class FleetQueries:
             mail=mail,
             key_ids=list(record.key_ids),
             key_since=record.key_since or None,
-            used_key_id=read_key_id(name, used_key),
+            used_key_id=parse_key_id(name, used_key),
             labels=notice.labels if notice else {},
             absent=notice.absent if notice else {},
         )
@@ -300,7 +299,8 @@ class FleetQueries:
             if len(rows) <= limit and (last_position is None or rank >= last_position.rank):
                 # Positions are computed only until the page is full, because the states are sorted worst first.
                 candidates = [
-                    (Cursor(rank, row.sort_value(state, now), row.scorer, row.cluster), row) for row in state_rows
+                    (Cursor(rank, row.compute_sort_value(state, now), row.scorer, row.cluster), row)
+                    for row in state_rows
                 ]
                 if last_position is not None:
                     candidates = [candidate for candidate in candidates if candidate[0] > last_position]
@@ -373,7 +373,7 @@ class FleetQueries:
         now = self._clock()
         views: list[ScoreView] = []
         page_bytes = 0
-        for view, score_bytes in self._score_views(pairs, now):
+        for view, score_bytes in self._read_score_views(pairs, now):
             page_bytes += _BYTES_PER_SCORE + 2 * score_bytes
             if views and page_bytes > max_bytes and states is None:
                 # Only pages without states end early, because a cursor by state marks the end of a full page.
@@ -417,7 +417,7 @@ class FleetQueries:
         return HistoryList(
             cluster=cluster,
             scorer=scorer,
-            books=read_books(self._pairs.read_state(cluster, scorer)),
+            books=make_books_view(self._pairs.read_state(cluster, scorer)),
             cycles=[make_cycle_view(cluster, scorer, cycle) for cycle in page],
             total=len(cycles),
             cursor=page[-1].run if len(page) < len(earlier_cycles) else None,
@@ -484,7 +484,7 @@ class FleetQueries:
                 scores.append(view)
         return scores[:_MAX_UPSTREAM_SCORES]
 
-    def _score_views(self, pairs: Sequence[tuple[str, str]], now: float) -> Iterator[tuple[ScoreView, int]]:
+    def _read_score_views(self, pairs: Sequence[tuple[str, str]], now: float) -> Iterator[tuple[ScoreView, int]]:
         """Yield the newest score of each pair, and its bytes in Redis."""
         records, rows = self._registry.read_scorers(), self.rows()
         for state in self._pairs.read_states(pairs):
@@ -502,7 +502,7 @@ class FleetQueries:
     def _make_overviews(
         self,
         records: Mapping[str, ScorerRecord],
-        groups: Mapping[str, Groups],
+        groups: Mapping[str, RowGroups],
         notices: Mapping[str, ScorerNotice],
         config_reads: Mapping[str, ConfigRead],
         now: float,
@@ -511,7 +511,7 @@ class FleetQueries:
         return [
             make_scorer_overview(
                 record,
-                groups.get(name) or Groups({}, now),
+                groups.get(name) or RowGroups({}, now),
                 overrides,
                 now,
                 conditions=make_condition_views(notices.get(name), unmet=True),
@@ -520,12 +520,12 @@ class FleetQueries:
             for name, record in records.items()
         ]
 
-    def _group_rows(self, now: float) -> dict[str, Groups]:
+    def _group_rows(self, now: float) -> dict[str, RowGroups]:
         """Return the rows by scorer and state at `now` (unix seconds)."""
         self._cached_groups = groups = group_rows(self.rows(), now, self._cached_groups)
         return groups
 
-    def _group_rows_of_wanted_scorers(self, pair_filter: PairFilter, now: float) -> Iterator[Groups]:
+    def _group_rows_of_wanted_scorers(self, pair_filter: PairFilter, now: float) -> Iterator[RowGroups]:
         """Yield the rows of the scorers that the filter names. Raises UnknownScorerError."""
         scorer = self._registry.read_scorer(pair_filter.scorer).name if pair_filter.scorer is not None else None
         for name, groups in sorted(self._group_rows(now).items()):

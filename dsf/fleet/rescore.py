@@ -47,7 +47,9 @@ class RescoreReport(View):
     scores: list[ScoreView] = Field(default_factory=list)
 
 
-def send(client: redis.Redis, settings: Settings, scorer: str, clusters: Sequence[str] | None) -> Iterator[RunView]:
+def send_ticks(
+    client: redis.Redis, settings: Settings, scorer: str, clusters: Sequence[str] | None
+) -> Iterator[RunView]:
     """Send one tick to each cluster and yield its run. None means all clusters on which the scorer runs.
 
     Each tick is sent when the iterator reaches its cluster. A cluster with a full queue, because its agent is down,
@@ -79,17 +81,17 @@ def send(client: redis.Redis, settings: Settings, scorer: str, clusters: Sequenc
             yield RunView(cluster=cluster, message=str(error))
 
 
-def sent(scorer: str, runs: Sequence[RunView]) -> RescoreReport:
+def make_unfinished_report(scorer: str, runs: Sequence[RunView]) -> RescoreReport:
     """Return the report without waiting for the runs to end."""
     return RescoreReport(at=hubclock.now(), scorer=scorer, runs=list(runs))
 
 
-def wait(client: redis.Redis, scorer: str, runs: Sequence[RunView], deadline: float) -> RescoreReport:
+def wait_for_end(client: redis.Redis, scorer: str, runs: Sequence[RunView], deadline: float) -> RescoreReport:
     """Wait until each run has ended, at most until `deadline` (time.monotonic()). Raises redis.RedisError."""
     while True:
-        runs = check(client, scorer, runs)
+        runs = read_outcomes(client, scorer, runs)
         if not any(map(is_open, runs)) or time.monotonic() >= deadline:
-            return report(client, scorer, runs)
+            return make_report(client, scorer, runs)
         # A cycle takes tens of milliseconds.
         time.sleep(0.1)
 
@@ -99,18 +101,18 @@ def is_open(run: RunView) -> bool:
     return bool(run.run_id) and not run.outcome
 
 
-def check(client: redis.Redis, scorer: str, runs: Sequence[RunView]) -> list[RunView]:
+def read_outcomes(client: redis.Redis, scorer: str, runs: Sequence[RunView]) -> list[RunView]:
     """Return the runs, with the outcomes of those that have ended. Raises redis.RedisError."""
     pairs = Pairs(client)
     return [
-        _run_view(run.cluster, entry)
-        if is_open(run) and (entry := answer(pairs.read_history(run.cluster, scorer), run.run_id)) is not None
+        _make_run_view(run.cluster, entry)
+        if is_open(run) and (entry := find_cycle(pairs.read_history(run.cluster, scorer), run.run_id)) is not None
         else run
         for run in runs
     ]
 
 
-def report(client: redis.Redis, scorer: str, runs: Sequence[RunView]) -> RescoreReport:
+def make_report(client: redis.Redis, scorer: str, runs: Sequence[RunView]) -> RescoreReport:
     """Return the outcomes of the runs, and the scores of runs that have one. Raises redis.RedisError.
 
     The message of a run without a result says where it probably waits.
@@ -122,11 +124,11 @@ def report(client: redis.Redis, scorer: str, runs: Sequence[RunView]) -> Rescore
     return _add_scores(client, scorer, explained_runs)
 
 
-def _run_view(cluster: str, entry: HistoryEntry) -> RunView:
+def _make_run_view(cluster: str, entry: HistoryEntry) -> RunView:
     return RunView(cluster=cluster, run_id=entry.run, **entry.model_dump(exclude={"run", "at"}))
 
 
-def answer(history: Iterable[HistoryEntry], run: str) -> HistoryEntry | None:
+def find_cycle(history: Iterable[HistoryEntry], run: str) -> HistoryEntry | None:
     """Return the cycle of a run, or None if it has not ended."""
     return next((entry for entry in history if entry.run == run), None)
 

@@ -1,7 +1,7 @@
-"""Rows grouped by state, and the numbers of scorers and clusters.
+"""Groups rows by state, and makes the overviews of scorers and clusters from these groups.
 
-Groups are cached until a row changes or the time changes the state of a row. The numbers say how many pairs are in each
-state, when they last succeeded, and why they have no new score.
+Groups are cached until a row changes or the time changes the state of a row. An overview contains how many pairs are in
+each state, when they last succeeded, and why they have no new score.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _AGE_BOUNDS: Final = (15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 21_
 _MAX_REASONS: Final = 20
 
 
-class Groups:
+class RowGroups:
     """The rows of one scorer by state."""
 
     def __init__(self, rows: Mapping[str, SnapshotRow], now: float) -> None:
@@ -72,22 +72,22 @@ class Groups:
         ]
 
     @cached_property
-    def successes(self) -> list[float]:
+    def success_times(self) -> list[float]:
         """Times of the last successful cycles of all rows (unix seconds), newest first."""
         return sorted((row.last_success for row in self.rows.values() if row.last_success is not None), reverse=True)
 
 
-def group_rows(rows: Rows, now: float, previous: Mapping[str, Groups]) -> dict[str, Groups]:
+def group_rows(rows: Rows, now: float, previous: Mapping[str, RowGroups]) -> dict[str, RowGroups]:
     """Return the rows of each scorer by state at `now` (unix seconds). Groups of `previous` are reused while valid."""
     return {
         scorer: previous_groups
         if (previous_groups := previous.get(scorer)) is not None and previous_groups.is_current(scorer_rows, now)
-        else Groups(scorer_rows, now)
+        else RowGroups(scorer_rows, now)
         for scorer, scorer_rows in rows.items()
     }
 
 
-def group_states_by_cluster(groups: Mapping[str, Groups]) -> dict[str, dict[str, Verdict]]:
+def group_states_by_cluster(groups: Mapping[str, RowGroups]) -> dict[str, dict[str, Verdict]]:
     """Return the states of all pairs as a mapping cluster -> scorer -> state."""
     clusters: dict[str, dict[str, Verdict]] = {}
     for scorer, scorer_groups in groups.items():
@@ -102,7 +102,7 @@ def compute_badness(states: Iterable[Verdict]) -> float:
     return sum(_WEIGHTS.get(state, 0.0) for state in states)
 
 
-def make_reason_groups(record: ScorerRecord, groups: Groups) -> list[ReasonGroup]:
+def make_reason_groups(record: ScorerRecord, groups: RowGroups) -> list[ReasonGroup]:
     """Return the groups of a scorer's pairs by reason. The groups with the largest number of clusters come first."""
     sizes: dict[tuple[Verdict, str, str], int] = {}
     newest: dict[tuple[Verdict, str, str], tuple[SnapshotRow, PairFailure]] = {}
@@ -136,7 +136,7 @@ def _make_reason_group(
 
 def make_scorer_overview(
     record: ScorerRecord,
-    scorer_groups: Groups,
+    scorer_groups: RowGroups,
     overrides: Mapping[str, ScheduleOverride],
     now: float,
     **notice_fields: Any,
@@ -161,7 +161,7 @@ def make_scorer_overview(
         pairs=states.total,
         states=states,
         ages=compute_spread(
-            [max(0.0, now - at) for at in scorer_groups.successes],
+            [max(0.0, now - at) for at in scorer_groups.success_times],
             _AGE_BOUNDS,
         ),
         reasons=reasons[:_MAX_REASONS],

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from dsf.errors import CursorError, QueryError
-from dsf.fleet.rowgroups import Groups
+from dsf.fleet.rowgroups import RowGroups
 from dsf.fleet.snapshot import NO_END, RANKS, SnapshotRow
 from dsf.fleet.verdict import Verdict
 
@@ -32,10 +32,10 @@ class PairFilter:
     reason: str | None = None
     matches_failure: Callable[[str, str], bool] | None = None
 
-    def select_rows(self, groups: Groups, now: float) -> dict[Verdict, list[SnapshotRow]]:
+    def select_rows(self, groups: RowGroups, now: float) -> dict[Verdict, list[SnapshotRow]]:
         """Return the matching rows of a scorer by state at `now` (unix seconds). Ignores the filter's scorer names."""
         if self.clusters is not None:
-            groups = Groups({name: groups.rows[name] for name in self.clusters if name in groups.rows}, now)
+            groups = RowGroups({name: groups.rows[name] for name in self.clusters if name in groups.rows}, now)
         rows_by_state = groups.states
         if self.reason is not None or self.stage is not None or self.matches_failure is not None:
             rows_by_state = {}
@@ -55,7 +55,7 @@ class Cursor(NamedTuple):
 
     #: Index of the row's state in `RANKS`.
     rank: int
-    #: Order of the row within its state (`SnapshotRow.sort_value`).
+    #: Order of the row within its state (`SnapshotRow.compute_sort_value`).
     sort_value: float
     scorer: str
     cluster: str

@@ -2,7 +2,7 @@
 
 Reads are plain commands, so they work while Redis accepts no writes. The snapshot does not depend on a sweep: a state
 that follows from the time alone (an expired score, the end of a pause) is computed on request, and cached until the
-time changes it (`dsf.fleet.rowgroups.Groups`).
+time changes it (`dsf.fleet.rowgroups.RowGroups`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import redis
 from dsf import keys
 from dsf.fleet.verdict import Verdict, compute_verdict
 from dsf.store.client import parse_all_stored, parse_stored, split_into_batches
-from dsf.store.entries import Entry, ScheduleOverride, list_targets, pause
+from dsf.store.entries import Entry, ScheduleOverride, compute_pause, list_targets
 from dsf.store.pairs import PairFailure, PairState, parse_row_fields
 from dsf.store.ticks import Skips
 
@@ -69,11 +69,11 @@ class SnapshotRow(PairState):
             row.pause_sources = parsed_entry, pair_overrides
         return row
 
-    def pause_end(self, now: float) -> float | None:
+    def find_pause_end(self, now: float) -> float | None:
         """Return the end of the current pause (unix seconds), infinity without an end, None if it is not paused."""
         if self.pause_sources is None:
             return None
-        schedule = pause(*self.pause_sources, now)
+        schedule = compute_pause(*self.pause_sources, now)
         if not schedule.paused:
             return None
         return math.inf if schedule.paused_until is None else schedule.paused_until
@@ -87,7 +87,7 @@ class SnapshotRow(PairState):
 
         Times are unix seconds. The end is infinity if the time alone does not change the state.
         """
-        end = self.pause_end(now)
+        end = self.find_pause_end(now)
         state = compute_verdict(self, now, is_paused=end is not None)
         if end is None:
             end = self.valid_until if state in (Verdict.OK, Verdict.EMPTY) else math.inf
@@ -99,18 +99,18 @@ class SnapshotRow(PairState):
             return PairFailure(run="", stage="", reason=self.skips.reason, message="", at=self.skips.newest)
         if state is Verdict.FAILING or (state in (Verdict.OK, Verdict.EMPTY) and self.remark_text is not None):
             if self._failure is None:
-                self._failure = (self.trouble if state is Verdict.FAILING else self.remark) or _UNKNOWN_FAILURE
+                self._failure = (self.current_failure if state is Verdict.FAILING else self.remark) or _UNKNOWN_FAILURE
             return self._failure
         return None
 
-    def sort_value(self, state: Verdict, now: float) -> float:
+    def compute_sort_value(self, state: Verdict, now: float) -> float:
         """Return a time (unix seconds) that sorts the pairs in this state, worst first."""
         if state is Verdict.FAILING:
             return self.last_success or 0.0
         if state is Verdict.SKIPPED:
             return self.skips.since if self.skips is not None else 0.0
         if state is Verdict.PAUSED:
-            return min(NO_END, self.pause_end(now) or 0.0)
+            return min(NO_END, self.find_pause_end(now) or 0.0)
         # Pairs in other states are sorted by name. The end of a valid score would move with each cycle, so that a
         # pair could appear on two pages.
         return self.valid_until if state is Verdict.EXPIRED else 0.0
@@ -121,7 +121,7 @@ Rows = Mapping[str, Mapping[str, SnapshotRow]]
 
 
 class Snapshot:
-    """Stores the rows of all pairs. Thread-safe, because mappings that were returned do not change."""
+    """The rows of all pairs. Thread-safe, because mappings that were returned do not change."""
 
     def __init__(self, client: redis.Redis) -> None:
         self._redis = client

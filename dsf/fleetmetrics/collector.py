@@ -15,15 +15,15 @@ from prometheus_client.registry import Collector
 import dsf.log
 from dsf import keys, metrics
 from dsf.api.scoringresponse import cut_label
-from dsf.beat.stats import schedule_families
+from dsf.beat.stats import make_schedule_metrics
 from dsf.fleet.path import STAGES
 from dsf.fleet.queries import FleetQueries
 from dsf.fleetmetrics.families import Labels, PairFamilies, add_values
 from dsf.fleetmetrics.server import ServerFamilies
 from dsf.process import hubclock
 from dsf.reasons import RejectionReason
-from dsf.store.client import parse_number, read_factor
-from dsf.store.entries import pause
+from dsf.store.client import parse_number, parse_validity_factor
+from dsf.store.entries import compute_pause
 from dsf.store.pairs import Pairs
 from dsf.store.registry import Registry, ScorerRecord
 from dsf.store.schedule import ScheduleStore
@@ -86,7 +86,7 @@ class FleetCollector(Collector):
             return pair_families
         return [
             *pair_families,
-            *schedule_families(self._redis),
+            *make_schedule_metrics(self._redis),
             *self._read_result_families(),
             _make_health_family(scorers),
             *make_families(self._model),
@@ -135,7 +135,7 @@ class FleetCollector(Collector):
         schedule, now = ScheduleStore(self._redis), self._clock()
         overrides = schedule.read_overrides()
         schedules = {
-            entry.pair: pause(entry, overrides, now)
+            entry.pair: compute_pause(entry, overrides, now)
             for entry in schedule.read_entries(keys.pair(*pair) for pair in pairs)
         }
         return {pair: pair_schedule.interval for pair, pair_schedule in schedules.items() if not pair_schedule.paused}
@@ -168,7 +168,9 @@ class FleetCollector(Collector):
                 metrics.WRITES.make_counter(),
                 {(name,): parse_number("counter", name, write_stats.get(name)) for name in write_results},
             ),
-            add_values(metrics.VALIDITY_FACTOR.make_gauge(), {(): read_factor(write_stats.get(VALIDITY_FACTOR))}),
+            add_values(
+                metrics.VALIDITY_FACTOR.make_gauge(), {(): parse_validity_factor(write_stats.get(VALIDITY_FACTOR))}
+            ),
         ]
 
 

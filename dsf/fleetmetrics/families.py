@@ -77,17 +77,17 @@ class PairFamilies:
         lost_count = pair.count("lost")
         self._requests[name, "success", cluster] += sum(pair.count(outcome) for outcome in SUCCESSES)
         self._requests[name, "failure", cluster] += pair.count("error") + lost_count
-        for (stage, reason), count in pair.errors().items():
+        for (stage, reason), count in pair.read_error_counts().items():
             self._failures[name, stage, reason, cluster] += count
         if lost_count:
             # No result arrived, so the failed stage is unknown.
             self._failures[name, "", "lost", cluster] += lost_count
-        for reason, count in pair.refused().items():
+        for reason, count in pair.read_refusal_counts().items():
             self._refused[name, reason, cluster] += count
         self._clamped[name, cluster] += pair.clamped
         if pair.held:
             self._held[name, cluster] += pair.held
-        for stage, (seconds, count) in pair.timings().items():
+        for stage, (seconds, count) in pair.read_timings().items():
             self._stage_seconds[name, stage, cluster] += seconds
             self._stage_counts[name, stage, cluster] += count
 

@@ -103,7 +103,7 @@ def read_certificate_ends(client: redis.Redis) -> dict[str, float]:
             if connection.ca_certs:
                 ends["redis-ca"] = _read_issuer_end(certificate, connection.ca_certs)
             if connection.certfile:
-                ends["redis-client"] = min(_ends(_load_certificates(connection.certfile)[:1]))
+                ends["redis-client"] = min(_list_expiry_times(_load_certificates(connection.certfile)[:1]))
         return ends
     except (redis.RedisError, OSError, ValueError) as error:
         log.warning("the certificate of Redis cannot be read", error=str(error))
@@ -120,7 +120,7 @@ def _read_issuer_end(certificate: x509.Certificate, file: str) -> float:
     authorities = _load_certificates(file)
     issuers = [authority for authority in authorities if authority.subject == certificate.issuer]
     # Without the issuer, use all CAs of the file, because an intermediate CA that the server sends is in no file.
-    return max(_ends(issuers)) if issuers else min(_ends(authorities))
+    return max(_list_expiry_times(issuers)) if issuers else min(_list_expiry_times(authorities))
 
 
 def _load_certificates(file: str) -> list[x509.Certificate]:
@@ -128,5 +128,5 @@ def _load_certificates(file: str) -> list[x509.Certificate]:
         return x509.load_pem_x509_certificates(stream.read())
 
 
-def _ends(certificates: list[x509.Certificate]) -> list[float]:
+def _list_expiry_times(certificates: list[x509.Certificate]) -> list[float]:
     return [certificate.not_valid_after_utc.timestamp() for certificate in certificates]

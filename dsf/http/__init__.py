@@ -27,11 +27,11 @@ had closed. All other retries are left to the caller, which knows the deadline o
 from dsf.errors import SettingsError
 from dsf.http import addresses, trust
 from dsf.http.access import set_aliases
-from dsf.http.client import Answer, Sink, Stream, get, post, probe, request_token
+from dsf.http.client import Response, Sink, Stream, get, post, probe, request_token
 from dsf.http.failures import Explain
 from dsf.settings import Settings
 
-__all__ = ["Answer", "Explain", "Sink", "Stream", "get", "post", "probe", "request_token", "use"]
+__all__ = ["Explain", "Response", "Sink", "Stream", "get", "post", "probe", "request_token", "use"]
 
 
 def use(settings: Settings) -> None:

@@ -42,7 +42,7 @@ def is_unauthorized(error: HttpError) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class TlsOptions:
-    """Stores the options for server verification, and the client certificate. Certificates and key are PEM."""
+    """The options for server verification, and the client certificate. Certificates and key are PEM."""
 
     #: CAs that are trusted for this server, in addition to the CAs that are trusted for all servers.
     ca: bytes = b""
@@ -62,7 +62,7 @@ DEFAULT_TLS: Final = TlsOptions()
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Stores the credentials and connection options of a request."""
+    """The credentials and connection options of a request."""
 
     headers: Pairs = field(default=(), repr=False)
     params: Pairs = field(default=(), repr=False)

@@ -56,7 +56,7 @@ class Stream(Protocol):
 Sink = Callable[[bytes], object]
 
 
-class Answer(NamedTuple):
+class Response(NamedTuple):
     """Response to a request: status and decompressed body. The status is never that of a redirect."""
 
     status: int
@@ -122,7 +122,7 @@ def post(
 
 def request_token(
     url: str, body: bytes | None, *, deadline: float, max_bytes: int, access: Access, content_type: str
-) -> Answer:
+) -> Response:
     """Return a token server's response with status 200 to a POST of `body`, or to a GET if `body` is None.
 
     Error texts never quote the response (dsf.http.failures.describe_token_response). Arguments and errors are the same
@@ -142,7 +142,7 @@ def probe(
     body: bytes | None = None,
     access: Access = PLAIN,
     is_for_keys: bool = False,
-) -> Answer:
+) -> Response:
     """Return the response to a GET, or to a POST of `body`, for any status except redirects.
 
     Always uses a new connection, because a pooled connection does not prove that the server is healthy. `is_for_keys`
@@ -232,7 +232,7 @@ class _ClientRequest:
         if self.proxy is not None:
             self.where += f" (through the proxy {self.proxy.shown})"
 
-    def send(self, is_accepted: Callable[[int], bool]) -> Answer:
+    def send(self, is_accepted: Callable[[int], bool]) -> Response:
         """Send the request, and return the response. Raises HttpError, also if `is_accepted` rejects the status."""
         started_at = time.monotonic()
         if self.exchange.deadline <= started_at:
@@ -242,7 +242,7 @@ class _ClientRequest:
                 status = response.status_code
                 if not is_accepted(status):
                     raise self._make_status_error(response)
-                return Answer(status, self._read_body(response), response.headers.get("Content-Type", ""))
+                return Response(status, self._read_body(response), response.headers.get("Content-Type", ""))
         except _EXCHANGE_ERRORS as error:
             # Raise "from None", because the library's text may contain the whole URL.
             if time.monotonic() >= self.exchange.deadline:

@@ -31,7 +31,7 @@ class Owner(Protocol):
 
 
 class Exchange:
-    """Stores the limits and the state of one request with its response."""
+    """The limits and the state of one request with its response."""
 
     def __init__(self, deadline: float, max_bytes: int, *, tls: TlsOptions = DEFAULT_TLS) -> None:
         """`deadline` is on the clock of time.monotonic(), `max_bytes` limits the decompressed body of the response."""

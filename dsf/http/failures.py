@@ -90,7 +90,7 @@ _XML_FIELDS: Final = re.compile(r"<Code>([^<]*)</Code>\s*<Message>([^<]*)</Messa
 Explain = Callable[[int, bytes], tuple[str, str] | None]
 
 
-def excerpt(body: bytes, secrets: Iterable[str] = ()) -> str:
+def make_excerpt(body: bytes, secrets: Iterable[str] = ()) -> str:
     """Return the first characters of a response for a message. The `secrets` that were sent are masked."""
     return clean(mask_secrets(body.decode(errors="replace"), *secrets), EXCERPT)
 
@@ -124,24 +124,25 @@ def make_status_error(
         if may_hold_token:
             text = describe_token_response(status, headers.get("Content-Type", ""), body, secrets)
         else:
-            text = excerpt(body, secrets)
+            text = make_excerpt(body, secrets)
         if status in _CREDENTIAL_STATUSES:
             challenge = "" if "error" in text else _find_challenge(headers, secrets)
             text = "; ".join(filter(None, (text, challenge, _describe_clock_skew(headers.get("Date")))))
     message = f"{where}: HTTP {status}" + (f": {text}" if text else "")
+    pause = parse_retry_after(headers.get("Retry-After"), headers.get("Date")) if status in _RETRYABLE else None
     return HttpError(
         reason,
         message,
         status=status,
         retryable=status in _RETRYABLE,
-        retry_after=retry_after(headers.get("Retry-After"), headers.get("Date")) if status in _RETRYABLE else None,
+        retry_after=pause,
     )
 
 
 def _find_challenge(headers: Mapping[str, str], secrets: Iterable[str]) -> str:
     """Return the error about a token in WWW-Authenticate (RFC 6750), which is often missing in the body."""
     challenge = headers.get("WWW-Authenticate", "")
-    return excerpt(challenge.encode(errors="replace"), secrets) if "error" in challenge else ""
+    return make_excerpt(challenge.encode(errors="replace"), secrets) if "error" in challenge else ""
 
 
 def _describe_clock_skew(date: str | None) -> str:
@@ -150,7 +151,7 @@ def _describe_clock_skew(date: str | None) -> str:
     `date` is the server's Date header.
     """
     try:
-        seconds = _seconds_until(date or "")
+        seconds = _compute_seconds_until(date or "")
     except (ValueError, OverflowError):
         return ""
     if abs(seconds) < _MIN_REPORTED_SKEW:
@@ -162,7 +163,7 @@ def _describe_clock_skew(date: str | None) -> str:
     )
 
 
-def retry_after(value: str | None, date: str | None = None) -> float | None:
+def parse_retry_after(value: str | None, date: str | None = None) -> float | None:
     """Return the seconds to wait from a Retry-After header; None if it is absent or invalid.
 
     The header is a number or an HTTP date. `date` is the server's Date header, because a date in Retry-After is a time
@@ -175,15 +176,15 @@ def retry_after(value: str | None, date: str | None = None) -> float | None:
         seconds = float(value[:9])
     else:
         try:
-            seconds = _seconds_until(value)
+            seconds = _compute_seconds_until(value)
         except (ValueError, OverflowError):
             return None
         with contextlib.suppress(ValueError, OverflowError):
-            seconds -= _seconds_until(date or "")
+            seconds -= _compute_seconds_until(date or "")
     return min(max(seconds, 0.0), _MAX_RETRY_AFTER)
 
 
-def _seconds_until(date: str) -> float:
+def _compute_seconds_until(date: str) -> float:
     """Return the seconds until an HTTP date. Raises ValueError or OverflowError if the date is invalid."""
     parsed_date = email.utils.parsedate_to_datetime(date)
     # HTTP dates are GMT (RFC 9110, 5.6.7). For dates without a zone Python would assume this machine's zone.

@@ -69,7 +69,7 @@ class Connection(socket.socket):
         super().__init__(fileno=accepted.detach())
         self.address = address
         #: Client to which the connection is counted.
-        self.client = _client_key(address[0])
+        self.client = _compute_client_key(address[0])
         self.state = State.WAITING
         #: Time of the last progress, on the clock of time.monotonic().
         self.since = time.monotonic()
@@ -161,7 +161,7 @@ class Listener(socket.socket):
             self._evict_connection(connection)
         return connection, address
 
-    def connection(self, client: Address | None) -> Connection | None:
+    def find_connection(self, client: Address | None) -> Connection | None:
         """Return the connection of a client's address and port in an ASGI scope; None if it is unknown."""
         return self._connections.get(client) if client else None
 
@@ -209,7 +209,7 @@ class Progress:
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         """Process a connection of ASGI. Only HTTP connections of the listener are tracked."""
-        connection = self._listener.connection(scope.get("client")) if scope["type"] == "http" else None
+        connection = self._listener.find_connection(scope.get("client")) if scope["type"] == "http" else None
         if connection is None:
             await self._app(scope, receive, send)
             return
@@ -296,7 +296,7 @@ def set_options(listener: socket.socket) -> None:
         listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
 
 
-def _client_key(host: str) -> bytes:
+def _compute_client_key(host: str) -> bytes:
     """Return the key by which connections of a client are counted.
 
     The key is an IPv4 address or the /64 network of an IPv6 address, because a client can use all addresses of a /64.

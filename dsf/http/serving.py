@@ -86,7 +86,7 @@ class HttpServer:
         if self._listener is not None:
             self._listener.close()
 
-    def problem(self) -> str:
+    def find_problem(self) -> str:
         """Return the reason why the server does not serve; empty while it does, before its start and after its stop."""
         is_serving = self._listener is None or self._is_ending or self._thread.is_alive()
         return "" if is_serving else f"the server of {self.name} has ended"

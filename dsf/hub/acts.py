@@ -1,7 +1,7 @@
 """Executes acts that users request by annotations on a DynamicScorer (`dsf.api.acts`), and keeps the responses.
 
 Every value of an annotation is executed once: the object's status names the accepted values before they are executed.
-Later answers are written by the status reconciler, which reads them here.
+Later responses are written by the status reconciler, which reads them here.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from dsf.api.acts import (
     ACTS,
     MAX_RUNS,
     Act,
-    ActAnswer,
     ActRequest,
+    ActResponse,
     ActRun,
     find_requests,
     get_annotation,
@@ -74,7 +74,7 @@ class _ScorerActs:
     """The acts of one DynamicScorer and their responses."""
 
     uid: str
-    answers: dict[Act, ActAnswer]
+    responses: dict[Act, ActResponse]
     pending: dict[Act, _PendingAct] = field(default_factory=dict)
     #: Accepted acts that are not executed yet, each with the time of its acceptance (time.monotonic()).
     accepted: dict[Act, float] = field(default_factory=dict)
@@ -89,24 +89,24 @@ class ActRunner:
         settings: Settings,
         backend: Backend,
         desired: DesiredState,
-        on_answer: Callable[[ObjectKey], None],
+        on_response: Callable[[ObjectKey], None],
     ) -> None:
-        """`on_answer` is called for a scorer whose responses have changed."""
+        """`on_response` is called for a scorer whose responses have changed."""
         self._redis = client
         self._settings = settings
         self._backend = backend
         self._desired = desired
-        self._on_answer = on_answer
+        self._on_response = on_response
         self._scorers: dict[ObjectKey, _ScorerActs] = {}
         self._lock = threading.Lock()
 
-    def list_answers(self, key: ObjectKey) -> list[ActAnswer] | None:
+    def list_responses(self, key: ObjectKey) -> list[ActResponse] | None:
         """Return the responses for the status of a scorer, in the order of ACTS; None without a response."""
         manifest = self._backend.get(*key)
         if manifest is None:
             return None
-        answers = self._get_state(key, manifest).answers
-        return [answers[act] for act in ACTS if act in answers] or None
+        responses = self._get_state(key, manifest).responses
+        return [responses[act] for act in ACTS if act in responses] or None
 
     def reconcile(self, key: ObjectKey) -> float | None:
         """Execute the new acts of a scorer and poll its pending acts; return the seconds until the next poll.
@@ -123,20 +123,22 @@ class ActRunner:
         scorer, metadata = self._get_state(key, manifest), manifest["metadata"]
         requests = find_requests(metadata.get("annotations") or {})
         new = [
-            act for act, text in requests.items() if act not in scorer.answers or scorer.answers[act].request != text
+            act
+            for act, text in requests.items()
+            if act not in scorer.responses or scorer.responses[act].request != text
         ]
         # Sorting keeps the order of acts whose times are equal.
         new.sort(key=lambda act: _find_manager(metadata, act)[1])
         self._accept(key, scorer, {act: requests[act] for act in new}, metadata)
-        previous_answers = dict(scorer.answers)
+        previous_responses = dict(scorer.responses)
         try:
             for act in [*scorer.accepted]:
                 self._execute(key, scorer, act)
             for act in [*scorer.pending]:
                 self._poll(key.name, scorer, act)
         finally:
-            if scorer.answers != previous_answers:
-                self._on_answer(key)
+            if scorer.responses != previous_responses:
+                self._on_response(key)
         return self._compute_delay(scorer)
 
     def _accept(self, key: ObjectKey, scorer: _ScorerActs, requests: Mapping[Act, str], metadata: Manifest) -> None:
@@ -146,9 +148,9 @@ class ActRunner:
         """
         if not requests:
             return
-        previous_answers, accepted_at = dict(scorer.answers), time.monotonic()
+        previous_responses, accepted_at = dict(scorer.responses), time.monotonic()
         for act, text in requests.items():
-            scorer.answers[act] = ActAnswer(
+            scorer.responses[act] = ActResponse(
                 act=act,
                 request=text,
                 handled_at=datetime.now(UTC),
@@ -158,10 +160,10 @@ class ActRunner:
             )
         try:
             manifest = self._backend.get(*key) or {}
-            status = DynamicScorerStatus(acts=self.list_answers(key)).to_manifest()
+            status = DynamicScorerStatus(acts=self.list_responses(key)).to_manifest()
             self._backend.update_status(*key, {**(manifest.get("status") or {}), "acts": status["acts"]})
         except BackendError:
-            scorer.answers = previous_answers
+            scorer.responses = previous_responses
             raise
         for act in requests:
             scorer.pending.pop(act, None)
@@ -174,33 +176,33 @@ class ActRunner:
             scorer = self._scorers.get(key)
             if scorer is None or scorer.uid != uid:
                 stored = (manifest.get("status") or {}).get("acts") or ()
-                self._scorers[key] = scorer = _ScorerActs(uid, _read_answers(stored))
+                self._scorers[key] = scorer = _ScorerActs(uid, _read_responses(stored))
             return scorer
 
     def _execute(self, key: ObjectKey, scorer: _ScorerActs, act: Act) -> None:
         """Execute an accepted act, unless it has to wait for its scorer or cluster to be registered."""
-        answer = scorer.answers[act]
-        actions = Actions(self._redis, self._settings, Actor(name=answer.by, claimed=True, way="annotation"))
+        response = scorer.responses[act]
+        actions = Actions(self._redis, self._settings, Actor(name=response.by, claimed=True, way="annotation"))
         try:
             if self._desired.plan.find_owner_key(key.name) != f"{key.namespace}/{key.name}":
                 raise ValueError("the hub ignores this DynamicScorer; its condition Ready says why")
-            answer = self._perform(actions, key.name, scorer, parse_request(act, answer.request), answer)
+            response = self._perform(actions, key.name, scorer, parse_request(act, response.request), response)
         except (UnknownNameError, ValueError) as error:
             if isinstance(error, UnknownNameError) and time.monotonic() - scorer.accepted[act] < _REGISTRATION_GRACE:
                 return
-            answer = answer.model_copy(update={"outcome": "Refused", "message": clean(str(error), 1024)})
+            response = response.model_copy(update={"outcome": "Refused", "message": clean(str(error), 1024)})
         del scorer.accepted[act]
-        scorer.answers[act] = answer
-        log.info("act handled", act=act, by=answer.by, outcome=answer.outcome, message=answer.message)
+        scorer.responses[act] = response
+        log.info("act handled", act=act, by=response.by, outcome=response.outcome, message=response.message)
 
     def _perform(
-        self, actions: Actions, name: str, scorer: _ScorerActs, request: ActRequest, answer: ActAnswer
-    ) -> ActAnswer:
+        self, actions: Actions, name: str, scorer: _ScorerActs, request: ActRequest, response: ActResponse
+    ) -> ActResponse:
         """Perform the action of an act; return the response. Raises UnknownNameError and ValueError before a change."""
         if request.act == "sync":
             ident = actions.sync(name, note=request.note)
             scorer.pending["sync"] = _PendingAct(time.monotonic() + _SYNC_LIMIT, sync=ident)
-            return answer.model_copy(update={"message": "/config is being read"})
+            return response.model_copy(update={"message": "/config is being read"})
         if request.act == "rescore":
             clusters = list(request.clusters)
             if request.selector is not None:
@@ -208,9 +210,9 @@ class ActRunner:
             runs = actions.rescore(name, clusters, note=request.note)
             scorer.pending["rescore"] = _PendingAct(time.monotonic() + _RESCORE_LIMIT, runs=runs)
             message = f"{sum(bool(run.run_id) for run in runs)} of {len(runs)} cycles requested"
-            return answer.model_copy(update={"message": message, "clusters": len(runs)})
+            return response.model_copy(update={"message": message, "clusters": len(runs)})
         until = request.compute_end(hubclock.now())
-        clusters = actions.perform(name, request, until=until)
+        clusters = actions.execute(name, request, until=until)
         where = list_names(clusters, 5) if clusters else "all clusters"
         end = format_rfc3339(datetime.fromtimestamp(until, UTC)) if until is not None else "it is resumed"
         message = {
@@ -220,7 +222,7 @@ class ActRunner:
             "reset": f"the declared interval applies on {where}, and no pause",
         }[request.act]
         count = len(clusters) or len(ScheduleStore(self._redis).read_entries_of(name))
-        return answer.model_copy(update={"outcome": "Done", "message": message, "clusters": count})
+        return response.model_copy(update={"outcome": "Done", "message": message, "clusters": count})
 
     def _poll(self, name: str, scorer: _ScorerActs, act: Act) -> None:
         """Complete the response of a pending act if it has ended. Raises redis.RedisError."""
@@ -228,7 +230,7 @@ class ActRunner:
         has_timed_out = time.monotonic() >= pending_act.deadline
         update: dict[str, Any]
         if act == "sync":
-            read = Notices(self._redis).read(name)
+            read = Notices(self._redis).read_config_read(name)
             if read is not None and parse_change_id(read.request or "0") >= parse_change_id(pending_act.sync):
                 update = {
                     "outcome": "Failed" if read.problem else "Done",
@@ -239,11 +241,11 @@ class ActRunner:
             else:
                 return
         else:
-            pending_act.runs = rescore.check(self._redis, name, pending_act.runs)
+            pending_act.runs = rescore.read_outcomes(self._redis, name, pending_act.runs)
             if any(map(rescore.is_open, pending_act.runs)) and not has_timed_out:
                 return
-            update = _summarise(rescore.report(self._redis, name, pending_act.runs).runs)
-        scorer.answers[act] = scorer.answers[act].model_copy(update=update)
+            update = _summarise(rescore.make_report(self._redis, name, pending_act.runs).runs)
+        scorer.responses[act] = scorer.responses[act].model_copy(update=update)
         del scorer.pending[act]
 
     def _compute_delay(self, scorer: _ScorerActs) -> float | None:
@@ -251,24 +253,24 @@ class ActRunner:
         unfinished_acts = scorer.pending.keys() | scorer.accepted.keys()
         if not unfinished_acts:
             return None
-        newest_request_at = max(scorer.answers[act].handled_at for act in unfinished_acts)
+        newest_request_at = max(scorer.responses[act].handled_at for act in unfinished_acts)
         elapsed_seconds = (datetime.now(UTC) - newest_request_at).total_seconds()
         return min(max(elapsed_seconds * _POLL_SHARE, _POLL_MIN), _POLL_MAX)
 
 
-def _read_answers(stored: Any) -> dict[Act, ActAnswer]:
-    answers: dict[Act, ActAnswer] = {}
+def _read_responses(stored: Any) -> dict[Act, ActResponse]:
+    responses: dict[Act, ActResponse] = {}
     for item in stored:
         try:
-            answer = ActAnswer.model_validate(item, by_alias=True)
+            response = ActResponse.model_validate(item, by_alias=True)
         except ValidationError:
             # Another version of the hub wrote this status.
             continue
-        if answer.outcome == "Running":
+        if response.outcome == "Running":
             text = "the hub controller restarted meanwhile; `dsf history` and `dsf status` say what came of it"
-            answer = answer.model_copy(update={"outcome": "Failed", "message": text})
-        answers[answer.act] = answer
-    return answers
+            response = response.model_copy(update={"outcome": "Failed", "message": text})
+        responses[response.act] = response
+    return responses
 
 
 def _summarise(runs: list[RunView]) -> dict[str, Any]:

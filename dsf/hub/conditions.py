@@ -33,11 +33,11 @@ IGNORED: Final = "Ignored"
 AGENTS_SUPPORTED: Final = "AgentsSupported"
 #: Reasons used in several places.
 NOT_CHECKED_YET: Final = "NotCheckedYet"
-#: Conditions of a DynamicScorer that the hub cannot process, and of an unreadable DynamicScorer.
-_OF_STOPPED: Final = (ConditionType.Scoring, ConditionType.Ready)
-_OF_UNREADABLE: Final = (ConditionType.ConfigSynced, ConditionType.Distributed, *_OF_STOPPED)
+#: Conditions of a DynamicScorer that does not run in this hub, and of an unreadable DynamicScorer.
+_CONDITIONS_OF_STOPPED: Final = (ConditionType.Scoring, ConditionType.Ready)
+_CONDITIONS_OF_UNREADABLE: Final = (ConditionType.ConfigSynced, ConditionType.Distributed, *_CONDITIONS_OF_STOPPED)
 #: Conditions of a deleted object that finalizers keep.
-_OF_TERMINATING: Final = (ConditionType.Distributed, *_OF_STOPPED)
+_CONDITIONS_OF_TERMINATING: Final = (ConditionType.Distributed, *_CONDITIONS_OF_STOPPED)
 NOT_DISTRIBUTED: Final = "NotDistributed"
 _NO_CONFIG: Final = "NoScoringConfig"
 _DISTRIBUTING: Final = "Distributing"
@@ -46,12 +46,12 @@ _NO_CYCLES: Final = "NoCyclesYet"
 _NOT_SELECTED: Final = "NotSelected"
 _SOME_FAIL: Final = "SomeClustersFail"
 _ALL_FAIL: Final = "AllClustersFail"
-#: Temporary reasons, which end without a change of this object. With them Ready is Unknown.
-_TEMPORARY: Final = frozenset(
+#: Reasons that end without a change of this object. With them Ready is Unknown.
+_TEMPORARY_REASONS: Final = frozenset(
     {NOT_CHECKED_YET, NOT_DISTRIBUTED, _DISTRIBUTING, _NO_CLUSTERS, _NO_CONFIG, _NO_CYCLES, _NOT_SELECTED}
 )
 #: Conditions that Ready summarizes, each cause before its effects.
-_SUMMARIZED: Final = (
+_SUMMARIZED_CONDITIONS: Final = (
     ConditionType.ConfigSynced,
     ConditionType.Healthy,
     ConditionType.Distributed,
@@ -109,19 +109,19 @@ def make_scorer_status(
 ) -> DynamicScorerStatus:
     """Return the complete status. If `cycles` or `pace` cannot be read (None), previous values stay."""
     generation, resolved = plan.scorer.metadata.generation, plan.resolved
-    delivered = judge_distributed(plan, health, deliveries)
-    scored = judge_scoring(plan, deliveries, cycles, pace.pauses if pace else Pauses()) if cycles else None
-    if scored and scored.reason == NOT_DISTRIBUTED and delivered and delivered.status == "False":
-        # Report the cause, because kubectl shows the reason of this condition.
-        scored = delivered
+    distributed = judge_distributed(plan, health, deliveries)
+    scoring = judge_scoring(plan, deliveries, cycles, pace.pauses if pace else Pauses()) if cycles else None
+    if scoring and scoring.reason == NOT_DISTRIBUTED and distributed and distributed.status == "False":
+        # Report the cause, because kubectl shows the reason of condition Scoring.
+        scoring = distributed
     statements: dict[str, Statement | None] = {
         ConditionType.Healthy: judge_healthy(plan, health),
         ConditionType.ConfigSynced: judge_config_synced(plan, health),
-        ConditionType.Distributed: delivered,
-        ConditionType.Scoring: scored,
+        ConditionType.Distributed: distributed,
+        ConditionType.Scoring: scoring,
     }
-    if (verified := judge_tls_verified(plan, previous)) is not None:
-        statements[ConditionType.TLSVerified] = verified
+    if (tls_verified := judge_tls_verified(plan, previous)) is not None:
+        statements[ConditionType.TLSVerified] = tls_verified
     conditions = _apply_statements(previous.conditions, statements, generation, now)
     if cycles is not None:
         statement = judge_ready(conditions, plan, health, cycles)
@@ -130,8 +130,8 @@ def make_scorer_status(
         conditions = _apply_statements(conditions, {ConditionType.Ready: statement}, generation, now)
     declared = resolved.summary.scoring_interval if resolved is not None else None
     if pace is None:
-        in_force = previous.interval if declared == previous.declared_interval else declared
-        pace = Pace(in_force or 0, min(previous.clusters_with_other_interval, deliveries.desired))
+        interval = previous.interval if declared == previous.declared_interval else declared
+        pace = Pace(interval or 0, min(previous.clusters_with_other_interval, deliveries.desired))
     counts = cycles or _restore_cycles(previous, deliveries.desired)
     return DynamicScorerStatus(
         health_status=health.status,
@@ -142,7 +142,7 @@ def make_scorer_status(
         score_name=resolved.score_name if resolved is not None else "",
         interval=pace.interval if resolved is not None else None,
         declared_interval=declared,
-        clusters_with_other_interval=pace.elsewhere,
+        clusters_with_other_interval=pace.other_interval_clusters,
         clusters=ClusterNumbers(
             desired=deliveries.desired, succeeding=counts.succeeding, empty=counts.empty, failing=counts.failing
         ),
@@ -172,12 +172,14 @@ def make_ignored_scorer_status(scorer: DynamicScorer, namespace: str, *, now: da
         "hubSetting.scorerNamespaces): create it there, or have the hub's admin add its namespace"
     )
     statement = Statement("False", OTHER_NAMESPACE, text)
-    return _make_minimal_status(_OF_STOPPED, statement, scorer.status.conditions, scorer.metadata.generation, now)
+    return _make_minimal_status(
+        _CONDITIONS_OF_STOPPED, statement, scorer.status.conditions, scorer.metadata.generation, now
+    )
 
 
 def make_failed_scorer_status(scorer: DynamicScorer, obstacle: Obstacle, *, now: datetime) -> DynamicScorerStatus:
     """Return the status of a scorer with an internal error; all other conditions and fields stay."""
-    statements: dict[str, Statement | None] = dict.fromkeys(_OF_STOPPED, Statement.from_obstacle(obstacle))
+    statements: dict[str, Statement | None] = dict.fromkeys(_CONDITIONS_OF_STOPPED, Statement.from_obstacle(obstacle))
     conditions = _apply_statements(scorer.status.conditions, statements, scorer.metadata.generation, now)
     return scorer.status.model_copy(update={"conditions": conditions})
 
@@ -189,7 +191,7 @@ def make_unreadable_scorer_status(
     statement = Statement(
         "False", INVALID, f"{parse_error}; until it is mended nothing runs, earlier scores stay until they expire"
     )
-    return _make_minimal_status(_OF_UNREADABLE, statement, previous_conditions, generation, now)
+    return _make_minimal_status(_CONDITIONS_OF_UNREADABLE, statement, previous_conditions, generation, now)
 
 
 def make_terminating_scorer_status(
@@ -197,7 +199,7 @@ def make_terminating_scorer_status(
 ) -> DynamicScorerStatus:
     """Return the status of a deleted scorer that finalizers keep."""
     statement = Statement("False", TERMINATING, f"{describe_deletion(metadata)}; it runs nowhere")
-    return _make_minimal_status(_OF_TERMINATING, statement, previous_conditions, metadata.generation, now)
+    return _make_minimal_status(_CONDITIONS_OF_TERMINATING, statement, previous_conditions, metadata.generation, now)
 
 
 def describe_deletion(metadata: ObjectMeta) -> str:
@@ -215,8 +217,8 @@ def _make_minimal_status(
     kinds: Sequence[str], statement: Statement, previous_conditions: list[Condition], generation: int, now: datetime
 ) -> DynamicScorerStatus:
     """Return a status that has only these conditions."""
-    earlier = [condition for condition in previous_conditions if condition.type in kinds]
-    conditions = _apply_statements(earlier, dict.fromkeys(kinds, statement), generation, now)
+    previous = [condition for condition in previous_conditions if condition.type in kinds]
+    conditions = _apply_statements(previous, dict.fromkeys(kinds, statement), generation, now)
     return DynamicScorerStatus(observed_generation=generation, conditions=conditions)
 
 
@@ -249,27 +251,27 @@ def judge_ready(conditions: Sequence[Condition], plan: ScorerPlan, health: Healt
     failing cycles while earlier scores are valid, an unreadable `/config` while the last valid one is in effect.
     """
     condition_by_type = {condition.type: condition for condition in conditions}
-    unmet = [
+    unmet_conditions = [
         condition_by_type[kind]
-        for kind in _SUMMARIZED
+        for kind in _SUMMARIZED_CONDITIONS
         if kind in condition_by_type and condition_by_type[kind].status != "True"
     ]
-    was_bad = ConditionType.Ready in condition_by_type and condition_by_type[ConditionType.Ready].status == "False"
-    is_starting = 0 < health.failures < FAILURE_THRESHOLD and health.status is not HealthStatus.Active and not was_bad
-    passing = set(_TEMPORARY)
+    was_false = ConditionType.Ready in condition_by_type and condition_by_type[ConditionType.Ready].status == "False"
+    is_starting = 0 < health.failures < FAILURE_THRESHOLD and health.status is not HealthStatus.Active and not was_false
+    temporary_reasons = set(_TEMPORARY_REASONS)
     if plan.obstacle is None and health.status is HealthStatus.Active and health.config_failure is not None:
-        passing.add(health.config_failure.reason)
+        temporary_reasons.add(health.config_failure.reason)
     if cycles.failing_without_score == 0:
-        passing |= {_SOME_FAIL, _ALL_FAIL}
-    bad = [
+        temporary_reasons |= {_SOME_FAIL, _ALL_FAIL}
+    bad_conditions = [
         condition
-        for condition in unmet
-        if condition.status == "False" and condition.reason not in passing and not is_starting
+        for condition in unmet_conditions
+        if condition.status == "False" and condition.reason not in temporary_reasons and not is_starting
     ]
-    for first in bad[:1] or unmet[:1]:
-        return Statement("False" if bad else "Unknown", first.reason, first.message)
-    scoring_now = condition_by_type[ConditionType.Scoring]
-    return Statement("True", scoring_now.reason, scoring_now.message)
+    for first in bad_conditions[:1] or unmet_conditions[:1]:
+        return Statement("False" if bad_conditions else "Unknown", first.reason, first.message)
+    scoring_condition = condition_by_type[ConditionType.Scoring]
+    return Statement("True", scoring_condition.reason, scoring_condition.message)
 
 
 def judge_healthy(plan: ScorerPlan, health: Health) -> Statement | None:
@@ -508,7 +510,7 @@ def make_config_status(
     unsupported = [
         condition for condition in conditions if condition.type == AGENTS_SUPPORTED and condition.status == "False"
     ]
-    if statement.reason in _TEMPORARY:
+    if statement.reason in _TEMPORARY_REASONS:
         statement = statement._replace(status="Unknown")
     elif unsupported and statement.status == "True":
         statement = Statement("False", unsupported[0].reason, unsupported[0].message)

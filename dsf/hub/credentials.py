@@ -127,8 +127,8 @@ class AgentCredentials:
                 return
             if self._users is not None:
                 self._users.remove(cluster)
-            self._keys.empty(cluster)
-            self._keys.retire(cluster, current)
+            self._keys.delete_mail_and_queue(cluster)
+            self._keys.record_retired_key(cluster, current)
             self._ids.pop(cluster, None)
         log.info("credentials of a cluster withdrawn", cluster=cluster, key_id=current)
 
@@ -146,7 +146,7 @@ class AgentCredentials:
             cluster_ids = ((cluster, self._find_acceptable_ids(cluster, uid)) for cluster, uid in served_clusters)
             changes = self._users.sync({cluster: ids.valid for cluster, ids in cluster_ids if ids is not None})
             for cluster in changes.removed:
-                self._keys.empty(cluster)
+                self._keys.delete_mail_and_queue(cluster)
         return {*changes.created, *changes.changed, *changes.removed}
 
     def delete_unregistered_queues(self) -> None:
@@ -214,10 +214,10 @@ class AgentCredentials:
                 self._users.ensure(cluster, ids.valid)
             if before.current not in ids.valid:
                 # The user can no longer add data. Empty the keys before other writes, which may lack memory.
-                self._keys.empty(cluster)
+                self._keys.delete_mail_and_queue(cluster)
             elif existing_ids is None:
                 # Calls that were sent before there was a cluster of this name must not run.
-                self._keys.empty(cluster)
+                self._keys.delete_mail_and_queue(cluster)
             self._registrar.put_cluster(ClusterRecord(name=cluster, uid=uid, key_ids=ids.valid, key_since=ids.since))
             self._ids[cluster] = ids
         if ids != before:
@@ -255,7 +255,7 @@ class AgentCredentials:
         return KeyIds(retired + 1, None, now)
 
     def _deliver(self, cluster: str, ids: KeyIds) -> None:
-        password = self._users.password(cluster, ids.current) if self._users is not None else ""
+        password = self._users.derive_password(cluster, ids.current) if self._users is not None else ""
         key = derive_key(self._secret, cluster, ids.current).dump()
         try:
             shared = self._read_shared()

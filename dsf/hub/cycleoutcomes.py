@@ -54,38 +54,36 @@ class CycleOutcomes:
         counts: Counter[Verdict] = Counter()
         unwritten = failing_without_score = 0
         refusal, unwritten_reason = "", ""
-        idle: list[Skips] = []
+        idle_skips: list[Skips] = []
         failures: list[tuple[float, FailedCycle]] = []
         remarks: dict[str, list[str]] = {}
         for state in states:
-            trouble = state.trouble
-            if (cause := state.unwritten) is not None:
+            if (write_failure := state.unwritten) is not None:
                 unwritten += 1
-                refusal = refusal or f"{state.cluster}: {cause.message}"
-                unwritten_reason = unwritten_reason or cause.reason
+                refusal = refusal or f"{state.cluster}: {write_failure.message}"
+                unwritten_reason = unwritten_reason or write_failure.reason
             skips = state.skips
-            judged = compute_verdict(state, now)
-            if judged is Verdict.SKIPPED and skips is not None and not _is_usable(state, now):
-                idle.append(skips)
+            verdict = compute_verdict(state, now)
+            if verdict is Verdict.SKIPPED and skips is not None and not _is_usable(state, now):
+                idle_skips.append(skips)
             else:
                 # A pair without ticks keeps its score until the score expires.
-                counted = Verdict.OK if judged is Verdict.SKIPPED else judged
+                counted_verdict = Verdict.OK if verdict is Verdict.SKIPPED else verdict
                 # A score that cannot be written makes Ready False, so kubectl's column must not count it.
-                counts[counted] += counted is not Verdict.OK or cause is None
-            failing_without_score += judged is Verdict.FAILING and not _is_usable(state, now)
-            if state.remark is not None and judged in (Verdict.EMPTY, Verdict.OK):
-                reason = _choose_reason(judged, state.remark.reason)
+                counts[counted_verdict] += counted_verdict is not Verdict.OK or write_failure is None
+            failing_without_score += verdict is Verdict.FAILING and not _is_usable(state, now)
+            if state.remark is not None and verdict in (Verdict.EMPTY, Verdict.OK):
+                reason = _choose_reason(verdict, state.remark.reason)
                 remarks.setdefault(reason, []).append(f"{state.cluster}: {state.remark.message}")
-            if trouble is not None:
-                time = datetime.fromtimestamp(int(trouble.at), UTC)
+            if (pair_failure := state.current_failure) is not None:
                 failure = FailedCycle(
                     cluster=state.cluster,
-                    stage=trouble.stage,
-                    reason=trouble.reason,
-                    message=trouble.message,
-                    time=time,
+                    stage=pair_failure.stage,
+                    reason=pair_failure.reason,
+                    message=pair_failure.message,
+                    time=datetime.fromtimestamp(int(pair_failure.at), UTC),
                 )
-                failures.append((trouble.at, failure))
+                failures.append((pair_failure.at, failure))
         remark_reason = next(
             (reason for reason in (NO_ITEMS, ITEMS_REPLACED, RESULTS_REFUSED) if reason in remarks), ""
         )
@@ -104,13 +102,13 @@ class CycleOutcomes:
             unwritten=unwritten,
             unwritten_reason=unwritten_reason,
             refusal=refusal,
-            idle=len(idle),
-            skips=min(idle, key=lambda skips: (skips.since, skips.cluster), default=None),
+            idle=len(idle_skips),
+            skips=min(idle_skips, key=lambda skips: (skips.since, skips.cluster), default=None),
         )
 
 
-def _choose_reason(judged: Verdict, reason: str) -> str:
-    if judged is Verdict.EMPTY:
+def _choose_reason(verdict: Verdict, reason: str) -> str:
+    if verdict is Verdict.EMPTY:
         return NO_ITEMS
     return ITEMS_REPLACED if reason == RefusalReason.DUPLICATE_DIMENSION else RESULTS_REFUSED
 

@@ -40,12 +40,13 @@ from dsf.settings import Settings
 
 log = dsf.log.get(__name__)
 
-#: Pause after each plan before the next change of a namespace that had a change in it, as a multiple of its CPU time:
-#: planning then takes at most a quarter of the time, even while a thousand scorers become Active one after the other,
-#: because each plan is made from all objects.
-REST: Final = 3.0
-#: Pause before a change of any other namespace: a namespace that changes all the time does not make the others wait.
-SHORT_REST: Final = 1.0
+#: Seconds of pause for each CPU second that a plan took. During the pause, changes of the namespaces that had a change
+#: in the plan wait. Each plan is made from all objects, so without the pause a thousand scorers that become Active one
+#: after the other would keep a core busy. With it, planning takes at most a quarter of the time.
+PAUSE_FACTOR: Final = 3.0
+#: The same for changes of all other namespaces. It is shorter, so that a namespace that changes all the time does not
+#: delay the others for long.
+SHORT_PAUSE_FACTOR: Final = 1.0
 #: OCM's annotation of a ManagedClusterAddOn whose agent runs on another cluster.
 _HOSTING: Final = "addon.open-cluster-management.io/hosting-cluster-name"
 
@@ -77,17 +78,17 @@ class DesiredState:
             self._allowed_names = AllowedNames(settings.score_names)
         except ValueError as error:
             raise SettingsError(f"DSF_SCORE_NAMES: {error}") from None
-        if strange := self._allowed_names.namespaces.difference(settings.scorer_namespaces):
+        if unlisted_namespaces := self._allowed_names.namespaces.difference(settings.scorer_namespaces):
             raise SettingsError(
-                f"DSF_SCORE_NAMES: {', '.join(sorted(strange))}: not in DSF_SCORER_NAMESPACES; the hub's own namespace "
-                "may use any name"
+                f"DSF_SCORE_NAMES: {', '.join(sorted(unlisted_namespaces))}: not in DSF_SCORER_NAMESPACES; "
+                "the hub's own namespace may use any name"
             )
         self._backend = backend
         self._settings = settings
         self._health = health
         self._on_new = on_new
         # Held while a plan is made.
-        self._making = threading.Lock()
+        self._plan_lock = threading.Lock()
         self._lock = threading.RLock()
         # Key -> manifest, parsed object (None if unreadable), and parse error.
         self._parsed: dict[ObjectKey, tuple[Manifest, ApiObject | None, str]] = {}
@@ -100,21 +101,21 @@ class DesiredState:
         self._logged_errors: dict[str, str] = {}
         # The stored claims on names, None if they must be read, and the stored text of each namespace.
         self._claims: NameClaims | None = None
-        self._stored: dict[str, str] = {}
+        self._stored_claims: dict[str, str] = {}
         self._plan = FleetPlan()
         # Known maximum bytes of a ManifestWork. A restart begins with the largest maximum again.
-        self._limit = manifestwork.MAX_BYTES
+        self._max_work_bytes = manifestwork.MAX_BYTES
         # Objects to reconcile with the next plan.
         self._changed: set[ObjectKey] = set()
-        # Objects to reconcile with the first plan; None after the first plan.
-        self._early: set[ObjectKey] | None = set()
+        # Objects to reconcile with the first plan, which exists if this is None.
+        self._waiting_for_first_plan: set[ObjectKey] | None = set()
         # Unix time of the next plan change without an event: a pause ends or a name becomes free.
         self._next_change_at = math.inf
         # Namespaces with changes for the next plan.
         self._changed_namespaces: set[str] = set()
         # Namespace -> end of its pause, and the end of the pause of all others, by the monotonic clock.
-        self._pauses: dict[str, float] = {}
-        self._short_pause = -math.inf
+        self._pause_ends: dict[str, float] = {}
+        self._short_pause_end = -math.inf
         #: Makes plans; its queue has one key, which stands for the whole plan.
         self.controller = Controller("plan", self._update_when_due, workers=1, outage=outage)
 
@@ -130,7 +131,9 @@ class DesiredState:
 
     def _find_due_time(self, namespaces: Set[str]) -> float:
         """Return the monotonic time of the next plan for changes in these namespaces."""
-        return min((self._pauses.get(name, self._short_pause) for name in namespaces), default=self._short_pause)
+        return min(
+            (self._pause_ends.get(name, self._short_pause_end) for name in namespaces), default=self._short_pause_end
+        )
 
     @property
     def plan(self) -> FleetPlan:
@@ -140,14 +143,14 @@ class DesiredState:
     @property
     def is_known(self) -> bool:
         """True after the first plan."""
-        return self._early is None
+        return self._waiting_for_first_plan is None
 
     def defer_until_planned(self, key: ObjectKey) -> bool:
         """True before the first plan; the object is then reconciled with the first plan."""
         with self._lock:
-            if self._early is not None:
-                self._early.add(key)
-            return self._early is not None
+            if self._waiting_for_first_plan is not None:
+                self._waiting_for_first_plan.add(key)
+            return self._waiting_for_first_plan is not None
 
     def update(self) -> FleetPlan:
         """Make a plan in the caller's thread and return it. Raises BackendError."""
@@ -172,7 +175,7 @@ class DesiredState:
 
         Raises BackendError; the keys are then reported with the next plan.
         """
-        with self._making:
+        with self._plan_lock:
             with self._lock:
                 # Take the changes before reading: later changes are for the next plan.
                 changed, self._changed = self._changed, set()
@@ -181,7 +184,7 @@ class DesiredState:
             began = time.thread_time()
             try:
                 plan = self._make_plan()
-                news = find_differences(self._plan, plan)
+                differences = find_differences(self._plan, plan)
             except BaseException:
                 with self._lock:
                     self._changed |= changed
@@ -191,29 +194,29 @@ class DesiredState:
                 self._begin_pauses(namespaces, time.thread_time() - began)
             self._plan = plan
             with self._lock:
-                early, self._early = self._early or set(), None
+                waiting_keys, self._waiting_for_first_plan = self._waiting_for_first_plan or set(), None
             pauses = (scorer.suspended_until for scorer in plan.scorers.values())
             self._next_change_at = min([until for until in pauses if until is not None] + [plan.claims.next_end])
-        self._on_new(news, changed | early)
+        self._on_new(differences, changed | waiting_keys)
         return plan
 
     def _begin_pauses(self, namespaces: Set[str], seconds: float) -> None:
         """Begin the pauses after a plan that took `seconds` of CPU and had changes of these namespaces."""
         now = time.monotonic()
         with self._lock:
-            self._short_pause = now + SHORT_REST * seconds
-            pauses = {name: end for name, end in self._pauses.items() if end > self._short_pause}
-            self._pauses = {**pauses, **dict.fromkeys(namespaces, now + REST * seconds)}
+            self._short_pause_end = now + SHORT_PAUSE_FACTOR * seconds
+            pauses = {name: end for name, end in self._pause_ends.items() if end > self._short_pause_end}
+            self._pause_ends = {**pauses, **dict.fromkeys(namespaces, now + PAUSE_FACTOR * seconds)}
 
     def lower_limit(self, plan: FleetPlan, refusal: str) -> bool:
         """Lower the size limit after a ManifestWork in `plan` was rejected; return False if size was not the cause."""
         with self._lock:
-            if self._limit == plan.limit:
+            if self._max_work_bytes == plan.limit:
                 limit = manifestwork.lower_limit(plan.limit, refusal)
                 if limit is None:
                     return False
                 log.warning("a ManifestWork was too large, the next ones are smaller", bytes=limit, refusal=refusal)
-                self._limit = limit
+                self._max_work_bytes = limit
             return True
 
     def is_home(self, namespace: str) -> bool:
@@ -273,7 +276,7 @@ class DesiredState:
         ]
         unreadable = {key: text for key, text in errors.items() if self.is_scorer_namespace(key.partition("/")[0])}
         clusters, _ = self._list_objects(Kind.CLUSTER, ManagedCluster)
-        authentications, unusable = self._list_objects(Kind.AUTHENTICATION, ScoringAuthentication)
+        authentications, unreadable_authentications = self._list_objects(Kind.AUTHENTICATION, ScoringAuthentication)
         without_addon = 0
         if self._settings.addon_mode:
             addons = {
@@ -296,9 +299,9 @@ class DesiredState:
             {scorer.key: failure for scorer in scorers if (failure := self._find_failure(scorer)) is not None},
             authentications,
             self._read_deliverable_secrets(),
-            unusable,
+            unreadable_authentications,
             self._plan_cache,
-            self._limit,
+            self._max_work_bytes,
             NameRules(self._read_claims(), self._settings.namespace, self._allowed_names, frozenset(unreadable)),
             self._scorer_hosts,
             self._find_misplaced_configs(),
@@ -312,7 +315,7 @@ class DesiredState:
             unreadable=unreadable,
             terminating=self._list_terminating(),
         )
-        self._report(plan)
+        self._log_internal_errors(plan)
         return plan
 
     def _find_misplaced_configs(self) -> frozenset[str]:
@@ -339,9 +342,9 @@ class DesiredState:
     def _read_claims(self) -> NameClaims:
         if self._claims is None:
             namespaces = (self._settings.namespace, *self._settings.scorer_namespaces)
-            self._stored = {namespace: self._backend.read_name_claims(namespace) for namespace in namespaces}
+            self._stored_claims = {namespace: self._backend.read_name_claims(namespace) for namespace in namespaces}
             self._claims = NameClaims.parse(
-                {name: text for name, text in self._stored.items() if _is_readable(name, text)}
+                {name: text for name, text in self._stored_claims.items() if _is_readable(name, text)}
             )
         return self._claims
 
@@ -349,7 +352,7 @@ class DesiredState:
         """Store new claims before they take effect, so that the same scorer owns the name after a crash."""
         if claims == self._claims:
             return
-        for namespace, stored_text in self._stored.items():
+        for namespace, stored_text in self._stored_claims.items():
             if (text := claims.dump(namespace)) == stored_text:
                 continue
             try:
@@ -357,7 +360,7 @@ class DesiredState:
             except ObjectConflictError:
                 self._claims = None
                 raise
-            self._stored[namespace] = text
+            self._stored_claims[namespace] = text
         self._claims = claims
 
     def _read_deliverable_secrets(self) -> DeliverableSecrets:
@@ -365,7 +368,7 @@ class DesiredState:
             return NO_DELIVERY
         return DeliverableSecrets.from_manifests(self._settings.namespace, self._backend.list(Kind.SECRET))
 
-    def _report(self, plan: FleetPlan) -> None:
+    def _log_internal_errors(self, plan: FleetPlan) -> None:
         """Log each internal error once."""
         errors = {key: scorer.obstacle.error for key, scorer in plan.scorers.items() if scorer.obstacle is not None}
         reported = {key: (error, repr(error)) for key, error in errors.items() if error is not None}

@@ -36,7 +36,7 @@ from dsf.hub.scorerplan import Obstacle
 from dsf.process import hubclock
 from dsf.process.outage import Outage
 from dsf.settings import Settings
-from dsf.store.notices import NOT_READ, ConfigRead, cut
+from dsf.store.notices import NOT_READ, ConfigRead, truncate
 from dsf.text import clean, has_user, place, shorten_url
 
 log = dsf.log.get(__name__)
@@ -64,7 +64,7 @@ class HealthTarget(NamedTuple):
     uid: str = ""
     #: Whether the author of the scorer may see response texts. Authors in other namespaces than the hub's see only the
     #: HTTP status and the kind of a failure, because the URL may point to any page that the hub reaches.
-    shows_answers: bool = True
+    shows_responses: bool = True
     #: Why the hub must not send requests to this URL; empty if it may.
     refusal: str = ""
     #: Compile error of an expression, which has no URL; empty if the expression compiles.
@@ -72,7 +72,7 @@ class HealthTarget(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Check:
+class CheckResult:
     """The result of one check. In mode None `/config` is not requested: `config` and `config_failure` are None."""
 
     health_failure: Obstacle | None
@@ -108,15 +108,15 @@ class Health:
             config = None
         return cls(status.health_status, config, is_proven=is_proven)
 
-    def apply_check(self, check: Check) -> Health:
+    def apply_check(self, check: CheckResult) -> Health:
         """Return the state after a check; `FAILURE_THRESHOLD` consecutive failures make a proven scorer Inactive."""
         is_active = self.status is HealthStatus.Active and self.is_proven
         failure = check.health_failure or (None if is_active else check.config_failure)
         # Limit the number: the Health of a scoring API that stays down then stays equal, and its status is not written.
         failures = 0 if failure is None else min(self.failures + 1, FAILURE_THRESHOLD)
-        stays = failure is None or (is_active and failures < FAILURE_THRESHOLD)
+        is_still_active = failure is None or (is_active and failures < FAILURE_THRESHOLD)
         return Health(
-            status=HealthStatus.Active if stays else HealthStatus.Inactive,
+            status=HealthStatus.Active if is_still_active else HealthStatus.Inactive,
             config=check.config or self.config,
             failures=failures,
             failure=failure,
@@ -130,16 +130,16 @@ class Health:
         return replace(self, failures=0, failure=None, config_failure=None, is_checked=False, is_proven=False)
 
 
-def check(target: HealthTarget, *, timeout: float) -> Check:
+def check(target: HealthTarget, *, timeout: float) -> CheckResult:
     """Check one scoring API; `timeout` covers all requests."""
     if target.refusal:
-        return Check(Obstacle(str(ResolveReason.HostNotAllowed), target.refusal))
+        return CheckResult(Obstacle(str(ResolveReason.HostNotAllowed), target.refusal))
     if not target.config_url:
         error = target.expression_error
-        return Check(Obstacle(str(ResolveReason.ExpressionInvalid), error) if error else None)
+        return CheckResult(Obstacle(str(ResolveReason.ExpressionInvalid), error) if error else None)
     deadline = time.monotonic() + timeout
 
-    def send_request(url: str) -> http.Answer | Obstacle:
+    def send_request(url: str) -> http.Response | Obstacle:
         try:
             return http.probe(url, deadline=deadline, max_bytes=MAX_BYTES, access=target.access)
         except HttpError as error:
@@ -147,7 +147,7 @@ def check(target: HealthTarget, *, timeout: float) -> Check:
             is_timeout = error.reason == "timeout"
             message = f"{place('GET', url)}: no complete answer in time" if is_timeout else str(error)
             hint = _TLS_HINT if TLS_FAILED in message else ""
-            if not is_timeout and not target.shows_answers:
+            if not is_timeout and not target.shows_responses:
                 message = f"{place('GET', url)}: {describe_failure(error.reason, error.status)}"
             return Obstacle(_to_camel_case(error.reason), message + hint)
 
@@ -155,52 +155,56 @@ def check(target: HealthTarget, *, timeout: float) -> Check:
         healthz = f"{get_base_url(target.config_url)}/healthz"
     except ValueError as error:
         hint = _AUTH_HINT if has_user(target.config_url) else ""
-        return Check(Obstacle("InvalidURL", f"spec.configURL: {error}{hint}"))
-    answer = send_request(healthz)
-    if isinstance(answer, Obstacle) or target.mode is not ConfigSyncMode.Full:
+        return CheckResult(Obstacle("InvalidURL", f"spec.configURL: {error}{hint}"))
+    response = send_request(healthz)
+    if isinstance(response, Obstacle) or target.mode is not ConfigSyncMode.Full:
         # After a failed request, further requests to this server are pointless.
-        return Check(_find_failure(healthz, answer, target))
+        return CheckResult(_find_failure(healthz, response, target))
     config, config_failure = _read_config(target, send_request(target.config_url))
     # If the scoring API has no /healthz, its /config shows whether it is up.
-    health_failure = config_failure if answer.status == HTTPStatus.NOT_FOUND else _find_failure(healthz, answer, target)
-    return Check(health_failure, config, config_failure)
+    health_failure = (
+        config_failure if response.status == HTTPStatus.NOT_FOUND else _find_failure(healthz, response, target)
+    )
+    return CheckResult(health_failure, config, config_failure)
 
 
-def make_read_notice(name: str, target: HealthTarget, result: Check, request: str) -> ConfigRead:
+def make_read_notice(name: str, target: HealthTarget, result: CheckResult, request: str) -> ConfigRead:
     """Return the notice for users whether a check read the /config of a scorer."""
     if result.config is not None:
         return ConfigRead(name=name, at=hubclock.now(), request=request)
     failure = result.config_failure or result.health_failure
     if target.mode is not ConfigSyncMode.Full:
         return ConfigRead(name=name, problem=NOT_READ, request=request)
-    return ConfigRead(name=name, problem=cut(failure.message) if failure else "", request=request)
+    return ConfigRead(name=name, problem=truncate(failure.message) if failure else "", request=request)
 
 
-def _find_failure(url: str, answer: http.Answer | Obstacle, target: HealthTarget) -> Obstacle | None:
-    if isinstance(answer, Obstacle):
-        return answer
-    if answer.status != HTTPStatus.OK:
-        text = f"{shorten_url(url)}: status {answer.status}, not 200"
-        if target.shows_answers:
-            text += f"; the answer starts with {quote_head(answer.body)}"
-        if answer.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+def _find_failure(url: str, response: http.Response | Obstacle, target: HealthTarget) -> Obstacle | None:
+    if isinstance(response, Obstacle):
+        return response
+    if response.status != HTTPStatus.OK:
+        text = f"{shorten_url(url)}: status {response.status}, not 200"
+        if target.shows_responses:
+            text += f"; the answer starts with {quote_head(response.body)}"
+        if response.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
             text += _AUTH_HINT
         return Obstacle("HTTPError", text)
     return None
 
 
-def _read_config(target: HealthTarget, answer: http.Answer | Obstacle) -> tuple[RemoteConfig | None, Obstacle | None]:
-    failure = _find_failure(target.config_url, answer, target)
-    if failure is not None or isinstance(answer, Obstacle):
+def _read_config(
+    target: HealthTarget, response: http.Response | Obstacle
+) -> tuple[RemoteConfig | None, Obstacle | None]:
+    failure = _find_failure(target.config_url, response, target)
+    if failure is not None or isinstance(response, Obstacle):
         return None, failure
     try:
-        return parse_remote_config(answer.body), None
+        return parse_remote_config(response.body), None
     except RemoteConfigError as error:
-        text = str(error) if target.shows_answers else f"the answer is no valid configuration; {RESPONSE_HIDDEN}"
+        text = str(error) if target.shows_responses else f"the answer is no valid configuration; {RESPONSE_HIDDEN}"
         return None, Obstacle("ConfigInvalid", clean(f"{shorten_url(target.config_url)}: {text}", 1024))
 
 
-def _measure(config: RemoteConfig | None) -> int:
+def _measure_config(config: RemoteConfig | None) -> int:
     return measure(config.model_dump(mode="json"), MAX_SHARED_BYTES) if config is not None else 0
 
 
@@ -216,7 +220,7 @@ class HealthMonitor:
         settings: Settings,
         outage: Outage,
         on_change: Callable[[ObjectKey], None],
-        on_check: Callable[[ObjectKey, HealthTarget, Check, str], None] = lambda *_: None,
+        on_check: Callable[[ObjectKey, HealthTarget, CheckResult, str], None] = lambda *_: None,
     ) -> None:
         """`on_change` is called when the Health of a scorer changes, `on_check` with each check and the newest request
         (`request_check`) before it. Both are called in the checking threads, outside of any lock."""
@@ -224,7 +228,7 @@ class HealthMonitor:
         self._on_change = on_change
         self._on_check = on_check
         # Memory of the kept configurations, which their scoring APIs choose, by namespace.
-        self._memory = MemoryShares()
+        self._memory_shares = MemoryShares()
         self._max_bytes = max(MAX_SHARED_BYTES // max(1, len(settings.scorer_namespaces)), MIN_SHARE)
         self._requests: dict[ObjectKey, str] = {}
         self._targets: dict[ObjectKey, HealthTarget] = {}
@@ -255,7 +259,7 @@ class HealthMonitor:
                 return self._states[key]
             if before is None:
                 self._namespaces[key.namespace] += 1
-                self._memory.admit(key, key.namespace, _measure(stored_health.config), sys.maxsize)
+                self._memory_shares.admit(key, key.namespace, _measure_config(stored_health.config), sys.maxsize)
             health = stored_health if before is None else self._states[key].reset_checks()
             self._targets[key] = target
             self._states[key] = health
@@ -277,7 +281,7 @@ class HealthMonitor:
                 # Remove namespaces without targets, so that they get no share of the threads.
                 self._namespaces = +self._namespaces
             self._states.pop(key, None)
-            self._memory.release(key)
+            self._memory_shares.release(key)
 
     def get_health(self, key: ObjectKey) -> Health | None:
         """Return the state of a tracked scorer; None if it is not tracked."""
@@ -288,11 +292,11 @@ class HealthMonitor:
         self, key: ObjectKey, target: HealthTarget, config: RemoteConfig, kept_config: RemoteConfig | None
     ) -> bool:
         """Count the memory of a new configuration in place of the kept one; return False if there is no room for it."""
-        if target.shows_answers or config == kept_config:
+        if target.shows_responses or config == kept_config:
             return True
-        if self._memory.admit(key, key.namespace, _measure(config), self._max_bytes):
+        if self._memory_shares.admit(key, key.namespace, _measure_config(config), self._max_bytes):
             return True
-        self._memory.admit(key, key.namespace, _measure(kept_config), sys.maxsize)
+        self._memory_shares.admit(key, key.namespace, _measure_config(kept_config), sys.maxsize)
         return False
 
     def _describe_full_share(self, key: ObjectKey) -> Obstacle:
@@ -316,12 +320,12 @@ class HealthMonitor:
             result = check(target, timeout=CHECK_TIMEOUT)
         except Exception as error:
             # An unexpected error is a failed check, because the scorer must not stay Active.
-            log.exception("health check failed in an unexpected way", scorer=key.name)
+            log.exception("health check failed with an unexpected error", scorer=key.name)
             text = (
                 f"{shorten_url(target.config_url)}: the hub cannot take its answer: {type(error).__name__}; the hub's "
                 "log says where"
             )
-            result = Check(Obstacle("CheckFailed", text))
+            result = CheckResult(Obstacle("CheckFailed", text))
         with self._lock:
             if self._targets.get(key) != target:
                 # The target has changed in the meantime and is queued again, so this result is outdated.

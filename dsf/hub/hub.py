@@ -20,13 +20,13 @@ from dsf.hub.clusters import ClusterReconciler, DepartedClusters, Departures
 from dsf.hub.controller import Controller, Reconcile
 from dsf.hub.credentials import AgentCredentials
 from dsf.hub.desiredstate import DesiredState
-from dsf.hub.health import Check, HealthMonitor, HealthTarget, make_read_notice
+from dsf.hub.health import CheckResult, HealthMonitor, HealthTarget, make_read_notice
 from dsf.hub.notifications import ChangeNotifier, NotificationListener
 from dsf.hub.plan import Differences
-from dsf.hub.plannedscores import PlanOwners
+from dsf.hub.plannedscores import PlannedScores
 from dsf.hub.rediswatch import RedisWatch
 from dsf.hub.registrar import Registrar
-from dsf.hub.statusreconcilers import ConfigReconciler, ScorerReconciler, StatusPace
+from dsf.hub.statusreconcilers import ConfigReconciler, ScorerReconciler, StatusWriteLimit
 from dsf.process import hubclock
 from dsf.process.hubclock import HubClock
 from dsf.process.outage import Outage
@@ -82,47 +82,52 @@ class Hub:
             self._writer_client,
             settings,
             backend,
-            self._get_owners,
+            self._get_planned_scores,
             on_status=self._refresh_statuses,
             is_behind=is_behind,
         )
         self._registrar = Registrar(self._client, self._outage, self.writer.check)
         self._credentials = AgentCredentials(backend, self._registrar, self._client, settings)
-        self._changes = ChangeNotifier(self._client, backend, self._find_scorer, self._health.request_check)
+        self._change_notifier = ChangeNotifier(self._client, backend, self._find_scorer, self._health.request_check)
         workers = _WORKERS[settings.backend]
         # Two queues, because thousands of waiting clusters must not delay the status of a scorer.
-        self._clusters = Controller("clusters", self._reconcile, workers=workers, outage=self._outage)
-        self._scorers = Controller(
+        self._cluster_controller = Controller("clusters", self._reconcile, workers=workers, outage=self._outage)
+        self._scorer_controller = Controller(
             "scorers",
             self._reconcile,
             workers=workers,
             outage=self._outage,
-            # Thousands of scorers of one namespace leave threads, and time of the interpreter, for the hub's own.
+            # Half of the threads stay free for the hub's own namespace while another has thousands of changed scorers.
             has_room=lambda namespace, busy: namespace == settings.namespace or busy < max(1, workers // 2),
         )
-        self._act_runner = ActRunner(self._client, settings, backend, self._desired, self._scorers.queue.add)
-        self._acts = Controller("acts", self._act_runner.reconcile, workers=2, outage=self._outage)
+        self._act_runner = ActRunner(self._client, settings, backend, self._desired, self._scorer_controller.queue.add)
+        self._act_controller = Controller("acts", self._act_runner.reconcile, workers=2, outage=self._outage)
         #: For probes and metrics.
-        self.controllers = (self._desired.controller, self._clusters, self._scorers, self._acts)
-        self._departed = DepartedClusters(
+        self.controllers = (
+            self._desired.controller,
+            self._cluster_controller,
+            self._scorer_controller,
+            self._act_controller,
+        )
+        self._departed_clusters = DepartedClusters(
             backend, self._registrar, self._credentials, Departures(settings.departure_grace)
         )
-        self._deliveries = ClusterReconciler(
+        self._cluster_reconciler = ClusterReconciler(
             backend,
             self._registrar,
             self._desired,
-            self._departed,
+            self._departed_clusters,
             agent_namespace=settings.agent_namespace,
             on_distributed=self._on_distributed,
         )
         self._reconcilers = self._make_reconcilers()
-        self._status_pace = StatusPace[str]()
+        self._status_write_limit = StatusWriteLimit[str]()
         # Metadata of each object at the last call of `_is_changed`; the backend calls from one thread at a time.
         self._last_metadata: dict[ObjectKey, tuple[object, ...]] = {}
-        self._plan_owners: PlanOwners | None = None
+        self._planned_scores: PlannedScores | None = None
         self._is_stopping = False
-        self._has_begun = False
-        self._thread = SupervisedThread(self._resync_forever, "resync")
+        self._is_started = False
+        self._resync_thread = SupervisedThread(self._resync_forever, "resync")
 
     def start(self) -> None:
         """Start the controller. Raises BackendError and SettingsError."""
@@ -136,22 +141,22 @@ class Hub:
             raise BackendError("stopped while starting")
         self._health.start()
         self._desired.controller.start()
-        self._scorers.start()
-        self._acts.start()
-        self._clusters.start()
+        self._scorer_controller.start()
+        self._act_controller.start()
+        self._cluster_controller.start()
         self._notifications.start()
-        self._thread.start()
+        self._resync_thread.start()
         self.writer.start()
-        self._has_begun = True
+        self._is_started = True
         self._resync_requested.set()
         log.info("hub controller started", backend=self._settings.backend, namespace=self._settings.namespace)
 
     def find_problem(self) -> str:
         """Return why work has stalled; empty if it progresses or has not begun. Must be called every few seconds."""
         # An unreachable API server or Redis is no problem here, because a restart would not help.
-        if not self._has_begun:
+        if not self._is_started:
             return ""
-        if not (self._thread.is_alive() and self._notifications.is_alive()):
+        if not (self._resync_thread.is_alive() and self._notifications.is_alive()):
             return "the threads that listen for changes have ended or are stuck"
         stuck = [controller.name for controller in self.controllers if not controller.is_progressing()]
         if stuck:
@@ -159,7 +164,7 @@ class Hub:
         return self.writer.find_problem()
 
     @property
-    def redis_is_away(self) -> bool:
+    def is_redis_unreachable(self) -> bool:
         """True if Redis cannot be reached."""
         return self._outage.is_on
 
@@ -179,11 +184,11 @@ class Hub:
         self._notifications.stop()
         self._health.stop()
         self._desired.controller.stop()
-        self._clusters.stop()
-        self._scorers.stop()
-        self._acts.stop()
+        self._cluster_controller.stop()
+        self._scorer_controller.stop()
+        self._act_controller.stop()
         self.writer.stop()
-        self._thread.join()
+        self._resync_thread.join()
         self._redis_watch.stop()
         self._clock.stop()
         hubclock.use(None)
@@ -195,7 +200,7 @@ class Hub:
         self._notifications_client.close()
 
     def _make_reconcilers(self) -> dict[Kind, Reconcile]:
-        backend, registrar, desired, clusters = self._backend, self._registrar, self._desired, self._deliveries
+        backend, registrar, desired, clusters = self._backend, self._registrar, self._desired, self._cluster_reconciler
         return {
             Kind.CLUSTER: clusters.reconcile,
             Kind.SCORER: ScorerReconciler(
@@ -205,7 +210,7 @@ class Hub:
                 self._health,
                 clusters,
                 self._desired.record_changes,
-                self._act_runner.list_answers,
+                self._act_runner.list_responses,
             ).reconcile,
             Kind.CONFIG: ConfigReconciler(
                 backend, registrar, desired, clusters, self.writer.check_everything
@@ -223,12 +228,12 @@ class Hub:
             raise SettingsError(f"{where}: is not a secret of at least 32 hex digits")
         return secret
 
-    def _get_owners(self) -> PlanOwners | None:
-        """Return the desired state for the writer, an index of the current plan; None before the first plan."""
+    def _get_planned_scores(self) -> PlannedScores | None:
+        """Return the scores of the current plan, for the writer; None before the first plan."""
         plan = self._desired.plan
-        if self._plan_owners is None or self._plan_owners.plan is not plan:
-            self._plan_owners = PlanOwners(plan) if self._desired.is_known else None
-        return self._plan_owners
+        if self._planned_scores is None or self._planned_scores.plan is not plan:
+            self._planned_scores = PlannedScores(plan) if self._desired.is_known else None
+        return self._planned_scores
 
     def _reconcile(self, key: ObjectKey) -> float | None:
         # Without a plan each cluster would look departed.
@@ -242,7 +247,7 @@ class Hub:
             if self._is_changed(key):
                 self._desired.record_changes(key)
                 if key.kind is Kind.SCORER:
-                    self._acts.queue.add(key)
+                    self._act_controller.queue.add(key)
         elif key.kind in (Kind.AUTHENTICATION, Kind.CLUSTER_SET):
             self._desired.record_changes(self._desired.config_key, namespace=key.namespace)
         elif key.kind is Kind.SECRET:
@@ -253,7 +258,7 @@ class Hub:
         elif key.kind in (Kind.CLUSTER, Kind.ADDON):
             self._desired.record_changes(_make_cluster_key(key.name if key.kind is Kind.CLUSTER else key.namespace))
         elif key.kind is Kind.WORK:
-            self._clusters.queue.add(_make_cluster_key(key.namespace))
+            self._cluster_controller.queue.add(_make_cluster_key(key.namespace))
         elif key.kind is Kind.SCORE:
             self.writer.handle_object_change(key.namespace, key.name)
 
@@ -266,44 +271,44 @@ class Hub:
             return True
         metadata = manifest["metadata"]
         fields = ("uid", "generation", "annotations", "deletionTimestamp", "finalizers")
-        now = tuple(metadata.get(name) for name in fields)
-        before, self._last_metadata[key] = self._last_metadata.get(key), now
-        return before != now
+        values = tuple(metadata.get(name) for name in fields)
+        previous_values, self._last_metadata[key] = self._last_metadata.get(key), values
+        return previous_values != values
 
     def _on_health(self, key: ObjectKey) -> None:
         self._desired.record_changes(key)
 
-    def _on_check(self, key: ObjectKey, target: HealthTarget, result: Check, request: str) -> None:
+    def _on_check(self, key: ObjectKey, target: HealthTarget, result: CheckResult, request: str) -> None:
         """Write a notice for users about the read of a /config. The notice is dropped if Redis rejects it."""
         scorer_key = f"{key.namespace}/{key.name}"
         if self._outage.is_on or self._desired.plan.find_owner_key(key.name) not in (scorer_key, None):
             return
         try:
-            self._registrar.notices.write_read(make_read_notice(key.name, target, result, request))
+            self._registrar.notices.write_config_read(make_read_notice(key.name, target, result, request))
         except (redis.ConnectionError, redis.TimeoutError) as error:
-            log.debug("that /config was read is not told", scorer=key.name, error=str(error))
+            log.debug("the notice about a read of /config is dropped", scorer=key.name, error=str(error))
         except redis.RedisError as error:
-            log.warning("that /config was read is not told", scorer=key.name, error=str(error))
+            log.warning("the notice about a read of /config is dropped", scorer=key.name, error=str(error))
 
     def _on_new_plan(self, affected: Differences, changed: Set[ObjectKey]) -> None:
-        self._status_pace.keep(self._desired.plan.scorers)
+        self._status_write_limit.keep(self._desired.plan.scorers)
         for key in {*changed, *map(_make_scorer_key, affected.scorers), *map(_make_cluster_key, affected.clusters)}:
-            (self._clusters if key.kind is Kind.CLUSTER else self._scorers).queue.add(key)
+            (self._cluster_controller if key.kind is Kind.CLUSTER else self._scorer_controller).queue.add(key)
 
     def _on_distributed(self, scorers: frozenset[str]) -> None:
         delay = self._compute_status_delay()
         for key, scorer in self._desired.plan.scorers.items():
             if scorer.name in scorers:
-                self._scorers.queue.add_after(_make_scorer_key(key), delay)
-        self._scorers.queue.add_after(self._desired.config_key, self._compute_status_delay())
+                self._scorer_controller.queue.add_after(_make_scorer_key(key), delay)
+        self._scorer_controller.queue.add_after(self._desired.config_key, self._compute_status_delay())
 
     def _on_wake(self) -> None:
         """Handle requests for credentials, and other user actions. Raises redis.RedisError."""
         for cluster in self._credentials.read_requests():
-            self._clusters.queue.add(_make_cluster_key(cluster))
+            self._cluster_controller.queue.add(_make_cluster_key(cluster))
         # Before the first plan the objects of the actions are unknown.
         if self._desired.plan.scorers:
-            self._changes.notify()
+            self._change_notifier.notify()
 
     def _find_scorer(self, name: str) -> ObjectKey | None:
         key = self._desired.plan.find_owner_key(name)
@@ -313,7 +318,9 @@ class Hub:
         delay = self._compute_status_delay()
         for key, scorer in self._desired.plan.scorers.items():
             if scorer.name in names:
-                self._scorers.queue.add_after(_make_scorer_key(key), max(delay, self._status_pace.reserve_write(key)))
+                self._scorer_controller.queue.add_after(
+                    _make_scorer_key(key), max(delay, self._status_write_limit.reserve_write(key))
+                )
 
     def _compute_status_delay(self) -> float:
         # The status of a scorer counts clusters, so a delay that grows with their number batches changes.
@@ -367,25 +374,25 @@ class Hub:
             retained_uids = {
                 name: self._registrar.get_cluster(name).uid
                 for name in departed_clusters
-                if self._departed.compute_grace_seconds(name)
+                if self._departed_clusters.compute_grace_seconds(name)
             }
             retained_uids |= plan.clusters
-            clusters |= self._registrar.notices.keep(plan.list_scorer_names(), retained_uids.keys())
+            clusters |= self._registrar.notices.remove_others(plan.list_scorer_names(), retained_uids.keys())
             if is_full:
                 self._registrar.notices.forget_written()
                 self._credentials.delete_unregistered_queues()
             for cluster in self._credentials.read_requests() | self._credentials.sync(retained_uids):
                 # Reconcile these clusters immediately, because they may have changed during this pass.
-                self._clusters.queue.add(_make_cluster_key(cluster))
-            self._changes.notify()
+                self._cluster_controller.queue.add(_make_cluster_key(cluster))
+            self._change_notifier.notify()
         finally:
-            clusters |= self._deliveries.list_unsettled()
+            clusters |= self._cluster_reconciler.list_unsettled()
             for key in object_keys:
-                self._scorers.queue.add_after(key, random.uniform(0, spread))  # noqa: S311
+                self._scorer_controller.queue.add_after(key, random.uniform(0, spread))  # noqa: S311
                 if is_full and key.kind is Kind.SCORER:
-                    self._acts.queue.add_after(key, spread)
+                    self._act_controller.queue.add_after(key, spread)
             for key in map(_make_cluster_key, clusters):
-                self._clusters.queue.add_after(key, random.uniform(0, spread))  # noqa: S311
+                self._cluster_controller.queue.add_after(key, random.uniform(0, spread))  # noqa: S311
 
     def _check_crds(self) -> None:
         """Report CRDs of another version, which drop fields that users or this hub write."""

@@ -54,7 +54,7 @@ class LostPodRemover:
             try:
                 self.check()
             except BackendError as error:
-                log.warning("the pod of redis cannot be looked at", pod=self._pod, error=str(error))
+                log.warning("the pod of redis cannot be checked", pod=self._pod, error=str(error))
 
     def check(self) -> bool:
         """Remove the pod if it should have ended, and return True then. Raises BackendError."""

@@ -59,7 +59,7 @@ class Load:
         return self.key.partition("/")[0]
 
     @property
-    def whole(self) -> int:
+    def total_size(self) -> int:
         """Bytes with all Secrets."""
         return self.size + sum(self.secrets.values())
 
@@ -72,7 +72,7 @@ def compute_size(manifest: Any) -> int:
 
 def all_fit(loads: Iterable[Load], limit: int) -> bool:
     """True if all these scorers fit, even if they share no Secrets."""
-    return sum(load.whole for load in loads) + _FIXED_BYTES <= limit
+    return sum(load.total_size for load in loads) + _FIXED_BYTES <= limit
 
 
 def find_excluded(loads: Iterable[Load], own_namespace: str, limit: int) -> Iterator[tuple[str, str]]:
@@ -84,7 +84,7 @@ def find_excluded(loads: Iterable[Load], own_namespace: str, limit: int) -> Iter
     home_loads = by_namespace.pop(own_namespace, [])
     excluded, used_bytes = _select_fitting(home_loads, room)
     # A namespace that needs less than its equal share leaves the rest to the other namespaces.
-    namespace_sizes = {name: sum(load.whole for load in loads) for name, loads in by_namespace.items()}
+    namespace_sizes = {name: sum(load.total_size for load in loads) for name, loads in by_namespace.items()}
     room -= used_bytes
     for position, name in enumerate(sorted(namespace_sizes, key=lambda name: (namespace_sizes[name], name))):
         share = min(namespace_sizes[name], room // (len(namespace_sizes) - position))
@@ -116,8 +116,8 @@ def _describe_exclusion(load: Load, own_namespace: str, limit: int) -> str:
         order = f"those of namespace {own_namespace} come first, then each namespace has an equal share, {order}"
     return (
         f"no room: a cluster's ManifestWork holds {limit // 1024} KiB for all its scorers and their Secrets, this one "
-        f"needs {load.whole / 1024:.1f} KiB, and {order}; shorten queries, remove scorers, or let them run on fewer "
-        "clusters (spec.clusterSelector, masks)"
+        f"needs {load.total_size / 1024:.1f} KiB, and {order}; shorten queries, remove scorers, or let them run on "
+        "fewer clusters (spec.clusterSelector, masks)"
     )
 
 

@@ -134,15 +134,15 @@ class ChangeNotifier:
     def notify(self) -> None:
         """Create Events for new actions. Raises redis.RedisError."""
         with self._lock:
-            oldest = f"{int((hubclock.now() - _EVENT_LIFETIME_SECONDS) * 1000)}-0"
-            last_notified_id = self._redis.get(keys.CHANGES_TOLD)
-            last = oldest if last_notified_id is None else max(str(last_notified_id), oldest, key=parse_change_id)
-            while batch := read_after(self._redis, last):
+            oldest_id = f"{int((hubclock.now() - _EVENT_LIFETIME_SECONDS) * 1000)}-0"
+            stored_id = self._redis.get(keys.CHANGES_NOTIFIED)
+            last_id = oldest_id if stored_id is None else max(str(stored_id), oldest_id, key=parse_change_id)
+            while batch := read_after(self._redis, last_id):
                 for _, change in batch:
                     if change is not None:
                         self._notify(change)
-                last = batch[-1][0]
-                run_atomically(self._redis, ("SET", keys.CHANGES_TOLD, last))
+                last_id = batch[-1][0]
+                run_atomically(self._redis, ("SET", keys.CHANGES_NOTIFIED, last_id))
 
     def _notify(self, change: Change) -> None:
         key = self._find_scorer(change.scorer)

@@ -27,7 +27,7 @@ from dsf.hub.manifestwork import make_part
 from dsf.hub.scorerplan import CONFIG_MISPLACED, INVALID, Obstacle, PlanCache, ScorerPlan, make_internal_obstacle
 from dsf.hub.secretdelivery import NO_DELIVERY, DeliverableSecrets, SecretCopy
 from dsf.store.entries import Entry
-from dsf.store.notices import ClusterNotice, cut, select_grouping_labels
+from dsf.store.notices import ClusterNotice, select_grouping_labels, truncate
 from dsf.store.registry import ScorerRecord
 
 
@@ -95,12 +95,12 @@ class FleetPlan:
     home: str = ""
 
     @cached_property
-    def _runnable(self) -> list[ScorerPlan]:
+    def _runnable_scorers(self) -> list[ScorerPlan]:
         """Scorers that run on any cluster, sorted by name."""
         runnable = [plan for plan in self.scorers.values() if self.is_enabled and plan.runnable is not None]
         return sorted(runnable, key=lambda plan: plan.name)
 
-    def selects(self, plan: ScorerPlan, cluster: str) -> bool:
+    def runs_on(self, plan: ScorerPlan, cluster: str) -> bool:
         """True if a scorer runs on this one of `clusters`, provided that a configuration exists."""
         resolved = plan.runnable
         return (
@@ -113,7 +113,7 @@ class FleetPlan:
         """Return the scorers that run on a cluster, sorted by name."""
         if cluster not in self.clusters:
             return []
-        return [plan for plan in self._runnable if self.selects(plan, cluster)]
+        return [plan for plan in self._runnable_scorers if self.runs_on(plan, cluster)]
 
     def make_notice(self, cluster: str) -> ClusterNotice:
         """Return the notice for users about a cluster."""
@@ -127,7 +127,7 @@ class FleetPlan:
                 selected = (
                     f"{variant.reason}: {variant.message}" if variant else "its spec.clusterSelector does not select it"
                 )
-                absent[plan.name] = cut(selected)
+                absent[plan.name] = truncate(selected)
         return ClusterNotice(name=cluster, labels=dict(self.labels.get(cluster, {})), absent=absent)
 
     def make_entries(self, cluster: str, present: Mapping[str, Entry]) -> dict[str, Entry]:
@@ -183,7 +183,7 @@ class FleetPlan:
         """Return the clusters on which a scorer runs, sorted."""
         if plan.runnable is None or not self.is_enabled:
             return []
-        return sorted(name for name in self.clusters if self.selects(plan, name))
+        return sorted(name for name in self.clusters if self.runs_on(plan, name))
 
     def list_delivered_secrets(self, cluster: str) -> dict[str, str]:
         """Return the Secrets delivered to a cluster: name on the cluster -> name on the hub."""
@@ -281,9 +281,9 @@ def find_differences(old: FleetPlan, new: FleetPlan) -> Differences:
         and _get_general_parts(before) != _get_general_parts(after)
     }
     clusters = {name for name, _ in old.clusters.items() ^ new.clusters.items()}
-    relabelled = {name for name, labels in new.labels.items() if old.labels.get(name) != labels}
+    relabelled_clusters = {name for name, labels in new.labels.items() if old.labels.get(name) != labels}
     # Compare variants by cluster, so that a new or relabelled cluster does not trigger all other clusters.
-    varied = {
+    varied_clusters = {
         key: _find_varied_clusters(old.scorers[key], plan)
         for key, plan in new.scorers.items()
         if key not in scorers and old.scorers[key] is not plan
@@ -293,10 +293,10 @@ def find_differences(old: FleetPlan, new: FleetPlan) -> Differences:
     # The status of a scorer counts its clusters, and the delivery to a cluster contains its scorers.
     every_scorer = new.scorers.keys() if is_general or clusters else set()
     every_cluster = old.clusters.keys() | new.clusters.keys() if is_general or scorers else set()
-    elsewhere = {key for key, names in varied.items() if names}
+    varied_scorers = {key for key, names in varied_clusters.items() if names}
     return Differences(
-        frozenset(scorers | every_scorer | elsewhere),
-        frozenset(clusters.union(every_cluster, relabelled, *varied.values())),
+        frozenset(scorers | every_scorer | varied_scorers),
+        frozenset(clusters.union(every_cluster, relabelled_clusters, *varied_clusters.values())),
     )
 
 
@@ -332,26 +332,26 @@ def make_plan(
     unhealthy: Mapping[str, Obstacle] = MappingProxyType({}),
     authentications: Iterable[ScoringAuthentication] = (),
     delivery: DeliverableSecrets = NO_DELIVERY,
-    mistaken: Mapping[str, str] = MappingProxyType({}),
-    memory: PlanCache | None = None,
+    unreadable_authentications: Mapping[str, str] = MappingProxyType({}),
+    cache: PlanCache | None = None,
     limit: int = manifestwork.MAX_BYTES,
     names: NameRules = NO_RULES,
     scorer_hosts: TokenHosts = NO_HOSTS,
-    misplaced: Set[str] = frozenset(),
+    misplaced_configs: Set[str] = frozenset(),
     cluster_sets: Sequence[Mapping[str, Any]] = (),
 ) -> FleetPlan:
     """Return the desired state. Objects that are being deleted count as absent; `now` decides about pauses with an end.
 
     `token_hosts` are the token servers that a `/config` may set. `unhealthy` maps the key of a scorer to the reason why
-    its scoring API is Inactive. `authentications` are all readable ScoringAuthentications, and `mistaken` maps the keys
-    of unreadable ones to their errors. `delivery` has the deliverable Secrets of the hub. `memory` caches the results
-    of the last plan. `limit` is the maximum size of a ManifestWork in bytes. `names` decides about names that several
-    scorers claim. `scorer_hosts` are the servers that scorers outside of the hub's own namespace may use. `misplaced`
-    are the namespaces, except the hub's own, that have a DynamicScoringConfig. `cluster_sets` are all
-    ManagedClusterSets.
+    its scoring API is Inactive. `authentications` are all readable ScoringAuthentications, and
+    `unreadable_authentications` maps the keys of the others to their errors. `delivery` has the deliverable Secrets of
+    the hub. `cache` has the results of the last plan. `limit` is the maximum size of a ManifestWork in bytes. `names`
+    decides about names that several scorers claim. `scorer_hosts` are the servers that scorers outside of the hub's own
+    namespace may use. `misplaced_configs` are the namespaces, except the hub's own, that have a DynamicScoringConfig.
+    `cluster_sets` are all ManagedClusterSets.
     """
     authentication_by_name: Authentications = {
-        **mistaken,
+        **unreadable_authentications,
         **{
             authentication.key: authentication
             if authentication.metadata.deletion_timestamp is None
@@ -360,15 +360,15 @@ def make_plan(
             for authentication in authentications
         },
     }
-    served = {cluster.metadata.name: cluster for cluster in clusters if cluster.is_served}
-    facts = [cluster.make_facts(cluster_sets) for cluster in served.values()]
+    served_clusters = {cluster.metadata.name: cluster for cluster in clusters if cluster.is_served}
+    cluster_facts = [cluster.make_facts(cluster_sets) for cluster in served_clusters.values()]
     present = [scorer for scorer in scorers if scorer.metadata.deletion_timestamp is None]
     is_enabled = config is not None and config.metadata.deletion_timestamp is None
-    delivery = delivery.with_targets(authentication_by_name.values(), facts)
-    memory = memory or PlanCache()
-    shared = (token_hosts, authentication_by_name, facts, delivery, names.home)
-    plans = memory.update(
-        present, unhealthy, now, shared, lambda scorer: _plan_scorer(scorer, now, *shared, memory.variants)
+    delivery = delivery.with_targets(authentication_by_name.values(), cluster_facts)
+    cache = cache or PlanCache()
+    shared = (token_hosts, authentication_by_name, cluster_facts, delivery, names.home)
+    plans = cache.update(
+        present, unhealthy, now, shared, lambda scorer: _plan_scorer(scorer, now, *shared, cache.variants)
     )
     if scorer_hosts:
         plans = {
@@ -378,7 +378,7 @@ def make_plan(
     plans |= {
         key: ScorerPlan(stopped.scorer, None, _make_misplaced_obstacle(stopped.namespace, names.home))
         for key, stopped in plans.items()
-        if stopped.namespace in misplaced
+        if stopped.namespace in misplaced_configs
     }
     claims, name_obstacles = decide_names(plans, names, int(now.timestamp()))
     for key, obstacle in name_obstacles.items():
@@ -388,9 +388,9 @@ def make_plan(
             plans[key] = replace(plans[key], obstacle=obstacle)
     plan = FleetPlan(
         scorers=plans,
-        clusters={name: cluster.metadata.uid for name, cluster in served.items()},
-        labels={name: select_grouping_labels(cluster.metadata.labels) for name, cluster in served.items()},
-        masks=MaskIndex(frozenset(_expand_masks(config.spec.all_masks if config is not None else (), facts))),
+        clusters={name: cluster.metadata.uid for name, cluster in served_clusters.items()},
+        labels={name: select_grouping_labels(cluster.metadata.labels) for name, cluster in served_clusters.items()},
+        masks=MaskIndex(frozenset(_expand_masks(config.spec.all_masks if config is not None else (), cluster_facts))),
         is_enabled=is_enabled,
         has_no_config=not is_enabled,
         limit=limit,
@@ -437,7 +437,7 @@ def _check_secret_names(plan: FleetPlan) -> FleetPlan:
     for cluster in plan.clusters:
         target_names = secretdelivery.TargetNames()
         for scorer in scorers_with_secrets:
-            if not plan.selects(scorer, cluster):
+            if not plan.runs_on(scorer, cluster):
                 continue
             if conflict := target_names.add(scorer.name, scorer.get_secrets(cluster)):
                 old = scorers[scorer.scorer.key]
@@ -448,7 +448,7 @@ def _check_secret_names(plan: FleetPlan) -> FleetPlan:
 
 def _check_sizes(plan: FleetPlan, own_namespace: str) -> FleetPlan:
     """Return the plan with obstacles for scorers that do not fit into the ManifestWork of a cluster."""
-    largest_loads = (scorer.largest for scorer in plan.scorers.values() if scorer.runnable)
+    largest_loads = (scorer.largest_load for scorer in plan.scorers.values() if scorer.runnable)
     if not plan.is_enabled or manifestwork.all_fit(largest_loads, plan.limit):
         return plan
     scorers = dict(plan.scorers)
@@ -478,11 +478,11 @@ def _plan_scorer(
     clusters: Iterable[ClusterFacts],
     delivery: DeliverableSecrets,
     home: str,
-    memory: ResolutionCache,
+    cache: ResolutionCache,
 ) -> ScorerPlan:
     """Return the plan of a scorer, with an obstacle after any error: an exception would break the whole plan."""
     try:
-        resolved, results = resolve_everywhere(scorer, token_hosts, authentications, clusters, memory)
+        resolved, results = resolve_everywhere(scorer, token_hosts, authentications, clusters, cache)
         if home and scorer.metadata.namespace != home:
             _check_account(resolved, results.values(), home)
             resolved, results = _add_namespace(scorer.metadata.namespace, resolved, results)

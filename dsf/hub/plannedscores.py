@@ -1,4 +1,4 @@
-"""Tells the score writer which AddOnPlacementScores the desired state of the hub contains."""
+"""Finds the AddOnPlacementScores that the desired state of the hub contains, for the score writer."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from dsf.hub.scorerplan import ScorerPlan
 
 
 @dataclass(frozen=True)
-class PlanOwners:
-    """The implementation of `dsf.scores.writer.Owners` for one plan."""
+class PlannedScores:
+    """The scores of one plan. Implements `dsf.scores.writer.DesiredScores`."""
 
     plan: FleetPlan
 
-    def wants(self, cluster: str, label: str) -> bool:
+    def needs_score(self, cluster: str, label: str) -> bool:
         """True if the scorer with this label value has a score on this cluster, if its cycles succeed.
 
         A scorer that currently cannot run or be read keeps its scores until they expire.
@@ -45,7 +45,7 @@ class PlanOwners:
         name immediately.
         """
         scorer = self._by_name.get(name)
-        if scorer is None or not self.wants(cluster, make_label_value(scorer.name)) or not self.plan.is_enabled:
+        if scorer is None or not self.needs_score(cluster, make_label_value(scorer.name)) or not self.plan.is_enabled:
             return None
         claim = next(iter(self.plan.claims.scorers.get(scorer.name, ())), None)
         exists_since = scorer.scorer.metadata.creation_timestamp
@@ -63,7 +63,7 @@ class PlanOwners:
     def find_scorer(self, cluster: str, name: str) -> str | None:
         """Return the scorer whose score has this object name on a cluster; None if no scorer has it."""
         scorer = self._by_name.get(name)
-        return scorer.name if scorer is not None and self.wants(cluster, make_label_value(scorer.name)) else None
+        return scorer.name if scorer is not None and self.needs_score(cluster, make_label_value(scorer.name)) else None
 
     def _has_score(self, scorer: ScorerPlan, cluster: str) -> bool:
         if cluster not in self.plan.clusters:

@@ -57,7 +57,7 @@ class RedisWatch:
         self._foreign_claims: int | None = None
         self._problems: dict[str, str] = {}
         # Problems that other parts of the hub have found.
-        self._reported: dict[str, str] = {}
+        self._reported_problems: dict[str, str] = {}
         self._is_memory_logged = False
         self._misuse = MisuseWatch(client, self._revoke if settings.redis_manage_users else None)
         # time.monotonic() of the next check of the server.
@@ -76,7 +76,7 @@ class RedisWatch:
         except redis.RedisError as error:
             if refusal := server.describe_refusal(error):
                 raise SettingsError(f"DSF_REDIS_URL: {refusal}") from None
-            log.warning("redis is looked at when it can be used", error=str(error))
+            log.warning("redis is checked when it can be reached", error=str(error))
         self._thread.start()
 
     def stop(self) -> None:
@@ -86,16 +86,16 @@ class RedisWatch:
         if self._owner is None or self._outage.is_on:
             return
         try:
-            server.release(self._redis, self._owner)
+            server.release_database(self._redis, self._owner)
         except redis.RedisError as error:
             log.info("the database is released when its owner expires", error=str(error))
 
     def report(self, kind: str, text: str) -> None:
         """Replace the problem of this kind that another part of the hub has found; empty if it is solved."""
-        if text and self._reported.get(kind) != text:
+        if text and self._reported_problems.get(kind) != text:
             log.error("the hub has a problem", problem=text)
-        others = {other: problem for other, problem in self._reported.items() if other != kind}
-        self._reported = {**others, kind: text} if text else others
+        other_problems = {other: problem for other, problem in self._reported_problems.items() if other != kind}
+        self._reported_problems = {**other_problems, kind: text} if text else other_problems
 
     def _run(self) -> None:
         repeat(self._check, self._stopping, doing="look at redis", pause=_CHECK_SECONDS)
@@ -114,9 +114,9 @@ class RedisWatch:
         now = self._clock.now()
         clocks = find_clock_problem(read_reports(self._redis, now))
         problems = {
-            **self._reported,
+            **self._reported_problems,
             **self._problems,
-            **self._misuse.problems(),
+            **self._misuse.get_problems(),
             **({server.CLOCK: clocks} if clocks else {}),
         }
         server.write_problems(self._redis, problems)
@@ -136,12 +136,13 @@ class RedisWatch:
 
     def _claim(self, owner: server.Owner, where: str) -> None:
         """Claim or renew. Raises SettingsError if two hubs of the same installation do so in turns."""
-        is_foreign = server.claim(self._redis, owner, where)
+        is_foreign = server.claim_database(self._redis, owner, where)
         if self._foreign_claims is not None:
             self._foreign_claims = self._foreign_claims + 1 if is_foreign else 0
         else:
             self._foreign_claims = 0
-        # The first one may come from a restored Redis. An earlier leader of this hub claims nothing any more.
+        # A single foreign claim may come from a restored Redis or from the last leader, which claims no more. Only
+        # another running hub claims the database again.
         if self._foreign_claims > 1:
             raise SettingsError(
                 f"DSF_REDIS_URL: the database {where} is in use by a copy of this hub, such as one that was restored "
@@ -175,8 +176,8 @@ def make_owner(settings: Settings, secret: bytes) -> server.Owner:
     """
     if settings.backend == "dir":
         folder = str(settings.manifests.resolve()) if settings.manifests is not None else ""
-        place, name = folder, f"the hub of {folder} on {socket.gethostname()}"
+        identity, name = folder, f"the hub of {folder} on {socket.gethostname()}"
     else:
-        place, name = settings.namespace, f"the hub of namespace {settings.namespace} (pod {socket.gethostname()})"
-    digest = hashlib.blake2b(place.encode(), key=secret[:64], digest_size=16)
+        identity, name = settings.namespace, f"the hub of namespace {settings.namespace} (pod {socket.gethostname()})"
+    digest = hashlib.blake2b(identity.encode(), key=secret[:64], digest_size=16)
     return server.Owner(id=digest.hexdigest(), name=name, instance=secrets.token_hex(8))

@@ -22,7 +22,7 @@ from dsf.hub.cycleoutcomes import CycleOutcomes
 from dsf.hub.plan import FleetPlan
 from dsf.hub.scorerplan import ScorerPlan
 from dsf.process import hubclock
-from dsf.process.outage import Outage, StillAwayError
+from dsf.process.outage import KnownOutageError, Outage
 from dsf.store.agents import Agents
 from dsf.store.client import parse_stored
 from dsf.store.entries import Entry, Pace, compute_pace
@@ -43,13 +43,13 @@ DEFAULT_MEMORY: Final = 2 * 1024**3
 def compute_score_rooms(namespaces: Iterable[str], home: str, max_memory: int) -> dict[str, int]:
     """Return the bytes for the scores of each namespace; `home` is the hub's namespace, `max_memory` 0 if unlimited."""
     present = set(namespaces)
-    room = int((max_memory or DEFAULT_MEMORY) * _SCORE_SHARE)
+    total_bytes = int((max_memory or DEFAULT_MEMORY) * _SCORE_SHARE)
     foreign_namespaces = present - {home}
     if not foreign_namespaces:
-        return dict.fromkeys(present, room)
-    home_room = {home: room // 2} if home in present else {}
-    share = (room - sum(home_room.values())) // len(foreign_namespaces)
-    return home_room | dict.fromkeys(foreign_namespaces, share)
+        return dict.fromkeys(present, total_bytes)
+    home_bytes = {home: total_bytes // 2} if home in present else {}
+    share = (total_bytes - sum(home_bytes.values())) // len(foreign_namespaces)
+    return home_bytes | dict.fromkeys(foreign_namespaces, share)
 
 
 def add_score_rooms(records: Mapping[str, ScorerRecord], home: str, max_memory: int) -> dict[str, ScorerRecord]:
@@ -68,13 +68,13 @@ class Registrar:
         self,
         client: redis.Redis,
         outage: Outage,
-        on_pairs: Callable[[Iterable[tuple[str, str]]], None] = lambda _: None,
+        request_score_check: Callable[[Iterable[tuple[str, str]]], None] = lambda _: None,
     ) -> None:
         """During an `outage` of Redis every method fails immediately instead of waiting for Redis.
 
-        `on_pairs` gets each (cluster, scorer) whose score may have to be written or deleted now.
+        `request_score_check` gets each (cluster, scorer) whose score may have to be written or deleted now.
         """
-        self._on_pairs = on_pairs
+        self._request_score_check = request_score_check
         self._outage = outage
         self._redis = client
         self._schedule = ScheduleStore(client)
@@ -84,17 +84,17 @@ class Registrar:
         self.notices = Notices(client)
         self._lock = threading.RLock()
         # Held by the thread that rereads Redis, so that only one of many threads rereads it after a takeover.
-        self._reading = threading.RLock()
+        self._refresh_lock = threading.RLock()
         self._is_read = False
         # Clusters whose entries were changed since `refresh` began.
-        self._touched: set[str] = set()
+        self._changed_clusters: set[str] = set()
         self._entries: dict[str, dict[str, Entry]] = {}
         self._scorers: dict[str, ScorerRecord] = {}
         self._clusters: dict[str, ClusterRecord] = {}
         self._agents = Agents(client)
         self._agent_problems: Mapping[str, str] = {}
         # Text of an entry -> the parsed entry.
-        self._parsed: dict[str, Entry | None] = {}
+        self._entry_by_text: dict[str, Entry | None] = {}
         # Memory limit of Redis in bytes; 0 without a limit.
         self._max_memory = 0
         # The plan to which the registry was synchronized, and the errors by scorer at the last attempt.
@@ -103,24 +103,25 @@ class Registrar:
 
     def refresh(self) -> set[str]:
         """Reread Redis; return the clusters that other programs changed since the last call."""
-        with self._reading:
+        with self._refresh_lock:
             with self._lock:
-                self._touched.clear()
+                self._changed_clusters.clear()
             entry_texts = self._schedule.read_texts()
             self._max_memory = _read_max_memory(self._redis)
             # Parse only changed entries.
-            self._parsed = {
-                text: self._parsed.get(text) or parse_stored(Entry, pair, text) for pair, text in entry_texts.items()
+            self._entry_by_text = {
+                text: self._entry_by_text.get(text) or parse_stored(Entry, pair, text)
+                for pair, text in entry_texts.items()
             }
             by_cluster: dict[str, dict[str, Entry]] = {}
-            for entry in filter(None, self._parsed.values()):
+            for entry in filter(None, self._entry_by_text.values()):
                 by_cluster.setdefault(entry.cluster, {})[entry.scorer] = entry
             return self._cache_entries(by_cluster)
 
     def _cache_entries(self, by_cluster: dict[str, dict[str, Entry]]) -> set[str]:
         with self._lock:
-            for cluster in self._touched:
-                # Changed while reading: the cache is newer.
+            for cluster in self._changed_clusters:
+                # This process changed the cluster during the read, so the cache is newer.
                 by_cluster[cluster] = self._entries.get(cluster, {})
             entries = {cluster: entries for cluster, entries in by_cluster.items() if entries}
             clusters = self._registry.read_clusters()
@@ -163,7 +164,7 @@ class Registrar:
                     raise
                 except Exception as error:  # noqa: BLE001 (logged below)
                     problems[name] = error
-            problems |= self._put_scorers(changed_records)
+            problems |= self._put_records(changed_records)
             for name, problem in problems.items():
                 # Log each error once, and not for each cluster.
                 if repr(problem) != repr(self._problems.get(name)):
@@ -188,9 +189,8 @@ class Registrar:
             self._scorers.pop(name, None)
         return desired_record
 
-    def _put_scorers(self, records: Sequence[ScorerRecord]) -> dict[str, Exception]:
-        """Write records; return the errors by name. Thousands of them, of one namespace, take few round trips: other
-        threads wait for the lock."""
+    def _put_records(self, records: Sequence[ScorerRecord]) -> dict[str, Exception]:
+        """Write records; return the errors by name. Writes in batches, because other threads wait for the lock."""
         refusals = self._registry.put_scorers(records)
         for record in records:
             name = record.name
@@ -200,7 +200,7 @@ class Registrar:
             self._scorers[name] = record
             if before is not None and before.model_copy(update={"score_room": record.score_room}) != record:
                 # Dimension format, validity or failure policy changed: scores may need a rewrite.
-                self._on_pairs([(cluster, name) for cluster in self._find_clusters_with(name)])
+                self._request_score_check([(cluster, name) for cluster in self._find_clusters_of_scorer(name)])
         return dict(refusals)
 
     def get_entries(self, cluster: str) -> Mapping[str, Entry]:
@@ -221,12 +221,12 @@ class Registrar:
             return
         self._schedule.remove(keys.pair(cluster, scorer) for scorer in removed_scorers)
         with self._lock:
-            self._touched.add(cluster)
+            self._changed_clusters.add(cluster)
             entries = self._entries.get(cluster, {})
             self._entries[cluster] = {
                 scorer: entry for scorer, entry in entries.items() if scorer not in removed_scorers
             }
-        self._on_pairs([(cluster, scorer) for scorer in removed_scorers])
+        self._request_score_check([(cluster, scorer) for scorer in removed_scorers])
 
     def list_agent_problems(self) -> Mapping[str, str]:
         """Return cluster -> why the results of its agent are rejected; only for clusters with such a problem."""
@@ -252,7 +252,7 @@ class Registrar:
             scorers = [*self._entries.get(record.name, ())]
         if before is None or before.uid != record.uid:
             # The scores of the cluster need a new owner reference.
-            self._on_pairs([(record.name, scorer) for scorer in scorers])
+            self._request_score_check([(record.name, scorer) for scorer in scorers])
 
     def put_entries(self, cluster: str, desired_entries: Mapping[str, Entry]) -> None:
         """Write new or changed entries. Their scorers must be delivered to the agent before."""
@@ -262,10 +262,10 @@ class Registrar:
             return
         self._schedule.upsert(changed, hubclock.now())
         with self._lock:
-            self._touched.add(cluster)
+            self._changed_clusters.add(cluster)
             self._entries[cluster] = {**self._entries.get(cluster, {}), **{entry.scorer: entry for entry in changed}}
         # The scores of a cluster that has come back may be missing.
-        self._on_pairs([(cluster, entry.scorer) for entry in changed])
+        self._request_score_check([(cluster, entry.scorer) for entry in changed])
 
     def remove_cluster(self, cluster: str) -> None:
         """Remove a cluster with all its entries and scores."""
@@ -289,16 +289,16 @@ class Registrar:
             plan.name, declared, clusters, self._schedule.read_overrides_of(plan.name, clusters), hubclock.now()
         )
 
-    def _find_clusters_with(self, scorer: str) -> list[str]:
+    def _find_clusters_of_scorer(self, scorer: str) -> list[str]:
         return [cluster for cluster, entries in self._entries.items() if scorer in entries]
 
     def _ensure_read(self) -> None:
-        self._raise_if_away()
+        self._raise_during_outage()
         if self._is_read:
             return
-        with self._reading:
+        with self._refresh_lock:
             # Check again: if the previous thread ran into an outage, the waiting threads must not wait as long.
-            self._raise_if_away()
+            self._raise_during_outage()
             if not self._is_read:
                 try:
                     self.refresh()
@@ -306,9 +306,9 @@ class Registrar:
                     self._outage.begin(error)
                     raise
 
-    def _raise_if_away(self) -> None:
+    def _raise_during_outage(self) -> None:
         if self._outage.is_on:
-            raise StillAwayError("Redis cannot be reached")
+            raise KnownOutageError("Redis cannot be reached")
 
 
 def _read_max_memory(client: redis.Redis) -> int:

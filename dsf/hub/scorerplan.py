@@ -78,7 +78,7 @@ class ScorerPlan:
         return self.secrets.get(cluster, self.secrets[""])
 
     @cached_property
-    def largest(self) -> Load:
+    def largest_load(self) -> Load:
         """Maximum size of the scorer in the ManifestWork of any cluster."""
         largest_secrets = max(self.secrets.values(), key=lambda copies: sum(copy.size for copy in copies.values()))
         return self._make_load(max(part.size for part in self.parts.values()), largest_secrets)

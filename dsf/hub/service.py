@@ -59,9 +59,9 @@ class ControllerService(Collector):
         """`is_behind` returns True if results wait in this process. Raises SettingsError."""
         self._settings = settings
         self._on_failure = on_failure
-        self._election = make_election(settings, self._lead, on_lost)
+        self._election = make_election(settings, self._on_elected, on_lost)
         self._hub = Hub(settings, backend, on_unusable=self._fail, is_behind=is_behind)
-        self._lost_pod = _make_lost_pod_remover(settings)
+        self._lost_pod_remover = _make_lost_pod_remover(settings)
         self._starting: threading.Thread | None = None
         self._stopping = threading.Event()
 
@@ -77,23 +77,23 @@ class ControllerService(Collector):
             self._hub.interrupt()
             self._starting.join(_INTERRUPT_SECONDS)
         self._hub.stop()
-        if self._lost_pod is not None:
-            self._lost_pod.stop()
+        if self._lost_pod_remover is not None:
+            self._lost_pod_remover.stop()
         self._election.stop()
 
-    def problem(self) -> str:
+    def find_problem(self) -> str:
         """Return why the controller does not work. An unreachable API server or Redis is no reason for a restart."""
-        if not self._election.campaigning:
+        if not self._election.is_campaigning:
             return "the controller neither works nor waits for its turn"
         return self._hub.find_problem()
 
     def collect(self) -> Iterator[Metric]:
         """Implement `prometheus_client.registry.Collector.collect`."""
         leading = metrics.HUB_LEADING.make_gauge()
-        leading.add_metric((), float(self._election.leading))
+        leading.add_metric((), float(self._election.is_leading))
         yield leading
         redis_up = metrics.HUB_REDIS_UP.make_gauge()
-        redis_up.add_metric((), float(not self._hub.redis_is_away))
+        redis_up.add_metric((), float(not self._hub.is_redis_unreachable))
         yield redis_up
         lengths = metrics.HUB_QUEUE_LENGTH.make_gauge()
         reconciliations = metrics.HUB_RECONCILIATIONS.make_counter()
@@ -112,14 +112,14 @@ class ControllerService(Collector):
         log.error("wrong settings", error=str(error))
         self._on_failure(USAGE)
 
-    def _lead(self) -> None:
-        # Before the hub, whose start may need the Redis that is lost.
-        if self._lost_pod is not None:
-            self._lost_pod.start()
+    def _on_elected(self) -> None:
+        # Start the remover before the hub, whose start may need the Redis that is lost.
+        if self._lost_pod_remover is not None:
+            self._lost_pod_remover.start()
         # The thread of the election must continue to renew the Lease.
-        self._starting = run_in_background(self._begin, "start")
+        self._starting = run_in_background(self._start_hub, "start")
 
-    def _begin(self) -> None:
+    def _start_hub(self) -> None:
         try:
             self._hub.start()
         except SettingsError as error:

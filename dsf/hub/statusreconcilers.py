@@ -18,7 +18,7 @@ import redis
 from pydantic import ValidationError
 
 import dsf.log
-from dsf.api.acts import ActAnswer
+from dsf.api.acts import ActResponse
 from dsf.api.meta import Condition, ObjectMeta
 from dsf.api.scorer import DynamicScorer, DynamicScorerStatus
 from dsf.api.scoringconfig import DynamicScoringConfig, DynamicScoringConfigStatus
@@ -48,37 +48,37 @@ from dsf.hub.registrar import Registrar
 from dsf.hub.scorerplan import ScorerPlan, make_internal_obstacle
 from dsf.process import hubclock
 from dsf.store.entries import Pace
-from dsf.store.notices import ConditionNotice, ScorerNotice, cut
+from dsf.store.notices import ConditionNotice, ScorerNotice, truncate
 
 log = dsf.log.get(__name__)
 
 
 #: Status writes of a scorer without a delay, and the seconds between further writes.
-BURST: Final = 5
-EVERY: Final = 5.0
+MAX_BURST: Final = 5
+SECONDS_PER_WRITE: Final = 5.0
 
 _Key = TypeVar("_Key", bound=Hashable)
 
 
-class StatusPace(Generic[_Key]):
+class StatusWriteLimit(Generic[_Key]):
     """A rate limit for status writes: a scorer that alternates between success and failure must not write four statuses
     a second, each of which wakes all watchers of the scorer. Thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        #: Scorer -> the time until which its writes are used up, at one write in EVERY seconds.
+        #: Scorer -> the time until which its writes are used up, at one write in SECONDS_PER_WRITE.
         self._used_until: dict[_Key, float] = {}
 
     def reserve_write(self, key: _Key) -> float:
-        """Reserve a status write; return the seconds until it may happen, at most EVERY."""
+        """Reserve a status write; return the seconds until it may happen, at most SECONDS_PER_WRITE."""
         now = self._clock()
         with self._lock:
-            until = max(self._used_until.get(key, now), now) + EVERY
-            delay = until - now - BURST * EVERY
+            until = max(self._used_until.get(key, now), now) + SECONDS_PER_WRITE
+            delay = until - now - MAX_BURST * SECONDS_PER_WRITE
             # A waiting write includes later changes, so the reservations are limited.
-            self._used_until[key] = min(until, now + BURST * EVERY)
-        return min(max(delay, 0.0), EVERY)
+            self._used_until[key] = min(until, now + MAX_BURST * SECONDS_PER_WRITE)
+        return min(max(delay, 0.0), SECONDS_PER_WRITE)
 
     def keep(self, keys: Container[_Key]) -> None:
         """Forget all other scorers."""
@@ -104,7 +104,7 @@ class ScorerReconciler:
     #: Gets the scorers that need a newer plan.
     on_change: Callable[[ObjectKey], None]
     #: Returns the responses to the acts that were requested on a scorer.
-    find_answers: Callable[[ObjectKey], list[ActAnswer] | None]
+    find_responses: Callable[[ObjectKey], list[ActResponse] | None]
 
     def reconcile(self, key: ObjectKey) -> float | None:
         """Reconcile one scorer. The status is written even if Redis is unreachable, and reports internal errors.
@@ -133,7 +133,7 @@ class ScorerReconciler:
             self.health.forget(key)
             plan = self.desired.plan
             self.registrar.sync_scorers(plan)
-            self.registrar.notices.keep(plan.list_scorer_names())
+            self.registrar.notices.remove_others(plan.list_scorer_names())
             self._write_absent_status(key)
             return None
         if not self.desired.is_scorer_namespace(key.namespace):
@@ -217,8 +217,8 @@ class ScorerReconciler:
             self.registrar.notices.write_scorer(_make_notice(key, status))
 
     def _write_status(self, key: ObjectKey, before: Sequence[Condition], status: DynamicScorerStatus) -> None:
-        answered_status = status.model_copy(update={"acts": self.find_answers(key)})
-        write_status(self.backend, key, before, answered_status)
+        complete_status = status.model_copy(update={"acts": self.find_responses(key)})
+        write_status(self.backend, key, before, complete_status)
 
     def _make_access(self, scorer: DynamicScorer) -> Access:
         """Return the hub's access to the scoring API: without Secrets, but possibly through a proxy."""
@@ -256,7 +256,7 @@ def _make_notice(key: ObjectKey, status: DynamicScorerStatus) -> ScorerNotice:
             type=condition.type,
             status=condition.status,
             reason=condition.reason,
-            message=cut(condition.message),
+            message=truncate(condition.message),
             since=condition.last_transition_time.timestamp(),
         )
         for condition in status.conditions
@@ -281,7 +281,7 @@ class ConfigReconciler:
     on_no_config: Callable[[], None]
     #: uids of objects whose obsolete finalizers were removed. They are removed once per object, because a running
     #: manager of the upstream project would add its finalizer again.
-    freed: set[str] = field(default_factory=set)
+    cleaned_uids: set[str] = field(default_factory=set)
 
     def reconcile(self, key: ObjectKey) -> float | None:
         """Reconcile one configuration. Raises BackendError and redis.RedisError."""
@@ -335,14 +335,14 @@ class ConfigReconciler:
         metadata = manifest["metadata"]
         finalizers = OBSOLETE_FINALIZERS.intersection(metadata.get("finalizers") or ())
         is_terminating = bool(metadata.get("deletionTimestamp"))
-        if not finalizers or (metadata["uid"] in self.freed and not is_terminating):
+        if not finalizers or (metadata["uid"] in self.cleaned_uids and not is_terminating):
             return
         if is_terminating and key == self.desired.config_key and UPSTREAM_FINALIZER in finalizers:
             for cluster in self.backend.list_keys(Kind.CLUSTER):
                 # Delete by name, because the ManifestWorks of upstream's manager lack the label of the hub.
                 self.backend.delete(Kind.WORK, cluster.name, MANIFESTWORK_NAME)
         self.backend.remove_finalizers(*key, finalizers)
-        self.freed.add(metadata["uid"])
+        self.cleaned_uids.add(metadata["uid"])
         log.info("obsolete finalizers removed", config=f"{key.namespace}/{key.name}", finalizers=sorted(finalizers))
 
     def _read_agent_problems(self) -> Mapping[str, str] | None:

@@ -47,15 +47,15 @@ def run(settings: Settings) -> int:
     dsf.log.setup(settings)
     session = Session.load(settings.kubeconfig)
     try:
-        unfinished_clusters = leave(session, settings.namespace)
+        unfinished_clusters = remove_hub_objects(session, settings.namespace)
     finally:
         session.close()
     for cluster in unfinished_clusters:
-        log.warning("what was delivered goes when the cluster is back", cluster=cluster)
+        log.warning("the cluster is unreachable: its agent's objects are removed when it is back", cluster=cluster)
     return 0
 
 
-def leave(session: Session, namespace: str, patience: float = 90.0) -> list[str]:
+def remove_hub_objects(session: Session, namespace: str, patience: float = 90.0) -> list[str]:
     """Stop the processes, delete their objects and wait for the deletions; return the clusters that are still pending.
 
     `patience` is the maximum number of seconds for the shutdown of the processes, and for the removal from the clusters
@@ -89,7 +89,7 @@ def leave(session: Session, namespace: str, patience: float = 90.0) -> list[str]
         _wait_until(read_works, 10.0)
     if not _wait_until(lambda: _remove_obsolete_finalizers(session), patience):
         log.warning("finalizers of a DynamicScoringConfig could not be removed")
-    log.info("taken back", deliveries=len(deleted))
+    log.info("the hub's objects are removed", deliveries=len(deleted))
     return sorted({work["metadata"]["namespace"] for work in works})
 
 

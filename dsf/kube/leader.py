@@ -88,12 +88,12 @@ class LeaderElector:
         self._watchdog = SupervisedThread(self._watch_deadline, "leader-watchdog")
 
     @property
-    def leading(self) -> bool:
+    def is_leading(self) -> bool:
         """True if this process holds the lease."""
         return self._is_leading
 
     @property
-    def campaigning(self) -> bool:
+    def is_campaigning(self) -> bool:
         """True if both threads are running."""
         return self._thread.is_alive() and self._watchdog.is_alive()
 

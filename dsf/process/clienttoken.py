@@ -15,11 +15,11 @@ from dsf.process.turns import find_client
 
 #: Minimum characters of a token. Short tokens could be guessed from many addresses, each of which has its own limit.
 MIN_TOKEN: Final = 16
-#: Wrong tokens that one client may send in a burst, and seconds until it may send one more.
-AT_ONCE: Final = 10
-SECONDS: Final = 6.0
+#: Maximum number of wrong tokens that one client may send in a burst, and seconds until it may send one more.
+MAX_BURST: Final = 10
+SECONDS_PER_TOKEN: Final = 6.0
 # Maximum number of clients with wrong tokens. The client without attempts for the longest time is dropped first.
-_MOST_CLIENTS: Final = 10_000
+_MAX_CLIENTS: Final = 10_000
 
 
 class GuessLimit:
@@ -28,13 +28,14 @@ class GuessLimit:
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
         self._lock = threading.Lock()
-        # Client -> monotonic time at which it may send a full burst again. Each wrong token adds SECONDS.
+        # Client -> monotonic time at which it may send a full burst again. Each wrong token adds SECONDS_PER_TOKEN.
         self._forgiven_at: OrderedDict[str, float] = OrderedDict()
 
     def require(self, address: str) -> None:
         """Raise AccessError (429) if this client has sent too many wrong tokens to try another one now."""
         with self._lock:
-            excess = self._forgiven_at.get(find_client(address), 0.0) - self._monotonic() - (AT_ONCE - 1) * SECONDS
+            forgiven_at = self._forgiven_at.get(find_client(address), 0.0)
+        excess = forgiven_at - self._monotonic() - (MAX_BURST - 1) * SECONDS_PER_TOKEN
         if excess > 0:
             raise AccessError(f"too many wrong tokens came from your address; try again in {int(excess) + 1} s", 429)
 
@@ -43,8 +44,8 @@ class GuessLimit:
         client = find_client(address)
         with self._lock:
             now = self._monotonic()
-            self._forgiven_at[client] = max(now, self._forgiven_at.pop(client, now)) + SECONDS
-            if len(self._forgiven_at) > _MOST_CLIENTS:
+            self._forgiven_at[client] = max(now, self._forgiven_at.pop(client, now)) + SECONDS_PER_TOKEN
+            if len(self._forgiven_at) > _MAX_CLIENTS:
                 self._forgiven_at.popitem(last=False)
 
 

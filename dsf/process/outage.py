@@ -12,7 +12,7 @@ import dsf.log
 log = dsf.log.get(__name__)
 
 
-class StillAwayError(redis.ConnectionError):
+class KnownOutageError(redis.ConnectionError):
     """The command was not sent because of a known outage."""
 
 
@@ -28,7 +28,7 @@ class Outage:
 
     def begin(self, error: BaseException) -> None:
         """Record a failure. Logs each different error once per outage."""
-        if isinstance(error, StillAwayError):
+        if isinstance(error, KnownOutageError):
             return
         with self._lock:
             if str(error) in self._logged:

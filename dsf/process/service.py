@@ -27,7 +27,7 @@ class Service(Protocol):
     def stop(self) -> None:
         """Finish the work in progress and release all resources. The service may not have been started."""
 
-    def problem(self) -> str:
+    def find_problem(self) -> str:
         """Return one line that says why the service does not work if a restart may help, otherwise an empty string."""
 
 

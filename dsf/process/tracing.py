@@ -43,7 +43,7 @@ def is_wanted() -> bool:
     )
 
 
-def trace_id(run: str) -> str:
+def make_trace_id(run: str) -> str:
     """Return the trace id of a run, 32 hexadecimal digits."""
     return _make_ids(run)[0]
 
@@ -130,7 +130,7 @@ def by_hand(role: str, run: str) -> Iterator[str]:
     from opentelemetry import trace
 
     with trace.use_span(_make_root(run, time.time()), end_on_exit=True):
-        yield trace_id(run)
+        yield make_trace_id(run)
 
 
 def record_ingest(run: str, outcome: str, began: float, ended_at: float) -> None:

@@ -2,13 +2,13 @@
 
     python -m dsf.redisacl --passwords /etc/dsf/users --file /data/users.acl
 
-Passwords are files named after the roles (`hub`, `beat`, ...), as a mounted Secret has them; only their hashes are
-written. Users of managed clusters that are in the file already stay. Without `--file` the text is printed. Roles
-without a file get no user, and are named.
+The folder has a file with a password for each role (`hub`, `beat`, ...), as a mounted Secret does. Only the hashes are
+written. Users of managed clusters that are already in the file stay. Without `--file` the text is printed. Roles
+without a password get no user, and a message names them.
 
     python -m dsf.redisacl --rules > deploy/helm/files/users.acl
 
-The same with roles in place of hashes, for the chart: there a shell script in Redis' own image puts the hashes in.
+This prints the same text with roles instead of hashes. In the chart, a shell script inserts the hashes.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from typing import Final
 
 from dsf.errors import SettingsError
 from dsf.redisacl.rules import hub_roles
-from dsf.redisacl.users import acl_template, hub_users, render_acl_file
+from dsf.redisacl.users import make_hub_users, render_acl_file, render_acl_template
 
-#: Either of these has a password: that of the process with all services, or that of the controller's own.
+#: Roles of which one must have a password: the process with all services, or the controller alone.
 _CONTROLLERS: Final[tuple[str, ...]] = ("hub", "controller")
-_SHORTEST: Final = 16
+_MIN_PASSWORD_CHARACTERS: Final = 16
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run with these arguments; returns the exit code, 2 for invalid arguments."""
+    """Run the command, and return the exit code, which is 2 for invalid arguments."""
     parser = argparse.ArgumentParser(prog="python -m dsf.redisacl", description="Write Redis' ACL file.")
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--passwords", type=Path, help="folder with a file per role")
@@ -38,16 +38,16 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--file", type=Path, help="the ACL file; default: print it")
     options = parser.parse_args(arguments)
     if options.rules:
-        sys.stdout.write(acl_template())
+        sys.stdout.write(render_acl_template())
         return 0
     try:
-        passwords = _passwords(options.passwords)
+        passwords = _read_passwords(options.passwords)
         existing = options.file.read_text(encoding="utf-8") if options.file and options.file.exists() else ""
-        text = render_acl_file(hub_users(passwords), existing)
+        text = render_acl_file(make_hub_users(passwords), existing)
         if options.file is None:
             sys.stdout.write(text)
         else:
-            _write(options.file, text)
+            _write_file(options.file, text)
     except SettingsError as error:
         print(f"dsf.redisacl: {error}", file=sys.stderr)
         return 2
@@ -62,14 +62,14 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def _passwords(folder: Path) -> dict[str, str]:
+def _read_passwords(folder: Path) -> dict[str, str]:
     passwords: dict[str, str] = {}
     for role in hub_roles():
         file = folder / role
         if file.is_file():
             password = file.read_text(encoding="utf-8").strip()
-            if len(password) < _SHORTEST:
-                raise SettingsError(f"{file}: a password of at least {_SHORTEST} characters is needed")
+            if len(password) < _MIN_PASSWORD_CHARACTERS:
+                raise SettingsError(f"{file}: a password of at least {_MIN_PASSWORD_CHARACTERS} characters is needed")
             passwords[role] = password
     if not any(role in passwords for role in _CONTROLLERS):
         raise SettingsError(
@@ -78,7 +78,7 @@ def _passwords(folder: Path) -> dict[str, str]:
     return passwords
 
 
-def _write(file: Path, text: str) -> None:
+def _write_file(file: Path, text: str) -> None:
     descriptor, temporary = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}-")
     with open(descriptor, "w", encoding="utf-8") as stream:
         # Redis may run as another user of the same group.

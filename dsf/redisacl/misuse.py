@@ -123,7 +123,7 @@ class MisuseWatch:
             if self._is_suspicious(usage):
                 self._close_connections(usage)
 
-    def problems(self) -> dict[str, str]:
+    def get_problems(self) -> dict[str, str]:
         """Return sentences for people by kind, each for some minutes."""
         now = time.monotonic()
         return {kind: text for kind, (text, until) in self._reports.items() if now < until}
@@ -141,14 +141,15 @@ class MisuseWatch:
         return usage.connections > _HUB_CONNECTIONS + _CLUSTER_CONNECTIONS * len(Registry(self._redis).read_clusters())
 
     def _empty_logs(self, before: _Usage) -> _Usage:
-        # Some of its methods are untyped.
+        """Empty the logs of refused and of slow commands, and return the usage afterwards."""
+        # Some methods of a pipeline are untyped.
         pipe: Any = self._redis.pipeline(transaction=False)
         with pipe:
             pipe.execute_command("ACL LOG", "RESET")
             pipe.execute_command("SLOWLOG RESET")
-            for answer in pipe.execute(raise_on_error=False):
-                if isinstance(answer, redis.RedisError):
-                    log.warning("a log of redis cannot be emptied", error=str(answer))
+            for response in pipe.execute(raise_on_error=False):
+                if isinstance(response, redis.RedisError):
+                    log.warning("a log of redis cannot be emptied", error=str(response))
         after = self._read_usage()
         if after.used < (1 - _USEFUL) * before.used:
             self._report(
@@ -186,17 +187,17 @@ class MisuseWatch:
         """Close the connections of each cluster, and return what they held."""
         held: dict[str, _Held] = {}
         for clusters in split_into_batches(sorted(Registry(self._redis).read_clusters()), _BATCH):
-            # Nearly full, Redis refuses transactions.
+            # A nearly full Redis refuses transactions.
             pipe: Any = self._redis.pipeline(transaction=False)
             with pipe:
                 pipe.info("memory")
                 for cluster in clusters:
                     pipe.execute_command("CLIENT KILL", "USER", cluster_user(cluster))
                     pipe.info("memory")
-                # A server without our users answers with errors.
-                answers = pipe.execute(raise_on_error=False)
-            used = [int(info["used_memory"]) for info in answers[::2]]
-            for cluster, count, before, after in zip(clusters, answers[1::2], used[:-1], used[1:], strict=True):
+                # A server without our users responds with errors.
+                responses = pipe.execute(raise_on_error=False)
+            used = [int(info["used_memory"]) for info in responses[::2]]
+            for cluster, count, before, after in zip(clusters, responses[1::2], used[:-1], used[1:], strict=True):
                 if isinstance(count, int):
                     held[cluster] = _Held(count, before - after)
         return held

@@ -1,8 +1,8 @@
 """Redis ACL rules of each user, built from the names in `dsf.keys`.
 
 A rule of Redis' ACL either belongs to the user or is part of a *selector*, written in parentheses. A command is allowed
-when one of them allows the command and all of its keys; so each selector here joins some commands with only the keys
-that they need. Rules are made for Redis 7.0 and later (selectors, `%R~` and `%W~`), and Valkey.
+if the user's own rules or one selector allow the command and all of its keys. Each selector therefore combines some
+commands with only the keys that they need. The rules require Redis 7.0 (selectors, `%R~` and `%W~`) or Valkey.
 
 A script needs `evalsha` on all of its keys in one selector, and then every command inside it is checked again. No
 user gets KEYS, SCAN, EVAL, CONFIG or SELECT, which are not limited to keys. Everything is in database 0.
@@ -22,9 +22,9 @@ from dsf.settings import TARGETS
 #: The entry point group of other distributions' rights: a mapping from a role, which may be a new one, to rules.
 GROUP: Final = "dsf.redis_rights"
 
-#: Channels of the events that workers send and Flower shows. Published by name, subscribed to by this pattern.
+#: Pattern of the channels of events, which workers publish and Flower shows.
 EVENTS: Final = "/0.celeryev/*"
-#: The events that our workers send, as Celery names them. A channel's name does not identify the sender.
+#: The events that the framework's workers publish, by Celery's names. A channel's name does not identify the sender.
 _EVENT_KINDS: Final = (
     *("worker.online", "worker.heartbeat", "worker.offline"),
     # Task events are batched in one message.
@@ -47,12 +47,12 @@ _SPOKES: Final = keys.spoke_queue("*")
 _PAIRS: Final = keys.pair_key("*", "*").removesuffix("/*")
 _HISTORIES: Final = keys.history_key("*", "*").removesuffix("/*")
 _MAIL: Final = keys.MAIL_PREFIX + "*"
-_MARKS: Final = [keys.stage_mark(stage) for stage in (keys.RESULTS_STAGE, keys.SWEEP_STAGE)]
+_HEARTBEATS: Final = [keys.heartbeat(stage) for stage in (keys.RESULTS_STAGE, keys.SWEEP_STAGE)]
 _SPECIAL: Final = re.compile(r"([*?\[\]\\])")
 
 
 def hub_user(role: str) -> str:
-    """Name of the user of a role."""
+    """Return the name of the user of a role."""
     return f"dsf-{role}"
 
 
@@ -60,7 +60,7 @@ _CLUSTER_PREFIX: Final = "spoke-"
 
 
 def cluster_user(cluster: str) -> str:
-    """Name of the user of a managed cluster."""
+    """Return the name of the user of a managed cluster."""
     return _CLUSTER_PREFIX + cluster
 
 
@@ -70,28 +70,27 @@ def cluster_of_user(user: str) -> str | None:
 
 
 def cluster_rules(cluster: str) -> list[str]:
-    """Rules of a managed cluster's user, for ACL SETUSER.
+    """Return the rules of a managed cluster's user, for ACL SETUSER. Raises ValueError for an invalid cluster name.
 
-    Allowed: take ticks from its own queue, put results into its own mailbox, publish events, compare clocks, hear
-    commands of people on the hub and reply. Not allowed: scripts, transactions, access to other clusters, and filling a
-    list: the user can only store data in its slots. The rules are the same whatever the cluster has done so far. Raises
-    ValueError for an invalid cluster name.
+    The user may take ticks from its own queue, put results into its own mailbox, publish events, read the clock, and
+    receive and answer remote control commands. It may not use scripts or transactions, access other clusters' keys, or
+    append to a list, so that it can store data only in its slots. The rules never depend on earlier ones of the user.
     """
     if not keys.is_name(cluster):
         raise ValueError(f"not the name of a cluster: {cluster!r}")
-    slots = _slots(cluster)
-    queue = _exactly(keys.spoke_queue(cluster))
+    slots = _make_slot_patterns(cluster)
+    queue = _escape(keys.spoke_queue(cluster))
     return [
         *_NOTHING,
-        *_commands("ping time client|setname"),
+        *_allow("ping time client|setname"),
         selector("brpop llen", rw=[queue]),
-        selector("set", w=[*slots, _exactly(keys.mail_flag(cluster))]),
+        selector("set", w=[*slots, _escape(keys.mail_flag(cluster))]),
         selector("exists", r=slots),
         selector(
             "publish",
             channels=[
                 *(EVENTS.removesuffix("*") + kind for kind in _EVENT_KINDS),
-                keys.CONTROL.reply(f"spoke@{_exactly(cluster)}"),
+                keys.CONTROL.reply(f"spoke@{_escape(cluster)}"),
             ],
         ),
         selector("subscribe unsubscribe", channels=keys.CONTROL),
@@ -99,31 +98,32 @@ def cluster_rules(cluster: str) -> list[str]:
 
 
 def hub_rules(role: str) -> list[str]:
-    """Rules of one of the hub's users, for ACL SETUSER."""
-    return [*_NOTHING, *_rules_by_role()[role]]
+    """Return the rules of one of the hub's users, for ACL SETUSER."""
+    return [*_NOTHING, *_load_rules()[role]]
 
 
 def hub_roles() -> tuple[str, ...]:
-    """Return the users of the hub's side.
+    """Return the roles of the hub, each of which has a user.
 
-    `hub` is that of a process with all services; `controller`, `beat`, `results` and `web` are those of single
-    services. `operator` is for users and the command line: it is admin of the framework, not of Redis. `flower-tasks`:
-    a Flower that may start tasks. `sentinel`, `replica`: Redis' own processes.
+    `hub` is a process with all services; `controller`, `beat`, `results` and `web` are single services. `operator` is
+    for people and the command line: an admin of the framework, but not of Redis. `flower-tasks` is a Flower that may
+    start tasks. `sentinel` and `replica` are Redis' own processes.
     """
-    return tuple(_rules_by_role())
+    return tuple(_load_rules())
 
 
 @functools.cache
-def _rules_by_role() -> dict[str, list[str]]:
+def _load_rules() -> dict[str, list[str]]:
     rules = {role: list(own_rules) for role, own_rules in _RULES.items()}
     for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
         for role, added in entry.load().items():
             rules.setdefault(role, []).extend(added)
-    rules["hub"] = _joined(*(rules[service] for service in TARGETS))
+    rules["hub"] = _join_rules(*(rules[service] for service in TARGETS))
     return rules
 
 
-def _commands(names: str) -> list[str]:
+def _allow(names: str) -> list[str]:
+    """Return rules that allow these commands, which are separated by blanks."""
     return [f"+{name}" for name in names.split()]
 
 
@@ -135,31 +135,38 @@ def selector(
     w: Iterable[str] = (),
     channels: Iterable[str] = (),
 ) -> str:
-    rules = [*_commands(commands)]
+    """Return a selector that allows the commands, separated by blanks, on keys and channels that match the patterns.
+
+    `rw` are patterns of keys to read and write, `r` to read, and `w` to write.
+    """
+    rules = [*_allow(commands)]
     for sign, patterns in (("%RW~", rw), ("%R~", r), ("%W~", w), ("&", channels)):
         rules += [sign + pattern for pattern in patterns]
     return f"({' '.join(rules)})"
 
 
-def _exactly(name: str) -> str:
-    """Return a pattern that matches this name only."""
+def _escape(name: str) -> str:
+    """Return a pattern that matches only this name."""
     return _SPECIAL.sub(r"\\\1", name)
 
 
-def _slots(cluster: str) -> list[str]:
-    """Patterns that match the slots of a cluster only. They are few: a command may name a million keys, and Redis
-    compares each with one pattern after the other, while all other clients wait."""
-    prefix = _exactly(keys.mail_slot(cluster, 0).removesuffix("0"))
+def _make_slot_patterns(cluster: str) -> list[str]:
+    """Return patterns that match only the slots of a cluster.
+
+    They are few, because a command may name a million keys, and Redis compares each with one pattern after the other
+    while all other clients wait.
+    """
+    prefix = _escape(keys.mail_slot(cluster, 0).removesuffix("0"))
     tens, last = divmod(keys.MAIL_SLOTS - 1, 10)
     return [*(f"{prefix}{ten or ''}[0-9]" for ten in range(tens)), f"{prefix}{tens or ''}[0-{last}]"]
 
 
 #: Every process reads the clock of Redis.
-CLIENT: Final = _commands("ping client|setname time")
+CLIENT: Final = _allow("ping client|setname time")
 #: Processes report how far their own clocks are off.
 _REPORT_CLOCK: Final = selector("hset", w=[keys.CLOCKS])
-SCRIPTS: Final = _commands("script|load")
-_TRANSACTIONS: Final = _commands("multi exec discard unwatch")
+SCRIPTS: Final = _allow("script|load")
+_TRANSACTIONS: Final = _allow("multi exec discard unwatch")
 
 _READER: Final = [
     selector(
@@ -191,15 +198,15 @@ _READER: Final = [
     selector("get", r=[keys.SEQUENCE]),
     selector("zrange", r=[keys.CHANGED]),
     selector("exists", r=[_MAIL]),
-    # Whether each stage works, and which runs have no result yet.
-    selector("mget", r=_MARKS),
+    # To show whether each stage works, and which runs have no result yet.
+    selector("mget", r=_HEARTBEATS),
     selector("zrange", r=[keys.OPEN_RUNS]),
     selector("llen", r=[_SPOKES, keys.RESULTS_QUEUE]),
     selector("xrevrange", r=[keys.CHANGES]),
 ]
 
 #: Commands of scripts that notify readers of a changed pair, without its new state.
-_TELL_READERS: Final = [
+_NOTIFY_READERS: Final = [
     selector("incrby set", rw=[keys.SEQUENCE]),
     selector("zadd", w=[keys.CHANGED]),
 ]
@@ -215,12 +222,12 @@ _BEAT: Final = [
     selector("zrangebyscore zrange zscore zmscore zadd zrem", rw=[keys.DUE]),
     selector("hmget hlen hgetall", r=[keys.ENTRIES, keys.OVERRIDES]),
     selector("zadd", w=[keys.OPEN_RUNS]),
-    # Counters only: beat cannot write a score or a state.
+    # Only counters, so that beat cannot write a score or a state.
     selector("hincrby", rw=[_PAIRS]),
     selector("hincrby hincrbyfloat", rw=[keys.BEAT_STATS]),
     selector("hincrby", rw=[keys.BEAT_LAGS]),
     selector("hmget hset hdel", rw=[keys.SKIPS]),
-    *_TELL_READERS,
+    *_NOTIFY_READERS,
     selector("lpush llen", w=[_SPOKES]),
     selector("exists", r=[_MAIL]),
     selector("set get del pttl pexpire", rw=[keys.BEAT_LOCK]),
@@ -233,7 +240,7 @@ _RESULTS: Final = [
     _REPORT_CLOCK,
     *SCRIPTS,
     *_TRANSACTIONS,
-    # No write to any agent's queue: the content of a result cannot become a tick.
+    # Without agents' queues, so that the content of a result cannot become a tick.
     selector(
         "evalsha",
         rw=[
@@ -259,18 +266,18 @@ _RESULTS: Final = [
         ],
     ),
     selector("hmget hincrby hdel", rw=[keys.SCORE_BYTES]),
-    selector("set", w=_MARKS),
-    # Overrides only say in which interval a pair runs.
+    selector("set", w=_HEARTBEATS),
+    # Overrides contain the interval of a pair.
     selector("hmget", r=[keys.ENTRIES, keys.OVERRIDES]),
     selector("hget hmget hset hdel hkeys", rw=[keys.ROWS]),
     selector("hdel", w=[keys.UNWRITTEN]),
     selector("hkeys hdel", rw=[keys.BEAT_LAGS]),
-    # Leftovers of pairs that are not in the schedule any more.
+    # To remove the data of pairs that are no longer in the schedule.
     selector("zrange zrem", rw=[keys.CHANGED]),
     selector("hdel", w=[keys.SKIPS]),
     selector("del", w=[_PAIRS, _HISTORIES]),
-    *_TELL_READERS,
-    # Its own queue, to which nothing is sent.
+    *_NOTIFY_READERS,
+    # The queue of its Celery worker, which stays empty.
     selector("brpop llen", rw=[keys.RESULTS_QUEUE]),
     selector("exists strlen mget getrange del", rw=[_MAIL]),
     selector("hmget hset hkeys hdel", rw=[keys.MAIL_CLAIMS]),
@@ -302,16 +309,16 @@ SEND_NOW: Final = [
     selector("lpush llen", w=[_SPOKES]),
 ]
 
-#: Commands of `dsf.fleet.changes.record`: record a user's action, and notify the hub controller.
+#: Commands of `dsf.fleet.changes.record_change`: record a user's action, and notify the hub controller.
 RECORD: Final = [
     selector("evalsha"),
     selector("xadd", w=[keys.CHANGES]),
     selector("lpush ltrim", w=[keys.HUB_WAKE]),
 ]
 
-#: Commands of `dsf schedule`: overrides, and the due times that they move.
+#: Commands of `dsf schedule`, which change overrides and due times.
 _OVERRIDE: Final = [
-    *_TELL_READERS,
+    *_NOTIFY_READERS,
     selector("evalsha"),
     selector("sadd", w=[keys.HUB_CHANGED]),
     selector("evalsha", rw=[keys.ENTRIES, keys.DUE, keys.FIRST_RUNS, keys.BEAT_WAKE]),
@@ -325,7 +332,7 @@ _OVERRIDE: Final = [
 _CONTROLLER: Final = [
     *CLIENT,
     _REPORT_CLOCK,
-    *_TELL_READERS,
+    *_NOTIFY_READERS,
     *SCRIPTS,
     *_TRANSACTIONS,
     selector("evalsha", rw=[keys.ENTRIES, keys.DUE, keys.FIRST_RUNS, keys.BEAT_WAKE, keys.SCORE_BYTES]),
@@ -352,8 +359,8 @@ _CONTROLLER: Final = [
     selector("hget hgetall hset hdel", rw=[keys.KEYS_USED]),
     selector("hget hgetall hset hdel watch", rw=[keys.KEY_REQUESTS]),
     selector("hgetall hdel", rw=[keys.AGENTS]),
-    # Queues of clusters that are not registered: SCAN returns names only.
-    *_commands("scan"),
+    # To find the queues of clusters that are not registered. SCAN returns only names.
+    *_allow("scan"),
     selector("hkeys", r=[keys.CLUSTERS]),
     selector("spop blpop", rw=[keys.HUB_CHANGED, keys.HUB_WAKE]),
     # User actions become Events.
@@ -368,13 +375,13 @@ _CONTROLLER: Final = [
     selector("hget hgetall", r=[keys.SCORER_NOTICES, keys.CLUSTER_NOTICES]),
     selector("llen", r=[_SPOKES]),
     selector("exists", r=[_MAIL]),
-    selector("get set", rw=[keys.CHANGES_TOLD]),
+    selector("get set", rw=[keys.CHANGES_NOTIFIED]),
     # The users of the clusters. ACL SETUSER cannot be limited: in effect this user is an admin of Redis.
-    *_commands("acl|setuser acl|deluser acl|list acl|save acl|whoami client|kill"),
+    *_allow("acl|setuser acl|deluser acl|list acl|save acl|whoami client|kill"),
     # Logs of Redis that clients can fill.
-    *_commands("acl|log slowlog|reset"),
-    # Whether Redis itself is as it must be, and whose it is.
-    *_commands("info"),
+    *_allow("acl|log slowlog|reset"),
+    # To check the configuration and the owner of Redis.
+    *_allow("info"),
     selector("evalsha get set del pexpire", rw=[keys.OWNER]),
     selector("evalsha hkeys hset hdel", rw=[keys.HUB_PROBLEMS]),
     selector("hgetall hdel", rw=[keys.CLOCKS]),
@@ -411,7 +418,7 @@ _WEB: Final = [
     *RECORD,
     *SEND_NOW,
     # Metrics of Redis itself.
-    *_commands("info slowlog|len"),
+    *_allow("info slowlog|len"),
     selector("get set del", rw=[keys.web_session("*"), keys.web_outcome("*")]),
 ]
 
@@ -422,7 +429,7 @@ _FLOWER: Final = [
     selector("psubscribe punsubscribe", channels=[EVENTS]),
     # Events of unknown clusters are dropped.
     selector("hkeys", r=[keys.CLUSTERS]),
-    # A worker's page
+    # The page of a worker.
     *_QUESTIONS,
     # Kombu queries the length of its subscription as if it were a queue, and deletes it; the key never exists.
     selector("llen del", rw=["celeryev.*"]),
@@ -430,11 +437,11 @@ _FLOWER: Final = [
 ]
 
 
-def _joined(*roles: list[str]) -> list[str]:
-    """Rules that allow what any of the roles may do, without selectors, which Redis would try one after another.
+def _join_rules(*roles: list[str]) -> list[str]:
+    """Return rules that allow what any of the roles may do, without selectors, which Redis would try one by one.
 
-    The rules are wider than the roles together: every command is allowed on every key. The user of all services manages
-    users, so this costs no security. Key patterns keep their direction.
+    The rules allow more than the roles together: each command on each key. This costs no security, because the user of
+    all services may manage users anyway. Patterns for reading and for writing stay separate.
     """
     words = [word.strip("()") for rules in roles for rule in rules for word in rule.split()]
     access: dict[str, set[str]] = {}
@@ -442,10 +449,10 @@ def _joined(*roles: list[str]) -> list[str]:
         if word.startswith("%"):
             sign, _, pattern = word.partition("~")
             access.setdefault(pattern, set()).update(sign.removeprefix("%"))
-    keys_of = [f"%{'RW' if len(signs) > 1 else min(signs)}~{pattern}" for pattern, signs in access.items()]
+    key_rules = [f"%{'RW' if len(signs) > 1 else min(signs)}~{pattern}" for pattern, signs in access.items()]
     return [
         *dict.fromkeys(word for word in words if word[0] == "+"),
-        *keys_of,
+        *key_rules,
         *dict.fromkeys(w for w in words if w[0] == "&"),
     ]
 
@@ -456,8 +463,8 @@ _RULES: Final[dict[str, list[str]]] = {
     "results": _RESULTS,
     "web": _WEB,
     "flower": _FLOWER,
-    # Agents take what is pushed there as a tick, and a tick only names a scorer.
-    # A call is refused for an unknown cluster, and expires after the interval in force.
+    # Agents handle a message in their queue as a tick, which only names a scorer. A call for an unknown cluster is
+    # refused, and each call expires after the current interval.
     "flower-tasks": [
         *_FLOWER,
         *_CONTROL,
@@ -467,9 +474,9 @@ _RULES: Final[dict[str, list[str]]] = {
     ],
     "operator": _OPERATOR,
     "sentinel": [
-        *_commands("ping info role multi exec subscribe publish slaveof config|rewrite client|setname client|kill"),
-        *_commands("script|kill"),
+        *_allow("ping info role multi exec subscribe publish slaveof config|rewrite client|setname client|kill"),
+        *_allow("script|kill"),
         f"&{_SENTINELS}",
     ],
-    "replica": _commands("ping psync replconf"),
+    "replica": _allow("ping psync replconf"),
 }

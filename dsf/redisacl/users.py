@@ -14,15 +14,17 @@ from dsf.redisacl.rules import cluster_of_user, cluster_rules, cluster_user, hub
 DEFAULT_OFF = "user default off resetpass ~* &* +@all"
 
 
-def password_hash(password: str) -> str:
-    """Return a password as an ACL file may hold it: SHA-256 in hex. Ours are random, so no slow hash is needed."""
+def hash_password(password: str) -> str:
+    """Return the SHA-256 of a password in hex, as in an ACL file. Random passwords need no slow hash."""
     return hashlib.sha256(password.encode()).hexdigest()
 
 
 @dataclass(frozen=True)
 class User:
-    """One user. `hashes` are those of its valid passwords. Every user has one, because Redis accepts commands of any
-    length from a client that has logged in, and only short ones from others."""
+    """A user with its rules, and the hashes of its valid passwords.
+
+    Every user has a password, because Redis accepts long commands only from clients that have logged in.
+    """
 
     name: str
     rules: tuple[str, ...]
@@ -33,7 +35,7 @@ class User:
         """Return the user of a role on the hub. Raises ValueError without a password."""
         if not passwords:
             raise ValueError(f"user {hub_user(role)} needs a password")
-        return cls(hub_user(role), tuple(hub_rules(role)), tuple(password_hash(text) for text in passwords))
+        return cls(hub_user(role), tuple(hub_rules(role)), tuple(hash_password(text) for text in passwords))
 
     @classmethod
     def of_cluster(cls, cluster: str, *passwords: str) -> User:
@@ -41,39 +43,39 @@ class User:
         if not passwords:
             raise ValueError(f"user {cluster_user(cluster)} needs a password")
         rules = tuple(cluster_rules(cluster))
-        return cls(cluster_user(cluster), rules, tuple(map(password_hash, passwords)))
+        return cls(cluster_user(cluster), rules, tuple(map(hash_password, passwords)))
 
-    def setuser(self) -> list[str]:
-        """Arguments for ACL SETUSER after the name: they replace all previous rules."""
-        return ["reset", "on", *self._passwords(), *self.rules]
+    def format_setuser_rules(self) -> list[str]:
+        """Return the arguments of ACL SETUSER after the name. They replace all previous rules."""
+        return ["reset", "on", *self._format_hashes(), *self.rules]
 
-    def line(self) -> str:
-        """Its line in an ACL file."""
-        return " ".join(["user", self.name, "on", *self._passwords(), *self.rules])
+    def format_line(self) -> str:
+        """Return the user's line in an ACL file."""
+        return " ".join(["user", self.name, "on", *self._format_hashes(), *self.rules])
 
-    def _passwords(self) -> list[str]:
+    def _format_hashes(self) -> list[str]:
         return [f"#{digest}" for digest in self.hashes]
 
 
-def hub_users(passwords: Mapping[str, str]) -> list[User]:
+def make_hub_users(passwords: Mapping[str, str]) -> list[User]:
     """Return the users of the hub's processes that have passwords."""
     return [User.of_hub(role, passwords[role]) for role in hub_roles() if role in passwords]
 
 
 def render_acl_file(users: Iterable[User], existing: str = "") -> str:
-    """Return an ACL file with these users and without the default one.
+    """Return the text of an ACL file with these users, and with the default user switched off.
 
-    Users of clusters in `existing`, as ACL SAVE wrote it, stay: their agents need not wait for the hub after a restart
-    of Redis.
+    Users of clusters in `existing`, the text of an earlier file, stay, so that their agents need not wait for the hub
+    after a restart of Redis.
     """
     ours = list(users)
     names = {user.name for user in ours}
     cluster_lines = [line for line in existing.splitlines() if _is_cluster_line(line, names)]
-    return "\n".join([DEFAULT_OFF, *(user.line() for user in ours), *cluster_lines]) + "\n"
+    return "\n".join([DEFAULT_OFF, *(user.format_line() for user in ours), *cluster_lines]) + "\n"
 
 
-def acl_template() -> str:
-    """Return an ACL file with all users of the hub, and `#<role>` where the hash of a password belongs."""
+def render_acl_template() -> str:
+    """Return an ACL file with all users of the hub, in which `#<role>` stands for the hash of the role's password."""
     users = [User(hub_user(role), tuple(hub_rules(role)), (f"<{role}>",)) for role in hub_roles()]
     return render_acl_file(users)
 

@@ -103,7 +103,7 @@ def make_ending_without_room(result: Result, scorer: ScorerRecord, now: float) -
     return _make_failure(result, scorer, CycleError("publish", "too_large", message), now)
 
 
-def digest_of(score_name: str, items: Iterable[Item]) -> str:
+def compute_score_digest(score_name: str, items: Iterable[Item]) -> str:
     """Return a short hash of the name and the items. The order of the items does not matter."""
     text = repr((score_name, sorted(items)))
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
@@ -218,7 +218,7 @@ def _make_success(result: Result, scorer: ScorerRecord, scored: _ScoredResult) -
     at = run_time(result.run)
     return ending._replace(
         score=score,
-        digest=digest_of(score.score_name, score.items),
+        digest=compute_score_digest(score.score_name, score.items),
         remark=PairFailure(run=result.run, stage="", reason=reason, message=message, at=at) if reason else None,
     )
 

@@ -21,7 +21,7 @@ from dsf.results.ending import is_plausible, make_ending, make_ending_without_ro
 from dsf.results.hold import Published
 from dsf.settings import Settings
 from dsf.store.agents import AgentRecord, Agents
-from dsf.store.client import parse_all_stored, read_factor
+from dsf.store.client import parse_all_stored, parse_validity_factor
 from dsf.store.clocks import ClockReports
 from dsf.store.entries import ScheduleOverride, find_interval, list_targets
 from dsf.store.registry import ClusterRecord, ScorerRecord
@@ -113,7 +113,7 @@ class Ingest:
         for item in oversized:
             item.ending = make_ending_without_room(item.result, item.scorer, now)
         self._end_runs(oversized, now)
-        self._runs.refuse(rejection_counts)
+        self._runs.count_rejections(rejection_counts)
         for item in pending:
             self._report(item, now)
         return [item.outcome for item in incoming]
@@ -192,9 +192,9 @@ class Ingest:
         # with the one before.
         self._apply(set_ending, sorted(pending, key=lambda item: item.result.run))
 
-    def refuse(self, reason: str) -> None:
+    def count_rejection(self, reason: str) -> None:
         """Count a result that was dropped before ingestion. Raises redis.RedisError."""
-        self._runs.refuse({reason: 1})
+        self._runs.count_rejections({reason: 1})
 
     def _verify(self, item: _Incoming) -> None:
         """Verify the signature, and set sender and message. Raises MessageRejectedError."""
@@ -295,7 +295,7 @@ def _read_registered(client: redis.Redis, verified: Collection[_Incoming]) -> _R
         parse_all_stored(ClusterRecord, clusters),
         parse_all_stored(ScorerRecord, scorers),
         parse_all_stored(ScheduleOverride, overrides),
-        read_factor(factor),
+        parse_validity_factor(factor),
     )
 
 

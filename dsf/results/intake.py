@@ -26,7 +26,7 @@ from dsf import keys
 from dsf.messages import FRAME_MARK, INGEST_TASK, MAX_FRAME_BYTES
 from dsf.results.ingest import Ingest
 from dsf.store.client import load_lua, repeat
-from dsf.store.heartbeats import Mark
+from dsf.store.heartbeats import Heartbeat
 
 #: Seconds between two polls while results arrive. Larger batches are cheaper, because a task with its round trips costs
 #: more than a result.
@@ -85,7 +85,7 @@ class Mailboxes:
         `everywhere` also reads mailboxes without a flag. An agent's connection may break before the flag is set.
         """
         sizes = _MAX_RESULTS, _MAX_BYTES, SHORTEST, self._longest
-        reply: Any = self._read(
+        response: Any = self._read(
             keys=[
                 *(keys.CLUSTERS, keys.MAIL_CLAIMS, keys.REJECTED, keys.REJECTED_MAIL),
                 *(keys.MAIL_READING, keys.MAIL_SUSPECTS),
@@ -97,7 +97,7 @@ class Mailboxes:
             ],
         )
         self._reads_suspect = not self._reads_suspect
-        self._first, is_more, slots, texts, dropped = reply
+        self._first, is_more, slots, texts, dropped = response
         return MailboxContents(slots, texts, bool(is_more), dropped)
 
     def empty(self, slots: Sequence[bytes], texts: Sequence[bytes]) -> None:
@@ -141,7 +141,7 @@ class Batch:
             if isinstance(outcome, redis.ResponseError):
                 # A retry would block the results behind this one for ever.
                 log.error("result dropped", error=str(outcome))
-                self._ingest.refuse("malformed")
+                self._ingest.count_rejection("malformed")
                 outcomes["malformed"] += 1
             else:
                 outcomes[outcome] += 1
@@ -196,7 +196,7 @@ class Intake:
         self._task = task
         self._stopping = stopping
         self._everywhere_at = 0.0
-        self._mark = Mark(client, keys.RESULTS_STAGE)
+        self._heartbeat = Heartbeat(client, keys.RESULTS_STAGE)
         #: True if the last read left results in the mailboxes, so that other work should wait.
         self.is_behind = False
 
@@ -221,7 +221,7 @@ class Intake:
             )
         if waiting.slots:
             self._ingest_batch(waiting)
-        self._mark.set()
+        self._heartbeat.renew()
         if waiting.is_more:
             return 0.0
         return PAUSE if len(waiting.slots) > 1 else min(PAUSE, _IDLE_FACTOR * poll_seconds)

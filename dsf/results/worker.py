@@ -29,9 +29,9 @@ from dsf.settings import Settings, settings
 from dsf.store.client import connect, repeat
 from dsf.store.clockguard import ResultsGuard
 from dsf.store.clocks import ClockReports
-from dsf.store.heartbeats import Mark
+from dsf.store.heartbeats import Heartbeat
 from dsf.store.runs import Runs
-from dsf.worker.liveness import loop_problem
+from dsf.worker.liveness import find_loop_problem
 
 log = dsf.log.get(__name__)
 
@@ -92,9 +92,9 @@ class ResultsService:
         for client in self._clients:
             client.close()
 
-    def problem(self) -> str:
+    def find_problem(self) -> str:
         """See `dsf.process.service.Service`. An unreachable Redis is not a problem, because the worker reconnects."""
-        return loop_problem()
+        return find_loop_problem()
 
 
 class ResultsStep(bootsteps.StartStopStep):
@@ -170,7 +170,7 @@ class Sweeper:
         self._settings = settings
         self._stopping = stopping
         self._orphans: set[str] = set()
-        self._mark = Mark(client, keys.SWEEP_STAGE)
+        self._heartbeat = Heartbeat(client, keys.SWEEP_STAGE)
         self._next_leftovers = 0.0
 
     def run(self) -> None:
@@ -185,7 +185,7 @@ class Sweeper:
             self._next_leftovers = time.monotonic() + 60.0
             self.forget_leftovers()
             self._runs.forget_lags()
-        self._mark.set()
+        self._heartbeat.renew()
         return 0.2 if again else _SWEEP_EVERY
 
     def sweep(self, now: float) -> bool:

@@ -70,7 +70,7 @@ _MAX_REPAIR_DELAY_SECONDS: Final = 60.0
 #: Minimum seconds between two searches for scores written by the original project's agent, and the minimum pause as a
 #: multiple of the duration of a search. Until the end of the wait the writer writes nothing.
 _ADOPT_INTERVAL_SECONDS: Final = 10.0
-_ADOPT_REST: Final = 10.0
+_ADOPT_PAUSE_FACTOR: Final = 10.0
 _ADOPT_WAIT_SECONDS: Final = 1.0
 #: Seconds between two computations of the factor that extends validities.
 _AUDIT_INTERVAL_SECONDS: Final = 30.0
@@ -78,10 +78,10 @@ _AUDIT_INTERVAL_SECONDS: Final = 30.0
 STUCK: Final = 180.0
 
 
-class Owners(Protocol):
-    """A view of the hub's desired state: which objects must exist."""
+class DesiredScores(Protocol):
+    """The scores in the hub's desired state. `dsf.hub.plannedscores` implements it."""
 
-    def wants(self, cluster: str, label: str) -> bool:
+    def needs_score(self, cluster: str, label: str) -> bool:
         """True if the scorer with this label value has a score on this cluster, if its cycles succeed."""
 
     @property
@@ -113,20 +113,21 @@ class ScoreWriter:
         client: redis.Redis,
         settings: Settings,
         backend: ScoreBackend,
-        owners: Callable[[], Owners | None],
+        get_desired_scores: Callable[[], DesiredScores | None],
         *,
         on_status: Callable[[set[str]], None] = lambda _: None,
         is_behind: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = hubclock.now,
     ) -> None:
-        """`owners` returns the desired state, None while it is unknown; `on_status` gets scorers whose status changed.
+        """`get_desired_scores` returns None while the desired state is unknown.
 
-        `is_behind` returns True if results wait in this process; `clock` returns unix seconds on the hub's clock.
+        `on_status` gets the scorers whose status changed. `is_behind` returns True if results wait in this process.
+        `clock` returns unix seconds on the hub's clock.
         """
         self._rate = settings.write_rate
         self._turns = WriteRate(self._rate)
         self._backend = backend
-        self._owners = owners
+        self._get_desired_scores = get_desired_scores
         self._on_status = on_status
         self._is_behind = is_behind
         self._clock = clock
@@ -218,8 +219,8 @@ class ScoreWriter:
 
     def handle_object_change(self, cluster: str, name: str) -> None:
         """Handle the creation, change or deletion of an object in the backend."""
-        state = self._backend.score(cluster, name)
-        owners = self._owners()
+        state = self._backend.find_score(cluster, name)
+        desired_scores = self._get_desired_scores()
         with self._lock:
             labels = {self._labels.get((cluster, name))} - {None}
             self._index(cluster, name, state)
@@ -232,7 +233,7 @@ class ScoreWriter:
             pairs = {(cluster, self._scorer_of_label.get(str(label), str(label))) for label in labels}
             # Failed pairs are retried soon; an immediate check would retry them at each change by another program.
             pairs = {pair for pair in pairs if pair not in self._failures}
-            if owners is not None and (scorer := owners.find_scorer(cluster, name)) is not None:
+            if desired_scores is not None and (scorer := desired_scores.find_scorer(cluster, name)) is not None:
                 pairs.add((cluster, scorer))
             for pair in pairs:
                 self._queue.add(pair, 0.0)
@@ -256,7 +257,7 @@ class ScoreWriter:
         scheduled = self._writes.list_scheduled_pairs()
         unwritten = self._writes.list_unwritten_pairs()
         stored_scores = [
-            (key, self._backend.score(key.namespace, key.name)) for key in self._backend.list_keys(Kind.SCORE)
+            (key, self._backend.find_score(key.namespace, key.name)) for key in self._backend.list_keys(Kind.SCORE)
         ]
         with self._lock:
             if self._recorded_pairs is None:
@@ -277,15 +278,15 @@ class ScoreWriter:
 
         Raises redis.RedisError.
         """
-        owners = self._owners()
-        if owners is None:
+        desired_scores = self._get_desired_scores()
+        if desired_scores is None:
             return MAX_WAIT_SECONDS
         now = self._clock()
         # After the clock went back, all due times are in the future.
         if self._check_all or now < self._now - CLOCK_SKEW:
             self._plan_all()
         self._now = now
-        self._adopt(owners)
+        self._adopt(desired_scores)
         changes = self._writes.pop_changes()
         with self._lock:
             for pair, number in changes.items():
@@ -299,7 +300,7 @@ class ScoreWriter:
         self._pause = _BATCHING_PAUSE_SECONDS if len(batch) > 1 else 0.0
         if batch:
             self._factor = self._writes.read_validity_factor()
-            self._yield(self._check_batch(owners, batch))
+            self._yield(self._check_batch(desired_scores, batch))
         self._report_outage()
         self._record()
         with self._lock:
@@ -309,24 +310,24 @@ class ScoreWriter:
             times = [due for due in (self._queue.get_next_due(), self._retries.get_next_due()) if due is not None]
         return max(min(times) - self._clock(), 0.0) if times else MAX_WAIT_SECONDS
 
-    def _adopt(self, owners: Owners) -> None:
+    def _adopt(self, desired_scores: DesiredScores) -> None:
         """Adopt scores written by the original project's agent if the plan has a scorer with that score name.
 
         If that scorer wrote no score, OCM would use the upstream score for ever.
         """
         is_busy = self._adoption is not None and self._adoption.is_alive()
-        if is_busy or self._outage is not None or owners.version is self._adopted:
+        if is_busy or self._outage is not None or desired_scores.version is self._adopted:
             return
         if time.monotonic() >= self._adopt_at:
             # In a separate thread: other programs may have many large scores, and reading them takes long.
-            self._adoption = run_in_background(lambda: self._search_upstream_scores(owners), "adopt-scores")
+            self._adoption = run_in_background(lambda: self._search_upstream_scores(desired_scores), "adopt-scores")
             self._adoption.join(_ADOPT_WAIT_SECONDS)
 
-    def _search_upstream_scores(self, owners: Owners) -> None:
+    def _search_upstream_scores(self, desired_scores: DesiredScores) -> None:
         began = time.monotonic()
 
         def claim(cluster: str, name: str, created: float) -> tuple[dict[str, Any], datetime] | None:
-            planned = None if self._stopping.is_set() else owners.plan_adoption(cluster, name, created)
+            planned = None if self._stopping.is_set() else desired_scores.plan_adoption(cluster, name, created)
             if planned is None:
                 return None
             body, seconds = planned
@@ -335,14 +336,14 @@ class ScoreWriter:
         number = 0
         try:
             number = self._backend.adopt_scores(claim)
-            self._adopted = owners.version
+            self._adopted = desired_scores.version
         except BackendError as error:
             log.warning("upstream's scores cannot be listed, will be tried again", error=str(error))
         except Exception:
             # A failed adoption must not stop the writes of scores.
             log.exception("upstream's scores cannot be taken over, will be tried again")
         finished_at = time.monotonic()
-        self._adopt_at = finished_at + max(_ADOPT_INTERVAL_SECONDS, _ADOPT_REST * (finished_at - began))
+        self._adopt_at = finished_at + max(_ADOPT_INTERVAL_SECONDS, _ADOPT_PAUSE_FACTOR * (finished_at - began))
         if number:
             log.info("scores of upstream's agent taken over: they expire like all others", count=number)
             # Check the adopted scores, so that they are deleted when they expire.
@@ -362,7 +363,7 @@ class ScoreWriter:
             # During an outage of the backend the batch has one pair: a retry if one is due, else a queued pair.
             return [*due, *retries]
 
-    def _check_batch(self, owners: Owners, batch: list[Pair]) -> float:
+    def _check_batch(self, desired_scores: DesiredScores, batch: list[Pair]) -> float:
         """Check pairs concurrently; return the CPU seconds used.
 
         Raises the first Redis error; the remaining pairs are checked again."""
@@ -379,7 +380,7 @@ class ScoreWriter:
                 except IndexError:
                     break
                 try:
-                    self._check(owners, pair, facts, read_at)
+                    self._check(desired_scores, pair, facts, read_at)
                 except Exception as error:  # noqa: BLE001 (raised below, in the writer's own thread)
                     errors.append(error)
                     entries.append((pair, facts))
@@ -405,15 +406,15 @@ class ScoreWriter:
             self.check(pairs)
             raise
 
-    def _check(self, owners: Owners, pair: Pair, facts: Facts, read_at: float) -> None:
+    def _check(self, desired_scores: DesiredScores, pair: Pair, facts: Facts, read_at: float) -> None:
         """Process one pair; postpone it if the backend fails."""
         with self._lock:
-            away = self._outage is not None and time.monotonic() < self._attempt_at
-        if self._stopping.is_set() or away:
+            is_unreachable = self._outage is not None and time.monotonic() < self._attempt_at
+        if self._stopping.is_set() or is_unreachable:
             self.check([pair])
             return
         try:
-            self._reconcile_pair(owners, pair, facts, read_at)
+            self._reconcile_pair(desired_scores, pair, facts, read_at)
         except redis.RedisError:
             raise
         except BackendError as error:
@@ -424,19 +425,19 @@ class ScoreWriter:
                 log.exception("writing a score failed", cluster=pair[0], scorer=pair[1])
             self._fail(pair, error)
 
-    def _reconcile_pair(self, owners: Owners, pair: Pair, facts: Facts, read_at: float) -> None:
+    def _reconcile_pair(self, desired_scores: DesiredScores, pair: Pair, facts: Facts, read_at: float) -> None:
         """Apply the difference between the desired object of a pair and its object in the backend."""
         cluster, scorer = pair
         with self._lock:
             changes = self._changes[pair]
             if facts.scorer is not None:
                 self._scorer_of_label[make_label_value(scorer)] = scorer
-        if self._differs(owners, pair, facts) and self._wait_for_turn(read_at):
+        if self._differs(desired_scores, pair, facts) and self._wait_for_turn(read_at):
             # Read the data again, because it has become stale during the wait.
             [facts] = self._writes.read_facts([pair])
-        target = self._compute_target(owners, pair, facts)
+        target = self._compute_target(desired_scores, pair, facts)
         counts: Counter[str] = Counter()
-        superfluous = self._find_superfluous(owners, pair, target)
+        superfluous = self._find_superfluous(desired_scores, pair, target)
         # One object per turn: whoever may write AddOnPlacementScores in a namespace can label thousands as a scorer's.
         for name in superfluous[:1]:
             self._backend.delete_score(cluster, name)
@@ -445,11 +446,11 @@ class ScoreWriter:
             counts["deleted"] += 1
         next_check: float | None = None
         if isinstance(target, DesiredScore):
-            state = self._backend.score(cluster, target.name)
+            state = self._backend.find_score(cluster, target.name)
             if self._is_needed(target, state):
                 self._apply(target, state)
                 counts["written"] += 1
-                state = self._backend.score(cluster, target.name)
+                state = self._backend.find_score(cluster, target.name)
             else:
                 counts["unchanged"] += 1
             next_check = self._compute_next_check(cluster, target.name, state)
@@ -487,10 +488,10 @@ class ScoreWriter:
             self._index(cluster, name, written_state)
             self._last_writes[cluster, name] = _LastWrite(written_state, now, target.digest)
 
-    def _compute_target(self, owners: Owners, pair: Pair, facts: Facts) -> DesiredScore | Unknown | None:
+    def _compute_target(self, desired_scores: DesiredScores, pair: Pair, facts: Facts) -> DesiredScore | Unknown | None:
         """Compute the currently desired object of a pair."""
         cluster, scorer = pair
-        if not facts.scheduled and not owners.wants(cluster, make_label_value(scorer)):
+        if not facts.scheduled and not desired_scores.needs_score(cluster, make_label_value(scorer)):
             return None
         if facts.scorer is None or facts.cluster is None:
             return UNKNOWN
@@ -511,7 +512,7 @@ class ScoreWriter:
         # Write no object: the cluster may be temporarily absent, and its namespace may not exist.
         return (
             UNKNOWN
-            if isinstance(target, DesiredScore) and not owners.wants(cluster, make_label_value(scorer))
+            if isinstance(target, DesiredScore) and not desired_scores.needs_score(cluster, make_label_value(scorer))
             else target
         )
 
@@ -520,10 +521,12 @@ class ScoreWriter:
         cluster, scorer = pair
         with self._lock:
             names = [*self._names.get((cluster, make_label_value(scorer)), ())]
-        states = ((name, self._backend.score(cluster, name)) for name in names)
+        states = ((name, self._backend.find_score(cluster, name)) for name in names)
         return [(name, state) for name, state in states if state is not None]
 
-    def _find_superfluous(self, owners: Owners, pair: Pair, target: DesiredScore | Unknown | None) -> list[str]:
+    def _find_superfluous(
+        self, desired_scores: DesiredScores, pair: Pair, target: DesiredScore | Unknown | None
+    ) -> list[str]:
         """Return the names of the objects of a pair that must not exist, without those that are being deleted."""
         cluster, scorer = pair
         objects = [(name, state) for name, state in self._list_objects(pair) if not state.is_going]
@@ -536,21 +539,21 @@ class ScoreWriter:
         remaining_names: list[str] = []
         for name in names:
             # If another scorer owns the name, its next write corrects the label.
-            owner = owners.find_scorer(cluster, name)
+            owner = desired_scores.find_scorer(cluster, name)
             if owner is None or owner == scorer:
                 remaining_names.append(name)
             else:
                 self.check([(cluster, owner)])
         return remaining_names
 
-    def _differs(self, owners: Owners, pair: Pair, facts: Facts) -> bool:
+    def _differs(self, desired_scores: DesiredScores, pair: Pair, facts: Facts) -> bool:
         """True if an object of the pair must be written or deleted."""
-        target = self._compute_target(owners, pair, facts)
-        if self._find_superfluous(owners, pair, target):
+        target = self._compute_target(desired_scores, pair, facts)
+        if self._find_superfluous(desired_scores, pair, target):
             return True
         if not isinstance(target, DesiredScore):
             return False
-        return self._is_needed(target, self._backend.score(pair[0], target.name))
+        return self._is_needed(target, self._backend.find_score(pair[0], target.name))
 
     def _is_needed(self, target: DesiredScore, state: ScoreState | None) -> bool:
         """True if an object has to be written."""

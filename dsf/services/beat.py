@@ -37,8 +37,8 @@ class BeatService:
             self._service.stop()
         self._thread.join(_MAX_STOP_SECONDS)
 
-    def problem(self) -> str:
-        """Implement `Service.problem`. An unreachable Redis is no problem, because beat retries."""
+    def find_problem(self) -> str:
+        """Implement `Service.find_problem`. An unreachable Redis is no problem, because beat retries."""
         if self._scheduler is None:
             return ""
         silence = time.monotonic() - self._scheduler.ticked_at

@@ -165,13 +165,13 @@ class HubProcess:
     def _find_problem(self) -> str:
         """Return the problem that a restart of this process may solve; empty if a restart would not help."""
         services: Sequence[Service] = [*self._services, *([self._results] if self._results is not None else [])]
-        return "; ".join(problem for service in services if (problem := service.problem()))
+        return "; ".join(problem for service in services if (problem := service.find_problem()))
 
     def _find_unready_reason(self) -> str:
         return (
             self._find_problem()
             or threads.describe_failing_threads()
-            or (self._web.unready() if self._web is not None else "")
+            or (self._web.find_unreadiness() if self._web is not None else "")
         )
 
     def _end_process(self) -> None:

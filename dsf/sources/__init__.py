@@ -3,14 +3,14 @@
 A new kind of source is one module with a function `fetch(summary, context) -> Payload` and one line in `registry`.
 OpenTelemetry, Kubernetes and Object are plug-ins, in `packages/dsf-sources`.
 
-    base        input and output types of a source
-    registry    the table of source types: built-in ones, and those of plug-ins
-    prometheus  range queries of a Prometheus, whose series are cut out of the response
-    nosource    the source type `None`, without series
-    plugin      protocol for third-party types
-    room        holds answers in memory or files during a scoring request
-    memory      state of sources between cycles
-    window      recent samples, for sources without history
+    base             input and output types of a source
+    registry         the table of source types: built-in ones, and those of plug-ins
+    prometheus       range queries of a Prometheus, whose series are cut out of the response
+    nosource         the source type `None`, without series
+    plugin           protocol for third-party types
+    responsestorage  responses in memory or files, until their scoring request is complete
+    memory           state of sources between cycles
+    window           recent samples, for sources without history
 """
 
 from dsf.sources.base import FetchContext, Payload, Source

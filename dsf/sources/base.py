@@ -15,7 +15,7 @@ from dsf.api.types import SourceType
 from dsf.errors import HttpError
 from dsf.http.access import PLAIN, Access
 from dsf.sources.memory import SourceMemory
-from dsf.sources.room import Room
+from dsf.sources.responsestorage import ResponseStorage
 
 #: The beginning and the end of every scoring request, around the items of an array.
 HEAD = b'{"data":['
@@ -23,10 +23,11 @@ TAIL = b"]}"
 #: The path of OTLP/HTTP, and the plug-in for a source `OpenTelemetry` with this path.
 OTLP_PATH: Final = "/v1/metrics"
 OTLP: Final = "otlp.dynamic-scoring.open-cluster-management.io"
-# A pattern, because urlsplit would raise for an invalid address. The request reports that, for this scorer alone.
-_PUSHED: Final = re.compile(rf"(?:[^/?#]*//[^/?#]*)?{OTLP_PATH}/*(?:[?#]|\Z)")
+# A pattern instead of urlsplit, which raises for an invalid address. The request to such an address fails later, and
+# only for its scorer.
+_PUSHED_URL: Final = re.compile(rf"(?:[^/?#]*//[^/?#]*)?{OTLP_PATH}/*(?:[?#]|\Z)")
 #: Built-in types that are implemented by plug-ins.
-BEHIND: Final[Mapping[str, str]] = {
+PLUGIN_BY_BUILTIN_TYPE: Final[Mapping[str, str]] = {
     name: f"{name.lower()}.dynamic-scoring.open-cluster-management.io"
     for name in (SourceType.OpenTelemetry, SourceType.Kubernetes, SourceType.Object)
 }
@@ -55,12 +56,12 @@ class RequestRecord:
     source: str | None = None
     method: str = "GET"
 
-    def answered(self, received: int, pieces: Sequence[bytes | memoryview], series: int = 0) -> None:
+    def record_response(self, received: int, pieces: Sequence[bytes | memoryview], series: int = 0) -> None:
         """Record a successful response."""
         self.received, self.pieces, self.series = received, pieces, series
 
     @contextmanager
-    def asked_for(self, observe: Callable[[RequestRecord], None]) -> Iterator[None]:
+    def measure_request(self, observe: Callable[[RequestRecord], None]) -> Iterator[None]:
         """Measure the request made in the block, and then pass the record to `observe`, even after an error."""
         started = time.monotonic()
         try:
@@ -93,17 +94,17 @@ class FetchContext:
     observe: Callable[[RequestRecord], None] = lambda _: None
     #: Name of the source, if a scorer has several.
     source: str | None = None
-    #: Holds the responses.
-    room: Room = field(default_factory=Room)
+    #: Keeps the responses until the scoring request is complete.
+    storage: ResponseStorage = field(default_factory=ResponseStorage)
 
     @contextmanager
     def asking(
         self, query: str, url: str, params: Mapping[str, str | int] | None = None, *, method: str = "GET"
     ) -> Iterator[RequestRecord]:
         """Yield the record of a request, to which the block adds the response."""
-        question = RequestRecord(query, url, params or {}, source=self.source, method=method)
-        with question.asked_for(self.observe):
-            yield question
+        record = RequestRecord(query, url, params or {}, source=self.source, method=method)
+        with record.measure_request(self.observe):
+            yield record
 
     def check(self) -> None:
         """Call it regularly while processing data. Raises HttpError (timeout, unknown_scorer)."""
@@ -187,6 +188,6 @@ Source = Callable[[ScorerSummary, FetchContext], Payload]
 
 def get_source_type(source: ScorerSummary) -> str:
     """Return the type of a source in `dsf.sources.registry`, which may be a plug-in's."""
-    if source.source_type == SourceType.OpenTelemetry and _PUSHED.match(source.source_endpoint):
+    if source.source_type == SourceType.OpenTelemetry and _PUSHED_URL.match(source.source_endpoint):
         return OTLP
-    return BEHIND.get(source.source_type, source.source_type)
+    return PLUGIN_BY_BUILTIN_TYPE.get(source.source_type, source.source_type)

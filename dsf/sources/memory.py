@@ -59,17 +59,17 @@ class _ScorerWindow:
     window: Window
 
 
-class _Holder(NamedTuple):
-    """A candidate for eviction."""
+class _EvictionCandidate(NamedTuple):
+    """A window that may be emptied to make room for another one."""
 
     name: str
     window: Window
-    #: Number of its scorers.
+    #: Number of scorers that share the window.
     scorers: int = 1
 
 
 class SourceMemory(Collector):
-    """Stores the windows of scorers, and runs background activities. Thread-safe."""
+    """The windows of scorers, and the background activities of sources. Thread-safe."""
 
     def __init__(self, budget: WindowBudget, summaries: Callable[[], Mapping[str, ScorerSummary]]) -> None:
         """`summaries` returns the current summaries by the scorer's name."""
@@ -82,10 +82,10 @@ class SourceMemory(Collector):
         #: Windows shared by several scorers, and their number.
         self._shared: list[tuple[Window, Callable[[], int]]] = []
         #: (scorer, source) -> number of series omitted in the last cycle.
-        self._left_out: dict[tuple[str, str | None], int] = {}
+        self._omitted_counts: dict[tuple[str, str | None], int] = {}
         self._lock = threading.Lock()
         self._running: dict[Start, BackgroundSource] = {}
-        # Guards _running, also while one is started.
+        # Guards `_running`. Held while an activity is started.
         self._starting = threading.Lock()
 
     def start_once(self, start: Start) -> BackgroundSource | None:
@@ -137,29 +137,37 @@ class SourceMemory(Collector):
                 scorer_window = self._windows[key] = _ScorerWindow(identity, Window(self.budget))
             return scorer_window.window
 
-    def share(self, window: Window, scorers: Callable[[], int]) -> None:
+    def add_shared_window(self, window: Window, scorers: Callable[[], int]) -> None:
         """Register a window for eviction that several scorers share. `scorers` returns their number."""
         with self._lock:
             self._shared.append((window, scorers))
 
-    def make_room(self, full: WindowFullError) -> bool:
+    def evict_largest_window(self, full: WindowFullError) -> bool:
         """Empty the window that uses most of the exhausted budget, if it exceeds its share. Return True if it did.
 
         It prevents one scorer from using up the budget of the others.
         """
 
-        def share_used_by(holder: _Holder) -> float:
-            return holder.window.count(full.resource) / holder.scorers
+        def compute_used_share(candidate: _EvictionCandidate) -> float:
+            return candidate.window.count(full.resource) / candidate.scorers
 
         with self._lock:
-            holders = [_Holder(name, scorer_window.window) for (name, _), scorer_window in self._windows.items()]
-            holders += [_Holder("(pushed)", window, count) for window, scorers in self._shared if (count := scorers())]
-            largest = max(holders, key=share_used_by, default=None)
+            candidates = [
+                _EvictionCandidate(name, scorer_window.window) for (name, _), scorer_window in self._windows.items()
+            ]
+            candidates += [
+                _EvictionCandidate("(pushed)", window, count)
+                for window, scorers in self._shared
+                if (count := scorers())
+            ]
+            largest = max(candidates, key=compute_used_share, default=None)
             budget = self.budget
             limit = {"series": budget.max_series, "samples": budget.max_samples, "bytes": budget.max_bytes}[
                 full.resource
             ]
-            if largest is None or share_used_by(largest) <= limit / sum(holder.scorers for holder in holders):
+            if largest is None or compute_used_share(largest) <= limit / sum(
+                candidate.scorers for candidate in candidates
+            ):
                 return False
             log.warning(
                 "a scorer's samples are dropped, because it exceeds its share and another scorer has no room; raise "
@@ -171,13 +179,13 @@ class SourceMemory(Collector):
             largest.window.clear()
             return True
 
-    def leave_out(self, summary: ScorerSummary, series: int) -> None:
+    def log_omitted_series(self, summary: ScorerSummary, series: int) -> None:
         """Log the number of series left out, if it changed since the cycle before."""
         key = (summary.name, summary.source_name)
         with self._lock:
-            if series == self._left_out.get(key, 0):
+            if series == self._omitted_counts.get(key, 0):
                 return
-            self._left_out[key] = series
+            self._omitted_counts[key] = series
         if series:
             log.warning(
                 "series are omitted, because their labels are too long; select others, or reduce the source's labels",
@@ -195,8 +203,8 @@ class SourceMemory(Collector):
             }
             for key in self._windows.keys() - present_keys:
                 self._windows.pop(key).window.clear()
-            for key in self._left_out.keys() - present_keys:
-                del self._left_out[key]
+            for key in self._omitted_counts.keys() - present_keys:
+                del self._omitted_counts[key]
         for activity in self.running:
             activity.tidy()
 
@@ -213,12 +221,12 @@ def align_grid(grid: Grid, window: Window, interval: int) -> Grid:
     A step longer than the interval omits samples. Without alignment each cycle would omit the samples that the previous
     one used. The first cycle defines the phase, so that its sample counts at once.
     """
-    if window.began is None:
-        window.began = grid.end
+    if window.first_cycle_at is None:
+        window.first_cycle_at = grid.end
     if grid.step <= interval:
         return grid
     # Tolerate a cycle that begins one second early.
-    return replace(grid, end=grid.end - ((grid.end + 1 - window.began) % grid.step) + 1)
+    return replace(grid, end=grid.end - ((grid.end + 1 - window.first_cycle_at) % grid.step) + 1)
 
 
 def compute_retention(summary: ScorerSummary) -> float:
@@ -278,16 +286,16 @@ class History:
             try:
                 left_out = self.window.update(samples, self.now)
             except WindowFullError as full:
-                if memory is None or not memory.make_room(full):
+                if memory is None or not memory.evict_largest_window(full):
                     raise
                 left_out = self.window.update(samples, self.now)
         except WindowFullError as full:
             if memory is not None:
                 # The window that was just filled may itself exceed its share.
-                memory.make_room(full)
+                memory.evict_largest_window(full)
             raise HttpError("too_large", str(full)) from None
         if memory is not None:
-            memory.leave_out(self._summary, left_out)
+            memory.log_omitted_series(self._summary, left_out)
         return left_out
 
     def series(self, selects: Callable[[Mapping[str, str]], bool], check: Callable[[], None]) -> Iterator[Series]:

@@ -27,7 +27,7 @@ from dsf.errors import HttpError, SourceError
 from dsf.http.failures import EXCERPT
 from dsf.sources.base import HEAD, TAIL, FetchContext, Payload, RequestRecord, compute_time_range
 from dsf.sources.memory import History, Start
-from dsf.sources.room import Spool
+from dsf.sources.responsestorage import Spool
 from dsf.sources.window import Series, compact, format_number
 from dsf.text import clean, mask_secrets
 
@@ -69,7 +69,7 @@ class Request(Generic[OptionsT]):
         self._summary = summary
         self._context = context
         #: The last request, and the bytes of all responses.
-        self._question: RequestRecord | None = None
+        self._last_record: RequestRecord | None = None
         self._received = 0
 
     def get(
@@ -101,10 +101,10 @@ class Request(Generic[OptionsT]):
     @contextmanager
     def asking(self, what: str) -> Iterator[RequestRecord]:
         """Record a request that is made without `get` and `post`. `dsf explain` shows `what` and the outcome."""
-        with self._context.asking(self.query, what) as question:
-            yield question
-        self._received += question.received
-        self._question = question
+        with self._context.asking(self.query, what) as record:
+            yield record
+        self._received += record.received
+        self._last_record = record
 
     def history(self) -> History:
         """Return the values recorded over the scorer's range, for a source that only has current ones."""
@@ -112,7 +112,7 @@ class Request(Generic[OptionsT]):
 
     def reserve(self, size: int) -> None:
         """Reserve memory in bytes for what is made of a response, until the cycle ends. Raises HttpError."""
-        self._context.room.take(size)
+        self._context.storage.reserve(size)
 
     def check(self) -> None:
         """Call it during long work between requests. Raises HttpError after the deadline."""
@@ -121,24 +121,24 @@ class Request(Generic[OptionsT]):
     def _send(
         self, method: str, path: str | None, params: Mapping[str, str | int] | None, send: Callable[..., bytes]
     ) -> bytes:
-        context, url = self._context, self._at(path)
-        with context.asking(self.query, url, params, method=method) as question:
+        context, url = self._context, self._make_url(path)
+        with context.asking(self.query, url, params, method=method) as record:
             remaining_bytes = context.max_bytes - self._received
             # Joining pieces in memory would take twice the reserved memory.
-            spool = Spool(context.room.folder)
+            spool = Spool(context.storage.folder)
 
             def keep(piece: bytes) -> None:
-                context.room.take(len(piece))
+                context.storage.reserve(len(piece))
                 spool.write(piece)
 
             send(url, access=context.access, deadline=context.deadline, max_bytes=remaining_bytes, sink=keep)
             body = spool.read_bytes()
             self._received += len(body)
-            question.answered(len(body), (body,))
-        self._question = question
+            record.record_response(len(body), (body,))
+        self._last_record = record
         return body
 
-    def _at(self, path: str | None) -> str:
+    def _make_url(self, path: str | None) -> str:
         """Return a URL on the same server for any path, because the credentials are for this server only."""
         if path is None:
             return self.url
@@ -147,16 +147,16 @@ class Request(Generic[OptionsT]):
         server = urlsplit(self.url)
         return urlunsplit((server.scheme, server.netloc, path, "", ""))
 
-    def made(self, fetched: Iterable[Series]) -> Payload:
+    def make_payload(self, fetched: Iterable[Series]) -> Payload:
         """Return the scoring request of these series, for the framework. Raises HttpError (too_large, timeout)."""
         pieces: list[bytes] = []
         series, remaining_bytes = 0, self._context.max_bytes
         for item in fetched:
             self.check()
-            head = b'%s{"metric":%s,"values":[' % (b"," * bool(pieces), _labels(item))
+            head = b'%s{"metric":%s,"values":[' % (b"," * bool(pieces), _format_labels(item))
             samples = []
             remaining_bytes -= len(head)
-            for sample in _samples(item):
+            for sample in _format_samples(item):
                 samples.append(sample)
                 remaining_bytes -= len(sample) + 1
                 if remaining_bytes < 0:
@@ -164,15 +164,15 @@ class Request(Generic[OptionsT]):
                     raise HttpError("too_large", text)
             if samples:
                 pieces.append(b"%s%s]}" % (head, ",".join(samples).encode()))
-                self._context.room.take(len(pieces[-1]))
+                self._context.storage.reserve(len(pieces[-1]))
                 series += 1
         payload = Payload((HEAD, *pieces, TAIL), series, self._received)
-        if self._question is not None:
+        if self._last_record is not None:
             # `dsf explain` shows the outcome.
-            self._question.answered(self._question.received, payload.inside, series)
+            self._last_record.record_response(self._last_record.received, payload.inside, series)
         else:
-            with self._context.asking(self.query, "what the plug-in knows without a request") as question:
-                question.answered(0, payload.inside, series)
+            with self._context.asking(self.query, "what the plug-in knows without a request") as record:
+                record.record_response(0, payload.inside, series)
         return payload
 
 
@@ -191,13 +191,13 @@ class Plugin(Generic[OptionsT]):
     start: Start | None = None
 
 
-def ask(plugin: Plugin[Any], who: str, summary: ScorerSummary, context: FetchContext) -> Payload:
+def query_plugin(plugin: Plugin[Any], who: str, summary: ScorerSummary, context: FetchContext) -> Payload:
     """Query a plug-in, which `who` names in messages. Raises HttpError."""
     try:
-        request = Request(summary, _options(plugin, who, summary.source_options or {}), context)
+        request = Request(summary, _parse_options(plugin, who, summary.source_options or {}), context)
         if plugin.start is not None and context.memory is not None:
             request.running = context.memory.start_once(plugin.start)
-        return request.made(plugin.fetch(request))
+        return request.make_payload(plugin.fetch(request))
     except (HttpError, KeyboardInterrupt):
         raise
     except BaseException as error:  # noqa: BLE001 (third-party code, even sys.exit(); must be reported)
@@ -208,7 +208,7 @@ def ask(plugin: Plugin[Any], who: str, summary: ScorerSummary, context: FetchCon
         ) from None
 
 
-def _options(plugin: Plugin[OptionsT], who: str, options: Mapping[str, Any]) -> OptionsT:
+def _parse_options(plugin: Plugin[OptionsT], who: str, options: Mapping[str, Any]) -> OptionsT:
     try:
         return plugin.options.model_validate(options, by_alias=True, by_name=False)
     except ValidationError as error:
@@ -216,7 +216,7 @@ def _options(plugin: Plugin[OptionsT], who: str, options: Mapping[str, Any]) -> 
         raise HttpError("bad_options", f"{who}: {mistakes}") from None
 
 
-def _samples(series: Series) -> Iterator[str]:
+def _format_samples(series: Series) -> Iterator[str]:
     for time, value in series.samples:
         if not math.isfinite(time):
             raise ValueError(f"{time!r} is the time of a sample")
@@ -225,7 +225,7 @@ def _samples(series: Series) -> Iterator[str]:
         yield f'[{moment},"{format_number(float(value))}"]'
 
 
-def _labels(series: Series) -> bytes:
+def _format_labels(series: Series) -> bytes:
     labels = dict(series.labels)
     if not all(issubclass(kind, str) for kind in {*map(type, labels), *map(type, labels.values())}):
         raise TypeError(f"the labels {labels!r} are not all texts")

@@ -3,8 +3,8 @@
 An expression without range and step makes instant queries, whose response is a vector. All other scorers make range
 queries. The response to a range query is `{"status":"success","data":{"resultType":"matrix","result":[...]}}`, and the
 scoring request is `{"data":[...]}` with the same array. Parsing and encoding the array would be nine tenths of an
-agent's work. `cut` therefore replaces the array by a placeholder, and parses the rest as JSON with the placeholder in
-the right place. The array must end where its last series ends.
+agent's work. `extract_series` therefore replaces the array by a placeholder, and parses the rest as JSON with the
+placeholder in the right place. The array must end where its last series ends.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from dsf.api.types import SourceMethod
 from dsf.boundedjson import Bounds, turn
 from dsf.errors import HttpError, JsonBoundsError
 from dsf.http.access import PLAIN, Access
-from dsf.http.failures import EXCERPT, excerpt
+from dsf.http.failures import EXCERPT, make_excerpt
 from dsf.sources.base import HEAD, TAIL, FetchContext, Payload, compute_time_range
-from dsf.sources.room import Body, Spool
+from dsf.sources.responsestorage import Body, Spool
 from dsf.text import clean, mask_secrets, place
 
 _split = functools.lru_cache(maxsize=1024)(split_queries)
@@ -55,8 +55,8 @@ def fetch(summary: ScorerSummary, context: FetchContext) -> Payload:
     counts: list[int] = []
     for query in queries:
         params: dict[str, str | int] = {"query": query, **times}
-        with context.asking(query, summary.source_endpoint, params, method=method) as question:
-            spool = Spool(context.room.folder)
+        with context.asking(query, summary.source_endpoint, params, method=method) as record:
+            spool = Spool(context.storage.folder)
             query_range(
                 summary.source_endpoint,
                 params,
@@ -69,7 +69,7 @@ def fetch(summary: ScorerSummary, context: FetchContext) -> Payload:
             body = spool.read_body()
             received += len(body)
             try:
-                matrix = cut(body, context.check, types)
+                matrix = extract_series(body, context.check, types)
             except MatrixError as error:
                 # The error's text may quote the response.
                 text = _format_shown(str(error), context)
@@ -80,8 +80,8 @@ def fetch(summary: ScorerSummary, context: FetchContext) -> Payload:
                     f"no series, and the query has a window of {window:g} s: a rate needs two samples in it, which a "
                     "scrape interval of 60 s does not give; use [5m]"
                 )
-            question.warnings = warnings
-            question.answered(len(body), (matrix.inside,), matrix.series)
+            record.warnings = warnings
+            record.record_response(len(body), (matrix.inside,), matrix.series)
         counts.append(matrix.series)
         if matrix.series:
             pieces += [b"," if pieces else HEAD, matrix.inside]
@@ -149,24 +149,24 @@ def _explain(status: int, body: bytes, method: str, length: int) -> tuple[str, s
         )
     if status not in _BAD_QUERY:
         return None
-    return "bad_query", text if isinstance(text, str) else excerpt(body)
+    return "bad_query", text if isinstance(text, str) else make_excerpt(body)
 
 
-_MARK = "\x00series"
-_MARK_JSON = json.dumps(_MARK).encode()
+_PLACEHOLDER = "\x00series"
+_PLACEHOLDER_JSON = json.dumps(_PLACEHOLDER).encode()
 
 # Quotes within a JSON string are escaped, so that a match is always a key.
 _RESULT = re.compile(rb'"result"\s*:\s*\[')
 # Go encodes a nil slice as null.
 _NULL = re.compile(rb'"result"\s*:\s*null')
 # The beginning of the first series and of all others as Go encodes them. Each contains two opening braces.
-_FIRST = b'{"metric":{'
-_AFTER = b"}," + _FIRST
+_FIRST_SERIES = b'{"metric":{'
+_NEXT_SERIES = b"}," + _FIRST_SERIES
 
 _TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[][{}"]', re.DOTALL)
 
 #: Bounds for the last series, and for everything besides the series. 11,000 points have 33,000 values.
-_PARSED = Bounds(2 * 1024 * 1024, 100_000)
+_JSON_BOUNDS = Bounds(2 * 1024 * 1024, 100_000)
 #: Bytes of a file that are searched at a time.
 _WINDOW = 64 * 1024
 
@@ -187,7 +187,7 @@ class Matrix(NamedTuple):
     warnings: tuple[str, ...]
 
 
-def cut(body: Body, check: Callable[[], None] = lambda: None, types: Sequence[str] = _RANGE) -> Matrix:
+def extract_series(body: Body, check: Callable[[], None] = lambda: None, types: Sequence[str] = _RANGE) -> Matrix:
     """Return the array of series in the response `body`, whose result type must be one of `types`.
 
     Raises MatrixError, and the errors of `check`, which is called periodically.
@@ -195,13 +195,13 @@ def cut(body: Body, check: Callable[[], None] = lambda: None, types: Sequence[st
     match = _RESULT.search(body)
     if match is None and (null := _NULL.search(body)) is not None:
         _check_size(len(body))
-        return cut(b'%s"result":[]%s' % (body[: null.start()], body[null.end() :]), check, types)
+        return extract_series(b'%s"result":[]%s' % (body[: null.start()], body[null.end() :]), check, types)
     if match is None:
         raise MatrixError(_describe_missing_series(body, types))
     start = match.end()
     end, series = _parse_compact_array(body, start) or _parse_any_array(body, start, check)
     _check_size(len(body) - (end - start))
-    kind, warnings = _check_rest(body[: start - 1] + _MARK_JSON + body[end + 1 :], body, types)
+    kind, warnings = _check_rest(body[: start - 1] + _PLACEHOLDER_JSON + body[end + 1 :], body, types)
     if kind == "scalar":
         return Matrix(memoryview(b'{"metric":{},"value":[%s]}' % body[start:end]), 1, warnings)
     return Matrix(memoryview(body)[start:end], series, warnings)
@@ -211,14 +211,14 @@ def _parse_compact_array(body: Body, start: int) -> tuple[int, int] | None:
     """Return the end of the array and the number of series, or None for a format other than Prometheus' own."""
     if body[start : start + 1] == b"]":
         return start, 0
-    if body[start : start + len(_FIRST)] != _FIRST:
+    if body[start : start + len(_FIRST_SERIES)] != _FIRST_SERIES:
         return None
-    last = body.rfind(_FIRST)
-    if len(body) - last > _PARSED.max_bytes:
+    last = body.rfind(_FIRST_SERIES)
+    if len(body) - last > _JSON_BOUNDS.max_bytes:
         return None
     tail = body[last:]
     try:
-        boundedjson.check(tail, _PARSED)
+        boundedjson.check(tail, _JSON_BOUNDS)
         text = tail.decode()
         with turn(len(tail)):
             stop = _decode(text)[1]
@@ -229,7 +229,7 @@ def _parse_compact_array(body: Body, start: int) -> tuple[int, int] | None:
     end = last + stop
     if body[end : end + 1] != b"]":
         return None
-    series = 1 + _count(body, _AFTER, start, end)
+    series = 1 + _count(body, _NEXT_SERIES, start, end)
     if _count(body, b"{", start, end) != 2 * series:
         # An extra brace means that there is something between or within series, or that some are not in this array.
         return None
@@ -269,7 +269,7 @@ def _parse_any_array(body: Body, start: int, check: Callable[[], None]) -> tuple
 
 
 def _check_size(size: int) -> None:
-    if size > _PARSED.max_bytes:
+    if size > _JSON_BOUNDS.max_bytes:
         raise MatrixError(f"the response has {size} bytes besides the series")
 
 
@@ -277,7 +277,7 @@ def _check_rest(rest: bytes, body: Body, types: Sequence[str]) -> tuple[str, tup
     """Return the result type and the warnings of the response."""
     try:
         with turn(len(rest)):
-            document = boundedjson.parse(rest, _PARSED)
+            document = boundedjson.parse(rest, _JSON_BOUNDS)
     except JsonBoundsError as error:
         raise MatrixError(f"the response has too much besides the series: {error}") from None
     except ValueError:
@@ -285,7 +285,7 @@ def _check_rest(rest: bytes, body: Body, types: Sequence[str]) -> tuple[str, tup
     if not isinstance(document, dict):
         raise MatrixError("the response is not a JSON object")
     data = document.get("data")
-    if document.get("status") != "success" or not isinstance(data, dict) or data.get("result") != _MARK:
+    if document.get("status") != "success" or not isinstance(data, dict) or data.get("result") != _PLACEHOLDER:
         raise MatrixError(_describe_missing_series(body, types))
     kind = data.get("resultType")
     if kind not in types:
@@ -302,7 +302,7 @@ def _describe_missing_series(body: Body, types: Sequence[str]) -> str:
     """Describe a response without an array of series."""
     try:
         # Longer responses are not described.
-        document: Any = boundedjson.parse(body[:], _PARSED) if len(body) <= 64 * 1024 else None
+        document: Any = boundedjson.parse(body[:], _JSON_BOUNDS) if len(body) <= 64 * 1024 else None
     except ValueError:
         return "the response is not JSON, or is incomplete"
     if isinstance(document, dict):

@@ -14,9 +14,9 @@ from dsf.api.types import SourceType, is_plugin_type
 from dsf.errors import HttpError
 from dsf.extras import needs, read_extras
 from dsf.http.failures import EXCERPT
-from dsf.sources.base import BEHIND, Source, get_source_type
+from dsf.sources.base import PLUGIN_BY_BUILTIN_TYPE, Source, get_source_type
 from dsf.sources.memory import SourceMemory
-from dsf.sources.plugin import PROTOCOL, Options, Plugin, ask
+from dsf.sources.plugin import PROTOCOL, Options, Plugin, query_plugin
 from dsf.text import clean
 
 #: Built-in type -> the module with its `fetch`.
@@ -37,7 +37,7 @@ def find_source(name: str) -> Source:
     if name in SOURCES:
         fetch: Source = importlib.import_module(SOURCES[name]).fetch
         return fetch
-    plugin = BEHIND.get(name, name)
+    plugin = PLUGIN_BY_BUILTIN_TYPE.get(name, name)
     if plugin not in find_plugins():
         plugin_types = [other for other in find_plugins() if other not in read_extras()]
         text = f"source type {name!r} is not one of {', '.join([*SourceType, *plugin_types])}"
@@ -46,16 +46,17 @@ def find_source(name: str) -> Source:
         elif is_plugin_type(name):
             text += f"; install the package that has it in the agent's image (an entry point {GROUP!r})"
         raise HttpError("unsupported_source", text)
-    return functools.partial(ask, _load_plugin(plugin), f"source type {name!r} ({_of(find_plugins()[plugin][0])})")
+    who = f"source type {name!r} ({_describe_package(find_plugins()[plugin][0])})"
+    return functools.partial(query_plugin, _load_plugin(plugin), who)
 
 
-def begin(summaries: Mapping[str, ScorerSummary], memory: SourceMemory) -> None:
-    """Start the background activities of the sources of these scorers, before their first cycle, so that it has data.
+def start_background_sources(summaries: Mapping[str, ScorerSummary], memory: SourceMemory) -> None:
+    """Start the background activities of these scorers' sources, so that their first cycle has data.
 
-    A start that fails is logged: the scorers' cycles try it again, and report it.
+    A failed start is logged. The scorers' cycles try it again, and report the error.
     """
     if memory.running:
-        # End what the scorers that are gone have needed.
+        # Drop the data of removed scorers.
         memory.tidy()
     for name in sorted({get_source_type(source) for summary in summaries.values() for source in summary.each_source}):
         try:
@@ -69,7 +70,7 @@ def begin(summaries: Mapping[str, ScorerSummary], memory: SourceMemory) -> None:
 def find_plugins() -> Mapping[str, tuple[EntryPoint, ...]]:
     """Return the types of installed plug-ins, and their entry points. Invalid names are left out and logged."""
     by_name: dict[str, tuple[EntryPoint, ...]] = {}
-    for entry in sorted(entry_points(group=GROUP), key=_of):
+    for entry in sorted(entry_points(group=GROUP), key=_describe_package):
         if is_plugin_type(entry.name):
             by_name[entry.name] = (*by_name.get(entry.name, ()), entry)
         else:
@@ -78,7 +79,9 @@ def find_plugins() -> Mapping[str, tuple[EntryPoint, ...]]:
                 if entry.name in set(SourceType)
                 else "that of a plug-in is a DNS name with a dot"
             )
-            log.error("a source plug-in is not used for its name", name=entry.name, package=_of(entry), why=why)
+            log.error(
+                "a source plug-in is not used for its name", name=entry.name, package=_describe_package(entry), why=why
+            )
     return by_name
 
 
@@ -87,16 +90,18 @@ def _load_cached(name: str) -> Plugin[Any] | str:
     """Return the plug-in, or why it cannot be used; cached until the process ends. `name` is one of `find_plugins`."""
     entry, *duplicates = find_plugins()[name]
     if duplicates:
-        return f"several packages have it: {', '.join(map(_of, (entry, *duplicates)))}; uninstall all but one"
+        packages = ", ".join(map(_describe_package, (entry, *duplicates)))
+        return f"several packages have it: {packages}; uninstall all but one"
+    package = _describe_package(entry)
     try:
         plugin = entry.load()
     except (Exception, SystemExit) as error:  # noqa: BLE001 (third-party code)
-        return f"{_of(entry)} cannot be loaded: {type(error).__name__}: {clean(str(error), EXCERPT)}"
+        return f"{package} cannot be loaded: {type(error).__name__}: {clean(str(error), EXCERPT)}"
     if not isinstance(plugin, Plugin) or not (isinstance(plugin.options, type) and issubclass(plugin.options, Options)):
-        return f"{_of(entry)} is no dsf.sources.plugin.Plugin with a model of options made from its class Options"
+        return f"{package} is no dsf.sources.plugin.Plugin with a model of options made from its class Options"
     if plugin.protocol != PROTOCOL:
         return (
-            f"{_of(entry)} is for version {plugin.protocol} of the plug-ins' protocol and this agent has {PROTOCOL}: "
+            f"{package} is for version {plugin.protocol} of the plug-ins' protocol and this agent has {PROTOCOL}: "
             "install the version of the plug-in that is for it"
         )
     return plugin
@@ -109,6 +114,6 @@ def _load_plugin(name: str) -> Plugin[Any]:
     return plugin
 
 
-def _of(entry: EntryPoint) -> str:
+def _describe_package(entry: EntryPoint) -> str:
     package = f"{entry.dist.name} {entry.dist.version}, " if entry.dist is not None else ""
     return f"{package}{entry.value}"

@@ -20,7 +20,7 @@ from typing import Final, Literal
 #: Seconds for which a sample counts without a newer one, as in Prometheus.
 LOOKBACK = 300.0
 #: Seconds by which a sender's clock may be ahead.
-AHEAD = 300.0
+MAX_FUTURE_SECONDS = 300.0
 #: Maximum steps of a range (one less than points), as in Prometheus.
 MAX_POINTS = 11_000
 #: Maximum bytes of the labels of one series.
@@ -75,7 +75,7 @@ class WindowBudget:
         """Maximum memory of all labels and keys."""
         return self.max_series * _LABEL_MEMORY
 
-    def take(self, series: int, samples: int, size: int = 0) -> None:
+    def reserve(self, series: int, samples: int, size: int = 0) -> None:
         """Reserve series, samples, and `size` bytes for labels. Raises WindowFullError, and then reserves nothing."""
         with self._lock:
             if series and self.series + series > self.max_series:
@@ -88,7 +88,7 @@ class WindowBudget:
             self.samples += samples
             self.bytes += size
 
-    def give(self, series: int, samples: int, size: int = 0) -> None:
+    def release(self, series: int, samples: int, size: int = 0) -> None:
         """Release series, samples, and bytes of labels."""
         with self._lock:
             self.series -= series
@@ -122,7 +122,7 @@ class Grid:
 class WindowSeries:
     """The samples of one series, ascending in time."""
 
-    __slots__ = ("labels", "size", "stale", "times", "values")
+    __slots__ = ("end_times", "labels", "size", "times", "values")
 
     def __init__(self, key: Hashable, labels: Mapping[str, str]) -> None:
         self.labels = dict(labels)
@@ -135,9 +135,9 @@ class WindowSeries:
         self.times = array("d")
         self.values = array("d")
         #: Times of entries that mark an end of the series.
-        self.stale: set[float] = set()
+        self.end_times: set[float] = set()
 
-    def iter_points(self, grid: Grid) -> Iterator[tuple[int, float]]:
+    def yield_points(self, grid: Grid) -> Iterator[tuple[int, float]]:
         """Yield (unix seconds, value) for each point in time at which the series had a value.
 
         Points are whole seconds. A point includes the samples within its second, so that the newest sample is not
@@ -150,18 +150,18 @@ class WindowSeries:
         for moment in moments:
             while index < last and times[index + 1] < moment + 1:
                 index += 1
-            if index >= 0 and moment - times[index] <= grid.lookback and times[index] not in self.stale:
+            if index >= 0 and moment - times[index] <= grid.lookback and times[index] not in self.end_times:
                 yield moment, values[index]
 
 
 class Window:
-    """Stores series by a key that the caller chooses. Thread-safe."""
+    """Series by a key that the caller chooses. Thread-safe."""
 
     def __init__(self, budget: WindowBudget) -> None:
         self._budget = budget
         self._series: dict[Hashable, WindowSeries] = {}
         #: Unix seconds of the first cycle, to which grids with steps longer than the interval are aligned.
-        self.began: int | None = None
+        self.first_cycle_at: int | None = None
         # Reentrant, because `update` calls `add`.
         self._lock = threading.RLock()
 
@@ -195,13 +195,13 @@ class Window:
             if series is None:
                 if value is None:
                     return
-                # First, because a large request of series without room must not take long.
-                self._budget.take(1, 1)
+                # Reserve before the labels are read, because a large request must fail fast if there is no room.
+                self._budget.reserve(1, 1)
                 try:
                     series = WindowSeries(key, labels())
-                    self._budget.take(0, 0, series.size)
+                    self._budget.reserve(0, 0, series.size)
                 except BaseException:
-                    self._budget.give(1, 1)
+                    self._budget.release(1, 1)
                     raise
                 self._series[key] = series
             else:
@@ -210,7 +210,7 @@ class Window:
                     return
                 if time < newest:
                     raise OutdatedSampleError
-                self._budget.take(0, 1)
+                self._budget.reserve(0, 1)
             _append(series, time, value)
 
     def update(self, samples: Mapping[Hashable, tuple[Mapping[str, str], float, float]], now: float) -> int:
@@ -220,18 +220,18 @@ class Window:
         """
         left_out = 0
         with self._lock:
-            self._cut_ahead(now)
+            self._drop_future_samples(now)
             for key in self._series.keys() - samples.keys():
                 self._end(key, now)
             for key, (labels, time, value) in samples.items():
                 series = self._series.get(key)
                 at = time
                 if series is not None and time <= (newest := series.times[-1]):
-                    if newest not in series.stale:
+                    if newest not in series.end_times:
                         continue
                     if newest >= now:
                         # A retry succeeded after a failure in the same cycle.
-                        series.stale.discard(newest)
+                        series.end_times.discard(newest)
                         series.values[-1] = value
                         continue
                     # The sample is older than the end of the series, but the source still exposes it.
@@ -245,7 +245,7 @@ class Window:
     def end_all(self, now: float) -> None:
         """End all series at `now`, because their values are unknown."""
         with self._lock:
-            self._cut_ahead(now)
+            self._drop_future_samples(now)
             for key in self._series:
                 self._end(key, now)
 
@@ -257,19 +257,19 @@ class Window:
                 old = bisect.bisect_left(series.times, limit)
                 if old == len(series.times):
                     del self._series[key]
-                    self._budget.give(1, old, series.size)
+                    self._budget.release(1, old, series.size)
                 elif old > max(16, len(series.times) // 8):
-                    series.stale.difference_update(series.times[:old])
+                    series.end_times.difference_update(series.times[:old])
                     del series.times[:old], series.values[:old]
-                    self._budget.give(0, old)
+                    self._budget.release(0, old)
 
-    def forget_ahead(self, now: float) -> None:
+    def drop_future_series(self, now: float) -> None:
         """Drop series whose newest sample is in the future. They refuse new samples after the clock was set back."""
         with self._lock:
             for key, series in list(self._series.items()):
-                if series.times[-1] > now + AHEAD:
+                if series.times[-1] > now + MAX_FUTURE_SECONDS:
                     del self._series[key]
-                    self._budget.give(1, len(series.times), series.size)
+                    self._budget.release(1, len(series.times), series.size)
 
     def clear(self) -> None:
         """Drop everything."""
@@ -290,18 +290,18 @@ class Window:
             if not selects(series.labels):
                 continue
             with self._lock:
-                points = list(series.iter_points(grid))
+                points = list(series.yield_points(grid))
             if points:
                 yield series, points
 
-    def _cut_ahead(self, now: float) -> None:
+    def _drop_future_samples(self, now: float) -> None:
         """Drop samples in the future. This agent recorded them before its clock was set back."""
         for key, series in list(self._series.items()):
             if series.times[-1] <= now:
                 continue
             first = bisect.bisect_right(series.times, now)
-            self._budget.give(int(not first), len(series.times) - first, 0 if first else series.size)
-            series.stale.difference_update(series.times[first:])
+            self._budget.release(int(not first), len(series.times) - first, 0 if first else series.size)
+            series.end_times.difference_update(series.times[first:])
             del series.times[first:], series.values[first:]
             if not first:
                 del self._series[key]
@@ -309,20 +309,20 @@ class Window:
     def _end(self, key: Hashable, now: float) -> None:
         series = self._series[key]
         newest = series.times[-1]
-        if newest in series.stale:
+        if newest in series.end_times:
             return
         if newest >= now:
             # An update that failed has already added a sample.
-            series.stale.add(newest)
+            series.end_times.add(newest)
             return
         # No limit applies, because at most one such entry follows a sample.
-        self._budget.give(0, -1)
+        self._budget.release(0, -1)
         _append(series, now, None)
 
 
 def _append(series: WindowSeries, time: float, value: float | None) -> None:
     if value is None:
-        series.stale.add(time)
+        series.end_times.add(time)
     series.times.append(time)
     series.values.append(0.0 if value is None else value)
 

@@ -12,7 +12,7 @@ history     the last cycles of a pair
 writes      messages between the score writer and the rest of the hub
 agents      versions and credentials of agents
 notices     the hub controller's information on scorers and clusters, for display
-heartbeats  marks of the stages that work in a loop
+heartbeats  heartbeats of the stages that work in a loop
 clocks      detects wrong clocks
 clockguard  repairs data after the time of Redis went backwards
 

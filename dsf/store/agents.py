@@ -47,7 +47,7 @@ class AgentRecord(BaseModel):
 
 
 class Agents:
-    """Methods raise redis.RedisError if Redis is unreachable."""
+    """Reads and writes the agents' versions. Methods raise redis.RedisError if Redis is unreachable."""
 
     def __init__(self, client: redis.Redis) -> None:
         self._redis = client
@@ -85,10 +85,10 @@ class Agents:
 
 
 def _describe_problem(cluster: ClusterRecord, agent: AgentRecord | None, used_keys: Mapping[str, object]) -> str:
-    """`used_keys` has the key id of the newest valid signature by cluster."""
+    """Return why the results of an agent are refused. `used_keys` has the key id of the newest signature by cluster."""
     if agent is not None and agent.problem:
         return agent.problem
-    used_id = read_key_id(cluster.name, used_keys.get(cluster.name))
+    used_id = parse_key_id(cluster.name, used_keys.get(cluster.name))
     if used_id is None or not cluster.key_ids or used_id in cluster.key_ids:
         return ""
     return (
@@ -98,7 +98,7 @@ def _describe_problem(cluster: ClusterRecord, agent: AgentRecord | None, used_ke
     )
 
 
-def read_key_id(cluster: str, text: object) -> int | None:
+def parse_key_id(cluster: str, text: object) -> int | None:
     """Return the stored key id of a cluster's newest signature, or None if it is missing or unreadable."""
     return parse_counter("key id", cluster, text) or None
 
@@ -119,12 +119,15 @@ class KeyRequest(BaseModel):
 
 
 class AgentKeys:
-    """Methods raise redis.RedisError if Redis is unreachable."""
+    """Reads and writes requests for new credentials, and the key ids that agents sign with.
+
+    Methods raise redis.RedisError if Redis is unreachable.
+    """
 
     def __init__(self, client: redis.Redis) -> None:
         self._redis = client
 
-    def ask(self, cluster: str, action: Literal["rotate", "revoke"], *, by: str = "") -> KeyRequest:
+    def request_credentials(self, cluster: str, action: Literal["rotate", "revoke"], *, by: str = "") -> KeyRequest:
         """Request new credentials; the hub controller creates them at once. An open request is replaced.
 
         Raises UnknownClusterError.
@@ -165,15 +168,15 @@ class AgentKeys:
     def read_used_keys(self) -> dict[str, int]:
         """Return the key id of the newest result's signature by cluster."""
         ids_by_cluster = (
-            (str(name), read_key_id(str(name), text)) for name, text in self._redis.hgetall(keys.KEYS_USED).items()
+            (str(name), parse_key_id(str(name), text)) for name, text in self._redis.hgetall(keys.KEYS_USED).items()
         )
         return {name: used_id for name, used_id in ids_by_cluster if used_id is not None}
 
     def read_last_used(self, cluster: str) -> int | None:
         """Return the key id of a cluster's newest signature, or None if it never signed a result."""
-        return read_key_id(cluster, self._redis.hget(keys.KEYS_USED, cluster))
+        return parse_key_id(cluster, self._redis.hget(keys.KEYS_USED, cluster))
 
-    def retire(self, cluster: str, key_id: int) -> None:
+    def record_retired_key(self, cluster: str, key_id: int) -> None:
         """Record a removed cluster's last key id, so that a later cluster of this name starts after it."""
         run_atomically(
             self._redis,
@@ -182,7 +185,7 @@ class AgentKeys:
             ("HDEL", keys.AGENTS, cluster),
         )
 
-    def empty(self, cluster: str) -> None:
+    def delete_mail_and_queue(self, cluster: str) -> None:
         """Delete a cluster's mailbox and queue, to which an invalid credential may have had access."""
         self._redis.delete(keys.spoke_queue(cluster), *keys.mail_slots(cluster), keys.mail_flag(cluster))
 

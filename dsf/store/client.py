@@ -80,11 +80,11 @@ def run_atomically(client: redis.Redis, *commands: Sequence[str | float], is_str
     A command may have a few thousand arguments. Raises redis.RedisError. Without `is_strict`, the error of a command is
     returned in its place, and the effects of the other commands remain.
     """
-    answers: list[Any] = client.register_script(load_lua("commands"))(args=[0, *_encode_parts(commands)])
-    for answer in answers if is_strict else ():
-        if isinstance(answer, redis.RedisError):
-            raise answer
-    return answers
+    responses: list[Any] = client.register_script(load_lua("commands"))(args=[0, *_encode_parts(commands)])
+    for response in responses if is_strict else ():
+        if isinstance(response, redis.RedisError):
+            raise response
+    return responses
 
 
 class Condition(NamedTuple):
@@ -103,12 +103,13 @@ def run_atomically_if(
     Returns None after running the commands, otherwise the first condition that does not hold. Raises redis.RedisError.
     """
     checks = [part for check in conditions for part in (check.operator, check.value, *_encode_parts([check.command]))]
-    reply: Any = client.register_script(load_lua("commands"))(args=[len(conditions), *checks, *_encode_parts(commands)])
-    if isinstance(reply, int):
-        return conditions[reply - 1]
-    for answer in reply:
-        if isinstance(answer, redis.RedisError):
-            raise answer
+    script = client.register_script(load_lua("commands"))
+    result: Any = script(args=[len(conditions), *checks, *_encode_parts(commands)])
+    if isinstance(result, int):
+        return conditions[result - 1]
+    for response in result:
+        if isinstance(response, redis.RedisError):
+            raise response
     return None
 
 
@@ -116,9 +117,10 @@ def _encode_parts(commands: Sequence[Sequence[str | float]]) -> list[str | float
     return [part for command in commands for part in (len(command), *command)]
 
 
-# The hub's scripts may write even while Redis has reached `maxmemory`, where writes of agents fail. The hub's data is
-# bounded, and the hub must be able to free memory. The container's memory beyond `maxmemory` is its reserve.
-_FLAGS: Final = "#!lua flags=allow-oom\n"
+# First line of the hub's scripts. They may write even while Redis has reached `maxmemory`, where writes of agents fail.
+# The hub's data is bounded, and the hub must be able to free memory. The container's memory beyond `maxmemory` is its
+# reserve.
+_SCRIPT_HEADER: Final = "#!lua flags=allow-oom\n"
 
 
 @functools.cache
@@ -126,10 +128,10 @@ def load_lua(name: str) -> str:
     """Return the source of `lua/<name>.lua`, whose first comment describes its keys and arguments."""
     # Scripts that write rows or notify readers of changed pairs share functions (lua/rows.lua).
     if name not in ("ingest", "repair_times", "dispatch", "reschedule", "forget", "unwritten"):
-        return _FLAGS + _read_source(name)
+        return _SCRIPT_HEADER + _read_source(name)
     pairs = keys.pair_key("", "").removesuffix("/")
     names = f"local ROWS, CHANGED, SEQUENCE, PAIR = {keys.ROWS!r}, {keys.CHANGED!r}, {keys.SEQUENCE!r}, {pairs!r}\n"
-    return _FLAGS + names + _read_source("rows") + _read_source(name)
+    return _SCRIPT_HEADER + names + _read_source("rows") + _read_source(name)
 
 
 def _read_source(name: str) -> str:
@@ -175,7 +177,7 @@ def parse_stored(model: type[_Model], name: str, text: str | bytes | None) -> _M
         return model.model_validate_json(text, extra="ignore")
     except ValidationError as error:
         problem = error.errors(include_url=False, include_input=False, include_context=False)[0]["msg"]
-        complain(model.__name__, name, hash(text), problem)
+        log_unreadable(model.__name__, name, hash(text), problem)
         return None
 
 
@@ -190,7 +192,7 @@ def parse_counter(kind: str, name: str, text: Any) -> int:
     try:
         return int(text or 0)
     except (ValueError, TypeError, OverflowError) as error:
-        complain(kind, name, hash(str(text)), str(error)[:100])
+        log_unreadable(kind, name, hash(str(text)), str(error)[:100])
         return 0
 
 
@@ -202,17 +204,17 @@ def parse_number(kind: str, name: str, text: Any, default: float = 0.0) -> float
         problem = "not finite"
     except (ValueError, TypeError, OverflowError) as error:
         problem = str(error)[:100]
-    complain(kind, name, hash(str(text)), problem)
+    log_unreadable(kind, name, hash(str(text)), problem)
     return default
 
 
-def read_factor(text: str | bytes | None) -> float:
+def parse_validity_factor(text: str | bytes | None) -> float:
     """Return the stored factor that extends validities (see `dsf.store.writes`), which is at least 1."""
     return max(1.0, parse_number("factor of validities", "validity_factor", text, 1.0))
 
 
 @functools.lru_cache(maxsize=1024)
-def complain(kind: str, name: str, digest: int, problem: str) -> None:
+def log_unreadable(kind: str, name: str, digest: int, problem: str) -> None:
     """Log once that the text with this digest is unreadable. Beat would otherwise log it many times a second."""
     del digest
     log.warning("stored data cannot be read", kind=kind, name=name, problem=problem)

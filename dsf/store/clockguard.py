@@ -56,8 +56,8 @@ class ClockGuard(ABC):
             if self._complete_at is None:
                 self._complete_at = time.monotonic() + REPAIR_TIME
                 log.error("the clock of redis was set back", seconds=round(newest - now))
-            if repaired := self.repair(now):
-                log.warning("repaired timestamps in the future", count=repaired)
+            if repaired_count := self.repair(now):
+                log.warning("repaired timestamps in the future", count=repaired_count)
             if time.monotonic() < self._complete_at:
                 return True
         self._complete_at = None
@@ -76,21 +76,21 @@ class ScheduleGuard(ClockGuard):
 
     def repair(self, now: float) -> int:
         """Make pairs that are due too late due at their next slot."""
-        overrides, moved = self._schedule.read_overrides(), 0
-        later: Any = self._redis.zrangebyscore(keys.DUE, now + TOLERANCE, "+inf", withscores=True)
-        for batch in split_into_batches(((str(pair), float(at)) for pair, at in later), _BATCH):
+        overrides, corrected_count = self._schedule.read_overrides(), 0
+        future_due_times: Any = self._redis.zrangebyscore(keys.DUE, now + TOLERANCE, "+inf", withscores=True)
+        for batch in split_into_batches(((str(pair), float(at)) for pair, at in future_due_times), _BATCH):
             due = dict(batch)
-            earlier: list[str | float] = []
+            corrections: list[str | float] = []
             for entry in self._schedule.read_entries(due):
                 interval = apply_overrides(entry, overrides, now).interval
-                # The run after one between slots is up to one and a half intervals later.
+                # After a run between two slots, the next run is up to one and a half intervals later.
                 if due[entry.pair] > now + 1.5 * interval + TOLERANCE:
-                    earlier += [compute_next_tick_time(entry.pair, interval, now), entry.pair]
-            if earlier:
+                    corrections += [compute_next_tick_time(entry.pair, interval, now), entry.pair]
+            if corrections:
                 # LT keeps due times that beat has moved to an earlier time in the meantime.
-                run_atomically(self._redis, ("ZADD", keys.DUE, "XX", "LT", *earlier))
-            moved += len(earlier) // 2
-        return moved
+                run_atomically(self._redis, ("ZADD", keys.DUE, "XX", "LT", *corrections))
+            corrected_count += len(corrections) // 2
+        return corrected_count
 
 
 class ResultsGuard(ClockGuard):
@@ -105,29 +105,31 @@ class ResultsGuard(ClockGuard):
     def repair(self, now: float) -> int:
         """End runs in the future as lost, and date scores in the future to now."""
         self._redis.zremrangebyscore(keys.LOST_RUNS, now + TOLERANCE, "+inf")
-        return self._close_runs(now) + self._repair_pairs(now)
+        return self._count_future_runs_as_lost(now) + self._repair_pairs(now)
 
-    def _close_runs(self, now: float) -> int:
+    def _count_future_runs_as_lost(self, now: float) -> int:
         """Count open runs in the future as lost, and return their number. Their results will be refused."""
-        latest, closed = make_latest_run_id(now + TOLERANCE), 0
+        latest_run_id, closed_count = make_latest_run_id(now + TOLERANCE), 0
         later: Any = self._redis.zrangebyscore(keys.OPEN_RUNS, now, "+inf")
-        for batch in split_into_batches((str(run) for run in later if str(run).rpartition("/")[2] > latest), _BATCH):
+        for batch in split_into_batches(
+            (str(run) for run in later if str(run).rpartition("/")[2] > latest_run_id), _BATCH
+        ):
             # Remove runs one by one, so that a run that has just ended is not counted twice.
             removed = run_atomically(self._redis, *(("ZREM", keys.OPEN_RUNS, run) for run in batch))
             lost = Counter(run.rpartition("/")[0] for run, count in zip(batch, removed, strict=True) if count)
-            # Removed pairs have no books.
+            # Pairs that were removed from the schedule have no counters.
             scheduled = [entry.pair for entry in self._schedule.read_entries(lost)]
             counts = [("HINCRBY", keys.pair_key(*keys.split_pair(pair)), "n:lost", lost[pair]) for pair in scheduled]
             if counts:
                 run_atomically(self._redis, *counts, is_strict=False)
-            closed += sum(lost.values())
-        return closed
+            closed_count += sum(lost.values())
+        return closed_count
 
     def _repair_pairs(self, now: float) -> int:
         """Date scores in the future to now, and their run ids to a minute ago. Return the number of repaired pairs."""
         earlier = f"{int((now - CLOCK_SKEW) * 1000):013d}"
         times = repr(now), make_latest_run_id(now + TOLERANCE), earlier, int(TOLERANCE)
-        repaired = 0
+        repaired_count = 0
         for batch in split_into_batches((str(pair) for pair in self._redis.hkeys(keys.ROWS)), _BATCH):
-            repaired += int(self._script(keys=[keys.WRITES], args=[*times, *batch]))
-        return repaired
+            repaired_count += int(self._script(keys=[keys.WRITES], args=[*times, *batch]))
+        return repaired_count

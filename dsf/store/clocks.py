@@ -19,7 +19,7 @@ from dsf.settings import Settings
 from dsf.store.client import parse_all_stored
 
 #: Seconds for which a report is valid. Processes report every few seconds.
-_LIFE: Final = 60.0
+_REPORT_SECONDS: Final = 60.0
 #: Maximum number of agents whose clocks are reported.
 MAX_WITNESSES: Final = 20
 
@@ -46,8 +46,8 @@ class ClockReports:
         self._redis = client
         host = socket.gethostname()
         self._field = f"{host}:{os.getpid()}"
-        is_whole = settings.role != "hub" or len(settings.targets) > 1
-        self._name = f"{settings.role if is_whole else settings.targets[0]} on {host}"
+        is_only_service = settings.role != "hub" or len(settings.targets) > 1
+        self._name = f"{settings.role if is_only_service else settings.targets[0]} on {host}"
 
     def report(self, clock: HubClock) -> None:
         """Report the difference of this machine's clock."""
@@ -71,10 +71,10 @@ class ClockReports:
 def read_reports(client: redis.Redis, now: float) -> list[ClockReport]:
     """Return the reports that are valid at `now`, and remove the others. Raises redis.RedisError."""
     reports = parse_all_stored(ClockReport, client.hgetall(keys.CLOCKS))
-    old = [name for name, report in reports.items() if abs(now - report.at) > _LIFE]
-    if old:
-        client.hdel(keys.CLOCKS, *old)
-    return [report for name, report in sorted(reports.items()) if name not in old]
+    expired_names = [name for name, report in reports.items() if abs(now - report.at) > _REPORT_SECONDS]
+    if expired_names:
+        client.hdel(keys.CLOCKS, *expired_names)
+    return [report for name, report in sorted(reports.items()) if name not in expired_names]
 
 
 def find_clock_problem(reports: Collection[ClockReport]) -> str:
@@ -84,18 +84,18 @@ def find_clock_problem(reports: Collection[ClockReport]) -> str:
         return ""
     # For each wrong clock, the reports with the same offset.
     groups = ([other for other in wrong if abs(other.offset - report.offset) <= TOLERANCE] for report in wrong)
-    alike = max(groups, key=len)
+    largest_group = max(groups, key=len)
     # Machines that agree with Redis, and Redis itself.
-    supporters = len(reports) - len(wrong) + 1
-    names = _list_machines([report.name for report in alike])
-    if len(alike) > supporters:
-        offset = alike[0].offset
+    agreeing_machines = len(reports) - len(wrong) + 1
+    names = _list_machines([report.name for report in largest_group])
+    if len(largest_group) > agreeing_machines:
+        offset = largest_group[0].offset
         return (
             f"the clock of the machine of Redis is {describe_offset(-offset)} the clocks of {names}; it gives all "
             "times of the hub: synchronise it (NTP)"
         )
-    if len(alike) == supporters:
-        offset = alike[0].offset
+    if len(largest_group) == agreeing_machines:
+        offset = largest_group[0].offset
         return (
             f"the clock of {names} is {describe_offset(offset)} that of the machine of Redis; one of them is wrong: "
             "synchronise both (NTP)"

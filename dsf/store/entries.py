@@ -15,7 +15,7 @@ from typing import Annotated, NamedTuple
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from dsf import keys
-from dsf.api.meta import pause_end
+from dsf.api.meta import limit_pause_end
 from dsf.api.types import MAX_SECONDS
 
 #: The cluster in the target of an override for all clusters.
@@ -23,15 +23,16 @@ ALL_CLUSTERS = "*"
 #: Source of a value that no override changes.
 FROM_ENTRY = "entry"
 
-PauseEnd = Annotated[float, AfterValidator(pause_end)]
+PauseEnd = Annotated[float, AfterValidator(limit_pause_end)]
 
 
-def _at_most(value: object) -> object:
+def _limit_seconds(value: object) -> object:
     return min(MAX_SECONDS, value) if isinstance(value, int | float) else value
 
 
-#: Larger numbers are reduced to the maximum, so that users can see and correct an invalid value in Redis.
-_Interval = Annotated[int, BeforeValidator(_at_most)]
+#: A larger number in Redis is read as the maximum instead of making the object unreadable, so that users see it and can
+#: correct it.
+_Interval = Annotated[int, BeforeValidator(_limit_seconds)]
 
 
 class Entry(BaseModel):
@@ -91,7 +92,7 @@ class ScheduleOverride(BaseModel):
     at: float = 0.0
 
 
-class Effective(NamedTuple):
+class EffectiveSchedule(NamedTuple):
     """A pair's effective schedule: its entry with the overrides applied.
 
     A source is `entry` or the target of the deciding override (`<cluster>/<scorer>` or `*/<scorer>`).
@@ -111,7 +112,7 @@ def make_scorer_target(scorer: str) -> str:
     return keys.pair(ALL_CLUSTERS, scorer)
 
 
-def apply_overrides(entry: Entry, overrides: Mapping[str, ScheduleOverride], now: float) -> Effective:
+def apply_overrides(entry: Entry, overrides: Mapping[str, ScheduleOverride], now: float) -> EffectiveSchedule:
     """Apply overrides (by target) to an entry. The pair's own wins over `*/<scorer>`, which wins over the entry.
 
     Pauses expire on each level separately. A pair whose own pause has expired is still paused while its scorer is. An
@@ -135,7 +136,7 @@ def apply_overrides(entry: Entry, overrides: Mapping[str, ScheduleOverride], now
             paused, until, paused_source = True, override.paused_until, target
     if not entry.runnable:
         paused, until, paused_source = True, None, FROM_ENTRY
-    return Effective(interval, interval_source, paused, until, paused_source)
+    return EffectiveSchedule(interval, interval_source, paused, until, paused_source)
 
 
 class Pauses(NamedTuple):
@@ -156,7 +157,7 @@ class Pace(NamedTuple):
     #: Seconds, for clusters without their own override.
     interval: int
     #: Number of clusters with a different interval.
-    elsewhere: int
+    other_interval_clusters: int
     pauses: Pauses = Pauses()
 
 
@@ -174,13 +175,17 @@ def compute_pace(
 
 
 def _find_pauses(scorer: str, clusters: Sequence[str], overrides: Mapping[str, ScheduleOverride], now: float) -> Pauses:
-    in_force = {name: override for name, override in overrides.items() if override.paused is not None}
-    in_force = {
-        name: override for name, override in in_force.items() if not _has_pause_ended(override.paused_until, now)
+    pausing_overrides = {name: override for name, override in overrides.items() if override.paused is not None}
+    pausing_overrides = {
+        name: override
+        for name, override in pausing_overrides.items()
+        if not _has_pause_ended(override.paused_until, now)
     }
-    everywhere = in_force.get(make_scorer_target(scorer))
+    everywhere = pausing_overrides.get(make_scorer_target(scorer))
     by_cluster = (
-        {cluster: in_force.get(keys.pair(cluster, scorer), everywhere) for cluster in clusters} if in_force else {}
+        {cluster: pausing_overrides.get(keys.pair(cluster, scorer), everywhere) for cluster in clusters}
+        if pausing_overrides
+        else {}
     )
     paused = {cluster: override for cluster, override in by_cluster.items() if override is not None and override.paused}
     if not paused:
@@ -212,7 +217,7 @@ def _find_interval(
     return declared, FROM_ENTRY
 
 
-def pause(entry: Entry, overrides: Mapping[str, ScheduleOverride], now: float) -> Effective:
+def compute_pause(entry: Entry, overrides: Mapping[str, ScheduleOverride], now: float) -> EffectiveSchedule:
     """Return the effective schedule as if the pair could run, so that `paused` means a pause by a user or the scorer.
 
     A pair whose scoring API is down is not paused. Beat skips it with that reason.
@@ -224,34 +229,35 @@ def _has_pause_ended(until: float | None, now: float) -> bool:
     return until is not None and until <= now
 
 
-#: Seconds around a slot that count as the slot, because due times are moved by microseconds to mark a change.
-TOLERANCE = 0.001
+#: Maximum seconds between a slot and a due time at that slot, because due times are moved by microseconds to mark a
+#: change.
+SLOT_TOLERANCE = 0.001
 #: Maximum difference in seconds between the clocks of two hosts. A pair that is due must be due by both clocks.
 CLOCK_SKEW = 60.0
 
 
-def _tick_time(pair: str, interval: int, at: float, ahead: int) -> float:
+def _compute_tick_time(pair: str, interval: int, at: float, ahead: int) -> float:
     # Whole milliseconds make a slot the same float in every computation.
     length = interval * 1000
     digest = hashlib.blake2b(pair.encode(), digest_size=8).digest()
     phase = int.from_bytes(digest) % length
-    number = (math.floor((at + TOLERANCE) * 1000) - phase) // length + ahead
+    number = (math.floor((at + SLOT_TOLERANCE) * 1000) - phase) // length + ahead
     return (number * length + phase) / 1000
 
 
 def compute_current_tick_time(pair: str, interval: int, at: float) -> float:
     """Return the last slot that is not after `at`."""
-    return _tick_time(pair, interval, at, 0)
+    return _compute_tick_time(pair, interval, at, 0)
 
 
 def compute_next_tick_time(pair: str, interval: int, after: float) -> float:
     """Return the first slot after `after`, which is at most one interval later."""
-    return _tick_time(pair, interval, after, 1)
+    return _compute_tick_time(pair, interval, after, 1)
 
 
 def is_slot(pair: str, interval: int, at: float) -> bool:
     """Return True if `at` is a slot of this pair."""
-    return abs(compute_current_tick_time(pair, interval, at) - at) <= TOLERANCE
+    return abs(compute_current_tick_time(pair, interval, at) - at) <= SLOT_TOLERANCE
 
 
 def compute_scheduled_time(pair: str, interval: int, due: float, now: float) -> float:
@@ -271,4 +277,4 @@ def compute_next_due(pair: str, interval: int, due: float, now: float) -> float:
     if is_slot(pair, interval, due):
         return compute_next_tick_time(pair, interval, max(due, now))
     # The subtracted tolerance includes a slot exactly half an interval later.
-    return compute_next_tick_time(pair, interval, max(due, now) + interval / 2 - 2 * TOLERANCE)
+    return compute_next_tick_time(pair, interval, max(due, now) + interval / 2 - 2 * SLOT_TOLERANCE)

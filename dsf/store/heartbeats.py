@@ -13,27 +13,27 @@ import redis
 
 from dsf import keys
 
-#: Stage -> seconds after which its mark expires.
-SECONDS: Final = {keys.RESULTS_STAGE: 15, keys.SWEEP_STAGE: 60}
+#: Stage -> seconds after which its heartbeat expires.
+HEARTBEAT_SECONDS: Final = {keys.RESULTS_STAGE: 15, keys.SWEEP_STAGE: 60}
 
 
-class Mark:
-    """Renews the mark of one stage. Not thread-safe."""
+class Heartbeat:
+    """Renews the heartbeat of one stage. Not thread-safe."""
 
     def __init__(self, client: redis.Redis, stage: str) -> None:
         self._redis = client
-        self._key = keys.stage_mark(stage)
-        self._seconds = SECONDS[stage]
-        self._next = 0.0
+        self._key = keys.heartbeat(stage)
+        self._seconds = HEARTBEAT_SECONDS[stage]
+        self._next_renewal_at = 0.0
 
-    def set(self) -> None:
-        """Renew the mark after a successful turn, at most six times per lifetime. Raises redis.RedisError."""
-        if time.monotonic() >= self._next:
+    def renew(self) -> None:
+        """Renew the heartbeat after a successful turn, at most six times per lifetime. Raises redis.RedisError."""
+        if time.monotonic() >= self._next_renewal_at:
             self._redis.set(self._key, "1", ex=self._seconds)
-            self._next = time.monotonic() + self._seconds / 6
+            self._next_renewal_at = time.monotonic() + self._seconds / 6
 
 
 def list_stalled_stages(client: redis.Redis) -> list[str]:
-    """Return the stages without a mark, in the order of the path. Raises redis.RedisError."""
-    marks = client.mget([keys.stage_mark(stage) for stage in SECONDS])
-    return [stage for stage, mark in zip(SECONDS, marks, strict=True) if mark is None]
+    """Return the stages without a heartbeat, in the order of the path. Raises redis.RedisError."""
+    values = client.mget([keys.heartbeat(stage) for stage in HEARTBEAT_SECONDS])
+    return [stage for stage, value in zip(HEARTBEAT_SECONDS, values, strict=True) if value is None]

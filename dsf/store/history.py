@@ -37,7 +37,7 @@ _NO_ITEMS_MARK: Final = "-"
 
 
 class HistoryEntry(BaseModel):
-    """Describes a past cycle. `at` is its scheduled time in unix seconds, and `timings` has seconds by stage."""
+    """A past cycle. `at` is its scheduled time in unix seconds, and `timings` has seconds by stage."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -76,7 +76,7 @@ class HistoryEntry(BaseModel):
         return " ".join([*fields, *cause_fields])
 
 
-def read_row(row: str) -> HistoryEntry | None:
+def parse_row(row: str) -> HistoryEntry | None:
     """Return the cycle of this row. None if the row is unreadable, such as a row of a later version."""
     try:
         return _parse_row(row)
@@ -84,7 +84,7 @@ def read_row(row: str) -> HistoryEntry | None:
         return None
 
 
-def read_run_id(row: str) -> str:
+def parse_run_id(row: str) -> str:
     """Return the run id of this row without parsing the other fields. Empty if the row is unreadable."""
     try:
         return _parse_run(row.partition(" ")[0])[0]

@@ -85,7 +85,7 @@ def select_grouping_labels(labels: Mapping[str, str]) -> dict[str, str]:
     return {name: labels[name] for name in names[:32]}
 
 
-def cut(message: str, limit: int = 2000) -> str:
+def truncate(message: str, limit: int = 2000) -> str:
     """Return the message, truncated to `limit` characters."""
     return message if len(message) <= limit else message[: limit - 1] + "…"
 
@@ -110,14 +110,14 @@ class Notices:
         """Write a cluster's notice."""
         self._write(keys.CLUSTER_NOTICES, notice)
 
-    def write_read(self, read: ConfigRead) -> None:
+    def write_config_read(self, read: ConfigRead) -> None:
         """Write a scorer's newest check of /config. A failed check keeps the time of the last successful one."""
-        if read.problem not in ("", NOT_READ) and (before := self.read(read.name)) is not None:
+        if read.problem not in ("", NOT_READ) and (before := self.read_config_read(read.name)) is not None:
             read = read.model_copy(update={"at": before.at})
         text = read.model_dump_json(exclude_defaults=True)
         run_atomically(self._redis, ("HSET", keys.CONFIG_READS, read.name, text))
 
-    def read(self, name: str) -> ConfigRead | None:
+    def read_config_read(self, name: str) -> ConfigRead | None:
         """Return a scorer's newest check of /config."""
         return parse_stored(ConfigRead, name, self._redis.hget(keys.CONFIG_READS, name))
 
@@ -135,22 +135,22 @@ class Notices:
         with self._lock:
             self._last_texts.clear()
 
-    def keep(self, scorers: Collection[str], clusters: Collection[str] | None = None) -> set[str]:
+    def remove_others(self, scorers: Collection[str], clusters: Collection[str] | None = None) -> set[str]:
         """Remove the notices of all other scorers, and of all other clusters unless `clusters` is None.
 
         Returns those of `clusters` whose notice Redis has lost.
         """
-        self._keep(keys.SCORER_NOTICES, scorers)
-        self._keep(keys.CONFIG_READS, scorers)
-        return set() if clusters is None else self._keep(keys.CLUSTER_NOTICES, clusters)
+        self._remove_others(keys.SCORER_NOTICES, scorers)
+        self._remove_others(keys.CONFIG_READS, scorers)
+        return set() if clusters is None else self._remove_others(keys.CLUSTER_NOTICES, clusters)
 
-    def _keep(self, key: str, names: Collection[str]) -> set[str]:
+    def _remove_others(self, key: str, names: Collection[str]) -> set[str]:
         stored_names = {str(name) for name in self._redis.hkeys(key)}
-        removed_names, lost = stored_names.difference(names), set(names) - stored_names
-        self._remove(key, removed_names | lost)
+        removed_names, lost_names = stored_names.difference(names), set(names) - stored_names
+        self._remove(key, removed_names | lost_names)
         if removed_names:
             self._redis.hdel(key, *removed_names)
-        return lost
+        return lost_names
 
     def read_scorers(self) -> dict[str, ScorerNotice]:
         """Return all notices by name."""
@@ -169,13 +169,13 @@ class Notices:
         return parse_stored(ClusterNotice, name, self._redis.hget(keys.CLUSTER_NOTICES, name))
 
     def _write(self, key: str, notice: ScorerNotice | ClusterNotice) -> None:
-        place, text = (key, notice.name), notice.model_dump_json(exclude_defaults=True)
+        field, text = (key, notice.name), notice.model_dump_json(exclude_defaults=True)
         with self._lock:
-            if self._last_texts.get(place) == text:
+            if self._last_texts.get(field) == text:
                 return
-            self._last_texts[place] = text
+            self._last_texts[field] = text
         try:
-            run_atomically(self._redis, ("HSET", *place, text))
+            run_atomically(self._redis, ("HSET", *field, text))
         except BaseException:
             self._remove(key, {notice.name})
             raise

@@ -1,4 +1,4 @@
-"""State of one scorer on one cluster: its row, its books and its latest score.
+"""State of one scorer on one cluster: its row, its counters and its latest score.
 
 The row is what readers of the whole fleet need: a JSON object of texts in the hash `dsf.keys.ROWS`.
 
@@ -29,7 +29,7 @@ Ticks not sent by beat are in `dsf.store.ticks`. The hash `dsf.keys.pair_key(clu
     digest, changes                                            digest of the score, by which the writer recognises a
                                                                change, and the number of changes
 
-The books balance: scheduled = ok + empty + partial + error + skipped + lost + runs that are still open.
+The counters balance: scheduled = ok + empty + partial + error + skipped + lost + runs that are still open.
 """
 
 from __future__ import annotations
@@ -47,8 +47,15 @@ from dsf import keys
 from dsf.api.meta import LATEST
 from dsf.api.scorerule import HeldValue
 from dsf.reasons import WriteReason
-from dsf.store.client import complain, parse_all_stored, parse_counter, parse_number, parse_stored, split_into_batches
-from dsf.store.history import HistoryEntry, read_row, read_run_id
+from dsf.store.client import (
+    log_unreadable,
+    parse_all_stored,
+    parse_counter,
+    parse_number,
+    parse_stored,
+    split_into_batches,
+)
+from dsf.store.history import HistoryEntry, parse_row, parse_run_id
 from dsf.store.ticks import SKIPS_THRESHOLD, Skips
 
 OUTCOMES = ("ok", "empty", "partial", "error", "skipped", "lost")
@@ -80,12 +87,12 @@ _ROW_VALIDATOR: Final = SchemaValidator(
         total=False,
     )
 )
-_NO_BOOKS: Final[Mapping[str, str]] = MappingProxyType({})
+_NO_FIELDS: Final[Mapping[str, str]] = MappingProxyType({})
 _UnixSeconds = Annotated[float, Field(ge=0, le=LATEST)]
 
 
 class PairFailure(BaseModel):
-    """States why the newest cycle of a pair failed, or why some of its results do not count.
+    """The reason why the newest cycle of a pair failed, or why some of its results do not count.
 
     `at` is unix seconds by the hub's clock.
     """
@@ -100,7 +107,7 @@ class PairFailure(BaseModel):
 
 
 class Unwritten(BaseModel):
-    """States why the backend does not have the valid score of a pair. `since` is unix seconds."""
+    """The reason why the backend does not have the valid score of a pair. `since` is unix seconds."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -117,7 +124,7 @@ class Unwritten(BaseModel):
 
 
 class PairScore(BaseModel):
-    """Stores the newest score of a pair, for the metrics and the AddOnPlacementScore.
+    """The newest score of a pair, for the metrics and the AddOnPlacementScore.
 
     `results` has (labels, score as the API returned it), and `items` has (dimension, floored and clamped value). `at`
     is the time of measurement, and `valid_until` the time at which the score expires. Both are unix seconds.
@@ -145,8 +152,8 @@ class PairState:
 
     cluster: str
     scorer: str
-    #: Hash of the pair, with its counters and its newest score.
-    books: Mapping[str, str] = field(default_factory=lambda: _NO_BOOKS)
+    #: Fields of the pair's hash: its counters and its newest score. Empty unless the caller requested them.
+    hash_fields: Mapping[str, str] = field(default_factory=lambda: _NO_FIELDS)
     #: Time of the newest successful cycle, from which every displayed age is counted. None before the first one.
     last_success: float | None = None
     #: Time at which the newest score expires. 0 before the first score.
@@ -177,14 +184,14 @@ class PairState:
     def count(self, outcome: str) -> int:
         """Return the number of cycles with this outcome. `scheduled` counts all cycles."""
         if outcome == "skipped":
-            return sum(self.skipped().values())
+            return sum(self.read_skip_counts().values())
         return self._read_counter(f"n:{outcome}")
 
-    def skipped(self) -> dict[str, int]:
+    def read_skip_counts(self) -> dict[str, int]:
         """Return the number of skipped cycles by reason."""
         return self._read_counters("n:skipped:")
 
-    def errors(self) -> dict[tuple[str, str], int]:
+    def read_error_counts(self) -> dict[tuple[str, str], int]:
         """Return the number of failed cycles by (stage, reason)."""
         counts: dict[tuple[str, str], int] = {}
         for name, count in self._read_counters("n:error:").items():
@@ -192,7 +199,7 @@ class PairState:
             counts[stage, reason] = count
         return counts
 
-    def refused(self) -> dict[str, int]:
+    def read_refusal_counts(self) -> dict[str, int]:
         """Return the number of refused results by reason."""
         return self._read_counters("n:refused:")
 
@@ -206,15 +213,15 @@ class PairState:
         """Number of withheld values of items. A value counts once per cycle."""
         return self._read_counter("n:held")
 
-    def timings(self) -> dict[str, tuple[float, int]]:
+    def read_timings(self) -> dict[str, tuple[float, int]]:
         """Return stage -> (sum of seconds, number of measurements)."""
         return {
             stage: (
-                parse_number("books", self.pair, self.books[f"t:{stage}:sum"]),
+                parse_number("books", self.pair, self.hash_fields[f"t:{stage}:sum"]),
                 self._read_counter(f"t:{stage}:count"),
             )
             for stage in ("fetch", "score", "publish")
-            if f"t:{stage}:sum" in self.books
+            if f"t:{stage}:sum" in self.hash_fields
         }
 
     @property
@@ -230,7 +237,7 @@ class PairState:
     @property
     def last_run(self) -> str:
         """Id of the newest received run. Empty before the first one."""
-        return self.books.get("last_run", "")
+        return self.hash_fields.get("last_run", "")
 
     @property
     def failure(self) -> PairFailure | None:
@@ -238,7 +245,7 @@ class PairState:
         return parse_stored(PairFailure, self.pair, self.failure_text)
 
     @property
-    def trouble(self) -> PairFailure | None:
+    def current_failure(self) -> PairFailure | None:
         """Reason why the newest cycles have no score: they fail, or they expire in the queue. None if they have one."""
         if self.expired >= EXPIRED_THRESHOLD:
             message = (
@@ -273,18 +280,18 @@ class PairState:
     @property
     def score_bytes(self) -> int:
         """Approximate text size of the newest score."""
-        return len(self.books.get("score", ""))
+        return len(self.hash_fields.get("score", ""))
 
     @property
     def score(self) -> PairScore | None:
         """Newest score, which may have expired. None before the first one."""
-        return parse_stored(PairScore, self.pair, self.books.get("score"))
+        return parse_stored(PairScore, self.pair, self.hash_fields.get("score"))
 
     def _read_counters(self, prefix: str) -> dict[str, int]:
-        return {name[len(prefix) :]: self._read_counter(name) for name in self.books if name.startswith(prefix)}
+        return {name[len(prefix) :]: self._read_counter(name) for name in self.hash_fields if name.startswith(prefix)}
 
     def _read_counter(self, name: str) -> int:
-        return parse_counter("books", f"{self.pair} {name}", self.books.get(name))
+        return parse_counter("books", f"{self.pair} {name}", self.hash_fields.get(name))
 
 
 def parse_row_fields(pair: str, text: str | None) -> dict[str, Any]:
@@ -297,7 +304,7 @@ def parse_row_fields(pair: str, text: str | None) -> dict[str, Any]:
     try:
         fields: dict[str, Any] = _ROW_VALIDATOR.validate_json(text)
     except ValidationError as error:
-        complain("row", pair, hash(text), str(error.errors(include_url=False, include_input=False)[0]["msg"]))
+        log_unreadable("row", pair, hash(text), str(error.errors(include_url=False, include_input=False)[0]["msg"]))
         return {}
     return fields
 
@@ -322,25 +329,25 @@ class Pairs:
 
     def read_states(self, pairs: Iterable[tuple[str, str]]) -> Iterator[PairState]:
         """Yield the states of these pairs, in the same order. One round trip reads a batch of pairs."""
-        return self._read(pairs, has_books=True)
+        return self._read(pairs, has_hash=True)
 
     def read_rows(self, pairs: Iterable[tuple[str, str]]) -> Iterator[PairState]:
-        """Yield the states of these pairs without books and score, because a score may take a megabyte."""
-        return self._read(pairs, has_books=False)
+        """Yield the states of these pairs without counters and score, because a score may take a megabyte."""
+        return self._read(pairs, has_hash=False)
 
-    def _read(self, pairs: Iterable[tuple[str, str]], *, has_books: bool) -> Iterator[PairState]:
+    def _read(self, pairs: Iterable[tuple[str, str]], *, has_hash: bool) -> Iterator[PairState]:
         for batch in split_into_batches(pairs, self._PAIRS_PER_BATCH):
             members = [keys.pair(*pair) for pair in batch]
             with self._redis.pipeline(transaction=False) as pipe:
                 for key in (keys.ROWS, keys.SKIPS, keys.UNWRITTEN):
                     pipe.hmget(key, members)
-                for pair in batch if has_books else ():
+                for pair in batch if has_hash else ():
                     pipe.hgetall(keys.pair_key(*pair))
-                rows, skips, unwritten, *books = pipe.execute()
+                rows, skips, unwritten, *hashes = pipe.execute()
             for index, pair in enumerate(batch):
                 yield PairState(
                     *pair,
-                    books=books[index] if has_books else _NO_BOOKS,
+                    hash_fields=hashes[index] if has_hash else _NO_FIELDS,
                     **parse_row_fields(members[index], rows[index]),
                     skips=Skips.parse(pair[0], skips[index]),
                     unwritten_text=unwritten[index],
@@ -357,7 +364,7 @@ class Pairs:
     def read_history(self, cluster: str, scorer: str) -> list[HistoryEntry]:
         """Return the newest cycles of a pair, newest first. Rows of later versions are omitted."""
         rows: list[str] = self._redis.lrange(keys.history_key(cluster, scorer), 0, -1)  # type: ignore[assignment]
-        return [entry for row in rows if (entry := read_row(row)) is not None]
+        return [entry for row in rows if (entry := parse_row(row)) is not None]
 
     def read_past_runs(self, pairs: Iterable[tuple[str, str]]) -> Iterator[list[str]]:
         """Yield the run ids of the newest cycles of each pair, newest first."""
@@ -366,4 +373,4 @@ class Pairs:
                 for pair in batch:
                     pipe.lrange(keys.history_key(*pair), 0, -1)
                 for rows in pipe.execute():
-                    yield [run for row in rows if (run := read_run_id(row))]
+                    yield [run for row in rows if (run := parse_run_id(row))]

@@ -82,10 +82,10 @@ class Registry:
         for start in range(0, len(records), _BATCH):
             batch = records[start : start + _BATCH]
             commands = [("HSET", keys.SCORERS, record.name, record.model_dump_json()) for record in batch]
-            answers = run_atomically(self._redis, *commands, is_strict=False)
-            for record, answer in zip(batch, answers, strict=True):
-                if isinstance(answer, redis.RedisError):
-                    refusals[record.name] = answer
+            responses = run_atomically(self._redis, *commands, is_strict=False)
+            for record, response in zip(batch, responses, strict=True):
+                if isinstance(response, redis.RedisError):
+                    refusals[record.name] = response
         return refusals
 
     def remove_scorer(self, name: str) -> bool:

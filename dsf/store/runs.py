@@ -1,7 +1,7 @@
-"""Ends runs in the books, with a result or as lost.
+"""Records the end of runs, with a result or as lost: counters, state, score and history of their pairs.
 
 The sender of the tick opens a run. Each method here runs one Lua script, so that a crash between two steps, a duplicate
-message or a second worker never unbalances the books.
+message or a second worker never unbalances the counters.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ log = dsf.log.get(__name__)
 
 
 class Ending(NamedTuple):
-    """The book entries of one result."""
+    """What the end of one run changes: counters, state, score and history of its pair."""
 
     cluster: str
     scorer: str
@@ -103,13 +103,13 @@ class Runs:
         for numbers in _split_by_pair(endings):
             arguments: list[str | int] = [f"{now:.6f}", HISTORY_LENGTH, _PREFIXES[1], EXPIRED_THRESHOLD]
             arguments += [_encode_ending(endings[number]) for number in numbers]
-            answers: list[Any] = self._ingest(keys=_INGEST_KEYS, args=arguments)
-            for number, answer in zip(numbers, answers, strict=True):
-                is_error = isinstance(answer, redis.ResponseError)
-                outcomes[number] = answer if is_error else str(answer)
+            responses: list[Any] = self._ingest(keys=_INGEST_KEYS, args=arguments)
+            for number, response in zip(numbers, responses, strict=True):
+                is_error = isinstance(response, redis.ResponseError)
+                outcomes[number] = response if is_error else str(response)
         return [outcomes[number] for number in range(len(endings))]
 
-    def refuse(self, rejection_counts: Mapping[str, int]) -> None:
+    def count_rejections(self, rejection_counts: Mapping[str, int]) -> None:
         """Count results by reason that were refused before their run was known."""
         if rejection_counts:
             run_atomically(
@@ -141,13 +141,13 @@ class Runs:
             for member in overdue_members
             if (ending := _make_lost_ending(member, scorers, now)) is not None
         }
-        answers = dict(zip(endings, self.end_all(list(endings.values()), now=now), strict=True))
-        damaged = [member for member in overdue_members if not isinstance(answers.get(member), str)]
-        if damaged:
-            # Remove members that are not runs and runs of pairs with damaged data, because they have no books.
-            self._redis.zrem(keys.OPEN_RUNS, *damaged)
+        responses = dict(zip(endings, self.end_all(list(endings.values()), now=now), strict=True))
+        damaged_members = [member for member in overdue_members if not isinstance(responses.get(member), str)]
+        if damaged_members:
+            # Remove members that are not runs, and runs of pairs with damaged data, because they cannot be counted.
+            self._redis.zrem(keys.OPEN_RUNS, *damaged_members)
         # Do not report runs that have just ended or whose pair was removed.
-        lost = [member for member, answer in answers.items() if not isinstance(answer, str) or answer == "lost"]
+        lost = [member for member, response in responses.items() if not isinstance(response, str) or response == "lost"]
         return lost, len(overdue) == _BATCH
 
     def _has_mail(self, clusters: Collection[str]) -> dict[str, bool]:
@@ -169,13 +169,13 @@ class Runs:
         first.
         """
         # Hashes with a field per pair.
-        by_pair = keys.ROWS, keys.SKIPS, keys.UNWRITTEN
+        pair_hashes = keys.ROWS, keys.SKIPS, keys.UNWRITTEN
         forgotten: list[str] = []
         for batch in split_into_batches(sorted(pairs), _BATCH):
-            answer: list[object] = self._forget(
-                keys=[keys.ENTRIES, keys.SCORE_BYTES], args=[*_PREFIXES, len(by_pair), *by_pair, *batch]
+            response: list[object] = self._forget(
+                keys=[keys.ENTRIES, keys.SCORE_BYTES], args=[*_PREFIXES, len(pair_hashes), *pair_hashes, *batch]
             )
-            forgotten += [str(pair) for pair in answer]
+            forgotten += [str(pair) for pair in response]
         return forgotten
 
     def forget_lags(self) -> None:
@@ -215,15 +215,15 @@ def _split_by_pair(endings: Sequence[Ending]) -> Iterable[list[int]]:
 
     A pair appears at most once per call, because the script reads all states before it writes.
     """
-    turns: list[list[int]] = []
-    of_pair: Counter[tuple[str, str]] = Counter()
+    calls: list[list[int]] = []
+    calls_by_pair: Counter[tuple[str, str]] = Counter()
     for number, ending in enumerate(endings):
         pair = ending.cluster, ending.scorer
-        if of_pair[pair] == len(turns):
-            turns.append([])
-        turns[of_pair[pair]].append(number)
-        of_pair[pair] += 1
-    return [part for turn in turns for part in split_into_batches(turn, _MAX_RESULTS)]
+        if calls_by_pair[pair] == len(calls):
+            calls.append([])
+        calls[calls_by_pair[pair]].append(number)
+        calls_by_pair[pair] += 1
+    return [part for call in calls for part in split_into_batches(call, _MAX_RESULTS)]
 
 
 def _encode_ending(ending: Ending) -> str:

@@ -26,28 +26,28 @@ from dsf.store.client import (
 )
 from dsf.store.entries import (
     ALL_CLUSTERS,
-    Effective,
+    EffectiveSchedule,
     Entry,
     ScheduleOverride,
     apply_overrides,
     compute_next_tick_time,
+    compute_pause,
     find_interval,
     make_scorer_target,
-    pause,
 )
 from dsf.store.registry import Registry
 from dsf.store.runs import Runs
 
 #: First runs per second when many entries are created at once. Hub and beat use the same rate.
 SPREAD_RATE: Final = 100.0
-#: Ways to move a due time, described in lua/reschedule.lua.
-_How = Literal["early", "now"]
+#: Kinds of moves of a due time, described in lua/reschedule.lua.
+_MoveKind = Literal["early", "now"]
 
 
 class _Move(NamedTuple):
     pair: str
     text: str
-    how: _How
+    kind: _MoveKind
     slot: float
 
 
@@ -88,13 +88,13 @@ class ScheduleStore:
                 stored_entries, due, changes = pipe.execute()
             overrides = parse_all_stored(ScheduleOverride, dict(zip(targets, changes, strict=True)))
             moves = []
-            for entry, before, was_due in zip(batch, stored_entries, due, strict=True):
+            for entry, before, previous_due in zip(batch, stored_entries, due, strict=True):
                 text = entry.dump()
-                if text == before and was_due is not None:
+                if text == before and previous_due is not None:
                     continue
                 old = parse_stored(Entry, entry.pair, before)
-                was = apply_overrides(old, overrides, at) if old is not None else None
-                moves.append(_move_due_time(entry, was, apply_overrides(entry, overrides, at), at, text))
+                previous_schedule = apply_overrides(old, overrides, at) if old is not None else None
+                moves.append(_move_due_time(entry, previous_schedule, apply_overrides(entry, overrides, at), at, text))
             changed += self._move(moves, at)
         return changed
 
@@ -109,12 +109,12 @@ class ScheduleStore:
         removed = 0
         for batch in split_into_batches(removed_pairs, self._BATCH):
             # Remove the entries first, so that beat and rescore open no more runs.
-            answers = run_atomically(
+            responses = run_atomically(
                 self._redis,
                 ("HDEL", keys.ENTRIES, *batch),
                 ("ZREM", keys.DUE, *batch),
             )
-            removed += answers[0]
+            removed += responses[0]
         if removed_pairs:
             self._close_runs(set(removed_pairs))
         Runs(self._redis).forget(removed_pairs)
@@ -136,8 +136,8 @@ class ScheduleStore:
     def read_entries_of(self, scorer: str) -> list[Entry]:
         """Return the entries of one scorer, sorted by cluster. Other entries are not parsed."""
         entry_texts = sorted(self.read_texts().items())
-        mine = {pair: text for pair, text in entry_texts if keys.split_pair(pair)[1] == scorer}
-        return list(parse_all_stored(Entry, mine).values())
+        scorer_texts = {pair: text for pair, text in entry_texts if keys.split_pair(pair)[1] == scorer}
+        return list(parse_all_stored(Entry, scorer_texts).values())
 
     def read_entry(self, pair: str) -> Entry | None:
         """Return an entry, or None if the pair is not scheduled."""
@@ -199,9 +199,9 @@ class ScheduleStore:
         if interval is not None and interval > MAX_SECONDS:
             raise ValueError(f"interval: should be less than or equal to {MAX_SECONDS}, not {interval}")
         at = read_hub_time(self._redis) if now is None else now
-        self._check(target)
+        self._check_registered(target)
 
-        def merged(old: ScheduleOverride) -> ScheduleOverride:
+        def merge(old: ScheduleOverride) -> ScheduleOverride:
             return ScheduleOverride(
                 interval=old.interval if interval is None else interval,
                 paused=old.paused if paused is None else paused,
@@ -212,7 +212,7 @@ class ScheduleStore:
                 at=at,
             )
 
-        return self._change(target, merged, at) or ScheduleOverride()
+        return self._change_override(target, merge, at) or ScheduleOverride()
 
     def resume(self, target: str, *, note: str = "", by: str = "", now: float | None = None) -> ScheduleOverride:
         """End the pause of a target, so that its pairs run at once. Return the remaining override, which may be empty.
@@ -222,20 +222,22 @@ class ScheduleStore:
         UnknownClusterError.
         """
         at = read_hub_time(self._redis) if now is None else now
-        self._check(target)
+        self._check_registered(target)
         # Overrides that would apply without this one. For the whole scorer there are none, because the pairs' own
         # overrides take precedence over it anyway.
-        is_whole = keys.split_pair(target)[0] == ALL_CLUSTERS
-        other_overrides = {} if is_whole else self._read_other_overrides(target)
-        still_paused = any(pause(entry, other_overrides, at).paused for entry in self._touched(target))
+        is_for_all_clusters = keys.split_pair(target)[0] == ALL_CLUSTERS
+        other_overrides = {} if is_for_all_clusters else self._read_other_overrides(target)
+        still_paused = any(
+            compute_pause(entry, other_overrides, at).paused for entry in self._read_affected_entries(target)
+        )
 
-        def resumed(old: ScheduleOverride) -> ScheduleOverride | None:
+        def make_resumed(old: ScheduleOverride) -> ScheduleOverride | None:
             new = ScheduleOverride(
                 interval=old.interval, paused=False if still_paused else None, note=note, by=by, at=at
             )
             return new if still_paused or new.interval is not None else None
 
-        return self._change(target, resumed, at) or ScheduleOverride()
+        return self._change_override(target, make_resumed, at) or ScheduleOverride()
 
     def reset(self, target: str, now: float | None = None) -> bool:
         """Remove the override of exactly this target, and return True if there was one.
@@ -244,9 +246,9 @@ class ScheduleStore:
         exists nor has an override.
         """
         if self._redis.hget(keys.OVERRIDES, target) is None:
-            self._check(target)
+            self._check_registered(target)
             return False
-        self._change(target, lambda _: None, read_hub_time(self._redis) if now is None else now)
+        self._change_override(target, lambda _: None, read_hub_time(self._redis) if now is None else now)
         return True
 
     def read_targets(self, scorer: str) -> list[str]:
@@ -263,14 +265,14 @@ class ScheduleStore:
 
     # --- helpers -------------------------------------------------------------------------------------------------
 
-    def _check(self, target: str) -> None:
+    def _check_registered(self, target: str) -> None:
         cluster, scorer = keys.split_pair(target)
         registry = Registry(self._redis)
         registry.read_scorer(scorer)
         if cluster != ALL_CLUSTERS:
             registry.read_cluster(cluster)
 
-    def _change(
+    def _change_override(
         self, target: str, change: Callable[[ScheduleOverride], ScheduleOverride | None], now: float
     ) -> ScheduleOverride | None:
         """Replace an override by the result of `change`, and move the due times of affected pairs."""
@@ -279,7 +281,7 @@ class ScheduleStore:
             new = change(parse_stored(ScheduleOverride, target, text) or ScheduleOverride())
             override_text = new.model_dump_json() if new else ""
             # Compare and set, so that concurrent users do not undo each other's changes.
-            unmet = run_atomically_if(
+            unmet_condition = run_atomically_if(
                 self._redis,
                 [Condition("=", text or "", ("HGET", keys.OVERRIDES, target))],
                 ("HSET", keys.OVERRIDES, target, override_text) if override_text else ("HDEL", keys.OVERRIDES, target),
@@ -289,7 +291,7 @@ class ScheduleStore:
                 ("LPUSH", keys.HUB_WAKE, "1"),
                 ("LTRIM", keys.HUB_WAKE, 0, 0),
             )
-            if unmet is None:
+            if unmet_condition is None:
                 break
         else:
             raise redis.WatchError(f"too many concurrent changes of the override of {target}; try again")
@@ -297,12 +299,13 @@ class ScheduleStore:
         old = parse_stored(ScheduleOverride, target, text)
         before = {**other_overrides, target: old} if old else other_overrides
         after = {**other_overrides, target: new} if new else other_overrides
-        for batch in split_into_batches(self._touched(target), self._BATCH):
+        for batch in split_into_batches(self._read_affected_entries(target), self._BATCH):
             runs = [(entry, apply_overrides(entry, before, now), apply_overrides(entry, after, now)) for entry in batch]
             moves = [
-                _move_due_time(entry, was, will, now)
-                for entry, was, will in runs
-                if (was.paused, was.interval) != (will.paused, will.interval)
+                _move_due_time(entry, previous_schedule, new_schedule, now)
+                for entry, previous_schedule, new_schedule in runs
+                if (previous_schedule.paused, previous_schedule.interval)
+                != (new_schedule.paused, new_schedule.interval)
             ]
             self._move(moves, now)
         return new
@@ -318,7 +321,7 @@ class ScheduleStore:
             texts: list[str | None] = self._redis.hmget(keys.ENTRIES, batch)  # type: ignore[assignment]
             yield from parse_all_stored(Entry, dict(zip(batch, texts, strict=True))).values()
 
-    def _touched(self, target: str) -> list[Entry]:
+    def _read_affected_entries(self, target: str) -> list[Entry]:
         cluster, scorer = keys.split_pair(target)
         return self.read_entries_of(scorer) if cluster == ALL_CLUSTERS else self.read_entries([target])
 
@@ -326,7 +329,7 @@ class ScheduleStore:
         if not moves:
             return 0
         gap = 1 / self._spread_rate
-        fields = (field for move in moves for field in (move.pair, move.text, move.how, repr(move.slot)))
+        fields = (field for move in moves for field in (move.pair, move.text, move.kind, repr(move.slot)))
         return int(
             self._reschedule(
                 keys=[keys.ENTRIES, keys.DUE, keys.FIRST_RUNS, keys.BEAT_WAKE],
@@ -342,8 +345,17 @@ class ScheduleStore:
                 self._redis.zrem(keys.OPEN_RUNS, *members)
 
 
-def _move_due_time(entry: Entry, was: Effective | None, will: Effective, now: float, text: str = "") -> _Move:
+def _move_due_time(
+    entry: Entry,
+    previous_schedule: EffectiveSchedule | None,
+    new_schedule: EffectiveSchedule,
+    now: float,
+    text: str = "",
+) -> _Move:
     """Return the move of a pair's due time after its effective schedule changed. `text` is its new entry, if any."""
-    # Never later than before: the score in force may end before the first slot of a longer interval.
-    how: _How = "now" if was is not None and was.paused and not will.paused else "early"
-    return _Move(entry.pair, text, how, compute_next_tick_time(entry.pair, will.interval, now))
+    # "early" never moves a due time to a later time, because the current score may expire before the first slot of a
+    # longer interval.
+    kind: _MoveKind = (
+        "now" if previous_schedule is not None and previous_schedule.paused and not new_schedule.paused else "early"
+    )
+    return _Move(entry.pair, text, kind, compute_next_tick_time(entry.pair, new_schedule.interval, now))

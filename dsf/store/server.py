@@ -112,7 +112,7 @@ def describe_unbounded_memory(info: Mapping[str, Any]) -> str:
     return "maxmemory is not set: Redis may use all memory of the machine; deploy/redis/redis.conf has limits"
 
 
-def claim(client: redis.Redis, owner: Owner, where: str) -> bool:
+def claim_database(client: redis.Redis, owner: Owner, where: str) -> bool:
     """Claim a database for an installation, or renew the claim. `where` names the database in messages.
 
     Return True if another instance of the same installation had claimed it. Raises SettingsError if another
@@ -134,7 +134,7 @@ def claim(client: redis.Redis, owner: Owner, where: str) -> bool:
     return holder is not None and holder.instance != owner.instance
 
 
-def release(client: redis.Redis, owner: Owner) -> None:
+def release_database(client: redis.Redis, owner: Owner) -> None:
     """Delete this instance's claim on the database, if it has one. Raises redis.RedisError."""
     holder = parse_stored(Owner, keys.OWNER, client.get(keys.OWNER))
     if holder is not None and (holder.id, holder.instance) == (owner.id, owner.instance):

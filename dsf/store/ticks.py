@@ -33,12 +33,12 @@ from dsf.store.client import Condition, run_atomically_if
 RUN_SLACK = 60.0
 
 
-def run_deadline(expires_at: float) -> float:
+def compute_run_deadline(expires_at: float) -> float:
     """Return the deadline (unix seconds) for the result of a run that expires at `expires_at`."""
     return expires_at + RUN_SLACK
 
 
-def tick_message(cluster: str, scorer: str, run_id: str, expires_at: float) -> str:
+def make_tick_message(cluster: str, scorer: str, run_id: str, expires_at: float) -> str:
     """Return the message for LPUSH to `dsf.keys.spoke_queue(cluster)`, as `apply_async` would push it.
 
     Fields that nothing reads are omitted. `expires_at` is in unix seconds. Raises ValueError for an invalid name,
@@ -99,18 +99,18 @@ def send_now(client: redis.Redis, cluster: str, scorer: str, interval: float, *,
     # A retry after a lost connection has no effect.
     is_new = Condition("=", "", ("ZSCORE", keys.OPEN_RUNS, member))
     has_space = Condition("<", queue_limit, ("LLEN", queue))
-    unmet = run_atomically_if(
+    unmet_condition = run_atomically_if(
         client,
         [is_scheduled, is_new, has_space],
-        ("ZADD", keys.OPEN_RUNS, repr(run_deadline(now + interval)), member),
+        ("ZADD", keys.OPEN_RUNS, repr(compute_run_deadline(now + interval)), member),
         ("HINCRBY", keys.pair_key(cluster, scorer), "n:scheduled", 1),
-        ("LPUSH", queue, tick_message(cluster, scorer, run_id, now + interval)),
+        ("LPUSH", queue, make_tick_message(cluster, scorer, run_id, now + interval)),
     )
-    if unmet is is_scheduled:
+    if unmet_condition is is_scheduled:
         raise UnknownScorerError(
             f"scorer {scorer!r} does not run on cluster {cluster!r}; `dsf schedule list` shows what runs where"
         )
-    if unmet is has_space:
+    if unmet_condition is has_space:
         raise QueueFullError(
             f"{queue_limit} messages wait in {queue}: the agent of cluster {cluster!r} consumes none; is it running?"
         )

@@ -14,7 +14,14 @@ import redis
 
 from dsf import keys
 from dsf.process.hubclock import read_hub_time
-from dsf.store.client import load_lua, parse_counter, parse_stored, read_factor, run_atomically, split_into_batches
+from dsf.store.client import (
+    load_lua,
+    parse_counter,
+    parse_stored,
+    parse_validity_factor,
+    run_atomically,
+    split_into_batches,
+)
 from dsf.store.pairs import Unwritten, parse_row_fields
 from dsf.store.registry import ClusterRecord, ScorerRecord
 
@@ -86,17 +93,17 @@ class Writes:
             pipe.hmget(keys.ROWS, names)
             for pair in pair_list:
                 pipe.hget(keys.pair_key(*pair), "score")
-            answers = pipe.execute(raise_on_error=False)
-        for answer in answers[:4]:
-            if isinstance(answer, Exception):
-                raise answer
-        for answer in answers[4:]:
+            responses = pipe.execute(raise_on_error=False)
+        for response in responses[:4]:
+            if isinstance(response, Exception):
+                raise response
+        for response in responses[4:]:
             # A temporary error must not remove a score.
-            if isinstance(answer, Exception) and not str(answer).startswith("WRONGTYPE"):
-                raise answer
+            if isinstance(response, Exception) and not str(response).startswith("WRONGTYPE"):
+                raise response
         # A pair with damaged data has no score, and must not block the others.
-        scores = [None if isinstance(answer, Exception) else answer for answer in answers[4:]]
-        return [Facts.parse(*pair, *texts) for pair, *texts in zip(pair_list, *answers[:4], scores, strict=True)]
+        scores = [None if isinstance(response, Exception) else response for response in responses[4:]]
+        return [Facts.parse(*pair, *texts) for pair, *texts in zip(pair_list, *responses[:4], scores, strict=True)]
 
     def list_scheduled_pairs(self) -> list[tuple[str, str]]:
         """Return (cluster, scorer) of every entry in the schedule."""
@@ -123,7 +130,7 @@ class Writes:
     def read_validity_factor(self) -> float:
         """Return the factor that extends validities, which is at least 1."""
         text: str | None = self._redis.hget(keys.WRITE_STATS, VALIDITY_FACTOR)  # type: ignore[assignment]
-        return read_factor(text)
+        return parse_validity_factor(text)
 
     def set_validity_factor(self, factor: float) -> None:
         """Store the factor for ingest and readers."""

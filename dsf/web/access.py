@@ -2,8 +2,8 @@
 
 The setting DSF_WEB_AUTH selects one of these modes:
 
-- `kubernetes` checks the login token on the hub's API server. Reading requires `LOOK`, acting requires `ACT`, and pages
-  may require other rights.
+- `kubernetes` checks the login token on the hub's API server. Reading requires `READ_RIGHT`, acting `ACT_RIGHT`, and
+  pages may require other rights.
 - `proxy` trusts the headers of a proxy such as oauth2-proxy. It checks the user's rights on the API server, or by a
   list of users and groups.
 - `token` accepts one token, which has all rights.
@@ -24,7 +24,7 @@ from dsf.kube.resources import DYNAMIC_SCORERS, Resource
 
 
 class Right(NamedTuple):
-    """Stores a right on the hub's API server.
+    """A right on the hub's API server.
 
     A right on DynamicScorers applies to the hub's namespace, a right on another resource to all namespaces.
     """
@@ -37,9 +37,9 @@ class Right(NamedTuple):
 
 
 #: The right to read.
-LOOK: Final = Right("get", DYNAMIC_SCORERS)
+READ_RIGHT: Final = Right("get", DYNAMIC_SCORERS)
 #: The right to act.
-ACT: Final = Right("update", DYNAMIC_SCORERS)
+ACT_RIGHT: Final = Right("update", DYNAMIC_SCORERS)
 #: Headers by which oauth2-proxy and similar proxies name a user: for each prefix those of user, email and groups.
 _USER_HEADERS: Final = tuple(
     tuple(f"{prefix}-{field}" for field in ("user", "email", "groups")) for prefix in ("x-auth-request", "x-forwarded")
@@ -48,7 +48,7 @@ _USER_HEADERS: Final = tuple(
 
 @dataclass(frozen=True)
 class PageUser:
-    """Stores the user of a request. `claimed` is True if the name is unverified."""
+    """The user of a request. `claimed` is True if the name is unverified."""
 
     name: str
     claimed: bool = False
@@ -69,12 +69,12 @@ RightsChecker = Callable[[PageUser, Right], bool]
 
 @dataclass(frozen=True)
 class UserAccess:
-    """Stores the functions that authenticate users and check their rights."""
+    """The functions that authenticate users and check their rights."""
 
     allows: RightsChecker
     #: Returns the user of a request by its headers; None if a login is required. Raises AccessError (401) if the
     #: headers are invalid.
-    recognise: Callable[[Request], PageUser | None] = lambda _: None
+    find_user: Callable[[Request], PageUser | None] = lambda _: None
     #: Returns the holder of the token with which a user logs in. None if there is no login.
     login: TokenReviewer | None = None
     #: True if every client is accepted without authentication.
@@ -84,7 +84,7 @@ class UserAccess:
 def allow_everyone(*, acting: bool) -> UserAccess:
     """Return access without authentication. Every client may read, and may act if `acting` is True."""
     anonymous_user = PageUser("a user of this machine", claimed=True)
-    return UserAccess(lambda _, right: right != ACT or acting, lambda _: anonymous_user, is_open=True)
+    return UserAccess(lambda _, right: right != ACT_RIGHT or acting, lambda _: anonymous_user, is_open=True)
 
 
 def trust_proxy(rights: RightsChecker) -> UserAccess:
@@ -134,4 +134,4 @@ def _read_single_header(request: Request, header: str) -> str:
 def allow_operators(operators: Sequence[str]) -> RightsChecker:
     """Return rights by which all users may read, and the users and groups in `operators` may act."""
     names = frozenset(operators)
-    return lambda user, right: right != ACT or not names.isdisjoint({user.name, *user.groups})
+    return lambda user, right: right != ACT_RIGHT or not names.isdisjoint({user.name, *user.groups})

@@ -12,18 +12,18 @@ import redis
 from fastapi import HTTPException
 
 from dsf import keys
-from dsf.api.meta import pause_end
+from dsf.api.meta import limit_pause_end
 from dsf.api.types import MAX_SECONDS
 from dsf.errors import UnknownScorerError
 from dsf.fleet.actions import Actions
 from dsf.fleet.changes import MAX_NOTE, Actor
-from dsf.fleet.rescore import RunView, answer
+from dsf.fleet.rescore import RunView, find_cycle
 from dsf.process import hubclock
-from dsf.store.entries import Effective
-from dsf.store.history import HistoryEntry, read_row
+from dsf.store.entries import EffectiveSchedule
+from dsf.store.history import HistoryEntry, parse_row
 from dsf.web.access import PageUser
-from dsf.web.pages import Act, ActionTarget, FormError, PluginActions, Query, Sources, plugins
-from dsf.web.rendering import segment
+from dsf.web.pages import Act, ActionTarget, FormError, PluginActions, Query, Sources, load_plugins
+from dsf.web.rendering import quote_segment
 
 #: Maximum runs of one action whose cycles are tracked. Further runs are only counted.
 MAX_RUNS: Final = 200
@@ -46,9 +46,9 @@ _ACTS: Final = (
 )
 
 
-def all_acts() -> dict[str, Act]:
+def list_acts() -> dict[str, Act]:
     """Return the page's own actions and those of plug-ins, by name."""
-    return {act.name: act for act in (*_ACTS, *(act for plugin in plugins().values() for act in plugin.acts))}
+    return {act.name: act for act in (*_ACTS, *(act for plugin in load_plugins().values() for act in plugin.acts))}
 
 
 class ActionRunner:
@@ -64,7 +64,7 @@ class ActionRunner:
         self._settings = sources.settings
         #: The objects that perform the actions of plug-ins, by the action's name.
         self._plugin_actions: dict[str, PluginActions] = {}
-        for plugin in plugins().values():
+        for plugin in load_plugins().values():
             if plugin.actions is not None:
                 self._plugin_actions |= dict.fromkeys((act.name for act in plugin.acts), plugin.actions(sources))
 
@@ -77,7 +77,7 @@ class ActionRunner:
         """Return the template data for the form of a plug-in's action; empty for an action of this package."""
         return self._plugin_actions[act].context(act, target) if act in self._plugin_actions else {}
 
-    def affected(self, act: str, target: ActionTarget) -> tuple[list[str], list[str]]:
+    def find_affected_clusters(self, act: str, target: ActionTarget) -> tuple[list[str], list[str]]:
         """Return the affected clusters, and the unaffected clusters.
 
         A cluster with its own override is unaffected by an action on all clusters, because its override takes
@@ -85,7 +85,7 @@ class ActionRunner:
         """
         # Raises UnknownScorerError for a scorer that is not registered.
         self._reading.registry.read_scorer(target.scorer)
-        targets = self._reading.targets(target.scorer)
+        targets = self._reading.read_schedules(target.scorer)
         if target.cluster is None:
             overridden_clusters = [
                 name
@@ -97,14 +97,14 @@ class ActionRunner:
             raise UnknownScorerError(f"scorer {target.scorer!r} does not run on cluster {target.cluster!r}")
         return [target.cluster], []
 
-    def do(
+    def perform(
         self, act: str, target: ActionTarget, form: Mapping[str, str], caller: PageUser
     ) -> tuple[str, dict[str, str]]:
         """Perform the action, and return path and query of the page to show next.
 
         Raises FormError for invalid fields before it changes anything.
         """
-        note = note_of(form)
+        note = parse_note(form)
         actions = Actions(self._redis, self._settings, Actor(name=caller.name, claimed=caller.claimed, way="page"))
         scorer, clusters = target.scorer, [target.cluster] if target.cluster else None
         if act == "rescore":
@@ -119,7 +119,10 @@ class ActionRunner:
             actions.resume(scorer, clusters, note=note)
         elif act == "interval":
             actions.set_interval(
-                scorer, clusters, whole_number("Interval", "seconds", form.get("seconds", ""), MAX_SECONDS), note=note
+                scorer,
+                clusters,
+                parse_whole_number("Interval", "seconds", form.get("seconds", ""), MAX_SECONDS),
+                note=note,
             )
         else:
             actions.reset(scorer, clusters, note=note)
@@ -160,8 +163,8 @@ def _find_ended_cycles(client: redis.Redis, scorer: str, runs: Sequence[Mapping[
         histories = pipe.execute()
     for run, rows in zip(open_runs, histories, strict=True):
         # A generator parses rows only up to the cycle of the run, which is usually the first one.
-        cycles = (cycle for row in rows if (cycle := read_row(row)) is not None)
-        if (cycle := answer(cycles, run["run"])) is not None:
+        cycles = (cycle for row in rows if (cycle := parse_row(row)) is not None)
+        if (cycle := find_cycle(cycles, run["run"])) is not None:
             cycle_by_run[run["run"]] = cycle
     if len(_ended_cycles) > _MAX_ENDED_CYCLES:
         _ended_cycles.clear()
@@ -169,7 +172,7 @@ def _find_ended_cycles(client: redis.Redis, scorer: str, runs: Sequence[Mapping[
     return cycle_by_run
 
 
-def _find_value_source(act: str, schedule: Effective) -> str:
+def _find_value_source(act: str, schedule: EffectiveSchedule) -> str:
     """Return the origin of the value that an action would change; empty for an action that changes no value."""
     sources = {
         "interval": schedule.interval_source,
@@ -182,11 +185,11 @@ def _find_value_source(act: str, schedule: Effective) -> str:
 def get_target_path(target: ActionTarget) -> str:
     """Return the path of the page about a target."""
     if target.cluster is None:
-        return f"/scorers/{segment(target.scorer)}"
-    return f"/clusters/{segment(target.cluster)}/scorers/{segment(target.scorer)}"
+        return f"/scorers/{quote_segment(target.scorer)}"
+    return f"/clusters/{quote_segment(target.cluster)}/scorers/{quote_segment(target.scorer)}"
 
 
-def note_of(form: Mapping[str, str]) -> str:
+def parse_note(form: Mapping[str, str]) -> str:
     """Return the note in a form. Raises FormError if it is too long."""
     note = form.get("note", "").strip()
     if len(note) > MAX_NOTE:
@@ -194,7 +197,7 @@ def note_of(form: Mapping[str, str]) -> str:
     return note
 
 
-def whole_number(label: str, unit: str, text: str, maximum: int) -> int:
+def parse_whole_number(label: str, unit: str, text: str, maximum: int) -> int:
     """Return the number in a form field. Raises FormError unless it is from 1 to `maximum`.
 
     `label` and `unit` name the field and its unit in the error text.
@@ -215,7 +218,7 @@ def parse_pause_end(text: str) -> float:
         raise FormError("Until: a date and time such as 2026-11-21T18:00, in UTC.") from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
-    end = pause_end(moment)
+    end = limit_pause_end(moment)
     if end <= hubclock.now():
         raise FormError("Until: a future time in UTC.")
     return end

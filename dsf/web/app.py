@@ -35,14 +35,14 @@ from dsf.fleetmetrics.endpoint import add_metrics
 from dsf.http.apidocs import add_docs
 from dsf.http.hosts import METRICS, PROXIED_AUTHORIZATION
 from dsf.process import hubclock, threads
-from dsf.web.access import LOOK, UserAccess
+from dsf.web.access import READ_RIGHT, UserAccess
 from dsf.web.actions import ActionRunner
 from dsf.web.forms import MAX_TOKEN, add_acts, add_login
 from dsf.web.guard import Guard, parse_networks, parse_root_path
-from dsf.web.pages import Sources, all_views
-from dsf.web.rendering import link, prepare
+from dsf.web.pages import Sources, list_views
+from dsf.web.rendering import compile_templates, make_link
 from dsf.web.site import LoginNeededError, Site, digest_assets
-from dsf.web.views import VIEWS, settings_in_force
+from dsf.web.views import VIEWS, list_effective_settings
 
 log = dsf.log.get(__name__)
 
@@ -52,12 +52,12 @@ PREFIX: Final = "/api/v1"
 _MAX_SHOWN_PATH: Final = 100
 
 
-def make_app(sources: Sources, access: UserAccess, acting: ActionRunner) -> FastAPI:
+def make_app(sources: Sources, access: UserAccess, action_runner: ActionRunner) -> FastAPI:
     """Return the application. Pages are plain functions, which FastAPI runs in its thread pool.
 
     Raises SettingsError for invalid trusted proxies or an invalid root path.
     """
-    prepare()
+    compile_templates()
     settings, site = sources.settings, Site(sources, access)
     # Do not redirect paths with a trailing slash, because the redirect would lack the path prefix of a proxy.
     app = FastAPI(
@@ -69,10 +69,10 @@ def make_app(sources: Sources, access: UserAccess, acting: ActionRunner) -> Fast
     )
     _add_probes(app, sources)
     app.mount("/static/{tag}", GZipMiddleware(_StaticFiles(packages=[("dsf.web", "static")])))
-    for view in all_views(VIEWS):
+    for view in list_views(VIEWS):
         app.add_route(view.path, functools.partial(site.render_view, view))
     add_login(app, site)
-    add_acts(app, site, acting)
+    add_acts(app, site, action_runner)
     add_api(app, site)
     reading = sources.reading
     add_metrics(app, reading.redis, reading.model, limit=settings.exporter_series_limit, home=settings.namespace)
@@ -141,12 +141,12 @@ def _redirect_to_login(request: Request) -> Response:
     root, path = request.scope["dsf.root"], request.scope["path"]
     if request.method == "GET":
         query = f"?{request.url.query}" if request.url.query else ""
-        return RedirectResponse(link(root, "/login", to=path + query), 303)
+        return RedirectResponse(make_link(root, "/login", to=path + query), 303)
     # The login page links back to the form and says that its fields are lost, because a redirect cannot repeat a POST.
     form = urlsplit(request.headers.get("referer", ""))
     is_own_form = form.netloc == request.url.netloc and form.path.startswith(f"{root}/act/")
     form_path = form.path.removeprefix(root) + (f"?{form.query}" if form.query else "") if is_own_form else "/"
-    return RedirectResponse(link(root, "/login", to=form_path, lost="1"), 303)
+    return RedirectResponse(make_link(root, "/login", to=form_path, lost="1"), 303)
 
 
 def _describe_error(request: Request, error: Exception) -> tuple[int, str, str]:
@@ -206,9 +206,9 @@ def add_api(app: FastAPI, site: Site) -> None:
     def require_read_access(request: Request) -> None:
         if is_api(request) and (token := _read_bearer_token(request)) and site.access.login is not None:
             request.scope["dsf.caller"] = site.authenticate_token(token, request.client.host if request.client else "")
-        site.allow(request, LOOK)
+        site.allow(request, READ_RIGHT)
 
-    router = make_router(site.sources.reading.model, functools.partial(settings_in_force, site.sources))
+    router = make_router(site.sources.reading.model, functools.partial(list_effective_settings, site.sources))
     add_changes(router, site.sources.reading.model)
 
     @functools.cache

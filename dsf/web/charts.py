@@ -17,7 +17,7 @@ from dsf.web.states import STATES, State
 
 @dataclass(frozen=True)
 class Segment:
-    """Stores the part of one state in a bar of 100 units."""
+    """The part of one state in a bar of 100 units."""
 
     state: State
     count: int
@@ -25,7 +25,7 @@ class Segment:
     width: float
 
 
-def bar(counts: StateCounts) -> list[Segment]:
+def make_bar(counts: StateCounts) -> list[Segment]:
     """Return a bar of 100 units as one segment per state, in the order of STATES.
 
     States without pairs are left out. The segments of all others are drawn with at least one unit, before the bar is
@@ -45,7 +45,7 @@ def bar(counts: StateCounts) -> list[Segment]:
 
 @dataclass(frozen=True)
 class Tick:
-    """Stores the coordinate and the text of a mark on an axis."""
+    """A mark on an axis: its coordinate and its text."""
 
     at: float
     text: str
@@ -53,7 +53,7 @@ class Tick:
 
 @dataclass(frozen=True)
 class Dot:
-    """Stores the position of the score of one cycle."""
+    """The score of one cycle as a dot in a chart."""
 
     cycle: CycleView
     x: float
@@ -62,7 +62,7 @@ class Dot:
 
 @dataclass(frozen=True)
 class Curve:
-    """Stores a line, which may have gaps, as the attribute `d` of an SVG path."""
+    """A line, which may have gaps, as the attribute `d` of an SVG path."""
 
     name: str
     path: str
@@ -75,7 +75,7 @@ _TIME_STEPS: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7
 
 
 class Chart:
-    """Converts times and numbers to coordinates in a picture, and stores marks of the axes, curves and dots.
+    """A chart: marks of the axes, curves and dots. It converts times and numbers to coordinates in a picture.
 
     All coordinates are in units of the picture. The plot extends from `left`, `top` to `right`, `bottom`.
     """
@@ -91,25 +91,25 @@ class Chart:
     def __init__(self, first: float, last: float, numbers: Sequence[float]) -> None:
         """Scale the axes for these numbers between two times (unix seconds). `numbers` must not be empty."""
         self._first, self._last = first, last
-        steps = _value_steps(min(numbers), max(numbers))
+        steps = _compute_value_steps(min(numbers), max(numbers))
         self._low, self._high = steps[0], steps[-1]
-        self.values = [Tick(self.y(step), f"{step:.6g}") for step in steps]
-        self.times = [Tick(self.x(moment), text) for moment, text in _time_steps(first, last)]
+        self.values = [Tick(self.compute_y(step), f"{step:.6g}") for step in steps]
+        self.times = [Tick(self.compute_x(moment), text) for moment, text in _compute_time_steps(first, last)]
         self.curves: list[Curve] = []
         self.dots: list[Dot] = []
 
-    def x(self, moment: float) -> float:
+    def compute_x(self, moment: float) -> float:
         """Return the horizontal coordinate of a time (unix seconds)."""
         fraction = (moment - self._first) / (self._last - self._first) if self._last > self._first else 0.5
         return round(self.left + fraction * (self.right - self.left), 1)
 
-    def y(self, number: float) -> float:
+    def compute_y(self, number: float) -> float:
         """Return the vertical coordinate of a number."""
         fraction = (number - self._low) / (self._high - self._low)
         return round(self.bottom - fraction * (self.bottom - self.top), 1)
 
 
-def scores_over_time(cycles: Sequence[CycleView]) -> Chart | None:
+def make_score_chart(cycles: Sequence[CycleView]) -> Chart | None:
     """Return a chart of the scores of cycles; None for fewer than two scores. `cycles` must be newest first."""
     scored_cycles = [cycle for cycle in reversed(cycles) if cycle.value is not None]
     if len(scored_cycles) < 2:
@@ -123,7 +123,7 @@ def scores_over_time(cycles: Sequence[CycleView]) -> Chart | None:
             # A cycle without a score leaves a gap, because the next score starts a new line.
             command = "M"
             continue
-        x, y = chart.x(cycle.at.timestamp()), chart.y(cycle.value)
+        x, y = chart.compute_x(cycle.at.timestamp()), chart.compute_y(cycle.value)
         chart.dots.append(Dot(cycle, x, y))
         path_commands.append(f"{command}{x},{y}")
         command = "L"
@@ -131,7 +131,7 @@ def scores_over_time(cycles: Sequence[CycleView]) -> Chart | None:
     return chart
 
 
-def _value_steps(low: float, high: float) -> list[float]:
+def _compute_value_steps(low: float, high: float) -> list[float]:
     """Return round numbers at equal distances, from at most `low` to at least `high`."""
     if low == high:
         margin = max(1.0, abs(low) / 100)
@@ -142,7 +142,7 @@ def _value_steps(low: float, high: float) -> list[float]:
     return [number * step for number in range(math.floor(low / step), math.ceil(high / step) + 1)]
 
 
-def _time_steps(first: float, last: float) -> list[tuple[float, str]]:
+def _compute_time_steps(first: float, last: float) -> list[tuple[float, str]]:
     """Return round times in UTC between `first` and `last`, each with its text.
 
     Returns `first` and `last` themselves if there are fewer than two round times.

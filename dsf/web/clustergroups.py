@@ -24,7 +24,7 @@ _MAX_LABEL_KEYS: Final = 20
 
 @dataclass(frozen=True)
 class LabelGroup:
-    """Stores how many clusters have one value of a label, and the states of their pairs.
+    """The clusters with one value of a label: their number, and the states of their pairs.
 
     `value` is empty for the clusters without the label.
     """
@@ -36,7 +36,7 @@ class LabelGroup:
 
 @dataclass(frozen=True)
 class ClusterSelection:
-    """Stores the ClusterSet and label that the viewer selected, and the clusters that have both.
+    """The ClusterSet and label that the viewer selected, and the clusters that have both.
 
     `clusters` is None if neither is selected.
     """

@@ -15,10 +15,10 @@ import dsf.log
 from dsf.api.naming import MAX_NAME_LENGTH
 from dsf.errors import AccessError, BackendError
 from dsf.web import sessions
-from dsf.web.access import ACT, PageUser
-from dsf.web.actions import ActionRunner, all_acts, get_target_path
+from dsf.web.access import ACT_RIGHT, PageUser
+from dsf.web.actions import ActionRunner, get_target_path, list_acts
 from dsf.web.pages import Act, ActionTarget, FormError
-from dsf.web.rendering import link
+from dsf.web.rendering import make_link
 from dsf.web.site import LoginNeededError, Site
 
 log = dsf.log.get(__name__)
@@ -56,7 +56,7 @@ async def read_form(request: Request) -> dict[str, str]:
 
 
 def _find_act(name: str) -> Act:
-    act = all_acts().get(name)
+    act = list_acts().get(name)
     if act is None:
         raise HTTPException(404)
     return act
@@ -88,7 +88,7 @@ def add_login(app: FastAPI, site: Site) -> None:
             # the cookie to which this form belongs.
             if not sessions.has_form_secret(request, form_token) and (user := _find_session_user(request, site)):
                 log.info("already logged in", caller=user.name, client=address)
-                return RedirectResponse(link(request.scope["dsf.root"], to), 303)
+                return RedirectResponse(make_link(request.scope["dsf.root"], to), 303)
             sessions.check_form(request, form_token)
             token = form.get("token", "").strip()[:MAX_TOKEN]
             caller = site.authenticate_token(token, address)
@@ -100,7 +100,7 @@ def add_login(app: FastAPI, site: Site) -> None:
             return show_form(request, 503, "your login cannot be checked now; try again", to)
         log.info("logged in", caller=caller.name, client=address)
         site.sessions.close(sessions.read_cookie(request))
-        response = RedirectResponse(link(request.scope["dsf.root"], to), 303)
+        response = RedirectResponse(make_link(request.scope["dsf.root"], to), 303)
         sessions.set_cookie(request, response, site.sessions.open(token))
         return response
 
@@ -108,7 +108,7 @@ def add_login(app: FastAPI, site: Site) -> None:
     def log_out(request: Request, form: Form) -> Response:
         sessions.check_form(request, form.get("secret", ""))
         site.sessions.close(sessions.read_cookie(request))
-        response = RedirectResponse(link(request.scope["dsf.root"], "/login"), 303)
+        response = RedirectResponse(make_link(request.scope["dsf.root"], "/login"), 303)
         sessions.delete_cookie(request, response)
         return response
 
@@ -121,7 +121,7 @@ def _find_session_user(request: Request, site: Site) -> PageUser | None:
         return None
 
 
-def add_acts(app: FastAPI, site: Site, acting: ActionRunner) -> None:
+def add_acts(app: FastAPI, site: Site, action_runner: ActionRunner) -> None:
     """Add the pages with the forms of actions."""
 
     def show_form(
@@ -132,7 +132,7 @@ def add_acts(app: FastAPI, site: Site, acting: ActionRunner) -> None:
         problem: str = "",
         status: int = 200,
     ) -> Response:
-        affected, unaffected = acting.affected(act.name, target)
+        affected, unaffected = action_runner.find_affected_clusters(act.name, target)
         pause_end = (datetime.now(UTC) + _DEFAULT_PAUSE).strftime("%Y-%m-%dT%H:%M")
         return site.respond_with_form(
             request,
@@ -146,7 +146,7 @@ def add_acts(app: FastAPI, site: Site, acting: ActionRunner) -> None:
             given={**_INITIAL_VALUES, **act.values, "until": pause_end, **values},
             problem=problem,
             back=get_target_path(target),
-            **acting.context(act.name, target),
+            **action_runner.context(act.name, target),
         )
 
     def authorize(request: Request, act: Act, target: ActionTarget, form: Mapping[str, str] | None = None) -> PageUser:
@@ -155,7 +155,7 @@ def add_acts(app: FastAPI, site: Site, acting: ActionRunner) -> None:
         Logs a refused request and raises the error.
         """
         try:
-            caller = site.allow(request, ACT)
+            caller = site.allow(request, ACT_RIGHT)
             if form is not None:
                 sessions.check_form(request, form.get("secret", ""))
         except (AccessError, LoginNeededError, BackendError, redis.RedisError) as error:
@@ -185,13 +185,13 @@ def add_acts(app: FastAPI, site: Site, acting: ActionRunner) -> None:
         caller = authorize(request, act, target, form)
         try:
             # Raises UnknownScorerError unless the scorer runs on the cluster.
-            acting.affected(act.name, target)
-            path, query = acting.do(act.name, target, form, caller)
+            action_runner.find_affected_clusters(act.name, target)
+            path, query = action_runner.perform(act.name, target, form, caller)
         except FormError as error:
             return show_form(request, act, target, form, str(error), 422)
         cluster, root = target.cluster or "*", request.scope["dsf.root"]
         log.info("done on the page", act=act.name, caller=caller.name, scorer=target.scorer, cluster=cluster)
-        return RedirectResponse(link(root, path, **query), 303)
+        return RedirectResponse(make_link(root, path, **query), 303)
 
 
 def _restrict_to_site(to: str) -> str:

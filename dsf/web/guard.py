@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dsf.errors import SettingsError
 from dsf.http.hosts import METRICS, PROBES, PROXIED_AUTHORIZATION, host_name, is_loopback, may_scrape
-from dsf.web.pages import all_views
+from dsf.web.pages import list_views
 from dsf.web.views import VIEWS
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -116,7 +116,7 @@ class Guard:
         scope["dsf.root"] = self._root_path
         host = headers.get("host", "")
         if trusted:
-            host = _last_entry(headers, "x-forwarded-host") or host
+            host = _get_last_entry(headers, "x-forwarded-host") or host
             self._apply_forwarded_headers(scope, headers)
         scope["dsf.host"] = host
 
@@ -144,7 +144,7 @@ class Guard:
         await self._app(scope, receive, send_with_headers)
 
     def _apply_forwarded_headers(self, scope: Scope, headers: Headers) -> None:
-        scheme = _last_entry(headers, "x-forwarded-proto")
+        scheme = _get_last_entry(headers, "x-forwarded-proto")
         if scheme in ("http", "https"):
             scope["scheme"] = scheme
         # The client has the last address that does not belong to a trusted proxy, because clients may send any earlier
@@ -153,7 +153,7 @@ class Guard:
             scope["client"] = (address, 0)
             if not is_within(address, self._proxies):
                 break
-        prefix = _last_entry(headers, "x-forwarded-prefix").rstrip("/")
+        prefix = _get_last_entry(headers, "x-forwarded-prefix").rstrip("/")
         if prefix and is_prefix(prefix):
             scope["dsf.root"] = prefix
 
@@ -165,12 +165,12 @@ class Guard:
 
 
 @functools.cache
-def own_segments() -> frozenset[str]:
+def list_own_segments() -> frozenset[str]:
     """Return the first segments of all paths of the page.
 
     A path prefix must not start with any of them, because the guard could not tell whether a proxy has stripped it.
     """
-    return frozenset((*_FIXED_SEGMENTS, *(view.path.split("/")[1] for view in all_views(VIEWS))))
+    return frozenset((*_FIXED_SEGMENTS, *(view.path.split("/")[1] for view in list_views(VIEWS))))
 
 
 def is_prefix(text: str) -> bool:
@@ -179,7 +179,7 @@ def is_prefix(text: str) -> bool:
     Addresses of other servers (`//host`) and paths of the page itself are invalid.
     """
     first_segment = text[1:].partition("/")[0]
-    is_free = bool(first_segment) and first_segment not in own_segments()
+    is_free = bool(first_segment) and first_segment not in list_own_segments()
     return text.startswith("/") and is_free and all(c.isalnum() or c in "/-._~" for c in text)
 
 
@@ -188,7 +188,7 @@ def _list_entries(headers: Headers, name: str) -> list[str]:
     return [entry.strip() for line in headers.getlist(name) for entry in line.split(",") if entry.strip()]
 
 
-def _last_entry(headers: Headers, name: str) -> str:
+def _get_last_entry(headers: Headers, name: str) -> str:
     """Return the last entry of a header, which the nearest proxy has set; empty without the header."""
     return (_list_entries(headers, name) or [""])[-1]
 

@@ -95,7 +95,7 @@ def make_scorer_reader(session: Session, namespaces: Iterable[str]) -> ScorerRea
                     max_bytes=_MAX_SCORER_BYTES,
                     deadline=time.monotonic() + _SCORER_SECONDS,
                 )
-                # The hub does not run a scorer that takes more memory either.
+                # The limit is that of the hub, which does not run a scorer that takes more memory.
                 return parse_scorer(reduce_user_object(drop_managed_fields(manifest), MAX_SPEC_BYTES))
             except BackendError as error:
                 log.debug("a DynamicScorer cannot be read", scorer=name, namespace=namespace, error=str(error))

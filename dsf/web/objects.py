@@ -114,7 +114,10 @@ def list_settings(
         if declared.scores:
             continue
         add(
-            f"source host{suffix}", shorten_url(synced.host), shorten_url(declared.host), _default_host(spec.config_url)
+            f"source host{suffix}",
+            shorten_url(synced.host),
+            shorten_url(declared.host),
+            _find_default_host(spec.config_url),
         )
         add(f"source path{suffix}", shorten_url(synced.path), shorten_url(declared.path), "that of the source's type")
         if declared.method is not None:
@@ -129,7 +132,7 @@ def list_settings(
     else:
         synced_host = shorten_url(synced_scoring.host) if synced_scoring else None
         synced_path = shorten_url(synced_scoring.path) if synced_scoring else None
-        add("scoring host", synced_host, shorten_url(spec.scoring.host), _default_host(spec.config_url))
+        add("scoring host", synced_host, shorten_url(spec.scoring.host), _find_default_host(spec.config_url))
         add("scoring path", synced_path, shorten_url(spec.scoring.path), DEFAULT_SCORING_PATH)
     add("score name", synced_scoring and synced_scoring.params.name, spec_params and spec_params.name)
     add(INTERVAL, synced_scoring and synced_scoring.params.interval, spec_params and spec_params.interval)
@@ -161,7 +164,7 @@ def _apply_override(setting: SettingView, override: ScheduleOverride | None) -> 
     return SettingView(name=setting.name, value=str(override.interval), origin="override", instead=explanation)
 
 
-def _default_host(config_url: str) -> str:
+def _find_default_host(config_url: str) -> str:
     """Return the host of the /config endpoint, which also serves data and scores unless another host is set."""
     try:
         return get_base_url(config_url)

@@ -17,7 +17,7 @@ from dsf.fleet.verdict import Verdict
 from dsf.fleet.views import EntryView, PairDetail, PairRow, ReasonGroup, ScorerOverview
 from dsf.messages import run_time
 from dsf.process import hubclock
-from dsf.store.entries import TOLERANCE, Effective, apply_overrides, find_interval, is_slot
+from dsf.store.entries import SLOT_TOLERANCE, EffectiveSchedule, apply_overrides, find_interval, is_slot
 from dsf.store.pairs import Pairs, PairScore
 from dsf.store.registry import Registry, ScorerRecord
 from dsf.store.schedule import ScheduleStore
@@ -32,7 +32,7 @@ _STATE_ORDER: Final = list(Verdict)
 
 
 class ScoreProblem(NamedTuple):
-    """Stores why a pair has no fresh score. `at` is in unix seconds, 0 if unknown."""
+    """The reason why a pair has no score, or an incomplete one. `at` is in unix seconds, 0 if unknown."""
 
     stage: str
     reason: str
@@ -42,7 +42,7 @@ class ScoreProblem(NamedTuple):
 
 @dataclass(frozen=True)
 class TableRow:
-    """Stores a pair of cluster and scorer with the data of its table row."""
+    """A pair of cluster and scorer with the data of its table row."""
 
     cluster: str
     scorer: str
@@ -60,8 +60,8 @@ class TableRow:
 
 
 @dataclass(frozen=True)
-class Rows:
-    """Stores a page of pairs, worst first. `cursor` selects the next page; it is None on the last page."""
+class TablePage:
+    """A page of pairs, worst first. `cursor` selects the next page; it is None on the last page."""
 
     rows: list[TableRow]
     total: int
@@ -111,10 +111,10 @@ class Reading:
                     groups.append(group)
         return sorted(groups, key=lambda group: (_STATE_ORDER.index(group.state), -group.clusters, group.scorer))
 
-    def read_page(self, pair_filter: PairFilter, cursor: str | None = None, *, limit: int = PAGE_ROWS) -> Rows:
+    def read_page(self, pair_filter: PairFilter, cursor: str | None = None, *, limit: int = PAGE_ROWS) -> TablePage:
         """Return the matching pairs, worst first, starting after the cursor if it is not empty."""
         page = self.model.pairs(pair_filter, limit=limit, cursor=cursor or None)
-        return Rows(self.read_rows(page.pairs), page.total, page.cursor)
+        return TablePage(self.read_rows(page.pairs), page.total, page.cursor)
 
     def read_rows(self, pairs: Iterable[PairRow]) -> list[TableRow]:
         """Return the table rows of pairs, in the order of `pairs`, with scores and schedule."""
@@ -142,7 +142,7 @@ class Reading:
         """Return the names of all accepted clusters, sorted."""
         return sorted(str(name) for name in self.redis.hkeys(keys.CLUSTERS))
 
-    def targets(self, scorer: str) -> dict[str, Effective]:
+    def read_schedules(self, scorer: str) -> dict[str, EffectiveSchedule]:
         """Return the clusters on which a scorer runs, sorted, each with its effective schedule."""
         overrides, now = self.schedule.read_overrides(), hubclock.now()
         return {
@@ -164,7 +164,7 @@ class Reading:
 
         The run id contains the scheduled time. Therefore only the pairs that were due then are read.
         """
-        scheduled_at = run_time(run) + TOLERANCE / 2
+        scheduled_at = run_time(run) + SLOT_TOLERANCE / 2
         records, overrides = self.registry.read_scorers(), self.schedule.read_overrides()
         due_pairs = [
             (row.cluster, row.scorer)

@@ -20,7 +20,7 @@ import jinja2
 import dsf.log
 from dsf.fleet.actions import Actions
 from dsf.settings import Settings
-from dsf.web.access import LOOK, PageUser, Right
+from dsf.web.access import READ_RIGHT, PageUser, Right
 from dsf.web.objects import ScorerReader, read_nothing
 from dsf.web.pagedata import Reading
 
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 #: The entry point group of page plug-ins.
 GROUP: Final = "dsf.pages"
-#: Query parameter that the site itself sets if the viewer has the right `PageView.more_with`. Its value is this right.
+#: Query parameter that the site itself sets if the viewer has the right `PageView.optional_right`. Its value is this
+#: right.
 ALLOWED: Final = "allowed"
 
 log = dsf.log.get(__name__)
@@ -39,7 +40,7 @@ Query = Mapping[str, str]
 
 @dataclass(frozen=True)
 class Sources:
-    """Stores the data sources of the pages."""
+    """The data sources of the pages."""
 
     reading: Reading
     scorer_object: ScorerReader = read_nothing
@@ -50,7 +51,7 @@ class Sources:
 
 @dataclass(frozen=True)
 class PageView:
-    """Stores the path and template of a page, and the function that builds the template's data.
+    """A page: its path, its template, and the function that builds the template's data.
 
     `build` receives the sources, the names in the path, and the query.
     """
@@ -61,18 +62,18 @@ class PageView:
     #: True if an open page polls for changes.
     live: bool = True
     #: The right that viewers need besides read access.
-    needs: Right = LOOK
+    required_right: Right = READ_RIGHT
     #: A right with which the page shows more. Viewers with and without it get different renderings.
-    more_with: Right | None = None
+    optional_right: Right | None = None
     #: True if the page offers actions, because it is about a scorer or about a scorer on one cluster.
     acts: bool = False
     #: Parameters of the page's query. Others are ignored, because each different query is rendered separately.
-    knows: tuple[str, ...] = ("cursor",)
+    query_parameters: tuple[str, ...] = ("cursor",)
 
 
 @dataclass(frozen=True)
 class Act:
-    """Stores the name and texts of an action that users can perform."""
+    """An action that users can perform: its name and texts."""
 
     name: str
     title: str
@@ -90,7 +91,7 @@ class FormError(Exception):
 
 @dataclass(frozen=True)
 class ActionTarget:
-    """Stores the target of an action: a scorer on one cluster, or on all clusters if `cluster` is None."""
+    """The target of an action: a scorer on one cluster, or on all clusters if `cluster` is None."""
 
     scorer: str
     cluster: str | None
@@ -117,7 +118,7 @@ class PluginActions(Protocol):
 
 @dataclass(frozen=True)
 class PagePlugin:
-    """Stores the pages and actions of a plug-in, to which an entry point of the group `dsf.pages` refers."""
+    """The pages and actions of a plug-in, to which an entry point of the group `dsf.pages` refers."""
 
     #: Title and path of the plug-in's entry in the navigation, or of its tab on the page of each scorer.
     title: str
@@ -129,7 +130,7 @@ class PagePlugin:
     #: True if the plug-in has a tab on the page of each scorer instead of an entry in the navigation.
     is_tab: bool = False
     acts: tuple[Act, ...] = ()
-    #: True if the navigation has the entry. A page without data or a way to get them is a dead end.
+    #: Returns True if the navigation has the entry. A page without data, and without a way to get any, is not offered.
     is_offered: Callable[[Sources], bool] = lambda _: True
     #: Returns the object that performs `acts`. It is called once for each web service.
     actions: Callable[[Sources], PluginActions] | None = None
@@ -141,7 +142,7 @@ class PagePlugin:
 
 
 @functools.cache
-def plugins() -> Mapping[str, PagePlugin]:
+def load_plugins() -> Mapping[str, PagePlugin]:
     """Return the installed page plug-ins by name. Unusable plug-ins are logged and left out."""
     usable_plugins: dict[str, PagePlugin] = {}
     for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
@@ -159,6 +160,6 @@ def plugins() -> Mapping[str, PagePlugin]:
     return usable_plugins
 
 
-def all_views(own_views: Iterable[PageView]) -> list[PageView]:
+def list_views(own_views: Iterable[PageView]) -> list[PageView]:
     """Return `own_views` and the views of plug-ins."""
-    return [*own_views, *(view for plugin in plugins().values() for view in plugin.views)]
+    return [*own_views, *(view for plugin in load_plugins().values() for view in plugin.views)]

@@ -22,7 +22,7 @@ from dsf.process import hubclock
 from dsf.reasons import DescribedReason, EmptyReason, FailureReason, RefusalReason, SkipReason, strip_markdown
 from dsf.text import escape_unprintable, shorten_url
 from dsf.web import charts
-from dsf.web.pages import plugins
+from dsf.web.pages import load_plugins
 from dsf.web.search import quote_term
 from dsf.web.states import STATES
 
@@ -60,7 +60,7 @@ def insert_ages(html: str, now: float | None = None) -> str:
     return _AGE.sub(insert_age, html.replace(_ROOT, root, 1))
 
 
-def digest(text: str) -> str:
+def compute_digest(text: str) -> str:
     """Return a short SHA-256 digest of a text."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -138,12 +138,12 @@ def get_meaning(reason: str) -> str:
 
 
 @functools.cache
-def environment() -> jinja2.Environment:
+def get_environment() -> jinja2.Environment:
     """Return the Jinja environment with the templates of this package and of plug-ins.
 
     All values are escaped, also their non-printable characters, and an undefined name is an error.
     """
-    plugin_templates = {name: plugin.templates for name, plugin in plugins().items()}
+    plugin_templates = {name: plugin.templates for name, plugin in load_plugins().items()}
     jinja_environment = jinja2.Environment(
         loader=jinja2.ChoiceLoader([jinja2.PackageLoader("dsf.web"), jinja2.PrefixLoader(plugin_templates)]),
         autoescape=True,
@@ -171,37 +171,37 @@ def environment() -> jinja2.Environment:
         "meaning": get_meaning,
         "states": STATES,
         "drawing": charts,
-        "in_flower": link_to_flower,
+        "in_flower": make_flower_link,
         "describe_hold_rule": describe_hold_rule,
-        "plugins": {plugin.path: plugin.title for plugin in plugins().values() if not plugin.is_tab},
-        "tabs": {plugin.title: plugin.path for plugin in plugins().values() if plugin.is_tab},
+        "plugins": {plugin.path: plugin.title for plugin in load_plugins().values() if not plugin.is_tab},
+        "tabs": {plugin.title: plugin.path for plugin in load_plugins().values() if plugin.is_tab},
     }
     return jinja_environment
 
 
-def prepare() -> None:
+def compile_templates() -> None:
     """Compile all templates, because the first viewers would otherwise wait for the compilation."""
-    jinja_environment = environment()
+    jinja_environment = get_environment()
     for name in jinja_environment.list_templates():
         jinja_environment.get_template(name)
 
 
-def link(root: str, place: str, /, **query: object) -> str:
+def make_link(root: str, place: str, /, **query: object) -> str:
     """Return the address of a page below the root path. Empty query parameters are left out.
 
-    `place` is the page's path. Callers quote names in it with `segment`.
+    `place` is the page's path. Callers quote names in it with `quote_segment`.
     """
     parameters = {name: str(value) for name, value in query.items() if value not in (None, "")}
     return root + place + (f"?{urlencode(parameters)}" if parameters else "")
 
 
-def link_to_flower(flower_url: str, run: str) -> str:
+def make_flower_link(flower_url: str, run: str) -> str:
     """Return the address of Flower's list of the tasks of a run."""
     # The query starts with a task's name, because Flower only accepts search words after one.
     return f"{flower_url.rstrip('/')}/tasks?name={quote(f'dsf. {run}')}"
 
 
-def segment(text: str) -> str:
+def quote_segment(text: str) -> str:
     """Return a name, quoted as one segment of a path."""
     return quote(text, safe="")
 
@@ -209,7 +209,7 @@ def segment(text: str) -> str:
 def render(template: str, root: str, context: Mapping[str, Any]) -> str:
     """Return the HTML of a template with the data of `context`. `root` is the path prefix of all addresses."""
     return (
-        environment()
+        get_environment()
         .get_template(template)
-        .render(**context, root=root, url=functools.partial(link, root), segment=segment)
+        .render(**context, root=root, url=functools.partial(make_link, root), segment=quote_segment)
     )

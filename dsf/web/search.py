@@ -17,7 +17,7 @@ from dsf.fleet.verdict import Verdict
 from dsf.fleet.views import ScorerOverview
 from dsf.messages import is_run_id
 from dsf.store.notices import CLUSTER_SET
-from dsf.web.pagedata import PAGE_ROWS, Reading, Rows, TableRow
+from dsf.web.pagedata import PAGE_ROWS, Reading, TablePage, TableRow
 from dsf.web.pages import Query, Sources
 from dsf.web.states import STATES
 
@@ -32,7 +32,7 @@ _MAX_QUERY_LENGTH: Final = 500
 
 @dataclass(frozen=True)
 class SearchQuery:
-    """Stores a parsed query: pairs of field and pattern, words without a field, and names of unknown fields."""
+    """A parsed query: pairs of field and pattern, words without a field, and names of unknown fields."""
 
     text: str
     terms: tuple[tuple[str, str], ...]
@@ -111,7 +111,7 @@ _MAX_LISTED_CLUSTERS: Final = 50
 
 @dataclass(frozen=True)
 class _Criteria:
-    """Stores a resolved query: which pairs, items and runs match, and which scorers and clusters the page lists.
+    """A resolved query: which pairs, items and runs match, and which scorers and clusters the page lists.
 
     No pair matches if `pair_filter` is None.
     """
@@ -124,8 +124,8 @@ class _Criteria:
 
 
 @dataclass(frozen=True)
-class _SearchedRows(Rows):
-    """Stores the first matching pairs, their total, the number of pairs read, and the number of candidates (`of`)."""
+class _SearchPage(TablePage):
+    """The first matching pairs, their total, the number of pairs read (`read`), and that of all candidates (`of`)."""
 
     read: int
     of: int
@@ -135,7 +135,7 @@ def build_search_page(sources: Sources, names: Mapping[str, str], query: Query) 
     """Return the data of the search page. The module's docstring describes the language of the parameter `q`."""
     reading, search_query = sources.reading, parse_query(query.get("q", ""))
     criteria = _resolve_query(reading, search_query) if search_query else _Criteria(None, [], [], [], [])
-    page = Rows([], 0, None)
+    page = TablePage([], 0, None)
     if criteria.pair_filter is not None:
         reads_pairs = bool(criteria.items or criteria.runs)
         page = (
@@ -150,7 +150,7 @@ def build_search_page(sources: Sources, names: Mapping[str, str], query: Query) 
         "scorers": criteria.scorers[:_MAX_LISTED_SCORERS],
         "clusters": criteria.clusters[:_MAX_LISTED_CLUSTERS],
         "page": page,
-        "looked": page if isinstance(page, _SearchedRows) else None,
+        "looked": page if isinstance(page, _SearchPage) else None,
     }
 
 
@@ -206,7 +206,7 @@ def _resolve_query(reading: Reading, search_query: SearchQuery) -> _Criteria:
     return _Criteria(pair_filter, listed_scorers, listed_clusters, items, runs)
 
 
-def _search_rows(reading: Reading, criteria: _Criteria, pair_filter: PairFilter) -> _SearchedRows:
+def _search_rows(reading: Reading, criteria: _Criteria, pair_filter: PairFilter) -> _SearchPage:
     """Return the matching pairs, worst first.
 
     For the id of a scheduled run, only the pair with this run is read.
@@ -215,7 +215,7 @@ def _search_rows(reading: Reading, criteria: _Criteria, pair_filter: PairFilter)
         rows = reading.read_rows_of_run(run, pair_filter)
         if rows:
             matching_rows = _filter_rows(reading, criteria, rows)
-            return _SearchedRows(matching_rows[:PAGE_ROWS], len(matching_rows), None, read=len(rows), of=len(rows))
+            return _SearchPage(matching_rows[:PAGE_ROWS], len(matching_rows), None, read=len(rows), of=len(rows))
     page_rows: list[TableRow] = []
     match_count, read_count, cursor = 0, 0, None
     while True:
@@ -225,7 +225,7 @@ def _search_rows(reading: Reading, criteria: _Criteria, pair_filter: PairFilter)
         match_count, read_count, cursor = match_count + len(matching_rows), read_count + len(page.rows), page.cursor
         if cursor is None or read_count >= _MAX_READ:
             # The total may be less than the number of pairs read, because pairs may be removed between two reads.
-            return _SearchedRows(page_rows, match_count, None, read_count, of=max(read_count, page.total))
+            return _SearchPage(page_rows, match_count, None, read_count, of=max(read_count, page.total))
 
 
 def _filter_rows(reading: Reading, criteria: _Criteria, rows: list[TableRow]) -> list[TableRow]:

@@ -70,14 +70,14 @@ class WebService:
         self._clock.stop()
         self._redis.close()
 
-    def problem(self) -> str:
+    def find_problem(self) -> str:
         """Return why the service cannot continue; empty if it can.
 
         An unreachable Redis is no problem of the service, because the pages report it.
         """
-        return self._server.problem()
+        return self._server.find_problem()
 
-    def unready(self) -> str:
+    def find_unreadiness(self) -> str:
         """Return why clients would not see the current state of the fleet; empty if they would."""
         return describe_unreadiness(self._redis)
 

@@ -41,7 +41,7 @@ _MAX_SHOWN_HEADER: Final = 100
 
 
 class Sessions:
-    """Stores login sessions in Redis. Methods raise redis.RedisError if Redis is unavailable."""
+    """Opens, reads and ends login sessions, which are in Redis. Methods raise redis.RedisError."""
 
     def __init__(self, client: redis.Redis) -> None:
         self._redis = client
@@ -50,7 +50,7 @@ class Sessions:
         """Open a session with a valid token, and return the value of the session's cookie."""
         cookie = self.create_cookie()
         encrypted_token = _make_cipher(cookie, self._read_epoch()).encrypt(token.encode())
-        self._redis.set(_session_key(cookie), encrypted_token, ex=LIFETIME)
+        self._redis.set(_make_session_key(cookie), encrypted_token, ex=LIFETIME)
         return cookie
 
     @staticmethod
@@ -60,7 +60,7 @@ class Sessions:
 
     def read_token(self, cookie: str) -> str:
         """Return the token of this cookie's session; empty if there is no session or it has expired."""
-        encrypted_token = self._redis.get(_session_key(cookie)) if cookie else None
+        encrypted_token = self._redis.get(_make_session_key(cookie)) if cookie else None
         if encrypted_token is None:
             return ""
         try:
@@ -72,7 +72,7 @@ class Sessions:
 
     def close(self, cookie: str) -> None:
         """Delete the session of this cookie, if it exists."""
-        self._redis.delete(_session_key(cookie))
+        self._redis.delete(_make_session_key(cookie))
 
     def end_all(self) -> None:
         """End all sessions. Their tokens can no longer be decrypted, because the new epoch changes all keys."""
@@ -88,7 +88,7 @@ def _make_cipher(cookie: str, epoch: str) -> Fernet:
     return Fernet(base64.urlsafe_b64encode(key))
 
 
-def _session_key(cookie: str) -> str:
+def _make_session_key(cookie: str) -> str:
     """Return the Redis key of this cookie's session."""
     return keys.web_session(hashlib.sha256(cookie.encode()).hexdigest())
 
@@ -98,7 +98,7 @@ def read_cookie(request: Request) -> str:
 
     The cookie is also invalid if the request has two different values, because another site may have set one of them.
     """
-    name, values = _cookie_name(request), set()
+    name, values = _get_cookie_name(request), set()
     for line in request.headers.getlist("cookie"):
         for part in line.split(";"):
             key, _, value = part.strip().partition("=")
@@ -116,10 +116,10 @@ def set_cookie(request: Request, response: Response, value: str) -> None:
     of another site.
     """
     response.set_cookie(
-        _cookie_name(request),
+        _get_cookie_name(request),
         value,
         max_age=LIFETIME,
-        path=_cookie_path(request),
+        path=_get_cookie_path(request),
         httponly=True,
         samesite="lax",
         secure=request.scope["scheme"] == "https",
@@ -129,10 +129,10 @@ def set_cookie(request: Request, response: Response, value: str) -> None:
 def delete_cookie(request: Request, response: Response) -> None:
     """Delete the page's cookie in the browser."""
     is_secure = request.scope["scheme"] == "https"
-    response.delete_cookie(_cookie_name(request), path=_cookie_path(request), secure=is_secure)
+    response.delete_cookie(_get_cookie_name(request), path=_get_cookie_path(request), secure=is_secure)
 
 
-def _cookie_name(request: Request) -> str:
+def _get_cookie_name(request: Request) -> str:
     """Return the name of the cookie.
 
     Behind HTTPS, the name has a prefix with which browsers refuse the cookie from other hosts and from plain HTTP.
@@ -140,14 +140,14 @@ def _cookie_name(request: Request) -> str:
     """
     if request.scope["scheme"] != "https":
         return _COOKIE
-    return ("__Host-" if _cookie_path(request) == "/" else "__Secure-") + _COOKIE
+    return ("__Host-" if _get_cookie_path(request) == "/" else "__Secure-") + _COOKIE
 
 
-def _cookie_path(request: Request) -> str:
+def _get_cookie_path(request: Request) -> str:
     return request.scope["dsf.root"] or "/"
 
 
-def form_secret(cookie: str) -> str:
+def make_form_secret(cookie: str) -> str:
     """Return the secret that forms must contain, which is derived from the visitor's cookie."""
     return hmac.new(cookie.encode(), b"form", hashlib.sha256).hexdigest()
 
@@ -171,7 +171,7 @@ def check_form(request: Request, form_token: str) -> None:
 def has_form_secret(request: Request, form_token: str) -> bool:
     """True if `form_token` is the form secret of the request's cookie."""
     cookie = read_cookie(request)
-    return bool(cookie) and hmac.compare_digest(form_secret(cookie).encode(), form_token.encode())
+    return bool(cookie) and hmac.compare_digest(make_form_secret(cookie).encode(), form_token.encode())
 
 
 def _is_same_origin(origin: str, host: str) -> bool:

@@ -13,12 +13,12 @@ from fastapi.responses import HTMLResponse
 
 from dsf.errors import AccessError, BackendError, QueryError, SettingsError
 from dsf.process.valuecache import ValueCache
-from dsf.web.access import ACT, LOOK, PageUser, Right, UserAccess
-from dsf.web.actions import all_acts
+from dsf.web.access import ACT_RIGHT, READ_RIGHT, PageUser, Right, UserAccess
+from dsf.web.actions import list_acts
 from dsf.web.hubname import HubName
-from dsf.web.pages import ALLOWED, PageView, Sources, plugins
-from dsf.web.rendering import digest, insert_ages, render
-from dsf.web.sessions import Sessions, form_secret, read_cookie, set_cookie
+from dsf.web.pages import ALLOWED, PageView, Sources, load_plugins
+from dsf.web.rendering import compute_digest, insert_ages, render
+from dsf.web.sessions import Sessions, make_form_secret, read_cookie, set_cookie
 
 #: Maximum characters of a page's query.
 _MAX_QUERY_LENGTH: Final = 2000
@@ -32,10 +32,10 @@ _MAX_RENDERINGS: Final = 50
 
 @dataclass(frozen=True)
 class _Rendering:
-    """Stores the part of a page that is the same for all viewers."""
+    """The part of a page that is the same for all viewers."""
 
     title: str
-    #: What fails, such as `2 failing`, for the title and the icon of the tab; empty if nothing does.
+    #: Text for the title and the icon of the tab, such as `2 failing`; empty without a failure.
     alert: str
     #: Seconds between two polls of an open page, 0 if it is not polled.
     poll_seconds: int
@@ -66,7 +66,7 @@ class Site:
         """
         page_user: PageUser | None = request.scope.get("dsf.caller")
         if page_user is None:
-            page_user = self.access.recognise(request)
+            page_user = self.access.find_user(request)
             if page_user is None and self.access.login is not None:
                 page_user = self._authenticate_session(request)
             request.scope["dsf.caller"] = page_user
@@ -97,7 +97,7 @@ class Site:
         try:
             # Name the session instead of the client's address, because wrong tokens of other clients behind the same
             # proxy must not end this session.
-            return self.authenticate_token(token, f"session {digest(cookie)}")
+            return self.authenticate_token(token, f"session {compute_digest(cookie)}")
         except AccessError as error:
             if error.status != 401:
                 raise
@@ -114,7 +114,7 @@ class Site:
         if caller is None:
             raise LoginNeededError("a login is required")
         # Every right requires read access, because users may only act on scorers that they may see.
-        required_rights = dict.fromkeys((LOOK, right))
+        required_rights = dict.fromkeys((READ_RIGHT, right))
         if all(self.access.allows(caller, required) for required in required_rights):
             return caller
         if self.access.is_open:
@@ -128,13 +128,13 @@ class Site:
 
         Raises QueryError if the query is too long, the errors of `allow`, and the errors of the view.
         """
-        caller = self.allow(request, view.needs)
+        caller = self.allow(request, view.required_right)
         if len(request.url.query) > _MAX_QUERY_LENGTH:
             raise QueryError(f"a query has at most {_MAX_QUERY_LENGTH} characters")
         root, names = request.scope["dsf.root"], request.path_params
-        query = {name: text for name, text in request.query_params.items() if name in view.knows}
-        if view.more_with and self.access.allows(caller, view.more_with):
-            query[ALLOWED] = str(view.more_with)
+        query = {name: text for name, text in request.query_params.items() if name in view.query_parameters}
+        if view.optional_right and self.access.allows(caller, view.optional_right):
+            query[ALLOWED] = str(view.optional_right)
 
         def render_content() -> _Rendering:
             context = {"every": _POLL_SECONDS if view.live else 0, **view.build(self.sources, names, query)}
@@ -156,14 +156,14 @@ class Site:
             alert=rendering.alert,
             every=rendering.poll_seconds,
             content=rendering.html,
-            acts=all_acts() if view.acts and self.access.allows(caller, ACT) else {},
+            acts=list_acts() if view.acts and self.access.allows(caller, ACT_RIGHT) else {},
             names=names,
         )
 
     def respond_with_form(self, request: Request, template: str, status: int = 200, **context: Any) -> HTMLResponse:
         """Return a page with a form, and set the visitor's cookie, from which the secret of the form is derived."""
         cookie = read_cookie(request) or Sessions.create_cookie()
-        response = self.respond(request, template, status, secret=form_secret(cookie), **context)
+        response = self.respond(request, template, status, secret=make_form_secret(cookie), **context)
         set_cookie(request, response, cookie)
         return response
 
@@ -171,7 +171,7 @@ class Site:
         """Return a whole page from a template that extends `base.html`; 304 if the browser already has this page."""
         caller = request.scope.get("dsf.caller")
         logout_secret = (
-            form_secret(read_cookie(request)) if caller is not None and self.access.login is not None else ""
+            make_form_secret(read_cookie(request)) if caller is not None and self.access.login is not None else ""
         )
         html = render(
             template,
@@ -184,7 +184,7 @@ class Site:
                 "path": request.scope["path"],
                 "caller": caller,
                 "leave": logout_secret,
-                # Only users may know it, as the version.
+                # Like the version, the name is only shown to users.
                 "hub": self._hub_name.read() if caller is not None else "",
                 "alert": "",
                 "offered": self._list_offered_plugins(),
@@ -192,7 +192,7 @@ class Site:
             },
         )
         # The tag is computed before the ages are inserted, because the browser itself updates the ages.
-        headers = {"ETag": f'"{digest(html)}"'}
+        headers = {"ETag": f'"{compute_digest(html)}"'}
         # Weak tags are accepted, because a proxy that compresses a response weakens its tag.
         if status == 200 and request.headers.get("if-none-match", "").removeprefix("W/") == headers["ETag"]:
             return HTMLResponse(status_code=304, headers=headers)
@@ -203,7 +203,7 @@ class Site:
         try:
             return [
                 (plugin.path, plugin.title)
-                for plugin in plugins().values()
+                for plugin in load_plugins().values()
                 if not plugin.is_tab and plugin.is_offered(self.sources)
             ]
         except redis.RedisError:
@@ -214,4 +214,4 @@ class Site:
 def digest_assets() -> str:
     """Return the digest of all static files."""
     files = sorted(resources.files("dsf.web").joinpath("static").iterdir(), key=lambda file: file.name)
-    return digest("".join(f"{file.name}{file.read_text(encoding='utf-8')}" for file in files))
+    return compute_digest("".join(f"{file.name}{file.read_text(encoding='utf-8')}" for file in files))

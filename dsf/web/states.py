@@ -1,4 +1,7 @@
-"""Lists the states of a pair of scorer and cluster. Each has a glyph, because colours alone are not accessible."""
+"""Defines how pages show the states of a pair of scorer and cluster.
+
+Each state has a glyph, because colours alone are not accessible.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,11 @@ from typing import Final
 
 @dataclass(frozen=True)
 class State:
-    """Stores how the page shows a state. `name` identifies the state in searches and in the style sheet."""
+    """The glyph and texts of a state. `name` is the value of `dsf.fleet.verdict.Verdict`, also in searches and CSS."""
 
     name: str
     glyph: str
-    word: str
+    label: str
     help: str
 
 

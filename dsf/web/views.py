@@ -24,7 +24,7 @@ from dsf.store.entries import make_scorer_target
 from dsf.web.actions import build_outcome_page
 from dsf.web.clustergroups import ClusterSelection, build_group_page, select_clusters
 from dsf.web.objects import list_settings, redact_config
-from dsf.web.pagedata import PAGE_ROWS, Rows, TableRow
+from dsf.web.pagedata import PAGE_ROWS, TablePage, TableRow
 from dsf.web.pages import PageView, Query, Sources
 from dsf.web.search import build_search_page
 
@@ -46,7 +46,7 @@ _MAX_ENTRIES: Final = 30
 _MAX_CYCLES: Final = 50
 _MAX_LISTED_CYCLES: Final = 10
 
-_Page = TypeVar("_Page", ClusterPage, Rows)
+_Page = TypeVar("_Page", ClusterPage, TablePage)
 
 
 def _build_fleet_page(sources: Sources, names: Mapping[str, str], query: Query) -> dict[str, Any]:
@@ -54,7 +54,7 @@ def _build_fleet_page(sources: Sources, names: Mapping[str, str], query: Query) 
     fleet = reading.model.summary()
     groups = reading.list_problem_groups(fleet.scorers)
     alert = _describe_failing(fleet.states.failing) or ("hub problem" if fleet.problems else "")
-    # The title is as short as a tab: what fails, and on which hub.
+    # A browser tab shows only the beginning of the title, so the alert replaces "Fleet".
     context: dict[str, Any] = {
         "title": "" if alert else "Fleet",
         "alert": alert,
@@ -114,7 +114,7 @@ def _count_matrix_rows(fleet: FleetOverview, groups: int, columns: int, selectio
     return min(_MAX_MATRIX_ROWS, (4998 - elements_above - 2 * columns) // (3 + 2 * columns))
 
 
-def settings_in_force(sources: Sources, name: str) -> list[SettingView] | None:
+def list_effective_settings(sources: Sources, name: str) -> list[SettingView] | None:
     """Return the effective settings of a registered scorer; None if its DynamicScorer is unreadable.
 
     Raises UnknownScorerError for a scorer that is not registered.
@@ -163,7 +163,7 @@ def _build_scorer_page(sources: Sources, names: Mapping[str, str], query: Query)
         "scorer": scorer,
         "validity": compute_validity(scorer.effective_interval_seconds, record.validity, record.interval),
         "object": manifest,
-        "settings": settings_in_force(sources, name) or [],
+        "settings": list_effective_settings(sources, name) or [],
         "conditions": _list_conditions(manifest) if manifest else scorer.conditions,
         "config": _describe_config(manifest, scorer.config_read),
         "groups": sources.reading.list_problem_groups([scorer])[:_MAX_ENTRIES],
@@ -217,7 +217,7 @@ def _build_pair_page(sources: Sources, names: Mapping[str, str], query: Query) -
     lists_all = query.get("cycles") == "all" or any(cycle.run_id == run for cycle in cycles[_MAX_LISTED_CYCLES:])
     return {
         "title": f"{names['scorer']} on {names['cluster']}",
-        "alert": row.state.word if row.state.name == Verdict.FAILING else "",
+        "alert": row.state.label if row.state.name == Verdict.FAILING else "",
         "row": row,
         "pair": detail,
         "cycles": cycles,
@@ -253,18 +253,26 @@ def _list_commands(row: TableRow, namespace: str) -> list[str]:
 def _build_changes_page(sources: Sources, names: Mapping[str, str], query: Query) -> dict[str, Any]:
     scorer, cluster = query.get("scorer") or None, query.get("cluster") or None
     cursor = query.get("cursor") or None
-    change_list = changes.read(sources.reading.redis, limit=PAGE_ROWS, cursor=cursor, scorer=scorer, cluster=cluster)
+    change_list = changes.read_changes(
+        sources.reading.redis, limit=PAGE_ROWS, cursor=cursor, scorer=scorer, cluster=cluster
+    )
     filters = {name: text for name, text in (("scorer", scorer), ("cluster", cluster)) if text}
     return {"title": "Changes", "changes": change_list, "only": filters}
 
 
 VIEWS: Final = (
-    PageView("/", "fleet.html", _build_fleet_page, knows=("cursor", "set", "label")),
+    PageView("/", "fleet.html", _build_fleet_page, query_parameters=("cursor", "set", "label")),
     PageView("/scorers/{scorer}", "scorer.html", _build_scorer_page, acts=True),
     PageView("/clusters/{cluster}", "cluster.html", _build_cluster_page),
-    PageView("/clusters/{cluster}/scorers/{scorer}", "pair.html", _build_pair_page, acts=True, knows=("run", "cycles")),
-    PageView("/changes", "changes.html", _build_changes_page, knows=("cursor", "scorer", "cluster")),
-    PageView("/find", "find.html", build_search_page, knows=("cursor", "q")),
+    PageView(
+        "/clusters/{cluster}/scorers/{scorer}",
+        "pair.html",
+        _build_pair_page,
+        acts=True,
+        query_parameters=("run", "cycles"),
+    ),
+    PageView("/changes", "changes.html", _build_changes_page, query_parameters=("cursor", "scorer", "cluster")),
+    PageView("/find", "find.html", build_search_page, query_parameters=("cursor", "q")),
     PageView("/outcomes/{ident}", "outcome.html", build_outcome_page),
-    PageView("/parts", "parts.html", build_group_page, knows=("cursor", "by")),
+    PageView("/parts", "parts.html", build_group_page, query_parameters=("cursor", "by")),
 )

@@ -36,7 +36,7 @@ _TASK_MODULES: Final[Mapping[Role, list[str]]] = {
 #: Boot steps of workers, in addition to Celery's.
 _RESULTS_STEPS: Final = ["dsf.worker.liveness:Liveness", "dsf.results.worker:ResultsStep"]
 _WORKER_STEPS: Final[Mapping[Role, list[str]]] = {
-    "agent": ["dsf.agent.main:StartedByUs", "dsf.worker.liveness:Liveness"],
+    "agent": ["dsf.agent.main:RunnerStep", "dsf.worker.liveness:Liveness"],
     "results": _RESULTS_STEPS,
     "hub": _RESULTS_STEPS,
 }
@@ -266,14 +266,14 @@ def _refuse_workers(instance: Any, options: Mapping[str, Any] | None = None, **_
 
 @signals.worker_init.connect
 @signals.beat_init.connect
-def _trace(sender: Any, **_: Any) -> None:
+def _start_tracing(sender: Any, **_: Any) -> None:
     if isinstance(sender.app, Application):
         tracing.start(sender.app.role)
 
 
 @signals.worker_init.connect
-def _only_our_tasks(sender: Any, **_: Any) -> None:
-    # Celery registers helpers (chunks, map, chord unlock, ...) that call any registered task with any arguments.
+def _remove_celerys_tasks(sender: Any, **_: Any) -> None:
+    # Celery's helpers (chunks, map, chord unlock, ...) call any registered task with any arguments.
     if isinstance(sender.app, Application):
         tasks = sender.app.tasks
         for name in [name for name in tasks if name.startswith("celery.")]:

@@ -71,7 +71,7 @@ def _compute_deadline(config: Settings, cluster: str, scorer: object, expires: o
     from dsf.store.registry import Registry
     from dsf.store.schedule import ScheduleStore
 
-    with _as_kombu(), contextlib.closing(connect(config, name="dsf-call")) as client:
+    with _translate_redis_errors(), contextlib.closing(connect(config, name="dsf-call")) as client:
         now, seconds = read_hub_time(client), DEFAULT_SECONDS
         # A user of Redis that may not see the registry may still send.
         with contextlib.suppress(redis.exceptions.NoPermissionError):
@@ -130,7 +130,7 @@ def _parse_cluster(queue: object) -> str:
 
 
 @contextlib.contextmanager
-def _as_kombu() -> Iterator[None]:
+def _translate_redis_errors() -> Iterator[None]:
     """Raise errors of Redis as the error that Celery's callers expect."""
     try:
         yield

@@ -82,7 +82,7 @@ class _FilteredConnection:
     """
 
     #: Set by `install`.
-    workers: Workers
+    workers: KnownWorkers
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options | {"retry": Retry(NoBackoff(), 0)})
@@ -101,33 +101,35 @@ def make_filtered_class(kind: type[Any]) -> type[Any]:
     return type(f"Filtered{kind.__name__}", (_FilteredConnection, kind), {})
 
 
-class Workers:
-    """Tracks the workers whose events are shown. Thread-safe."""
+class KnownWorkers:
+    """The workers whose events are shown. Thread-safe."""
 
     def __init__(self, client: redis.Redis) -> None:
         self._redis = client
         self._lock = threading.Lock()
         self._clusters: frozenset[str] = frozenset()
         # Name -> time.monotonic() of its newest event.
-        self._results: dict[str, float] = {}
+        self._results_workers: dict[str, float] = {}
         self._read_at = float("-inf")
 
-    def has(self, name: object) -> bool:
+    def may_be_ours(self, name: object) -> bool:
         """True if a worker of ours may have this name. Uses the last known clusters while Redis is unavailable."""
         if not isinstance(name, str):
             return False
         with self._lock:
             if name.startswith(_AGENT):
                 return name.removeprefix(_AGENT) in self._fetch_clusters()
-            if name not in self._results:
+            if name not in self._results_workers:
                 if _RESULTS.fullmatch(name) is None:
                     return False
                 now = time.monotonic()
-                if len(self._results) >= _MAX_RESULTS_WORKERS:
-                    self._results = {worker: at for worker, at in self._results.items() if now - at < _IDLE_SECONDS}
-                if len(self._results) >= _MAX_RESULTS_WORKERS:
+                if len(self._results_workers) >= _MAX_RESULTS_WORKERS:
+                    self._results_workers = {
+                        worker: at for worker, at in self._results_workers.items() if now - at < _IDLE_SECONDS
+                    }
+                if len(self._results_workers) >= _MAX_RESULTS_WORKERS:
                     return False
-            self._results[name] = time.monotonic()
+            self._results_workers[name] = time.monotonic()
             return True
 
     def list_queues(self) -> list[str]:
@@ -146,7 +148,7 @@ class Workers:
         return self._clusters
 
 
-def filter_message(data: bytes, workers: Workers) -> bytes:
+def filter_message(data: bytes, workers: KnownWorkers) -> bytes:
     """Return the message in a new envelope with only valid events. The bytes are empty if there are none."""
     try:
         if len(data) > MAX_EVENT_BYTES:
@@ -174,12 +176,12 @@ def filter_message(data: bytes, workers: Workers) -> bytes:
     return json.dumps(envelope).encode()
 
 
-def filter_event(event: object, workers: Workers) -> dict[str, Any] | None:
+def filter_event(event: object, workers: KnownWorkers) -> dict[str, Any] | None:
     """Return the valid fields of an event, or None if it cannot be from one of our workers."""
     if not isinstance(event, dict):
         return None
     host, kind, uuid = event.get("hostname"), event.get("type"), event.get("uuid")
-    if not (isinstance(kind, str) and kind in _TYPES and workers.has(host)):
+    if not (isinstance(kind, str) and kind in _TYPES and workers.may_be_ours(host)):
         return None
     fields: dict[str, Any] = {"type": kind, "hostname": host}
     fields |= {name: event[name] for name in _NUMBERS if _is_number(event.get(name))}
@@ -223,7 +225,7 @@ def install(app: Celery) -> None:
         body_timeout=_BODY_SECONDS,
     )
     handler: Any = flower.views.BaseHandler
-    _FilteredConnection.workers = Workers(connect(settings(), name="dsf-flower-clusters"))
+    _FilteredConnection.workers = KnownWorkers(connect(settings(), name="dsf-flower-clusters"))
     for name in ("connection_class", "connection_class_ssl"):
         app.conf.broker_transport_options[name] = make_filtered_class(app.conf.broker_transport_options[name])
     set_default_headers, render = handler.set_default_headers, handler.render

@@ -25,7 +25,7 @@ from dsf.settings import settings
 _ran_at: deque[float] = deque(maxlen=1)
 
 
-def loop_problem() -> str:
+def find_loop_problem() -> str:
     """Return how long the worker's main loop has been stuck. The text is empty if it runs or has not begun."""
     silence = time.monotonic() - _ran_at[0] if _ran_at else 0.0
     return f"the worker's main loop has been stuck for {silence:.0f} s" if silence > STUCK else ""

@@ -187,7 +187,7 @@ class Listener(bootsteps.StartStopStep):
 
         state = AttributeDict(app=consumer.app, hostname=consumer.hostname, consumer=consumer, tset=set)
         handlers = {name: Panel.data[name] for name in COMMANDS} | {
-            "rate_limit": partial(_limit, Panel.data["rate_limit"])
+            "rate_limit": partial(_set_rate_limit, Panel.data["rate_limit"])
         }
         node = RemoteControlNode(consumer.hostname, state, None, handlers, consumer.app.control.mailbox)
         node.client = connect(settings(), name="dsf-control")
@@ -205,8 +205,8 @@ def _make_channels() -> keys.ControlChannels:
     return keys.ControlChannels.of(address.parse(settings().resolved_redis_url()).db)
 
 
-def _limit(command: Any, state: Any, task_name: str, rate_limit: str, **options: Any) -> Any:
-    """Run Celery's `rate_limit`, and then the requests that wait under the old limit.
+def _set_rate_limit(command: Any, state: Any, task_name: str, rate_limit: str, **options: Any) -> Any:
+    """Run Celery's command `rate_limit`, and then the requests that wait under the old limit.
 
     Celery itself does not run them before the old limit allows it, which takes an hour for `1/h`. During that time the
     worker would take no other requests if it has many of these.
@@ -227,7 +227,7 @@ def _limit(command: Any, state: Any, task_name: str, rate_limit: str, **options:
 
 
 def _listen(node: RemoteControlNode, end: threading.Event) -> None:
-    def turn() -> float:
+    def run_commands() -> float:
         with _make_subscriber(node.client) as commands:
             channels = _make_channels()
             commands.subscribe(*channels)
@@ -242,7 +242,7 @@ def _listen(node: RemoteControlNode, end: threading.Event) -> None:
                     )
         return 0.0
 
-    repeat(turn, end, doing="listen to remote control", pause=_STOP_CHECK_INTERVAL)
+    repeat(run_commands, end, doing="listen to remote control", pause=_STOP_CHECK_INTERVAL)
     node.client.close()
 
 

@@ -223,11 +223,13 @@ def test_books_balance_after_a_mix_of_faults(fleet: Fleet, capsys: pytest.Captur
         state = fleet.state(scorer, cluster)
         books = fleet.books(scorer, cluster)
         assert books["scheduled"] == sum(books[outcome] for outcome in OUTCOMES), (cluster, scorer, books)
-        assert books["error"] == sum(state.errors().values())
+        assert books["error"] == sum(state.read_error_counts().values())
         fleet.check_books(scorer, cluster)
         totals += Counter(books)
-        reasons += Counter({f"skipped {reason}": number for reason, number in state.skipped().items()})
-        reasons += Counter({f"error {stage} {reason}": number for (stage, reason), number in state.errors().items()})
+        reasons += Counter({f"skipped {reason}": number for reason, number in state.read_skip_counts().items()})
+        reasons += Counter(
+            {f"error {stage} {reason}": number for (stage, reason), number in state.read_error_counts().items()}
+        )
 
     # The books equal the ticks that beat sent or skipped plus the requested runs, so no tick is missing.
     stats = {str(name): int(float(number)) for name, number in fleet.redis.hgetall(keys.BEAT_STATS).items()}

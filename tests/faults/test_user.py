@@ -79,7 +79,7 @@ def pace(fleet: Fleet, cluster: str, cycles: int) -> list[float]:
 
 def left_out(fleet: Fleet) -> int:
     """Slots of c1 that passed while beat got no CPU for longer than an interval; it counts them."""
-    return fleet.state("sample").skipped().get("expired", 0)
+    return fleet.state("sample").read_skip_counts().get("expired", 0)
 
 
 def gaps(fleet: Fleet, runs: int) -> list[float]:

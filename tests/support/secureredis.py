@@ -8,14 +8,14 @@ import signal
 import redis
 
 from dsf.redisacl.rules import hub_roles, hub_user
-from dsf.redisacl.users import hub_users, password_hash, render_acl_file
+from dsf.redisacl.users import hash_password, make_hub_users, render_acl_file
 from tests.support import programs
 from tests.support.redisserver import AT_ONCE, Server
 from tests.support.tlsca import Certificate, TestCa
 from tests.support.wait import PATIENCE
 
 ADMIN_PASSWORD = "test-admin-password"
-_ADMIN = f"user admin on #{password_hash(ADMIN_PASSWORD)} ~* &* +@all"
+_ADMIN = f"user admin on #{hash_password(ADMIN_PASSWORD)} ~* &* +@all"
 
 
 def find_tls_server() -> str:
@@ -65,7 +65,7 @@ class SecureRedis(Server):
         self.start()
 
     def _command(self) -> list[str]:
-        text = render_acl_file(hub_users(self.passwords)) + _ADMIN + "\n"
+        text = render_acl_file(make_hub_users(self.passwords)) + _ADMIN + "\n"
         acl: tuple[str, ...]
         if self._aclfile:
             file = self.dir / "users.acl"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from rich.segment import Segment
 from rich.text import Text
 
-from dsf.cli.output import age, clean, flat, table
+from dsf.cli.output import clean, flat, format_age, table
 from dsf.text import list_names
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def render_table(lines: Sequence[Line]) -> RenderableType:
             (str(line.items), "green" if line.items else "yellow"),
             "-" if line.lowest is None else str(line.lowest),
             "-" if line.highest is None else str(line.highest),
-            age(line.age),
+            format_age(line.age),
             "-" if line.next_run is None else f"{max(0.0, line.next_run - now):.0f}s",
             (f"{line.failing}x", "red") if line.failing else ("-", "dim"),
         ]

@@ -153,7 +153,7 @@ def announce_stack(
                 )
             )
         except OSError as error:
-            where = context.folder()
+            where = context.get_folder()
             say(f"commands in other terminals will not find this run: cannot write into {where}: {error.strerror}")
         yield
 

@@ -15,7 +15,7 @@ import pytest
 import redis
 import yaml
 
-from dsf.redisacl.users import User, hub_users, render_acl_file
+from dsf.redisacl.users import User, make_hub_users, render_acl_file
 from dsf.settings import Settings
 from dsf.store.client import connect
 from tests.support import chart
@@ -56,7 +56,7 @@ class Bundled:
         """Write the file of users as the init container does."""
         file = self.folder / "users.acl"
         existing = file.read_text() if file.exists() else ""
-        file.write_text(render_acl_file(hub_users(self.passwords), existing))
+        file.write_text(render_acl_file(make_hub_users(self.passwords), existing))
 
     def run_init_container(self) -> None:
         """Do what it does, with the shell and the tools that are in Redis' image."""
@@ -233,7 +233,7 @@ def test_bundled_redis_refuses_clients_without_user_or_tls(bundled: Bundled) -> 
 def test_users_of_clusters_survive_a_restart(bundled: Bundled, as_process: Callable[[str], redis.Redis]) -> None:
     hub: Any = as_process("controller")
     user = User.of_cluster("c1", "cluster-password")
-    hub.execute_command("ACL SETUSER", user.name, *user.setuser())
+    hub.execute_command("ACL SETUSER", user.name, *user.format_setuser_rules())
     hub.acl_save()
     bundled.stop()
     bundled.write_users()

@@ -12,7 +12,7 @@ from dsf.api.types import AGENT_NAMESPACE, SENTINEL_PASSWORD_KEY
 from dsf.backends.kube_credentials import make_credentials_work
 from dsf.backends.protocol import Credentials
 from dsf.redisacl.keyids import KeyIds
-from dsf.redisacl.users import password_hash
+from dsf.redisacl.users import hash_password
 from dsf.redislink import address
 from tests.support import chart
 from tests.support.child import ran
@@ -349,7 +349,7 @@ def test_no_password_is_in_a_configmap() -> None:
     for key in secret["data"]:
         password = chart.secret_text(secret, key)
         assert password not in texts
-        assert password_hash(password) not in texts
+        assert hash_password(password) not in texts
 
 
 def test_load_balancer_without_an_address_is_noted() -> None:

@@ -1,45 +1,45 @@
--- Commits one batch of beat: for each due pair everything happens or nothing, also with two beats at work.
+-- Commits a batch of beat. All writes of a due pair happen or none, even if two beats are active.
 --
--- KEYS  1 due (zset)  2 open runs (zset)  3 statistics (hash)  4 lag by scorer (hash)  5 skips (hash), then two per row:
---       pair hash, queue (list)
--- ARGV  1 now  2 number of lag bounds n, then n bounds in rising order (as they stand in field names),
+-- KEYS  1 due (zset)  2 open runs (zset)  3 statistics (hash)  4 lag by scorer (hash)  5 skips (hash), then two per
+--       row: pair hash, queue (list)
+-- ARGV  1 now  2 number n of upper bounds of lags, then n bounds in ascending order, as in the names of fields,
 --       then seven per row:
 --       pair | due time as it was read | next due time | action | run member | deadline | message
 --       action  send      the tick is pushed and the run opened
 --               defer     only the due time moves
---               drop      the pair has no entry: it leaves the schedule
---               else      the reason for which the tick is skipped
--- A row whose due time is no longer the one that was read is skipped: another beat has already dispatched it.
--- Returns {number of skipped rows, pairs that get no tick as their hash or queue is spoilt, ...}. Fields of the pair hash
--- are described in dsf.store.pairs, the texts of the skips in dsf.store.ticks, the statistics in dsf.beat.stats. Times
--- are unix seconds.
+--               drop      the pair has no entry, and is removed from the schedule
+--               (other)   the reason why the tick is skipped
+-- A row is ignored if its due time has changed since it was read, because another beat has already dispatched it.
+-- Returns the number of ignored rows, followed by the pairs that got no tick because their hash or queue is invalid.
+-- The fields of a pair hash are described in dsf.store.pairs, the texts of skips in dsf.store.ticks, and the statistics
+-- in dsf.beat.stats. Times are unix seconds.
 
-local now, n = tonumber(ARGV[1]), tonumber(ARGV[2])
-local ROW, FIRST = 7, 3 + n
-local sent, left, lag_sum, spoilt = 0, 0, 0, {}
-local reasons, lags, lags_of = {}, {}, {}
--- Consecutive skips from which readers see them as a state of the pair.
-local MANY = 3
+local now, bound_count = tonumber(ARGV[1]), tonumber(ARGV[2])
+local ROW, FIRST = 7, 3 + bound_count
+local sent_ticks, ignored, lag_sum, failed_pairs = 0, 0, 0, {}
+local reasons, lags, scorer_lags = {}, {}, {}
+-- Number of consecutive skips from which readers show the pair as skipped.
+local SHOWN_SKIPS = 3
 local bounds = {}
-for b = 1, n do
-  bounds[b] = tonumber(ARGV[2 + b])
+for index = 1, bound_count do
+  bounds[index] = tonumber(ARGV[2 + index])
 end
 
 local all_pairs = {}
 for i = FIRST, #ARGV, ROW do
   all_pairs[#all_pairs + 1] = ARGV[i]
 end
-local stored = redis.call('ZMSCORE', KEYS[1], unpack(all_pairs))
+local due_times = redis.call('ZMSCORE', KEYS[1], unpack(all_pairs))
 local skips = redis.call('HMGET', KEYS[5], unpack(all_pairs))
-local due_now, opened, dropped, skips_now, skips_over = {}, {}, {}, {}, {}
+local new_due_times, opened_runs, dropped_pairs, new_skips, ended_skips = {}, {}, {}, {}, {}
 
 local function add(list, one, other)
   list[#list + 1] = one
   list[#list + 1] = other
 end
 
--- Returns true if the tick was counted and pushed. A pair whose data is spoilt must not stop the others.
-local function push(number, message)
+-- Counts and pushes a tick; returns false if the data of the pair is invalid, which must not stop the other pairs.
+local function push_tick(number, message)
   local hash, queue = KEYS[4 + 2 * number], KEYS[5 + 2 * number]
   if type(redis.pcall('HINCRBY', hash, 'n:scheduled', 1)) ~= 'number' then
     return false
@@ -53,15 +53,15 @@ end
 
 local function count_lag(pair, lag)
   local bucket = '+Inf'
-  for b = 1, n do
-    if lag <= bounds[b] then
-      bucket = ARGV[2 + b]
+  for index = 1, bound_count do
+    if lag <= bounds[index] then
+      bucket = ARGV[2 + index]
       break
     end
   end
   lags[bucket] = (lags[bucket] or 0) + 1
   local field = string.match(pair, '/(.*)$') .. ':' .. bucket
-  lags_of[field] = (lags_of[field] or 0) + 1
+  scorer_lags[field] = (scorer_lags[field] or 0) + 1
   lag_sum = lag_sum + lag
 end
 
@@ -71,9 +71,9 @@ local function skip(number, pair, action)
   redis.pcall('HINCRBY', hash, 'n:skipped:' .. action, 1)
   local ticks, since, reason = string.match(skips[number] or '', '^(%d+) (%d+) %d+ (.*)$')
   ticks = (tonumber(ticks) or 0) + 1
-  add(skips_now, pair, string.format('%d %d %d %s', ticks, tonumber(since) or math.floor(now), math.floor(now), action))
-  -- Notify readers on the first and third skip and when the reason changes, not on each skip of a paused fleet.
-  if ticks == 1 or ticks == MANY or reason ~= action then
+  add(new_skips, pair, string.format('%d %d %d %s', ticks, tonumber(since) or math.floor(now), math.floor(now), action))
+  -- Notify readers of the first and the third skip, and of another reason, but not of each skip of a paused fleet.
+  if ticks == 1 or ticks == SHOWN_SKIPS or reason ~= action then
     note_change(pair)
   end
   reasons[action] = (reasons[action] or 0) + 1
@@ -82,23 +82,23 @@ end
 for number, pair in ipairs(all_pairs) do
   local i = FIRST + (number - 1) * ROW
   local due, next_due, action = ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]
-  if not stored[number] or tonumber(stored[number]) ~= tonumber(due) then
-    left = left + 1
+  if not due_times[number] or tonumber(due_times[number]) ~= tonumber(due) then
+    ignored = ignored + 1
   elseif action == 'drop' then
-    add(dropped, pair)
+    add(dropped_pairs, pair)
   else
-    add(due_now, next_due, pair)
+    add(new_due_times, next_due, pair)
     if action == 'send' then
-      if push(number, ARGV[i + 6]) then
-        add(opened, ARGV[i + 5], ARGV[i + 4])
+      if push_tick(number, ARGV[i + 6]) then
+        add(opened_runs, ARGV[i + 5], ARGV[i + 4])
         if skips[number] then
-          add(skips_over, pair)
+          add(ended_skips, pair)
           note_change(pair)
         end
-        sent = sent + 1
+        sent_ticks = sent_ticks + 1
         count_lag(pair, math.max(0, now - tonumber(due)))
       else
-        add(spoilt, pair)
+        add(failed_pairs, pair)
       end
     elseif action ~= 'defer' then
       skip(number, pair, action)
@@ -106,25 +106,25 @@ for number, pair in ipairs(all_pairs) do
   end
 end
 
-for _, write in ipairs({{'ZADD', KEYS[1], due_now}, {'ZREM', KEYS[1], dropped}, {'ZADD', KEYS[2], opened},
-    {'HSET', KEYS[5], skips_now}, {'HDEL', KEYS[5], skips_over}}) do
+for _, write in ipairs({{'ZADD', KEYS[1], new_due_times}, {'ZREM', KEYS[1], dropped_pairs},
+    {'ZADD', KEYS[2], opened_runs}, {'HSET', KEYS[5], new_skips}, {'HDEL', KEYS[5], ended_skips}}) do
   if #write[3] > 0 then
     redis.call(write[1], write[2], unpack(write[3]))
   end
 end
-tell_readers()
-if sent > 0 then
-  redis.call('HINCRBY', KEYS[3], 'ticks', sent)
-  redis.call('HINCRBY', KEYS[3], 'lag:count', sent)
+publish_changes()
+if sent_ticks > 0 then
+  redis.call('HINCRBY', KEYS[3], 'ticks', sent_ticks)
+  redis.call('HINCRBY', KEYS[3], 'lag:count', sent_ticks)
   redis.call('HINCRBYFLOAT', KEYS[3], 'lag:sum', string.format('%.6f', lag_sum))
 end
 for bucket, number in pairs(lags) do
   redis.call('HINCRBY', KEYS[3], 'lag:' .. bucket, number)
 end
-for field, number in pairs(lags_of) do
+for field, number in pairs(scorer_lags) do
   redis.call('HINCRBY', KEYS[4], field, number)
 end
 for reason, number in pairs(reasons) do
   redis.call('HINCRBY', KEYS[3], 'skipped:' .. reason, number)
 end
-return {left, unpack(spoilt)}
+return {ignored, unpack(failed_pairs)}

@@ -1,9 +1,10 @@
--- Removes the data of pairs that are not in the schedule any more. Readers are notified if there was any; the next call
--- removes the notification itself.
+-- Removes the data of pairs that are no longer in the schedule. Readers are notified if there was any, and the next
+-- call removes the notification.
 -- KEYS  1 entries, 2 bytes of scores
--- ARGV  1 prefix of pair hashes, 2 prefix of histories, 3 number of hashes by pair n, then n of these, then pairs
+-- ARGV  1 prefix of pair hashes, 2 prefix of histories, 3 number n of hashes with a field per pair, then n of these,
+--       then pairs
 -- Returns the pairs that had data.
-local left = {}
+local forgotten = {}
 local first = 4 + tonumber(ARGV[3])
 for i = first, #ARGV do
     local pair = ARGV[i]
@@ -22,11 +23,11 @@ for i = first, #ARGV do
         end
         if count > 0 then
             note_change(pair)
-            table.insert(left, pair)
+            table.insert(forgotten, pair)
         else
             redis.call('ZREM', CHANGED, pair)
         end
     end
 end
-tell_readers()
-return left
+publish_changes()
+return forgotten

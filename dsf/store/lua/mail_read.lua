@@ -1,6 +1,7 @@
 -- Reads results that wait in mailboxes, one of each cluster in turn, and claims these mailboxes for the reader. In each
 -- mailbox reading continues after the last read slot, so that every scorer gets a turn when the hub is behind.
--- Slots that a reader was reading when it died are suspects. Each is read alone; if that reader dies, too, it is dropped.
+-- Slots that a reader was reading when it died are suspects. Each is read alone. If that reader dies, too, the slot is
+-- dropped.
 -- KEYS  1 clusters, 2 claims, 3 refused results by reason, 4 refused results by cluster, 5 slots that are being read by
 --       reader, 6 suspects
 -- ARGV  1 prefix of slots and flags, 2 number of slots, 3 token of the reader, 4 milliseconds for which a claim holds,
@@ -97,8 +98,8 @@ else
     for i, cluster in ipairs(names) do
         keys[i] = prefix .. cluster .. '.flag'
     end
-    -- Most clusters have no flag: one command checks eight. An agent may set a flag of any size: at most three bytes are
-    -- read.
+    -- Check eight flags with one command, because most clusters have none. Read at most three bytes of a flag, because
+    -- an agent may set one of any size.
     for eighth = 1, #keys, 8 do
         local last = math.min(eighth + 7, #keys)
         local is_some = call('EXISTS', unpack(keys, eighth, last)) > 0

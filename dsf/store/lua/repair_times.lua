@@ -15,7 +15,7 @@ end
 
 for i = 5, #ARGV do
     local pair = ARGV[i]
-    local hash, row = PAIR .. pair, row_of(redis.call('HGET', ROWS, pair))
+    local hash, row = PAIR .. pair, parse_row(redis.call('HGET', ROWS, pair))
     local measured = tonumber(row.last_success)
     local is_moved, has_score = false, false
     if measured and measured > latest then
@@ -55,5 +55,5 @@ for i = 5, #ARGV do
         count = count + 1
     end
 end
-tell_readers()
+publish_changes()
 return count

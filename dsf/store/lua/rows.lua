@@ -1,20 +1,20 @@
 -- The rows of pairs, and the change log for their readers. dsf.store.client prepends this file to other scripts, and
 -- defines ROWS, CHANGED, SEQUENCE and PAIR, the names of keys (dsf.keys), before it.
-local function decoded(text)
+local function decode_table(text)
     local is_json, value = pcall(cjson.decode, text or '')
     return is_json and type(value) == 'table' and value or {}
 end
 
 local changed_pairs = {}
 
--- Notes that a pair has changed; `tell_readers`, once at the end of a script, publishes all changes.
+-- Records that a pair has changed. `publish_changes`, called once at the end of a script, notifies readers.
 local function note_change(pair)
     changed_pairs[#changed_pairs + 1] = pair
 end
 
--- Numbers begin with the time, so that those of an emptied Redis are greater than all that were given before. An error
--- here must not end a script whose work is done: pcall.
-local function tell_readers()
+-- Publishes the changed pairs with increasing numbers. The first number is the time, so that the numbers of an emptied
+-- Redis exceed all earlier ones. `pcall` is used, because an error must not end a script whose work is done.
+local function publish_changes()
     local count = #changed_pairs
     if count == 0 then
         return
@@ -26,26 +26,26 @@ local function tell_readers()
         redis.call('SET', SEQUENCE, string.format('%.0f', last))
     end
     for first = 1, count, 1000 do
-        local news = {}
+        local scores_and_pairs = {}
         for i = first, math.min(first + 999, count) do
-            news[#news + 1] = string.format('%.0f', last - count + i)
-            news[#news + 1] = changed_pairs[i]
+            scores_and_pairs[#scores_and_pairs + 1] = string.format('%.0f', last - count + i)
+            scores_and_pairs[#scores_and_pairs + 1] = changed_pairs[i]
         end
-        redis.pcall('ZADD', CHANGED, unpack(news))
+        redis.pcall('ZADD', CHANGED, unpack(scores_and_pairs))
     end
 end
 
 local NUMBERS = {'last_success', 'valid_until', 'expired_at', 'failing', 'expired', 'items', 'value'}
 
--- The row of a pair from its text: a table of texts, described in dsf.store.pairs. A row with an
--- invalid number is treated as missing, as by readers; the next write replaces it.
-local function row_of(text)
-    local row = decoded(text)
+-- Parses the text of a row into a table of texts, which dsf.store.pairs describes. A row with an invalid number counts
+-- as missing, as for readers, and the next write replaces it.
+local function parse_row(text)
+    local row = decode_table(text)
     for _, name in ipairs(NUMBERS) do
         local text = row[name]
         if text ~= nil then
             local number = tonumber(text)
-            -- 9999-01-01 in unix seconds; no other number is as large, but a value may be.
+            -- The upper bound of numbers is 9999-01-01 in unix seconds. Only a value may be larger.
             if not number or number ~= number or math.abs(number) > (name == 'value' and 1.7e308 or 253370764800) then
                 return {}
             end

@@ -14,5 +14,5 @@ for i = 1, #ARGV, 2 do
         note_change(pair)
     end
 end
-tell_readers()
+publish_changes()
 return 'OK'

@@ -16,7 +16,7 @@ import redis
 from dsf import keys
 from dsf.messages import Result, derive_key, make_run_id, verify
 from dsf.settings import ENV_PREFIX
-from dsf.store.ticks import tick_message
+from dsf.store.ticks import make_tick_message
 from tests.support.forked import Forked
 from tests.support.mail import Sent
 from tests.support.wait import PATIENCE, wait_for
@@ -148,7 +148,7 @@ class Agent:
     def tick(self, scorer: str, *, expires: float = 30.0, run_id: str | None = None) -> str:
         """Send a tick as beat does; returns its run id."""
         run_id = run_id or make_run_id()
-        self.redis.lpush(keys.spoke_queue(CLUSTER), tick_message(CLUSTER, scorer, run_id, time.time() + expires))
+        self.redis.lpush(keys.spoke_queue(CLUSTER), make_tick_message(CLUSTER, scorer, run_id, time.time() + expires))
         return run_id
 
     def result(self, timeout: float = 30.0) -> Result:

@@ -8,7 +8,7 @@ from typing import Any
 
 from dsf import keys
 from dsf.messages import make_run_id
-from dsf.store.ticks import tick_message
+from dsf.store.ticks import make_tick_message
 from tests.integration.agent.harness import CLUSTER, Agent
 from tests.support.httpserver import ScriptedServer
 from tests.support.wait import wait_for
@@ -24,7 +24,7 @@ _VALUES.append({"__type__": "x", "__value__": "y"})
 
 
 def tick(scorer: str = "sample", deadline: float = 4102444800.0) -> dict[str, Any]:
-    message: dict[str, Any] = json.loads(tick_message(CLUSTER, scorer, make_run_id(), deadline))
+    message: dict[str, Any] = json.loads(make_tick_message(CLUSTER, scorer, make_run_id(), deadline))
     return message
 
 

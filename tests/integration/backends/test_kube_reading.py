@@ -139,7 +139,7 @@ def test_score_changes_are_reported_and_own_writes_are_recognisable(
         return hub.notified.count(ObjectKey(Kind.SCORE, cluster, "sample"))
 
     def state() -> ScoreState | None:
-        return hub.backend.score(cluster, "sample")
+        return hub.backend.find_score(cluster, "sample")
 
     def is_read() -> bool:
         cached_score = hub.backend.get(Kind.SCORE, cluster, "sample")

@@ -88,9 +88,9 @@ def test_schedule_changes_take_effect_at_once(redis_url: str, redis_client: redi
         wait_for_ticks(redis_client, "c1", ran + 2, timeout=4)
 
         store.set_override("*/s", paused=True)
-        paused = wait_for(lambda: books(redis_client, "c1").skipped().get("paused"), 3)
+        paused = wait_for(lambda: books(redis_client, "c1").read_skip_counts().get("paused"), 3)
         ran = len(pushed(redis_client, "c1"))
-        wait_for(lambda: books(redis_client, "c1").skipped()["paused"] > paused + 1, 5)
+        wait_for(lambda: books(redis_client, "c1").read_skip_counts()["paused"] > paused + 1, 5)
         assert len(pushed(redis_client, "c1")) == ran
 
         store.set_override("*/s", interval=3600)
@@ -99,7 +99,7 @@ def test_schedule_changes_take_effect_at_once(redis_url: str, redis_client: redi
 
         store.remove(["c1/s", "c2/s"])
         ran = len(pushed(redis_client, "c1"))
-        assert not books(redis_client, "c1").books
+        assert not books(redis_client, "c1").hash_fields
 
 
 def test_killed_beat_is_replaced(redis_url: str, redis_client: redis.Redis) -> None:

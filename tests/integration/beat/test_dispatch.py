@@ -69,7 +69,7 @@ def test_missed_slots_are_not_caught_up_and_late_pairs_are_spread(redis_client: 
     bench.run(9.1)
     for cluster in clusters:
         state = books(bench.client, cluster)
-        assert state.skipped() == {"expired": 1}
+        assert state.read_skip_counts() == {"expired": 1}
         new = run_times(bench, cluster)[before[cluster] :]
         assert 1 <= len(new) <= 2
         assert all(at >= back - 0.001 for at in new)
@@ -127,7 +127,7 @@ def test_counters_are_exact_under_every_skip_reason(redis_client: redis.Redis) -
             ticks_sent = waiting[scorer] + int(redis_client.hget("taken", f"{cluster}/{scorer}") or 0)
             assert state.scheduled == ticks_sent + state.count("skipped"), (cluster, scorer)
             assert state.open == ticks_sent
-            reasons += Counter(state.skipped())
+            reasons += Counter(state.read_skip_counts())
             total += ticks_sent
     assert set(reasons) == {"queue_full", "rate_limit", "paused"}
     stats = redis_client.hgetall(keys.BEAT_STATS)
@@ -174,7 +174,7 @@ def test_beats_that_ignore_the_lock_send_every_tick_once(redis_server: RedisServ
         assert times[-1] > bench.now - 1.1
         state = books(redis_client, cluster, scorer)
         assert state.scheduled == len(times)
-        assert state.skipped() == {}
+        assert state.read_skip_counts() == {}
         total += len(times)
     assert total >= 4 * len(pairs)
     assert redis_client.zcard(keys.OPEN_RUNS) == total
@@ -185,7 +185,7 @@ def test_due_time_without_an_entry_is_dropped(bench: Bench) -> None:
     bench.store.upsert([entry("c1")], bench.now)
     bench.dispatcher.run()
     assert bench.client.zrange(keys.DUE, 0, -1) == ["c1/s"]
-    assert not books(bench.client, "gone").books
+    assert not books(bench.client, "gone").hash_fields
 
 
 @pytest.mark.parametrize("pair", ["c1/s", 'c"1/s', "no-slash"])
@@ -213,7 +213,7 @@ def test_pair_with_corrupt_data_does_not_stop_other_pairs(bench: Bench, spoilt: 
         assert len(runs) in range(4, 7)
     assert not [run for run in bench.client.zrange(keys.OPEN_RUNS, 0, -1) if run.startswith("c2/")]
     if spoilt == keys.spoke_queue("c2"):
-        skipped = books(bench.client, "c2").skipped()
+        skipped = books(bench.client, "c2").read_skip_counts()
         assert skipped == {"queue_full": books(bench.client, "c2").scheduled}
 
 
@@ -238,7 +238,7 @@ def test_schedule_change_between_read_and_commit_wins(
 ) -> None:
     register(bench.client, ["c1"])
     bench.store.upsert([entry("c1", interval=3600)], bench.now)
-    read = bench.dispatcher._read
+    read = bench.dispatcher._read_batch
 
     def read_then_change(*args: object) -> object:
         batch = read(*args)  # type: ignore[arg-type]
@@ -249,7 +249,7 @@ def test_schedule_change_between_read_and_commit_wins(
             bench.store.upsert([entry("c1", interval=5)], bench.now)
         return batch
 
-    monkeypatch.setattr(bench.dispatcher, "_read", read_then_change)
+    monkeypatch.setattr(bench.dispatcher, "_read_batch", read_then_change)
     bench.run(60)
     times = run_times(bench, "c1")
     # Once now, not twice, and then at the new pace.

@@ -48,7 +48,7 @@ def test_lock_with_our_token_is_held_despite_a_lost_response(redis_client: redis
     lock = BeatLock(redis_client, 60)
     assert lock.ensure()
     # As when the response did not come.
-    lock._held = False
+    lock._is_held = False
     with capture_logs() as logged:
         assert lock.ensure()
     assert not logged

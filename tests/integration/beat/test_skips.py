@@ -45,19 +45,19 @@ def test_pause_is_the_skip_reason_until_a_tick_is_sent(begun: Bench) -> None:
     assert skips == Skips("c1", "paused", 6, first.since, skips.newest)
     # Ten seconds apart.
     assert begun.now - 11 <= skips.newest <= begun.now
-    assert books(begun.client, "c1").skipped() == {"paused": 6}
+    assert books(begun.client, "c1").read_skip_counts() == {"paused": 6}
     begun.store.set_override("c1/s", paused=False, now=begun.now)
     begun.run(0.1)
     assert books(begun.client, "c1").skips is None
     # The counts stay, and the next pause starts a new period.
-    assert books(begun.client, "c1").skipped() == {"paused": 6}
+    assert books(begun.client, "c1").read_skip_counts() == {"paused": 6}
     begun.store.set_override("c1/s", paused=True, now=begun.now)
     paused_at = begun.now
     begun.run(35)
     skips = books(begun.client, "c1").skips
     assert skips is not None
     assert 2 <= skips.ticks <= 4
-    assert books(begun.client, "c1").skipped() == {"paused": 6 + skips.ticks}
+    assert books(begun.client, "c1").read_skip_counts() == {"paused": 6 + skips.ticks}
     # A pair that ran between its slots leaves one out that would come too soon.
     assert int(paused_at) <= skips.since <= paused_at + 15
 
@@ -112,14 +112,14 @@ def test_rate_limit_shared_by_many_clusters_is_the_skip_reason(redis_client: red
         assert skips is not None
         assert skips == books(redis_client, state.cluster).skips
         assert skips.reason == "rate_limit"
-        assert skips.ticks == books(redis_client, state.cluster).skipped()["rate_limit"] >= 10
+        assert skips.ticks == books(redis_client, state.cluster).read_skip_counts()["rate_limit"] >= 10
         assert START <= skips.since <= START + 11
         assert "2/m, applies to all clusters together" in skips.explain("2/m")
     bench.run(600)
     for cluster in never:
         skips = books(redis_client, cluster).skips
         # Since its turn it counts anew.
-        assert skips is None or skips.ticks < books(redis_client, cluster).skipped()["rate_limit"]
+        assert skips is None or skips.ticks < books(redis_client, cluster).read_skip_counts()["rate_limit"]
 
 
 def test_stopped_beat_is_the_skip_reason_expired(begun: Bench) -> None:

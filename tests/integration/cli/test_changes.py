@@ -9,14 +9,14 @@ import pytest
 import redis
 
 from dsf import keys
-from dsf.cli.localuser import who
+from dsf.cli.localuser import get_local_user
 from dsf.errors import CursorError
-from dsf.fleet.changes import MAX_CLUSTERS, Action, Actor, UserAction, read, record
+from dsf.fleet.changes import MAX_CLUSTERS, Action, Actor, UserAction, read_changes, record_change
 from dsf.store.registry import ClusterRecord, Registry
 from tests.integration.cli.conftest import Dsf, loaded
 from tests.integration.exporter.fleet import SAMPLE, Fleet
 
-WHO = who()
+WHO = get_local_user()
 ANN = Actor(name="ann", claimed=False, way="page")
 
 
@@ -107,7 +107,9 @@ def test_requested_credentials_are_listed_as_a_change(dsf: Dsf, redis_client: re
 
 
 def test_changes_table_marks_claimed_names(dsf: Dsf, fleet: Fleet) -> None:
-    record(fleet.redis, ANN, UserAction(action=Action.RESUME, scorer=SAMPLE, clusters=["worker01"], note="fixed"))
+    record_change(
+        fleet.redis, ANN, UserAction(action=Action.RESUME, scorer=SAMPLE, clusters=["worker01"], note="fixed")
+    )
     dsf("rescore", SAMPLE, "-c", "worker02")
     result = dsf("changes")
     header = "TIME WHO BY WAY OF DID TO CLUSTERS DETAIL NOTE"
@@ -125,8 +127,8 @@ def test_texts_are_bounded_and_steer_no_terminal(redis_client: redis.Redis) -> N
     user_action = UserAction(
         action=Action.ROTATE, clusters=names, note="\x1b[2J" + "x" * 5000, detail="a\nb", reference="r" * 999
     )
-    record(redis_client, Actor(name="ann\x1b[2J" + "n" * 999, claimed=True, way="cli"), user_action)
-    (change,) = read(redis_client).changes
+    record_change(redis_client, Actor(name="ann\x1b[2J" + "n" * 999, claimed=True, way="cli"), user_action)
+    (change,) = read_changes(redis_client).changes
     assert len(change.note) == 500
     assert "\x1b" not in change.note + change.by
     assert (change.detail, len(change.by), len(change.reference)) == ("a b", 253, 253)
@@ -134,37 +136,41 @@ def test_texts_are_bounded_and_steer_no_terminal(redis_client: redis.Redis) -> N
     assert change.cluster_count == 3000
     assert change.where.endswith("c19 and 2980 more")
     # The cluster may be among those that the entry does not name, so the entry matches.
-    assert read(redis_client, cluster="c2999").changes == [change]
+    assert read_changes(redis_client, cluster="c2999").changes == [change]
     assert redis_client.memory_usage(keys.CHANGES) < 5000
 
 
 def test_changes_are_truncated_to_the_newest(redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keys, "CHANGES_KEPT", 10)
     for number in range(25):
-        record(redis_client, ANN, UserAction(action=Action.RESCORE, scorer=f"s{number}"))
-    assert [change.scorer for change in read(redis_client).changes] == [f"s{number}" for number in range(24, 14, -1)]
+        record_change(redis_client, ANN, UserAction(action=Action.RESCORE, scorer=f"s{number}"))
+    assert [change.scorer for change in read_changes(redis_client).changes] == [
+        f"s{number}" for number in range(24, 14, -1)
+    ]
 
 
 def test_change_pages_are_complete_while_changes_are_added(redis_client: redis.Redis) -> None:
     for number in range(1200):
-        record(redis_client, ANN, UserAction(action=Action.RESCORE, scorer=f"s{number % 2}", reference=str(number)))
-    first = read(redis_client, limit=100, scorer="s1")
-    record(redis_client, ANN, UserAction(action=Action.RESCORE, scorer="s1", reference="new"))
+        record_change(
+            redis_client, ANN, UserAction(action=Action.RESCORE, scorer=f"s{number % 2}", reference=str(number))
+        )
+    first = read_changes(redis_client, limit=100, scorer="s1")
+    record_change(redis_client, ANN, UserAction(action=Action.RESCORE, scorer="s1", reference="new"))
     references = [change.reference for change in first.changes]
     cursor = first.continue_
     while cursor:
-        page = read(redis_client, limit=100, scorer="s1", cursor=cursor)
+        page = read_changes(redis_client, limit=100, scorer="s1", cursor=cursor)
         references += [change.reference for change in page.changes]
         cursor = page.continue_
     assert references == [str(number) for number in range(1199, -1, -2)]
     with pytest.raises(CursorError):
-        read(redis_client, cursor="nonsense")
+        read_changes(redis_client, cursor="nonsense")
 
 
 def test_unreadable_changes_are_skipped(redis_client: redis.Redis) -> None:
-    record(redis_client, ANN, UserAction(action=Action.RESCORE, scorer="before"))
+    record_change(redis_client, ANN, UserAction(action=Action.RESCORE, scorer="before"))
     redis_client.xadd(keys.CHANGES, {"change": "{"})
     redis_client.xadd(keys.CHANGES, {"other": "x"})
     redis_client.xadd(keys.CHANGES, {"change": '{"action": "of a later version", "by": "x"}'})
-    record(redis_client, ANN, UserAction(action=Action.RESCORE, scorer="after"))
-    assert [change.scorer for change in read(redis_client).changes] == ["after", "before"]
+    record_change(redis_client, ANN, UserAction(action=Action.RESCORE, scorer="after"))
+    assert [change.scorer for change in read_changes(redis_client).changes] == ["after", "before"]

@@ -51,8 +51,8 @@ def test_credentials_rotation_is_requested(dsf: Dsf, fleet: Fleet) -> None:
 
 def test_completed_key_request_is_removed_unless_a_newer_request_replaced_it(fleet: Fleet) -> None:
     agent_keys = AgentKeys(fleet.redis)
-    first = agent_keys.ask("worker01", "rotate")
-    second = agent_keys.ask("worker01", "revoke")
+    first = agent_keys.request_credentials("worker01", "rotate")
+    second = agent_keys.request_credentials("worker01", "revoke")
     agent_keys.remove_request("worker01", first)
     assert agent_keys.read_requests() == {"worker01": second}
     agent_keys.remove_request("worker01", second)

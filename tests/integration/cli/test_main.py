@@ -240,7 +240,7 @@ def test_unknown_name_is_an_error_that_lists_the_registered_names(
     assert (result.exit_code, result.stdout, result.stderr) == (1, "", f"error: {expected_error}\n")
     # No command had an effect, so no change is recorded.
     assert fleet.redis.hlen(keys.OVERRIDES) == fleet.redis.llen(keys.spoke_queue("worker02")) == 0
-    assert changes.read(fleet.redis).changes == []
+    assert changes.read_changes(fleet.redis).changes == []
 
 
 def test_running_demo_is_detected(

@@ -182,11 +182,11 @@ def test_rescore_skips_a_cluster_with_a_full_queue(dsf: Dsf, fleet: Fleet, monke
     assert "2 messages wait in spoke.worker01" in runs["worker01"]["message"]
     assert runs["worker02"]["runId"]
     assert (fleet.redis.llen("spoke.worker01"), fleet.redis.llen("spoke.worker02")) == (2, 1)
-    [change] = changes.read(fleet.redis).changes
+    [change] = changes.read_changes(fleet.redis).changes
     assert (change.clusters, change.cluster_count, change.detail) == ([], 1, "1 not sent")
     # A rescore that sends no tick records no change.
     assert dsf("rescore", SAMPLE, "--cluster", "worker01").exit_code == 1
-    assert len(changes.read(fleet.redis).changes) == 1
+    assert len(changes.read_changes(fleet.redis).changes) == 1
 
 
 def test_interrupted_rescore_records_its_author_and_the_sent_ticks(
@@ -203,7 +203,7 @@ def test_interrupted_rescore_records_its_author_and_the_sent_ticks(
     actions = Actions(fleet.redis, settings_factory(redis_url=redis_url), Actor(name="ann", claimed=False, way="page"))
     with pytest.raises(redis.ConnectionError):
         actions.rescore(SAMPLE)
-    [change] = changes.read(fleet.redis).changes
+    [change] = changes.read_changes(fleet.redis).changes
     assert (change.by, change.clusters) == ("ann", ["worker01"])
 
 

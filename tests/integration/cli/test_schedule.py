@@ -8,7 +8,7 @@ import pytest
 import redis
 
 from dsf import keys
-from dsf.cli.localuser import who
+from dsf.cli.localuser import get_local_user
 from dsf.fleet import changes
 from dsf.store.entries import ScheduleOverride
 from dsf.store.registry import ScorerRecord
@@ -16,7 +16,7 @@ from dsf.store.schedule import ScheduleStore
 from tests.integration.cli.conftest import Dsf, loaded
 from tests.integration.exporter.fleet import SAMPLE, Fleet
 
-WHO = who()
+WHO = get_local_user()
 
 
 def overrides(client: redis.Redis) -> dict[str, ScheduleOverride]:
@@ -135,7 +135,7 @@ def test_schedule_reset_removes_all_changes_or_those_of_one_cluster(dsf: Dsf, fl
     for arguments in (("--cluster", "worker01"), ("--cluster", "worker02"), ()):
         dsf("schedule", "set", SAMPLE, "--interval", "5", *arguments)
     assert dsf("schedule", "reset", SAMPLE, "--cluster", "worker01", "--note", "incident over").exit_code == 0
-    assert changes.read(fleet.redis).changes[0].note == "incident over"
+    assert changes.read_changes(fleet.redis).changes[0].note == "incident over"
     assert set(overrides(fleet.redis)) == {"worker02/sample-scorer", "*/sample-scorer"}
     entries = loaded(dsf("schedule", "reset", SAMPLE, "-o", "json"))["entries"]
     assert [entry["intervalSeconds"] for entry in entries] == [10, 10]

@@ -13,7 +13,7 @@ from typing import Any
 from dsf.api.summary import ScorerSummary
 from dsf.cycle.stages import Cycle, Stages, store_payload
 from dsf.settings import Settings
-from dsf.sources.room import MemoryBudget, Room
+from dsf.sources.responsestorage import ResponseBudget, ResponseStorage
 from tests.support.httpserver import ScriptedServer, zipped
 
 _CYCLES = 8
@@ -36,15 +36,15 @@ def _anonymous() -> float:
 def _measure(url: str, folder: Path) -> dict[str, Any]:
     """Fetch in as many threads as an agent has; in a process of its own."""
     settings = Settings(agent_spool_dir=folder)
-    stages, budget = Stages(settings, None), MemoryBudget(2 * settings.max_source_bytes)  # type: ignore[arg-type]
+    stages, budget = Stages(settings, None), ResponseBudget(2 * settings.max_source_bytes)  # type: ignore[arg-type]
     summary = ScorerSummary(
         name="s", score_name="s", source_type="Prometheus", source_endpoint=url, source_query="up", scoring_endpoint=url
     )
     sizes, cycles_finished = [], threading.Event()
 
     def run() -> None:
-        cycle = Cycle("s", "1", summary, time.monotonic() + 300, room=Room(budget, folder))
-        with cycle.room:
+        cycle = Cycle("s", "1", summary, time.monotonic() + 300, storage=ResponseStorage(budget, folder))
+        with cycle.storage:
             sizes.append(len(store_payload(folder, stages.fetch(cycle).pieces)))
 
     before = peak = _anonymous()

@@ -25,7 +25,7 @@ from dsf.otlp import receiver
 from dsf.otlp.scrape import select_samples
 from dsf.otlp.selector import Selector
 from dsf.scorer import Limits, requestbody
-from dsf.sources.prometheus import cut
+from dsf.sources.prometheus import extract_series
 from dsf.web import forms
 from dsf.worker import flower, remotecontrol
 
@@ -72,7 +72,7 @@ def scoring_request(data: bytes) -> None:
 
 def matrix(data: bytes) -> None:
     """Prometheus' response."""
-    cut(data)
+    extract_series(data)
 
 
 def scrape(data: bytes) -> None:
@@ -140,9 +140,9 @@ def control_reply(data: bytes) -> None:
 
 def event(data: bytes) -> None:
     """An event for Flower."""
-    flower.filter_message(data, cast("flower.Workers", None))
+    flower.filter_message(data, cast("flower.KnownWorkers", None))
 
 
 def token(data: bytes) -> None:
     """The response of a token server."""
-    oauth2._parse_token(http.Answer(200, data), "http://t/")
+    oauth2._parse_token(http.Response(200, data), "http://t/")

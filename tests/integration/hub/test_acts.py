@@ -50,7 +50,7 @@ def answer_to(world: World, act: str, request: str) -> dict[str, Any]:
 def recorded(world: World) -> list[tuple[str, list[str], str, bool, str, str]]:
     return [
         (change.action.value, change.clusters, change.by, change.claimed, change.way, change.note)
-        for change in reversed(changes.read(world.client).changes)
+        for change in reversed(changes.read_changes(world.client).changes)
     ]
 
 

@@ -6,7 +6,7 @@ import json
 import time
 
 from dsf import keys
-from dsf.fleet.changes import Action, Actor, UserAction, record
+from dsf.fleet.changes import Action, Actor, UserAction, record_change
 from tests.integration.hub.world import World
 
 ANN = Actor(name="ann", claimed=False, way="page")
@@ -22,13 +22,15 @@ def change_events(world: World) -> list[tuple[str, str]]:
 
 def test_user_action_becomes_an_event_of_its_scorer(running: World) -> None:
     running.until(lambda: running.record("cpu-scorer") is not None)
-    record(running.client, ANN, UserAction(action=Action.PAUSE, scorer="cpu-scorer", clusters=["a"], note="power work"))
+    record_change(
+        running.client, ANN, UserAction(action=Action.PAUSE, scorer="cpu-scorer", clusters=["a"], note="power work")
+    )
     running.until(lambda: len(change_events(running)) == 1)
-    record(running.client, BOB, UserAction(action=Action.RESCORE, scorer="cpu-scorer"))
-    record(running.client, BOB, UserAction(action=Action.RESCORE, scorer="no-such-scorer"))
-    record(running.client, BOB, UserAction(action=Action.ROTATE, clusters=["a"]))
-    last = record(running.client, BOB, UserAction(action=Action.INTERVAL, scorer="cpu-scorer", detail="5 s"))
-    running.until(lambda: running.client.get(keys.CHANGES_TOLD) == last)
+    record_change(running.client, BOB, UserAction(action=Action.RESCORE, scorer="cpu-scorer"))
+    record_change(running.client, BOB, UserAction(action=Action.RESCORE, scorer="no-such-scorer"))
+    record_change(running.client, BOB, UserAction(action=Action.ROTATE, clusters=["a"]))
+    last = record_change(running.client, BOB, UserAction(action=Action.INTERVAL, scorer="cpu-scorer", detail="5 s"))
+    running.until(lambda: running.client.get(keys.CHANGES_NOTIFIED) == last)
     expected_events = [
         ("Paused", "paused on a by ann, page: power work"),
         ("Rescored", "scored now on all clusters by bob@laptop (claimed), cli"),
@@ -40,20 +42,20 @@ def test_user_action_becomes_an_event_of_its_scorer(running: World) -> None:
 
 def test_user_actions_during_an_outage_of_the_hub_become_events_once(running: World) -> None:
     running.until(lambda: running.record("cpu-scorer") is not None)
-    first = record(running.client, ANN, UserAction(action=Action.PAUSE, scorer="cpu-scorer"))
-    running.until(lambda: running.client.get(keys.CHANGES_TOLD) == first)
+    first = record_change(running.client, ANN, UserAction(action=Action.PAUSE, scorer="cpu-scorer"))
+    running.until(lambda: running.client.get(keys.CHANGES_NOTIFIED) == first)
     running.stop()
-    missed = record(running.client, ANN, UserAction(action=Action.RESCORE, scorer="cpu-scorer"))
+    missed = record_change(running.client, ANN, UserAction(action=Action.RESCORE, scorer="cpu-scorer"))
     running.start()
-    running.until(lambda: running.client.get(keys.CHANGES_TOLD) == missed)
+    running.until(lambda: running.client.get(keys.CHANGES_NOTIFIED) == missed)
     running.stop()
     assert [reason for reason, _ in change_events(running)] == ["Paused", "Rescored"]
     # All that is known is of two hours ago, but for one.
-    running.client.delete(keys.CHANGES, keys.CHANGES_TOLD)
+    running.client.delete(keys.CHANGES, keys.CHANGES_NOTIFIED)
     text = json.dumps({"action": "interval", "scorer": "cpu-scorer", "by": "ann"})
     running.client.xadd(keys.CHANGES, {"change": text}, id=f"{int((time.time() - 7200) * 1000)}-0")
-    newest = record(running.client, BOB, UserAction(action=Action.PAUSE, scorer="cpu-scorer", clusters=["b"]))
+    newest = record_change(running.client, BOB, UserAction(action=Action.PAUSE, scorer="cpu-scorer", clusters=["b"]))
     running.start()
-    running.until(lambda: running.client.get(keys.CHANGES_TOLD) == newest)
+    running.until(lambda: running.client.get(keys.CHANGES_NOTIFIED) == newest)
     running.stop()
     assert [reason for reason, _ in change_events(running)] == ["Paused", "Rescored", "Paused"]

@@ -40,7 +40,7 @@ def status(result: Result) -> dict[str, Any]:
 
 
 def test_sync_reads_the_config_now_and_shows_the_time_of_the_read(slow: World, api: ScriptedServer) -> None:
-    slow.until(lambda: Notices(slow.client).read("cpu-scorer") is not None)
+    slow.until(lambda: Notices(slow.client).read_config_read("cpu-scorer") is not None)
     first = status(dsf("status", "cpu-scorer"))["configRead"]
     assert first is not None
     slow.until(lambda: datetime.datetime.now(datetime.UTC).isoformat() > first)  # Times are shown by the second.
@@ -61,7 +61,7 @@ def test_sync_reads_the_config_now_and_shows_the_time_of_the_read(slow: World, a
 def test_sync_of_an_invalid_config_reports_it_and_keeps_the_time_of_the_last_valid_read(
     slow: World, api: ScriptedServer
 ) -> None:
-    slow.until(lambda: Notices(slow.client).read("cpu-scorer") is not None)
+    slow.until(lambda: Notices(slow.client).read_config_read("cpu-scorer") is not None)
     [before] = FleetQueries(slow.client).scorers().scorers
     api.script(answer("not json"), path="/config")
     result = dsf("sync", "cpu-scorer")
@@ -87,10 +87,10 @@ def test_sync_of_an_unread_configuration_fails(slow: World, api: ScriptedServer)
     result = dsf("sync", "cpu-scorer")
     assert (result.exit_code, json.loads(result.stdout)["configRead"]) == (1, None)
     slow.remove("scorers/cpu-scorer.yaml")
-    slow.until(lambda: Notices(slow.client).read("cpu-scorer") is None)
+    slow.until(lambda: Notices(slow.client).read_config_read("cpu-scorer") is None)
 
 
 def _read(world: World) -> Any:
-    config_read = Notices(world.client).read("cpu-scorer")
+    config_read = Notices(world.client).read_config_read("cpu-scorer")
     assert config_read is not None
     return config_read

@@ -41,7 +41,7 @@ def main(kubeconfig: str, namespace: str, identity: str, offset: str) -> None:
 
         def telling(method: str, path: str, **options: Any) -> Any:
             if ((options.get("body") or {}).get("spec") or {}).get("holderIdentity") == "":
-                say("still-leading" if elector.leading else "handing")
+                say("still-leading" if elector.is_leading else "handing")
             return request(method, path, **options)
 
         session.request = telling  # type: ignore[method-assign]

@@ -189,18 +189,18 @@ def _seconds_to_loss(plane: ControlPlane, program: str) -> float:
 
         session.request = slowly  # type: ignore[method-assign]
         with _campaigning(session, namespace, "first", FAST) as first:
-            wait_for(lambda: first.leading or first.lost.is_set())
+            wait_for(lambda: first.is_leading or first.lost.is_set())
             began = time.monotonic()
             stalls.set()
             with plane.paused(program):
                 # No request ends before the loss: the watchdog does not wait for one in flight.
                 assert first.lost.wait(30)
                 took = time.monotonic() - began
-                assert not first.leading
+                assert not first.is_leading
             assert all(waited)
             with _campaigning(session, namespace, "second", FAST) as second:
-                wait_for(lambda: second.leading, 10)
-                assert not first.leading
+                wait_for(lambda: second.is_leading, 10)
+                assert not first.is_leading
                 assert first.started == 1
     return took
 
@@ -217,14 +217,14 @@ def test_lease_renewal_is_one_request(
 
     monkeypatch.setattr(session, "request", counting)
     with _campaigning(session, namespace, "first") as first:
-        wait_for(lambda: first.leading)
+        wait_for(lambda: first.is_leading)
         request_methods.clear()
         wait_for(lambda: len(request_methods) >= 3, 5)
         assert set(request_methods) == {"PUT"}, "two that take seconds each would not fit into the deadline"
         # A lease that somebody else changed is read first.
         control_plane.kubectl("annotate", "lease", LEASE_NAME, "-n", namespace, "note=mine")
         wait_for(lambda: "GET" in request_methods, 5)
-        assert first.leading
+        assert first.is_leading
     assert session.get(LEASES.path(namespace, LEASE_NAME))["metadata"]["annotations"] == {"note": "mine"}
 
 
@@ -242,9 +242,9 @@ def test_leader_is_unique_among_many_candidates(control_plane: ControlPlane) -> 
         for number in range(1, 4):
             # Who leads does so before anybody is told.
             wait_for(lambda number=number: len(started) == number, 10)
-            (leader,) = [elector for elector in electors if elector.leading]
+            (leader,) = [elector for elector in electors if elector.is_leading]
             leader.stop()
-            assert not leader.leading
+            assert not leader.is_leading
             electors.remove(leader)
         # The last one may lead already.
         led = list(started)
@@ -255,7 +255,7 @@ def test_leader_is_unique_among_many_candidates(control_plane: ControlPlane) -> 
 def test_lease_taken_by_a_thief_is_lost_and_not_released(control_plane: ControlPlane, session: Session) -> None:
     namespace = control_plane.namespace()
     with _campaigning(session, namespace, "first") as first:
-        wait_for(lambda: first.leading)
+        wait_for(lambda: first.is_leading)
         session.merge(LEASES.path(namespace, LEASE_NAME), {"spec": {"holderIdentity": "thief"}})
         assert first.lost.wait(30)
     assert _lease(session, namespace)["holderIdentity"] == "thief", "what is not ours is not released"
@@ -264,7 +264,7 @@ def test_lease_taken_by_a_thief_is_lost_and_not_released(control_plane: ControlP
 def test_deleted_or_emptied_lease_is_acquired_again(control_plane: ControlPlane, session: Session) -> None:
     namespace = control_plane.namespace()
     with _campaigning(session, namespace, "first") as first:
-        wait_for(lambda: first.leading)
+        wait_for(lambda: first.is_leading)
         session.delete(LEASES.path(namespace, LEASE_NAME))
         wait_for(lambda: _holder(session, namespace) == "first", 3)
         session.merge(LEASES.path(namespace, LEASE_NAME), {"spec": None})
@@ -283,7 +283,7 @@ def test_missing_lease_permission_is_logged_and_campaigning_continues(control_pl
     ):
         wait_for(lambda: 'cannot get resource "leases"' in first._logged)
         control_plane.set_rules(namespace, "limited", [rule])
-        wait_for(lambda: first.leading, 10)
+        wait_for(lambda: first.is_leading, 10)
 
 
 def _holder(session: Session, namespace: str) -> str | None:

@@ -41,7 +41,7 @@ def _trace_of(fleet: Fleet, scorer: str, outcome: str) -> str:
 
     cycle = wait_for(newest, 30, f"a cycle of {scorer} that is {outcome}")
     assert cycle is not None
-    assert cycle["trace"] == tracing.trace_id(run_member("c1", scorer, cycle["runId"]))
+    assert cycle["trace"] == tracing.make_trace_id(run_member("c1", scorer, cycle["runId"]))
     return str(cycle["trace"])
 
 

@@ -26,7 +26,7 @@ import pytest
 import yaml
 
 from dsf.auth.authenticator import GROUP, METHODS
-from dsf.sources.base import BEHIND, OTLP
+from dsf.sources.base import OTLP, PLUGIN_BY_BUILTIN_TYPE
 from tests.integration.release.conftest import CHART_VERSION, VERSION, DryRun, run, wheel
 from tests.support import chart
 from tests.support.uv import ROOT, built
@@ -162,7 +162,7 @@ def test_framework_finds_the_types_and_methods_of_the_sources(dist: Path) -> Non
     modules = [value.partition(":")[0] for value in parser["dsf.sources"].values()]
     modules += [value.partition(":")[0] for value in parser[GROUP].values()]
     assert set(parser[GROUP]) == {field for field, function in METHODS.items() if not function}
-    assert set(parser["dsf.sources"]) == {OTLP, *BEHIND.values()}
+    assert set(parser["dsf.sources"]) == {OTLP, *PLUGIN_BY_BUILTIN_TYPE.values()}
     assert {Path(*module.split(".")).with_suffix(".py").as_posix() for module in modules} <= files.keys()
 
 

@@ -257,5 +257,7 @@ def test_optimizer_adds_its_commands_and_pages(core: Path, libraries: Path) -> N
     assert "optimize" not in run(core / "dsf", "--help", folder=core)
     for name in ("optimize", "placement"):
         assert "Usage: " in run(libraries / "dsf", name, "--help", folder=libraries)
-    code = "import dsf.optimizer.main, dsf.optimizer.mcp; from dsf.web.pages import plugins; print(*plugins())"
+    code = (
+        "import dsf.optimizer.main, dsf.optimizer.mcp; from dsf.web.pages import load_plugins; print(*load_plugins())"
+    )
     assert run(libraries / "python", "-I", "-c", code, folder=libraries) == "backtests placements plans\n"

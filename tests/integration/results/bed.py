@@ -54,7 +54,7 @@ class MemoryBackend:
     def list_keys(self, kind: Kind) -> list[ObjectKey]:
         return [ObjectKey(kind, *key) for key in self.objects]
 
-    def score(self, namespace: str, name: str) -> ScoreState | None:
+    def find_score(self, namespace: str, name: str) -> ScoreState | None:
         key = namespace, name
         score_object = self.objects.get(key)
         return (
@@ -108,7 +108,7 @@ class BedOwners:
         self.wanted: set[tuple[str, str]] = set()
         self.departed: set[str] = set()
 
-    def wants(self, cluster: str, label: str) -> bool:
+    def needs_score(self, cluster: str, label: str) -> bool:
         if cluster in self.departed:
             return False
         return (cluster, label) in self.wanted or self._client.hexists(keys.ENTRIES, keys.pair(cluster, label))
@@ -120,7 +120,7 @@ class BedOwners:
     def plan_adoption(self, cluster: str, name: str, created: float) -> tuple[dict[str, Any], int] | None:
         del created
         scorer = self.find_scorer(cluster, name)
-        if scorer is None or not self.wants(cluster, scorer):
+        if scorer is None or not self.needs_score(cluster, scorer):
             return None
         record = self._registry.read_scorer(scorer)
         return make_score_body(cluster, scorer, record.score_name, owner_uid=f"uid-{cluster}"), record.validity

@@ -106,7 +106,7 @@ class Simulation:
             assert {name: state.count(name) for name in OUTCOMES} == {name: counts[name] for name in OUTCOMES}
             assert state.scheduled == sum(counts.values())
             assert state.open == counts["open"]
-            assert sum(state.errors().values()) == state.count("error")
+            assert sum(state.read_error_counts().values()) == state.count("error")
         assert self.bed.client.zcard(keys.OPEN_RUNS) == Counter(self.outcome.values())["open"]
 
 

@@ -14,7 +14,7 @@ from dsf import keys
 from dsf.api.scorerule import Aggregate, FailingRule, HoldRule
 from dsf.cli.output import console
 from dsf.cli.scores import render_scores
-from dsf.fleet.pairviews import score_items
+from dsf.fleet.pairviews import make_item_views
 from dsf.fleet.queries import FleetQueries
 from dsf.fleetmetrics.collector import FleetCollector
 from dsf.results.ingest import Ingest
@@ -116,7 +116,7 @@ def test_held_values_are_shown_to_readers(bed: Bed) -> None:
     assert [(result.metric, result.score) for result in score.results] == [({"node": "a"}, 50), ({"node": "b"}, 20)]
     now = bed.state().score
     assert now is not None
-    views = score_items(now, bed.registry.read_scorer("s1"), "c1")
+    views = make_item_views(now, bed.registry.read_scorer("s1"), "c1")
     assert [(view.name, view.value, view.scored, view.waiting) for view in views] == [
         ("a", 50, 50, 60),
         ("b", 20, 20, None),

@@ -27,7 +27,7 @@ def test_ok_result_is_stored_and_counted(bed: Bed) -> None:
     assert state.score.results == [({"node": "a"}, 1.0), ({"node": "b"}, 2.0)]
     assert (state.score.at, state.score.valid_until) == (START + 2, START + 302)
     assert (state.last_run, state.last_success, state.failing, state.failure) == (run, START + 2, 0, None)
-    assert state.timings() == {"fetch": (0.5, 1), "score": (0.25, 1)}
+    assert state.read_timings() == {"fetch": (0.5, 1), "score": (0.25, 1)}
     (entry,) = bed.history()
     assert (entry.run, entry.at, entry.outcome) == (run, START, "ok")
     assert entry.counts == {"series": 2, "items": 2, "results": 2}
@@ -64,7 +64,7 @@ def test_partial_result_is_decided_by_agent_or_hub(bed: Bed) -> None:
     assert bed.cycle(outcome="partial", refused={"nan": 2}) == "partial"
     assert bed.cycle(results=[({"node": "a"}, 1.0), ({"pod": "no node"}, 3.0)]) == "partial"
     assert books(bed) == {"partial": 2}
-    assert bed.state().refused() == {"nan": 2, "empty_dimension": 1}
+    assert bed.state().read_refusal_counts() == {"nan": 2, "empty_dimension": 1}
 
 
 def test_duplicate_dimension_is_counted_without_an_error(bed: Bed) -> None:
@@ -74,7 +74,7 @@ def test_duplicate_dimension_is_counted_without_an_error(bed: Bed) -> None:
     assert state.score is not None
     assert state.score.items == [("a", 7), ("b", 100)]
     assert len(state.score.results) == 3
-    assert (state.refused(), state.clamped) == ({"duplicate_dimension": 1}, 1)
+    assert (state.read_refusal_counts(), state.clamped) == ({"duplicate_dimension": 1}, 1)
 
 
 def test_metrics_only_result_has_no_score_items(bed: Bed) -> None:
@@ -93,7 +93,7 @@ def test_error_keeps_the_score_and_the_next_good_cycle_clears_it(bed: Bed) -> No
     assert bed.cycle(outcome="error", stage="score", reason="bad_answer", message="no JSON") == "error"
     state = bed.state()
     assert books(bed) == {"ok": 1, "error": 1}
-    assert state.errors() == {("score", "bad_answer"): 1}
+    assert state.read_error_counts() == {("score", "bad_answer"): 1}
     assert state.failing == 1
     assert state.failure is not None
     assert (state.failure.stage, state.failure.reason, state.failure.message) == ("score", "bad_answer", "no JSON")
@@ -114,7 +114,7 @@ def test_skipped_result_keeps_the_state(bed: Bed) -> None:
     bed.cycle(outcome="error")
     assert bed.cycle(outcome="skipped", reason="overlap") == "skipped"
     state = bed.state()
-    assert (state.failing, state.skipped()) == (1, {"overlap": 1})
+    assert (state.failing, state.read_skip_counts()) == (1, {"overlap": 1})
     assert state.failure is not None
     assert books(bed) == {"error": 1, "skipped": 1}
 
@@ -132,14 +132,14 @@ def test_texts_from_agents_are_truncated(bed: Bed) -> None:
         bed.cycle(outcome="partial", refused={f"made_up_{n}": 1, "NOT A WORD": 1})
     assert bed.client.hlen(keys.pair_key("c1", "s1")) <= 210
     assert books(bed) == {"error": 300, "partial": 300}
-    assert sum(bed.state().errors().values()) == 300
-    assert bed.state().refused()["other"] > 300
+    assert sum(bed.state().read_error_counts().values()) == 300
+    assert bed.state().read_refusal_counts()["other"] > 300
 
 
 def test_absurd_numbers_do_not_corrupt_the_state(bed: Bed) -> None:
     assert bed.cycle(timings={"fetch": 1e308, "made up": 1.0}, counts={"n": 10**300, "x" * 99: 1}) == "ok"
     assert bed.cycle(timings={"fetch": 1e308}) == "ok"
-    assert bed.state().timings() == {"fetch": (2 * 86400.0, 2)}
+    assert bed.state().read_timings() == {"fetch": (2 * 86400.0, 2)}
     assert bed.history()[-1].counts == {"items": 2, "results": 2}
 
 

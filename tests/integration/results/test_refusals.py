@@ -27,7 +27,7 @@ def test_clock_skew_fails_the_run_with_the_difference(bed: Bed, outcome: str, at
     assert bed.send(run, at=START + at, outcome=outcome) == "error"
     state = bed.state()
     assert books(bed) == {"error": 1}
-    assert state.errors() == {("publish", "clock_skew"): 1}
+    assert state.read_error_counts() == {("publish", "clock_skew"): 1}
     assert state.failure is not None
     assert off in state.failure.message
     assert state.failure.message.startswith("the clock of cluster c1 is ")
@@ -67,7 +67,7 @@ def test_results_are_accepted_if_agents_and_redis_agree_against_the_worker(bed: 
 def test_results_of_agents_that_agree_with_no_clock_are_refused(bed: Bed) -> None:
     ingest = Ingest(bed.client, bed.settings, clock=lambda: bed.now, own_offset=lambda: 60.0)
     assert handle(ingest, bed.frame(bed.open(), at=START + 7200)) == "error"
-    assert bed.state().errors() == {("publish", "clock_skew"): 1}
+    assert bed.state().read_error_counts() == {("publish", "clock_skew"): 1}
     assert read_reports(bed.client, bed.now) == []
 
 
@@ -196,7 +196,7 @@ def test_result_of_a_pair_masked_meanwhile_is_removed(bed: Bed) -> None:
     assert bed.client.zcard(keys.OPEN_RUNS) == 0
     assert bed.send(run) == "removed"
     assert bed.rejected() == {"stale": 1}
-    assert not bed.state().books
+    assert not bed.state().hash_fields
     bed.add()
     assert bed.send(run) == "ok"
     assert books(bed) == {"ok": 1}
@@ -205,11 +205,11 @@ def test_result_of_a_pair_masked_meanwhile_is_removed(bed: Bed) -> None:
 def test_unknown_reasons_are_counted_as_other(bed: Bed) -> None:
     refusal_counts = {"nan": 2, "bad_labels": 3, **{f"made_up_{n}": 1 for n in range(60)}}
     assert bed.cycle(outcome="partial", refused=refusal_counts) == "partial"
-    assert bed.state().refused() == {"nan": 2, "bad_labels": 3, "other": 60}
+    assert bed.state().read_refusal_counts() == {"nan": 2, "bad_labels": 3, "other": 60}
     # Each name was a call in a script that nobody else can be served beside.
     flood = _unchecked(bed, bed.open(), refused={f"m{n}": 1 for n in range(100_000)})
     assert handle(bed.ingest, flood) == "malformed"
-    assert bed.state().refused()["other"] == 60
+    assert bed.state().read_refusal_counts()["other"] == 60
 
 
 def test_overflowing_counts_are_malformed(bed: Bed) -> None:
@@ -223,12 +223,12 @@ def test_overflowing_counts_are_malformed(bed: Bed) -> None:
 def test_saturated_counters_stay_saturated(bed: Bed) -> None:
     for _ in range(3):
         assert bed.cycle(outcome="partial", refused={"nan": 2**53, "made_up": 2**53}) == "partial"
-    assert bed.state().refused() == {"nan": 2**53, "other": 2**53}
+    assert bed.state().read_refusal_counts() == {"nan": 2**53, "other": 2**53}
     # As earlier versions left them, after which every honest result was refused for ever.
     key = keys.pair_key("c1", "s1")
     bed.client.hset(key, mapping={"n:refused:nan": 2**63 - 1, "n:partial": "spoilt", "t:fetch:sum": "x"})
     assert bed.cycle(outcome="partial", refused={"nan": 1}, timings={"fetch": 0.5}) == "partial"
-    assert bed.state().refused()["nan"] == 2**53
+    assert bed.state().read_refusal_counts()["nan"] == 2**53
     assert bed.client.hmget(key, "n:partial", "t:fetch:sum") == ["1", "0.500000"]
 
 

@@ -110,9 +110,9 @@ def test_leftovers_of_a_removed_pair_are_deleted_after_two_sweeps(bed: Bed) -> N
     sweeper.forget_leftovers()
     bed.client.hdel(keys.ENTRIES, "c1/s1")
     sweeper.forget_leftovers()
-    assert bed.state("c1").books
+    assert bed.state("c1").hash_fields
     sweeper.forget_leftovers()
-    assert not bed.state("c1").books
+    assert not bed.state("c1").hash_fields
     assert bed.state("c1").last_success is None
     assert bed.history("c1") == []
     assert bed.state("c2").count("ok") == 1

@@ -65,7 +65,7 @@ def test_validities_are_extended_with_the_size_of_the_fleet(bed: Bed) -> None:
     assert round(bed.pairs.read_state("c1", "s1").valid_until - bed.now) == round(300 * 31 / 150 / 0.05)
     bed.settings = bed.settings.model_copy(update={"write_rate": 1000.0})
     bed.write()
-    state = bed.backend.score("c1", "score-of-s1")
+    state = bed.backend.find_score("c1", "score-of-s1")
     assert state is not None
     assert abs(state.valid_until - bed.now - 300 * 31 / 150 / 0.05) < 2
 

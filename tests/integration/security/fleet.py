@@ -30,7 +30,7 @@ from dsf.redisacl.rules import cluster_user, hub_roles, hub_user
 from dsf.settings import ENV_PREFIX, TARGETS, settings
 from dsf.store.pairs import Pairs, PairState
 from dsf.store.registry import Registry
-from dsf.store.ticks import tick_message
+from dsf.store.ticks import make_tick_message
 from dsf.up.stack import make_http_check
 from dsf.worker import commands
 from tests.integration.security import identities
@@ -298,7 +298,7 @@ class Fleet:
 
     def deliver(self, cluster: str, key_id: int) -> None:
         """Deliver password and signing key of this id, as OCM does."""
-        replace(self.password_file(cluster), self.users.password(cluster, key_id))
+        replace(self.password_file(cluster), self.users.derive_password(cluster, key_id))
         replace(self.key_file(cluster), derive_key(MASTER, cluster, key_id).dump())
 
     def _write_secrets(self, cluster: str) -> None:
@@ -443,7 +443,7 @@ class Fleet:
 
     def spoke(self, cluster: str = "c1", key_id: int | None = None) -> redis.Redis:
         """Return a client with a cluster's credential, of another key than the newest one if it is given: a thief."""
-        password = self.users.password(cluster, key_id or self.key_id(cluster))
+        password = self.users.derive_password(cluster, key_id or self.key_id(cluster))
         return self.redis.client(cluster_user(cluster), password)
 
     def acl_log(self) -> list[str]:
@@ -455,7 +455,7 @@ class Fleet:
         """Push a tick that nobody scheduled; its run id."""
         run_id = make_run_id()
         expires = float(run_id[:13]) / 1000 + 30
-        self.admin.lpush(spoke_queue(cluster), tick_message(cluster, scorer, run_id, expires))
+        self.admin.lpush(spoke_queue(cluster), make_tick_message(cluster, scorer, run_id, expires))
         return run_id
 
     def rejected(self, reason: str) -> int:

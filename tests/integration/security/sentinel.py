@@ -12,7 +12,7 @@ from pathlib import Path
 import redis
 
 from dsf.redisacl.rules import hub_user
-from dsf.redisacl.users import password_hash
+from dsf.redisacl.users import hash_password
 from tests.support.child import Child
 from tests.support.redisserver import free_port
 from tests.support.secureredis import SecureRedis, find_tls_server
@@ -95,7 +95,7 @@ class SentinelRedis:
             "/etc/redis-tls/ca.crt": str(self.ca.cert),
             "dir /data": f"dir {self.dir}",
             "requirepass change-me-sentinels-0000": f"requirepass {SENTINEL_PASSWORD}",
-            password_hash("change-me-sentinel-clients"): password_hash(CLIENT_PASSWORD),
+            hash_password("change-me-sentinel-clients"): hash_password(CLIENT_PASSWORD),
             "auth-pass hub change-me-sentinel-00000": "auth-pass hub password-of-sentinel",
             "down-after-milliseconds hub 5000": f"down-after-milliseconds hub {_PATIENT}",
             "failover-timeout hub 60000": "failover-timeout hub 6000",

@@ -85,7 +85,7 @@ def test_data_and_users_survive_a_crash(configured: Configured) -> None:
     with contextlib.closing(configured.client(hub_user("hub"), configured.passwords["hub"])) as hub:
         users = ClusterUsers(hub, MASTER)
         users.sync({"c1": [1]})
-        with contextlib.closing(configured.client("spoke-c1", users.password("c1", 1))) as agent:
+        with contextlib.closing(configured.client("spoke-c1", users.derive_password("c1", 1))) as agent:
             agent.set("hub.mail.c1.0", "a result")
         with hub.pipeline(transaction=True) as pipe:
             pipe.hset("dsf:scorers", "a", "1")
@@ -105,7 +105,7 @@ def test_single_command_cannot_fill_the_memory(configured: Configured) -> None:
     with contextlib.closing(configured.client(hub_user("hub"), configured.passwords["hub"])) as hub:
         users = ClusterUsers(hub, MASTER)
         users.sync({"c1": [1]})
-    with contextlib.closing(configured.client("spoke-c1", users.password("c1", 1))) as agent:
+    with contextlib.closing(configured.client("spoke-c1", users.derive_password("c1", 1))) as agent:
         agent.set("hub.mail.c1.0", "x" * 6_000_000)
         with pytest.raises((redis.ConnectionError, redis.ResponseError)):
             agent.set("hub.mail.c1.1", "x" * 20_000_000)
@@ -122,7 +122,7 @@ def test_refused_and_slow_commands_leave_little_in_memory(configured: Configured
         users = ClusterUsers(hub, MASTER)
         users.sync({"c1": [1]})
         before = int(hub.info("memory")["used_memory"])
-        with contextlib.closing(configured.client("spoke-c1", users.password("c1", 1))) as agent:
+        with contextlib.closing(configured.client("spoke-c1", users.derive_password("c1", 1))) as agent:
             for number in range(60):
                 with pytest.raises(NoPermissionError):
                     agent.set(f"{number}".rjust(4_000_000), "x")

@@ -121,7 +121,7 @@ def test_cluster_user_is_limited_to_its_own_work(secure_redis: SecureRedis) -> N
     admin.lpush("hub.results", "not yours either")
     admin.hset("dsf:pair:c10/sample", "score", "theirs")
     before = admin.dbsize(), admin.acl_list()
-    thief = secure_redis.client(cluster_user("c1"), users.password("c1", 1))
+    thief = secure_redis.client(cluster_user("c1"), users.derive_password("c1", 1))
     forbidden = commands_of(SPOKE_FORBIDDEN)
     assert len(forbidden) >= 100
     assert not_refused(thief, forbidden) == []

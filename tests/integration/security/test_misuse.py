@@ -46,7 +46,7 @@ class _Site:
         self.watch = MisuseWatch(self.hub, lambda clusters, _: self.revoked.extend(clusters))
 
     def client(self, cluster: str) -> redis.Redis:
-        return self.server.client(cluster_user(cluster), self.users.password(cluster, 1))
+        return self.server.client(cluster_user(cluster), self.users.derive_password(cluster, 1))
 
     def write_result(self) -> None:
         """The other cluster's agent sends a result. Raises OutOfMemoryError."""
@@ -67,7 +67,7 @@ def test_logs_of_redis_filled_by_refused_commands_are_emptied(site: _Site) -> No
     with pytest.raises(OutOfMemoryError):
         site.write_result()
     site.watch.check()
-    assert "ACL LOG 1" in site.watch.problems()[MEMORY]
+    assert "ACL LOG 1" in site.watch.get_problems()[MEMORY]
     site.write_result()
     assert len(site.server.client().acl_log()) < 5
 
@@ -82,7 +82,7 @@ def test_logs_of_redis_filled_by_slow_commands_are_emptied(site: _Site) -> None:
     with pytest.raises(OutOfMemoryError):
         site.write_result()
     site.watch.check()
-    assert MEMORY in site.watch.problems()
+    assert MEMORY in site.watch.get_problems()
     site.write_result()
 
 
@@ -94,7 +94,7 @@ def test_connections_whose_names_fill_redis_are_closed_and_their_cluster_is_revo
         site.write_result()
     # While the buffers of the connections are large too, the second check counts.
     wait_for(lambda: site.watch.check() or site.revoked, message="a revocation")
-    assert f"c1 ({len(thieves)} connections" in site.watch.problems()[CREDENTIALS]
+    assert f"c1 ({len(thieves)} connections" in site.watch.get_problems()[CREDENTIALS]
     assert site.revoked == ["c1"]
     site.write_result()
 
@@ -119,7 +119,7 @@ def test_credential_whose_commands_have_many_keys_is_switched_off(site: _Site) -
     site.write_result()
     # With new credentials the user is on again.
     site.users.ensure("c1", [2])
-    assert site.server.client(cluster_user("c1"), site.users.password("c1", 2)).ping()
+    assert site.server.client(cluster_user("c1"), site.users.derive_password("c1", 2)).ping()
 
 
 def test_credential_with_many_connections_is_switched_off(site: _Site, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,12 +229,12 @@ def test_connections_stay_while_data_fills_redis(site: _Site) -> None:
     _fill(site.server.client())
     # Closing them is tried once.
     site.watch.check()
-    assert not site.watch.problems()
+    assert not site.watch.get_problems()
     agent.ping()
     connection_id, before = _newest_connection(site, "c2"), connection_id
     assert connection_id != before
     site.watch.check()
-    assert not site.watch.problems()
+    assert not site.watch.get_problems()
     agent.ping()
     assert _newest_connection(site, "c2") == connection_id
 
@@ -243,7 +243,7 @@ def test_nothing_is_emptied_while_memory_is_free(site: _Site) -> None:
     with pytest.raises(NoPermissionError):
         site.client("c1").set("foreign", "x")
     site.watch.check()
-    assert not site.watch.problems()
+    assert not site.watch.get_problems()
     assert len(site.server.client().acl_log()) == 1
 
 

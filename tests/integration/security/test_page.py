@@ -10,7 +10,7 @@ import redis
 from dsf import keys
 from dsf.fleet import changes
 from dsf.store.notices import CLUSTER_SET, ClusterNotice, ConditionNotice, Notices, ScorerNotice
-from dsf.web.actions import all_acts
+from dsf.web.actions import list_acts
 from dsf.web.views import VIEWS
 from tests.integration.exporter.fleet import SAMPLE, STATIC, Fleet
 from tests.integration.web.test_acts import TOKEN, Visitor
@@ -61,12 +61,12 @@ def test_page_user_is_denied_nothing(secure_redis: SecureRedis, tmp_path: Path) 
             text = visitor.get(path)
             assert visitor.status == 200, (path, text)
         visitor.headers = {}
-        for act in all_acts():
+        for act in list_acts():
             # A comparison waits for the backtest before it.
             location = wait_for(lambda act=act: _do(visitor, act), 30, act)  # type: ignore[misc]
             visitor.get(location)
             assert visitor.status == 200, location
-        assert {change.action.value for change in changes.read(admin).changes} == set(all_acts())
+        assert {change.action.value for change in changes.read_changes(admin).changes} == set(list_acts())
         assert admin.llen(keys.spoke_queue("worker01")) == 1
         assert visitor.post("/logout", visitor.get("/"))[0] == 303
         assert admin.acl_log() == []

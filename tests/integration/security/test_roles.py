@@ -16,7 +16,7 @@ from dsf.beat_schedule import BeatLock
 from dsf.errors import SettingsError, UnknownClusterError, UnknownScorerError
 from dsf.fleet import rescore as rescoring
 from dsf.fleet.actions import Actions
-from dsf.fleet.changes import Action, Actor, UserAction, read, record
+from dsf.fleet.changes import Action, Actor, UserAction, read_changes, record_change
 from dsf.fleet.queries import FleetQueries
 from dsf.fleetmetrics.collector import FleetCollector
 from dsf.hub.notifications import ChangeNotifier
@@ -66,17 +66,17 @@ def test_roles_that_act_for_users_may_perform_every_act(secure_redis: SecureRedi
         ActRequest("interval", ("c1",), interval=8),
         ActRequest("reset"),
     ):
-        actions.perform("s1", request)
+        actions.execute("s1", request)
     runs = actions.rescore("s1")
-    report = rescoring.report(client, "s1", rescoring.check(client, "s1", runs))
+    report = rescoring.make_report(client, "s1", rescoring.read_outcomes(client, "s1", runs))
     assert "does its agent run?" in report.runs[0].message
     row = HistoryEntry(run=runs[0].run_id, at=time.time(), outcome="ok").dump()
     secure_redis.client().lpush(keys.history_key("c1", "s1"), row)
-    report = rescoring.report(client, "s1", rescoring.check(client, "s1", runs))
+    report = rescoring.make_report(client, "s1", rescoring.read_outcomes(client, "s1", runs))
     assert [score.cluster for score in report.scores] == ["c1"]
     assert actions.sync("s1")
-    assert Notices(client).read("s1") is None
-    assert [change.action.value for change in read(as_role(secure_redis, "operator")).changes] == [
+    assert Notices(client).read_config_read("s1") is None
+    assert [change.action.value for change in read_changes(as_role(secure_redis, "operator")).changes] == [
         *("sync", "rescore", "reset", "interval", "interval", "resume", "pause")
     ]
 
@@ -101,7 +101,7 @@ def test_role_users_may_run_every_command_of_their_process(secure_redis: SecureR
     notices = Notices(hub)
     notices.write_scorer(ScorerNotice(name="s1"))
     notices.write_cluster(ClusterNotice(name="gone"))
-    notices.keep(("s1",), ("c1", "c2"))
+    notices.remove_others(("s1",), ("c1", "c2"))
     users = ClusterUsers(hub, MASTER)
     users.sync({"c1": [1], "c2": [1]})
     users.sync({"c1": [2]})
@@ -112,8 +112,8 @@ def test_role_users_may_run_every_command_of_their_process(secure_redis: SecureR
     store.set_override("c1/s1", paused=True)
     store.resume("c1/s1")
     store.reset("*/s1")
-    record(operator, Actor(name="me", claimed=True, way="cli"), UserAction(action=Action.PAUSE, scorer="s1"))
-    assert [change.by for change in read(operator).changes] == ["me"]
+    record_change(operator, Actor(name="me", claimed=True, way="cli"), UserAction(action=Action.PAUSE, scorer="s1"))
+    assert [change.by for change in read_changes(operator).changes] == ["me"]
     plan = PlanComparison(
         namespace="n", at=now, plan_id="x", applied=False, status="Optimal", score_now=0, score_proposed=0, gap=0.0
     )
@@ -194,7 +194,7 @@ def test_role_users_may_run_every_command_of_their_process(secure_redis: SecureR
     writes.record_unwritten({("c1", "s1"): None})
     assert writes.list_unwritten_pairs() == []
     ChangeNotifier(hub, MemoryBackend(), lambda _: None, lambda *_: None).notify()
-    assert hub.get(keys.CHANGES_TOLD)
+    assert hub.get(keys.CHANGES_NOTIFIED)
     schedule.read_overrides_of("s1", ["c1"])
     schedule.remove(["gone/s1", "gone/limited"])
     schedule.forget("s1")
@@ -207,7 +207,7 @@ def test_role_users_may_run_every_command_of_their_process(secure_redis: SecureR
     assert len(list(FleetCollector(exporter).collect())) > 5
     FleetQueries(exporter).history("c1", "s1")
     FleetQueries(exporter).schedule()
-    assert len(read(exporter, limit=5).changes) == 1
+    assert len(read_changes(exporter, limit=5).changes) == 1
     exporter.ping()
 
     refusals = secure_redis.client().acl_log()
@@ -247,7 +247,7 @@ def test_optimiser_rescores_as_its_own_user(secure_redis: SecureRedis) -> None:
         deadline = admin.zscore(keys.OPEN_RUNS, keys.run_member(run.cluster, "s1", run.run_id))
         assert deadline is not None
         assert 600 < deadline - time.time() < 700
-    (change,) = read(admin).changes
+    (change,) = read_changes(admin).changes
     assert (change.action, change.who, change.way) == ("rescore", "system:serviceaccount:a:b", "mcp")
     assert (change.cluster_count, change.clusters) == (2, [])
     hub_redis.rescore(caller, "s1", "c1")

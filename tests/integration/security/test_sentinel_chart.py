@@ -18,7 +18,7 @@ from dsf.hub.registrar import Registrar
 from dsf.keys import spoke_queue
 from dsf.process.outage import Outage
 from dsf.redisacl.rules import cluster_user
-from dsf.redisacl.users import password_hash
+from dsf.redisacl.users import hash_password
 from dsf.redislink.link import Link
 from dsf.settings import ENV_PREFIX, Settings
 from dsf.store.client import connect
@@ -218,10 +218,10 @@ def test_sentinel_client_password_changes_without_a_gap(
             admin.execute_command("SENTINEL", "FLUSHCONFIG")
         # A Sentinel that is started again knows them.
         for file in pair.dir.glob("*.conf"):
-            assert password_hash("another-password-0000") in file.read_text()
+            assert hash_password("another-password-0000") in file.read_text()
         assert is_let_in(CLIENT_PASSWORD)
         assert is_let_in("another-password-0000")
         for admin in admins:
-            admin.execute_command("ACL", "SETUSER", CLIENT_USER, f"!{password_hash('another-password-0000')}")
+            admin.execute_command("ACL", "SETUSER", CLIENT_USER, f"!{hash_password('another-password-0000')}")
     assert is_let_in(CLIENT_PASSWORD)
     assert not is_let_in("another-password-0000")

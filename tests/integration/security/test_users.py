@@ -11,7 +11,7 @@ from redis.exceptions import NoPermissionError
 from dsf import keys
 from dsf.redisacl.clusterusers import ClusterUsers
 from dsf.redisacl.rules import cluster_user, hub_roles, hub_user
-from dsf.redisacl.users import DEFAULT_OFF, hub_users, render_acl_file
+from dsf.redisacl.users import DEFAULT_OFF, make_hub_users, render_acl_file
 from dsf.store.agents import AgentKeys, AgentRecord, Agents
 from dsf.store.server import describe_unbounded_memory, find_server_problems
 from tests.integration.security.fleet import MASTER
@@ -26,7 +26,7 @@ def users_of(server: SecureRedis) -> ClusterUsers:
 
 
 def agent(server: SecureRedis, users: ClusterUsers, cluster: str = "c1", key_id: int = 1) -> redis.Redis:
-    return server.client(cluster_user(cluster), users.password(cluster, key_id))
+    return server.client(cluster_user(cluster), users.derive_password(cluster, key_id))
 
 
 def spokes(server: SecureRedis) -> list[str]:
@@ -69,7 +69,7 @@ def test_rights_are_the_same_at_every_age_of_a_credential(secure_redis: SecureRe
         if is_used:
             agents.write_all({"c1": (AgentRecord(), valid[-1])})
         else:
-            AgentKeys(admin).empty("c1")
+            AgentKeys(admin).delete_mail_and_queue("c1")
         users.sync({"c1": valid})
         for key_id in valid:
             client = agent(secure_redis, users, key_id=key_id)
@@ -108,7 +108,7 @@ def test_user_update_does_not_list_all_users(secure_redis: SecureRedis, monkeypa
     users.sync({"c1": [1]})
     list_calls: list[int] = []
     with monkeypatch.context() as patch:
-        patch.setattr(ClusterUsers, "_lines", lambda _: list_calls.append(1) or {})
+        patch.setattr(ClusterUsers, "_read_lines", lambda _: list_calls.append(1) or {})
         assert users.ensure("c2", [1])
         assert not users.ensure("c2", [1])
         assert users.ensure("c1", [2, 1])
@@ -119,7 +119,7 @@ def test_user_update_does_not_list_all_users(secure_redis: SecureRedis, monkeypa
     assert "spoke-c2" in (secure_redis.dir / "users.acl").read_text()
     # A withdrawn password is saved at once.
     with monkeypatch.context() as patch:
-        patch.setattr(ClusterUsers, "_lines", lambda _: list_calls.append(1) or {})
+        patch.setattr(ClusterUsers, "_read_lines", lambda _: list_calls.append(1) or {})
         assert users.ensure("c2", [2])
     assert list_calls == []
     secure_redis.restart()
@@ -138,9 +138,9 @@ def test_hub_that_takes_over_lists_all_users_once(secure_redis: SecureRedis, mon
     assert revoked.ping()
     [number] = (client["id"] for client in secure_redis.client().client_list() if client["user"] == "spoke-c1")
     list_calls: list[int] = []
-    read = ClusterUsers._lines
+    read = ClusterUsers._read_lines
     with monkeypatch.context() as patch:
-        patch.setattr(ClusterUsers, "_lines", lambda cluster_users: list_calls.append(1) or read(cluster_users))
+        patch.setattr(ClusterUsers, "_read_lines", lambda cluster_users: list_calls.append(1) or read(cluster_users))
         assert [users.ensure(name, [2, 1]) for name in ("c1", "c2")] == [False, False]
         assert users.ensure("c3", [2])
         assert users.ensure("c4", [1])
@@ -268,7 +268,7 @@ def test_newer_servers_accept_the_rules(
     program = getattr(pytest.importorskip(package), function)()
     monkeypatch.setenv("DSF_TEST_REDIS_SERVER", str(program))
     file = tmp_path / "users.acl"
-    text = render_acl_file(hub_users({role: f"password-{role}" for role in hub_roles()}))
+    text = render_acl_file(make_hub_users({role: f"password-{role}" for role in hub_roles()}))
     file.write_text(text.replace(DEFAULT_OFF, "user default on nopass ~* &* +@all"))
     with RedisServer(options=("--aclfile", str(file))) as server:
         hub = redis.Redis(port=server.port, username="dsf-hub", password="password-hub", decode_responses=True)
@@ -277,7 +277,7 @@ def test_newer_servers_accept_the_rules(
             assert users.sync({"c1": [1]}).created == ["c1"]
             assert not users.sync({"c1": [1]})
             assert users.ensure("c1", [2])
-            thief = redis.Redis(port=server.port, username="spoke-c1", password=users.password("c1", 2))
+            thief = redis.Redis(port=server.port, username="spoke-c1", password=users.derive_password("c1", 2))
             with thief:
                 assert thief.set("hub.mail.c1.0", "x")
                 for command in ("LPUSH spoke.c1 x", "SET hub.mail.c10.0 x", "LRANGE hub.results 0 -1", "ACL LIST"):

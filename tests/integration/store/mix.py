@@ -130,8 +130,8 @@ class Mix:
             effective_entry = apply_overrides(entry.model_copy(update={"runnable": True}), overrides, self.bed.now)
             judged = compute_verdict(state, self.bed.now, is_paused=effective_entry.paused)
             stage = reason = ""
-            if judged is Verdict.FAILING and state.trouble is not None:
-                stage, reason = state.trouble.stage, state.trouble.reason
+            if judged is Verdict.FAILING and state.current_failure is not None:
+                stage, reason = state.current_failure.stage, state.current_failure.reason
             elif judged in (Verdict.SKIPPED, Verdict.EXPIRED, Verdict.NEVER) and state.skips is not None:
                 reason = state.skips.reason
             elif judged in (Verdict.OK, Verdict.EMPTY) and state.remark is not None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dsf import keys
 from dsf.errors import UnknownClusterError, UnknownScorerError
-from dsf.store.entries import Effective, ScheduleOverride, apply_overrides, compute_next_tick_time, is_slot
+from dsf.store.entries import EffectiveSchedule, ScheduleOverride, apply_overrides, compute_next_tick_time, is_slot
 from dsf.store.schedule import ScheduleStore
 from tests.integration.beat.support import START, Bench, books, entry, pushed, register
 from tests.support.redisserver import RedisServer
@@ -138,7 +138,7 @@ def test_remove_keeps_overrides_only(store_client: redis.Redis) -> None:
     assert bench.store.remove(["c1/s", "c9/s"]) == 1
     assert [remaining_entry.pair for remaining_entry in bench.store.read_entries()] == ["c1/s2", "c2/s"]
     assert bench.store.read_due_times(["c1/s"]) == {}
-    assert not books(store_client, "c1").books
+    assert not books(store_client, "c1").hash_fields
     assert not store_client.hexists(keys.ROWS, "c1/s")
     assert store_client.exists(keys.history_key("c1", "s")) == 0
     open_runs = store_client.zrange(keys.OPEN_RUNS, 0, -1)
@@ -248,7 +248,7 @@ def test_pair_with_its_own_override_ignores_the_override_of_the_scorer(
     assert due(store) == before
     assert due(store, "c2/s") <= START + 5
     overrides = store.read_overrides()
-    assert apply_overrides(entry("c1"), overrides, START) == Effective(600, "c1/s", False, None, "entry")
+    assert apply_overrides(entry("c1"), overrides, START) == EffectiveSchedule(600, "c1/s", False, None, "entry")
 
 
 def test_override_of_one_cluster_reads_no_other_overrides(

@@ -15,7 +15,7 @@ from dsf.fleetmetrics.collector import FleetCollector
 from dsf.optimizer.plans import read_plans
 from dsf.optimizer.redisrights import PLANS
 from dsf.store.agents import AgentKeys
-from dsf.store.client import complain
+from dsf.store.client import log_unreadable
 from dsf.store.clockguard import ResultsGuard
 from tests.integration.results.bed import Bed
 from tests.integration.store.mix import CLUSTERS, Mix
@@ -31,7 +31,7 @@ ROWS = [
 
 @pytest.fixture(autouse=True)
 def _nothing_is_known() -> None:
-    complain.cache_clear()
+    log_unreadable.cache_clear()
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import redis
 from dsf import keys
 from dsf.fleet import changes
 from dsf.store.schedule import ScheduleStore
-from dsf.web.rendering import link
+from dsf.web.rendering import make_link
 from tests.integration.exporter.fleet import SAMPLE, good_fleet
 from tests.integration.web.visitor import TOKEN, Visitor
 from tests.support.redisserver import RedisServer, free_port
@@ -59,7 +59,7 @@ def test_score_now_shows_its_outcome(acting: WebProcess, redis_client: redis.Red
     assert status == 303
     assert redis_client.llen(keys.spoke_queue("worker01")) == 1
     assert "1 of 1 run is under way" in visitor.get(location)
-    [change] = changes.read(redis_client).changes
+    [change] = changes.read_changes(redis_client).changes
     assert (change.action, change.way, change.note, change.claimed) == ("rescore", "page", "look again", True)
     fleet.cycle("worker01", outcome="error", stage="fetch", reason="bad_query", message="no", run=change.reference)
     # The page caches an outcome for a second.
@@ -158,7 +158,7 @@ def test_interval_form_sets_and_resets_the_override(acting: WebProcess, redis_cl
     form = visitor.get(f"/act/reset?scorer={SAMPLE}")
     assert visitor.post("/act/reset", form)[0] == 303
     assert redis_client.hlen(keys.OVERRIDES) == 0
-    assert [change.action for change in changes.read(redis_client).changes] == ["reset", "interval"]
+    assert [change.action for change in changes.read_changes(redis_client).changes] == ["reset", "interval"]
 
 
 def test_foreign_forms_are_refused(acting: WebProcess, redis_client: redis.Redis) -> None:
@@ -215,7 +215,7 @@ def test_login_requires_the_token_and_opens_a_session(closed: WebProcess, redis_
     assert TOKEN not in str(session_values) + closed.log
     form = visitor.get(f"/act/rescore?scorer={SAMPLE}")
     assert visitor.post("/act/rescore", form)[0] == 303
-    [change] = changes.read(redis_client).changes
+    [change] = changes.read_changes(redis_client).changes
     assert (change.by, change.claimed) == ("token", False)
     assert visitor.post("/logout", html)[0] == 303
     visitor.get("/")
@@ -253,9 +253,9 @@ def test_action_after_the_end_of_the_session_is_reported_as_lost(closed: WebProc
     for referer, to in ((closed.url + path, path), ("http://evil.example/act/rescore", "/"), ("", "/")):
         visitor.headers = {"Referer": referer}
         status, _, location = visitor.post("/act/rescore", form)
-        assert (status, location) == (303, link("", "/login", to=to, lost="1"))
+        assert (status, location) == (303, make_link("", "/login", to=to, lost="1"))
     assert "nothing was done" in visitor.get(location)
-    assert changes.read(redis_client).changes == []
+    assert changes.read_changes(redis_client).changes == []
 
 
 @pytest.mark.parametrize("to", ["//evil.example/x", "https://evil.example", "/\\evil.example"])
@@ -324,7 +324,7 @@ def test_trusted_proxy_headers_identify_viewers_and_operators(
         form = actor.get(f"/act/rescore?scorer={SAMPLE}")
         assert actor.post("/act/rescore", form)[0] == 303
         assert viewer.post("/act/rescore", form)[0] == 403
-        [change] = changes.read(redis_client).changes
+        [change] = changes.read_changes(redis_client).changes
         assert (change.by, change.claimed) == ("bob", False)
         # A header that the proxy does not write over.
         posing = Visitor(page, **{"X-Forwarded-User": "ann", "X-Auth-Request-Groups": "sre"})

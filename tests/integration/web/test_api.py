@@ -7,7 +7,7 @@ import redis
 from playwright.sync_api import Browser, expect
 
 from dsf.errors import ApiError, QueryError, UnknownScorerError
-from dsf.fleet.changes import Action, Actor, ChangeList, UserAction, read, record
+from dsf.fleet.changes import Action, Actor, ChangeList, UserAction, read_changes, record_change
 from dsf.fleet.client import Client
 from tests.integration.exporter.fleet import SAMPLE, good_fleet
 from tests.integration.web.test_pages import fetch
@@ -68,15 +68,15 @@ def test_changes_are_listed_with_filters_and_limits(closed: WebProcess, redis_cl
     actor = Actor(name="ann", claimed=False, way="page")
     for number in range(450):
         user_action = UserAction(action=Action.RESCORE, scorer=f"scorer-{number % 2}", clusters=[f"worker{number % 3}"])
-        record(redis_client, actor, user_action)
+        record_change(redis_client, actor, user_action)
     client = Client(closed.url, token=TOKEN)
 
     def ids(change_list: ChangeList) -> list[str]:
         return [change.id for change in change_list.changes]
 
-    newest = ids(read(redis_client))
+    newest = ids(read_changes(redis_client))
     assert ids(client.changes()) == newest
-    of_one = read(redis_client, scorer="scorer-1", cluster="worker2")
+    of_one = read_changes(redis_client, scorer="scorer-1", cluster="worker2")
     assert len(of_one.changes) == 75
     assert ids(client.changes("scorer-1", "worker2")) == ids(of_one)
     for limit in (1, 200, 201, 449, 450, 451):
@@ -85,7 +85,7 @@ def test_changes_are_listed_with_filters_and_limits(closed: WebProcess, redis_cl
         assert listed_changes.continue_ or limit >= len(newest)
         assert not listed_changes.continue_ or ids(client.changes(after=listed_changes.continue_)) == newest[limit:]
     since = int(newest[10].partition("-")[0]) / 1000
-    assert ids(client.changes(since=since)) == ids(read(redis_client, since=since))
+    assert ids(client.changes(since=since)) == ids(read_changes(redis_client, since=since))
     assert ids(client.changes(since=since + 1e6)) == []
     with pytest.raises(QueryError, match="no place among the changes"):
         client.changes(after="yesterday")

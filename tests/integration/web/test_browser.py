@@ -18,7 +18,7 @@ from dsf.messages import make_run_id
 from dsf.store.entries import Entry
 from dsf.store.notices import CLUSTER_SET, ClusterNotice, ConditionNotice, Notices, ScorerNotice
 from dsf.store.schedule import ScheduleStore
-from dsf.web.actions import all_acts
+from dsf.web.actions import list_acts
 from tests.integration.exporter.fleet import SAMPLE, STATIC, Fleet, good_fleet
 from tests.integration.web.visitor import TOKEN, Visitor
 from tests.support.browser import THEMES, TIMEOUT, Tab
@@ -93,7 +93,7 @@ def test_forms_have_no_axe_violations(closed: WebProcess, browser: Browser, redi
         page.get_by_label("Token").fill(TOKEN)
         page.get_by_role("button", name="Log in").click()
         expect(page.get_by_role("button", name="Log out")).to_be_visible()
-        for act in all_acts():
+        for act in list_acts():
             tab.open(f"/act/{act}?scorer={SAMPLE}")
             assert tab.violations(*THEMES) == [], act
         # The wrong token was one.

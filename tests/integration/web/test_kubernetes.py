@@ -100,7 +100,7 @@ def test_api_server_decides_what_users_may_do(
         wait_for(lambda: "All 2 scores" in actor.get("/"), 20)
         form = actor.get(f"/act/rescore?scorer={SAMPLE}&cluster=worker01")
         assert actor.post("/act/rescore", form)[0] == 303
-        [change] = changes.read(redis_client).changes
+        [change] = changes.read_changes(redis_client).changes
         assert (change.by, change.claimed) == (f"system:serviceaccount:{namespace}:actor", False)
 
         viewer, _ = visitor(tokens["viewer"])
@@ -111,7 +111,7 @@ def test_api_server_decides_what_users_may_do(
         secret = viewer.get(f"/scorers/{SAMPLE}")
         assert viewer.post("/act/rescore", secret, scorer=SAMPLE)[0] == 403
         assert f"system:serviceaccount:{namespace}:viewer" in page.log
-        assert len(changes.read(redis_client).changes) == 1
+        assert len(changes.read_changes(redis_client).changes) == 1
 
         # The two accounts may not list Placements, so a comparison has none for them; the holder of both rights sees
         # them.

@@ -14,7 +14,7 @@ import redis
 
 from dsf import keys
 from dsf.api.scorerule import HeldValue, HoldRule
-from dsf.fleet.changes import Action, Actor, UserAction, record
+from dsf.fleet.changes import Action, Actor, UserAction, record_change
 from dsf.fleet.client import Client
 from dsf.messages import make_run_id
 from dsf.reasons import WriteReason
@@ -25,9 +25,9 @@ from dsf.store.registry import ClusterRecord, Registry, ScorerRecord
 from dsf.store.schedule import ScheduleStore
 from dsf.store.writes import Writes
 from dsf.web import search, views
-from dsf.web.guard import own_segments
+from dsf.web.guard import list_own_segments
 from dsf.web.pagedata import Reading
-from dsf.web.pages import Sources, all_views
+from dsf.web.pages import Sources, list_views
 from dsf.web.views import VIEWS
 from tests.integration.exporter.fleet import CLUSTERS, SAMPLE, STATIC, Fleet, good_fleet
 from tests.support.redisserver import RedisServer, has_ipv6
@@ -350,7 +350,7 @@ def test_foreign_names_are_escaped(page: WebProcess, redis_client: redis.Redis) 
         fleet.cycle(cluster, scorer)
     Notices(redis_client).write_cluster(ClusterNotice(name=name, labels={CLUSTER_SET: name, "env": name}))
     user_action = UserAction(action=Action.PAUSE, scorer=name, clusters=(name,), note=name, detail=name)
-    record(redis_client, Actor(name=name, claimed=True, way="page"), user_action)
+    record_change(redis_client, Actor(name=name, claimed=True, way="page"), user_action)
     fetch(page, "/", "&lt;img src=x")
     there = quote(name, safe="")
     fetch(page, f"/clusters/{there}", "&lt;img src=x")
@@ -411,14 +411,14 @@ def test_address_with_an_extra_slash_does_not_redirect(page: WebProcess, redis_c
 
 
 def test_prefix_may_not_be_an_address_of_the_page(page: WebProcess, redis_client: redis.Redis) -> None:
-    """Each address begins with one of `own_segments`."""
+    """Each address begins with one of `list_own_segments`."""
     good_fleet(redis_client)
     html = fetch(page, "/", "All 2 scores are fresh") + page.get("/docs").text
     described = list(page.get("/openapi.json").json()["paths"])
-    addresses = [*re.findall(r'(?:href|src|action)="(/[^"]*)"', html), *described, *(v.path for v in all_views(VIEWS))]
+    addresses = [*re.findall(r'(?:href|src|action)="(/[^"]*)"', html), *described, *(v.path for v in list_views(VIEWS))]
     begins = {re.split("[/?#]", address)[1] for address in addresses} - {""}
     assert begins >= {"scorers", "static", "api", "placements"}
-    assert begins <= own_segments()
+    assert begins <= list_own_segments()
 
 
 MANIFEST = """\

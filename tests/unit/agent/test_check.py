@@ -36,11 +36,11 @@ def agent_settings(settings_factory: SettingsFactory, redis_url: str, tmp_path: 
 
 
 def results(settings: Settings) -> dict[str, bool]:
-    return {step.name: step.is_ok for step in check.steps(settings)}
+    return {step.name: step.is_ok for step in check.run_steps(settings)}
 
 
 def last_detail(settings: Settings) -> str:
-    *_, last = check.steps(settings)
+    *_, last = check.run_steps(settings)
     assert not last.is_ok
     return last.detail
 

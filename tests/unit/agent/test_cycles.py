@@ -94,7 +94,7 @@ def test_cycle_without_enough_time_is_skipped(make: Callable[..., Bed]) -> None:
     # Half of the interval is enough for a start.
     assert (outcome_after(9.0, 5.5), outcome_after(9.0, 4.5)) == ("ok", "skipped: expired")
     # The last cycle may have been slow once: after five skipped cycles one runs, and again after five if it fails.
-    bed.cycles.end_others([])
+    bed.cycles.end_removed([])
     bed.stages.fetch.side_effect = CycleError("fetch", "timeout", "too slow")
     bed.cycles._running.store_duration("a", 3.0)
     outcomes = []
@@ -164,15 +164,15 @@ def test_memory_is_reserved_until_a_failed_stage_frees_its_response(make: Callab
 
     def fetch(cycle: AgentCycle) -> None:
         received = Answer()
-        cycle.room.take(100)
-        weakref.finalize(received, lambda: reserved_bytes.append(bed.cycles._budget.taken))
+        cycle.storage.reserve(100)
+        weakref.finalize(received, lambda: reserved_bytes.append(bed.cycles._budget.reserved))
         raise CycleError("fetch", "bad_answer", "no metrics")
 
     bed.stages.fetch.side_effect = fetch
     with pytest.raises(CycleError):
         bed.run(make_run_id(HUB_NOW), HUB_NOW + 60)
     assert reserved_bytes == [100]
-    assert bed.cycles._budget.taken == 0
+    assert bed.cycles._budget.reserved == 0
 
 
 def test_errors_that_refer_to_each_other_end_the_cycle(make: Callable[..., Bed]) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from dsf.agent import ticks
 from dsf.agent.cycles import AgentCycle
-from dsf.agent.main import Runtime
+from dsf.agent.main import AgentRuntime
 from dsf.api.summary import dump_summaries
 from dsf.messages import derive_key, make_run_id
 from tests.support.fixtures import SettingsFactory
@@ -23,12 +23,12 @@ def test_cycles_of_a_removed_scorer_end_as_soon_as_anybody_sees_the_change(
     key, config = tmp_path / "key", tmp_path / "config"
     key.write_text(derive_key(bytes(32), "c1", 1).dump())
     config.write_text(dump_summaries([scorer("a"), scorer("b")]))
-    agent = Runtime(settings_factory(role="agent", cluster="c1", agent_config=config, signing_key_file=key))
+    agent = AgentRuntime(settings_factory(role="agent", cluster="c1", agent_config=config, signing_key_file=key))
     summary = agent.config.get("a")
     assert summary is not None
     cycles = [AgentCycle(name, make_run_id(), summary, time.monotonic() + 600, interval=600) for name in ("a", "b")]
     for cycle in cycles:
-        assert agent.cycles._running.enter(cycle)
+        assert agent.cycles._running.register_cycle(cycle)
     config.write_text(dump_summaries([scorer("b")]))
     # A tick of the other scorer also reads the configuration.
     assert agent.config.get("b") is not None

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dsf.agent.main import Runtime
+from dsf.agent.main import AgentRuntime
 from dsf.errors import SettingsError
 from dsf.messages import derive_key
 from tests.support.fixtures import SettingsFactory
@@ -19,4 +19,4 @@ def test_missing_setting_is_named(settings_factory: SettingsFactory, tmp_path: P
     settings: dict[str, object] = {"cluster": "c1", "agent_config": tmp_path / "config", "signing_key_file": key}
     del settings[setting]
     with pytest.raises(SettingsError, match=f"^DSF_{setting.upper()}: "):
-        Runtime(settings_factory(role="agent", **settings))
+        AgentRuntime(settings_factory(role="agent", **settings))

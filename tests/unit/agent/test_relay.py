@@ -57,13 +57,13 @@ def client(relay: HubRelay) -> Iterator[redis.Redis]:
 def refusal(client: redis.Redis, relay: HubRelay) -> str:
     """Return the relay's problem after a new connection has failed."""
 
-    def problem() -> str:
+    def find_problem() -> str:
         # The first failure may belong to an earlier connection.
         with pytest.raises(redis.ConnectionError):
             client.ping()
-        return relay.problem()
+        return relay.find_problem()
 
-    return wait_for(problem, 5.0, "the relay to say why")
+    return wait_for(find_problem, 5.0, "the relay to say why")
 
 
 def test_commands_and_large_values_pass_in_both_directions(client: redis.Redis, api_server: PortForwardServer) -> None:
@@ -101,7 +101,7 @@ def test_clients_reconnect_after_the_api_server_has_restarted(
     assert "cannot be reached from this cluster: Connection refused" in refusal(client, relay)
     api_server.start()
     assert client.ping()
-    assert relay.problem() == ""
+    assert relay.find_problem() == ""
 
 
 def test_connection_ends_on_both_sides(client: redis.Redis, api_server: PortForwardServer) -> None:
@@ -167,7 +167,7 @@ def test_refused_upgrade_is_explained_with_a_remedy(
     assert "\n" not in problem
     api_server.status = 101
     assert client.ping()
-    assert relay.problem() == ""
+    assert relay.find_problem() == ""
 
 
 def test_kubelet_error_is_quoted(client: redis.Redis, api_server: PortForwardServer, relay: HubRelay) -> None:

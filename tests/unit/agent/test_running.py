@@ -33,12 +33,12 @@ def cycle(scorer: str = "a", run_id: str = "1", remaining_seconds: float = 60.0)
 )
 def test_scorer_runs_one_cycle_at_a_time(remaining_seconds: float, may: bool) -> None:
     running, first, other = RunningCycles(), cycle(remaining_seconds=remaining_seconds), cycle("b", "2")
-    assert running.enter(first)
-    assert running.enter(other)
-    assert running.enter(cycle(run_id="3")) is may
+    assert running.register_cycle(first)
+    assert running.register_cycle(other)
+    assert running.register_cycle(cycle(run_id="3")) is may
     if not may:
-        running.leave(first)
-        assert running.enter(cycle(run_id="4"))
+        running.remove_cycle(first)
+        assert running.register_cycle(cycle(run_id="4"))
 
 
 def test_duplicate_run_of_a_scorer_is_not_new() -> None:
@@ -49,11 +49,11 @@ def test_duplicate_run_of_a_scorer_is_not_new() -> None:
 
 def test_cycles_of_removed_scorers_end_now() -> None:
     running, removed_cycle, kept_cycle = RunningCycles(), cycle(), cycle("b", "2")
-    assert running.enter(removed_cycle)
-    assert running.enter(kept_cycle)
-    assert running.end_others({"b"}) == [removed_cycle]
+    assert running.register_cycle(removed_cycle)
+    assert running.register_cycle(kept_cycle)
+    assert running.end_removed({"b"}) == [removed_cycle]
     assert removed_cycle.deadline <= time.monotonic() < kept_cycle.deadline
-    assert running.end_others({"b"}) == []
+    assert running.end_removed({"b"}) == []
 
 
 def test_small_payload_stays_in_memory(tmp_path: Path) -> None:

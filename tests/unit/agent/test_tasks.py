@@ -18,7 +18,7 @@ def test_no_message_starts_anything_else(name: str) -> None:
     strategies = dict.fromkeys([CYCLE_TASK, *STAGE_TASKS], mock.sentinel.celerys)
     consumer = mock.Mock(strategies=strategies)
     AgentStep(consumer, mock.Mock()).start(consumer)
-    assert consumer.strategies[name] is ticks.refuse_message
+    assert consumer.strategies[name] is ticks.drop_call
     assert consumer.strategies[CYCLE_TASK] is mock.sentinel.celerys
 
 

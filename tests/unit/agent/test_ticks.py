@@ -17,7 +17,7 @@ from kombu.transport.virtual import Base64, Channel
 import dsf.log
 from dsf.agent import ticks
 from dsf.agent.ticks import Message
-from dsf.store.ticks import tick_message
+from dsf.store.ticks import make_tick_message
 
 RUN = "1718600000000-0123abcd"
 ARGS = ["sample", RUN, 4102444800.0]
@@ -46,7 +46,7 @@ def message(body: object = None, task: object = "dsf.cycle", **headers: object) 
 def reduced(document: object) -> Any:
     """Return the message that Celery receives for a pushed document."""
     pushed: Any = Message(json.loads(json.dumps(document)), channel=_Channel())
-    ticks.reduce(pushed, "dsf.cycle")
+    ticks.reduce_to_tick(pushed, "dsf.cycle")
     return pushed
 
 
@@ -62,7 +62,7 @@ def tick_arguments(document: object) -> Any:
 
 
 def test_tick_is_reduced_to_its_arguments() -> None:
-    tick = json.loads(tick_message("c1", *ARGS))  # type: ignore[arg-type]
+    tick = json.loads(make_tick_message("c1", *ARGS))  # type: ignore[arg-type]
     reduced_message = reduced(tick)
     assert tick_arguments(tick) == ARGS
     assert reduced_message.headers["id"] == reduced_message.headers["root_id"] == tick["headers"]["id"]
@@ -200,7 +200,7 @@ def test_no_message_calls_a_stage_or_another_task(monkeypatch: pytest.MonkeyPatc
     counted: list[int] = []
     monkeypatch.setattr(ticks, "on_refused", [lambda: counted.append(1)])
     pushed = _Message()
-    ticks.refuse_message(pushed, None, None, None, None)
+    ticks.drop_call(pushed, None, None, None, None)
     assert (len(counted), pushed.acks) == (1, 1)
 
 
@@ -210,5 +210,5 @@ def test_refused_messages_are_not_retained(monkeypatch: pytest.MonkeyPatch) -> N
     for number in range(100):
         with pytest.raises(ValueError, match="secret") as caught:
             kombu.utils.json.loads(json.dumps({"__type__": "x", "__value__": f"secret {number}"}))
-        ticks.refuse(caught.value)
+        ticks.drop_message(caught.value)
     assert set(throttle._last) == {"ValueError"}

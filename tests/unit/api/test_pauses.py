@@ -8,12 +8,12 @@ from datetime import UTC, datetime
 
 import pytest
 
-from dsf.api.meta import LATEST, pause_end
+from dsf.api.meta import LATEST, limit_pause_end
 from dsf.api.types import PAUSED_UNTIL_ANNOTATION
-from dsf.cli.duration import moment
+from dsf.cli import duration
 from dsf.store.client import parse_stored
 from dsf.store.entries import Entry, ScheduleOverride
-from dsf.web.actions import parse_pause_end
+from dsf.web import actions
 from tests.unit.hub.builders import scorer
 
 
@@ -30,7 +30,7 @@ def from_store(text: str) -> float | None:
     return entry.paused_until if entry is not None else None
 
 
-@pytest.mark.parametrize("read_end", [from_annotation, parse_pause_end, moment, from_store])
+@pytest.mark.parametrize("read_end", [from_annotation, actions.parse_pause_end, duration.parse_pause_end, from_store])
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -46,10 +46,10 @@ def test_all_forms_of_a_pause_have_the_same_limit(
 
 
 def test_pause_end_is_bounded_and_nan_is_refused() -> None:
-    assert pause_end(float("inf")) == LATEST
-    assert datetime.fromtimestamp(pause_end(1e300), UTC).year == 9999
+    assert limit_pause_end(float("inf")) == LATEST
+    assert datetime.fromtimestamp(limit_pause_end(1e300), UTC).year == 9999
     with pytest.raises(ValueError, match="no time"):
-        pause_end(float("nan"))
+        limit_pause_end(float("nan"))
 
 
 def test_pause_end_read_from_redis_is_bounded() -> None:

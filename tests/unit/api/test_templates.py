@@ -57,7 +57,7 @@ FILL = Renderer(ClusterFacts("c1", LABELS, {"id.k8s.io": "0f-1", "dots": "..", "
     ],
 )
 def test_queries(query: str, expected: str) -> None:
-    assert FILL.query(query, "q") == expected
+    assert FILL.expand_query(query, "q") == expected
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_queries(query: str, expected: str) -> None:
 )
 def test_time_of_expansion_grows_with_the_length_of_the_text(text: str) -> None:
     began = time.thread_time()
-    expanded = FILL.host(text, "h") if text.startswith("http") else FILL.query(text, "q")
+    expanded = FILL.expand_host(text, "h") if text.startswith("http") else FILL.expand_query(text, "q")
     # A second or less. Quadratic, it was a minute.
     assert time.thread_time() - began < 10
     assert expanded == text.replace("${cluster}", "c1")
@@ -85,12 +85,12 @@ def test_time_of_expansion_grows_with_the_length_of_the_text(text: str) -> None:
     ],
 )
 def test_urls(host: str, expected: str) -> None:
-    assert FILL.host(host, "h") == expected
+    assert FILL.expand_host(host, "h") == expected
 
 
 def test_paths_and_values() -> None:
-    assert FILL.path("/a/${label:slash}?b=${label:single}", "p") == "/a/a%2F..%2Fb%3Fc%3Dd%23e?b=it%27s"
-    assert FILL.value("t-${cluster}-${label:region}", "v") == "t-c1-eu-west.1"
+    assert FILL.expand_path("/a/${label:slash}?b=${label:single}", "p") == "/a/a%2F..%2Fb%3Fc%3Dd%23e?b=it%27s"
+    assert FILL.expand_value("t-${cluster}-${label:region}", "v") == "t-c1-eu-west.1"
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_paths_and_values() -> None:
 )
 def test_unresolvable_template_is_refused(how: str, text: str, reason: str, problem: str) -> None:
     with pytest.raises(ResolutionError) as caught:
-        getattr(FILL, how)(text, "q")
+        getattr(FILL, f"expand_{how}")(text, "q")
     assert caught.value.reason == reason
     assert problem in str(caught.value)
 
@@ -127,7 +127,7 @@ def test_template_value_never_ends_its_string(value: str, mark: str, is_regex: b
     before = "\\" * backslashes
     query = f"up{{a{'=~' if is_regex else '='}{mark}{before}${{label:x}}{mark}}}; down"
     try:
-        filled = Renderer(ClusterFacts("c", {"x": value})).query(query, "q")
+        filled = Renderer(ClusterFacts("c", {"x": value})).expand_query(query, "q")
     except ResolutionError:
         return
     first, second = split_queries(filled)
@@ -139,7 +139,7 @@ def test_template_value_never_ends_its_string(value: str, mark: str, is_regex: b
 @given(st.text(max_size=30))
 def test_template_value_never_changes_the_server(value: str) -> None:
     try:
-        filled = Renderer(ClusterFacts("c", {"x": value})).host("https://a.example/${label:x}", "h")
+        filled = Renderer(ClusterFacts("c", {"x": value})).expand_host("https://a.example/${label:x}", "h")
     except ResolutionError:
         return
     assert parse_origin(filled).host == "a.example"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dsf.backends import eventlimit
-from dsf.backends.eventlimit import BURST, PAUSE, EventLimit
+from dsf.backends.eventlimit import MAX_BURST, SECONDS_PER_EVENT, EventLimit
 
 
 @pytest.fixture
@@ -22,14 +22,14 @@ def test_burst_of_25_events_then_one_per_five_minutes(clock: list[float]) -> Non
     def allowed_events(count: int, about: str = "a") -> int:
         return sum(limit.allows(about, "Warning", "Bad", str(number)) for number in range(count))
 
-    assert allowed_events(100) == BURST
-    assert allowed_events(100, "another") == BURST
-    clock[0] += PAUSE - 1
+    assert allowed_events(100) == MAX_BURST
+    assert allowed_events(100, "another") == MAX_BURST
+    clock[0] += SECONDS_PER_EVENT - 1
     assert allowed_events(10) == 0
     clock[0] += 1
     assert allowed_events(10) == 1
-    clock[0] += 100 * PAUSE
-    assert allowed_events(100) == BURST
+    clock[0] += 100 * SECONDS_PER_EVENT
+    assert allowed_events(100) == MAX_BURST
 
 
 def test_equal_event_is_repeated_after_five_minutes(clock: list[float]) -> None:
@@ -38,7 +38,7 @@ def test_equal_event_is_repeated_after_five_minutes(clock: list[float]) -> None:
     assert [limit.allows("a", "Warning", "Bad", text) for text in events] == [True, False, True, True]
     assert limit.allows("a", "Normal", "Bad", "again"), "of another type"
     assert limit.allows("b", "Normal", "Bad", "again"), "of another object"
-    clock[0] += PAUSE
+    clock[0] += SECONDS_PER_EVENT
     assert limit.allows("a", "Normal", "Bad", "again"), "Kubernetes forgets events after an hour"
 
 

@@ -150,7 +150,7 @@ def test_foreign_score_is_neither_written_nor_deleted(out: OutFolder) -> None:
     write_text(out.get_path(SCORE), kubeyaml.dump(foreign))
     backend = DirectoryScores(out)
     assert backend.refresh_scores() == []
-    assert backend.score(CLUSTER, "s1") is None
+    assert backend.find_score(CLUSTER, "s1") is None
     with pytest.raises(ForeignObjectError, match=r"belongs to somebody else.*managed-by"):
         backend.apply_score(MANIFEST, status(1))
     backend.delete_score(CLUSTER, "s1")
@@ -163,7 +163,7 @@ def test_score_without_the_label_is_released(out: OutFolder) -> None:
     text = kubeyaml.dump({**(out.read(SCORE) or {}), "metadata": {"namespace": CLUSTER, "name": "s1"}})
     write_text(out.get_path(SCORE), text)
     assert backend.refresh_scores() == [SCORE]
-    assert backend.score(CLUSTER, "s1") is None
+    assert backend.find_score(CLUSTER, "s1") is None
     with pytest.raises(ForeignObjectError):
         backend.apply_score(MANIFEST, status(2))
     backend.delete_score(CLUSTER, "s1")
@@ -174,15 +174,15 @@ def test_changes_of_score_files_are_reported(out: OutFolder) -> None:
     backend = DirectoryScores(out)
     first_score = backend.apply_score(MANIFEST, status(1))
     assert backend.refresh_scores() == []
-    assert backend.score(CLUSTER, "s1") == first_score
+    assert backend.find_score(CLUSTER, "s1") == first_score
     write_text(out.get_path(SCORE), kubeyaml.dump({**(out.read(SCORE) or {}), "status": status(99)}))
     assert backend.refresh_scores() == [SCORE]
-    edited = backend.score(CLUSTER, "s1")
+    edited = backend.find_score(CLUSTER, "s1")
     assert edited is not None
     assert edited.digest != first_score.digest
     remove(out.get_path(SCORE), up_to=out.root)
     assert backend.refresh_scores() == [SCORE]
-    assert backend.score(CLUSTER, "s1") is None
+    assert backend.find_score(CLUSTER, "s1") is None
     # The next hub reads the existing files.
     backend.apply_score(MANIFEST, status(1))
     assert DirectoryScores(out).refresh_scores() == [SCORE]

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from dsf.cli import context, session
-from dsf.cli.session import command_settings, redis_hint
+from dsf.cli.session import describe_redis_error, load_command_settings
 from dsf.errors import ContextError
 
 URL = "redis://:sesame@127.0.0.1:7777/0"
@@ -42,10 +42,10 @@ def test_published_context_is_loaded(tmp_path: Path) -> None:
 
 def test_commands_name_the_demo_once(capsys: pytest.CaptureFixture[str]) -> None:
     # A process is one command, but that of the tests, where an earlier test may have named a demo with this address.
-    session._name_demo.cache_clear()
+    session._print_demo_name.cache_clear()
     with context.published(redis_url=URL) as file:
         # Some commands read the settings for each of their steps.
-        assert {str(command_settings().resolved_redis_url()) for _ in range(3)} == {URL}
+        assert {str(load_command_settings().resolved_redis_url()) for _ in range(3)} == {URL}
     assert capsys.readouterr().err.count("using the demo") == 1, file
 
 
@@ -73,7 +73,7 @@ def test_context_file_that_cannot_be_locked_or_written_is_removed(
     with pytest.raises(OSError, match="No locks available") as raised, context.published(redis_url=URL):
         pass
     assert ("no lock on a file" in str(raised.value)) is (function == "fcntl.flock")
-    assert list(context.folder().iterdir()) == []
+    assert list(context.get_folder().iterdir()) == []
 
 
 def test_context_is_absent_before_the_first_demo() -> None:
@@ -164,12 +164,12 @@ def test_demos_of_one_name_are_distinguished_by_folder(two_demos: None, tmp_path
     assert selected_demo is not None
     assert selected_demo.redis_url == URL
     # The other demos remain after one ends.
-    assert [demo.name for demo in context.running()] == ["mine", "other"]
+    assert [demo.name for demo in context.list_running()] == ["mine", "other"]
 
 
 def test_command_uses_the_running_demo(tmp_path: Path) -> None:
     with context.published(redis_url=URL, manifests=tmp_path, out_dir=tmp_path / "_out"):
-        settings = command_settings()
+        settings = load_command_settings()
     assert settings.resolved_redis_url() == URL
     assert settings.manifests == tmp_path
     assert settings.out_dir == tmp_path / "_out"
@@ -180,7 +180,7 @@ def test_redis_url_of_the_environment_overrides_the_whole_context(
 ) -> None:
     monkeypatch.setenv("DSF_REDIS_URL", "redis://other:1/0")
     with context.published(redis_url=URL, out_dir=tmp_path):
-        settings = command_settings()
+        settings = load_command_settings()
     assert settings.resolved_redis_url() == "redis://other:1/0"
     assert settings.out_dir is None
 
@@ -190,22 +190,22 @@ def test_demo_whose_redis_the_environment_names_is_selected(
 ) -> None:
     """Terminals that have sourced the demo's environment get its folders as well."""
     monkeypatch.setenv("DSF_REDIS_URL", "redis://:other@127.0.0.1:7777/0")
-    assert command_settings().manifests == tmp_path / "other"
+    assert load_command_settings().manifests == tmp_path / "other"
 
 
 def test_redis_hint_names_the_variable_and_hides_the_password(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DSF_REDIS_URL", "redis://user:sesame@away:6400/1")
-    hint = redis_hint(ConnectionError("Connection refused."))
+    hint = describe_redis_error(ConnectionError("Connection refused."))
     assert hint == "cannot use Redis at redis://away:6400/1 (Connection refused): check DSF_REDIS_URL"
     monkeypatch.setenv("DSF_REDIS_URL", "redis://away:6400/1?password=sesame")
-    assert "sesame" not in redis_hint(ConnectionError("Connection refused."))
+    assert "sesame" not in describe_redis_error(ConnectionError("Connection refused."))
 
 
 def test_redis_hint_says_that_no_demo_runs() -> None:
-    assert "no demo runs here, there is no kubeconfig, and DSF_REDIS_URL is not set" in redis_hint(
+    assert "no demo runs here, there is no kubeconfig, and DSF_REDIS_URL is not set" in describe_redis_error(
         ConnectionError("refused")
     )
     with context.published(redis_url=URL):
-        hint = redis_hint(ConnectionError("refused"))
+        hint = describe_redis_error(ConnectionError("refused"))
     assert "it belongs to a running demo" in hint
     assert "sesame" not in hint

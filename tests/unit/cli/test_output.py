@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from dsf.cli import output
-from dsf.cli.output import age, clean, number, table, until
+from dsf.cli.output import clean, format_age, format_number, format_time_until, table
 
 
 @pytest.mark.parametrize(
@@ -22,19 +22,19 @@ from dsf.cli.output import age, clean, number, table, until
      (86399, "23h"), (200000, "2d")],
 )  # fmt: skip
 def test_ages(seconds: float | None, expected: str) -> None:
-    assert age(seconds) == expected
+    assert format_age(seconds) == expected
 
 
 def test_until() -> None:
     now = datetime(2024, 1, 1, tzinfo=UTC)
-    assert until(None, now) == "-"
-    assert until(now - timedelta(hours=1), now) == "now"
-    assert until(now + timedelta(minutes=5), now) == "5m"
+    assert format_time_until(None, now) == "-"
+    assert format_time_until(now - timedelta(hours=1), now) == "now"
+    assert format_time_until(now + timedelta(minutes=5), now) == "5m"
 
 
 def test_numbers_are_rounded_for_display() -> None:
-    assert number(0.1 + 0.2) == "0.3"
-    assert number(-100) == "-100"
+    assert format_number(0.1 + 0.2) == "0.3"
+    assert format_number(-100) == "-100"
 
 
 def test_control_characters_are_escaped() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from dsf.cli.session import _open_session, hub_settings
+from dsf.cli.session import _open_session, add_kubeconfig
 from dsf.settings import Settings
 
 
@@ -24,21 +24,21 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_commands_take_all_files_of_kubeconfig(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     default = home / ".kube" / "config"
-    assert hub_settings(Settings.load()).kubeconfig == default
+    assert add_kubeconfig(Settings.load()).kubeconfig == default
     # The default is not used, since it may belong to another cluster: the error names the missing files.
     for paths in (f"{default}:/nowhere/b", "/nowhere/a:/nowhere/b"):
         monkeypatch.setenv("KUBECONFIG", paths)
-        assert str(hub_settings(Settings.load()).kubeconfig) == paths
+        assert str(add_kubeconfig(Settings.load()).kubeconfig) == paths
     monkeypatch.setenv("KUBECONFIG", "")
-    assert hub_settings(Settings.load()).kubeconfig == default
+    assert add_kubeconfig(Settings.load()).kubeconfig == default
     default.unlink()
-    assert hub_settings(Settings.load()).kubeconfig is None
+    assert add_kubeconfig(Settings.load()).kubeconfig is None
 
 
 def test_commands_take_the_setting_first(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KUBECONFIG", str(home / "other"))
     monkeypatch.setenv("DSF_KUBECONFIG", "/a:/b")
-    assert str(hub_settings(Settings.load()).kubeconfig) == "/a:/b"
+    assert str(add_kubeconfig(Settings.load()).kubeconfig) == "/a:/b"
 
 
 def test_commands_wait_for_a_redis_that_restarts(monkeypatch: pytest.MonkeyPatch) -> None:

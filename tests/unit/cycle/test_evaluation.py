@@ -227,10 +227,10 @@ def test_score_of_a_scorer_that_stopped_counts_until_it_expires(monkeypatch: pyt
     store(results, "kept", [({}, 1.0)])
     store(results, "stopped", [({}, 1.0)])
     store(results, "lasting", [({}, 1.0)], validity=900)
-    results.retain({"kept"})
+    results.drop_expired({"kept"})
     assert [results.find(name, None) for name in ("kept", "stopped")] == [[({}, 1.0)]] * 2
     forward(monkeypatch, 100)
-    results.retain({"kept"})
+    results.drop_expired({"kept"})
     expired = "its last score is 100 s old and was valid for 60 s"
     assert results.find("kept", None) == NoResults(expired, is_expired=True)
     assert results.find("stopped", None) == NoResults("it had no score on this cluster since the agent started")

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsf.cycle.series import Reading, Series, read_series
+from dsf.cycle.series import Series, SeriesParts, read_series
 from dsf.errors import CycleError
 
 _LABELS = st.dictionaries(st.text(max_size=8), st.text(max_size=12), max_size=4)
@@ -15,7 +15,7 @@ _SAMPLES = st.lists(st.tuples(st.integers(0, 2**31), st.floats(allow_nan=False))
 
 
 def read(*pieces: bytes) -> list[Series]:
-    return list(read_series(pieces, Reading()))
+    return list(read_series(pieces, SeriesParts()))
 
 
 def request_of(series: list[tuple[dict[str, str], list[tuple[int, float]]]], *, compact: bool) -> bytes:
@@ -35,8 +35,8 @@ def test_series_are_read_in_any_pieces_and_any_form(
     expected = [
         (labels, [value for _, value in samples], [float(time) for time, _ in samples]) for labels, samples in series
     ]
-    assert [(labels, [*values], [*times]) for labels, values, times in read_series(pieces, Reading())] == expected
-    last = [values[-1] for _, values, _ in read_series(pieces, Reading(values=False, times=False))]
+    assert [(labels, [*values], [*times]) for labels, values, times in read_series(pieces, SeriesParts())] == expected
+    last = [values[-1] for _, values, _ in read_series(pieces, SeriesParts(values=False, times=False))]
     assert last == [values[-1] for _, values, _ in expected]
 
 

@@ -13,9 +13,9 @@ from dsf.fleet.path import LATE_RESULT, LATE_WRITER, STAGES, Interruption
 from dsf.fleet.queries import FleetQueries
 from dsf.fleetmetrics.collector import make_families
 from dsf.settings import Settings
-from dsf.store.heartbeats import Mark
+from dsf.store.heartbeats import Heartbeat
 from dsf.store.pairs import Unwritten
-from dsf.store.ticks import run_deadline, tick_message
+from dsf.store.ticks import compute_run_deadline, make_tick_message
 from dsf.store.writes import TURN_AT, Writes
 from dsf.web.app import describe_unreadiness
 from tests.integration.results.bed import START, Bed
@@ -26,12 +26,12 @@ INTERVAL = 5.0
 def send_tick(bed: Bed, cluster: str = "c1", scorer: str = "s1") -> str:
     """Advance the time by a second and open a run of a scorer with a short interval."""
     bed.now += 1
-    return bed.open(cluster, scorer, deadline=run_deadline(INTERVAL))
+    return bed.open(cluster, scorer, deadline=compute_run_deadline(INTERVAL))
 
 
 def working(bed: Bed) -> None:
     for stage in (keys.RESULTS_STAGE, keys.SWEEP_STAGE):
-        Mark(bed.client, stage).set()
+        Heartbeat(bed.client, stage).renew()
 
 
 def problems(bed: Bed) -> list[Interruption]:
@@ -59,7 +59,7 @@ def test_missing_results_worker_is_a_problem_within_seconds(bed: Bed) -> None:
         "no results are taken in: the service results has not read the mailboxes for 15 s"
     )
     working(bed)
-    bed.client.delete(keys.stage_mark(keys.SWEEP_STAGE))
+    bed.client.delete(keys.heartbeat(keys.SWEEP_STAGE))
     assert problems(bed)[0].stage == "books"
 
 
@@ -69,7 +69,7 @@ def test_agent_that_sends_no_results_is_a_problem(bed: Bed, waits: str) -> None:
     working(bed)
     run = send_tick(bed)
     if waits == "queue":
-        bed.client.lpush(keys.spoke_queue("c1"), tick_message("c1", "s1", run, START))
+        bed.client.lpush(keys.spoke_queue("c1"), make_tick_message("c1", "s1", run, START))
     if waits == "mail":
         bed.client.set(keys.mail_slot("c1", 3), "a result")
     bed.now += INTERVAL + LATE_RESULT + 1

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from dsf.fleet.pairviews import make_entry_view
-from dsf.fleet.rowgroups import Groups, compute_badness, group_rows, group_states_by_cluster
+from dsf.fleet.rowgroups import RowGroups, compute_badness, group_rows, group_states_by_cluster
 from dsf.fleet.snapshot import SnapshotRow
 from dsf.fleet.verdict import Verdict
 from dsf.store.entries import Entry, ScheduleOverride
@@ -25,7 +25,7 @@ def _rows(*rows: SnapshotRow) -> dict[str, SnapshotRow]:
     return {row.cluster: row for row in rows}
 
 
-def _states(groups: Groups) -> dict[str, str]:
+def _states(groups: RowGroups) -> dict[str, str]:
     return {row.cluster: str(state) for state, rows in groups.states.items() for row in rows}
 
 

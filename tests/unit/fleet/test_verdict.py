@@ -8,7 +8,7 @@ import pytest
 
 from dsf.api.score import compute_expiry, has_expired
 from dsf.fleet.pairviews import make_score_view
-from dsf.fleet.rowgroups import Groups
+from dsf.fleet.rowgroups import RowGroups
 from dsf.fleet.snapshot import SnapshotRow
 from dsf.fleet.verdict import Verdict, compute_verdict
 from dsf.fleetmetrics.families import PairFamilies
@@ -48,7 +48,7 @@ def test_all_readers_agree(age: float, factor: float, is_usable: bool) -> None:
     cycles = CycleOutcomes.from_states([state], NOW)
     assert (cycles.succeeding, cycles.expired) == (int(is_usable), int(not is_usable))
     # `dsf status` and the JSON API.
-    assert Groups({"c": row}, NOW).states == {expected: [row]}
+    assert RowGroups({"c": row}, NOW).states == {expected: [row]}
     view = make_score_view(state, {"s": SCORER}, NOW)
     assert (view.fresh, view.expired, bool(view.items)) == (is_usable, not is_usable, is_usable)
     # The exporter.

@@ -30,7 +30,7 @@ from dsf.http.transport import BoundedResponse
 from dsf.messages import derive_key, make_frame, verify
 from dsf.otlp.scrape import ScrapeError, select_samples
 from dsf.otlp.selector import Selector, SelectorError, parse_selectors
-from dsf.sources.prometheus import MatrixError, cut
+from dsf.sources.prometheus import MatrixError, extract_series
 from dsf.text import clean, mask_secrets, place
 
 MASTER = bytes(32)
@@ -91,7 +91,7 @@ def _remote(data: bytes) -> None:
 PARSERS: dict[str, tuple[Callable[[bytes], object], tuple[type[Exception], ...]]] = {
     "http answer": (_http, (HttpError,)),
     "gzip": (lambda data: list(decompress([data[:9], data[9:]])), (HTTPException,)),
-    "matrix": (cut, (MatrixError,)),
+    "matrix": (extract_series, (MatrixError,)),
     "scrape": (lambda data: select_samples(data, [Selector(""), Selector("a")], 2e9, 0.0), (ScrapeError,)),
     "scoring answer": (parse_response, (ScoringResponseError,)),
     "/config": (_remote, (RemoteConfigError,)),
@@ -102,7 +102,7 @@ PARSERS: dict[str, tuple[Callable[[bytes], object], tuple[type[Exception], ...]]
     "queries": (lambda data: split_queries(_text(data)), ()),
     "selectors": (lambda data: parse_selectors(_text(data)), (SelectorError,)),
     "url in a message": (lambda data: place("GET", _text(data)), ()),
-    "Retry-After": (lambda data: failures.retry_after(_text(data)), ()),
+    "Retry-After": (lambda data: failures.parse_retry_after(_text(data)), ()),
     "text": (lambda data: clean(mask_secrets(_text(data), "canary-token-4f1e"), 200), ()),
 }
 

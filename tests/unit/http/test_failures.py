@@ -32,7 +32,7 @@ def test_places_have_no_secrets(url: str, expected: str) -> None:
 
 @given(st.binary(max_size=400))
 def test_excerpt_is_one_printable_line(body: bytes) -> None:
-    text = failures.excerpt(body)
+    text = failures.make_excerpt(body)
     assert text.isprintable()
     assert len(text) <= 200
 
@@ -54,7 +54,7 @@ def test_excerpt_is_one_printable_line(body: bytes) -> None:
     ],
 )
 def test_retry_after(value: str | None, expected: float | None) -> None:
-    assert failures.retry_after(value) == expected
+    assert failures.parse_retry_after(value) == expected
 
 
 @pytest.fixture(params=["UTC", "Asia/Tokyo"])
@@ -70,7 +70,7 @@ def _zone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
 @pytest.mark.parametrize("zone", ["GMT", "-0000", ""])
 def test_retry_after_as_a_date(zone: str) -> None:
     date = format_datetime(datetime.now(UTC) + timedelta(seconds=60), usegmt=True)
-    seconds = failures.retry_after(date.replace("GMT", zone).strip())
+    seconds = failures.parse_retry_after(date.replace("GMT", zone).strip())
     assert seconds is not None
     assert 50 < seconds <= 60
 
@@ -90,7 +90,7 @@ def test_retry_after_as_a_date_is_a_time_of_the_servers_clock(ahead: int) -> Non
 @pytest.mark.parametrize("date", ["", "soon"])
 def test_retry_after_as_a_date_needs_no_date_of_the_server(date: str) -> None:
     value = format_datetime(datetime.now(UTC) + timedelta(seconds=60), usegmt=True)
-    assert failures.retry_after(value, date) == pytest.approx(60, abs=2)
+    assert failures.parse_retry_after(value, date) == pytest.approx(60, abs=2)
 
 
 @pytest.mark.parametrize(

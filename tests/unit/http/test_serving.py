@@ -118,7 +118,7 @@ def test_slowest_readers_are_closed_if_too_many_bytes_are_unsent(monkeypatch: py
 
 
 def test_ipv6_clients_share_by_network() -> None:
-    share = listening._client_key
+    share = listening._compute_client_key
     assert share("2001:db8:1:2::1") == share("2001:db8:1:2:ffff::9") != share("2001:db8:1:3::1")
     assert share("::ffff:10.0.0.1") != share("::ffff:10.0.0.2")
 

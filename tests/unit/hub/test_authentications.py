@@ -145,7 +145,7 @@ def test_unreadable_authentication_refuses_only_its_scorers() -> None:
         config(),
         [cluster("a")],
         NOW,
-        mistaken={"hub/thanos": "spec: bad"},
+        unreadable_authentications={"hub/thanos": "spec: bad"},
     )
     reason, message = refusal(fleet_plan, "hub/s")
     assert reason == "InvalidAuthentication"

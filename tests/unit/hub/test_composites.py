@@ -9,7 +9,7 @@ import pytest
 from dsf.api.scorer import DynamicScorer
 from dsf.api.types import HealthStatus
 from dsf.hub import composites
-from dsf.hub.health import Check, Health, HealthTarget, check
+from dsf.hub.health import CheckResult, Health, HealthTarget, check
 from dsf.hub.plan import FleetPlan, make_plan
 from tests.unit.hub.builders import NOW, cluster, config, refusal, scorer, summaries
 
@@ -127,7 +127,7 @@ def test_health_of_an_expression_is_whether_it_compiles() -> None:
     health = Health().apply_check(check(target, timeout=1.0))
     assert health.status is HealthStatus.Active
     result = check(target._replace(expression_error=wrong.spec.expression_error), timeout=1.0)
-    assert isinstance(result, Check)
+    assert isinstance(result, CheckResult)
     assert result.health_failure is not None
     assert (result.health_failure.reason, result.health_failure.message) == (
         "ExpressionInvalid",

@@ -155,7 +155,7 @@ def test_unaccepted_cluster_loses_all_state_at_once(world: HubFixture) -> None:
 def test_key_revocation_applies_during_the_grace_period(world: HubFixture, kind: Kind) -> None:
     removed_manifest = world.api.take(kind)
     world.reconcile()
-    AgentKeys(world.client).ask("c", "revoke")
+    AgentKeys(world.client).request_credentials("c", "revoke")
     world.credentials.read_requests()
     world.reconcile()
     assert world.key_ids() == (2,)
@@ -365,7 +365,7 @@ def test_status_names_the_deleted_object_and_the_cause_of_refused_results(world:
     world.api.put(removed_manifest)
     world.reconcile()
     assert fleet.pair("c", "cpu").cluster_problem == ""
-    AgentKeys(world.client).ask("c", "revoke")
+    AgentKeys(world.client).request_credentials("c", "revoke")
     world.credentials.read_requests()
     world.reconcile()
     problem = fleet.pair("c", "cpu").cluster_problem

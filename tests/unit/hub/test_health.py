@@ -14,7 +14,7 @@ from dsf.api.types import ConfigSyncMode, HealthStatus
 from dsf.backends.protocol import Kind, ObjectKey
 from dsf.http import addresses
 from dsf.hub import health
-from dsf.hub.health import Check, Health, HealthMonitor, HealthTarget, check
+from dsf.hub.health import CheckResult, Health, HealthMonitor, HealthTarget, check
 from dsf.hub.scorerplan import Obstacle
 from dsf.process.outage import Outage
 from dsf.settings import Settings
@@ -32,12 +32,12 @@ GOOD = RemoteConfig(name="good")
 CONFIG = {"name": "good"}
 BAD = Obstacle("ConfigInvalid", "not JSON")
 DOWN = Obstacle("HTTPError", "status 503")
-FINE = Check(None, GOOD)
-SICK = Check(DOWN, GOOD)
-ODD = Check(None, None, BAD)
+FINE = CheckResult(None, GOOD)
+SICK = CheckResult(DOWN, GOOD)
+ODD = CheckResult(None, None, BAD)
 
 
-def statuses(*checks: Check, start: Health | None = None) -> list[str]:
+def statuses(*checks: CheckResult, start: Health | None = None) -> list[str]:
     health = start or Health()
     values = []
     for result in checks:
@@ -204,7 +204,7 @@ class _Apis:
         self.gate = threading.Event()
         self.begun: Counter[str] = Counter()
 
-    def check(self, target: HealthTarget, *, timeout: float) -> Check:
+    def check(self, target: HealthTarget, *, timeout: float) -> CheckResult:
         del timeout
         self.begun[target.uid] += 1
         if target.uid == "tenant":
@@ -250,7 +250,7 @@ def test_configs_of_a_namespace_take_its_share_of_memory(
     """The hub keeps the last /config of each scorer, of up to a megabyte, and a namespace may have many scorers."""
     numbers = itertools.count()
     monkeypatch.setattr(
-        health, "check", lambda *_, **__: Check(None, RemoteConfig(name=f"{next(numbers)}" + "n" * 100_000))
+        health, "check", lambda *_, **__: CheckResult(None, RemoteConfig(name=f"{next(numbers)}" + "n" * 100_000))
     )
     monkeypatch.setattr(health, "MAX_SHARED_BYTES", 250_000)
     monkeypatch.setattr(health, "MIN_SHARE", 0)
@@ -265,7 +265,7 @@ def test_configs_of_a_namespace_take_its_share_of_memory(
 
     for name, members in keys.items():
         for key in members:
-            target = HealthTarget("http://s.test/config", ConfigSyncMode.Full, shows_answers=name == "hub")
+            target = HealthTarget("http://s.test/config", ConfigSyncMode.Full, shows_responses=name == "hub")
             monitor.track(key, target, Health())
     monitor.start()
     try:

@@ -33,30 +33,30 @@ def test_cluster_with_a_lost_notice_is_reconciled_in_the_next_round() -> None:
     hub._credentials = Mock(
         **{"have_changed.return_value": False, "read_requests.return_value": set(), "sync.return_value": set()}
     )
-    hub._changes = Mock()
+    hub._change_notifier = Mock()
     hub._registrar = Mock(**{"refresh.return_value": set(), "list_known_clusters.return_value": {"a", "b"}})
-    hub._registrar.notices.keep.return_value = {"b"}
+    hub._registrar.notices.remove_others.return_value = {"b"}
     hub._resync(0.0, is_full=False)
-    assert hub._clusters.queue.get() == ObjectKey(Kind.CLUSTER, "", "b")
-    assert len(hub._clusters.queue) == 0
+    assert hub._cluster_controller.queue.get() == ObjectKey(Kind.CLUSTER, "", "b")
+    assert len(hub._cluster_controller.queue) == 0
 
 
 def test_cluster_with_a_failed_run_is_reconciled_in_the_next_round(monkeypatch: pytest.MonkeyPatch) -> None:
     hub = Hub(Settings(backend="dir"), Objects().backend)
     hub._desired.update()
     key = ObjectKey(Kind.CLUSTER, "", "a")
-    monkeypatch.setattr(hub._deliveries, "_handle_departure", Mock(side_effect=[BackendError("not now"), None]))
+    monkeypatch.setattr(hub._cluster_reconciler, "_handle_departure", Mock(side_effect=[BackendError("not now"), None]))
     monkeypatch.setattr(hub, "_registrar", Mock(**{"refresh.side_effect": redis.ResponseError}))
     with pytest.raises(BackendError):
         hub._reconcile(key)
     for expected_keys in (1, 0):
         with pytest.raises(redis.ResponseError):
             hub._resync(0.0, is_full=False)
-        assert len(hub._clusters.queue) == expected_keys
+        assert len(hub._cluster_controller.queue) == expected_keys
         if expected_keys:
-            assert hub._clusters.queue.get() == key
+            assert hub._cluster_controller.queue.get() == key
             hub._reconcile(key)
-            hub._clusters.queue.done(key)
+            hub._cluster_controller.queue.done(key)
 
 
 def test_older_crds_are_reported_at_a_full_resync() -> None:
@@ -73,10 +73,10 @@ def test_older_crds_are_reported_at_a_full_resync() -> None:
 
 def test_scorers_of_one_namespace_leave_workers_for_the_hubs_own() -> None:
     hub = Hub(Settings(backend="kube", namespace="hub", scorer_namespaces=["tenant"]), Mock(spec=Backend))
-    queue = hub._scorers.queue
+    queue = hub._scorer_controller.queue
     for number in range(2000):
         queue.add(ObjectKey(Kind.SCORER, "tenant", f"s{number}"))
-    workers = len(hub._scorers._threads)
+    workers = len(hub._scorer_controller._threads)
     taken_keys = [queue.get() for _ in range(workers // 2)]
     queue.add(ObjectKey(Kind.SCORER, "hub", "mine"))
     taken_keys.append(queue.get())

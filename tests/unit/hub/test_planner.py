@@ -10,7 +10,7 @@ import pytest
 
 from dsf.backends.protocol import Kind, ObjectKey
 from dsf.errors import BackendError
-from dsf.hub.desiredstate import REST, SHORT_REST, DesiredState
+from dsf.hub.desiredstate import PAUSE_FACTOR, SHORT_PAUSE_FACTOR, DesiredState
 from dsf.hub.plan import Differences, FleetPlan
 from dsf.hub.scorerplan import ScorerPlan
 from dsf.process.outage import Outage
@@ -70,7 +70,7 @@ def test_each_change_is_in_a_plan_and_many_share_one(desired: Desired) -> None:
     # A pause of twice its duration follows each plan.
     assert len(desired.plans) < 100
     for (_, end), (next_began, _) in zip(desired.times, desired.times[1:], strict=False):
-        assert next_began - end >= REST * desired.took * 0.9
+        assert next_began - end >= PAUSE_FACTOR * desired.took * 0.9
 
 
 def test_single_change_is_planned_at_once(desired: Desired) -> None:
@@ -80,7 +80,7 @@ def test_single_change_is_planned_at_once(desired: Desired) -> None:
 
 def test_pause_of_a_busy_namespace_does_not_delay_changes_of_others(desired: Desired) -> None:
     desired._begin_pauses({"tenant"}, 1000.0)
-    desired._short_pause = -math.inf
+    desired._short_pause_end = -math.inf
     desired.record_changes(_scorer(1, "tenant"))
     desired.record_changes(_scorer(2, "hub"))
     # The plan has the changes of both.
@@ -91,12 +91,12 @@ def test_changes_of_a_busy_namespace_wait_for_the_end_of_its_pause(desired: Desi
     before = time.monotonic()
     desired._begin_pauses({"tenant"}, 1000.0)
     due_times = [desired._find_due_time({name}) - before for name in ("tenant", "hub")]
-    assert due_times == pytest.approx([REST * 1000, SHORT_REST * 1000], abs=60)
+    assert due_times == pytest.approx([PAUSE_FACTOR * 1000, SHORT_PAUSE_FACTOR * 1000], abs=60)
     assert desired._find_due_time({"tenant", "hub"}) == desired._find_due_time({"hub"})
     desired._begin_pauses({"hub"}, 2000.0)
     # The pause of a namespace ends when it would have ended without the plan for others.
     due_times = [desired._find_due_time({name}) - before for name in ("tenant", "hub")]
-    assert due_times == pytest.approx([REST * 1000, REST * 2000], abs=60)
+    assert due_times == pytest.approx([PAUSE_FACTOR * 1000, PAUSE_FACTOR * 2000], abs=60)
 
 
 def test_failed_plan_is_made_again(desired: Desired) -> None:

@@ -12,7 +12,7 @@ from dsf.api.summary import ScorerSummary
 from dsf.api.types import ConfigSyncMode
 from dsf.api.urls import TokenHosts
 from dsf.hub.admission import NameRules, find_server_refusal, list_servers, remove_response_texts
-from dsf.hub.health import Check, HealthTarget, check
+from dsf.hub.health import CheckResult, HealthTarget, check
 from dsf.hub.plan import FleetPlan, make_plan
 from tests.support.httpserver import Handler, ScriptedServer, answer
 from tests.support.wait import PATIENCE
@@ -21,8 +21,8 @@ from tests.unit.hub.builders import NOW, cluster, config, refusal, scorer
 CANARY = "internal-page-of-the-bank"
 
 
-def check_server(server: ScriptedServer, *, shows_answers: bool, refusal: str = "") -> Check:
-    target = HealthTarget(f"{server.url}/config", ConfigSyncMode.Full, shows_answers=shows_answers, refusal=refusal)
+def check_server(server: ScriptedServer, *, shows_responses: bool, refusal: str = "") -> CheckResult:
+    target = HealthTarget(f"{server.url}/config", ConfigSyncMode.Full, shows_responses=shows_responses, refusal=refusal)
     return check(target, timeout=PATIENCE)
 
 
@@ -41,15 +41,15 @@ def check_server(server: ScriptedServer, *, shows_answers: bool, refusal: str = 
 )
 def test_status_hides_server_pages_from_other_namespaces(healthz: Handler, config_answer: Handler, kind: str) -> None:
     texts = {}
-    for shows_answers in (True, False):
+    for shows_responses in (True, False):
         with ScriptedServer(healthz=healthz, config=config_answer) as server:
-            result = check_server(server, shows_answers=shows_answers)
+            result = check_server(server, shows_responses=shows_responses)
         failures = [
             failed_request
             for failed_request in (result.health_failure, result.config_failure)
             if failed_request is not None
         ]
-        texts[shows_answers] = " ".join(failed_request.message for failed_request in failures)
+        texts[shows_responses] = " ".join(failed_request.message for failed_request in failures)
         assert failures
     assert CANARY not in texts[False]
     assert kind in texts[False]
@@ -57,7 +57,7 @@ def test_status_hides_server_pages_from_other_namespaces(healthz: Handler, confi
 
 def test_forbidden_server_gets_no_request() -> None:
     with ScriptedServer(answer({})) as server:
-        result = check_server(server, shows_answers=False, refusal="not that one")
+        result = check_server(server, shows_responses=False, refusal="not that one")
     assert result.health_failure is not None
     assert (result.health_failure.reason, result.health_failure.message) == ("HostNotAllowed", "not that one")
     assert server.requests == []

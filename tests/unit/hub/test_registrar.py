@@ -10,7 +10,7 @@ import redis
 
 from dsf.hub.plan import make_plan
 from dsf.hub.registrar import Registrar
-from dsf.process.outage import Outage, StillAwayError
+from dsf.process.outage import KnownOutageError, Outage
 from dsf.store.registry import Registry
 from dsf.store.schedule import ScheduleStore
 from tests.support.memorystore import memory_client
@@ -52,7 +52,7 @@ def test_single_thread_waits_for_unavailable_redis(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(ScheduleStore, "read_texts", away)
     with ThreadPoolExecutor(THREADS) as pool:
         errors = list(pool.map(error, range(THREADS)))
-    assert sorted(errors, key=str) == sorted([redis.TimeoutError, *[StillAwayError] * (THREADS - 1)], key=str)
+    assert sorted(errors, key=str) == sorted([redis.TimeoutError, *[KnownOutageError] * (THREADS - 1)], key=str)
     assert len(reads) == 1
 
 

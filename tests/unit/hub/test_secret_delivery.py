@@ -133,7 +133,7 @@ def test_each_cluster_gets_its_own_under_another_name() -> None:
     for name, cluster_secret in zip("ab", secrets, strict=False):
         size = compute_size(make_copy("x" * 63, cluster_secret, "thanos"))
         assert fleet_plan.scorers["hub/s"].make_load(name).secrets == {"thanos": size}
-    assert fleet_plan.scorers["hub/s"].largest.secrets["thanos"] > 20_000
+    assert fleet_plan.scorers["hub/s"].largest_load.secrets["thanos"] > 20_000
     assert not plan_with(*secrets, secret("thanos-c")).scorers["hub/s"].obstacles
 
 

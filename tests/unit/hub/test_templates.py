@@ -186,10 +186,10 @@ def test_plan_memory_resolves_only_changed_scorers(monkeypatch: pytest.MonkeyPat
     ]
     for clusters, spec, resolutions in steps:
         resolved_queries.clear()
-        fleet_plan = make_plan([scorer("s", **spec)], config(), clusters, NOW, memory=memory)
+        fleet_plan = make_plan([scorer("s", **spec)], config(), clusters, NOW, cache=memory)
         assert len(resolved_queries) == resolutions, spec
         assert fleet_plan == plan(*clusters, **spec)
-    make_plan([], config(), fleet, NOW, memory=memory)
+    make_plan([], config(), fleet, NOW, cache=memory)
     resolved_queries.clear()
-    make_plan([scorer("s", **steps[-1][1])], config(), fleet, NOW, memory=memory)
+    make_plan([scorer("s", **steps[-1][1])], config(), fleet, NOW, cache=memory)
     assert len(resolved_queries) == 5

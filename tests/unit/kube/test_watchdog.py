@@ -30,7 +30,7 @@ def elector(lost: list[bool], monkeypatch: pytest.MonkeyPatch) -> LeaderElector:
 
 def test_lease_is_lost_at_the_deadline(elector: LeaderElector, lost: list[bool]) -> None:
     elector._watch_deadline()
-    assert (elector.leading, lost) == (False, [True])
+    assert (elector.is_leading, lost) == (False, [True])
 
 
 def test_last_moment_renewal_counts(elector: LeaderElector, lost: list[bool]) -> None:
@@ -51,4 +51,4 @@ def test_last_moment_renewal_counts(elector: LeaderElector, lost: list[bool]) ->
     watchdog.start()
     wait_for(lambda: entered)
     watchdog.join(30)
-    assert (elector.leading, lost) == (True, [])
+    assert (elector.is_leading, lost) == (True, [])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dsf.errors import AccessError, SettingsError
-from dsf.process.clienttoken import AT_ONCE, SECONDS, GuessLimit, TokenFile
+from dsf.process.clienttoken import MAX_BURST, SECONDS_PER_TOKEN, GuessLimit, TokenFile
 
 TOKEN = "the-token-of-all-clients"
 
@@ -32,7 +32,7 @@ def test_token_of_a_client_with_too_many_wrong_ones_is_not_compared(tmp_path: Pa
     file = tmp_path / "token"
     file.write_text(TOKEN)
     tokens = TokenFile(file)
-    for number in range(AT_ONCE):
+    for number in range(MAX_BURST):
         assert refuse(tokens, f"{number}", "2001:db8:1:2::5") == 401
     for address in ("2001:db8:1:2::5", "2001:db8:1:2:ffff::6"):
         assert refuse(tokens, "wrong", address) == 429
@@ -44,19 +44,19 @@ def test_token_of_a_client_with_too_many_wrong_ones_is_not_compared(tmp_path: Pa
 def test_client_may_try_again_after_a_while() -> None:
     clock = MovedClock()
     limit = GuessLimit(clock)
-    for _ in range(AT_ONCE):
+    for _ in range(MAX_BURST):
         limit.require("10.0.0.1")
         limit.add("10.0.0.1")
     with pytest.raises(AccessError, match=r"try again in [67] s"):
         limit.require("10.0.0.1")
     for _ in range(3):
-        clock.seconds += SECONDS
+        clock.seconds += SECONDS_PER_TOKEN
         limit.require("10.0.0.1")
         limit.add("10.0.0.1")
         with pytest.raises(AccessError):
             limit.require("10.0.0.1")
-    clock.seconds += AT_ONCE * SECONDS
-    for _ in range(AT_ONCE):
+    clock.seconds += MAX_BURST * SECONDS_PER_TOKEN
+    for _ in range(MAX_BURST):
         limit.require("10.0.0.1")
         limit.add("10.0.0.1")
     with pytest.raises(AccessError):

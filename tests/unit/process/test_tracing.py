@@ -18,9 +18,9 @@ _WHERE = "OTEL_EXPORTER_OTLP_ENDPOINT"
 
 
 def test_each_run_has_one_trace() -> None:
-    assert re.fullmatch("[0-9a-f]{32}", tracing.trace_id(RUN))
-    assert tracing.trace_id(RUN) == tracing.trace_id(str(RUN))
-    assert len({tracing.trace_id(RUN[:-1] + digit) for digit in "0123456789abcdef"}) == 16
+    assert re.fullmatch("[0-9a-f]{32}", tracing.make_trace_id(RUN))
+    assert tracing.make_trace_id(RUN) == tracing.make_trace_id(str(RUN))
+    assert len({tracing.make_trace_id(RUN[:-1] + digit) for digit in "0123456789abcdef"}) == 16
 
 
 @pytest.mark.parametrize(
@@ -108,12 +108,12 @@ def test_spans_of_a_run_form_one_trace_without_secrets(receiver: Receiver) -> No
     command = [sys.executable, "-c", _SENDS, RUN, receiver.url]
     environment = {_WHERE: receiver.url}
     process = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=True)
-    spans = receiver.of(tracing.trace_id(RUN))
+    spans = receiver.of(tracing.make_trace_id(RUN))
     assert len(spans) == len(receiver.spans) == 5, "what belongs to no run has no span"
     assert {service for service, _ in spans} == {"dsf-beat"}
     roots = {span.span_id for _, span in spans if not span.parent_span_id}
     assert len(roots) == 1
-    assert process.stdout.strip() == f"00-{tracing.trace_id(RUN)}-{roots.pop().hex()}-01"
+    assert process.stdout.strip() == f"00-{tracing.make_trace_id(RUN)}-{roots.pop().hex()}-01"
     by_name = {span.name: span for _, span in spans}
     assert set(by_name) == {"tick", "ingest", "run/dsf.fetch", "GET"}
     assert (by_name["ingest"].start_time_unix_nano, by_name["ingest"].end_time_unix_nano) == (3 * 10**9, 4 * 10**9)

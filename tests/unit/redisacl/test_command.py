@@ -44,7 +44,7 @@ def test_command_writes_the_acl_file_and_keeps_clusters(
     file.write_text(render_acl_file([cluster]) + "user somebody on nopass +@all ~*\n")
     assert main(["--passwords", str(passwords), "--file", str(file)]) == 0
     lines = file.read_text().splitlines()
-    assert lines[-1] == cluster.line()
+    assert lines[-1] == cluster.format_line()
     assert not any(line.startswith("user somebody") for line in lines)
     assert file.stat().st_mode & 0o777 == 0o640
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".users")] == []

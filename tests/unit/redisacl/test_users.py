@@ -6,11 +6,11 @@ import hashlib
 
 import pytest
 
-from dsf.redisacl.users import User, acl_template, hub_users, render_acl_file
+from dsf.redisacl.users import User, make_hub_users, render_acl_file, render_acl_template
 
 
 def test_acl_file_has_no_password_and_no_default_user() -> None:
-    users = hub_users({"beat": "secret-of-beat", "results": "secret-of-results"})
+    users = make_hub_users({"beat": "secret-of-beat", "results": "secret-of-results"})
     text = render_acl_file(users)
     lines = text.splitlines()
     assert lines[0] == "user default off resetpass ~* &* +@all"
@@ -20,7 +20,7 @@ def test_acl_file_has_no_password_and_no_default_user() -> None:
 
 
 def test_each_user_needs_a_password() -> None:
-    assert all(line.split()[3].startswith("#") for line in acl_template().splitlines()[1:])
+    assert all(line.split()[3].startswith("#") for line in render_acl_template().splitlines()[1:])
     with pytest.raises(ValueError, match="dsf-beat needs a password"):
         User.of_hub("beat")
     with pytest.raises(ValueError, match="spoke-c1 needs a password"):
@@ -28,16 +28,16 @@ def test_each_user_needs_a_password() -> None:
 
 
 def test_users_of_clusters_are_kept_when_the_file_is_rewritten() -> None:
-    cluster = User.of_cluster("c1", "x").line()
+    cluster = User.of_cluster("c1", "x").format_line()
     existing = "\n".join(
         ["user default on nopass +@all", "user dsf-beat on nopass", cluster, "user other on", "", "#x"]
     )
-    lines = render_acl_file(hub_users({"beat": "new"}), existing).splitlines()
+    lines = render_acl_file(make_hub_users({"beat": "new"}), existing).splitlines()
     assert lines[-1] == cluster
     assert [line.split()[1] for line in lines] == ["default", "dsf-beat", "spoke-c1"]
 
 
 def test_two_passwords_during_a_rotation() -> None:
     user = User.of_cluster("c1", "old", "new")
-    assert len([word for word in user.line().split() if word.startswith("#")]) == 2
-    assert user.setuser()[:2] == ["reset", "on"]
+    assert len([word for word in user.format_line().split() if word.startswith("#")]) == 2
+    assert user.format_setuser_rules()[:2] == ["reset", "on"]

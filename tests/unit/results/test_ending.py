@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsf.api.scorerule import Aggregate
-from dsf.fleet.pairviews import score_items
+from dsf.fleet.pairviews import make_item_views
 from dsf.messages import Result
-from dsf.results.ending import digest_of, make_ending
+from dsf.results.ending import compute_score_digest, make_ending
 from dsf.store.registry import ScorerRecord
 
 NOW = 1_800_000_000.0
@@ -83,9 +83,9 @@ def test_run_of_the_future_is_stale_and_blamed_on_clocks() -> None:
 
 @given(st.lists(st.tuples(st.text(max_size=5), st.integers(-100, 100)), unique_by=lambda item: item[0]))
 def test_digest_ignores_the_order_of_items(items: list[tuple[str, int]]) -> None:
-    assert digest_of("s", items) == digest_of("s", reversed(items))
-    assert digest_of("s", items) != digest_of("t", items)
-    assert digest_of("s", [*items, ("more than five", 1)]) != digest_of("s", items)
+    assert compute_score_digest("s", items) == compute_score_digest("s", reversed(items))
+    assert compute_score_digest("s", items) != compute_score_digest("t", items)
+    assert compute_score_digest("s", [*items, ("more than five", 1)]) != compute_score_digest("s", items)
 
 
 _LABELS = st.dictionaries(st.sampled_from(["node", "pod", "meta", "rack"]), st.text(max_size=8), max_size=4)
@@ -107,7 +107,7 @@ def test_each_format_of_the_scorer_makes_items() -> None:
     ending = make_ending(result(results=[({"node": "n", "pod": "p"}, 7.0)]), scorer, now=NOW)
     assert ending.score is not None
     assert ending.score.items == [("n", 7), ("n;p", 7)]
-    items = score_items(ending.score, scorer, "c")
+    items = make_item_views(ending.score, scorer, "c")
     assert [(item.name, item.scored, item.labels["pod"]) for item in items] == [("n", 7.0, "p"), ("n;p", 7.0, "p")]
 
 

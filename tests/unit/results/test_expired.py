@@ -15,15 +15,15 @@ def test_cycles_that_only_expire_are_a_reason_after_three(bed: Bed) -> None:
         bed.cycle(outcome="skipped", reason="expired")
         assert bed.state().expired == number
         assert bed.news() == ({"s1"} if number == 3 else set())
-        assert (bed.state().trouble is not None) == (number >= 3)
-    trouble = bed.state().trouble
-    assert trouble is not None
-    assert (trouble.reason, trouble.run, trouble.at) == ("expired", bed.history()[0].run, bed.now)
+        assert (bed.state().current_failure is not None) == (number >= 3)
+    failure = bed.state().current_failure
+    assert failure is not None
+    assert (failure.reason, failure.run, failure.at) == ("expired", bed.history()[0].run, bed.now)
     # Other skips neither count nor end the series, and no skip is a failed cycle.
     bed.cycle(outcome="skipped", reason="overlap")
     assert (bed.state().expired, bed.state().failing) == (5, 0)
     assert bed.cycle() == "ok"
-    assert (bed.state().expired, bed.state().trouble, bed.news()) == (0, None, {"s1"})
+    assert (bed.state().expired, bed.state().current_failure, bed.news()) == (0, None, {"s1"})
     assert books(bed) == {"ok": 2, "skipped": 6}
 
 
@@ -32,9 +32,9 @@ def test_executed_cycle_overrides_expired_ones(bed: Bed, outcome: str) -> None:
     for _ in range(4):
         bed.cycle(outcome="skipped", reason="expired")
     bed.cycle(outcome=outcome)
-    trouble = bed.state().trouble
+    failure = bed.state().current_failure
     assert bed.state().expired == 0
-    assert (trouble.reason if trouble else "") == ("timeout" if outcome == "error" else "")
+    assert (failure.reason if failure else "") == ("timeout" if outcome == "error" else "")
 
 
 def test_lost_run_overrides_expired_ones(bed: Bed) -> None:
@@ -43,9 +43,9 @@ def test_lost_run_overrides_expired_ones(bed: Bed) -> None:
     run = bed.open(deadline=1)
     bed.now += 100
     bed.sweep()
-    trouble = bed.state().trouble
-    assert trouble is not None
-    assert (trouble.reason, trouble.run) == ("lost", run)
+    failure = bed.state().current_failure
+    assert failure is not None
+    assert (failure.reason, failure.run) == ("lost", run)
     # The agent runs the cycle much too late, which adds no record.
     assert bed.send(run, outcome="skipped", reason="expired") == "late"
     assert bed.state().expired == 0

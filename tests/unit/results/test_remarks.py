@@ -83,7 +83,7 @@ def test_every_reader_shows_the_remark(
     [cycle] = reader.history("c1", "s1").cycles
     assert (cycle.reason, cycle.message) == (reason, text)
     # `dsf rescore --wait`.
-    [run] = rescore.wait(bed.client, "s1", [RunView(cluster="c1", run_id=cycle.run_id)], time.monotonic()).runs
+    [run] = rescore.wait_for_end(bed.client, "s1", [RunView(cluster="c1", run_id=cycle.run_id)], time.monotonic()).runs
     assert (run.reason, run.message, run.has_score) == (reason, text, state == "ok")
     # The page: a card of the scorer, the pair's line, its own page; and the search for the reason.
     [group] = reading.list_problem_groups([scorer])

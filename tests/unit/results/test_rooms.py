@@ -27,10 +27,10 @@ def test_scores_of_a_greedy_namespace_leave_room_for_others(bed: Bed) -> None:
     assert bytes_by_namespace(bed)["greedy"] <= 100 * KIB
     assert scored(bed, "own", 200) == "ok"
     refused_scorer = next(f"greedy{number}" for number, outcome in enumerate(outcomes) if outcome == "error")
-    trouble = bed.state(scorer=refused_scorer).trouble
-    assert trouble is not None
-    assert (trouble.stage, trouble.reason) == ("publish", "too_large")
-    assert trouble.message.startswith(
+    failure = bed.state(scorer=refused_scorer).current_failure
+    assert failure is not None
+    assert (failure.stage, failure.reason) == ("publish", "too_large")
+    assert failure.message.startswith(
         "the scores of namespace greedy have their share of Redis, 200 KiB, and one cluster at most half of it, "
     )
     state = bed.state(scorer=refused_scorer)

@@ -23,7 +23,7 @@ class ScriptedIngest:
         assert len(frames) == len(self.answers)
         return self.answers
 
-    def refuse(self, reason: str) -> None:
+    def count_rejection(self, reason: str) -> None:
         self.refused_reasons.append(reason)
 
 

@@ -14,7 +14,7 @@ from dsf.api.types import MANAGED_BY, MANAGED_BY_LABEL, SCORER_NAME_LABEL
 from dsf.backends.scorestate import ScoreState
 from dsf.cli.output import console
 from dsf.cli.scores import render_scores
-from dsf.cli.statusreport import report_of
+from dsf.cli.statusreport import make_report
 from dsf.fleet.queries import FleetQueries
 from dsf.messages import make_run_id
 from dsf.scores.writer import ScoreWriter
@@ -370,7 +370,7 @@ def test_upstreams_score_is_shown_until_the_first_score(bed: Bed, is_same_leader
     assert not [problem for problem in fleet.find_path_problems() if "AddOnPlacementScore" in problem.message]
     assert bed.state().unwritten is None
     for scorer, sentences in (("s1", [score.sentence]), ("s2", []), (None, [score.sentence])):
-        problems = report_of(fleet, scorer).problems
+        problems = make_report(fleet, scorer).problems
         assert [problem.message for problem in problems if problem.severity == "note"] == sentences
     terminal = console()
     with terminal.capture() as screen:

@@ -50,7 +50,11 @@ def test_without_the_extra_a_scorer_of_pushed_metrics_names_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "extra"), [(base.OTLP, "otel"), *dict.fromkeys([*base.BEHIND, *base.BEHIND.values()], "sources").items()]
+    ("name", "extra"),
+    [
+        (base.OTLP, "otel"),
+        *dict.fromkeys([*base.PLUGIN_BY_BUILTIN_TYPE, *base.PLUGIN_BY_BUILTIN_TYPE.values()], "sources").items(),
+    ],
 )
 def test_without_the_distribution_a_scorer_names_the_extra(
     name: str, extra: str, monkeypatch: pytest.MonkeyPatch

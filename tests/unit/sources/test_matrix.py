@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsf.sources.prometheus import MatrixError, cut
+from dsf.sources.prometheus import MatrixError, extract_series
 
 SERIES = {"metric": {"__name__": "up", "pod": "a"}, "values": [[1718600000, "1"], [1718600060.5, "NaN"]]}
 HISTOGRAM = {
@@ -42,7 +42,7 @@ def compact(document: Any) -> bytes:
 
 
 def parsed(body: bytes) -> Any:
-    return json.loads(b"[" + bytes(cut(body).inside) + b"]")
+    return json.loads(b"[" + bytes(extract_series(body).inside) + b"]")
 
 
 @given(series, extras, extras, st.randoms(use_true_random=False), st.sampled_from([None, 1, 4]), st.booleans())
@@ -61,14 +61,14 @@ def test_any_valid_answer_is_cut_like_it_would_be_parsed(
     except UnicodeEncodeError:
         return
     assert parsed(body) == json.loads(text)["data"]["result"]
-    assert cut(body).series == len(result)
+    assert extract_series(body).series == len(result)
 
 
 @given(series, extras, st.integers(1, 200))
 def test_truncated_answer_is_refused(result: list[Any], extra: dict[str, Any], missing_bytes: int) -> None:
     body = json.dumps(response_document(result, **extra), separators=(",", ":")).encode()
     with pytest.raises(MatrixError):
-        cut(body[: -min(missing_bytes, len(body))])
+        extract_series(body[: -min(missing_bytes, len(body))])
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_truncated_answer_is_refused(result: list[Any], extra: dict[str, Any], m
 )
 def test_non_matrix_answer_is_refused_with_its_reason(body: bytes, words: str) -> None:
     with pytest.raises(MatrixError) as caught:
-        cut(body)
+        extract_series(body)
     assert words in str(caught.value)
 
 
@@ -100,7 +100,7 @@ def test_second_array_of_series_is_not_mistaken_for_the_first() -> None:
     document["exemplars"] = [{"metric": {"x": "y"}}]
     body = compact(document)
     assert parsed(body) == [SERIES, SERIES]
-    assert cut(body).series == 2
+    assert extract_series(body).series == 2
 
 
 COMPACT = b'{"metric":{},"values":[]}'
@@ -119,7 +119,7 @@ COMPACT = b'{"metric":{},"values":[]}'
 )
 def test_series_of_unusual_form_are_counted(between: bytes, series: int) -> None:
     inside = COMPACT + b"," + between + b"," + COMPACT
-    cut_series = cut(b'{"status":"success","data":{"resultType":"matrix","result":[' + inside + b"]}}")
+    cut_series = extract_series(b'{"status":"success","data":{"resultType":"matrix","result":[' + inside + b"]}}")
     assert cut_series.series == series
     assert bytes(cut_series.inside) == inside
 
@@ -128,26 +128,26 @@ def test_bytes_besides_the_series_are_bounded() -> None:
     junk = b"[" + b"[]," * 1_000_000 + b"[]]"
     body = b'{"status":"success","warnings":%b,"data":{"resultType":"matrix","result":[]}}' % junk
     with pytest.raises(MatrixError, match="bytes besides the series"):
-        cut(body)
+        extract_series(body)
 
 
 def test_huge_series_is_extracted_in_little_memory_and_can_be_interrupted() -> None:
     values = b"[0,0]," * 1_000_000 + b"[0,0]"
     inside = b'{"metric":{},"values":[' + values + b"]}"
     body = b'{"status":"success","data":{"resultType":"matrix","result":[' + inside + b"]}}"
-    assert cut(body).series == 1
+    assert extract_series(body).series == 1
 
     def check() -> None:
         raise TimeoutError
 
     with pytest.raises(TimeoutError):
-        cut(body, check)
+        extract_series(body, check)
 
 
 def test_deep_nesting_is_refused() -> None:
     body = b'{"status":"success","data":{"resultType":"matrix","result":[' + b"[" * 100_000 + b"]}}"
     with pytest.raises(MatrixError):
-        cut(body)
+        extract_series(body)
 
 
 def test_memory_stays_small() -> None:
@@ -155,7 +155,7 @@ def test_memory_stays_small() -> None:
     spaced = json.dumps(response_document([SERIES] * 20_000)).encode()
     for body in (many, spaced):
         tracemalloc.start()
-        matrix = cut(body)
+        matrix = extract_series(body)
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert matrix.series == 20_000
@@ -164,11 +164,11 @@ def test_memory_stays_small() -> None:
 
 def test_null_instead_of_the_array_is_empty() -> None:
     """Go writes null for an array without elements."""
-    cut_series = cut(b'{"status":"success","data":{"resultType":"matrix","result":null}}')
+    cut_series = extract_series(b'{"status":"success","data":{"resultType":"matrix","result":null}}')
     assert (bytes(cut_series.inside), cut_series.series) == (b"", 0)
     for body in (b'{"status":"error","data":{"result":null}}', b'{"status":"success","data":{"result":nul}}'):
         with pytest.raises(MatrixError):
-            cut(body)
+            extract_series(body)
 
 
 @pytest.mark.parametrize(
@@ -183,4 +183,4 @@ def test_null_instead_of_the_array_is_empty() -> None:
 )
 def test_server_warnings_are_kept(beside: bytes, warnings: tuple[str, ...]) -> None:
     body = b'{"status":"success"%s,"data":{"resultType":"matrix","result":[]}}' % beside
-    assert cut(body).warnings == warnings
+    assert extract_series(body).warnings == warnings

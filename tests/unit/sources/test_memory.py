@@ -100,7 +100,7 @@ def test_pushed_series_are_evicted_beyond_the_share_of_their_scorers(
     memory = SourceMemory(WindowBudget(9, 1000), lambda: scorers)
     received = Window(memory.budget)
     # Two scorers may use two thirds.
-    memory.share(received, lambda: 2)
+    memory.add_shared_window(received, lambda: 2)
     received.update(samples(pushed, 100), 100)
     with contextlib.nullcontext() if gives_way else pytest.raises(HttpError, match="holds 9 series already"):
         History(scorers["one"], memory, 100).keep(samples(4, 100))

@@ -20,8 +20,8 @@ from dsf.api.types import SourceType
 from dsf.errors import HttpError
 from dsf.http.access import PLAIN, Access
 from dsf.sources import FetchContext, find_source, registry
-from dsf.sources.base import BEHIND, OTLP, RequestRecord
-from dsf.sources.plugin import Options, Plugin, Request, Series, SourceError, ask
+from dsf.sources.base import OTLP, PLUGIN_BY_BUILTIN_TYPE, RequestRecord
+from dsf.sources.plugin import Options, Plugin, Request, Series, SourceError, query_plugin
 from tests.support.plugins import forget, install, install_sample
 
 CSV = "csv.example.com"
@@ -233,7 +233,7 @@ def test_invalid_plugin_name_is_never_used(
     errors: list[dict[str, Any]] = []
     monkeypatch.setattr(registry.log, "error", lambda _, **values: errors.append(values))
     module = package("raise SystemExit", name)
-    assert set(registry.find_plugins()) == {OTLP, *BEHIND.values()}
+    assert set(registry.find_plugins()) == {OTLP, *PLUGIN_BY_BUILTIN_TYPE.values()}
     assert (errors[0]["name"], errors[0]["package"]) == (name, f"{module} 1.0, {module}:it")
     assert why in errors[0]["why"]
     if name in set(SourceType):
@@ -244,7 +244,7 @@ def test_invalid_plugin_name_is_never_used(
 
 
 def run_plugin(fetch: Callable[[Request[Options]], Any], with_: FetchContext, **values: Any) -> Any:
-    payload = ask(Plugin(1, Options, fetch), "mine", summary(**values), with_)
+    payload = query_plugin(Plugin(1, Options, fetch), "mine", summary(**values), with_)
     return json.loads(b"".join(payload.pieces))["data"]
 
 
@@ -354,7 +354,7 @@ def test_failing_check_of_options_is_reported_as_fault_of_the_plugin(error: Base
 
     plugin = Plugin(1, Checked, lambda _: [])
     with pytest.raises(HttpError) as caught:
-        ask(plugin, "mine", summary(options={"depth": 1}), context(Access(secrets=("canary-1",))))
+        query_plugin(plugin, "mine", summary(options={"depth": 1}), context(Access(secrets=("canary-1",))))
     assert caught.value.reason == "plugin_failed"
     assert str(caught.value).startswith(f"mine: {type(error).__name__} in test_plugins.py:")
     assert "canary" not in str(caught.value)

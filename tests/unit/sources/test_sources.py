@@ -17,7 +17,7 @@ from dsf.sources import SOURCES, FetchContext, find_source
 from dsf.sources.base import OTLP, RequestRecord, get_source_type
 from dsf.sources.memory import SourceMemory
 from dsf.sources.prometheus import _explain
-from dsf.sources.registry import begin
+from dsf.sources.registry import start_background_sources
 from dsf.sources.window import WindowBudget
 
 ACCESS = Access(secrets=("canary-1",))
@@ -202,7 +202,7 @@ def test_source_table_contains_only_types_of_the_api() -> None:
 def test_invalid_address_affects_only_its_scorer(kind: str) -> None:
     bad = summary(source_type=kind, source_endpoint="http://[fd00:1:2]:9090/api/v1/query_range")
     assert get_source_type(bad) != OTLP
-    begin({"s": bad}, SourceMemory(WindowBudget(1, 1), dict))
+    start_background_sources({"s": bad}, SourceMemory(WindowBudget(1, 1), dict))
 
 
 @pytest.mark.parametrize(

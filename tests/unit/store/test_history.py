@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dsf.store.history import HistoryEntry, read_row, read_run_id
+from dsf.store.history import HistoryEntry, parse_row, parse_run_id
 
 RUN = "1795358156863-0a688a7a"
 AT = 1795358156.863
@@ -35,8 +35,8 @@ OK: dict[str, Any] = {
 )
 def test_history_row_is_read_back_unchanged(values: dict[str, Any]) -> None:
     entry = HistoryEntry(**{"run": RUN, "at": AT, "outcome": "ok", **values})
-    assert read_row(entry.dump()) == entry
-    assert read_run_id(entry.dump()) == RUN
+    assert parse_row(entry.dump()) == entry
+    assert parse_run_id(entry.dump()) == RUN
 
 
 def test_history_row_is_short_and_as_documented() -> None:
@@ -61,4 +61,4 @@ def test_history_row_is_short_and_as_documented() -> None:
     ],
 )
 def test_unreadable_history_row_is_none(row: str) -> None:
-    assert read_row(row) is None
+    assert parse_row(row) is None

@@ -24,9 +24,9 @@ CHANGED = ClusterNotice(name="c", labels={"env": "b"})
 
 def test_unlisted_notices_are_deleted_and_lost_ones_returned() -> None:
     client = Mock(hkeys=STORED.get)
-    assert Notices(client).keep(["cpu", "new"], {"a": "", "b": ""}.keys()) == {"b"}
+    assert Notices(client).remove_others(["cpu", "new"], {"a": "", "b": ""}.keys()) == {"b"}
     assert client.hdel.mock_calls == [call(keys.SCORER_NOTICES, "gone"), call(keys.CLUSTER_NOTICES, "left")]
-    assert Notices(client).keep(["cpu", "gone"]) == set()
+    assert Notices(client).remove_others(["cpu", "gone"]) == set()
     assert len(client.hdel.mock_calls) == 2
 
 
@@ -60,10 +60,10 @@ def test_notice_lost_by_redis_is_written_again() -> None:
     notice_store = Notices(client)
     notice_store.write_cluster(NOTICE)
     client.delete(keys.CLUSTER_NOTICES)
-    assert notice_store.keep([], ["c"]) == {"c"}
+    assert notice_store.remove_others([], ["c"]) == {"c"}
     notice_store.write_cluster(NOTICE)
     assert notice_store.read_clusters() == {"c": NOTICE}
-    notice_store.keep([], [])
+    notice_store.remove_others([], [])
     notice_store.write_cluster(NOTICE)
     assert notice_store.read_clusters() == {"c": NOTICE}
 

@@ -65,31 +65,31 @@ def test_problems_replace_those_before_and_reach_readers(redis_client: redis.Red
 
 
 def test_database_has_one_owner(redis_client: redis.Redis) -> None:
-    server.claim(redis_client, FIRST, WHERE)
-    server.claim(redis_client, FIRST, WHERE)
+    server.claim_database(redis_client, FIRST, WHERE)
+    server.claim_database(redis_client, FIRST, WHERE)
     with pytest.raises(SettingsError, match=r"redis://redis:6379/0 is in use by the hub of /a on x"):
-        server.claim(redis_client, SECOND, WHERE)
+        server.claim_database(redis_client, SECOND, WHERE)
     # The stop of another hub does not release the lock.
-    server.release(redis_client, SECOND)
+    server.release_database(redis_client, SECOND)
     assert 0 < redis_client.pttl(keys.OWNER) <= server.OWNER_LIFE
-    server.release(redis_client, FIRST)
-    server.claim(redis_client, SECOND, WHERE)
+    server.release_database(redis_client, FIRST)
+    server.claim_database(redis_client, SECOND, WHERE)
 
 
 def test_release_leaves_the_claim_of_the_next_leader(redis_client: redis.Redis) -> None:
     leader, next_leader = (FIRST.model_copy(update={"instance": name}) for name in ("1", "2"))
-    assert not server.claim(redis_client, leader, WHERE)
-    assert server.claim(redis_client, next_leader, WHERE)
-    server.release(redis_client, leader)
-    assert not server.claim(redis_client, next_leader, WHERE)
+    assert not server.claim_database(redis_client, leader, WHERE)
+    assert server.claim_database(redis_client, next_leader, WHERE)
+    server.release_database(redis_client, leader)
+    assert not server.claim_database(redis_client, next_leader, WHERE)
     assert redis_client.exists(keys.OWNER)
 
 
 def test_owner_that_cannot_be_read_is_replaced(redis_client: redis.Redis) -> None:
     redis_client.set(keys.OWNER, "{")
-    server.claim(redis_client, FIRST, WHERE)
+    server.claim_database(redis_client, FIRST, WHERE)
     with pytest.raises(SettingsError):
-        server.claim(redis_client, SECOND, WHERE)
+        server.claim_database(redis_client, SECOND, WHERE)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsf.store.entries import (
-    TOLERANCE,
+    SLOT_TOLERANCE,
     compute_current_tick_time,
     compute_next_due,
     compute_next_tick_time,
@@ -22,7 +22,7 @@ TIMES = st.floats(1_000_000_000, 4_000_000_000)
 @given(PAIRS, INTERVALS, TIMES)
 def test_next_slot_is_at_most_one_interval_away(pair: str, interval: int, at: float) -> None:
     slot = compute_next_tick_time(pair, interval, at)
-    assert at < slot <= at + interval + 2 * TOLERANCE
+    assert at < slot <= at + interval + 2 * SLOT_TOLERANCE
     assert is_slot(pair, interval, slot)
 
 
@@ -51,9 +51,9 @@ def test_missed_slots_are_skipped(pair: str, interval: int, at: float, late: flo
     due = compute_next_tick_time(pair, interval, at)
     now = due + late
     next_time = compute_next_due(pair, interval, due, now)
-    assert now < next_time <= now + interval + 2 * TOLERANCE
+    assert now < next_time <= now + interval + 2 * SLOT_TOLERANCE
     scheduled = compute_scheduled_time(pair, interval, due, now)
-    assert now - interval - TOLERANCE <= scheduled <= now + TOLERANCE
+    assert now - interval - SLOT_TOLERANCE <= scheduled <= now + SLOT_TOLERANCE
 
 
 @given(PAIRS, INTERVALS, TIMES, st.floats(0, 10))
@@ -62,7 +62,7 @@ def test_unscheduled_run_keeps_half_an_interval_to_the_next(pair: str, interval:
     next_time = compute_next_due(pair, interval, due, now)
     assert is_slot(pair, interval, next_time)
     if not is_slot(pair, interval, due):
-        assert now + interval / 2 - 2 * TOLERANCE <= next_time <= now + 1.5 * interval + TOLERANCE
+        assert now + interval / 2 - 2 * SLOT_TOLERANCE <= next_time <= now + 1.5 * interval + SLOT_TOLERANCE
 
 
 def test_many_pairs_are_spread_evenly() -> None:

@@ -11,14 +11,14 @@ from kombu import Connection, Exchange, Queue
 from kombu.transport import virtual
 
 from dsf.messages import make_run_id
-from dsf.store.ticks import RUN_SLACK, run_deadline, tick_message
+from dsf.store.ticks import RUN_SLACK, compute_run_deadline, make_tick_message
 
 EXPIRES = 1_795_000_030.25
 RUN = make_run_id(1_795_000_000.25)
 
 
 def test_tick_carries_only_names() -> None:
-    message = json.loads(tick_message("worker01", "sample-scorer", RUN, EXPIRES))
+    message = json.loads(make_tick_message("worker01", "sample-scorer", RUN, EXPIRES))
     args, kwargs, embedded = json.loads(message["body"])
     assert (args, kwargs) == (["sample-scorer", RUN, EXPIRES], {})
     assert not any(embedded.values())
@@ -32,7 +32,7 @@ def test_tick_carries_only_names() -> None:
 
 
 def test_tick_equals_a_message_of_celery() -> None:
-    text = tick_message("worker01", "sample-scorer", RUN, EXPIRES)
+    text = make_tick_message("worker01", "sample-scorer", RUN, EXPIRES)
     ours, theirs = json.loads(text), _by_celery()
     for part in ("content-type", "content-encoding"):
         assert ours[part] == theirs[part]
@@ -46,11 +46,11 @@ def test_tick_equals_a_message_of_celery() -> None:
 
 
 def test_tick_is_small() -> None:
-    assert len(tick_message("worker01", "sample-scorer", RUN, EXPIRES)) < 900
+    assert len(make_tick_message("worker01", "sample-scorer", RUN, EXPIRES)) < 900
 
 
 def test_every_tick_has_unique_ids() -> None:
-    first, second = (json.loads(tick_message("c1", "s", RUN, EXPIRES)) for _ in range(2))
+    first, second = (json.loads(make_tick_message("c1", "s", RUN, EXPIRES)) for _ in range(2))
     assert first["headers"]["id"] != second["headers"]["id"]
     assert first["properties"]["delivery_tag"] != second["properties"]["delivery_tag"]
 
@@ -58,12 +58,12 @@ def test_every_tick_has_unique_ids() -> None:
 @pytest.mark.parametrize(("cluster", "scorer"), [('c"1', "s"), ("c1", "<run>"), ("", "s"), ("c1", "S")])
 def test_names_that_are_none_are_refused(cluster: str, scorer: str) -> None:
     with pytest.raises(ValueError, match="not the names"):
-        tick_message(cluster, scorer, RUN, EXPIRES)
+        make_tick_message(cluster, scorer, RUN, EXPIRES)
 
 
 def test_stage_starting_at_the_last_moment_still_counts() -> None:
     # The limit is two time-outs of 30 s, the default of spec.execution.timeoutSeconds.
-    assert run_deadline(EXPIRES) == EXPIRES + RUN_SLACK
+    assert compute_run_deadline(EXPIRES) == EXPIRES + RUN_SLACK
     assert RUN_SLACK >= 60
 
 

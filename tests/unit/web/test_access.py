@@ -12,8 +12,8 @@ from starlette.requests import Request
 
 from dsf.errors import AccessError, BackendError, SettingsError
 from dsf.kube.session import Session
-from dsf.process.clienttoken import AT_ONCE
-from dsf.web.access import ACT, LOOK, PageUser, UserAccess, allow_operators, trust_proxy
+from dsf.process.clienttoken import MAX_BURST
+from dsf.web.access import ACT_RIGHT, READ_RIGHT, PageUser, UserAccess, allow_operators, trust_proxy
 from dsf.web.kube import KubeAccess
 from dsf.web.service import WebService, _make_access
 from tests.support.fixtures import SettingsFactory
@@ -21,7 +21,7 @@ from tests.support.fixtures import SettingsFactory
 
 def recognised(access: UserAccess, *, trusted: bool = True, **headers: str) -> PageUser | None:
     raw = [(name.replace("_", "-").lower().encode(), text.encode()) for name, text in headers.items()]
-    return access.recognise(Request({"type": "http", "headers": raw, "dsf.trusted": trusted}))
+    return access.find_user(Request({"type": "http", "headers": raw, "dsf.trusted": trusted}))
 
 
 def test_either_family_of_headers_names_people() -> None:
@@ -62,7 +62,7 @@ def test_duplicate_identity_header_is_refused(family: str, header: str) -> None:
     raw = [(name.lower().encode(), text.encode()) for name, text in lines]
     request = Request({"type": "http", "headers": raw, "dsf.trusted": True})
     with pytest.raises(AccessError, match="must replace") as raised:
-        trust_proxy(allow_operators([])).recognise(request)
+        trust_proxy(allow_operators([])).find_user(request)
     assert raised.value.status == 401
 
 
@@ -72,16 +72,16 @@ def test_listed_operators_act_also_where_there_is_an_api_server(settings_factory
     )
     # Rights are checked at the API server, which does not exist here.
     access = _make_access(settings, cast("Session", object()))
-    assert access.allows(PageUser("ann", groups=("sre",)), ACT)
-    assert not access.allows(PageUser("bob", groups=("dev",)), ACT)
-    assert access.allows(PageUser("bob"), LOOK)
+    assert access.allows(PageUser("ann", groups=("sre",)), ACT_RIGHT)
+    assert not access.allows(PageUser("bob", groups=("dev",)), ACT_RIGHT)
+    assert access.allows(PageUser("bob"), READ_RIGHT)
 
 
 def test_login_is_valid_while_the_token_is_unchanged(settings_factory: SettingsFactory, tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("the-first-token-of-all")
     access = _make_access(settings_factory(role="hub", web_auth="token", client_token_file=file), None)
-    assert access.allows(access.login("the-first-token-of-all", "10.0.0.1"), ACT)
+    assert access.allows(access.login("the-first-token-of-all", "10.0.0.1"), ACT_RIGHT)
     file.write_text("the-second-token-of-all")
     with pytest.raises(AccessError):
         access.login("the-first-token-of-all", "10.0.0.1")
@@ -99,7 +99,7 @@ def test_wrong_tokens_of_one_address_are_limited(settings_factory: SettingsFacto
     file.write_text("the-token-of-all-users")
     login = _make_access(settings_factory(role="hub", web_auth="token", client_token_file=file), None).login
     assert login is not None
-    for number in range(AT_ONCE):
+    for number in range(MAX_BURST):
         with pytest.raises(AccessError, match="not the token"):
             login(f"{number}", "10.0.0.1")
     with pytest.raises(AccessError, match="too many wrong tokens") as raised:
@@ -188,9 +188,9 @@ def test_token_of_openshift_is_reviewed(reviewer: Reviewer) -> None:
 def test_permission_of_a_limited_token_is_cached_separately(reviewer: Reviewer) -> None:
     allows = KubeAccess(cast("Session", None), "ocm").allows
     limited = '{"scopes.authorization.openshift.io": ["user:info"]}'
-    assert allows(PageUser("ann"), ACT)
-    assert not allows(PageUser("ann", extra=limited), ACT)
-    assert allows(PageUser("ann"), ACT)
+    assert allows(PageUser("ann"), ACT_RIGHT)
+    assert not allows(PageUser("ann", extra=limited), ACT_RIGHT)
+    assert allows(PageUser("ann"), ACT_RIGHT)
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from itertools import pairwise
 import pytest
 
 from dsf.fleet.views import CycleView
-from dsf.web.charts import Chart, scores_over_time
-from dsf.web.rendering import environment
+from dsf.web.charts import Chart, make_score_chart
+from dsf.web.rendering import get_environment
 
 
 def _columns(number: int) -> list[float]:
@@ -19,7 +19,7 @@ def _columns(number: int) -> list[float]:
         CycleView(run_id=str(cycle_number), at=START, outcome="ok", timings={"fetch": 1.0, "score": 3.0})
         for cycle_number in range(number)
     ]
-    html = str(environment().get_template("macros.html").module.timeline(cycles, 4.0))  # type: ignore[attr-defined]
+    html = str(get_environment().get_template("macros.html").module.timeline(cycles, 4.0))  # type: ignore[attr-defined]
     assert html.count('class="k-fetch"') == html.count('y="16.0" width') == number
     return [float(x) for x in re.findall(r'class="k-fetch" x="([\d.]+)" y="94.0"', html)]
 
@@ -40,7 +40,7 @@ def _chart(values: list[float | None], seconds: float = 30) -> Chart | None:
         CycleView.model_construct(run_id=str(number), at=START + timedelta(seconds=number * seconds), value=value)
         for number, value in enumerate(values)
     ]
-    return scores_over_time(cycles[::-1])
+    return make_score_chart(cycles[::-1])
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from dsf.fleet.views import (
 )
 from dsf.settings import Settings
 from dsf.store.notices import CLUSTER_SET
-from dsf.web.pagedata import PAGE_ROWS, Reading, Rows, ScoreProblem, TableRow
+from dsf.web.pagedata import PAGE_ROWS, Reading, ScoreProblem, TablePage, TableRow
 from dsf.web.pages import Sources
 from dsf.web.rendering import render
 from dsf.web.states import STATES
@@ -89,14 +89,14 @@ class Fleet:
     def list_cluster_names(self) -> list[str]:
         return self.names
 
-    def read_page(self, pair_filter: PairFilter, cursor: str | None = None, *, limit: int = PAGE_ROWS) -> Rows:
+    def read_page(self, pair_filter: PairFilter, cursor: str | None = None, *, limit: int = PAGE_ROWS) -> TablePage:
         why = ScoreProblem("fetch", "bad_query", "no", 1.0)
         row = partial(TableRow, state=STATES["failing"], why=why, score=None, expired=False, entry=None)
         rows = [
             row(f"c{number}", "s", data=PairRow(cluster=f"c{number}", scorer="s", state=Verdict.FAILING))
             for number in range(limit)
         ]
-        return Rows(rows, 2 * limit, "next")
+        return TablePage(rows, 2 * limit, "next")
 
     def clusters(self, *, limit: int, names: object, cursor: str | None, paired: bool) -> ClusterPage:
         assert paired

@@ -11,11 +11,19 @@ import pytest
 
 from dsf.settings import Settings
 from dsf.web import rendering
-from dsf.web.rendering import environment, format_duration, get_advice, insert_ages, link, prepare, render
+from dsf.web.rendering import (
+    compile_templates,
+    format_duration,
+    get_advice,
+    get_environment,
+    insert_ages,
+    make_link,
+    render,
+)
 
 
 def test_all_templates_compile() -> None:
-    prepare()
+    compile_templates()
 
 
 def test_ages_are_put_in_last() -> None:
@@ -35,14 +43,14 @@ def test_durations(seconds: float, text: str) -> None:
 
 
 def test_timestamp_of_another_day_includes_its_date() -> None:
-    clock = environment().filters["clock"]
+    clock = get_environment().filters["clock"]
     assert clock(0.0) == '<time datetime="1970-01-01T00:00:00Z">1970-01-01 00:00:00</time>'
     now = time.time()
     assert re.fullmatch(r'<time datetime="[^"]+">(\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d</time>', clock(now))
 
 
 def test_links() -> None:
-    assert link("/p", "/find", q="a b&c", page=None) == "/p/find?q=a+b%26c"
+    assert make_link("/p", "/find", q="a b&c", page=None) == "/p/find?q=a+b%26c"
 
 
 def test_template_values_are_escaped() -> None:
@@ -134,7 +142,7 @@ def test_pages_use_only_the_sentences_of_the_macros() -> None:
 
 
 def _macro(name: str, argument: object) -> str:
-    return str(getattr(environment().get_template("macros.html").module, name)(argument))
+    return str(getattr(get_environment().get_template("macros.html").module, name)(argument))
 
 
 def test_dark_scheme_changes_only_colours() -> None:

@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from dsf import keys
 from dsf.errors import AccessError
-from dsf.web.sessions import LIFETIME, Sessions, check_form, form_secret, read_cookie, set_cookie
+from dsf.web.sessions import LIFETIME, Sessions, check_form, make_form_secret, read_cookie, set_cookie
 from tests.support.memorystore import memory_client
 
 COOKIE = "c" * 43
@@ -111,12 +111,12 @@ def test_cookie_cannot_be_set_by_other_sites(scheme: str, root: str, name: str) 
 def test_forms_of_other_origins_are_refused(headers: Mapping[str, str], accepted: bool) -> None:
     form_request = request(cookie=f"__Host-dsf_page={COOKIE}", **headers)
     with nullcontext() if accepted else pytest.raises(AccessError, match="refused"):
-        check_form(form_request, form_secret(COOKIE))
+        check_form(form_request, make_form_secret(COOKIE))
     # A header as nginx with `Host $host` passes it on.
     behind = request(host="localhost", cookie=f"__Host-dsf_page={COOKIE}", origin="https://localhost:8443")
     with pytest.raises(AccessError, match=r"as 'localhost': .* `proxy_set_header Host \$http_host`"):
-        check_form(behind, form_secret(COOKIE))
+        check_form(behind, make_form_secret(COOKIE))
     with_port = request(
         host="localhost:8090", scheme="http", cookie=f"dsf_page={COOKIE}", origin="http://localhost:8090"
     )
-    check_form(with_port, form_secret(COOKIE))
+    check_form(with_port, make_form_secret(COOKIE))

@@ -19,7 +19,7 @@ from dsf.worker import flower as module
 from dsf.worker.application import make_app
 from dsf.worker.events import MAX_EVENT_BYTES
 from dsf.worker.flower import (
-    Workers,
+    KnownWorkers,
     filter_event,
     filter_message,
     make_filtered_class,
@@ -31,10 +31,10 @@ STRANGE: list[Any] = [[], {}, [["x"]], {"a": 1}, math.inf, math.nan, -math.inf, 
 
 
 @pytest.fixture
-def workers() -> Workers:
+def workers() -> KnownWorkers:
     client = mock.Mock()
     client.hkeys.return_value = ["c1"]
-    return Workers(client)
+    return KnownWorkers(client)
 
 
 def _event(**values: Any) -> dict[str, Any]:
@@ -51,7 +51,7 @@ def _event(**values: Any) -> dict[str, Any]:
         {"type": "worker-heartbeat", "hostname": "spoke@c1", "timestamp": 1.7e9, "loadavg": [0.1, 0.2, 0.3]},
     ],
 )
-def test_kept(workers: Workers, event: dict[str, Any]) -> None:
+def test_kept(workers: KnownWorkers, event: dict[str, Any]) -> None:
     assert filter_event(event, workers) == {name: value for name, value in event.items() if value is not None}
 
 
@@ -78,31 +78,31 @@ def test_kept(workers: Workers, event: dict[str, Any]) -> None:
         *(_event(timestamp=value) for value in STRANGE),
     ],
 )
-def test_dropped(workers: Workers, event: object) -> None:
+def test_dropped(workers: KnownWorkers, event: object) -> None:
     assert filter_event(event, workers) is None
 
 
-def test_made_up_results_workers_are_few(workers: Workers) -> None:
-    assert sum(workers.has(f"results@{n}") for n in range(5000)) == 100
-    assert workers.has("results@7")
-    assert workers.has("spoke@c1")
+def test_made_up_results_workers_are_few(workers: KnownWorkers) -> None:
+    assert sum(workers.may_be_ours(f"results@{n}") for n in range(5000)) == 100
+    assert workers.may_be_ours("results@7")
+    assert workers.may_be_ours("spoke@c1")
 
 
 @pytest.mark.parametrize("name", ["clock", "utcoffset", "pid", "freq", "runtime", "loadavg", "args", "terminated"])
 @pytest.mark.parametrize("value", STRANGE)
-def test_fields_of_another_type_are_removed(workers: Workers, name: str, value: object) -> None:
+def test_fields_of_another_type_are_removed(workers: KnownWorkers, name: str, value: object) -> None:
     kind = "worker-heartbeat" if name == "loadavg" else "task-started"
     assert name not in (filter_event(_event(type=kind, **{name: value}), workers) or {name: ""})
 
 
-def test_long_texts_are_cut(workers: Workers) -> None:
+def test_long_texts_are_cut(workers: KnownWorkers) -> None:
     accepted_event = filter_event(_event(result="x" * 50_000, traceback="y" * 50_000, made_up="z"), workers)
     assert accepted_event is not None
     assert (len(accepted_event["result"]), len(accepted_event["traceback"])) == (1024, 4096)
     assert "made_up" not in accepted_event
 
 
-def test_wide_text_takes_no_more_memory_than_a_plain_one(workers: Workers) -> None:
+def test_wide_text_takes_no_more_memory_than_a_plain_one(workers: KnownWorkers) -> None:
     plain = filter_event(_event(result="x" * 5000), workers)
     wide = filter_event(_event(result="\N{GRINNING FACE}" + "x" * 5000), workers)
     assert plain is not None
@@ -111,13 +111,13 @@ def test_wide_text_takes_no_more_memory_than_a_plain_one(workers: Workers) -> No
 
 
 def test_made_up_results_workers_make_room_when_they_are_silent(
-    workers: Workers, monkeypatch: pytest.MonkeyPatch
+    workers: KnownWorkers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert sum(workers.has(f"results@{n}") for n in range(100)) == 100
-    assert not workers.has("results@real")
+    assert sum(workers.may_be_ours(f"results@{n}") for n in range(100)) == 100
+    assert not workers.may_be_ours("results@real")
     now = time.monotonic() + 700
     monkeypatch.setattr("dsf.worker.flower.time.monotonic", lambda: now)
-    assert workers.has("results@real")
+    assert workers.may_be_ours("results@real")
 
 
 def _message(body: object, **values: Any) -> bytes:
@@ -137,7 +137,7 @@ def _message(body: object, **values: Any) -> bytes:
         _message(json.dumps([None, 1, {}, _event(hostname="spoke@made-up")])),
     ],
 )
-def test_foreign_message_is_emptied(workers: Workers, data: bytes) -> None:
+def test_foreign_message_is_emptied(workers: KnownWorkers, data: bytes) -> None:
     assert filter_message(data, workers) == b""
 
 
@@ -154,7 +154,7 @@ def test_foreign_message_is_emptied(workers: Workers, data: bytes) -> None:
 def test_message_is_reduced_to_its_events(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     checked_kind = make_filtered_class(kind)
     ours = checked_kind.__new__(checked_kind)
-    ours.workers = mock.Mock(**{"has.side_effect": lambda name: name == "spoke@c1"})
+    ours.workers = mock.Mock(**{"may_be_ours.side_effect": lambda name: name == "spoke@c1"})
     events = [_event(clock="x"), _event(hostname="spoke@made-up")]
     data = _message(base64.b64encode(json.dumps(events).encode()).decode(), properties={"body_encoding": "base64"})
     answers: list[object] = [[b"pmessage", b"p", b"c", data], [b"message", b"c", b"["], [b"psubscribe", b"p", 1], 5]

@@ -46,9 +46,11 @@ def test_invalid_reply_is_ignored(data: bytes) -> None:
 @pytest.mark.parametrize(("task", "owner"), [("dsf.cycle", "agents"), ("dsf.ingest", "results workers")])
 def test_rate_limit_of_another_workers_task_says_where_it_runs(task: str, owner: str) -> None:
     state = SimpleNamespace(app=SimpleNamespace(tasks={}), consumer=SimpleNamespace(task_buckets={}))
-    reply = remotecontrol._limit(Panel.data["rate_limit"], state, task, "1/h")
+    reply = remotecontrol._set_rate_limit(Panel.data["rate_limit"], state, task, "1/h")
     assert reply == {"ok": f"nothing to limit here, as {task} runs on {owner} only"}
-    assert remotecontrol._limit(Panel.data["rate_limit"], state, "dsf.typo", "1/h") == {"error": "unknown task"}
+    assert remotecontrol._set_rate_limit(Panel.data["rate_limit"], state, "dsf.typo", "1/h") == {
+        "error": "unknown task"
+    }
 
 
 def test_channel_of_a_reply_may_have_any_bytes() -> None:

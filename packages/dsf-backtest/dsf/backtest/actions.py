@@ -10,9 +10,9 @@ from dsf.backtest.errors import BacktestError
 from dsf.backtest.runner import BacktestRunner, RunRequest
 from dsf.fleet.actions import Actions
 from dsf.web.access import PageUser
-from dsf.web.actions import note_of, whole_number
+from dsf.web.actions import parse_note, parse_whole_number
 from dsf.web.pages import Act, ActionTarget, FormError, Sources
-from dsf.web.rendering import segment
+from dsf.web.rendering import quote_segment
 
 _FORM: Final[Mapping[str, Any]] = {
     "template": "backtests/fields.html",
@@ -51,11 +51,11 @@ class BacktestActions:
         self, act: str, target: ActionTarget, form: Mapping[str, str], caller: PageUser, actions: Actions
     ) -> tuple[str, dict[str, str]]:
         """Start the run. Raises FormError."""
-        note, request = note_of(form), self._request(act, target, form)
+        note, request = parse_note(form), self._request(act, target, form)
 
         def record() -> None:
             if request.other:
-                actions.compare(
+                actions.record_comparison(
                     request.scorer, request.other, request.clusters, request.since, request.every, note=note
                 )
             else:
@@ -65,7 +65,7 @@ class BacktestActions:
             ident = self._runner.start(request, caller.name, record)
         except BacktestError as error:
             raise FormError(f"{error}.") from None
-        return f"/scorers/{segment(target.scorer)}/backtests", {"run": ident}
+        return f"/scorers/{quote_segment(target.scorer)}/backtests", {"run": ident}
 
     def stop(self) -> None:
         """End the run; what it has is kept."""
@@ -76,8 +76,8 @@ class BacktestActions:
 
     def _request(self, act: str, target: ActionTarget, form: Mapping[str, str]) -> RunRequest:
         is_past = act == "backtest" or form.get("how") == "past"
-        since = 3600 * whole_number("How far back", "hours", form.get("hours", ""), 24 * 365) if is_past else 0
-        every = whole_number("Every", "seconds", form.get("every", ""), MAX_SECONDS) if is_past else 0
+        since = 3600 * parse_whole_number("How far back", "hours", form.get("hours", ""), 24 * 365) if is_past else 0
+        every = parse_whole_number("Every", "seconds", form.get("every", ""), MAX_SECONDS) if is_past else 0
         if act == "backtest":
             if target.cluster is None:
                 raise FormError("Cluster: choose one.")
@@ -85,7 +85,7 @@ class BacktestActions:
         other = form.get("other", "")
         if other not in self._list_other_scorers(target.scorer):
             raise FormError("The other scorer: choose one.")
-        both = sorted(self._reading.targets(target.scorer).keys() & self._reading.targets(other).keys())
+        both = sorted(self._reading.read_schedules(target.scorer).keys() & self._reading.read_schedules(other).keys())
         clusters = [name for name in both if target.cluster in (None, name)]
         if not clusters:
             where = target.cluster or "any cluster"

@@ -33,14 +33,14 @@ def _draw_stairs(chart: Chart, line: SeriesLine) -> str:
     path_parts: list[str] = []
     before: float | None = None
     for number, value in enumerate(line.values):
-        at = chart.x(line.start + number * distance)
+        at = chart.compute_x(line.start + number * distance)
         is_last = number == len(line.values) - 1
         if before is not None and (value != before or is_last):
             # The value before holds until here, where another one or a gap begins.
-            path_parts.append(f"L{at},{chart.y(before)}")
+            path_parts.append(f"L{at},{chart.compute_y(before)}")
         if value is not None and value != before:
-            path_parts.append(f"{'M' if before is None else 'L'}{at},{chart.y(value)}")
+            path_parts.append(f"{'M' if before is None else 'L'}{at},{chart.compute_y(value)}")
             # A line of length 0 is drawn as a dot.
-            path_parts += [f"L{at},{chart.y(value)}"] if is_last and before is None else []
+            path_parts += [f"L{at},{chart.compute_y(value)}"] if is_last and before is None else []
         before = value
     return " ".join(path_parts)

@@ -41,7 +41,7 @@ class HubRedis:
     def record(self, actor: Actor, action: UserAction) -> None:
         """Record a completed action. Failures are logged: the action itself has succeeded."""
         with self._connect_or_log("the change cannot be recorded") as client:
-            changes.record(client, actor, action)
+            changes.record_change(client, actor, action)
 
     def show(self, comparison: PlanComparison) -> None:
         """Show the newest plan of a namespace. Failures are logged: the plan is unaffected."""

@@ -124,6 +124,6 @@ PAGES: Final = PagePlugin(
     "Plans",
     "/plans",
     "dsf.optimizer",
-    (PageView("/plans", "plans/plan.html", list_plans, knows=("namespace",)),),
+    (PageView("/plans", "plans/plan.html", list_plans, query_parameters=("namespace",)),),
     is_offered=_is_offered,
 )

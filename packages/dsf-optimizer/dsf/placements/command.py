@@ -62,13 +62,13 @@ def placement(
     if score is not None and not what_if:
         raise typer.BadParameter("goes with --what-if", param_hint="--score")
     import dsf.log
-    from dsf.cli.session import for_a_person, hub_settings
+    from dsf.cli.session import add_kubeconfig, limit_log_level
     from dsf.http import trust
     from dsf.kube.session import Session
     from dsf.placements.reader import PlacementReader, make_debugger
     from dsf.placements.settings import PlacementSettings
 
-    settings = for_a_person(hub_settings(PlacementSettings.load()))
+    settings = limit_log_level(add_kubeconfig(PlacementSettings.load()))
     dsf.log.prepare(settings)
     trust.use_folder(settings.trusted_ca_dir)
     with closing(Session.load(settings.kubeconfig)) as session:

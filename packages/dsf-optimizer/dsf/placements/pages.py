@@ -95,14 +95,16 @@ PAGES: Final = PagePlugin(
     "/placements",
     "dsf.placements",
     (
-        PageView("/placements", "placements/placements.html", list_placements, live=False, needs=_LIST_PLACEMENTS),
+        PageView(
+            "/placements", "placements/placements.html", list_placements, live=False, required_right=_LIST_PLACEMENTS
+        ),
         PageView(
             "/placements/{namespace}/{name}",
             "placements/placement.html",
             explain_placement,
             live=False,
-            needs=_LIST_PLACEMENTS,
-            knows=("cluster", "score", "value"),
+            required_right=_LIST_PLACEMENTS,
+            query_parameters=("cluster", "score", "value"),
         ),
     ),
     is_offered=lambda sources: sources.session is not None,

@@ -12,7 +12,7 @@ from typing import Any, Final
 import yaml
 
 import dsf.log
-from dsf.cli.session import for_a_person, hub_settings, running_demo
+from dsf.cli.session import add_kubeconfig, find_running_demo, limit_log_level
 from dsf.errors import BackendError, DsfError, ManifestError
 from dsf.http import trust
 from dsf.kube.session import Session
@@ -46,10 +46,10 @@ def read(
 
 
 def _read_from_hub(placement_names: Collection[str], resources: Collection[str]) -> tuple[list[Situation], list[str]]:
-    settings = for_a_person(hub_settings(Settings.load()))
+    settings = limit_log_level(add_kubeconfig(Settings.load()))
     is_in_pod = "KUBERNETES_SERVICE_HOST" in os.environ
     if not placement_names and (
-        settings.backend == "dir" or running_demo(settings) or not (settings.kubeconfig or is_in_pod)
+        settings.backend == "dir" or find_running_demo(settings) or not (settings.kubeconfig or is_in_pod)
     ):
         # A hub on a folder has no Placements.
         return [], []

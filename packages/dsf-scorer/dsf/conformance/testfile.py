@@ -16,7 +16,7 @@ from dsf.api.manifest import ParsedDocument, find_line, parse_documents
 from dsf.api.problems import Mistake, explain
 from dsf.api.scorer import DynamicScorer
 from dsf.api.scorerule import Aggregate
-from dsf.cli.duration import seconds
+from dsf.cli.duration import parse_seconds
 from dsf.conformance.notation import parse_labels, parse_values
 from dsf.errors import ManifestError
 
@@ -28,7 +28,7 @@ _MOST_CHARACTERS = 4 * 1024 * 1024
 
 def _parse_interval(value: Any) -> int:
     try:
-        number: Any = seconds(value) if isinstance(value, str) else value
+        number: Any = parse_seconds(value) if isinstance(value, str) else value
     except typer.BadParameter as error:
         raise ValueError(error.message) from None
     if type(number) is not int or number < 1:

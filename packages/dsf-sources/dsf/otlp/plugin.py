@@ -50,7 +50,7 @@ class Pushed:
             self.receiver.start()
         except SettingsError as error:
             raise HttpError("plugin_failed", str(error)) from None
-        memory.share(self.received.window, lambda: self.received.scorers)
+        memory.add_shared_window(self.received.window, lambda: self.received.scorers)
         log.info("metrics are received", host=host, port=self.receiver.address[1])
 
     def tidy(self) -> None:

@@ -22,7 +22,14 @@ from dsf.otlp.points import SUFFIXES, Pairs, Point, find_refusal, iterate_points
 from dsf.otlp.selector import Selector, SelectorError, parse_selectors, to_prometheus_name, with_short_names
 from dsf.sources.base import OTLP, get_source_type
 from dsf.sources.memory import compute_retention
-from dsf.sources.window import AHEAD, MAX_LABEL_BYTES, OutdatedSampleError, Window, WindowBudget, WindowFullError
+from dsf.sources.window import (
+    MAX_FUTURE_SECONDS,
+    MAX_LABEL_BYTES,
+    OutdatedSampleError,
+    Window,
+    WindowBudget,
+    WindowFullError,
+)
 
 #: Seconds between two removals of old samples.
 _FORGET_EVERY: Final = 10.0
@@ -191,7 +198,7 @@ class Received:
     ) -> tuple[str, str]:
         """Outcome of a point: a key of `counts`, and a text if there is a better one than that of the reason."""
         time = point.nanoseconds / 1e9 or now
-        if time > now + AHEAD:
+        if time > now + MAX_FUTURE_SECONDS:
             return "future", ""
         if time < oldest:
             return "outdated", ""
@@ -235,7 +242,7 @@ class Received:
         if 0 <= now - self._forgotten_at < _FORGET_EVERY:
             return
         self._forgotten_at = now
-        self.window.forget_ahead(now)
+        self.window.drop_future_series(now)
         oldest = now - selection.keep
 
         def before(labels: Mapping[str, str]) -> float:

@@ -77,5 +77,5 @@ def test_right_to_patch_scorers_is_enough_to_act(world: HubWorld, api: ScriptedS
     annotate("resume", "1")
     world.until(lambda: answers(world).get("resume", {}).get("outcome") == "Done", 10)
     assert world.client.llen(f"spoke.{name}") == 1
-    recorded = [(change.action.value, change.by, change.way) for change in changes.read(world.client).changes]
+    recorded = [(change.action.value, change.by, change.way) for change in changes.read_changes(world.client).changes]
     assert recorded == [(act, "kubectl-annotate", "annotation") for act in ("resume", "rescore", "pause")]

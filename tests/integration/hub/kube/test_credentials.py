@@ -63,7 +63,7 @@ class World:
             host=self._address.hostname or "",
             port=self._address.port or 0,
             username=cluster_user(self.cluster),
-            password=self._users.password(self.cluster, key_id),
+            password=self._users.derive_password(self.cluster, key_id),
             # redis-py would retry a refused login for three seconds.
             retry=AT_ONCE,
         )
@@ -149,7 +149,7 @@ def test_recreated_cluster_gets_new_credentials_after_an_outage_of_the_hub(
 def test_interrupted_revocation_leaves_no_old_credential_valid(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     dying = world.credentials()
     dying.ensure(world.cluster, "uid1")
-    AgentKeys(world.client).ask(world.cluster, "revoke")
+    AgentKeys(world.client).request_credentials(world.cluster, "revoke")
     dying.read_requests()
 
     def die(*_: object) -> None:

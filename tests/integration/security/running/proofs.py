@@ -25,7 +25,7 @@ def failures(fleet: Fleet, cluster: str) -> dict[tuple[str, str], int]:
     late = {
         (stage, reason) for stage in ("fetch", "score") for reason in (FailureReason.DEADLINE, FailureReason.TIMEOUT)
     }
-    return {kind: number for kind, number in fleet.state(cluster).errors().items() if kind not in late}
+    return {kind: number for kind, number in fleet.state(cluster).read_error_counts().items() if kind not in late}
 
 
 def _cycle(fleet: Fleet, cluster: str) -> str:

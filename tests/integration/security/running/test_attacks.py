@@ -101,12 +101,12 @@ class TestResults:
                 send(thief, message(valid_result, embed))
         # Fields that are signed: its own scores it may forge, but nothing follows.
         with undisturbed(fleet):
-            skipped = fleet.state("c1").skipped().get("overlap", 0)
+            skipped = fleet.state("c1").read_skip_counts().get("overlap", 0)
             key = fleet.signing_key()
             skip = sign(result("c1", outcome="skipped", reason="overlap", results=[]), key).partition(b"\n")[2]
             payload = json.loads(skip) | {"chain": evil, "callbacks": evil}
             send(thief, messages.make_frame(json.dumps(payload).encode(), key, "c1"))
-            fleet.until(lambda: fleet.state("c1").skipped().get("overlap", 0) > skipped)
+            fleet.until(lambda: fleet.state("c1").read_skip_counts().get("overlap", 0) > skipped)
         works(fleet, *CLUSTERS)
         assert marker not in "".join(fleet.log(f"agent-{cluster}") for cluster in CLUSTERS)
         # The worker did not even try: that would be in the log.

@@ -79,7 +79,9 @@ def test_delivered_credentials_complete_a_full_cycle(fleet: Fleet) -> None:
         works(fleet, cluster, fleet.key_id(cluster))
         for file in (fleet.password_file(cluster), fleet.key_file(cluster)):
             assert file.stat().st_mode & 0o777 == 0o600
-        assert fleet.password_file(cluster).read_text().strip() == fleet.users.password(cluster, fleet.key_id(cluster))
+        assert fleet.password_file(cluster).read_text().strip() == fleet.users.derive_password(
+            cluster, fleet.key_id(cluster)
+        )
     rows = dsf(fleet, "list")
     assert sorted(rows) == list(CLUSTERS)
     for cluster, row in rows.items():

@@ -25,7 +25,7 @@ def test_secrets_appear_nowhere(fleet: Fleet) -> None:
     secrets = dict(CANARIES)
     for cluster in CLUSTERS:
         for key_id in range(1, fleet.key_id(cluster) + 2):
-            secrets[f"password {key_id} of {cluster}"] = fleet.users.password(cluster, key_id)
+            secrets[f"password {key_id} of {cluster}"] = fleet.users.derive_password(cluster, key_id)
             secrets[f"signing key {key_id} of {cluster}"] = derive_key(MASTER, cluster, key_id).secret.hex()
     assert len(text_by_surface) > 30
     assert [(surface, name) for surface, text in text_by_surface.items() for name in secrets_in(text, secrets)] == []

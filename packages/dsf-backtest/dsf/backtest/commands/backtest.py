@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dsf.cli.duration import hold, seconds
+from dsf.cli.duration import parse_hold, parse_seconds
 from dsf.cli.group import BAD, INTERRUPTED, USAGE, fail
 from dsf.cli.output import Cell, Format, Renderable, emit, flat, stacked, table
 
@@ -26,9 +26,11 @@ class BacktestFormat(StrEnum):
     JSONL = "jsonl"
 
 
-Since = Annotated[int, typer.Option("--since", parser=seconds, metavar="TIME", help="How far back: 24h, 90m, 7d.")]
+Since = Annotated[
+    int, typer.Option("--since", parser=parse_seconds, metavar="TIME", help="How far back: 24h, 90m, 7d.")
+]
 Every = Annotated[
-    int, typer.Option("--every", parser=seconds, metavar="TIME", help="Time between two moments: 5m, 30s.")
+    int, typer.Option("--every", parser=parse_seconds, metavar="TIME", help="Time between two moments: 5m, 30s.")
 ]
 Rate = Annotated[
     float, typer.Option("--rate", min=0.01, help="Most requests per second to a source, and to the scoring API.")
@@ -100,7 +102,7 @@ def backtest(
         raise typer.BadParameter("is needed; with -f it may be any name", param_hint="--cluster")
     if plot is not None:
         pictures.check(plot)
-    rule = hold(hold_text) if hold_text is not None else None
+    rule = parse_hold(hold_text) if hold_text is not None else None
     try:
         times = list_moments(since, every, hubclock.now())
         with ExitStack() as stack:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dsf.backtest.commands.backtest import Every, Keep, Rate, format_moment
-from dsf.cli.duration import seconds
+from dsf.cli.duration import parse_seconds
 from dsf.cli.group import BAD, INTERRUPTED, USAGE, fail
 from dsf.cli.output import Cell, Format, Output, Renderable, emit, flat, stacked, table
 from dsf.text import list_names
@@ -27,7 +27,9 @@ def compare(
     b: Annotated[str, typer.Argument(metavar="B", help="The other one, likewise.")],
     since: Annotated[
         int,
-        typer.Option("--since", parser=seconds, metavar="TIME", help="Test both that far back; without it, as now."),
+        typer.Option(
+            "--since", parser=parse_seconds, metavar="TIME", help="Test both that far back; without it, as now."
+        ),
     ] = 0,
     every: Every = 300,
     clusters: Annotated[

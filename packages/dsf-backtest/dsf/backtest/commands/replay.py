@@ -29,8 +29,8 @@ from dsf.backtest.scorers import ManifestFile, from_hub, redirect_servers
 from dsf.backtest.summary import BacktestView, summarize_records
 from dsf.cli.delivery import open_delivery
 from dsf.cli.group import USAGE, fail
-from dsf.cli.localuser import who
-from dsf.cli.session import agent_settings, command_settings, hub_settings, session
+from dsf.cli.localuser import get_local_user
+from dsf.cli.session import add_kubeconfig, load_agent_settings, load_command_settings, session
 from dsf.errors import DsfError, UnknownScorerError
 from dsf.extras import needs
 from dsf.fleet.queries import FleetQueries
@@ -95,7 +95,7 @@ def read_subject(
 
     Raises DsfError, which says what is missing and where; BacktestError also for a source that has no past.
     """
-    settings = agent_settings(cluster)
+    settings = load_agent_settings(cluster)
     http.use(settings)
     if settings.agent_kube:
         # Beside an agent: its cycles go first.
@@ -106,7 +106,7 @@ def read_subject(
     def find_registered(name: str, namespace: str | None = None) -> ScorerSummary:
         if delivery is None:
             return _read_from_hub(settings, name, cluster, scorer_url, namespace)
-        return delivery.summary(name, cluster, "see `dsf status`, or test a manifest with -f")
+        return delivery.get_summary(name, cluster, "see `dsf status`, or test a manifest with -f")
 
     summary = file.summary(scorer, cluster, scorer_url) if file is not None else find_registered(scorer or "")
     # Delivered summaries leave out the hub's own namespace.
@@ -140,7 +140,7 @@ def _read_from_hub(
 ) -> ScorerSummary:
     from dsf.kube.session import Session
 
-    kubeconfig = hub_settings(settings).kubeconfig
+    kubeconfig = add_kubeconfig(settings).kubeconfig
     if kubeconfig is None and "KUBERNETES_SERVICE_HOST" not in os.environ:
         raise UnknownScorerError(
             f"nothing says what scorer {scorer!r} is: no demo runs here, and there is neither a kubeconfig of the hub "
@@ -247,7 +247,7 @@ def drop_folders(view: ComparisonView, sides: Sequence[Recording]) -> Comparison
 
 def _list_clusters() -> list[str]:
     """Return the clusters of a hub on a folder."""
-    out = command_settings().out
+    out = load_command_settings().out
     cluster_names = sorted(path.name for path in out.glob("clusters/*")) if out is not None else []
     if not cluster_names:
         raise typer.BadParameter("is needed where no hub on a folder runs", param_hint="--cluster")
@@ -301,7 +301,7 @@ def keep_run(scorers: list[str], **run_fields: Any) -> None:
     """
     with session() as opened:
         now = hubclock.now()
-        run = KeptRun(id=make_run_id(now), at=now, by=who(), way="cli", **run_fields)
+        run = KeptRun(id=make_run_id(now), at=now, by=get_local_user(), way="cli", **run_fields)
         scorer_names = keep(opened.redis, scorers, run)
     typer.echo(f"dsf: kept for the page of {', '.join(scorer_names)}", err=True)
 

@@ -162,7 +162,7 @@ def test_backtest_started_on_the_page_is_drawn_there(acting: WebProcess, redis_c
     assert len(re.findall('<path class="line', html)) == 1
     assert f'data-name="Lowest" class="num">{view.items[0].minimum}<' in html
     assert f'<a href="{TAB}"' in visitor.get(f"/scorers/{SAMPLE}")
-    [change] = changes.read(redis_client).changes
+    [change] = changes.read_changes(redis_client).changes
     assert (change.action, change.way, change.clusters, change.note) == (
         "backtest", "page", ["worker01"], "before we trust it",
     )  # fmt: skip
@@ -205,7 +205,7 @@ def test_backtests_run_one_at_a_time_and_their_moments_survive_the_page(
     ):
         status, text, _ = visitor.post("/act/backtest", form, **(fields | wrong))
         assert (status, reason in text) == (422, True), text
-    assert len(changes.read(redis_client).changes) == 1
+    assert len(changes.read_changes(redis_client).changes) == 1
     # Moments are computed in order: of those requested, all but the last one are complete.
     wait_for(lambda: len(ASKED) >= before + 3, 90, "some moments to be asked")
     assert acting.terminate() == 0
@@ -274,7 +274,7 @@ def test_comparison_started_on_the_page_is_drawn_there(
     assert run.comparison is not None
     assert (run.problem, run.comparison.moments, run.comparison.clusters) == ("", 25, list(CLUSTERS))
     assert runstore.read(redis_client, HASTY) == [run]
-    [change] = changes.read(redis_client).changes
+    [change] = changes.read_changes(redis_client).changes
     assert (change.action, change.scorer, change.detail, change.note, change.way) == (
         "compare", SAMPLE, f"with {HASTY}: 7200 s, every 300 s", "sooner?", "page",
     )  # fmt: skip
@@ -293,7 +293,9 @@ def test_scores_in_force_are_compared_without_a_source(acting: WebProcess, redis
     html = visitor.get(place)
     assert "scores as they were" in html
     assert '<span aria-hidden="true">✓</span> ok' in html
-    assert [change.detail for change in changes.read(redis_client).changes] == [f"with {HASTY}: scores in force"]
+    assert [change.detail for change in changes.read_changes(redis_client).changes] == [
+        f"with {HASTY}: scores in force"
+    ]
     form = visitor.get(f"/act/compare?scorer={SAMPLE}")
     for wrong, reason in (
         ({"other": "nobody", "how": "now"}, "The other scorer: choose one"),
@@ -340,7 +342,7 @@ def test_backtests_are_started_by_operators_only(
     visitor.post("/login", visitor.get("/login"), token=TOKEN)
     assert visitor.post("/act/backtest", "", **data)[0] == 403
     assert redis_client.exists(make_backtests_key(SAMPLE)) == 0
-    assert changes.read(redis_client).changes == []
+    assert changes.read_changes(redis_client).changes == []
 
 
 def test_page_on_kubernetes_passes_the_manifest_to_the_backtest(

@@ -14,13 +14,13 @@ def mcp() -> None:
     from contextlib import closing
 
     import dsf.log
-    from dsf.cli.localuser import who
-    from dsf.cli.session import hub_settings
+    from dsf.cli.localuser import get_local_user
+    from dsf.cli.session import add_kubeconfig
     from dsf.optimizer.mcp import run_stdio
     from dsf.optimizer.service import make_service
     from dsf.optimizer.settings import OptimizerSettings
 
-    settings = hub_settings(OptimizerSettings.load())
+    settings = add_kubeconfig(OptimizerSettings.load())
     dsf.log.setup(settings)
-    with closing(make_service(settings, "mcp", who())) as service:
+    with closing(make_service(settings, "mcp", get_local_user())) as service:
         run_stdio(service)

@@ -12,7 +12,7 @@ import typer
 
 from dsf.cli.group import BAD
 from dsf.cli.localuser import AsOption
-from dsf.cli.output import Format, Output, emit, number, table
+from dsf.cli.output import Format, Output, emit, format_number, table
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -49,12 +49,12 @@ def optimize(
         raise typer.BadParameter("give either --file or --reset")
     if reset is not None:
         _check_reset(reset, plot)
-    from dsf.cli.localuser import who
+    from dsf.cli.localuser import get_local_user
     from dsf.optimizer.service import make_service
 
     # As by Ctrl-C: what is half written is undone.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    service = make_service(_read_settings(), "cli", name or who())
+    service = make_service(_read_settings(), "cli", name or get_local_user())
     try:
         if reset is not None:
             undone = service.reset(reset, dry_run=dry_run)
@@ -74,17 +74,17 @@ def _read_settings() -> OptimizerSettings:
     Raises SettingsError without a hub on Kubernetes.
     """
     import dsf.log
-    from dsf.cli.session import for_a_person, hub_settings
+    from dsf.cli.session import add_kubeconfig, limit_log_level
     from dsf.errors import SettingsError
     from dsf.optimizer.settings import OptimizerSettings
 
-    settings = hub_settings(OptimizerSettings.load())
+    settings = add_kubeconfig(OptimizerSettings.load())
     if settings.kubeconfig is None and "KUBERNETES_SERVICE_HOST" not in os.environ:
         raise SettingsError(
             "dsf optimize needs a hub on Kubernetes: workloads, policies and Placements are objects there, which "
             "the demo and `dsf up` do not have. Set KUBECONFIG or DSF_KUBECONFIG; see docs/optimization.md"
         )
-    dsf.log.prepare(for_a_person(settings))
+    dsf.log.prepare(limit_log_level(settings))
     return settings
 
 
@@ -171,7 +171,7 @@ def render(report: PlanReport) -> RenderableType:
             if rest is None
             else f"{rest.replicas} more: {rest.message}"
         )
-        rows.append([assignment.workload, assignment.cluster, assignment.device, number(assignment.score), why])
+        rows.append([assignment.workload, assignment.cluster, assignment.device, format_number(assignment.score), why])
     placed = {assignment.workload for assignment in report.plan.assignments}
     rows += [
         [entry.workload, ("-", "red"), "-", "-", (f"not placed: {entry.message}", "red")]
@@ -182,9 +182,8 @@ def render(report: PlanReport) -> RenderableType:
     state = "in force" if report.applied else "not applied"
     gap = f", at most {report.gap:.2%} below the best" if report.gap else ""
     nothing = "" if report.plan.assignments else ", nothing placed"
-    summary = (
-        f"{report.status}{gap}{nothing}, sum of scores {number(report.objective_value)}, plan {report.plan_id} {state}"
-    )
+    total = format_number(report.objective_value)
+    summary = f"{report.status}{gap}{nothing}, sum of scores {total}, plan {report.plan_id} {state}"
     parts: list[RenderableType] = [table(headers, rows, right=("SCORE",)), Text(""), Text(flat(summary))]
     changed = [change for change in report.changes if change.change != "unchanged"]
     word = "" if report.applied else "would be "
@@ -208,7 +207,7 @@ def _format_next_best(explanation: ExplanationView | None) -> str:
     if explanation.next_best is None:
         return explanation.message
     option = explanation.next_best
-    return f"{option.cluster} with {option.device} ({number(option.score)}): {explanation.message}"
+    return f"{option.cluster} with {option.device} ({format_number(option.score)}): {explanation.message}"
 
 
 def _render_reset(undone: ResetReport) -> RenderableType:

@@ -21,12 +21,12 @@ def optimizer(
 
     Example: dsf optimizer --auth none
     """
-    from dsf.cli.localuser import who
-    from dsf.cli.session import hub_settings
+    from dsf.cli.localuser import get_local_user
+    from dsf.cli.session import add_kubeconfig
     from dsf.optimizer.main import run
     from dsf.optimizer.settings import OptimizerSettings
 
     options = {"listen_host": host, "listen_port": port, "optimizer_auth": auth}
     update = {name: value for name, value in options.items() if value is not None}
-    settings = hub_settings(OptimizerSettings.load().model_copy(update=update))
-    raise typer.Exit(run(settings, who()))
+    settings = add_kubeconfig(OptimizerSettings.load().model_copy(update=update))
+    raise typer.Exit(run(settings, get_local_user()))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import redis
 
-from dsf.fleet.changes import read
+from dsf.fleet.changes import read_changes
 from dsf.optimizer.hubredis import HubRedis
 from dsf.optimizer.plans import PlanComparison, read_plans, remember
 from dsf.optimizer.redisrights import PLANS
@@ -30,7 +30,7 @@ def test_proposal_is_stored_beside_the_applied_plan(
     assert (stored_plan.namespace, stored_plan.plan_id, stored_plan.applied) == (bed.namespace, proposed.plan_id, False)
     assert {move.change for move in stored_plan.moves} == {"is placed"}
     assert stored_plan.score_proposed == proposed.objective_value
-    assert read(redis_client).changes == []
+    assert read_changes(redis_client).changes == []
     service.apply(bed.params())
     (stored_plan,) = read_plans(redis_client)
     assert stored_plan.applied
@@ -40,12 +40,12 @@ def test_proposal_is_stored_beside_the_applied_plan(
     assert (stored_plan.plan_id, stored_plan.applied) == (other.plan_id, False)
     assert any(move.change == "moves" for move in stored_plan.moves)
     # The author's name is not verified here.
-    (change,) = read(redis_client).changes
+    (change,) = read_changes(redis_client).changes
     assert (change.action, change.who, change.namespace) == ("plan-applied", "ann (claimed)", bed.namespace)
     assert change.reference == proposed.plan_id
     service.reset(bed.namespace)
     assert read_plans(redis_client) == []
-    assert [change.action for change in read(redis_client).changes] == ["plan-reset", "plan-applied"]
+    assert [change.action for change in read_changes(redis_client).changes] == ["plan-reset", "plan-applied"]
 
 
 def test_unreachable_redis_does_not_prevent_a_plan(bed: Bed, redis_server: RedisServer) -> None:

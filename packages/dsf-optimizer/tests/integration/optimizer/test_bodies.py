@@ -20,7 +20,7 @@ from dsf.optimizer.requestbody import MAX_BODY
 from dsf.optimizer.selector import PlacementSelector
 from dsf.optimizer.service import OptimizerService
 from dsf.optimizer.solver import SolverProcess
-from dsf.process.clienttoken import AT_ONCE
+from dsf.process.clienttoken import MAX_BURST
 from tests.support.scoringservices import served
 
 from ...unit.optimizer.test_params import BODY
@@ -149,7 +149,7 @@ def test_wrong_tokens_of_one_client_are_limited(tmp_path: Path) -> None:
     with guarded_service(tmp_path) as url:
         responses = [
             requests.get(f"{url}/plans", headers={"Authorization": f"Bearer {number}"}, timeout=300)
-            for number in range(AT_ONCE + 1)
+            for number in range(MAX_BURST + 1)
         ]
-        assert [response.status_code for response in responses] == [401] * AT_ONCE + [429]
+        assert [response.status_code for response in responses] == [401] * MAX_BURST + [429]
         is_problem(requests.get(f"{url}/plans", headers=HEADERS, timeout=300), 429)

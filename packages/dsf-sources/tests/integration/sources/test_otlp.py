@@ -20,7 +20,7 @@ from dsf.agent.config import FileConfig
 from dsf.api.summary import dump_summaries
 from dsf.errors import HttpError
 from dsf.sources.memory import History
-from dsf.sources.registry import begin
+from dsf.sources.registry import start_background_sources
 from tests.support.sourcefetch import ask, memory, summary
 
 from .senders import Make, Sdk, gauge, partial, push, pushed, request
@@ -220,7 +220,7 @@ def test_push_applies_a_changed_configuration(make: Make, tmp_path: Path) -> Non
     config = FileConfig(file)
     agent.memory.summaries = agent.received._summaries = config.get_summaries
     config.get_summaries()
-    config.on_change(lambda summaries: begin(summaries, agent.memory))
+    config.on_change(lambda summaries: start_background_sources(summaries, agent.memory))
     file.write_text(dump_summaries([pushed("after; before")]))
     body = request(gauge("after", 1)).SerializeToString()
     response = requests.post(agent.url, body, headers={"Content-Type": "application/x-protobuf"}, timeout=20)

@@ -15,7 +15,7 @@ import requests
 
 from dsf.http import listening
 from dsf.otlp import receiver
-from dsf.process.clienttoken import AT_ONCE
+from dsf.process.clienttoken import MAX_BURST
 from tests.support.wait import PATIENCE, wait_for
 
 from .senders import Agent, Make, gauge, push, pushed, request
@@ -100,7 +100,7 @@ def test_wrong_tokens_of_a_sender_are_limited(make: Make, tmp_path: Path) -> Non
     token = tmp_path / "token"
     token.write_text("the-token-of-all-senders")
     agent = make(token=token)
-    for number in range(AT_ONCE):
+    for number in range(MAX_BURST):
         assert push(agent, request(), Authorization=f"Bearer {number}").status_code == 401
     response = push(agent, request(), Authorization="Bearer the-token-of-all-senders")
     assert (response.status_code, "Retry-After" in response.headers) == (429, True)

@@ -25,7 +25,7 @@ from dsf.owncluster.objects import PLUGIN, RefusedValueError, get_value, parse_n
 from dsf.settings import Settings
 from dsf.sources.base import FetchContext, RequestRecord
 from dsf.sources.memory import SourceMemory
-from dsf.sources.plugin import ask
+from dsf.sources.plugin import query_plugin
 from dsf.sources.window import WindowBudget
 from tests.unit.api.test_resolution import summary as resolved
 
@@ -101,7 +101,7 @@ class Agent:
     def query(self, now: float = 1000.0) -> dict[tuple[str, ...], list[list[Any]]]:
         """Return values by the labels' values, the metric's name first."""
         context = FetchContext(time.monotonic() + 60, 100_000, now, memory=self.memory, observe=self.questions.append)
-        payload = ask(self.plugin, "Object", self.summary, context)
+        payload = query_plugin(self.plugin, "Object", self.summary, context)
         data = json.loads(b"".join(payload.pieces))["data"]
         assert len(data) == payload.series
         return {tuple(series["metric"].values()): series["values"] for series in data}

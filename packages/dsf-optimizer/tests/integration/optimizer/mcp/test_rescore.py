@@ -10,7 +10,7 @@ import redis
 
 from dsf import keys
 from dsf.errors import SettingsError
-from dsf.fleet.changes import read
+from dsf.fleet.changes import read_changes
 from dsf.optimizer.hubredis import HubRedis
 from dsf.store.pairs import Pairs
 from tests.integration.exporter.fleet import SAMPLE, good_fleet
@@ -36,7 +36,7 @@ def test_rescore_on_one_cluster_sends_its_tick(near: Assistant, redis_client: re
     assert fleet.redis.llen(keys.spoke_queue("worker02")) == 0
     assert fleet.redis.zscore(keys.OPEN_RUNS, keys.run_member("worker01", SAMPLE, run["run_id"]))
     assert Pairs(fleet.redis).read_state("worker01", SAMPLE).scheduled == 8
-    (change,) = read(fleet.redis).changes
+    (change,) = read_changes(fleet.redis).changes
     assert (change.action, change.scorer, change.clusters) == ("rescore", SAMPLE, ["worker01"])
     # The caller was not authenticated, so the name is only claimed.
     assert (change.way, change.who, change.reference) == ("mcp", "anonymous (claimed)", run["run_id"])

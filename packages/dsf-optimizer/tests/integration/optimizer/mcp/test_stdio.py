@@ -17,7 +17,7 @@ import redis
 from typer.testing import CliRunner
 
 from dsf.cli.main import app
-from dsf.fleet.changes import read
+from dsf.fleet.changes import read_changes
 from dsf.settings import ENV_PREFIX
 from tests.integration.exporter.fleet import SAMPLE, good_fleet
 from tests.support.wait import wait_for
@@ -103,7 +103,7 @@ def test_standard_output_contains_protocol_messages_only(
     runs = talk.call(6, "rescore", {"scorer": SAMPLE})["structuredContent"]["runs"]
     assert [run["cluster"] for run in runs] == ["worker01", "worker02"]
     assert all(tick(redis_client, run["cluster"]) == [SAMPLE, run["run_id"]] for run in runs)
-    change = read(redis_client).changes[0]
+    change = read_changes(redis_client).changes[0]
     assert (change.way, change.claimed, change.clusters, change.cluster_count) == ("mcp", True, [], 2)
     assert "@" in change.by
     assert talk.end() == (0, "")

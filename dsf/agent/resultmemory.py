@@ -19,7 +19,7 @@ MAX_BYTES: Final = 128 * 1024 * 1024
 _RESULT_BYTES: Final = 800
 
 
-class ResultRoom:
+class ResultMemory:
     """Decides whether the results of a scorer are kept. Thread-safe."""
 
     def __init__(self, namespaces: Callable[[], Mapping[str, str]], max_bytes: int = MAX_BYTES) -> None:
@@ -30,7 +30,7 @@ class ResultRoom:
         # Scorer -> estimated bytes of its results.
         self._sizes: dict[str, int] = {}
 
-    def take(self, scorer: str, results: Sequence[ScoringResult]) -> bool:
+    def reserve(self, scorer: str, results: Sequence[ScoringResult]) -> bool:
         """Reserve memory for a scorer's new results, which replace its last ones. Return False if there is not enough.
 
         The hub's own namespace may use all free memory. Each other namespace must leave as much memory free as it uses,

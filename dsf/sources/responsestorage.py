@@ -1,8 +1,8 @@
-"""Where the responses of sources are kept while a scoring request is made of them.
+"""Stores the responses of sources until their scoring request is complete.
 
-A large response goes into a file without a name while it arrives, and is mapped into memory, which the system may take
-back at any time. Answers that must stay in memory, as plug-ins read them, are taken out of one budget of all cycles of
-an agent.
+A large response is written to a file without a name while it arrives. The file is then mapped into memory, which the
+system can reclaim at any time. The responses to plug-ins stay in memory, and count against one budget that all cycles
+of an agent share.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from dsf.errors import HttpError
 #: A complete response.
 Body = bytes | mmap.mmap
 
-#: Bytes of a response that stays in memory. With one in each thread, that is some MB in the whole agent.
-_IN_MEMORY: Final = 512 * 1024
-#: Bytes of a cycle after which glibc is told to return free memory to the system. It keeps what lies below memory in
-#: use, which can be most of what a large response took, and each of its heaps keeps its own.
+#: Maximum bytes of a response that stays in memory. Each thread of an agent has at most one response.
+_MAX_MEMORY_BYTES: Final = 512 * 1024
+#: Bytes reserved by a cycle from which on the cycle makes glibc return free memory to the system. By itself glibc keeps
+#: free memory that lies below memory in use, which may be most of a large response.
 _TRIM_BYTES: Final = 8 * 1024 * 1024
 
 
 def _find_trim() -> Callable[[int], object]:
-    """Return glibc's malloc_trim. Other C libraries do not have it."""
+    """Return glibc's malloc_trim, or a function without effect for another C library."""
     with contextlib.suppress(AttributeError, OSError, TypeError):
         trim: Callable[[int], object] = ctypes.CDLL(None).malloc_trim
         return trim
@@ -40,56 +40,57 @@ def _find_trim() -> Callable[[int], object]:
 _trim_memory: Final = _find_trim()
 
 
-class MemoryBudget:
-    """Bytes that all cycles of a process may hold at a time. Thread-safe."""
+class ResponseBudget:
+    """The memory that all cycles of a process may reserve together. Thread-safe."""
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
-        self._taken = 0
+        self._reserved = 0
         self._lock = threading.Lock()
 
     @property
-    def taken(self) -> int:
-        """Bytes that are held at present."""
-        return self._taken
+    def reserved(self) -> int:
+        """Number of reserved bytes."""
+        return self._reserved
 
-    def take(self, size: int) -> bool:
-        """Take so many bytes; False if there are not so many left."""
+    def reserve(self, size: int) -> bool:
+        """Reserve `size` bytes. Return False if the budget has fewer bytes left."""
         with self._lock:
-            if self._taken + size > self.max_bytes:
+            if self._reserved + size > self.max_bytes:
                 return False
-            self._taken += size
+            self._reserved += size
             return True
 
     def release(self, size: int) -> None:
-        """Give back what was taken."""
+        """Release `size` reserved bytes."""
         with self._lock:
-            self._taken -= size
+            self._reserved -= size
 
 
-class Room:
-    """Memory and disk for the responses of one cycle. A context manager: its end frees the memory. Thread-safe."""
+class ResponseStorage:
+    """Memory and disk space for the responses of one cycle. A context manager that releases the memory. Thread-safe."""
 
-    def __init__(self, budget: MemoryBudget | None = None, folder: Path | None = None) -> None:
-        """Without a budget memory is unlimited; `folder` is for large responses, by default the system's for temporary
-        files."""
+    def __init__(self, budget: ResponseBudget | None = None, folder: Path | None = None) -> None:
+        """Use memory of `budget`, which is unlimited by default, and files in `folder`, by default the temp folder."""
         self._budget = budget
         self._lock = threading.Lock()
-        self._taken = 0
+        self._reserved = 0
         self.folder = folder
 
-    def __enter__(self) -> Room:
+    def __enter__(self) -> ResponseStorage:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.free()
+        self.release_all()
 
-    def take(self, size: int) -> None:
-        """Take memory for so many bytes. Raises HttpError (too_large), also for the responses of other cycles: then a
-        retry may succeed."""
+    def reserve(self, size: int) -> None:
+        """Reserve `size` bytes of memory.
+
+        Raises HttpError (too_large) if the responses of all cycles exceed the budget. A retry may then succeed.
+        """
         if self._budget is None:
             return
-        if not self._budget.take(size):
+        if not self._budget.reserve(size):
             raise HttpError(
                 "too_large",
                 f"the answers that all cycles read now are more than the {self._budget.max_bytes} bytes that an agent "
@@ -97,21 +98,21 @@ class Room:
                 retryable=True,
             )
         with self._lock:
-            self._taken += size
+            self._reserved += size
 
-    def free(self) -> None:
-        """Give back all of this cycle's memory."""
+    def release_all(self) -> None:
+        """Release all memory that this cycle has reserved."""
         with self._lock:
-            reserved_bytes, self._taken = self._taken, 0
+            reserved_bytes, self._reserved = self._reserved, 0
         if reserved_bytes >= _TRIM_BYTES:
-            # Before the budget is released, because it does not count what the process keeps.
+            # Trim before the budget counts the memory as free, because the process may still hold it.
             _trim_memory(0)
         if self._budget is not None:
             self._budget.release(reserved_bytes)
 
 
 class Spool:
-    """A response while it arrives: in memory, and if it is large in a file."""
+    """Collects the pieces of a response: in memory, or in a file if they exceed _MAX_MEMORY_BYTES."""
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
@@ -122,24 +123,24 @@ class Spool:
     def write(self, piece: bytes) -> None:
         """Append a piece. Raises HttpError (spool_failed)."""
         self._size += len(piece)
-        if self._file is None and self._size <= _IN_MEMORY:
+        if self._file is None and self._size <= _MAX_MEMORY_BYTES:
             self._pieces.append(piece)
             return
         try:
             if self._file is None:
                 if self._folder is not None:
-                    # A cleaner of old files may have removed it.
+                    # A program that removes old files may have removed the folder.
                     self._folder.mkdir(parents=True, exist_ok=True)
                 self._file = TemporaryFile(dir=self._folder, buffering=0)  # noqa: SIM115 (`body` or its end closes it)
-                for earlier in self._pieces:
-                    self._append(self._file, earlier)
+                for earlier_piece in self._pieces:
+                    self._append(self._file, earlier_piece)
                 self._pieces.clear()
             self._append(self._file, piece)
         except OSError as error:
             raise self._make_error(error) from None
 
     def read_body(self) -> Body:
-        """Return all that was written. Raises HttpError (spool_failed)."""
+        """Return the response, which may be a mapped file. Raises HttpError (spool_failed)."""
         if self._file is None:
             return b"".join(self._pieces)
         with self._file as file:
@@ -149,7 +150,7 @@ class Spool:
                 raise self._make_error(error) from None
 
     def read_bytes(self) -> bytes:
-        """Return all that was written, in memory. Raises HttpError (spool_failed)."""
+        """Return the response in memory. Raises HttpError (spool_failed)."""
         body = self.read_body()
         if isinstance(body, bytes):
             return body
@@ -160,7 +161,7 @@ class Spool:
     def _append(file: IO[Any], piece: bytes) -> None:
         view = memoryview(piece)
         while view:
-            # A write of a nearly full disk may end early.
+            # A write to a nearly full disk may be incomplete.
             view = view[file.write(view) :]
 
     def _make_error(self, error: OSError) -> HttpError:

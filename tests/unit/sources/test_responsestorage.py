@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from dsf.errors import HttpError
-from dsf.sources.prometheus import cut
-from dsf.sources.room import MemoryBudget, Room, Spool
+from dsf.sources.prometheus import extract_series
+from dsf.sources.responsestorage import ResponseBudget, ResponseStorage, Spool
 
 
 @pytest.mark.parametrize("sizes", [[], [10], [600_000], [500_000, 20_000, 30_000], [1024] * 1000])
@@ -33,7 +33,7 @@ def test_matrix_is_cut_out_of_a_file_as_out_of_memory(tmp_path: Path) -> None:
         body = b'{"status":"success","data":{"resultType":"matrix","result":[%s]}}' % separator.join([series] * 20_000)
         spool = Spool(tmp_path)
         spool.write(body)
-        in_file, in_memory = cut(spool.read_body()), cut(body)
+        in_file, in_memory = extract_series(spool.read_body()), extract_series(body)
         assert (bytes(in_file.inside), in_file.series) == (bytes(in_memory.inside), 20_000)
 
 
@@ -56,14 +56,14 @@ def test_large_answer_takes_its_size_in_memory_once(tmp_path: Path) -> None:
 FRAGMENTED = """
 import ctypes, re, sys
 from pathlib import Path
-from dsf.sources.room import MemoryBudget, Room
+from dsf.sources.responsestorage import ResponseBudget, ResponseStorage
 
 def measure():
     return int(re.search(r"RssAnon:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) // 1024
 
 before = measure()
-with Room(MemoryBudget(100_000_000)) as room:
-    room.take(80_000_000)
+with ResponseStorage(ResponseBudget(100_000_000)) as storage:
+    storage.reserve(80_000_000)
     objects = [bytes(4000) for _ in range(20_000)]
     last = bytes(4000)
     del objects
@@ -85,13 +85,13 @@ def test_folder_that_cannot_be_written_fails_the_cycle(tmp_path: Path) -> None:
 
 
 def test_cycles_share_one_budget_of_memory() -> None:
-    budget = MemoryBudget(100)
-    with Room(budget) as first, Room(budget) as second:
-        first.take(60)
-        second.take(40)
+    budget = ResponseBudget(100)
+    with ResponseStorage(budget) as first, ResponseStorage(budget) as second:
+        first.reserve(60)
+        second.reserve(40)
         with pytest.raises(HttpError, match="more than the 100 bytes that an agent holds") as raised:
-            second.take(1)
+            second.reserve(1)
         assert (raised.value.reason, raised.value.retryable) == ("too_large", True)
-        first.free()
-        second.take(60)
-    assert budget.taken == 0
+        first.release_all()
+        second.reserve(60)
+    assert budget.reserved == 0
