@@ -1,4 +1,4 @@
-"""State of a check of one scoring API."""
+"""The parameters and state of a check of one scoring API."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from dsf.conformance.target import HUB_TIMEOUT, Reply, ScoringApiTarget
 from dsf.errors import HttpError, RemoteConfigError, ScoringResponseError
 from dsf.sources.base import compute_time_range
 
-#: HttpError.reason -> what to do.
-_MEND = {
+#: Remedy of each `HttpError.reason`.
+_REMEDIES = {
     "connection_failed": "start the service, and check in its log whether it crashes on this request",
     "timeout": "answer faster, or check less with --skip; spec.execution.timeoutSeconds may be raised",
     "redirect": "answer at this URL itself; the framework does not follow redirects",
@@ -43,15 +43,15 @@ class Case:
     url: str
     target: ScoringApiTarget
     token: str | None = None
-    #: Scoring path that was given by hand; empty: as /config says.
+    #: Scoring path of --path; empty: that of /config.
     path: str = ""
     dimension: str = ""
     recorded: list[RawSeries] | None = None
-    #: URL of a Prometheus server that runs the queries; empty: none does.
+    #: URL of a Prometheus server that runs the queries; empty: the queries are not run.
     prometheus: str = ""
     #: The HTTP method of these queries, which a DynamicScorer's spec sets.
     method: SourceMethod = SourceMethod.GET
-    _answers: dict[tuple[str, str], list[Any]] = field(default_factory=dict)
+    _series_by_query: dict[tuple[str, str], list[Any]] = field(default_factory=dict)
     _replies: dict[bytes, list[Reply]] = field(default_factory=dict)
 
     @cached_property
@@ -76,7 +76,7 @@ class Case:
 
     @cached_property
     def scoring_url(self) -> str:
-        """Where scores are asked for. Raises a Verdict when the host in /config is no URL."""
+        """URL for scoring requests. Raises CheckEnded if the host in /config is no URL."""
         scoring = self.config.scoring if self.config is not None else None
         host = scoring.host if scoring is not None and scoring.host else get_base_url(self.url)
         config_path = scoring.path if scoring is not None else ""
@@ -87,12 +87,12 @@ class Case:
 
     @cached_property
     def samples(self) -> Samples:
-        """The series to ask about."""
+        """The series of the scoring requests."""
         return Samples(self.config, self.recorded, self._real_series())
 
     @property
     def has_series(self) -> bool:
-        """Whether the framework would send it series."""
+        """True if the framework sends series to the scorer."""
         if self.recorded is not None or self.config is None:
             return True
         source = self.config.first_source
@@ -100,7 +100,7 @@ class Case:
 
     @property
     def prometheus_sources(self) -> list[RemoteSource]:
-        """The sources of /config that Prometheus answers."""
+        """The sources of /config whose queries run on Prometheus."""
         if self.config is None:
             return []
         return [
@@ -110,38 +110,39 @@ class Case:
         ]
 
     def _real_series(self) -> list[list[RawSeries]] | None:
-        """Return the Prometheus server's series of each query, if it has some of each."""
+        """Return the Prometheus server's series of each query; None unless every query has some."""
         if not self.prometheus or self.recorded is not None or self.config is None or self.config.sources:
-            # Each of several sources would need its own.
+            # Each of several sources would need a server of its own.
             return None
         try:
-            answers = [
-                self.series_of(source, query)
+            series_by_query = [
+                self.fetch_series(source, query)
                 for source in self.prometheus_sources
                 for query in split_queries(source.params.query)
             ]
         except CheckEnded:
-            # The point `query` says why.
+            # The item `query` reports the reason.
             return None
-        return answers if answers and all(answer and samples.are_series(answer) for answer in answers) else None
+        has_all = bool(series_by_query) and all(series and samples.are_series(series) for series in series_by_query)
+        return series_by_query if has_all else None
 
-    def series_of(self, source: RemoteSource, query: str) -> list[Any]:
-        """Return the series that the Prometheus server has for a query now; it is asked once.
+    def fetch_series(self, source: RemoteSource, query: str) -> list[Any]:
+        """Return the series that the Prometheus server has for a query now. Each query runs once.
 
-        Raises a Verdict if it refuses it.
+        Raises CheckEnded if the server refuses it.
         """
         key = source.model_dump_json(), query
-        if key not in self._answers:
-            self._answers[key] = self._ask_prometheus(source, query)
-        return self._answers[key]
+        if key not in self._series_by_query:
+            self._series_by_query[key] = self._query_prometheus(source, query)
+        return self._series_by_query[key]
 
-    def _ask_prometheus(self, source: RemoteSource, query: str) -> list[Any]:
+    def _query_prometheus(self, source: RemoteSource, query: str) -> list[Any]:
         params = source.params
         step = max(params.step, 1)
         start, end = compute_time_range(time.time(), max(params.range, 1), step)
         parameters: dict[str, str | int] = {"query": query, "start": start, "end": end, "step": step}
         url = join_url(self.prometheus, source.path or DEFAULT_PROMETHEUS_PATH)
-        reply = self.target.range_query(url, parameters, self.method)
+        reply = self.target.run_range_query(url, parameters, self.method)
         if reply.error is not None:
             raise fail(f"{query}: {reply.error}", "correct the query, or the URL of --prometheus")
         try:
@@ -149,46 +150,48 @@ class Case:
         except (ValueError, TypeError, KeyError, RecursionError):
             raise fail(f"{query}: the answer is not that of a range query", "correct the URL of --prometheus") from None
 
-    def body(self, series: list[RawSeries]) -> bytes:
+    def make_request(self, series: list[RawSeries]) -> bytes:
         """Return the scoring request with these series."""
         several = self.config.sources if self.config is not None else None
-        return samples.body(series, [source.name for source in several or ()])
+        return samples.make_request(series, [source.name for source in several or ()])
 
     @property
-    def empty(self) -> bytes:
-        """Return the request of the framework for a scorer without a source, or without series."""
-        return self.body([])
+    def empty_request(self) -> bytes:
+        """The framework's request for a scorer without a source, or without series."""
+        return self.make_request([])
 
     @property
-    def main(self) -> bytes:
-        """The typical request."""
-        return self.body(self.samples.many() if self.has_series else [])
+    def main_request(self) -> bytes:
+        """A typical scoring request."""
+        return self.make_request(self.samples.many() if self.has_series else [])
 
-    def ask(self, body: bytes, *, again: bool = False) -> Reply:
-        """Return the reply to a scoring request, asked once unless `again`."""
+    def request_scores(self, body: bytes, *, again: bool = False) -> Reply:
+        """Return the reply to a scoring request, which is sent once unless `again`."""
         replies = self._replies.setdefault(body, [])
         if again or not replies:
             replies.append(self.target.post(self.scoring_url, body, self.token))
         return replies[-1]
 
-    def times(self, body: bytes) -> list[float]:
-        """Return seconds of each time that this was asked."""
+    def list_durations(self, body: bytes) -> list[float]:
+        """Return the duration in seconds of each reply to this request."""
         return [reply.seconds for reply in self._replies.get(body, [])]
 
-    def dropped(self, body: bytes) -> Counter[str]:
-        """Results that the scoring API left out of its response, by reason, where it says so as `dsf.scorer` does."""
+    def count_dropped(self, body: bytes) -> Counter[str]:
+        """Return the number of results that the API left out of its response, by reason, as APIs with `dsf.scorer`
+        report it.
+        """
         try:
-            counts = json.loads(self.ask(body).body)["dropped"]
+            counts = json.loads(self.request_scores(body).body)["dropped"]
             return Counter({str(reason): int(number) for reason, number in counts.items()})
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return Counter()
 
-    def scores(self, body: bytes, what: str, *, again: bool = False) -> ScoringResponse:
+    def fetch_scores(self, body: bytes, what: str, *, again: bool = False) -> ScoringResponse:
         """Return the scores of a request.
 
-        Raises a Verdict that fails the point: `what` was sent, and what came instead.
+        Raises CheckEnded, which fails the item; its message has `what`, the name of the request, and the error.
         """
-        reply = self.ask(body, again=again)
+        reply = self.request_scores(body, again=again)
         if reply.error is not None:
             raise make_verdict(what, reply.error)
         try:
@@ -198,14 +201,14 @@ class Case:
 
 
 def make_verdict(what: str, error: HttpError, *, by_hub: bool = False) -> Exception:
-    """Return the verdict on a request that was not answered with 200; `by_hub`: of those that the hub makes."""
+    """Return the error that fails an item, for a request without a response with 200; `by_hub`: the hub sends it."""
     if by_hub and error.reason == "timeout":
         return fail(f"{what}: {error}", f"answer at once; the hub waits {HUB_TIMEOUT:g} s")
-    return fail(f"{what}: {error}", _MEND.get(error.reason, _MEND["http_error"]))
+    return fail(f"{what}: {error}", _REMEDIES.get(error.reason, _REMEDIES["http_error"]))
 
 
-def refuse_refused(what: str, response: ScoringResponse, *, but: tuple[str, ...] = ()) -> None:
-    """Raises a Verdict when the framework would refuse results of this response, for other reasons than `but`."""
+def check_refused_results(what: str, response: ScoringResponse, *, but: tuple[str, ...] = ()) -> None:
+    """Raise CheckEnded if the framework would refuse results of this response for other reasons than `but`."""
     refused_counts = Counter({reason: count for reason, count in response.refused.items() if reason not in but})
     if refused_counts:
         counts = ", ".join(f"{count} {reason}" for reason, count in sorted(refused_counts.items()))

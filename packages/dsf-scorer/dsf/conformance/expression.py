@@ -75,7 +75,7 @@ def _make_summary(scorer: DynamicScorer) -> ScorerSummary:
 
 
 def _expression(scorer: DynamicScorer) -> str:
-    """Return the expression compiles."""
+    """Check that the expression compiles."""
     formula = _make_summary(scorer).formula
     if formula is None:
         raise RuntimeError("the scorer has no expression")
@@ -83,7 +83,7 @@ def _expression(scorer: DynamicScorer) -> str:
 
 
 def _query(scorer: DynamicScorer, *, prometheus: str) -> str:
-    """The queries have series, and the expression has values for them."""
+    """Check that the queries have series, and that the expression has values for them."""
     summary = _make_summary(scorer)
     if {source.source_type for source in summary.each_source} != {SourceType.Prometheus}:
         raise skip("the source is not Prometheus")

@@ -13,12 +13,12 @@ from functools import reduce
 from pathlib import Path
 from typing import Any, Final
 
-#: Seconds for its start, and for its end.
+#: Seconds for the scorer to start, and to end.
 _PATIENCE: Final = 15.0
 
 
 class NotServedError(Exception):
-    """Why it cannot be served."""
+    """A scorer cannot be served; the message says why."""
 
 
 @contextmanager
@@ -36,7 +36,8 @@ def served(name: str, folder: Path) -> Iterator[str]:
         sys.path.remove(str(folder))
         for module in set(sys.modules) - before:
             file = getattr(sys.modules[module], "__file__", None)
-            # Not of an environment in the folder: an extension such as numpy's loads once in a process.
+            # Modules of an environment in the folder stay loaded: extensions such as numpy's load only once per
+            # process.
             if file and "-packages" not in file and Path(file).resolve().is_relative_to(folder.resolve()):
                 del sys.modules[module]
 
@@ -56,7 +57,7 @@ def _serve(application: Any, name: str) -> Iterator[str]:
 
     if not callable(application):
         raise NotServedError(f"{name} is no ASGI application such as a Scorer or a ScorerApp")
-    # With the protocol named: asyncio switches Nagle's delay off for such sockets only.
+    # With the protocol named: asyncio disables Nagle's delay only for such sockets.
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listening:
         listening.bind(("127.0.0.1", 0))
         server = uvicorn.Server(uvicorn.Config(application, log_level="error", timeout_graceful_shutdown=5))

@@ -16,9 +16,9 @@ import re
 from decimal import Decimal
 from typing import Any, Final
 
-#: Most samples of a series: Prometheus answers a range query with no more.
+#: Maximum samples of a series: a range query of Prometheus returns at most this many.
 MOST: Final = 11_000
-# Most characters of a series' labels, and of one item of its values.
+# Maximum characters of a series' labels, and of one item of its values.
 _LONGEST, _LONGEST_ITEM = 10_000, 200
 
 _NUMBER = r"(?:(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?|[iI][nN][fF]|[nN][aA][nN])"
@@ -64,7 +64,7 @@ def parse_labels(text: str) -> dict[str, str]:
         if rest and not rest.startswith(","):
             raise ValueError(f"a comma is missing before {rest.strip()[:100]!r}")
         rest = rest[1:]
-    # As in Prometheus, an empty label is none.
+    # As in Prometheus, an empty label is the same as a missing one.
     return {label: value for label, value in labels.items() if value}
 
 
@@ -76,7 +76,7 @@ def parse_values(text: str) -> list[float | None]:
         times = None if item is None else _TIMES.fullmatch(word, item.end())
         if item is None or not (times or item.end() == len(word)) or (item["step"] and not times):
             raise ValueError(f"{word[:100]!r} is not such as 5, 5x3, 0+2x3, _, _x3 or stale")
-        # Longer numbers are refused before they are read.
+        # Longer counts are refused before they are converted.
         count = 0 if times is None else int(times[1]) if len(times[1]) < 10 else MOST + 1
         # `5x3` has a sample for time 0, too.
         length = max(count, times is None) if item["blank"] else count + 1
@@ -88,13 +88,13 @@ def parse_values(text: str) -> list[float | None]:
         value, step = _parse_number(item["value"]), _parse_number(item["step"] or "0")
         for _ in range(length):
             values.append(value)
-            # Added again and again, as promtool does.
+            # Repeated addition, as in promtool: multiplication would round differently.
             value += step
     return values
 
 
 def make_matrix(labels: dict[str, str], values: list[float | None], start: float, interval: float) -> dict[str, Any]:
-    """Return a series of a scoring request: the response of a range query with this step (seconds) from `start` on."""
+    """Return a series of a scoring request, as a range query with this step (seconds) from `start` on returns it."""
     times = (start + number * interval for number in range(len(values)))
     samples = [
         [_simplify_time(at), _format_value(value)] for at, value in zip(times, values, strict=True) if value is not None
@@ -104,7 +104,7 @@ def make_matrix(labels: dict[str, str], values: list[float | None], start: float
 
 def _parse_number(text: str) -> float:
     octal = _OCTAL.fullmatch(text)
-    # As Go reads it: a whole number of 64 bits in octal digits after a zero, and else a decimal one.
+    # As Go parses it: a 64-bit whole number with a leading zero is octal, any other number is decimal.
     if octal is not None and (number := int(octal[2], 8)) < 2**63:
         return float(f"{octal[1]}{number}")
     value = float(text)
@@ -118,7 +118,7 @@ def _simplify_time(at: float) -> float | int:
 
 
 def _format_value(value: float) -> str:
-    """As Prometheus writes it: no exponent."""
+    """Return the value as Prometheus writes it, without an exponent."""
     if math.isfinite(value):
         return format(Decimal(repr(value)), "f").removesuffix(".0")
     return "NaN" if math.isnan(value) else "+Inf" if value > 0 else "-Inf"

@@ -11,7 +11,7 @@ from dsf.fleet.views import View
 
 
 class Outcome(StrEnum):
-    """Outcome of an item. Only `fail` makes the scoring API not conformant."""
+    """Outcome of an item. The scoring API is not conformant only if an item has the outcome `fail`."""
 
     PASS = "pass"  # noqa: S105
     WARN = "warn"
@@ -49,7 +49,7 @@ class ConformanceReport(View):
 
 
 class CheckEnded(Exception):  # noqa: N818  (it ends a point; it is no error)
-    """Ends an item with an outcome."""
+    """Raised by a check to end it with another outcome than `pass`."""
 
     def __init__(self, outcome: Outcome, message: str, mend: str = "") -> None:
         super().__init__(message)
@@ -59,15 +59,15 @@ class CheckEnded(Exception):  # noqa: N818  (it ends a point; it is no error)
 
 
 def fail(message: str, mend: str) -> CheckEnded:
-    """Return the point fails."""
+    """Return an error that ends an item as failed."""
     return CheckEnded(Outcome.FAIL, message, mend)
 
 
 def warn(message: str, mend: str) -> CheckEnded:
-    """Return the point passes, with an advice."""
+    """Return an error that ends an item as passed, with advice."""
     return CheckEnded(Outcome.WARN, message, mend)
 
 
 def skip(message: str) -> CheckEnded:
-    """Return the point cannot be judged."""
+    """Return an error that ends an item that cannot be judged."""
     return CheckEnded(Outcome.SKIPPED, message)

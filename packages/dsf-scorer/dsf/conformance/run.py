@@ -14,11 +14,11 @@ from dsf.text import shorten_url
 
 
 class ConformanceCheck(NamedTuple):
-    """A point: `judge` returns what was seen, or raises CheckEnded."""
+    """An item: `judge` checks a scoring API. It returns a description of the response, or raises CheckEnded."""
 
     name: str
     judge: Callable[[Case], str]
-    #: Points without which it cannot be judged. `main` is many-series, or empty for a scorer without a source.
+    #: Items that must pass before. `main` stands for many-series, or for empty with a scorer without a source.
     needs: tuple[str, ...] = ()
 
 
@@ -48,7 +48,7 @@ NAMES = tuple(point.name for point in POINTS)
 
 
 def check(case: Case, skipped: Collection[str] = ()) -> ConformanceReport:
-    """Judge all points but those in `skipped`."""
+    """Judge all items except those in `skipped`."""
     findings = {finding.point: finding for finding in _iterate_findings(case, skipped)}
     try:
         scoring_url = case.scoring_url
@@ -75,7 +75,7 @@ def _judge(point: ConformanceCheck, case: Case, unfit: Collection[str], skipped:
     main = "many-series" if case.has_series else "empty"
     needed = [main if name == "main" else name for name in point.needs]
     if case.path:
-        # Scores can be asked for without /config.
+        # With --path, scores can be requested without /config.
         needed = [name for name in needed if name != "config"]
     unfit_requirements = [name for name in needed if name in unfit]
     if unfit_requirements:
@@ -91,10 +91,10 @@ def _judge(point: ConformanceCheck, case: Case, unfit: Collection[str], skipped:
 
 
 def _is_relevant(point: ConformanceCheck, case: Case, skipped: Collection[str]) -> bool:
-    """Whether a point that was skipped leaves others without their ground.
+    """True if items that need a skipped item cannot be judged.
 
-    A token that is not wanted, queries that were not run, a point that the user left out, and series for a scorer that
-    gets none do not.
+    They can be judged without a token that the API does not want, without queries that were not run, without an item
+    that the user left out, and without series for a scorer that gets none.
     """
     if point.name in skipped or point.name in ("token", "query"):
         return False

@@ -1,6 +1,6 @@
 """Test series: generated for the API's own /config, or recorded.
 
-The series are not random, so that two checks of one API ask the same.
+Generated series are not random, so that two checks of one API send the same requests.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from dsf.errors import ManifestError
 Sample = list[Any]
 RawSeries = dict[str, Any]
 
-#: Series of the point `many-series`.
+#: Number of series of the item `many-series`.
 MANY: Final = 20
-#: Samples of a made-up series at most and at least.
+#: Maximum and minimum samples of a generated series.
 _MOST, _LEAST = 720, 2
-#: Most series of a server that are used.
+#: Maximum series of a Prometheus server that are used.
 _MOST_REAL = 1000
 _GROUPING = re.compile(r"\bby\s*\(([^)]*)\)", re.IGNORECASE)
-#: A query that multiplies by this gives percent.
+#: Matches a query that multiplies by 100, so that it gives percent.
 _PERCENT = re.compile(r"(?<![\w.])100(?![\w.])")
 #: The end of a `label_replace` that sets a label to the same value on all series of a query.
 _CONSTANT = re.compile(
@@ -36,12 +36,14 @@ _CONSTANT = re.compile(
     \s*(?P=q)(?P=q)\s*,\s*(?P=q)(?:\.\*|\(\.\*\))?(?P=q)\s*\)""",
     re.VERBOSE,
 )
-#: Labels of a query that does not say which it keeps.
+#: Labels of the series of a query that does not name the labels that it keeps.
 _ANY_LABELS: Final = ("__name__", "instance", "job", "node", "namespace", "pod", "container")
 
 
 def load(path: Path) -> list[RawSeries]:
-    """Recorded series: a scoring request, or the response of Prometheus. Raises ManifestError naming the file."""
+    """Return recorded series, read from a scoring request or a response of Prometheus. Raises ManifestError naming the
+    file.
+    """
     try:
         document = json.loads(path.read_bytes())
     except OSError as error:
@@ -72,7 +74,7 @@ def _is_series(item: Any) -> bool:
     )
 
 
-def body(series: list[RawSeries], sources: Iterable[str] = ()) -> bytes:
+def make_request(series: list[RawSeries], sources: Iterable[str] = ()) -> bytes:
     """Return the scoring request with these series, as an agent sends it; each of several sources has them."""
     several = dict.fromkeys(sources, series)
     request = {"data": series, "sources": several} if several else {"data": series}
@@ -80,15 +82,15 @@ def body(series: list[RawSeries], sources: Iterable[str] = ()) -> bytes:
 
 
 class Samples:
-    """The series of every point."""
+    """The series of each item of the check."""
 
     def __init__(
         self,
         config: RemoteConfig | None,
         recorded: list[RawSeries] | None = None,
-        answers: list[list[RawSeries]] | None = None,
+        series_by_query: list[list[RawSeries]] | None = None,
     ) -> None:
-        """Use the series that were recorded, else `answers` of each query of /config, else generated ones."""
+        """Use the series that were recorded, else `series_by_query` of /config, else generated ones."""
         params = config.first_source.params if config is not None else None
         self._step = params.step if params is not None and params.step > 0 else 60
         length = params.range // self._step + 1 if params is not None and params.range > 0 else 61
@@ -100,33 +102,37 @@ class Samples:
             (*sorted(labels), *constants.items())
             for labels, constants in zip(self._labels, self._constants, strict=True)
         }
-        #: Series that belong together: one of each query, if a label tells the queries apart.
+        #: Number of series that belong together: one for each query, if a label tells the queries apart.
         self._group = len(kinds) if len(kinds) == len(self._labels) else 1
-        #: The values are around half of this.
+        #: Generated values are around half of this.
         self._unit = 100.0 if params is not None and _PERCENT.search(params.query) else 1.0
-        self._answers = None if recorded is not None else answers
-        self._recorded = recorded if self._answers is None else _interleave_series(self._answers)
+        self._series_by_query = None if recorded is not None else series_by_query
+        self._recorded = recorded if self._series_by_query is None else _interleave_series(self._series_by_query)
         self.are_recorded = self._recorded is not None
 
     def one(self) -> list[RawSeries]:
         """Return a series, whole; of several queries that a label tells apart, one of each."""
-        if self._answers is not None:
-            return _match_series(self._answers)
+        if self._series_by_query is not None:
+            return _match_series(self._series_by_query)
         return self.many()[: 1 if self.are_recorded else self._group]
 
     def many(self) -> list[RawSeries]:
-        """Series that differ in each label."""
+        """Return several series, which differ in each label."""
         if self._recorded is not None:
             return self._recorded
         return [self._series(index, self._length) for index in range(MANY)]
 
     def many_of_other_unit(self) -> list[RawSeries]:
-        """As `many`, made up in percent when that is in shares of one, and the other way round."""
+        """Return the series of `many` in percent if those are fractions of one, and as fractions if those are in
+        percent.
+        """
         unit = 1.0 if self._unit > 1 else 100.0
         return [self._series(index, self._length, unit) for index in range(MANY)]
 
     def gaps(self) -> list[RawSeries]:
-        """Return every third sample missing, a hole in the middle, samples of the end only, one sample, none."""
+        """Return a series without every third sample, one with a hole in the middle, one of the second half, one of
+        the last sample, and one without samples.
+        """
         filters: list[Callable[[list[Sample]], list[Sample]]] = [
             lambda values: [sample for index, sample in enumerate(values) if index % 3],
             lambda values: values[: len(values) // 4] + values[-(len(values) // 4) :],
@@ -141,7 +147,7 @@ class Samples:
         ]
 
     def nan(self) -> list[RawSeries]:
-        """Return all values NaN, every second one, the last one, and infinities of both signs."""
+        """Return series in which all values are NaN, every second one, and the last one, and one with +Inf and -Inf."""
         spoilt: list[Callable[[int, int, str], str]] = [
             lambda index, length, value: "NaN",
             lambda index, length, value: "NaN" if index % 2 else value,
@@ -157,7 +163,9 @@ class Samples:
         return series
 
     def unknown_labels(self) -> list[RawSeries]:
-        """No labels, labels that no query has, values that are long, empty, not ASCII or need quoting."""
+        """Return series without labels, with labels that no query has, and with label values that are long, empty, not
+        ASCII or need quoting.
+        """
         base_series = self.one()[0]
         odd = [
             {},
@@ -171,7 +179,7 @@ class Samples:
         return [{"metric": labels, "values": base_series["values"]} for labels in odd]
 
     def large(self) -> list[RawSeries]:
-        """Many more series than in everyday life."""
+        """Return many more series than a typical request has."""
         count, length = 1000, 120
         if self._recorded is None:
             return [self._series(index, length) for index in range(count)]
@@ -190,18 +198,20 @@ class Samples:
         return {"metric": metric, "values": values}
 
 
-def _interleave_series(answers: list[list[RawSeries]]) -> list[RawSeries]:
+def _interleave_series(series_by_query: list[list[RawSeries]]) -> list[RawSeries]:
     """Return the first series of all queries, alternating."""
-    rounds = itertools.zip_longest(*answers)
+    rounds = itertools.zip_longest(*series_by_query)
     return [series for each in rounds for series in each if series is not None][:_MOST_REAL]
 
 
-def _match_series(answers: list[list[RawSeries]]) -> list[RawSeries]:
-    """Return a series of each query, with the used labels of the first one where there is such a series."""
-    wanted = select_used_values(answers[0][0]["metric"])
+def _match_series(series_by_query: list[list[RawSeries]]) -> list[RawSeries]:
+    """Return a series of each query. It has the used labels of the first query's series, if the query has such a
+    series.
+    """
+    wanted = select_used_values(series_by_query[0][0]["metric"])
     return [
-        next((series for series in answer if select_used_values(series["metric"]) == wanted), answer[0])
-        for answer in answers
+        next((series for series in query_series if select_used_values(series["metric"]) == wanted), query_series[0])
+        for query_series in series_by_query
     ]
 
 
@@ -211,7 +221,7 @@ def _find_constants(query: str) -> dict[str, str]:
 
 
 def _find_labels(query: str) -> list[str]:
-    """The labels that a query keeps, as far as it says so: those of its outermost, which is its first, grouping."""
+    """Return the labels that a query keeps: those of its first grouping, which is the outermost one."""
     match = _GROUPING.search(query)
     if match is None:
         return list(_ANY_LABELS)

@@ -12,7 +12,7 @@ from dsf.api.scoringresponse import ScoringResponse
 from dsf.api.summary import DEFAULT_TIMEOUT_SECONDS
 from dsf.api.types import USED_LABELS
 from dsf.conformance import samples
-from dsf.conformance.case import Case, refuse_refused
+from dsf.conformance.case import Case, check_refused_results
 from dsf.conformance.report import fail, skip, warn
 
 _LOOKS_LIKE_PLACEHOLDER = re.compile(r"\$\{[^${}]*\}|\$[A-Za-z_]\w*")
@@ -22,7 +22,7 @@ _MADE_UP = "the made-up series are to blame: give real ones with --prometheus or
 
 
 def query(case: Case) -> str:
-    """Return a Prometheus server accepts the queries of /config and has series for them."""
+    """Check that a Prometheus server accepts the queries of /config and has series for them."""
     sources = case.prometheus_sources
     if not sources:
         raise skip("the source is not Prometheus")
@@ -31,7 +31,7 @@ def query(case: Case) -> str:
     series_counts = []
     for source in sources:
         for promql in split_queries(source.params.query):
-            series = case.series_of(source, promql)
+            series = case.fetch_series(source, promql)
             if not series:
                 raise warn(f"no series for {promql}", "check the names of metrics and labels, and range and step")
             series_counts.append(f"{len(series)} series")
@@ -40,49 +40,49 @@ def query(case: Case) -> str:
 
 
 def empty(case: Case) -> str:
-    """No series is answered with 200 and results, or none."""
-    response = case.scores(case.empty, 'an empty request, {"data": []}')
-    refuse_refused("an empty request", response)
+    """Check that a request without series is answered with 200, with or without results."""
+    response = case.fetch_scores(case.empty_request, 'an empty request, {"data": []}')
+    check_refused_results("an empty request", response)
     if not case.has_series and not response.results:
         raise warn("the source type is None and there are no results, so there will never be a score", "give results")
     return _count(response)
 
 
 def one_series(case: Case) -> str:
-    """One series."""
+    """Check that one series gets a score."""
     return _check_scored(case, case.samples.one(), "one series")
 
 
 def many_series(case: Case) -> str:
-    """Some series that differ in each label."""
+    """Check that several series, which differ in each label, get scores."""
     return _check_scored(case, case.samples.many(), "several series")
 
 
 def gaps(case: Case) -> str:
-    """Samples are missing, or all of them."""
+    """Check series with missing samples, and one without samples."""
     return _check_valid(case, case.samples.gaps(), "series with gaps, one of them without samples")
 
 
 def nan(case: Case) -> str:
-    """Values are NaN, +Inf and -Inf."""
+    """Check series with NaN, +Inf and -Inf."""
     return _check_valid(case, case.samples.nan(), "series with NaN, +Inf and -Inf")
 
 
 def unknown_labels(case: Case) -> str:
-    """Labels that are missing, unknown or odd."""
+    """Check series with missing, unknown and odd labels."""
     return _check_valid(case, case.samples.unknown_labels(), "series with missing, unknown and odd labels")
 
 
 def large(case: Case) -> str:
-    """1,000 series."""
+    """Check a request of 1,000 series."""
     series = case.samples.large()
     text = _check_valid(case, series, f"{len(series)} series of {len(series[0]['values'])} samples")
-    return f"{text}, {case.times(case.body(series))[-1]:.2f} s"
+    return f"{text}, {case.list_durations(case.make_request(series))[-1]:.2f} s"
 
 
 def labels(case: Case) -> str:
-    """Return the labels of results can be made into names."""
-    response = _main(case)
+    """Check that the labels of results give each result a name of its own."""
+    response = _fetch_main_scores(case)
     if response.refused["bad_labels"]:
         raise fail(
             f"{response.refused['bad_labels']} results have labels that are not text",
@@ -134,8 +134,8 @@ def _check_names(case: Case, response: ScoringResponse) -> str:
 
 
 def value_range(case: Case) -> str:
-    """Scores are within -100..100 after they are rounded down."""
-    response = _main(case)
+    """Check that scores are within -100..100 after they are rounded down."""
+    response = _fetch_main_scores(case)
     if not response.results:
         raise skip(_NO_RESULTS)
     scores = [result.score for result in response.results]
@@ -155,7 +155,7 @@ def value_range(case: Case) -> str:
 
 
 def _find_useless_reason(scores: list[float]) -> str:
-    """Why every cluster gets the same published score, whatever its series say; empty when that is not so."""
+    """Return why every cluster gets the same published score, whatever its series; empty if scores differ."""
     if all(to_score_value(score)[1] for score in scores):
         return f"all {len(scores)} scores are outside of -100..100 and would be limited"
     if all(-1 <= score <= 1 for score in scores) and not all(score.is_integer() for score in scores):
@@ -165,14 +165,14 @@ def _find_useless_reason(scores: list[float]) -> str:
 
 
 def _is_useless_in_other_unit(case: Case) -> bool:
-    """Whether scores are no better for series a hundred times as large, or as small."""
-    response = case.scores(case.body(case.samples.many_of_other_unit()), "several series in another unit")
+    """True if scores are no better for series with values a hundred times as large, or as small."""
+    response = case.fetch_scores(case.make_request(case.samples.many_of_other_unit()), "several series in another unit")
     return not response.results or bool(_find_useless_reason([result.score for result in response.results]))
 
 
 def determinism(case: Case) -> str:
-    """The same request is answered with the same scores."""
-    first, second = (_group_by_labels(_main(case, again=again)) for again in (False, True))
+    """Check that two equal requests get equal scores."""
+    first, second = (_group_by_labels(_fetch_main_scores(case, again=again)) for again in (False, True))
     if not first and not second:
         raise skip(_NO_RESULTS)
     if first.keys() != second.keys():
@@ -181,7 +181,7 @@ def determinism(case: Case) -> str:
         (score, other)
         for labels, scores in first.items()
         for score, other in zip(scores, second[labels], strict=False)
-        # Sums in another order differ by rounding.
+        # Summation in another order changes the last digits.
         if abs(score - other) > 1e-6 * max(1.0, abs(score))
     ]
     if different:
@@ -194,10 +194,10 @@ def determinism(case: Case) -> str:
 
 
 def speed(case: Case) -> str:
-    """The everyday request is answered well within interval and time-out."""
-    while len(case.times(case.main)) < 3:
-        _main(case, again=True)
-    seconds = statistics.median(case.times(case.main))
+    """Check that the typical request is answered well within interval and timeout."""
+    while len(case.list_durations(case.main_request)) < 3:
+        _fetch_main_scores(case, again=True)
+    seconds = statistics.median(case.list_durations(case.main_request))
     interval = case.config.scoring.params.interval if case.config is not None else 0
     allowed = min(interval or DEFAULT_TIMEOUT_SECONDS, DEFAULT_TIMEOUT_SECONDS)
     duration_text = f"{seconds:.3f} s, of {allowed} s that are allowed by interval and time-out"
@@ -211,17 +211,17 @@ def speed(case: Case) -> str:
 def _check_valid(case: Case, series: list[samples.RawSeries], what: str) -> str:
     if not case.has_series:
         raise skip(_NO_SERIES)
-    response = case.scores(case.body(series), what)
-    # Labels have a point of their own.
-    refuse_refused(what, response, but=("bad_labels",))
-    return _count(response) + _format_dropped(case.dropped(case.body(series)))
+    response = case.fetch_scores(case.make_request(series), what)
+    # The point `labels` judges bad labels.
+    check_refused_results(what, response, but=("bad_labels",))
+    return _count(response) + _format_dropped(case.count_dropped(case.make_request(series)))
 
 
 def _check_scored(case: Case, series: list[samples.RawSeries], what: str) -> str:
-    """As `_valid`, for series that are whole: each is expected to get a score."""
+    """Check series without gaps, each of which is expected to get a score."""
     response_summary = _check_valid(case, series, what)
-    body = case.body(series)
-    response, dropped = case.scores(body, what), case.dropped(body)
+    body = case.make_request(series)
+    response, dropped = case.fetch_scores(body, what), case.count_dropped(body)
     why = f" ({', '.join(dropped)})" if dropped else ""
     mend = "compute a finite number for each series" + ("" if case.samples.are_recorded else f", unless {_MADE_UP}")
     if not response.results:
@@ -236,7 +236,7 @@ def _check_scored(case: Case, series: list[samples.RawSeries], what: str) -> str
 
 
 def _find_unscored_series(series: list[samples.RawSeries], response: ScoringResponse) -> list[dict[str, str]]:
-    """Return the labels of series without a result, where each result is of one series."""
+    """Return the labels of series without a result, if each result belongs to one series."""
     labels = {samples.select_used_values(item["metric"]): item["metric"] for item in series}
     scored = {samples.select_used_values(result.labels) for result in response.results}
     return [labels[label_key] for label_key in labels.keys() - scored] if scored < labels.keys() else []
@@ -246,8 +246,8 @@ def _format_dropped(dropped: Counter[str]) -> str:
     return f", {', '.join(f'{number} {reason}' for reason, number in dropped.items())} left out" if dropped else ""
 
 
-def _main(case: Case, *, again: bool = False) -> ScoringResponse:
-    return case.scores(case.main, "the everyday request", again=again)
+def _fetch_main_scores(case: Case, *, again: bool = False) -> ScoringResponse:
+    return case.fetch_scores(case.main_request, "the everyday request", again=again)
 
 
 def _group_by_labels(response: ScoringResponse) -> dict[tuple[str, ...], list[float]]:

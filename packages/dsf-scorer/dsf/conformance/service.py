@@ -21,14 +21,14 @@ from dsf.conformance.target import HUB_TIMEOUT, Reply
 from dsf.errors import RemoteConfigError, ResolutionError
 from dsf.text import place
 
-#: Points of a series for one query, of Prometheus.
+#: Maximum samples of a series in a response of Prometheus.
 _MAX_POINTS = 11_000
 _SEE_REDIRECTS = "it answers with a redirect, see the point redirects"
 _STRANGER = "not-the-right-token"
 
 
 def health(case: Case) -> str:
-    """GET /healthz at the root of the host answers 200."""
+    """Check that GET /healthz at the root of the host answers 200."""
     reply = case.health
     if reply.is_redirect:
         raise skip(_SEE_REDIRECTS)
@@ -48,7 +48,7 @@ def health(case: Case) -> str:
 
 
 def _check_speed(what: str, reply: Reply) -> None:
-    """Raises a Verdict that warns of a response that only just came in time."""
+    """Raise CheckEnded with a warning if the response took more than half of the hub's timeout."""
     if reply.seconds > HUB_TIMEOUT / 2:
         raise warn(
             f"{what} took {reply.seconds:.1f} s of the {HUB_TIMEOUT:g} s that the hub waits",
@@ -57,12 +57,12 @@ def _check_speed(what: str, reply: Reply) -> None:
 
 
 def redirects(case: Case) -> str:
-    """None of the endpoints redirects."""
+    """Check that no endpoint redirects."""
     replies = {"/healthz": case.health, "configURL": case.config_reply}
     if case.config is not None or case.path:
-        # The points config and paths say what is wrong with the URL.
+        # The points config and paths report a wrong URL.
         with contextlib.suppress(CheckEnded):
-            replies["the scoring path"] = case.ask(case.empty)
+            replies["the scoring path"] = case.request_scores(case.empty_request)
     leading = [f"{name}: {reply.error}" for name, reply in replies.items() if reply.is_redirect]
     if leading:
         raise fail(
@@ -72,7 +72,7 @@ def redirects(case: Case) -> str:
 
 
 def config(case: Case) -> str:
-    """Return the configURL answers 200 and a complete /config."""
+    """Check that the configURL answers 200 and a complete /config."""
     reply = case.config_reply
     if reply.is_redirect:
         raise skip(_SEE_REDIRECTS)
@@ -108,7 +108,7 @@ def config(case: Case) -> str:
 
 
 def _check_points(summary: ScorerSummary) -> None:
-    """Raises a Verdict on a range and step that Prometheus cannot serve, or serves otherwise than one expects."""
+    """Raise CheckEnded if Prometheus refuses range and step, or returns other samples than one expects."""
     if summary.source_type != SourceType.Prometheus:
         return
     span, step = summary.source_range, summary.source_step
@@ -128,7 +128,7 @@ def _check_points(summary: ScorerSummary) -> None:
 def _make_scorer(case: Case, remote_config: object) -> DynamicScorer:
     spec: dict[str, object] = {"description": "", "configURL": case.url, "configSyncMode": ConfigSyncMode.Full}
     if case.token is not None:
-        # With a token the host is bound to that of configURL.
+        # With a token, the host must be that of configURL.
         spec["scoring"] = {"auth": {"tokenSecretRef": {"name": "token", "key": "token"}}}
     return DynamicScorer(
         metadata=ObjectMeta(name="check"),
@@ -138,10 +138,10 @@ def _make_scorer(case: Case, remote_config: object) -> DynamicScorer:
 
 
 def content_type(case: Case) -> str:
-    """/config and scores are sent as application/json."""
+    """Check that /config and scores are sent as application/json."""
     media_types = {
         "/config": case.target.content_type(case.url, None, None),
-        "scoring": case.target.content_type(case.scoring_url, case.main, case.token),
+        "scoring": case.target.content_type(case.scoring_url, case.main_request, case.token),
     }
     wrong = [
         f"{name}: {media_type or 'none'}"
@@ -156,8 +156,8 @@ def content_type(case: Case) -> str:
 
 
 def paths(case: Case) -> str:
-    """The scoring path is where /config says."""
-    reply = case.ask(case.empty)
+    """Check that the scoring path is where /config says."""
+    reply = case.request_scores(case.empty_request)
     if reply.status in (404, 405):
         path = _find_other_path(case)
         mend = (
@@ -172,19 +172,19 @@ def paths(case: Case) -> str:
 
 
 def _find_other_path(case: Case) -> str:
-    """Return the path at which scores can be asked for after all, if the prefix was forgotten or repeated."""
+    """Return the path that accepts scoring requests if the prefix was forgotten or repeated; empty if none does."""
     prefix = posixpath.dirname(urlsplit(case.url).path)
     declared = urlsplit(case.scoring_url).path
     for path in (f"{prefix}{declared}", f"{prefix}/scoring", declared.removeprefix(prefix), "/scoring"):
-        reply = case.target.post(join_url(get_base_url(case.url), path), case.empty, case.token)
+        reply = case.target.post(join_url(get_base_url(case.url), path), case.empty_request, case.token)
         if reply.status not in (404, 405, None):
             return path
     return ""
 
 
 def token(case: Case) -> str:
-    """With a token, nothing else is taken."""
-    reply = case.ask(case.empty)
+    """Check that with a token, requests with another token or none are refused."""
+    reply = case.request_scores(case.empty_request)
     if case.token is None:
         if reply.is_unauthorized:
             raise fail(str(reply.error), "give the token with --token-file")
@@ -192,7 +192,7 @@ def token(case: Case) -> str:
     if reply.is_unauthorized:
         raise fail(f"the token that was given is refused: {reply.error}", "give the token that the service knows")
     for what, wrong in (("a wrong token", _STRANGER), ("no token", None)):
-        other = case.target.post(case.scoring_url, case.empty, wrong)
+        other = case.target.post(case.scoring_url, case.empty_request, wrong)
         if not other.is_unauthorized:
             outcome = "200" if other.error is None else str(other.error)
             raise fail(
@@ -203,7 +203,7 @@ def token(case: Case) -> str:
 
 
 def bad_json(case: Case) -> str:
-    """What is no scoring request is refused with 4xx."""
+    """Check that invalid scoring requests are refused with 4xx."""
     if not case.has_series:
         raise skip("the source type is None: the framework sends nothing but an empty list")
     for what, body in (

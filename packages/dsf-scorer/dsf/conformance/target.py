@@ -16,7 +16,7 @@ from dsf.sources.prometheus import query_range
 
 #: Seconds that the hub waits for /healthz and /config.
 HUB_TIMEOUT: float = CHECK_TIMEOUT
-#: Bytes of a response that the framework takes.
+#: Maximum bytes of a response.
 MAX_BYTES: int = MAX_RESPONSE_BYTES
 
 
@@ -30,17 +30,17 @@ class Reply:
 
     @property
     def status(self) -> int | None:
-        """The HTTP status; None when no response came."""
+        """HTTP status; None without a response."""
         return 200 if self.error is None else self.error.status
 
     @property
     def is_redirect(self) -> bool:
-        """Whether it leads elsewhere."""
+        """True if the response is a redirect."""
         return self.error is not None and self.error.reason == "redirect"
 
     @property
     def is_unauthorized(self) -> bool:
-        """Whether it asks for a token, or for another one."""
+        """True if the API wants a token, or another one."""
         return self.error is not None and self.error.reason == "unauthorized"
 
 
@@ -51,31 +51,31 @@ class ScoringApiTarget:
         self.timeout = timeout
 
     def get(self, url: str) -> Reply:
-        """GET as the hub does, without a token."""
+        """Send GET as the hub does, without a token."""
         return _measure_reply(HUB_TIMEOUT, lambda deadline: http.get(url, deadline=deadline, max_bytes=MAX_BYTES))
 
-    def range_query(self, url: str, params: Mapping[str, str | int], method: SourceMethod) -> Reply:
-        """Return a range query as an agent sends it, without a token."""
+    def run_range_query(self, url: str, params: Mapping[str, str | int], method: SourceMethod) -> Reply:
+        """Send a range query as an agent does, without a token."""
         return _measure_reply(
             HUB_TIMEOUT,
             lambda deadline: query_range(url, params, method, deadline=deadline, max_bytes=MAX_BYTES),
         )
 
     def post(self, url: str, body: bytes, token: str | None) -> Reply:
-        """POST as an agent does."""
+        """Send POST as an agent does."""
         return _measure_reply(
             self.timeout,
             lambda deadline: http.post(url, body, access=bearer(token), deadline=deadline, max_bytes=MAX_BYTES),
         )
 
     def content_type(self, url: str, body: bytes | None, token: str | None) -> str:
-        """Return the media type of a response, which the framework does not look at.
+        """Return the media type of a response, which the framework itself ignores.
 
         Raises HttpError without a response.
         """
         deadline = time.monotonic() + self.timeout
-        answer = http.probe(url, deadline=deadline, max_bytes=MAX_BYTES, body=body, access=bearer(token))
-        return answer.content_type.partition(";")[0].strip().lower()
+        response = http.probe(url, deadline=deadline, max_bytes=MAX_BYTES, body=body, access=bearer(token))
+        return response.content_type.partition(";")[0].strip().lower()
 
 
 def _measure_reply(seconds: float, ask: Callable[[float], bytes]) -> Reply:

@@ -20,9 +20,9 @@ from dsf.cli.duration import parse_seconds
 from dsf.conformance.notation import parse_labels, parse_values
 from dsf.errors import ManifestError
 
-#: Most samples of a case, which a scoring request of a hundred megabytes has.
+#: Maximum samples of a case: a scoring request of 100 MB has as many.
 _MOST_SAMPLES = 1_000_000
-#: Most characters of a file.
+#: Maximum characters of a file.
 _MOST_CHARACTERS = 4 * 1024 * 1024
 
 
@@ -38,7 +38,7 @@ def _parse_interval(value: Any) -> int:
 
 class _Part(BaseModel):
     model_config = ConfigDict(
-        # With aliases, as the framework's messages know fields by them.
+        # Field names are used as aliases, because the framework's messages name fields by alias.
         alias_generator=str,
         extra="forbid",
         frozen=True,
@@ -52,7 +52,7 @@ class InputSeries(_Part):
 
     series: Annotated[dict[str, str], BeforeValidator(lambda text: parse_labels(_format_value(text)))]
     values: Annotated[list[float | None], BeforeValidator(lambda text: parse_values(_format_value(text)))]
-    #: Its source, where the scorer has several; empty: the first. For a composite, the variable of its score.
+    #: Name of its source, if the scorer has several; empty: the first. For a composite, the variable of its score.
     source: str = ""
 
     model_config = ConfigDict(allow_inf_nan=True)
@@ -63,12 +63,12 @@ class ExpectedItem(_Part):
 
     name: str
     value: float
-    #: Largest difference.
+    #: Largest accepted difference.
     tolerance: float = Field(default=0.0, ge=0)
 
 
 class TestCase(_Part):
-    """Series, and all items that come of them."""
+    """Series, and all items that a scorer must compute from them."""
 
     __test__ = False  # for pytest
 
@@ -118,7 +118,7 @@ class _Document(_Part):
 
 
 class Registered(NamedTuple):
-    """What of a DynamicScorer matters here."""
+    """The parts of a DynamicScorer that the cases need."""
 
     config: str
     formats: tuple[str, ...]
@@ -128,12 +128,12 @@ class Registered(NamedTuple):
 
 
 class TestFile:
-    """A file that was read. Raises ManifestError with each mistake on a line: file, line, field."""
+    """A parsed file. Raises ManifestError with each mistake on a line: file, line, field."""
 
     __test__ = False
 
     def __init__(self, path: Path, url: str = "") -> None:
-        """`url` takes the place of the file's scorer."""
+        """Read the file; `url` overrides the file's scorer."""
         self.path = path
         try:
             with path.open(encoding="utf-8") as file:
@@ -220,7 +220,7 @@ def _keep_notation(root: yaml.Node | None) -> None:
     nodes, seen = [root], set[int]()
     while nodes:
         node = nodes.pop()
-        # An anchor is in several places.
+        # A node with an anchor occurs in several places.
         if not isinstance(node, yaml.CollectionNode) or id(node) in seen:
             continue
         seen.add(id(node))

@@ -1,4 +1,5 @@
-"""Runs the cases of a file: request, answer, items, and where they are not as expected."""
+"""Runs the cases of a file: sends the request, makes items of the response, and compares them with the expected ones.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ from dsf.errors import CycleError, ResolutionError, ScoreObjectTooLargeError
 from dsf.fleet.views import View
 from dsf.text import shorten_url
 
-#: Seconds between two samples where neither file nor /config says it.
+#: Seconds between two samples if neither file nor /config has a step.
 _STEP = 60
 
 
@@ -99,7 +100,7 @@ def _build_items(file: TestFile, index: int, service_case: Case) -> tuple[dict[s
             f"{shorten_url(service_case.url)}: {service_case.config_reply.error or 'is no /config'}",
             "`dsf scorer check` says what is wrong",
         )
-    results = service_case.scores(_request(case, service_case), "the case's series").results
+    results = service_case.fetch_scores(_request(case, service_case), "the case's series").results
     rule = ScoreRule(
         score_name=service_case.config.scoring.params.name,
         dimension_formats=registered.formats,

@@ -25,7 +25,7 @@ This package imports nothing else of `dsf`: it is also published alone, for imag
     bodies          bounds the bodies that are being received
     connections     divides the server's connections among clients
     requestbody     parses a body into series
-    answer          builds the response
+    responsebody    builds the response
     metrics         metrics of the service
     openapi         the OpenAPI document
     page            /docs

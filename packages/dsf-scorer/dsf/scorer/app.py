@@ -76,9 +76,10 @@ class ScorerApp:
             port=port,
             access_log=False,
             http=BoundedHttp,
-            # Far above the connections, because requests of closed ones count until their turn comes.
+            # Higher than the number of connections, because requests of closed connections count until their turn
+            # comes.
             limit_concurrency=16 * MAX_CONNECTIONS,
-            # Longer than balancers in front keep idle connections.
+            # Longer than load balancers keep idle connections.
             timeout_keep_alive=620,
             h11_max_incomplete_event_size=64 * 1024,
         )
@@ -89,7 +90,7 @@ class ScorerApp:
             try:
                 self._check()
             except ScorerError as error:
-                # Servers take an exception here for an application without lifespan support, and go on.
+                # Servers treat an exception here as an application without lifespan support, and continue.
                 await receive()
                 await send({"type": "lifespan.startup.failed", "message": f"cannot serve {self.title}: {error}"})
                 return
@@ -105,7 +106,7 @@ class ScorerApp:
         await self.api(scope, receive, send)
 
     def _check(self) -> None:
-        """Raises ScorerError when it cannot be served."""
+        """Raise ScorerError if the application cannot be served."""
         for scorer in self.scorers:
             if scorer.token is not None:
                 scorer.token.require()
@@ -167,7 +168,7 @@ def _add_service(api: FastAPI, registry: CollectorRegistry) -> None:
 
 
 def _make_not_found_handler(known_paths: list[str]) -> Any:
-    """A missing or wrong prefix is the most common mistake, so a 404 lists the paths."""
+    """Return a handler that lists the paths, because a missing or wrong prefix is the most common mistake."""
     detail = f"no such path; there are {', '.join(known_paths)} and others, all listed at /docs"
 
     async def handle(_: Request, __: Exception) -> Response:

@@ -16,7 +16,7 @@ from dsf.scorer.errors import RefusedError, ScorerError
 log = logging.getLogger("dsf.scorer")
 
 _NOT_READY = "this scorer wants a token and has none to compare with; see its log"
-#: Identity of a file's content: device, inode, size, mtime in ns. Kubernetes updates a Secret by a rename.
+#: Identity of a file's content: device, inode, size, mtime in ns. Kubernetes updates a Secret by renaming files.
 _Stamp = tuple[int, int, int, int]
 
 
@@ -36,17 +36,19 @@ class Bearer:
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Raises ScorerError unless exactly one of the two is given."""
+        """Raise ScorerError unless exactly one of `env` and `file` is set."""
         if bool(self.env) == bool(str(self.file)):
             raise ScorerError("Bearer(): give either env= or file=")
 
     def require(self) -> None:
-        """Raises ScorerError when there is no token."""
+        """Raise ScorerError if there is no token."""
         if not self._tokens():
             raise ScorerError(f"there is no token in the {self.where}")
 
     def check(self, authorization: Sequence[str]) -> None:
-        """Raises RefusedError with 401 unless the only line of the header has the token, with 503 without a token."""
+        """Raise RefusedError: 401 unless the only Authorization header has the token, 503 if there is no token to
+        compare with.
+        """
         digests = self._tokens()
         if not digests:
             log.error("there is no token, so every request is refused where=%s", self.where)
@@ -54,7 +56,7 @@ class Bearer:
         scheme, _, token = (authorization[0] if len(authorization) == 1 else "").partition(" ")
         # Headers are latin-1 text.
         token_digest = _digest(token.strip().encode("latin-1", "replace"))
-        # Constant time: all are compared, and digests have one length.
+        # Constant time: compares all tokens, as digests of equal length.
         match_count = sum([hmac.compare_digest(token_digest, digest) for digest in digests])
         if scheme.lower() != "bearer" or not match_count:
             problem = ("a token is wanted", "the token is not the right one", "only one token is taken")
@@ -63,7 +65,7 @@ class Bearer:
 
     @property
     def where(self) -> str:
-        """Where the token comes from, for messages."""
+        """Source of the token, for messages."""
         return f"environment variable {self.env}" if self.env else f"file {self.file}"
 
     def _tokens(self) -> tuple[bytes, ...]:

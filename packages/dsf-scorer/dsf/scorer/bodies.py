@@ -1,4 +1,4 @@
-"""The bodies that are being received: bounded together, so that many half-sent ones do not fill the memory."""
+"""Bounds the bodies that are being received together, so that many incomplete ones do not fill the memory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 
 class Body:
-    """One body. After `is_dropped`, its deadline has passed."""
+    """One body. Its deadline has passed if `is_dropped`."""
 
     def __init__(self, deadline: asyncio.Timeout) -> None:
         self.data = bytearray()
@@ -17,7 +17,7 @@ class Body:
 
 
 class Bodies:
-    """All that one scorer receives at a time."""
+    """All bodies that one scorer receives at a time."""
 
     def __init__(self, max_bytes: int) -> None:
         """Limit the bodies to `max_bytes` together."""
@@ -26,7 +26,7 @@ class Bodies:
 
     @contextmanager
     def receiving(self, deadline: asyncio.Timeout) -> Iterator[Body]:
-        """A new body, to receive until a deadline."""
+        """Yield a new body, which can be received until a deadline."""
         body = Body(deadline)
         self._open[body] = None
         try:
@@ -35,7 +35,8 @@ class Bodies:
             self._open.pop(body, None)
 
     def add(self, body: Body, piece: bytes) -> None:
-        """Add a piece. If it is too much, drop those that began first: a good client sends its body at once.
+        """Add a piece to a body, and drop the oldest bodies if the total is too large: good clients send their body at
+        once. If it is too much, drop those that began first: a good client sends its body at once.
 
         Raises TimeoutError for a body that was dropped.
         """

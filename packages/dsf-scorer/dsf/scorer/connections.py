@@ -67,6 +67,6 @@ def _evict(connections: list[BoundedHttp]) -> None:
         (connection for connection in connections if counts[connection.client_key] == most),
         key=lambda connection: (connection.is_working, connection._since),
     )
-    # At once, so that it no longer counts.
+    # Removed at once, so that it no longer counts.
     slowest.connections.discard(slowest)
     slowest.transport.abort()

@@ -17,12 +17,12 @@ from dsf.scorer.source import Source, check_host, check_seconds, read_seconds
 if TYPE_CHECKING:
     from dsf.scorer.bearer import Bearer
 
-Given = Iterable[Score | Skipped]
+ScoringResults = Iterable[Score | Skipped]
 #: The series of each source by the name of the source.
 Sources = Mapping[str, list[Series]]
-ScoringFunction = Callable[[list[Series]], Given] | Callable[[list[Series]], Awaitable[Given]]
+ScoringFunction = Callable[[list[Series]], ScoringResults] | Callable[[list[Series]], Awaitable[ScoringResults]]
 AnyScoringFunction = TypeVar("AnyScoringFunction", bound=ScoringFunction)
-SourcesFunction = Callable[[Sources], Given] | Callable[[Sources], Awaitable[Given]]
+SourcesFunction = Callable[[Sources], ScoringResults] | Callable[[Sources], Awaitable[ScoringResults]]
 AnySourcesFunction = TypeVar("AnySourcesFunction", bound=SourcesFunction)
 
 _PATH = re.compile(r"(/[A-Za-z0-9_.~-]+)*")
@@ -97,7 +97,7 @@ class Definition:
         self.token = token
         self.limits = limits or Limits()
         self._function: ScoringFunction | SourcesFunction | None = None
-        #: Whether the function takes the series of each source by its name.
+        #: True if the function takes the series of each source by its name.
         self.takes_sources = False
 
     def score(self, function: AnyScoringFunction) -> AnyScoringFunction:

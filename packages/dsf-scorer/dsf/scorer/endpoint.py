@@ -1,4 +1,4 @@
-"""The processing of a scoring request: token, turn, body, function, answer."""
+"""Processes a scoring request: checks the token, waits for a turn, reads the body, calls the function, responds."""
 
 from __future__ import annotations
 
@@ -16,61 +16,63 @@ from fastapi.responses import JSONResponse
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
 
-from dsf.scorer.answer import ScoringAnswer, encode
 from dsf.scorer.bodies import Bodies
-from dsf.scorer.definition import Definition, Given, Sources
+from dsf.scorer.definition import Definition, ScoringResults, Sources
 from dsf.scorer.errors import RefusedError, Unavailable
 from dsf.scorer.metrics import ScorerMetrics
 from dsf.scorer.requestbody import parse, parse_sources
+from dsf.scorer.responsebody import EncodedScores, encode
 from dsf.scorer.series import Series
 
 log = logging.getLogger("dsf.scorer")
 
 
 class ScoringEndpoint:
-    """POST .../scoring of one scorer."""
+    """The endpoint POST .../scoring of one scorer."""
 
     def __init__(self, scorer: Definition, metrics: ScorerMetrics) -> None:
         self._scorer = scorer
         self._limits = scorer.limits
         self._metrics = metrics
-        # Two of the largest bodies at a time; smaller ones are as many more.
+        # Room for two of the largest bodies at a time, or for more smaller ones.
         self._bodies = Bodies(2 * scorer.limits.bytes)
         self._logged: set[str] = set()
         self._is_async = inspect.iscoroutinefunction(scorer.function)
         self._turns = asyncio.Semaphore(self._limits.concurrency) if self._limits.concurrency else None
 
     async def handle(self, request: Request) -> Response:
-        """Answer and count a request."""
+        """Respond to a request, and count it."""
         started = time.perf_counter()
         try:
-            answer = await self._compute_scores(request)
-            response = Response(answer.body, media_type="application/json")
-            self._metrics.gave(answer.results, answer.refused)
-            if answer.refused:
-                self._log(answer)
+            scores = await self._compute_scores(request)
+            response = Response(scores.body, media_type="application/json")
+            self._metrics.count_results(scores.results, scores.refused)
+            if scores.refused:
+                self._log_missing_results(scores)
         except RefusedError as error:
             content = {"detail": error.detail} | ({"error_id": error.error_id} if error.error_id else {})
             response = JSONResponse(content, error.status, error.headers)
-        self._metrics.answered(response.status_code, time.perf_counter() - started)
+        self._metrics.count_response(response.status_code, time.perf_counter() - started)
         return response
 
-    def _log(self, answer: ScoringAnswer) -> None:
-        """Each reason once as a warning: it is then as true for each later request, and the metrics count it."""
-        log.info("results left out scorer=%s %s", self._scorer.name, _format_counts(answer.refused))
-        for reason in answer.refused.keys() - self._logged:
-            # A scoring function should have a few.
+    def _log_missing_results(self, scores: EncodedScores) -> None:
+        """Log the reasons of missing results. Each reason is a warning only once: later requests are likely to repeat
+        it, and the metrics count all.
+        """
+        log.info("results left out scorer=%s %s", self._scorer.name, _format_counts(scores.refused))
+        for reason in scores.refused.keys() - self._logged:
+            # The reasons come from the scoring function, which should have only a few.
             if len(self._logged) < 20:
                 self._logged.add(reason)
                 log.warning(
                     "results left out scorer=%s reason=%s count=%d of=%d; this is logged once, /metrics counts all",
                     self._scorer.name,
                     reason,
-                    answer.refused[reason],
-                    answer.results + answer.refused.total(),
+                    scores.refused[reason],
+                    scores.results + scores.refused.total(),
                 )
 
-    async def _compute_scores(self, request: Request) -> ScoringAnswer:
+    async def _compute_scores(self, request: Request) -> EncodedScores:
         if self._scorer.token is not None:
             self._scorer.token.check(request.headers.getlist("authorization"))
         async with self._take_turn():
@@ -84,7 +86,7 @@ class ScoringEndpoint:
 
     @asynccontextmanager
     async def _take_turn(self) -> AsyncIterator[None]:
-        """Waits before the body is read: waiting requests stay in network buffers, not in memory."""
+        """Wait for a turn before the body is read: waiting requests stay in network buffers, not in memory."""
         if self._turns is not None:
             try:
                 async with asyncio.timeout(self._limits.wait_seconds):
@@ -127,11 +129,11 @@ class ScoringEndpoint:
                 raise RefusedError(503, detail, headers={"Retry-After": "1"}) from None
             raise RefusedError(408, f"the request did not come within {self._limits.read_seconds:g} seconds") from None
         except ClientDisconnect:
-            # Only for the count: no client reads it.
+            # No client reads this response; it is only counted.
             raise RefusedError(400, "the client went away") from None
 
     def _parse(self, body: bytearray) -> list[Series] | Sources:
-        """Input of the scoring function."""
+        """Return the input of the scoring function."""
         # An empty body means no series: a bare POST tests a scorer that needs none.
         names = self._scorer.sources
         if self._scorer.takes_sources:
@@ -142,15 +144,15 @@ class ScoringEndpoint:
         self._metrics.series.observe(len(series))
         return series
 
-    def _run(self, body: bytearray) -> ScoringAnswer:
+    def _run(self, body: bytearray) -> EncodedScores:
         series = self._parse(body)
         del body
         with self._map_errors():
-            return encode(cast("Given", self._call(series)), self._limits.results)
+            return encode(cast("ScoringResults", self._call(series)), self._limits.results)
 
-    async def _run_async(self, series: list[Series] | Sources) -> ScoringAnswer:
+    async def _run_async(self, series: list[Series] | Sources) -> EncodedScores:
         with self._map_errors():
-            returned = await cast("Awaitable[Given]", self._call(series))
+            returned = await cast("Awaitable[ScoringResults]", self._call(series))
             return encode(returned, self._limits.results)
 
     def _call(self, series: list[Series] | Sources) -> object:
@@ -159,7 +161,7 @@ class ScoringEndpoint:
 
     @contextmanager
     def _map_errors(self) -> Iterator[None]:
-        """Maps an error in the scoring function to a response; the log has all of it."""
+        """Map an error in the scoring function to a response; the log has the traceback."""
         try:
             yield
         except Unavailable as error:

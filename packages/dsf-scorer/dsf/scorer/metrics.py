@@ -53,7 +53,7 @@ class Metrics:
 
 
 class ScorerMetrics:
-    """The metrics of one score, which saves label lookups."""
+    """The metrics of one score. Keeps the labelled children, which saves label lookups."""
 
     def __init__(self, metrics: Metrics, score_name: str) -> None:
         self._requests = metrics.requests
@@ -65,13 +65,13 @@ class ScorerMetrics:
         self.series = metrics.series.labels(score_name)
         self.running = metrics.running.labels(score_name)
 
-    def answered(self, status: int, seconds: float) -> None:
-        """Count a response."""
+    def count_response(self, status: int, seconds: float) -> None:
+        """Count a response and its duration."""
         self._requests.labels(self._score_name, str(status)).inc()
         self._seconds.observe(seconds)
 
-    def gave(self, results: int, refused_counts: Mapping[str, int]) -> None:
-        """Count a function's results."""
+    def count_results(self, results: int, refused_counts: Mapping[str, int]) -> None:
+        """Count a function's scores, and by reason the series without one."""
         self._results.inc(results)
         for reason, count in refused_counts.items():
             self._refused.labels(self._score_name, reason).inc(count)

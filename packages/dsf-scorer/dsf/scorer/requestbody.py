@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from dsf.scorer.limits import Limits
 
 _END = b"]]"
-#: Maximum commas of an object, which separate labels. A sample has one, and one after it.
+#: Maximum commas in an object, where they separate labels. A sample has one comma, and one follows it.
 _MAX_COMMAS = 512
 #: Maximum samples in a format that the shortcut does not know. As Python objects, each takes some 200 bytes.
 _MAX_JSON_SAMPLES = 1_000_000
-# Replaces samples that were cut out. Senders cannot know it.
+# Replaces samples that were cut out. Senders cannot guess it.
 _NONCE = secrets.token_hex(16)
 
 #: The year 2255: larger values are milliseconds, and pandas cannot read them.
@@ -45,7 +45,7 @@ Body = bytes | bytearray
 
 
 class _Style(NamedTuple):
-    """How the samples of a series begin, and what is between two."""
+    """The formatting of samples: the text before a series' first sample, and the text between two samples."""
 
     # No JSON string can contain this: its quotes would be escaped.
     key: bytes
@@ -58,7 +58,7 @@ class _Style(NamedTuple):
 
 _STYLES = _Style(b'"values":', b"],["), _Style(b'"values": ', b"], [")
 
-#: Where the samples of a series begin and end in the body.
+#: Start and end of a series' samples in the body.
 Place = tuple[int, int]
 Arrays = tuple["NDArray[np.float64]", "NDArray[np.float64]"]
 
@@ -95,7 +95,7 @@ def parse_sources(body: Body, limits: Limits, names: Collection[str]) -> dict[st
     by_source: dict[str, list[Series]] = {}
     for name, data in sources.items():
         if data is None:
-            # As for `data`.
+            # A null is an empty list, as for `data`.
             by_source[name] = []
             continue
         if not isinstance(data, list):
@@ -145,7 +145,7 @@ def _check_counts(limits: Limits, series: int, samples: int) -> None:
 
 
 def _cut(body: Body, style: _Style) -> tuple[Body, list[Place]]:
-    """Return the body with a placeholder for each array of samples, and where these arrays are."""
+    """Return the body with a placeholder for each array of samples, and the places of these arrays."""
     pieces: list[Body] = []
     places: list[Place] = []
     position = 0
@@ -178,12 +178,12 @@ def _parse_arrays(body: Body, places: list[Place], style: _Style) -> list[Arrays
 
 
 def _split_pieces(body: Body, start: int, end: int, between: bytes) -> Iterator[Body]:
-    """Whole samples of about 256 KiB, which are parsed at a time."""
+    """Yield pieces of about 256 KiB with whole samples, which are parsed at a time."""
     while start < end:
         cut = body.find(between, start + 256 * 1024, end)
         stop = end if cut < 0 else cut + 1
         piece = body[start:stop]
-        # A text of a value that contains this is no number.
+        # A value with this text inside is no number in any case.
         yield piece.replace(b", ", b",") if between == _STYLES[1].between else piece
         start = stop + len(between) - 2 if cut >= 0 else end
 
@@ -202,7 +202,7 @@ def _parse_flat(text: Body) -> NDArray[np.float64] | None:
 def _parse_floats(text: Body, *, is_text: bool) -> NDArray[np.float64] | None:
     """Return the numbers of `1718600000,0.5,...`; None for anything else. As text, they may also be infinite or NaN."""
     try:
-        # Four times as fast as float(), but without +Inf.
+        # Four times as fast as float(), but does not accept +Inf.
         return np.array(from_json(b"[" + text + b"]", allow_inf_nan=is_text), dtype=np.float64)
     except (ValueError, OverflowError):
         if not is_text:
@@ -292,7 +292,7 @@ def _check_finite(value: float) -> float:
 
 
 def _are_times(times: NDArray[np.float64]) -> bool:
-    # NaN is not less than anything.
+    # NaN compares as greater, so it is refused.
     return bool((np.abs(times) <= MAX_TIME).all())
 
 

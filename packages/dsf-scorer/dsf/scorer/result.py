@@ -32,7 +32,7 @@ class Score:
 
     @property
     def is_finite(self) -> bool:
-        """Whether the framework can use it."""
+        """True if the framework can use the value."""
         return math.isfinite(self.value)
 
 

@@ -51,7 +51,7 @@ class Series:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there are no samples."""
+        """True if there are no samples."""
         return self.values.size == 0
 
     def __len__(self) -> int:
@@ -74,7 +74,7 @@ class Series:
         apart = np.diff(times)
         return [
             Gap(float(times[index]), float(times[index + 1]), max(1, round(float(apart[index]) / step) - 1))
-            # Scrapes come a little early or late; from half a step more a sample is missing rather than late.
+            # Scrapes are a little early or late. A distance of more than one and a half steps means a missing sample.
             for index in np.flatnonzero(apart > 1.5 * step)
         ]
 

@@ -16,7 +16,7 @@ from typer.testing import Result
 from dsf.scorer import Prometheus, Score, Scorer, Series, Source, Sources
 from tests.support.commandline import dsf
 from tests.support.httpserver import ScriptedServer, answer
-from tests.support.scoringservices import hub_waits, served
+from tests.support.scoringservices import set_hub_timeout, served
 
 from .broken import CONFIG
 
@@ -60,7 +60,7 @@ BOMB = "a: &a [1]\n" + "".join(f"{new}: &{new} [{','.join(9 * ['*' + old])}]\n" 
 
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    hub_waits(monkeypatch, 60)
+    set_hub_timeout(monkeypatch, 60)
 
 
 @pytest.fixture

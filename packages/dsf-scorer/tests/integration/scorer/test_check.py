@@ -16,7 +16,7 @@ from typer.testing import Result
 from dsf.conformance.run import NAMES
 from dsf.scorer import Bearer, Prometheus, Score, Scorer, ScorerApp, Series, Source, Sources
 from tests.support.commandline import dsf
-from tests.support.scoringservices import hub_waits, served
+from tests.support.scoringservices import set_hub_timeout, served
 
 from .broken import BROKEN, CONFIG, api, changed, config_with, late, mean, relabelled, scaled
 
@@ -24,7 +24,7 @@ from .broken import BROKEN, CONFIG, api, changed, config_with, late, mean, relab
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy machine makes right responses late; tests of late ones say how long the hub waits."""
-    hub_waits(monkeypatch, 60)
+    set_hub_timeout(monkeypatch, 60)
 
 
 def run(*arguments: str) -> Result:
@@ -81,7 +81,7 @@ def test_error_of_an_api_fails_only_its_own_check(
     point: str, name: str, make: Callable[[], FastAPI], options: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if name == "later than the hub waits":
-        hub_waits(monkeypatch, 5)
+        set_hub_timeout(monkeypatch, 5)
     prefix = "/mine" if options == ("--mine",) else ""
     # 1,000 series take most of the time, and what they show is shown with a right scoring API.
     quick = () if point == "large" else ("--skip", "large")
@@ -123,7 +123,7 @@ def test_questionable_behaviour_is_a_warning(
     point: str, make: Callable[[], FastAPI], options: tuple[str, ...], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if "that the hub waits" in message:
-        hub_waits(monkeypatch, 12)
+        set_hub_timeout(monkeypatch, 12)
     with served(make()) as url:
         code, points = check(f"{url}/config", *options, "--skip", "large")
     assert code == 0, points

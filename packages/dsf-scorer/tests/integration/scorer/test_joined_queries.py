@@ -15,11 +15,11 @@ from dsf.api.promql import split_queries
 from dsf.up.stack import make_http_check
 from tests.support.child import Child
 from tests.support.commandline import dsf
-from tests.support.document import File, steps
+from tests.support.document import File, parse_steps
 from tests.support.httpserver import ScriptedServer, answer
 from tests.support.programs import find
 from tests.support.redisserver import free_port
-from tests.support.scoringservices import ROOT, hub_waits, load, served
+from tests.support.scoringservices import ROOT, set_hub_timeout, load, served
 from tests.support.wait import wait_for
 
 EXPOSITION = b"""# TYPE node_cpu_seconds_total counter
@@ -54,7 +54,7 @@ def prometheus(tmp_path: Path) -> Iterator[str]:
 @pytest.fixture
 def scorer_file(tmp_path: Path) -> Path:
     """The tutorial's scorer of several queries."""
-    page = steps(ROOT / "docs" / "tutorial.md")
+    page = parse_steps(ROOT / "docs" / "tutorial.md")
     (text,) = (step.text for step in page if isinstance(step, File) and step.path == "spare.py")
     file = tmp_path / "spare.py"
     file.write_text(text)
@@ -70,7 +70,7 @@ def check(url: str, *options: str) -> dict[str, tuple[str, str]]:
 def test_check_judges_a_scorer_of_joined_queries(
     prometheus: str, scorer_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hub_waits(monkeypatch, 60)
+    set_hub_timeout(monkeypatch, 60)
     judged_points = ("one-series", "many-series", "labels", "range", "determinism")
     with served(load(scorer_file).app) as url:
         points = check(url)

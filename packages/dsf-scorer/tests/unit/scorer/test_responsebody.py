@@ -12,7 +12,7 @@ import pytest
 
 from dsf.api.scoringresponse import parse_response
 from dsf.scorer import Score, Skipped
-from dsf.scorer.answer import encode
+from dsf.scorer.responsebody import encode
 
 
 @pytest.mark.parametrize("value", [5, 5.0, np.float64(5), np.float32(5), np.int64(5), np.array(5.0), Fraction(5)])

@@ -13,17 +13,17 @@ from dsf.scorer.result import Score, Skipped
 
 
 @dataclass(frozen=True, slots=True)
-class ScoringAnswer:
-    """One response."""
+class EncodedScores:
+    """The scores of a response, encoded."""
 
     body: bytes
     #: Number of results.
     results: int
-    #: Number left out, by reason: nan, infinite, and the reasons of skipped series.
+    #: Number of missing results, by reason: nan, infinite, and the reasons of skipped series.
     refused: Counter[str]
 
 
-def encode(returned: object, max_results: int) -> ScoringAnswer:
+def encode(returned: object, max_results: int) -> EncodedScores:
     """Return `{"results": [...]}`; scores that are NaN or infinite are left out, as JSON has no such numbers.
 
     The left-out scores are counted by reason in `"dropped"`, which is present only if there are any.
@@ -53,6 +53,6 @@ def encode(returned: object, max_results: int) -> ScoringAnswer:
         if len(results) > max_results:
             msg = f"the scoring function gave more than {max_results} scores, more than the framework takes"
             raise ValueError(msg)
-    answer = {"results": results} | ({"dropped": refused_counts} if refused_counts else {})
-    body = json.dumps(answer, separators=(",", ":"), allow_nan=False)
-    return ScoringAnswer(body.encode("ascii"), len(results), refused_counts)
+    document = {"results": results} | ({"dropped": refused_counts} if refused_counts else {})
+    body = json.dumps(document, separators=(",", ":"), allow_nan=False)
+    return EncodedScores(body.encode("ascii"), len(results), refused_counts)
