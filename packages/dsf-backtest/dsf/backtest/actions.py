@@ -37,7 +37,7 @@ ACTS: Final = (
 
 
 class BacktestActions:
-    """See `dsf.web.pages.PluginActions`."""
+    """The page's actions for backtests and comparisons; see `dsf.web.pages.PluginActions`."""
 
     def __init__(self, sources: Sources) -> None:
         self._reading = sources.reading
@@ -50,8 +50,8 @@ class BacktestActions:
     def perform(
         self, act: str, target: ActionTarget, form: Mapping[str, str], caller: PageUser, actions: Actions
     ) -> tuple[str, dict[str, str]]:
-        """Start the run. Raises FormError."""
-        note, request = parse_note(form), self._request(act, target, form)
+        """Start the run. Return the address of the page with its result, and the query for it. Raises FormError."""
+        note, request = parse_note(form), self._parse_request(act, target, form)
 
         def record() -> None:
             if request.other:
@@ -68,13 +68,13 @@ class BacktestActions:
         return f"/scorers/{quote_segment(target.scorer)}/backtests", {"run": ident}
 
     def stop(self) -> None:
-        """End the run; what it has is kept."""
+        """End the running backtest, and keep its moments so far."""
         self._runner.stop()
 
     def _list_other_scorers(self, scorer: str) -> list[str]:
         return sorted(self._reading.registry.read_scorers().keys() - {scorer})
 
-    def _request(self, act: str, target: ActionTarget, form: Mapping[str, str]) -> RunRequest:
+    def _parse_request(self, act: str, target: ActionTarget, form: Mapping[str, str]) -> RunRequest:
         is_past = act == "backtest" or form.get("how") == "past"
         since = 3600 * parse_whole_number("How far back", "hours", form.get("hours", ""), 24 * 365) if is_past else 0
         every = parse_whole_number("Every", "seconds", form.get("every", ""), MAX_SECONDS) if is_past else 0
@@ -85,8 +85,8 @@ class BacktestActions:
         other = form.get("other", "")
         if other not in self._list_other_scorers(target.scorer):
             raise FormError("The other scorer: choose one.")
-        both = sorted(self._reading.read_schedules(target.scorer).keys() & self._reading.read_schedules(other).keys())
-        clusters = [name for name in both if target.cluster in (None, name)]
+        common_clusters = sorted(self._reading.read_schedules(target.scorer).keys() & self._reading.read_schedules(other).keys())
+        clusters = [name for name in common_clusters if target.cluster in (None, name)]
         if not clusters:
             where = target.cluster or "any cluster"
             raise FormError(f"The other scorer: {other} and {target.scorer} do not both run on {where}.")

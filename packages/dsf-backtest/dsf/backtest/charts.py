@@ -14,7 +14,7 @@ _BLOCKS: Final = "▁▂▃▄▅▆▇█"
 
 
 def draw_blocks(line: Sequence[int | None], width: int = 40) -> str:
-    """Return the line as blocks from its lowest to its highest value; a blank where there is none."""
+    """Return the line as blocks, scaled from its lowest to its highest value; blank where it has no value."""
     columns = min(width, len(line))
     means = list(_compute_means(line, columns)) if columns else []
     present_means = [mean for mean in means if mean is not None]
@@ -36,13 +36,13 @@ def draw(views: Sequence[BacktestView], path: Path) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    # Without pyplot, which keeps every figure in a global list and wants a display.
+    # Without pyplot, which keeps every figure in a global list and needs a display.
     figure = Figure(figsize=(9, 3 * len(views)), facecolor="white", layout="constrained")
     FigureCanvasAgg(figure)
     for number, view in enumerate(views, 1):
         axes = figure.add_subplot(len(views), 1, number)
         axes.set_title(f"{view.scorer} on {view.cluster}", loc="left", fontsize=10)
-        # The picture shows the items that change most often.
+        # Items that change often come first.
         for item in view.items[:8]:
             times, values = _list_points(view, item.line)
             # matplotlib takes datetimes; its types do not say so.
@@ -54,7 +54,7 @@ def draw(views: Sequence[BacktestView], path: Path) -> None:
 
 
 def _list_points(view: BacktestView, line: Sequence[int | None]) -> tuple[list[datetime], list[float]]:
-    """Times and values; a gap is NaN, which is not drawn."""
+    """Return times and values. A moment without a value is NaN, which matplotlib does not draw."""
     width = (view.end - view.start) / max(1, len(line) - 1)
     times = [view.start + number * width for number in range(len(line))]
     return times, [float("nan") if value is None else float(value) for value in line]

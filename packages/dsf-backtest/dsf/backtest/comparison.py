@@ -1,4 +1,5 @@
-"""Two scorers side by side: their items, the order that they give clusters, and what Placements would have chosen."""
+"""Two scorers side by side: their items, their order of clusters, and the clusters that Placements would have chosen.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ class ItemDifference(View):
 
 
 class RankView(View):
-    """How far both agree on the order of clusters by one item."""
+    """How far both scorers agree on the order of clusters by one item."""
 
     item: str
     moments: int = Field(description="Those at which both tell clusters apart.")
@@ -41,7 +42,7 @@ class RankView(View):
 
 
 class Span(View):
-    """A time in which a Placement would have had other clusters."""
+    """A time span in which a Placement would have had other clusters with one scorer than with the other."""
 
     start: Time
     seconds: int
@@ -50,7 +51,7 @@ class Span(View):
 
 
 class PlacementDifference(View):
-    """A Placement with one scorer and with the other."""
+    """The decisions of a Placement with one scorer and with the other."""
 
     namespace: str
     name: str
@@ -63,7 +64,7 @@ class PlacementDifference(View):
 
 
 class ComparisonView(View):
-    """Both scorers."""
+    """The comparison of two scorers."""
 
     a: str
     b: str
@@ -81,7 +82,7 @@ class ComparisonView(View):
 
     @property
     def backtests(self) -> list[BacktestView]:
-        """Return the moments of both."""
+        """The backtests of both sides."""
         return [*self.backtests_a, *self.backtests_b]
 
 
@@ -103,21 +104,22 @@ Replay = Callable[
 
 
 def find_replay() -> Replay | None:
-    """Who knows the rules of OCM's scheduler, by its entry point; the distribution of the extra `optimizer` does."""
+    """Return the function of the extra `optimizer`, which knows the rules of OCM's scheduler; None without the extra.
+    """
     return next((entry.load() for entry in entry_points(group="dsf.scheduler")), None)
 
 
 def find_common(a: Recording, b: Recording) -> Common:
-    """Return the clusters and the moments of both, in the time that both cover.
+    """Return the clusters and moments that both sides have.
 
-    Raises BacktestError when there are none.
+    Raises BacktestError if there are none.
     """
     clusters = sorted(a.questions.keys() & b.questions.keys())
     if not clusters:
         raise BacktestError(
             f"no cluster is in both: {a.name} has {_list_fields(a.questions)}, {b.name} has {_list_fields(b.questions)}"
         )
-    times_by_side = [sorted({at for cluster in clusters for at in side.times(cluster)}) for side in (a, b)]
+    times_by_side = [sorted({at for cluster in clusters for at in side.list_moments(cluster)}) for side in (a, b)]
     if not all(times_by_side):
         raise BacktestError(f"{a.name if not times_by_side[0] else b.name} has no moment of {', '.join(clusters)}")
     start, end = max(times[0] for times in times_by_side), min(times[-1] for times in times_by_side)
@@ -132,7 +134,7 @@ def find_common(a: Recording, b: Recording) -> Common:
 
 
 def compare_recordings(a: Recording, b: Recording, common: Common) -> ComparisonView:
-    """Return the comparison of both; its Placements are added later."""
+    """Return the comparison of both sides, without Placements."""
     pairs: defaultdict[tuple[str, str], Counter[tuple[int, int]]] = defaultdict(Counter)
     orders: defaultdict[str, list[float]] = defaultdict(list)
     for at in common.times:
@@ -170,23 +172,23 @@ def compare_recordings(a: Recording, b: Recording, common: Common) -> Comparison
 
 
 def _summarize_side(side: Recording, common: Common) -> list[BacktestView]:
-    """Return the backtests of a side in the time that both have; none of scores as they are now."""
+    """Return the backtests of a side in the common time span; none for current scores."""
     start, end = common.times[0], common.times[-1]
     questions = [side.questions[name] for name in common.clusters if side.questions[name].every]
-    # Moments are whole multiples of their distance; the time may begin with one of the other side.
+    # Moments are multiples of their distance, and the common time span may begin with a moment of the other side.
     moments_by_question = [
         (question, range(-(-start // question.every) * question.every, end + 1, question.every))
         for question in questions
     ]
     return [
-        summarize_records(question, moments, side.records(question.cluster, start, end), noise=0)
+        summarize_records(question, moments, side.iterate_records(question.cluster, start, end), noise=0)
         for question, moments in moments_by_question
         if moments
     ]
 
 
 def compute_rank_correlation(pairs: Sequence[tuple[int, int]]) -> float | None:
-    """Spearman's rank correlation, equal values with their mean rank; None if one side tells nothing apart."""
+    """Return Spearman's rank correlation; equal values have their mean rank. None if all values of a side are equal."""
     try:
         return statistics.correlation(*(_compute_ranks([pair[side] for pair in pairs]) for side in (0, 1)))
     except statistics.StatisticsError:
@@ -195,13 +197,16 @@ def compute_rank_correlation(pairs: Sequence[tuple[int, int]]) -> float | None:
 
 def _compute_ranks(values: Sequence[int]) -> list[float]:
     ordered = sorted(values)
-    # The mean of the first and the last place of equal values.
+    # Equal values share the mean of their first and last rank.
     mean = {value: (bisect_left(ordered, value) + bisect_right(ordered, value) - 1) / 2 for value in set(values)}
     return [mean[value] for value in values]
 
 
 def _pair_values(a: Recording, b: Recording, clusters: Sequence[str], at: int) -> dict[str, dict[str, tuple[int, int]]]:
-    """Item -> cluster -> the values of both. An item with the score's own name is the other's with its own name."""
+    """Return item -> cluster -> the values of both.
+
+    An item named after its score corresponds to the item of the other side that is named after the other score.
+    """
     values_by_item: defaultdict[str, dict[str, tuple[int, int]]] = defaultdict(dict)
     for cluster in clusters:
         first, second = a.get(cluster, at), b.get(cluster, at)

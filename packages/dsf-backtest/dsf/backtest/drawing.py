@@ -19,7 +19,7 @@ class SeriesLine:
 
 
 def draw_lines(lines: Sequence[SeriesLine]) -> Chart | None:
-    """Lines with common axes, each of which keeps its value until the next one; None without a value."""
+    """Return a chart with common axes. Each line keeps its value until the next one. None if no line has a value."""
     numbers = [value for line in lines for value in line.values if value is not None]
     if not numbers:
         return None
@@ -36,11 +36,11 @@ def _draw_stairs(chart: Chart, line: SeriesLine) -> str:
         at = chart.compute_x(line.start + number * distance)
         is_last = number == len(line.values) - 1
         if before is not None and (value != before or is_last):
-            # The value before holds until here, where another one or a gap begins.
+            # The previous value ends here, at another value or at a gap.
             path_parts.append(f"L{at},{chart.compute_y(before)}")
         if value is not None and value != before:
             path_parts.append(f"{'M' if before is None else 'L'}{at},{chart.compute_y(value)}")
-            # A line of length 0 is drawn as a dot.
+            # Browsers draw a line of length 0 as a dot.
             path_parts += [f"L{at},{chart.compute_y(value)}"] if is_last and before is None else []
         before = value
     return " ".join(path_parts)

@@ -19,7 +19,7 @@ from dsf.web.access import Right
 from dsf.web.charts import Chart
 from dsf.web.pages import ALLOWED, PagePlugin, PageView, Query, Sources
 
-#: Rows of a Placement's table.
+#: Maximum time spans of a Placement's table.
 _SPANS: Final = 10
 #: Glyph and class of each state of a run.
 _STATES: Final = {
@@ -33,7 +33,7 @@ _STATES: Final = {
 
 @dataclass(frozen=True)
 class RunRow:
-    """A run of the list."""
+    """A row of the list of runs."""
 
     run: KeptRun
     title: str
@@ -41,13 +41,16 @@ class RunRow:
 
 
 def list_backtests(sources: Sources, names: Mapping[str, str], query: Query) -> dict[str, Any]:
-    """Data of the template: the list, and the run of the query, else the newest. Raises UnknownScorerError."""
+    """Return the data of the template: the list, and the run in the query, by default the newest.
+
+    Raises UnknownScorerError.
+    """
     scorer = names["scorer"]
     record = sources.reading.registry.read_scorer(scorer)
     rows = [_make_row(run) for run in runstore.read(sources.reading.redis, scorer)]
     selected_row = next((row for row in rows if row.run.id == query.get("run")), rows[0] if rows else None)
     comparison = selected_row.run.comparison if selected_row else None
-    # A viewer without the right to list Placements learns nothing of them here.
+    # A viewer without the right to list Placements must not see decisions of Placements.
     may_place = ALLOWED in query
     return {
         "title": f"Backtests of {scorer}",
@@ -74,10 +77,10 @@ def _make_row(run: KeptRun) -> RunRow:
 
 def _describe_state(run: KeptRun) -> str:
     if run.is_running:
-        # Its page may have ended with it.
+        # A run without an end may be left over from a page that ended.
         return "running" if run.at.timestamp() > hubclock.now() - LIMIT - 60 else "stopped"
     compared = run.comparison
-    # A backtest has no sides to compare.
+    # The part of a comparison is missing in a backtest.
     sides = (
         [run.backtests] if compared is None else [side for side in (compared.backtests_a, compared.backtests_b) if side]
     )
@@ -89,7 +92,9 @@ def _describe_state(run: KeptRun) -> str:
 
 
 def _find_unreached_servers(run: KeptRun) -> str:
-    """Return what could not be asked because it is elsewhere or wants a Secret; empty if there was another obstacle."""
+    """Return the reason for an empty run, if servers could not be reached from here or need a Secret; else an empty
+    text.
+    """
     views = run.comparison.backtests if run.comparison else run.backtests
     empty = [view for view in views if not view.items]
     failed_views = [view for view in empty if view.failures and view.failures[0].stage == "fetch"]
@@ -99,7 +104,7 @@ def _find_unreached_servers(run: KeptRun) -> str:
 
 
 def _draw_plots(run: KeptRun) -> list[tuple[str, Chart]]:
-    """Return all lines of each cluster."""
+    """Return the lines of all items, by cluster."""
     of_clusters: dict[str, list[SeriesLine]] = {}
     compared = run.comparison
     sides = {"A: ": compared.backtests_a, "B: ": compared.backtests_b} if compared else {"": run.backtests}
@@ -111,7 +116,7 @@ def _draw_plots(run: KeptRun) -> list[tuple[str, Chart]]:
 
 
 def _make_lines(view: BacktestView, prefix: str) -> list[SeriesLine]:
-    # As many of each side as have colours of their own.
+    # At most as many items of each side as there are colours.
     items: Sequence[ItemView] = view.items[:4] if prefix else view.items
     start, end = view.start.timestamp(), view.end.timestamp()
     return [SeriesLine(prefix + item.name, start, end, item.line) for item in items]

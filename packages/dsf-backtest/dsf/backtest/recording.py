@@ -1,7 +1,7 @@
-"""The file of a backtest: JSON lines, a question before the moments of its cluster.
+"""The file of a backtest: JSON lines. A question precedes the moments of its cluster.
 
-The file is only appended to. Files of several clusters may be concatenated. If two lines are for one moment the later
-one counts: moments that failed are asked again by a second run.
+Lines are only appended. You can concatenate the files of several clusters. Of two lines for one moment the later one
+counts: a second run repeats moments that failed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _BOUNDS: Final = Bounds(8 * 1024 * 1024, 50_000, max_depth=16)
 _Seconds = Annotated[int, Field(ge=0, le=MAX_SECONDS)]
 _Moment = Annotated[int, Field(ge=0, le=int(LATEST))]
 
-#: As of a cycle; see docs/scoring-api.md.
+#: Outcome of a cycle; see docs/scoring-api.md.
 Outcome = Literal["ok", "empty", "partial", "error"]
 
 
@@ -42,7 +42,7 @@ class _Line(BaseModel):
 
 
 class SourceQuestion(_Line):
-    """The question for a source. The address is left out: that of a port-forward is another one each day."""
+    """The request to a source. The address is omitted, because a port-forward has another one each time."""
 
     type: str
     query: str
@@ -59,27 +59,28 @@ class InputQuestion(_Line):
 
 
 class Question(_Line):
-    """The question of a backtest for a cluster. Moments of different questions do not belong into one series."""
+    """The question of a backtest for a cluster. Moments of different questions do not belong to one series."""
 
     cluster: str
     scorer: str
     score_name: str
     #: Seconds between two moments.
     every: _Seconds
-    #: Seconds for which a score counts that is not followed by another one.
+    #: Seconds for which a score is valid if no other score follows.
     validity: _Seconds
     sources: tuple[SourceQuestion, ...] = ()
     scoring_endpoint: str = ""
     expression: str = ""
     formats: tuple[str, ...] = ()
     aggregate: str = ""
-    #: The scores that a composite combines, and the questions of all scorers that it reads, also through others.
+    #: The inputs of a composite, and the questions of all scorers that it reads, directly or through others.
     scores: tuple[InputQuestion, ...] = ()
     inputs: tuple[Question, ...] = ()
 
     @classmethod
     def of(cls, cluster: str, summary: ScorerSummary, every: int, inputs: Sequence[ScorerSummary] = ()) -> Self:
-        """Return the question of a scorer on a cluster, each `every` seconds. `inputs` are those of a composite."""
+        """Return the question of a scorer on a cluster, every `every` seconds. `inputs` are the inputs of a composite.
+        """
         aggregate = f"{summary.aggregate_with} by {','.join(summary.aggregate_by or ())}"
         return cls(
             cluster=cluster,
@@ -112,8 +113,8 @@ class Question(_Line):
         """Name of the AddOnPlacementScores."""
         return sanitize_resource_name(self.score_name)
 
-    def differs(self, other: Question) -> list[str]:
-        """Return the names of the fields in which both differ."""
+    def list_differences(self, other: Question) -> list[str]:
+        """Return the names of the fields that differ between both."""
         return [name for name in type(self).model_fields if getattr(self, name) != getattr(other, name)]
 
 
@@ -124,13 +125,13 @@ class Record(_Line):
     #: The end of the range query, in unix seconds.
     at: _Moment
     outcome: Outcome
-    #: As the AddOnPlacementScore would have them: rounded down, from -100 to 100.
+    #: Values as in the AddOnPlacementScore: rounded down, from -100 to 100.
     items: dict[str, Annotated[int, Field(ge=-100, le=100)]] = {}
     #: Time series of the source.
     series: int = 0
-    #: Seconds at the beginning of the range in which none of them has a sample.
+    #: Seconds at the start of the range without a sample of any series.
     unsampled: int = 0
-    #: Of an error.
+    #: Stage, reason and message of an error.
     stage: str = ""
     reason: str = ""
     message: str = ""
@@ -146,16 +147,19 @@ _LINE: TypeAdapter[QuestionLine | Record] = TypeAdapter(QuestionLine | Record)
 
 
 class Recording:
-    """A context manager. In memory is one number per moment, whatever the number of items."""
+    """A recording in a file. A context manager, which closes the file.
+
+    Memory holds one number per moment, whatever the number of items.
+    """
 
     def __init__(self, path: Path | None = None, *, writing: bool = False) -> None:
-        """The file `path`, or without one a temporary file; `writing` creates it and takes it for this process.
+        """Open the file `path`, by default a temporary one; `writing` creates the file and locks it for this process.
 
-        Raises BacktestError for a file that cannot be opened, is in use or has a broken line.
+        Raises BacktestError if the file cannot be opened, is in use or has an invalid line.
         """
         self.name = str(path) if path is not None else "this run"
         self.questions: dict[str, Question] = {}
-        #: Cluster -> moment -> place of the line in the file.
+        #: Cluster -> moment -> offset of the line in the file.
         self._places: defaultdict[str, dict[int, int]] = defaultdict(dict)
         self._good: set[tuple[str, int]] = set()
         self._file: BinaryIO
@@ -184,33 +188,33 @@ class Recording:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._file.close()
 
-    def only(self, clusters: Collection[str]) -> None:
-        """Forget all other clusters; none stands for all."""
+    def select_clusters(self, clusters: Collection[str]) -> None:
+        """Drop all clusters except these; without names, keep all."""
         self.questions = {
             name: question for name, question in self.questions.items() if not clusters or name in clusters
         }
 
     def begin(self, question: Question) -> None:
-        """Moments of this question follow. Raises BacktestError if the file answers another one for the cluster."""
+        """Begin the moments of a question. Raises BacktestError if the file has another question for the cluster."""
         earlier_question = self.questions.get(question.cluster)
         if earlier_question is None:
             self._append(QuestionLine(question=question))
             self.questions[question.cluster] = question
-        elif fields := earlier_question.differs(question):
+        elif fields := earlier_question.list_differences(question):
             raise BacktestError(
                 f"{self.name}: has moments of another question ({', '.join(fields)} differ); write into another file"
             )
 
     def add(self, record: Record) -> None:
-        """Append what was said at one moment."""
+        """Append the response at one moment."""
         self._record_place(record, self._append(record))
 
-    def missing(self, cluster: str, moments: range) -> list[int]:
-        """Return those of `moments` without a good response."""
+    def list_missing_moments(self, cluster: str, moments: range) -> list[int]:
+        """Return the moments without a successful response."""
         return [at for at in moments if (cluster, at) not in self._good]
 
-    def times(self, cluster: str) -> list[int]:
-        """Its moments, in order."""
+    def list_moments(self, cluster: str) -> list[int]:
+        """Return the moments of a cluster, in order."""
         return sorted(self._places[cluster])
 
     def get(self, cluster: str, at: int) -> Record | None:
@@ -221,9 +225,9 @@ class Recording:
         self._file.seek(place)
         return Record.model_validate_json(self._file.readline())
 
-    def records(self, cluster: str, start: int | None = None, end: int | None = None) -> Iterator[Record]:
-        """Its moments from `start` to `end`, both included, in order."""
-        for at in self.times(cluster):
+    def iterate_records(self, cluster: str, start: int | None = None, end: int | None = None) -> Iterator[Record]:
+        """Yield the records of a cluster from `start` to `end`, both included, in order."""
+        for at in self.list_moments(cluster):
             if (start is None or at >= start) and (end is None or at <= end):
                 record = self.get(cluster, at)
                 if record is not None:
@@ -238,32 +242,32 @@ class Recording:
             if len(line) > _BOUNDS.max_bytes:
                 raise BacktestError(f"{self.name}:{number}: a line of more than {_BOUNDS.max_bytes} bytes")
             if not line.endswith(b"\n"):
-                # Its writer was killed; the moment is asked again.
+                # The writer was killed during this line. A second run repeats the moment.
                 if writing:
                     self._file.truncate(place)
                 break
             if line.strip():
-                self._take(line, place, number)
+                self._parse_line(line, place, number)
             place += len(line)
 
-    def _take(self, line: bytes, place: int, number: int) -> None:
+    def _parse_line(self, line: bytes, place: int, number: int) -> None:
         try:
             boundedjson.check(line, _BOUNDS)
-            read = _LINE.validate_json(line)
+            parsed = _LINE.validate_json(line)
         except (ValidationError, JsonBoundsError):
             raise BacktestError(f"{self.name}:{number}: is no line of a backtest (`dsf backtest -o jsonl`)") from None
-        if isinstance(read, QuestionLine):
-            question = read.question
+        if isinstance(parsed, QuestionLine):
+            question = parsed.question
             first_question = self.questions.setdefault(question.cluster, question)
-            if fields := first_question.differs(question):
+            if fields := first_question.list_differences(question):
                 raise BacktestError(
                     f"{self.name}:{number}: another question of cluster {question.cluster!r} than before "
                     f"({', '.join(fields)} differ)"
                 )
-        elif read.cluster not in self.questions:
-            raise BacktestError(f"{self.name}:{number}: no question of cluster {read.cluster!r} stands before it")
+        elif parsed.cluster not in self.questions:
+            raise BacktestError(f"{self.name}:{number}: no question of cluster {parsed.cluster!r} stands before it")
         else:
-            self._record_place(read, place)
+            self._record_place(parsed, place)
 
     def _append(self, line: QuestionLine | Record) -> int:
         place = self._file.seek(0, os.SEEK_END)
@@ -281,5 +285,5 @@ class Recording:
 
 
 def dump_line(line: QuestionLine | Record) -> str:
-    """Its JSON, without fields that have their default."""
+    """Return a line as JSON, without fields that have their default."""
     return line.model_dump_json(exclude_defaults=True)

@@ -1,4 +1,4 @@
-"""The key of backtests in the hub's Redis, and who may use it."""
+"""The key of backtests in the hub's Redis, and the rights to it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dsf.redisacl.rules import selector
 
 
 def make_backtests_key(scorer: str) -> str:
-    """Hash id -> KeptRun: the newest backtests and comparisons of a scorer; expires."""
+    """Return the key of a hash, id -> KeptRun: the newest backtests and comparisons of a scorer. The key expires."""
     return f"dsf:backtests:{scorer}"
 
 

@@ -1,7 +1,7 @@
-"""The agent's stages at moments of the past.
+"""Runs the agent's stages at moments of the past.
 
-Each moment is a cycle whose range query ends there. A moment is not retried: a failure is a moment without a value, and
-a second run into the same file asks it again.
+Each moment is a cycle whose range query ends there. A failed moment has no value and is not retried; a second run into
+the same file repeats it.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from dsf.sources.base import RequestRecord
 from dsf.sources.memory import SourceMemory
 from dsf.sources.window import Window, WindowBudget
 
-#: Built-in sources that know only the present -> why.
+#: Built-in source types without a past, and the reason.
 _PRESENT: Final = {
     SourceType.Kubernetes: "the API server has no past",
     SourceType.Object: "the API server has no past",
     SourceType.OpenTelemetry: "the collector has no past",
     SourceType.None_: "its scoring API gets the same request at every moment",
 }
-#: Moments that may fail at the beginning, all of them, before a run ends: what fails five times is no accident.
+#: A run ends if this many moments fail from its start: five failures in a row are not an accident.
 HOPELESS: Final = 5
-#: Most moments of a run.
+#: Maximum moments of a run.
 MAX_MOMENTS: Final = 100_000
 
 
@@ -100,7 +100,7 @@ def run(
         yield record
         if failures == number == HOPELESS:
             return
-        # The scoring API is asked once, a source once per query. All inputs may have the same servers.
+        # A cycle calls the scoring API once, and a source once per query. All inputs may share their servers.
         requests = max([1, *counting.requests.values()])
         sleep(max(0.0, started + requests / rate - time.monotonic()))
 
@@ -122,14 +122,14 @@ class _Counting(Observer):
 
 
 class _NoPast(SourceMemory):
-    """Refuses what a plug-in would keep between cycles: a source that asks for it knows only the present."""
+    """Refuses to keep samples between cycles, because a source that needs them knows only the present."""
 
     def __init__(self, summaries: Iterable[ScorerSummary]) -> None:
         by_name = {summary.name: summary for summary in summaries}
         super().__init__(WindowBudget(0, 0), lambda: by_name)
 
     def get_window(self, summary: ScorerSummary) -> Window:
-        """None."""
+        """Raise HttpError: a window belongs to a source without a past."""
         raise HttpError(
             "unsupported_source", f"a source of type {summary.source_type} knows only the present: it has no past"
         )

@@ -41,9 +41,11 @@ from dsf.web.pages import Sources
 
 log = dsf.log.get(__name__)
 
-#: Most moments of a scorer in a run that is started here: a day with one each five minutes has 289 on each cluster.
+#: Maximum moments of a scorer in a run that is started here: one every five minutes for a day makes 289 on each
+#: cluster.
 MOST: Final = 1000
-#: Seconds after which a run ends with what it has, and for its end, also when the page ends: a pod has less.
+#: Seconds until a run is ended, and further seconds for it to write its result. The page ends it in the same way; a
+#: pod has less time.
 LIMIT: Final = 600.0
 _END: Final = 30.0
 
@@ -61,10 +63,10 @@ class RunRequest:
 
     @property
     def scorers(self) -> list[str]:
-        """The one, or both."""
+        """The compared scorers, or the tested one."""
         return [self.scorer, self.other] if self.other else [self.scorer]
 
-    def command(self, names: Sequence[str]) -> list[str]:
+    def make_command(self, names: Sequence[str]) -> list[str]:
         """Return the command for it; `names` are those of the scorers, or files with their manifests."""
         command = [sys.executable, "-P", "-m", "dsf.cli"]
         command += ["compare", *names] if self.other else ["backtest", self.scorer]
@@ -74,7 +76,7 @@ class RunRequest:
             command += ["--since", f"{self.since}s", "--every", f"{self.every}s"]
         return [*command, *(text for name in self.clusters for text in ("--cluster", name)), "-o", "json"]
 
-    def found(self, output: bytes) -> dict[str, Any]:
+    def parse_output(self, output: bytes) -> dict[str, Any]:
         """Return the result of the command, as fields of KeptRun. Raises ValidationError."""
         if self.other:
             return {"comparison": ComparisonView.model_validate_json(output)}
@@ -82,7 +84,7 @@ class RunRequest:
 
 
 class BacktestRunner:
-    """Runs one at a time. Thread-safe."""
+    """Runs one backtest or comparison at a time. Thread-safe."""
 
     def __init__(self, sources: Sources) -> None:
         self._sources = sources
@@ -93,9 +95,9 @@ class BacktestRunner:
         self._is_stopped = False
 
     def start(self, request: RunRequest, by: str, note_it: Callable[[], None]) -> str:
-        """Start one and return its id; `note_it` is called before.
+        """Start a run and return its id. `note_it` is called before the process starts.
 
-        Raises BacktestError for too many moments, for a scorer that cannot be read, and while another one runs;
+        Raises BacktestError for too many moments, for a scorer that cannot be read, and while another run is active;
         redis.RedisError.
         """
         if request.every:
@@ -105,7 +107,7 @@ class BacktestRunner:
                     f"{number} moments are more than {MOST}: ask for a shorter time, less often, or on fewer clusters; "
                     "`dsf backtest` and `dsf compare` have no such limit"
                 )
-        # From a hub on a folder, the command reads what was delivered to the cluster.
+        # With a hub on a folder, the command reads the summary that was delivered to the cluster.
         is_by_name = self._sources.settings.backend == "dir" or not request.every
         manifests = [] if is_by_name else [self._dump_manifest(name, request.clusters) for name in request.scorers]
         for manifest in manifests:
@@ -124,7 +126,7 @@ class BacktestRunner:
         return run.id
 
     def stop(self) -> None:
-        """End the one that runs; what it has is kept."""
+        """End the active run, and keep its moments so far."""
         with self._lock:
             self._is_stopped = True
             thread, process = self._thread, self._process
@@ -136,11 +138,13 @@ class BacktestRunner:
             process.kill()
 
     def _dump_manifest(self, scorer: str, clusters: Sequence[str]) -> str:
-        """Return the DynamicScorer, its inputs and the clusters' labels, for a test of what is registered nowhere."""
+        """Return the DynamicScorer, its inputs and the clusters' labels, for a test of a scorer that is registered
+        nowhere.
+        """
         namespace = self._sources.reading.registry.read_scorer(scorer).namespace
         scorer_objects: list[DynamicScorer] = []
         names = [scorer]
-        # The list grows by the inputs of each composite.
+        # The list grows during the loop by the inputs of each composite.
         for name in names:
             scorer_object = self._sources.scorer_object(name, namespace)
             if scorer_object is None:
@@ -192,7 +196,7 @@ class BacktestRunner:
                     file = Path(folder, f"{names[number]}.yaml")
                     file.write_text(text, encoding="utf-8")
                     names[number] = str(file)
-                views, problem = self._run_command(request, request.command(names))
+                views, problem = self._run_command(request, request.make_command(names))
         except OSError as error:
             views, problem = {}, f"it cannot be started: {error.strerror}"
         finished_run = run.model_copy(update={"is_running": False, "problem": problem, **views})
@@ -202,12 +206,12 @@ class BacktestRunner:
             log.warning("a backtest cannot be kept", scorer=request.scorer, error=str(error))
 
     def _run_command(self, request: RunRequest, command: list[str]) -> tuple[dict[str, Any], str]:
-        """Return the result of the command, and why it is not complete."""
+        """Return the result of the command, and why it is incomplete, or an empty text."""
         with subprocess.Popen(
             tie_to_parent(command), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         ) as process:
             self._process = process
-            # Viewers go first.
+            # The page itself comes first.
             os.setpriority(os.PRIO_PROCESS, process.pid, 10)
             is_over = False
             try:
@@ -222,7 +226,7 @@ class BacktestRunner:
                     output, error_output = process.communicate()
         text = clean(error_output.decode(errors="replace"), 500)
         try:
-            views = request.found(output)
+            views = request.parse_output(output)
         except ValidationError:
             return {}, text or f"the command ended with exit code {process.returncode}"
         if is_over:

@@ -1,4 +1,4 @@
-"""Backtests and comparisons that were run, kept in Redis for the page: summaries and lines, not single moments."""
+"""Runs of backtests and comparisons in Redis, for the page: summaries and lines, not single moments."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from dsf.process import hubclock
 from dsf.store.client import parse_stored
 from dsf.store.registry import Registry
 
-#: Most runs of one scorer, and seconds after which they go.
+#: Maximum runs of one scorer, and seconds after which a run expires.
 MAX_RUNS: Final = 20
 EXPIRY: Final = 7 * 86_400
-#: Most items of one backtest: those that change most often.
+#: Maximum items of one backtest: those that change most often.
 MAX_ITEMS: Final = 8
-#: Most backtests of one side, and entries of each list, but for those that are named.
+#: Maximum backtests of one side, and entries of each list except those named below.
 _ROWS: Final = 10
 _LONGER: Final = {"line": COLUMNS, "spans": 100}
-#: Most bytes of a run.
+#: Maximum bytes of a run.
 _MAX_BYTES: Final = 256 * 1024
 
 
 class KeptRun(View):
-    """A backtest on some clusters, or a comparison."""
+    """A backtest on some clusters, or a comparison, as it is stored."""
 
     id: str = Field(description="Ids sort by the time of the start.")
     at: Time = Field(description="When it was started, or handed over.")
@@ -51,9 +51,9 @@ def make_run_id(now: float) -> str:
 
 
 def keep(client: redis.Redis, scorers: Iterable[str], run: KeptRun) -> list[str]:
-    """Store a run, or what became of it, with these scorers as far as the hub has them; returns which those are.
+    """Store a run with each of these scorers that the hub has, and return the names of these scorers.
 
-    Only the newest MAX_RUNS of a scorer stay. Raises BacktestError if the hub has none of them, redis.RedisError.
+    Keeps the newest MAX_RUNS of a scorer. Raises BacktestError if the hub has none of the scorers, redis.RedisError.
     """
     registered_scorers = Registry(client).read_scorers()
     names = list(dict.fromkeys(scorers))
@@ -83,26 +83,26 @@ def _is_old(ident: str) -> bool:
 
 
 def limit_size(run: KeptRun) -> KeptRun:
-    """The run with bounded lists and texts, at most _MAX_BYTES; what is left out is said in `problem`."""
+    """Return the run with bounded lists and texts, at most _MAX_BYTES; `problem` names what was omitted."""
     comparison = run.comparison
     if comparison is not None:
-        sides = {name: [_cut(view) for view in getattr(comparison, name)] for name in ("backtests_a", "backtests_b")}
+        sides = {name: [_limit_items(view) for view in getattr(comparison, name)] for name in ("backtests_a", "backtests_b")}
         comparison = comparison.model_copy(update=sides)
-    whole = run.model_copy(update={"backtests": [_cut(view) for view in run.backtests], "comparison": comparison})
-    cut = KeptRun.model_validate(_limit_entries(whole.model_dump()))
+    whole = run.model_copy(update={"backtests": [_limit_items(view) for view in run.backtests], "comparison": comparison})
+    limited = KeptRun.model_validate(_limit_entries(whole.model_dump()))
     if len(run.clusters) > _ROWS:
-        cut = _add_note(cut, f"{len(run.clusters)} clusters were tested; {_ROWS} are shown")
-    # The text may be large all the same.
-    if cut.comparison is not None and len(cut.model_dump_json()) > _MAX_BYTES:
-        bare = cut.comparison.model_copy(update={"backtests_a": [], "backtests_b": []})
-        cut = _add_note(cut.model_copy(update={"comparison": bare}), "its lines are too large to be shown")
-    if len(cut.model_dump_json()) > _MAX_BYTES:
-        cut = cut.model_copy(update={"backtests": cut.backtests[:1], "comparison": None})
-        cut = _add_note(cut, "too large to be shown as a whole")
-    return cut
+        limited = _add_note(limited, f"{len(run.clusters)} clusters were tested; {_ROWS} are shown")
+    # A run within these bounds may still be too large.
+    if limited.comparison is not None and len(limited.model_dump_json()) > _MAX_BYTES:
+        bare = limited.comparison.model_copy(update={"backtests_a": [], "backtests_b": []})
+        limited = _add_note(limited.model_copy(update={"comparison": bare}), "its lines are too large to be shown")
+    if len(limited.model_dump_json()) > _MAX_BYTES:
+        limited = limited.model_copy(update={"backtests": limited.backtests[:1], "comparison": None})
+        limited = _add_note(limited, "too large to be shown as a whole")
+    return limited
 
 
-def _cut(view: BacktestView) -> BacktestView:
+def _limit_items(view: BacktestView) -> BacktestView:
     dropped_items = len(view.items) - MAX_ITEMS
     if dropped_items <= 0:
         return view
@@ -111,7 +111,7 @@ def _cut(view: BacktestView) -> BacktestView:
 
 
 def _limit_entries(value: Any, max_entries: int = _ROWS) -> Any:
-    """Return what is dumped with at most `max_entries` entries of a list, and the first characters of long texts."""
+    """Return dumped data with at most `max_entries` entries of a list, and the first characters of long texts."""
     if isinstance(value, dict):
         return {name: _limit_entries(entry, _LONGER.get(name, _ROWS)) for name, entry in value.items()}
     if isinstance(value, list):

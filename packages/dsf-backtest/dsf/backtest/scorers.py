@@ -1,4 +1,4 @@
-"""The summary of a scorer as an agent would get it: from a manifest that is registered nowhere, or from the hub."""
+"""The summary of a scorer as an agent gets it: from a manifest that is registered nowhere, or from the hub."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ class ManifestFile:
         self._file = file
         self._objects = read_objects(file)
 
-    def summary(self, name: str | None, cluster: str, scorer_url: str = "") -> ScorerSummary:
-        """Return the DynamicScorer `name` of the file, as an agent of `cluster` would run it.
+    def make_summary(self, name: str | None, cluster: str, scorer_url: str = "") -> ScorerSummary:
+        """Return the summary of the DynamicScorer `name` of the file, as an agent of `cluster` would get it.
 
         Without a name it is the only one that is not an input of another one. A ManagedCluster in the file has the
         labels for templates and selectors. Raises ManifestError, and as `from_hub`.
@@ -60,7 +60,8 @@ class ManifestFile:
         return _resolve_scorer(self._objects, chosen_names[0], cluster, scorer_url, str(self._file))
 
     def find_input(self, name: str, namespace: str, cluster: str, scorer_url: str = "") -> ScorerSummary | None:
-        """Return the DynamicScorer `name` of a namespace in the file or, if it is not there, in its folder.
+        """Return the summary of the DynamicScorer `name` of a namespace in the file or, if it is not there, in its
+        folder.
 
         None if it is in neither. Raises BacktestError if several files of the folder have it, and as `from_hub`.
         """
@@ -71,28 +72,28 @@ class ManifestFile:
         if has_scorer(self._objects):
             return _resolve_scorer(self._objects, name, cluster, scorer_url, str(self._file), namespace=namespace)
         folder = self._file.parent
-        found: dict[Path, list[ApiObject]] = {}
+        matches: dict[Path, list[ApiObject]] = {}
         for path in sorted([*folder.glob("*.yaml"), *folder.glob("*.yml")]):
             if path.name != self._file.name and has_scorer(objects := _read_other_objects(path)):
-                found[path] = objects
-        if len(found) > 1:
+                matches[path] = objects
+        if len(matches) > 1:
             raise BacktestError(
-                f"several files have a DynamicScorer {name!r}: {list_names([*map(str, found)], 3)}; write the one that "
-                f"is meant into {self._file}"
+                f"several files have a DynamicScorer {name!r}: {list_names([*map(str, matches)], 3)}; write the one "
+                f"that is meant into {self._file}"
             )
-        if not found:
+        if not matches:
             return None
-        ((path, objects),) = found.items()
+        ((path, objects),) = matches.items()
         return _resolve_scorer([*objects, *self._objects], name, cluster, scorer_url, str(path), namespace=namespace)
 
 
 def from_manifest(file: Path, name: str | None, cluster: str) -> ScorerSummary:
-    """Return a DynamicScorer in a file; see `ManifestFile.summary`."""
-    return ManifestFile(file).summary(name, cluster)
+    """Return the summary of a DynamicScorer in a file; see `ManifestFile.make_summary`."""
+    return ManifestFile(file).make_summary(name, cluster)
 
 
 def _read_other_objects(file: Path) -> list[ApiObject]:
-    """Return the readable objects of a file, which may be none of manifests."""
+    """Return the readable objects of a file; empty for a file without manifests."""
     try:
         parsed = parse_documents(file.read_text(encoding="utf-8"), str(file))
     except (OSError, UnicodeDecodeError):
@@ -114,7 +115,7 @@ def read_objects(file: Path) -> list[ApiObject]:
 def from_hub(
     session: Session, name: str, cluster: str, scorer_url: str = "", namespace: str | None = None
 ) -> ScorerSummary:
-    """Return the DynamicScorer `name` of the hub, as an agent of `cluster` would run it; any, or of a `namespace`.
+    """Return the summary of the DynamicScorer `name` of the hub, as an agent of `cluster` would get it.
 
     Other objects that cannot be read, such as those of a later version, count as missing, as they do for the hub.
     Raises BackendError, UnknownScorerError, ManifestError, ResolutionError, BacktestError.
@@ -137,7 +138,7 @@ def from_hub(
     in_force = (each for each in understood_objects if isinstance(each, DynamicScorer) and not each.is_refused)
     if problem and all(each.metadata.name != name for each in in_force):
         raise ManifestError(problem)
-    # Rights to read them are needed only if they decide something.
+    # Reading them needs rights, so they are read only if the result depends on them.
     has_sets = any(
         override.cluster_sets
         for each in understood_objects
@@ -149,7 +150,9 @@ def from_hub(
 
 
 def _list_scorers(objects: Sequence[ApiObject], namespace: str | None) -> list[DynamicScorer]:
-    """Return the DynamicScorers of a namespace, with those of a file that name none; without a namespace, all."""
+    """Return the DynamicScorers of a namespace, including those of a file without a namespace; without `namespace`,
+    all.
+    """
     scorers = [each for each in objects if isinstance(each, DynamicScorer)]
     return [each for each in scorers if namespace is None or each.metadata.namespace in ("", namespace)]
 
@@ -164,7 +167,7 @@ def _resolve_scorer(
     namespace: str | None = None,
 ) -> ScorerSummary:
     dynamic_scorers = _list_scorers(objects, namespace)
-    # The one in force replaces others of its name.
+    # Of several scorers with the same name, the one in force comes last and replaces the others.
     scorers = {each.metadata.name: each for each in sorted(dynamic_scorers, key=lambda each: not each.is_refused)}
     if name not in scorers:
         place = f"{where} has no DynamicScorer {name!r}" + (f" in namespace {namespace!r}" if namespace else "")
@@ -190,7 +193,7 @@ def _resolve_scorer(
 
 
 def _sync_config(scorer: DynamicScorer, scorer_url: str) -> DynamicScorer:
-    """With what its /config says now."""
+    """Return the scorer with its current /config."""
     url = move_url(scorer.spec.config_url, _get_server(scorer_url)) if scorer_url else scorer.spec.config_url
     try:
         body = http.get(url, deadline=time.monotonic() + CHECK_TIMEOUT, max_bytes=1024 * 1024)
@@ -204,7 +207,9 @@ def _sync_config(scorer: DynamicScorer, scorer_url: str) -> DynamicScorer:
 
 
 def move_url(url: str, other: str) -> str:
-    """`url` at the server of `other`; `other` itself if it has a path. Raises BacktestError for no URL."""
+    """Return `url` at the server of `other`, or `other` itself if it has a path. Raises BacktestError for an invalid
+    URL.
+    """
     server = _get_server(other)
     if urlsplit(other).path not in ("", "/"):
         return other

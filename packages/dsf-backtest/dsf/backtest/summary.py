@@ -17,7 +17,7 @@ from dsf.backtest.recording import Question, Record, SourceQuestion
 from dsf.fleet.views import Time, View
 from dsf.text import list_names
 
-#: Most columns of a picture: moments beyond that share one, which shows the newest of them.
+#: Maximum columns of a chart. If there are more moments, several share a column, which shows the newest of them.
 COLUMNS: Final = 480
 
 
@@ -39,7 +39,7 @@ class ItemView(View):
 
 
 class FailureCount(View):
-    """Moments that failed for one reason."""
+    """The number of moments that failed for one reason."""
 
     stage: str
     reason: str
@@ -48,7 +48,7 @@ class FailureCount(View):
 
 
 class BacktestView(View):
-    """Summary of a scorer's answers for a cluster."""
+    """Summary of a scorer's responses for a cluster."""
 
     scorer: str
     score_name: str
@@ -66,14 +66,14 @@ class BacktestView(View):
 
 
 class BacktestList(View):
-    """Return a summary for each cluster."""
+    """The summaries of all clusters."""
 
     backtests: list[BacktestView]
 
 
 @dataclass
 class _Changes:
-    """How often a value differed by more than the noise from the one before."""
+    """Counts the changes of a value by more than the noise."""
 
     noise: int
     number: int = 0
@@ -87,15 +87,15 @@ class _Changes:
 
 @dataclass
 class _Item:
-    """An item; of its values only how often each came: there may be 100,000 moments."""
+    """An item, with the number of moments of each value: a run has up to 100,000 moments."""
 
     line: list[int | None]
     changes: _Changes
-    #: Changes of what is in force with a hold.
+    #: Changes of the published value with a hold.
     held_changes: _Changes
     counts: Counter[int] = field(default_factory=Counter)
 
-    def view(self, name: str, moments: int, *, is_held: bool) -> ItemView:
+    def make_view(self, name: str, moments: int, *, is_held: bool) -> ItemView:
         return ItemView(
             name=name,
             minimum=min(self.counts),
@@ -109,7 +109,7 @@ class _Item:
 
 
 class _Hold:
-    """Return what `spec.execution.hold` would have published, moment by moment."""
+    """The items that the hub would have published with `spec.execution.hold`, moment by moment."""
 
     def __init__(self, rule: HoldRule, validity: int) -> None:
         self._rule = rule
@@ -118,12 +118,12 @@ class _Hold:
         self._waiting: dict[str, HeldValue] = {}
         self._at = 0
 
-    def published(self, record: Record) -> dict[str, int]:
-        """Return the items in force after this moment; none after one without a score."""
+    def publish(self, record: Record) -> dict[str, int]:
+        """Return the published items after this moment; none after a moment without a score."""
         if not record.items:
             return {}
         if record.at - self._at > self._validity:
-            # Out of date: the next score is published as it comes.
+            # The published score has expired, so the next one is published at once.
             self._published, self._waiting = {}, {}
         rule = self._rule
         self._published, self._waiting = hold_back(
@@ -143,16 +143,16 @@ def summarize_records(
 ) -> BacktestView:
     """Return the summary of these records, which are in the order of time; `moment_range` are the moments until now.
 
-    With `hold` it also counts the changes that this rule would have left.
+    With `hold` the summary also has the changes that remain under this rule.
     """
     hold_filter = _Hold(hold, question.validity) if hold is not None else None
     items: dict[str, _Item] = {}
     failures: dict[tuple[str, str], FailureCount] = {}
     outcomes: Counter[str] = Counter()
     columns = min(COLUMNS, len(moment_range))
-    #: Moments that did not fail, and whether the source had series.
+    #: Successful moments, and whether the source had series.
     successes: list[tuple[int, bool]] = []
-    #: Moments of which the source had only the end of the range.
+    #: Moments with samples only at the end of the range.
     partial: list[int] = []
     step = max((source.step for source in _list_sources(question)), default=0)
     later = 0
@@ -176,10 +176,10 @@ def summarize_records(
             item.counts[value] += 1
             item.changes.add(value)
             item.line[column] = value
-        for name, value in (hold_filter.published(record) if hold_filter is not None else {}).items():
+        for name, value in (hold_filter.publish(record) if hold_filter is not None else {}).items():
             items[name].held_changes.add(value)
     moments = outcomes.total()
-    views = [item.view(name, moments, is_held=hold_filter is not None) for name, item in items.items()]
+    views = [item.make_view(name, moments, is_held=hold_filter is not None) for name, item in items.items()]
     return BacktestView(
         scorer=question.scorer,
         score_name=question.score_name,

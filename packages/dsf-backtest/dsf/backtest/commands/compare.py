@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from dsf.backtest.comparison import ComparisonView, PlacementDifference
 
-#: Times of one Placement in the table.
+#: Maximum lines of one Placement in the table.
 _SPANS = 5
 
 
@@ -66,7 +66,7 @@ def compare(
     is_interrupted = False
     try:
         with ExitStack() as stack:
-            # Scores in force are of one moment: two readings of the clock may differ.
+            # Both current scores are read for one moment, because two readings of the clock may differ.
             now = int(hubclock.now())
             sides = [replay.read_side(stack, name, since, clusters or [], now) for name in (a, b)]
             named_sides = zip((a, b), sides, strict=True)
@@ -124,7 +124,7 @@ def _render(view: ComparisonView, limit: int | None) -> Renderable:
 
 
 def _format_placement(difference: PlacementDifference, view: ComparisonView) -> list[tuple[str, str]]:
-    """Its lines, each with a style."""
+    """Return the lines of a Placement, each with a style."""
     name = flat(f"Placement {difference.namespace}/{difference.name}".replace(" /", " "))
     if difference.problem:
         return [(f"{name}: no decision is possible: {flat(difference.problem)}", "red")]
@@ -133,7 +133,8 @@ def _format_placement(difference: PlacementDifference, view: ComparisonView) -> 
         moved = f"{_format_names(span.b)} instead of {_format_names(span.a)}" if span else "the same clusters"
         return [(f"{name}: with B {moved}", "bold")]
     days = (view.end - view.start).total_seconds() / 86_400
-    # Over a shorter time, a number for a day would be guessed. The common part of two recordings of a day is as good.
+    # For a shorter time the number per day would be a guess. The common part of two recordings of a day counts as a
+    # day.
     is_a_day = days > 0.95
     flaps = [f"{flaps / days if is_a_day else flaps:.3g}" for flaps in (difference.flaps_a, difference.flaps_b)]
     unit = " a day" if is_a_day else ""
@@ -163,7 +164,7 @@ def _format_names(clusters: Sequence[str]) -> str:
 
 
 def _format_duration(length: int) -> str:
-    """`40s`, `25m`, `3h10m`."""
+    """Return a duration such as `40s`, `25m` and `3h10m`."""
     if length < 60:
         return f"{length}s"
     hours, minutes = divmod(length // 60, 60)

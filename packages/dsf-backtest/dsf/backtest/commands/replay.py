@@ -1,5 +1,6 @@
-"""The common part of `dsf backtest` and `dsf compare`: the scorer that is asked for, a run with progress, and both
-sides."""
+"""The common part of `dsf backtest` and `dsf compare`: finds the scorer, runs it with a progress bar, and reads both
+sides.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ from dsf.store.registry import Registry, ScorerRecord
 
 @dataclass(frozen=True)
 class Subject:
-    """A scorer on a cluster, with what its requests need."""
+    """A scorer on a cluster, with the settings and Secrets of its requests."""
 
     cluster: str
     summary: ScorerSummary
@@ -60,19 +61,19 @@ class Subject:
         rate: float,
         see: Callable[[QuestionLine | Record], None] | None = None,
     ) -> None:
-        """Ask the moments that the recording lacks; `see` gets all lines, also those that it has.
+        """Run the moments that the recording lacks; `see` gets all lines, also those that the recording has.
 
-        Raises KeyboardInterrupt, BacktestError; what was asked is in the recording by then.
+        Raises BacktestError, and KeyboardInterrupt. The recording then has the moments so far.
         """
         see = see or (lambda _: None)
-        # A name may lead to another server on each cluster, and connections are kept by name.
+        # A host name may lead to another server on each cluster, and connections are kept by name.
         http.use(self.settings)
         transport.close()
         question = Question.of(self.cluster, self.summary, every, self.inputs)
         recording.begin(question)
         see(QuestionLine(question=question))
-        missing_moments = recording.missing(self.cluster, moments)
-        for record in recording.records(self.cluster, moments[0], moments[-1]):
+        missing_moments = recording.list_missing_moments(self.cluster, moments)
+        for record in recording.iterate_records(self.cluster, moments[0], moments[-1]):
             if record.outcome != "error":
                 see(record)
         records = run(
@@ -98,7 +99,7 @@ def read_subject(
     settings = load_agent_settings(cluster)
     http.use(settings)
     if settings.agent_kube:
-        # Beside an agent: its cycles go first.
+        # Low priority: the cycles of the agent in this pod come first.
         os.nice(10)
     delivery = open_delivery(stack, cluster, settings)
     file = ManifestFile(manifest) if manifest is not None else None
@@ -108,7 +109,7 @@ def read_subject(
             return _read_from_hub(settings, name, cluster, scorer_url, namespace)
         return delivery.get_summary(name, cluster, "see `dsf status`, or test a manifest with -f")
 
-    summary = file.summary(scorer, cluster, scorer_url) if file is not None else find_registered(scorer or "")
+    summary = file.make_summary(scorer, cluster, scorer_url) if file is not None else find_registered(scorer or "")
     # Delivered summaries leave out the hub's own namespace.
     namespace = summary.namespace or settings.namespace
 
@@ -126,7 +127,7 @@ def read_subject(
 
     check(summary)
     inputs = find_inputs(summary, find_input)
-    # --scorer-url is of the inputs with a scoring API, if there are any.
+    # With --scorer-url, inputs with a scoring API are redirected. Without such an input, the scorer itself is.
     with_api = [each for each in (*inputs, summary) if each.expression is None] or [summary]
     redirected_summaries = [
         redirect_servers(each, scorer_url if each in with_api else "", source_url) for each in (*inputs, summary)
@@ -157,7 +158,7 @@ def run_all(
     rate: float,
     see: Callable[[QuestionLine | Record], None] | None = None,
 ) -> bool:
-    """Run each test into its recording. Ctrl-C ends them, not the command; returns whether that happened."""
+    """Run each test into its recording. Return True if Ctrl-C interrupted them; the command continues then."""
     try:
         for subject, recording in tests:
             subject.run(recording, times, every, rate, see)
@@ -168,23 +169,24 @@ def run_all(
 
 
 def show(line: QuestionLine | Record) -> None:
-    """Print it as a line of JSON."""
+    """Print a line of JSON."""
     typer.echo(dump_line(line))
 
 
 def make_views(
     recording: Recording, tested: list[Subject], times: range, noise: int, hold: HoldRule | None
 ) -> list[BacktestView]:
-    """Return the data of the clusters that were begun."""
+    """Return a view for each cluster with moments."""
     questions = [recording.questions[subject.cluster] for subject in tested if subject.cluster in recording.questions]
     return [
-        summarize_records(question, times, recording.records(question.cluster, times[0]), noise=noise, hold=hold)
+        summarize_records(question, times, recording.iterate_records(question.cluster, times[0]), noise=noise, hold=hold)
         for question in questions
     ]
 
 
 def _find_manifest(name: str) -> Path | None:
-    """Return the file, if a side is a manifest. A scorer's name may end like that of a file, but has no folder."""
+    """Return the path if a side is a manifest. A scorer's name may look like a file name, but never contains a slash.
+    """
     path = Path(name)
     is_manifest = path.suffix in (".yaml", ".yml") and (path.exists() or path.name != name)
     return path if is_manifest else None
@@ -195,7 +197,7 @@ def _is_recorded(name: str) -> bool:
 
 
 def read_side(stack: ExitStack, name: str, since: int, clusters: list[str], now: int) -> Recording:
-    """Return one of the two sides; a scorer that is tested now has no moments yet."""
+    """Return one of the two sides. The recording is empty if the scorer has yet to be tested."""
     path = Path(name)
     if _find_manifest(name) and not since:
         raise typer.BadParameter("is needed for a manifest: its scorer has no scores now", param_hint="--since")
@@ -204,8 +206,8 @@ def read_side(stack: ExitStack, name: str, since: int, clusters: list[str], now:
         recording.name = path.stem if _find_manifest(name) else name
         if not since:
             with session() as opened:
-                _add_current(recording, opened.redis, name, now)
-    recording.only(clusters)
+                _add_current_scores(recording, opened.redis, name, now)
+    recording.select_clusters(clusters)
     return recording
 
 
@@ -217,7 +219,9 @@ def test_sides(
     clusters: Collection[str],
     rate: float,
 ) -> bool:
-    """Test scorers and manifests, cluster by cluster, so that both have the same ones. Whether Ctrl-C ended it."""
+    """Test scorers and manifests cluster by cluster, so that both sides cover the same clusters. Return True after
+    Ctrl-C.
+    """
     tests = [(name, recording) for name, recording in sides if since and not _is_recorded(name)]
     if not tests:
         return False
@@ -235,7 +239,7 @@ def test_sides(
 
 
 def drop_folders(view: ComparisonView, sides: Sequence[Recording]) -> ComparisonView:
-    """With the names of files alone: folders are of this machine."""
+    """Return the view with file names instead of paths, because folders belong to this machine."""
 
     def shorten(text: str) -> str:
         for side in sides:
@@ -257,7 +261,7 @@ def _list_clusters() -> list[str]:
 def replay_placements(
     placements: list[str], a: Recording, b: Recording, common: Common
 ) -> tuple[list[PlacementDifference], list[str], list[str]]:
-    """Return the result for the Placements, notes, and what could not be read of them."""
+    """Return the differences, notes, and the problems of Placements that could not be read."""
     replay = find_replay()
     if replay is not None:
         return replay(placements, a, b, common)
@@ -266,8 +270,8 @@ def replay_placements(
     return [], [f"which Placements would have chosen otherwise: {needs('optimizer')}"], []
 
 
-def _add_current(recording: Recording, client: redis.Redis, scorer: str, at: int) -> None:
-    """Add the newest score of a scorer on each cluster, as of the moment `at`.
+def _add_current_scores(recording: Recording, client: redis.Redis, scorer: str, at: int) -> None:
+    """Add the current score of a scorer on each cluster to the recording, as a record at the time `at`.
 
     Raises UnknownScorerError, redis.RedisError.
     """
@@ -280,7 +284,7 @@ def _add_current(recording: Recording, client: redis.Redis, scorer: str, at: int
                 scorer=scorer,
                 score_name=score.score_name,
                 every=0,
-                # The rows have no expired score, so those that they have count.
+                # The query returns valid scores only, so any validity will do.
                 validity=1,
             )
         )
@@ -307,7 +311,7 @@ def keep_run(scorers: list[str], **run_fields: Any) -> None:
 
 
 def _with_progress(records: Iterator[Record], title: str, total: int) -> Iterator[Record]:
-    """The records, with a bar on standard error if that is a terminal."""
+    """Yield the records, with a progress bar on standard error if that is a terminal."""
     from rich.console import Console
     from rich.progress import track
 

@@ -1,4 +1,4 @@
-"""Obstacles to a backtest: each is reported with its place, and computed moments are kept."""
+"""Obstacles to a backtest: each is reported with its location, and computed moments are kept."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_backtest_counts_failures_of_an_unreliable_scoring_api(dsf: Dsf, author:
     author.scorer.script(answer(SCORES))
     before = len(author.scorer.requests)
     assert view(dsf(*author.command("--out", str(file), "-o", "json")))["outcomes"] == {"ok": 11}
-    # Only what was missing was asked; a new moment may have come.
+    # Only missing moments were computed; a new one may have been added.
     assert len(author.scorer.requests) - before in (5, 6)
 
 

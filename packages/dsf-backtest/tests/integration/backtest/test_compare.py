@@ -93,7 +93,7 @@ def test_compare_notes_a_missing_placement(
 def test_compare_reads_two_scorers_of_a_hub_on_a_folder(
     dsf: Dsf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every cluster is tested, each with what was delivered to it."""
+    """Every cluster is tested with the summary that was delivered to it."""
     monkeypatch.setenv("DSF_OUT_DIR", str(tmp_path))
     with (
         ScriptedServer(matrix({"metric": {"node": "n1"}, "values": [[1, "1"]]})) as source,

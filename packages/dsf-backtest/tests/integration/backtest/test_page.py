@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.document import Command, File, steps
+from tests.support.document import Command, File, parse_steps
 from tests.support.recordedprometheus import RecordedPrometheus
 from tests.support.scoringservices import ROOT
 
@@ -26,7 +26,7 @@ NOT_TYPED = ("kubectl ", "dsf compare demo/", "dsf compare before.jsonl")
 def printed_outputs(
     past: dict[str, RecordedPrometheus], sample_scorer: str, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, str]:
-    """Command of the page -> what it printed."""
+    """Command of the page -> its output."""
     folder = tmp_path_factory.mktemp("page")
     urls = {"http://localhost:9091": past["worker01"].url, "http://localhost:9092": past["worker02"].url}
     urls["http://localhost:8000"] = sample_scorer
@@ -34,7 +34,7 @@ def printed_outputs(
     environment = {name: value for name, value in os.environ.items() if not name.startswith("DSF_")}
     environment |= {"PATH": path, "XDG_STATE_HOME": str(folder / "state"), "HOME": str(folder)}
     outputs: dict[str, str] = {}
-    for step in steps(PAGE):
+    for step in parse_steps(PAGE):
         if isinstance(step, File):
             (folder / step.path).write_text(step.text, encoding="utf-8")
             continue

@@ -63,7 +63,7 @@ spec:
 """
 
 
-#: Paths that the scoring API was asked for.
+#: Paths of the requests to the scoring API.
 ASKED: list[str] = []
 
 
@@ -81,7 +81,7 @@ def scoring() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def hub(tmp_path_factory: pytest.TempPathFactory, scoring: str) -> Iterator[Path]:
-    """The folder of a hub that has delivered a scorer to two clusters, and one whose source is nowhere."""
+    """The folder of a hub that has delivered a scorer to two clusters, and one whose source does not exist."""
     out, end = tmp_path_factory.mktemp("hub"), int(time.time()) // 60 * 60
     with RecordedPrometheus(
         tmp_path_factory.mktemp("past") / "prometheus",
@@ -128,7 +128,7 @@ def acting(redis_server: RedisServer, hub: Path, tmp_path: Path) -> Iterator[Web
         yield page
 
 
-def started(visitor: Visitor, scorer: str = SAMPLE, **fields: str) -> str:
+def start_backtest(visitor: Visitor, scorer: str = SAMPLE, **fields: str) -> str:
     """Start a backtest; the place of its run."""
     form = visitor.get(f"/act/backtest?scorer={scorer}")
     form_fields = {"cluster": "worker01", "hours": "1", "every": "120", **fields}
@@ -147,7 +147,7 @@ def test_backtest_started_on_the_page_is_drawn_there(acting: WebProcess, redis_c
     good_fleet(redis_client)
     visitor = Visitor(acting)
     assert "None yet" in visitor.get(TAB)
-    place = started(visitor, note="before we trust it")
+    place = start_backtest(visitor, note="before we trust it")
     assert place.startswith(f"{TAB}?run=")
     assert "running" in visitor.get(place)
     run = finished_run(redis_client)
@@ -176,7 +176,7 @@ def test_backtest_without_access_to_its_source_suggests_the_agent_command(
     fleet = good_fleet(redis_client)
     fleet.entry("worker01", STATIC)
     visitor = Visitor(acting)
-    place = started(visitor, STATIC)
+    place = start_backtest(visitor, STATIC)
     run = finished_run(redis_client, STATIC)
     assert run.backtests[0].moments == 5
     html = visitor.get(place)
@@ -191,7 +191,7 @@ def test_backtests_run_one_at_a_time_and_their_moments_survive_the_page(
     good_fleet(redis_client)
     visitor, before = Visitor(acting), len(ASKED)
     # As many moments as may be: it is not over before it is stopped.
-    started(visitor, hours="24", every="90")
+    start_backtest(visitor, hours="24", every="90")
     form = visitor.get(f"/act/backtest?scorer={SAMPLE}")
     fields = {"cluster": "worker02", "hours": "1", "every": "300"}
     status, text, _ = visitor.post("/act/backtest", form, **fields)
@@ -206,7 +206,7 @@ def test_backtests_run_one_at_a_time_and_their_moments_survive_the_page(
         status, text, _ = visitor.post("/act/backtest", form, **(fields | wrong))
         assert (status, reason in text) == (422, True), text
     assert len(changes.read_changes(redis_client).changes) == 1
-    # Moments are computed in order: of those requested, all but the last one are complete.
+    # Moments are computed in order, so that all requested ones but the last are complete.
     wait_for(lambda: len(ASKED) >= before + 3, 90, "some moments to be asked")
     assert acting.terminate() == 0
     run = finished_run(redis_client)
@@ -225,7 +225,7 @@ def runs_of(page: WebProcess) -> list[psutil.Process]:
 def test_killed_page_leaves_no_backtest_process_behind(acting: WebProcess, redis_client: redis.Redis) -> None:
     versions(redis_client)
     visitor = Visitor(acting)
-    started(visitor, hours="24", every="300")
+    start_backtest(visitor, hours="24", every="300")
     wait_for(lambda: runs_of(acting), 60, "the process of the backtest")
     [backtest_process] = runs_of(acting)
     assert acting.process is not None
@@ -233,7 +233,7 @@ def test_killed_page_leaves_no_backtest_process_behind(acting: WebProcess, redis
     wait_for(
         lambda: not backtest_process.is_running() or backtest_process.status() == psutil.STATUS_ZOMBIE, 60, "its end"
     )
-    # The next page says that it has not ended, and does not wait for it.
+    # The next page shows that the run has not ended, without waiting for it.
     assert runstore.read(redis_client, SAMPLE)[0].is_running
 
 
@@ -254,7 +254,7 @@ def test_comparison_started_on_the_page_is_drawn_there(
         page = tab.open(TAB)
         page.get_by_role("link", name="Compare").click()
         expect(page.get_by_role("heading", level=1)).to_have_text(f"Compare: {SAMPLE}")
-        # Each other scorer of the hub, and those alone.
+        # All other scorers of the hub, and nothing else.
         expect(page.locator("#other option")).to_have_text([HASTY, STATIC])
         assert tab.violations(*THEMES) == []
         page.get_by_role("radio", name="over the past").check()

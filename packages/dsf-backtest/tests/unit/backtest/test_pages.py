@@ -19,7 +19,7 @@ from dsf.web.pages import Sources
 from dsf.web.rendering import render
 from tests.support.backtests import backtest, comparison, with_backtests
 
-#: Elements around the live part, with all that settings add to it.
+#: Elements around the live part, with the most that settings can add.
 AROUND = 70
 
 

@@ -23,7 +23,7 @@ def _file(tmp_path: Path, *lines: dict[str, Any] | str) -> Path:
 
 def test_recording_within_the_bounds_is_read(tmp_path: Path) -> None:
     with Recording(_file(tmp_path, {"question": _QUESTION}, _RECORD)) as recording:
-        assert recording.times("c") == [1_700_000_000]
+        assert recording.list_moments("c") == [1_700_000_000]
 
 
 @pytest.mark.parametrize(

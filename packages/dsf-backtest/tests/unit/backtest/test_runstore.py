@@ -1,4 +1,4 @@
-"""What is kept of runs: bounded, whatever was run."""
+"""Stored runs are bounded, whatever their size was."""
 
 from __future__ import annotations
 

@@ -189,10 +189,10 @@ def test_second_run_asks_only_missing_moments(tmp_path: Path) -> None:
     # The writer was killed in the middle of a line.
     file.write_bytes(file.read_bytes() + b'{"cluster":"c1","at":39')
     with Recording(file, writing=True) as recording:
-        assert recording.missing("c1", ASKED) == [3300, *range(3900, 6001, 300)]
+        assert recording.list_missing_moments("c1", ASKED) == [3300, *range(3900, 6001, 300)]
         recording.begin(QUESTION)
         recording.add(record(3300, {"n": 3}))
-        assert [(each.at, each.items) for each in recording.records("c1")] == [
+        assert [(each.at, each.items) for each in recording.iterate_records("c1")] == [
             (3000, {"n": 1}),
             (3300, {"n": 3}),
             (3600, {"n": 2}),
@@ -245,4 +245,4 @@ def test_files_of_several_clusters_can_be_put_together(tmp_path: Path) -> None:
     (tmp_path / "all").write_bytes(whole)
     with Recording(tmp_path / "all") as recording:
         assert sorted(recording.questions) == ["c1", "c2"]
-        assert [recording.times(cluster) for cluster in ("c1", "c2")] == [[3000], [3000]]
+        assert [recording.list_moments(cluster) for cluster in ("c1", "c2")] == [[3000], [3000]]
