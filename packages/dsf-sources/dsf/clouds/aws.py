@@ -40,15 +40,15 @@ _HASH = "X-Amz-Content-SHA256"
 
 #: Session name in the logs of AWS.
 _SESSION: Final = "dynamic-scoring-agent"
-#: Set by EKS in pods whose ServiceAccount has an association: the credentials endpoint and its token file.
+#: Set by EKS in pods whose ServiceAccount has an association: URL for credentials, and the file with the token for it.
 _POD_URL: Final = "AWS_CONTAINER_CREDENTIALS_FULL_URI"
 _POD_TOKEN: Final = "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"  # noqa: S105 - the name of a variable
-#: EKS Pod Identity Agent on each node. AWS SDKs accept these, loopback addresses, and no others.
+#: EKS Pod Identity Agent on each node. AWS SDKs accept these addresses, loopback addresses, and no others.
 _POD_AGENTS: Final = frozenset({"169.254.170.23", "fd00:ec2::23"})
 _MAX_BYTES: Final = 64 * 1024
-#: In AWS' answers with 403 to a session that has ended or was revoked.
+#: Part of AWS's responses with 403 to a session that has ended or was revoked.
 _OUTDATED: Final = re.compile(r"security token|ExpiredToken|UnrecognizedClient|InvalidClientTokenId")
-#: Seconds by which this machine's clock may be late: AWS accepts signatures within five minutes.
+#: Seconds by which this machine's clock may be late: AWS accepts signatures for five minutes.
 _SKEW: Final = 300.0
 
 
@@ -61,7 +61,7 @@ class _Key(NamedTuple):
 
 
 def add(method: Aws, builder: CredentialsBuilder) -> None:
-    """Sign each request."""
+    """Add a signature to each request."""
     if method.pod_identity:
         key = _fetch_pod_key(method, builder)
     else:
@@ -73,7 +73,7 @@ def add(method: Aws, builder: CredentialsBuilder) -> None:
 
 
 def _read_key(method: Aws, builder: CredentialsBuilder) -> _Key:
-    # Without a role the model has both.
+    # Without a role, the model ensures that both are set.
     if method.secret_access_key is None or method.access_key_id is None:
         raise TypeError
     secret = builder.read_text(method.secret_access_key)
@@ -83,7 +83,7 @@ def _read_key(method: Aws, builder: CredentialsBuilder) -> _Key:
 
 
 def _assume_role(method: Aws, role: str, builder: CredentialsBuilder) -> _Key:
-    """Return a temporary key for a token of the agent's ServiceAccount (IRSA)."""
+    """Return a temporary key for the agent's ServiceAccount token (IRSA)."""
     import botocore.session
     from botocore import UNSIGNED
     from botocore.config import Config
@@ -101,10 +101,10 @@ def _assume_role(method: Aws, role: str, builder: CredentialsBuilder) -> _Key:
 
         def send(request: Any, **_: Any) -> AWSResponse:
             body = request.body.encode() if isinstance(request.body, str) else bytes(request.body or b"")
-            # AWS answers in JSON when that is accepted, but botocore parses XML.
+            # With this header AWS responds in JSON, but botocore parses XML.
             headers = {name: _decode_text(value) for name, value in request.headers.items()} | {"Accept": "text/xml"}
-            answer = cloud.send(request.method, request.url, headers, body)
-            return AWSResponse(request.url, 200, {}, _Raw(answer))
+            response = cloud.send(request.method, request.url, headers, body)
+            return AWSResponse(request.url, 200, {}, _Raw(response))
 
         client.meta.events.register("before-send.sts.AssumeRoleWithWebIdentity", send)
         credentials = client.assume_role_with_web_identity(
@@ -134,16 +134,16 @@ def _fetch_pod_key(method: Aws, builder: CredentialsBuilder) -> _Key:
             raise SecretError(f"aws.podIdentity: the file of {_POD_TOKEN}: {error.strerror}") from None
         token = parse_token(pod_token, "EKS Pod Identity", _POD_TOKEN)
         access = Access((("Authorization", token),), is_direct=True, secrets=(token,))
-        # Over a separate connection: a pooled one could serve a scorer that names the same address.
+        # Over a separate connection: a pooled one could be that of a scorer that names the same address.
         try:
-            answer = http.probe(url, deadline=cloud.until, max_bytes=_MAX_BYTES, access=access, is_for_keys=True)
+            response = http.probe(url, deadline=cloud.until, max_bytes=_MAX_BYTES, access=access, is_for_keys=True)
         except HttpError as error:
             text, retryable = str(error), error.retryable
         else:
-            answer_text = describe_token_response(answer.status, answer.content_type, answer.body, [token])
-            text, retryable = f"HTTP {answer.status}: {answer_text}", answer.status >= 500
-            if answer.status == 200:
-                credentials = json.loads(answer.body)
+            response_text = describe_token_response(response.status, response.content_type, response.body, [token])
+            text, retryable = f"HTTP {response.status}: {response_text}", response.status >= 500
+            if response.status == 200:
+                credentials = json.loads(response.body)
                 return _make_token(credentials, "Token", datetime.fromisoformat(credentials["Expiration"]))
         raise HttpError("auth_failed", f"no key from EKS Pod Identity: {text}", retryable=retryable)
 
@@ -165,7 +165,7 @@ def _make_token(credentials: Any, session: str, ends: datetime) -> Token:
 
 
 def _is_outdated(error: HttpError) -> bool:
-    """True if AWS no longer accepts the session. The response is 403, as for a missing permission."""
+    """True if AWS no longer accepts the session. The status is 403, as for a missing permission."""
     return is_unauthorized(error) or (error.status == HTTPStatus.FORBIDDEN and _OUTDATED.search(str(error)) is not None)
 
 
@@ -196,10 +196,10 @@ def _make_canonical(parameter: str) -> str:
 
 
 def _sign(request: requests.PreparedRequest, signer: SigV4Auth) -> None:
-    # The encoding that AWS computes the signature from: only unreserved characters stay, a space is %20.
+    # The encoding that AWS signs: all but unreserved characters are escaped, a space is %20.
     address, mark, query = (request.url or "").partition("?")
     request.url = f"{address}{mark}{'&'.join(map(_make_canonical, query.split('&')))}"
-    # The digest covers a streamed body, too. Headers that a proxy may change are not signed.
+    # The digest also covers a streamed body. Headers that a proxy may change are not signed.
     digest = hashlib.sha256()
     body = request.body
     pieces = [body] if isinstance(body, bytes) else cast("Iterable[bytes]", body or ())

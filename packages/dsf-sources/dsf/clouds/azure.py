@@ -14,7 +14,7 @@ from dsf.clouds.cloud import Cloud
 
 
 def add(method: Azure, builder: CredentialsBuilder) -> None:
-    """Send it."""
+    """Add the token to each request."""
     cloud = Cloud("Azure", builder, [method.authority_url])
 
     def get() -> Token:

@@ -25,10 +25,10 @@ from dsf.text import clean, mask_secrets
 _MAX_BYTES: Final = 256 * 1024
 #: Lifetime in seconds of a token of the agent's ServiceAccount; it is used once.
 _ACCOUNT_SECONDS: Final = 600
-#: Maximum lifetime of a token; lifetime of one that seems expired.
+#: Maximum lifetime of a token, and the lifetime of a token that seems to have expired.
 _MOST_SECONDS: Final = 24 * 3600.0
 _LEAST_SECONDS: Final = 300.0
-#: Set by the client itself.
+#: Headers that the client sets itself.
 _OWN_HEADERS: Final = frozenset(
     {"host", "content-length", "content-type", "connection", "accept-encoding", "user-agent"}
 )
@@ -38,7 +38,7 @@ class Cloud:
     """A cloud, for one request."""
 
     def __init__(self, name: str, builder: CredentialsBuilder, servers: Sequence[str]) -> None:
-        """`servers` are the URLs of allowed servers."""
+        """Prepare a request to a cloud; `servers` are the URLs of allowed servers."""
         self.name = name
         self._builder = builder
         self._servers = {get_base_url(url) for url in servers}
@@ -51,8 +51,8 @@ class Cloud:
         self._builder.hide(token)
         return token
 
-    def get(self, key: tuple[object, ...], ask: Callable[[], Token]) -> str:
-        """Return the token of `key`; `ask` gets it through the library.
+    def get(self, key: tuple[object, ...], request_token: Callable[[], Token]) -> str:
+        """Return the cached token of `key`, or one that `request_token` gets through the library.
 
         Raises HttpError (auth_failed) and SecretError.
         """
@@ -60,17 +60,17 @@ class Cloud:
         def fetch_token(until: float) -> Token:
             self.until = until
             try:
-                value, seconds = ask()
+                value, seconds = request_token()
             except HttpError:
                 raise
             except Exception as error:  # noqa: BLE001
-                # Without its text, which may quote the token's answer.
+                # The error's text is left out, because it may quote the response with the token.
                 raise HttpError(
                     "auth_failed", f"no token from {self.name}: its answer cannot be used ({type(error).__name__})"
                 ) from None
             if not isinstance(value, str) or not is_header_value(value):
                 raise HttpError("auth_failed", f"no token from {self.name}: its answer has none that can be sent")
-            # By this machine's clock, which may be wrong.
+            # The lifetime is relative to this machine's clock, which may be wrong.
             return Token(value, min(seconds, _MOST_SECONDS) if seconds > 0 else _LEAST_SECONDS)
 
         builder = self._builder
@@ -97,7 +97,7 @@ class Cloud:
         sent_headers = tuple((name, value) for name, value in headers.items() if name.lower() not in _OWN_HEADERS)
         if authorization := lower_case_headers.get("authorization"):
             self._builder.hide(authorization.rpartition(" ")[2])
-        # Requests that google-auth signs with a key.
+        # google-auth signs the assertion with a key.
         self._builder.hide(*parse_qs(body.decode(errors="replace")).get("assertion", ()))
         hidden = self._builder.hidden
         access = self._builder.to_token_server(sent_headers)
@@ -126,12 +126,12 @@ class _CloudAdapter(BaseAdapter):
         """Raises HttpError."""
         body = request.body or b""
         data = body.encode() if isinstance(body, str) else bytes(body)
-        answer = self._cloud.send(request.method or "GET", request.url or "", dict(request.headers), data)
+        response_body = self._cloud.send(request.method or "GET", request.url or "", dict(request.headers), data)
         response = requests.Response()
         response.status_code = 200
         response.url, response.request = request.url or "", request
         response.headers["Content-Type"] = "application/json"
-        response.raw = io.BytesIO(answer)
+        response.raw = io.BytesIO(response_body)
         return response
 
     def close(self) -> None:

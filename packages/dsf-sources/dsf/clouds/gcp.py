@@ -24,7 +24,7 @@ _JWT: Final = "urn:ietf:params:oauth:token-type:jwt"
 
 
 def add(method: Gcp, builder: CredentialsBuilder) -> None:
-    """Send it."""
+    """Add the token to each request."""
     cloud = Cloud("Google", builder, [method.server, method.credentials_url])
     key: tuple[object, ...] = (method,)
     if method.key is None:

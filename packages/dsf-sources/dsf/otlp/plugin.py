@@ -10,7 +10,7 @@ from prometheus_client import Metric
 import dsf.log
 from dsf import metrics as names
 from dsf.errors import HttpError, SettingsError
-from dsf.otlp.selector import selectors_of
+from dsf.otlp.selector import parse_query
 from dsf.settings import Settings
 from dsf.sources.base import OTLP_PATH
 from dsf.sources.memory import SourceMemory, check_grid, compute_lookback
@@ -37,10 +37,10 @@ _NO_RECEIVER: Final = (
 
 
 class Pushed:
-    """The receiver, and its samples."""
+    """The receiver and its samples."""
 
     def __init__(self, memory: SourceMemory, settings: Settings) -> None:
-        """Listen. Raises HttpError if the settings have no port, or it is in use."""
+        """Start the receiver. Raises HttpError if the settings have no port, or it is in use."""
         if settings.otlp_port is None:
             raise HttpError("unsupported_source", _NO_RECEIVER)
         host, port = settings.listen_address()[0], settings.otlp_port
@@ -54,29 +54,29 @@ class Pushed:
         log.info("metrics are received", host=host, port=self.receiver.address[1])
 
     def tidy(self) -> None:
-        """Drop samples that are too old or no longer requested."""
+        """Drop samples that have expired or that no scorer selects any more."""
         self.received.tidy()
 
     def families(self) -> Iterator[Metric]:
-        """Outcomes of pushed points."""
+        """Yield metrics of pushed points by outcome."""
         pushed = names.OTLP_SAMPLES.make_counter()
         for result, number in list(self.received.counts.items()):
             pushed.add_metric((result,), number)
         yield pushed
 
     def stop(self) -> None:
-        """Receive no more."""
+        """Stop the receiver."""
         self.receiver.stop()
 
 
 def fetch(request: Request[Options]) -> Iterator[Series]:
-    """Pushed samples of the selected series, in the order of the queries."""
+    """Yield pushed samples of the selected series, in the order of the queries."""
     pushed: Pushed | None = request.running
     if pushed is None:
         raise HttpError("unsupported_source", _NO_RECEIVER)
     length = request.end - request.start if request.step else 0
     grid = check_grid(Grid(request.end, length, request.step, compute_lookback(request.interval)))
-    for selector in selectors_of(request.query, required=True):
+    for selector in parse_query(request.query, required=True):
         for series, points in pushed.received.window.select_series(selector.matches, grid, request.check):
             yield Series(series.labels, points)
 

@@ -28,14 +28,14 @@ class Point(NamedTuple):
     extra: Pairs
     #: Unix nanoseconds; 0 if the sender set none.
     nanoseconds: int
-    #: The value; None: the series ends.
+    #: The value; None ends the series.
     value: float | None
-    #: Whether the sender set neither a value nor the flag for none; `value` is meaningless then.
+    #: True if the sender set neither a value nor the flag for a missing one; `value` is meaningless then.
     lacks_value: bool = False
 
 
 def find_refusal(metric: Metric, kind: str) -> str:
-    """Why a metric of this kind is refused, a key of `received.REASONS`; empty if accepted."""
+    """Return why a metric of this kind is refused, a key of `received.REASONS`; empty if it is accepted."""
     if kind == "exponential_histogram":
         return "exponential_histogram"
     if kind in ("sum", "histogram"):
@@ -45,13 +45,13 @@ def find_refusal(metric: Metric, kind: str) -> str:
 
 
 def iterate_points(metric: Metric, kind: str) -> Iterator[Point]:
-    """The samples of a metric that is not refused. Sums are unchanged, including resets."""
+    """Yield the samples of an accepted metric. Sums are unchanged, including resets."""
     data = getattr(metric, kind).data_points
     match kind:
         case "gauge" | "sum":
             for point in data:
                 value_kind = point.WhichOneof("value")
-                # The default of as_int is not used: a 0 that was not measured would be scored.
+                # as_int has the default 0, which would be scored although it was not measured.
                 value = None if value_kind is None else _get_current_value(point, float(getattr(point, value_kind)))
                 lacks_value = value_kind is None and not point.flags & _NO_VALUE
                 yield Point("", make_pairs(point.attributes), (), point.time_unix_nano, value, lacks_value)
@@ -65,11 +65,11 @@ def iterate_points(metric: Metric, kind: str) -> Iterator[Point]:
                     quantile = (("quantile", format_number(at_quantile.quantile)),)
                     value = _get_current_value(point, at_quantile.value)
                     yield Point("", attributes, quantile, point.time_unix_nano, value)
-                yield from _count_and_sum(point, attributes)
+                yield from _iterate_count_and_sum(point, attributes)
 
 
 def make_pairs(attributes: Iterable[KeyValue]) -> Pairs:
-    """Attributes as sorted text."""
+    """Return attributes as sorted pairs of text."""
     return tuple(
         sorted(
             (attribute.key, attribute.value.string_value or _format_value(attribute.value)) for attribute in attributes
@@ -78,7 +78,7 @@ def make_pairs(attributes: Iterable[KeyValue]) -> Pairs:
 
 
 def _iterate_histogram(point: Any) -> Iterator[Point]:
-    """Cumulative buckets, as in Prometheus."""
+    """Yield cumulative buckets, as in Prometheus."""
     attributes = make_pairs(point.attributes)
     below = 0
     bounds = [*point.explicit_bounds, float("inf")]
@@ -86,12 +86,12 @@ def _iterate_histogram(point: Any) -> Iterator[Point]:
         below += count
         value = _get_current_value(point, float(below))
         yield Point("_bucket", attributes, (("le", format_number(bound)),), point.time_unix_nano, value)
-    yield from _count_and_sum(point, attributes)
+    yield from _iterate_count_and_sum(point, attributes)
 
 
-def _count_and_sum(point: Any, attributes: Pairs) -> Iterator[Point]:
+def _iterate_count_and_sum(point: Any, attributes: Pairs) -> Iterator[Point]:
     yield Point("_count", attributes, (), point.time_unix_nano, _get_current_value(point, float(point.count)))
-    # A histogram of negative values has no sum.
+    # A histogram with negative values has no sum.
     if point.DESCRIPTOR.name == "SummaryDataPoint" or point.HasField("sum"):
         yield Point("_sum", attributes, (), point.time_unix_nano, _get_current_value(point, point.sum))
 
@@ -117,6 +117,6 @@ def _to_plain_value(value: AnyValue) -> Any:
         case "bytes_value":
             return value.bytes_value.hex()
         case "double_value":
-            # NaN is no JSON; as text it is what Prometheus writes.
+            # JSON has no NaN. As text it is written as in Prometheus.
             return format_number(value.double_value)
     return getattr(value, kind)

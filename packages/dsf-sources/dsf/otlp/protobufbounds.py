@@ -15,7 +15,7 @@ from dsf.errors import ProtobufBoundsError
 
 #: Maximum nesting, which is also that of protobuf's parsers.
 _MAX_DEPTH: Final = 100
-#: Memory of a parsed message relative to that of an attribute or its value. Real messages with a higher weight have a
+#: Memory of a parsed message relative to that of an attribute or its value. A real message with a higher weight has a
 #: time, a name or two numbers.
 _WEIGHT: Final = 3
 _LIGHT: Final = frozenset(("KeyValue", "AnyValue"))
@@ -35,13 +35,13 @@ class _MessageType(NamedTuple):
     fields: dict[int, _MessageType]
 
 
-def _make_type(descriptor: Any, made: dict[str, _MessageType]) -> _MessageType:
-    """Return the type of a descriptor. `made` has those that exist, because a value may contain values."""
-    if descriptor.full_name not in made:
+def _make_type(descriptor: Any, types: dict[str, _MessageType]) -> _MessageType:
+    """Return the type of a descriptor. `types` has those that exist already, because a value may contain values."""
+    if descriptor.full_name not in types:
         fields: dict[int, _MessageType] = {}
-        made[descriptor.full_name] = _MessageType(1 if descriptor.name in _LIGHT else _WEIGHT, fields)
-        fields.update({f.number: _make_type(f.message_type, made) for f in descriptor.fields if f.message_type})
-    return made[descriptor.full_name]
+        types[descriptor.full_name] = _MessageType(1 if descriptor.name in _LIGHT else _WEIGHT, fields)
+        fields.update({f.number: _make_type(f.message_type, types) for f in descriptor.fields if f.message_type})
+    return types[descriptor.full_name]
 
 
 _REQUEST: Final = _make_type(ExportMetricsServiceRequest.DESCRIPTOR, {})

@@ -47,7 +47,8 @@ REASONS: Final = {
 }
 
 
-#: Characters of a series' attributes. Some may be the same label, and only labels are measured later.
+#: Maximum characters of a series' attributes. Several attributes may become one label, and only labels are bounded
+#: later.
 _MOST_ATTRIBUTES: Final = 4 * MAX_LABEL_BYTES
 
 
@@ -65,12 +66,12 @@ class _Selection:
     selectors: Mapping[str, list[Selector]] = field(default_factory=dict)
     #: Selectors without a name.
     any_name: tuple[Selector, ...] = ()
-    #: Seconds for which a sample is needed.
+    #: Seconds for which samples are kept.
     keep: float = 0.0
     #: Number of scorers.
     scorers: int = 0
 
-    def of(self, name: str) -> list[Selector]:
+    def find_selectors(self, name: str) -> list[Selector]:
         return [*self.selectors.get(name, ()), *self.any_name]
 
 
@@ -79,17 +80,17 @@ class Rejected:
     """The rejected points of one request."""
 
     points: int = 0
-    #: Reason -> text.
+    #: Reason -> text for the sender.
     why: dict[str, str] = field(default_factory=dict)
 
     @property
     def message(self) -> str:
-        """To the sender."""
+        """Message to the sender."""
         return "; ".join(self.why.values())
 
 
 class Received:
-    """Takes requests, keeps samples. Thread-safe."""
+    """Ingests pushed points and keeps their samples. Thread-safe."""
 
     def __init__(
         self,
@@ -97,32 +98,35 @@ class Received:
         summaries: Callable[[], Mapping[str, ScorerSummary]],
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`summaries` are those in force, by the scorer's name; `clock` gives unix seconds."""
+        """Prepare an empty store; `summaries` are those in force, by the scorer's name; `clock` returns unix seconds.
+        """
         self.window = Window(budget)
-        #: kept, unwanted, or a key of REASONS -> number of points.
+        #: Number of points by outcome: kept, unwanted, or a key of REASONS.
         self.counts: Counter[str] = Counter()
         self._summaries = summaries
         self._clock = clock
         self._known: Mapping[str, ScorerSummary] | None = None
         self._selection = _Selection()
-        #: Series whose names are selected and whose labels are not. Hashes of keys: attributes may be of any size.
+        #: Series whose names match a selector and whose labels do not. Hashes of their keys, because attributes may be
+        #: of any size.
         self._unwanted: set[int] = set()
         self._max_unwanted = budget.max_series
         self._forgotten_at = 0.0
-        # Reentrant: whoever is the first to see a changed configuration has all sources tidy up, this one too.
+        # Reentrant: the first thread that notices a changed configuration has all sources tidied up, including this
+        # one.
         self._lock = threading.RLock()
 
     @property
     def scorers(self) -> int:
-        """Number of scorers with kept samples."""
+        """Number of scorers with selectors."""
         return self._selection.scorers
 
-    def take(self, request: ExportMetricsServiceRequest) -> Rejected:
-        """Keep selected points; returns the rejected ones."""
+    def ingest(self, request: ExportMetricsServiceRequest) -> Rejected:
+        """Keep selected points, and return the rejected ones."""
         now = self._clock()
         counts: Counter[str] = Counter()
         rejected = Rejected()
-        # The lock admits one request at a time: Python is not faster with two.
+        # One request at a time: in Python, two at a time are no faster.
         with self._lock:
             selection = self._get_selection()
             self._forget(selection, now)
@@ -136,9 +140,9 @@ class Received:
         return rejected
 
     def tidy(self) -> None:
-        """Drop samples that are too old or no longer requested, even without pushes.
+        """Drop samples that have expired or that no scorer selects any more.
 
-        Does nothing while a request is taken, which drops them as well: that takes seconds for a large one, and the
+        Does nothing while a request is ingested, which drops them as well. A large request takes seconds, and the
         agent's main loop calls this method.
         """
         if not self._lock.acquire(blocking=False):
@@ -162,7 +166,7 @@ class Received:
             return
         name = to_prometheus_name(metric.name)
         selectors = {
-            suffix: selected for suffix in SUFFIXES.get(kind, ("",)) if (selected := selection.of(name + suffix))
+            suffix: selected for suffix in SUFFIXES.get(kind, ("",)) if (selected := selection.find_selectors(name + suffix))
         }
         point_count = len(getattr(metric, kind).data_points)
         if not selectors and kind != "exponential_histogram":
@@ -170,8 +174,8 @@ class Received:
             return
         reason = find_refusal(metric, kind)
         if reason:
-            # For an exponential histogram a scorer may select the name itself, or a histogram's suffixes.
-            is_selected = selectors or any(selection.of(name + suffix) for suffix in SUFFIXES["histogram"])
+            # A scorer may select an exponential histogram by its own name, or by the name of a histogram's suffix.
+            is_selected = selectors or any(selection.find_selectors(name + suffix) for suffix in SUFFIXES["histogram"])
             if not is_selected:
                 counts["unwanted"] += point_count
                 return
@@ -185,18 +189,20 @@ class Received:
             if point.suffix not in selectors:
                 counts["unwanted"] += 1
                 continue
-            result, words = self._keep(name + point.suffix, origin, point, selectors[point.suffix], now, oldest)
+            result, words = self._store_point(name + point.suffix, origin, point, selectors[point.suffix], now, oldest)
             counts[result] += 1
             if result in REASONS:
                 refused_points.add((point.attributes, point.nanoseconds))
                 rejected.why.setdefault(result, f"{metric.name}: {words or REASONS[result]}")
-        # The sender counts its own points: a histogram is one, but many samples here.
+        # The sender counts its points: a histogram is one point, but many samples here.
         rejected.points += len(refused_points)
 
-    def _keep(
+    def _store_point(
         self, name: str, origin: _Origin, point: Point, selectors: list[Selector], now: float, oldest: float
     ) -> tuple[str, str]:
-        """Outcome of a point: a key of `counts`, and a text if there is a better one than that of the reason."""
+        """Return the outcome of a point: a key of `counts`, and a more specific text than that of the reason, or an
+        empty text.
+        """
         time = point.nanoseconds / 1e9 or now
         if time > now + MAX_FUTURE_SECONDS:
             return "future", ""
@@ -238,7 +244,7 @@ class Received:
         return self._selection
 
     def _forget(self, selection: _Selection, now: float) -> None:
-        # False when the clock was set back.
+        # The difference is negative after the clock was set back.
         if 0 <= now - self._forgotten_at < _FORGET_EVERY:
             return
         self._forgotten_at = now
@@ -246,7 +252,7 @@ class Received:
         oldest = now - selection.keep
 
         def before(labels: Mapping[str, str]) -> float:
-            is_selected = any(selector.matches(labels) for selector in selection.of(labels["__name__"]))
+            is_selected = any(selector.matches(labels) for selector in selection.find_selectors(labels["__name__"]))
             return oldest if is_selected else float("inf")
 
         self.window.forget(before)
@@ -259,12 +265,12 @@ def _make_scope_labels(scope: InstrumentationScope) -> Pairs:
 
 
 def _count_characters(origin: _Origin, point: Point) -> int:
-    """Characters of all attributes, also of those that are the same label."""
+    """Return the characters of all attributes. Attributes that become the same label count separately."""
     return sum(len(key) + len(value) for pairs in (*origin, point.attributes, point.extra) for key, value in pairs)
 
 
 def _make_labels(name: str, origin: _Origin, point: Point) -> dict[str, str]:
-    """Return all labels of a series; an attribute of the point overrides one of its resource, and its scope both."""
+    """Return all labels of a series. An attribute of the point overrides one of the scope or resource."""
     attributes = (*origin.resource, *point.attributes, *point.extra, *origin.scope)
     labels = {to_prometheus_name(key): value for key, value in attributes}
     return with_short_names({**labels, "__name__": name})
@@ -281,7 +287,7 @@ def _make_selection(summaries: Mapping[str, ScorerSummary]) -> _Selection:
         try:
             parsed = parse_selectors(summary.source_query)
         except SelectorError:
-            # Cycles report it.
+            # The cycle of the scorer reports the invalid selector.
             continue
         keep = max(keep, compute_retention(summary))
         scorers += 1

@@ -39,14 +39,14 @@ log = dsf.log.get(__name__)
 
 _PROTOBUF: Final = "application/x-protobuf"
 _JSON: Final = "application/json"
-#: Concurrent requests that are parsed, and seconds that others wait.
+#: Maximum requests that are parsed at a time, and seconds that others wait.
 _AT_ONCE: Final = 4
-#: Bytes of all received bodies, in bodies of the maximum size.
+#: Maximum bytes of all bodies being received, in bodies of the maximum size.
 _MOST_BODIES: Final = 4
 _WAIT: Final = 5.0
 #: Retry-After in seconds for a refused sender.
 _RETRY_AFTER: Final = 1
-#: Seconds that a request body may take.
+#: Seconds in which a request body must arrive.
 _BODY: Final = 10.0
 #: zlib's wbits for gzip.
 _GZIP: Final = 16 + zlib.MAX_WBITS
@@ -55,7 +55,7 @@ _Scope = MutableMapping[str, Any]
 
 
 class _RefusalError(Exception):
-    """The request is answered with this status and text."""
+    """A refused request. The response has this status and text."""
 
     def __init__(self, status: HTTPStatus, message: str) -> None:
         super().__init__(message)
@@ -64,7 +64,7 @@ class _RefusalError(Exception):
 
 
 class _ClientLeftError(Exception):
-    """The sender closed the connection before its request was whole."""
+    """The sender closed the connection before its request was complete."""
 
 
 class _Body:
@@ -78,12 +78,14 @@ class _Body:
 
 
 class Receiver(HttpServer):
-    """Listens in a thread of its own."""
+    """The receiver's server, which runs in a separate thread."""
 
     def __init__(
         self, received: Received, host: str, port: int, *, max_bytes: int, token_file: Path | None = None
     ) -> None:
-        """`max_bytes` of a request, decompressed; `token_file` holds the Bearer token that senders need."""
+        """Prepare the server. A request has at most `max_bytes`, decompressed; senders need the Bearer token in
+        `token_file`.
+        """
         endpoint = _Endpoint(received, max_bytes, token_file)
         super().__init__(endpoint, host, port, name="dsf-otlp", variable="DSF_OTLP_PORT")
 
@@ -108,29 +110,29 @@ class _Endpoint:
         as_json = _get_content_type(headers) == _JSON
         further_headers = {"Content-Type": _JSON if as_json else _PROTOBUF}
         try:
-            answer = await self._answer(scope, headers, receive)
+            response = await self._handle_request(scope, headers, receive)
         except _ClientLeftError:
             return
         except _RefusalError as refusal:
             status = refusal.status
             error = {"code": _GRPC_INVALID, "message": refusal.message}
             body = json.dumps(error).encode() if as_json else _encode_status(refusal.message)
-            # The body may not have been read.
+            # The body may be unread, so the connection cannot be reused.
             further_headers["Connection"] = "close"
             if status in (HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS):
                 further_headers["Retry-After"] = str(_RETRY_AFTER)
         else:
             status = HTTPStatus.OK
-            body = json_format.MessageToJson(answer).encode() if as_json else answer.SerializeToString()
+            body = json_format.MessageToJson(response).encode() if as_json else response.SerializeToString()
         further_headers["Content-Length"] = str(len(body))
         encoded_headers = [(name.encode(), value.encode()) for name, value in further_headers.items()]
         await send({"type": "http.response.start", "status": int(status), "headers": encoded_headers})
         await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
 
-    async def _answer(
+    async def _handle_request(
         self, scope: _Scope, headers: Mapping[str, str], receive: Receive
     ) -> ExportMetricsServiceResponse:
-        """Take the points of a request. Raises _RefusalError, and _ClientLeftError."""
+        """Ingest the points of a request. Raises _RefusalError and _ClientLeftError."""
         if scope["method"] != "POST":
             raise _RefusalError(HTTPStatus.METHOD_NOT_ALLOWED, f"metrics are pushed here: POST {OTLP_PATH}")
         if ambiguity := find_ambiguity(name.decode("latin-1") for name, _ in scope["headers"]):
@@ -144,13 +146,13 @@ class _Endpoint:
         encoding = headers.get("content-encoding", "identity").strip().lower()
         if encoding not in ("identity", "gzip"):
             raise _RefusalError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "Content-Encoding must be gzip or none")
-        # A slow body waits without a turn: senders whose bodies do not arrive must not block the others.
+        # The body arrives before the turn begins: senders of slow bodies must not block others.
         async with self._receive_body(headers, receive) as body, self._take_turn():
-            return await asyncio.to_thread(self._take, body, is_gzip=encoding == "gzip", as_json=kind == _JSON)
+            return await asyncio.to_thread(self._ingest, body, is_gzip=encoding == "gzip", as_json=kind == _JSON)
 
     @contextlib.asynccontextmanager
     async def _take_turn(self) -> AsyncIterator[None]:
-        """Wait for one of the requests in memory to end. Raises _RefusalError."""
+        """Wait until fewer requests are in memory. Raises _RefusalError."""
         try:
             async with asyncio.timeout(_WAIT):
                 await self._turns.acquire()
@@ -192,9 +194,10 @@ class _Endpoint:
             raise _RefusalError(HTTPStatus.REQUEST_TIMEOUT, f"the body did not arrive within {_BODY:g} s") from None
 
     def _add(self, body: _Body, piece: bytes) -> None:
-        """Add a piece to a body. Raises _RefusalError.
+        """Add a piece to a body.
 
-        If all bodies have too many bytes, the oldest unfinished one is dropped: a good sender sends its body at once.
+        If all bodies have too many bytes, the oldest incomplete one is dropped: good senders send their body at once.
+        Raises _RefusalError.
         """
         body.data += piece
         if len(body.data) > self._max_bytes:
@@ -209,20 +212,20 @@ class _Endpoint:
             if not oldest.deadline.expired():
                 oldest.deadline.reschedule(asyncio.get_running_loop().time())
 
-    def _take(self, body: bytes, *, is_gzip: bool, as_json: bool) -> ExportMetricsServiceResponse:
-        """Store the points. Raises _RefusalError."""
+    def _ingest(self, body: bytes, *, is_gzip: bool, as_json: bool) -> ExportMetricsServiceResponse:
+        """Decompress and parse a body, and store its points. Raises _RefusalError."""
         plain = self._unzip(body) if is_gzip else body
         if as_json and len(plain) > self._max_bytes // _JSON_SHARE:
             raise _make_too_large_error(self._max_bytes // _JSON_SHARE)
-        # The lock admits one at a time: parsed, it is several times as large, and Python is not faster with two.
+        # One body at a time: parsed, it is several times as large, and in Python two at a time are no faster.
         with self._parsing:
-            rejected = self._received.take(_parse_request(plain, as_json=as_json))
-        answer = ExportMetricsServiceResponse()
+            rejected = self._received.ingest(_parse_request(plain, as_json=as_json))
+        response = ExportMetricsServiceResponse()
         if rejected.points:
-            answer.partial_success.CopyFrom(
+            response.partial_success.CopyFrom(
                 ExportMetricsPartialSuccess(rejected_data_points=rejected.points, error_message=rejected.message)
             )
-        return answer
+        return response
 
     def _check_token(self, authorization: str, client: str) -> None:
         if self._token_file is None:
@@ -231,7 +234,7 @@ class _Endpoint:
         if scheme.lower() != "bearer":
             raise _RefusalError(HTTPStatus.UNAUTHORIZED, "Authorization: Bearer <token> is missing")
         try:
-            # Headers are latin-1 text.
+            # Headers are text in latin-1.
             self._token_file.check(token.strip().encode("latin-1", "replace").decode(errors="replace"), client)
         except AccessError as error:
             raise _RefusalError(HTTPStatus(error.status), str(error)) from None
@@ -256,9 +259,9 @@ class _Endpoint:
 _GRPC_INVALID: Final = 3
 
 
-#: A request in JSON may have this part of the bytes of one in protobuf, because it takes more memory and time.
+#: A request in JSON may have this fraction of the bytes of one in protobuf, because it takes more memory and time.
 _JSON_SHARE: Final = 4
-#: Starts of objects and arrays of JSON, which need far more memory than bytes. A real request has fewer than one per
+#: Starts of objects and arrays in JSON, which take far more memory than their bytes. A real request has at most one in
 #: this many bytes.
 _PARTS_JSON: Final = re.compile(rb"[\[{]")
 _BYTES_TO_A_PART: Final = 8

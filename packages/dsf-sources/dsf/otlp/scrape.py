@@ -15,15 +15,15 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Final
 
 from dsf.errors import HttpError
-from dsf.otlp.selector import Selector, selectors_of, with_short_names
+from dsf.otlp.selector import Selector, parse_query, with_short_names
 from dsf.sources.plugin import Options, Plugin, Request, Series
 from dsf.sources.window import MAX_LABEL_BYTES, measure_memory
 from dsf.text import place
 
 
 def fetch(request: Request[Options]) -> Iterator[Series]:
-    """The selected series for the time range, in the order of the queries."""
-    selectors = selectors_of(request.query, required=True)
+    """Yield the selected series for the time range, in the order of the queries."""
+    selectors = parse_query(request.query, required=True)
     with request.history() as history:
         body = request.get(accept=ACCEPT)
         try:
@@ -36,8 +36,8 @@ def fetch(request: Request[Options]) -> Iterator[Series]:
         yield from history.series(selector.matches, request.check)
 
 
-#: As Prometheus 2 sends it: servers of both formats are tested with it. Without a scheme for escaping, names that are
-#: no identifiers come with underscores, which is how selectors write them.
+#: The Accept header of Prometheus 2, with which servers of both formats are tested. Without an escaping scheme,
+#: servers replace other characters in names by underscores, as selectors do.
 ACCEPT: Final = (
     "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,"
     "text/plain;version=0.0.4;q=0.5,*/*;q=0.1"
@@ -48,7 +48,7 @@ MAX_LABELS: Final = 128
 #: Bounds of one response: lines, and selected samples.
 MAX_LINES: Final = 2_000_000
 MAX_SAMPLES: Final = 50_000
-#: Memory in bytes of a selected sample besides its labels and key, also as a series of a window.
+#: Memory in bytes of a selected sample, apart from its labels and key, including its series of a window.
 _SAMPLE_MEMORY: Final = 1024
 
 _LINE = re.compile(rb"[^\n]+")
@@ -58,7 +58,7 @@ _QUOTED = r'"((?:[^"\\]|\\.)*+)"'
 _LABEL = re.compile(rf"[ \t]*(?:([a-zA-Z_][a-zA-Z0-9_]*)|{_QUOTED})[ \t]*(?:=[ \t]*{_QUOTED}[ \t]*)?([,}}])")
 _END = re.compile(r"[ \t]*\}")
 _NUMBER = r"[+-]?(?:\d{1,400}(?:\.\d{0,400})?|\.\d{1,400})(?:[eE][+-]?\d{1,9})?"
-#: Value and time; an exemplar of OpenMetrics may follow, which is not read.
+#: Value and time. An exemplar of OpenMetrics may follow; it is ignored.
 _VALUE = re.compile(
     rf"[ \t]*({_NUMBER}|[+-]?(?i:inf(?:inity)?|nan))(?:[ \t]+({_NUMBER}))?(?:[ \t]+#[ \t]*\{{.*)?[ \t]*\r?", re.ASCII
 )
@@ -69,7 +69,7 @@ Scraped = dict[Hashable, tuple[dict[str, str], float, float]]
 
 
 class ScrapeError(ValueError):
-    """The text is invalid, or exceeds its bounds; the message says where, without quoting it."""
+    """The text is invalid, or exceeds its bounds. The message names the line, without quoting it."""
 
 
 def select_samples(
@@ -80,7 +80,7 @@ def select_samples(
     check: Callable[[], None] = lambda: None,
     reserve: Callable[[int], None] = lambda _: None,
 ) -> Scraped:
-    """Return the selected samples: (labels, time, value) by a key.
+    """Return the selected samples by a key: (labels, time, value). (labels, time, value) by a key.
 
     A sample's own time counts if it is not after `now`, otherwise `now`; one older than `oldest` is no sample, as for
     Prometheus. `check` is called regularly, and `reserve` with the memory in bytes of each sample; both raise to abort.
@@ -107,7 +107,9 @@ def select_samples(
 
 
 def _check_first(body: bytes) -> None:
-    """Whether the first sample is one: lines that are not selected are not read, and there are pages that say 200."""
+    """Raise ScrapeError if the first sample is invalid. Only selected lines are parsed, and an HTML page may have
+    status 200.
+    """
     for number, match in enumerate(_LINE.finditer(body)):
         line = match[0][:MAX_LINE]
         if line.isspace() or line.lstrip().startswith(b"#"):
@@ -128,9 +130,10 @@ def _check_first(body: bytes) -> None:
 def _iterate_samples(
     body: bytes, selectors: Sequence[Selector], check: Callable[[], None]
 ) -> Iterator[tuple[str, dict[str, str], float, float | None]]:
-    """Samples of lines that may be selected: parsing takes far longer than checking the beginning of a line."""
+    """Yield the samples of lines that may be selected. Checking the beginning of a line is far faster than parsing it.
+    """
     names = {selector.name.encode() for selector in selectors}
-    # The last line of OpenMetrics, whose times are in seconds, and of no other format.
+    # OpenMetrics ends with this line. Its times are in seconds, those of Prometheus' text format in milliseconds.
     units_per_second = 1 if body[-32:].rstrip().endswith(b"# EOF") else 1000
     for number, match in enumerate(_LINE.finditer(body)):
         if number % 256 == 0:
@@ -162,7 +165,9 @@ def _iterate_samples(
 
 
 def _parse_sample(line: str, name: str, position: int) -> tuple[str, dict[str, str], float, float | None]:
-    """Name, labels, value and time of a line, the time as written; ValueError does not quote it."""
+    """Return name, labels, value and time of a line, the time as written. Raises ValueError, which does not quote the
+    line.
+    """
     labels: dict[str, str] = {}
     blank = len(line[position:]) - len(line[position:].lstrip(" \t"))
     if line.startswith("{", position + blank):
@@ -176,7 +181,7 @@ def _parse_sample(line: str, name: str, position: int) -> tuple[str, dict[str, s
 
 
 def _parse_labels(line: str, position: int, name: str, labels: dict[str, str]) -> tuple[str, int]:
-    """Fills `labels`; returns the metric's name and the start of the rest."""
+    """Fill `labels`. Return the metric's name and the position after the labels."""
     while (end := _END.match(line, position)) is None:
         part = _LABEL.match(line, position)
         if part is None:

@@ -1,4 +1,4 @@
-"""Series selectors for sources without a query language: `name{label="value"}`.
+"""Series selectors for sources without a query language, such as `name{label="value"}`. `name{label="value"}`.
 
 This is only the instant selector of PromQL: no functions, no ranges. `=`, `!=`, `=~` and `!~` mean the same
 as there; regular expressions match the whole value. Dots in names, as in OpenTelemetry, stand for the
@@ -48,15 +48,15 @@ class Matcher:
     label: str
     value: str
     negated: bool = False
-    #: The compiled pattern; None: the value is compared as it is.
+    #: The compiled pattern; None: the values are compared as text.
     pattern: Any = None
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Whether a series with these labels matches."""
+        """True if a series with these labels matches."""
         value = labels.get(self.label, "")
         if self.pattern is None:
             return (value == self.value) is not self.negated
-        # Bytes, RE2's type: faster than text, whose offsets it would count.
+        # As bytes, RE2's type: with text it would also count offsets, which is slower.
         return (self.pattern.fullmatch(value.encode(errors="replace")) is not None) is not self.negated
 
 
@@ -69,14 +69,14 @@ class Selector:
     matchers: tuple[Matcher, ...] = ()
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Whether it selects the series with these labels, including `__name__`."""
+        """True if it selects the series with these labels, including `__name__`."""
         if self.name and labels.get("__name__") != self.name:
             return False
         return all(matcher.matches(labels) for matcher in self.matchers)
 
 
-def selectors_of(query: str, *, required: bool) -> tuple[Selector, ...]:
-    """Return the queries of a scorer. Raises HttpError (bad_query)."""
+def parse_query(query: str, *, required: bool) -> tuple[Selector, ...]:
+    """Return the selectors of a scorer's query. Raises HttpError (bad_query)."""
     try:
         selectors = parse_selectors(query)
     except SelectorError as error:
@@ -88,13 +88,13 @@ def selectors_of(query: str, *, required: bool) -> tuple[Selector, ...]:
 
 @functools.lru_cache(maxsize=256)
 def parse_selectors(text: str) -> tuple[Selector, ...]:
-    """Return the selectors joined by `;` in `text`, none for an empty text. Raises SelectorError."""
+    """Return the selectors joined by `;` in `text`; none for an empty text. Raises SelectorError."""
     selectors: list[Selector] = []
     size = 0
     for query in split_queries(text):
         selectors.append(_parse(query))
         size += sum(matcher.pattern.programsize for matcher in selectors[-1].matchers if matcher.pattern is not None)
-        # Instructions of all regular expressions of one scorer: they bound the cost per character of a label.
+        # Total instructions of a scorer's regular expressions, which bound the time per character of a label.
         if size > 8_000:
             raise SelectorError("the regular expressions of all queries together are too large; write shorter ones")
     return tuple(selectors)
@@ -176,15 +176,15 @@ def _make_matcher(query: str, label: str, sign: str, quoted: str) -> Matcher:
 
 
 def _compile_pattern(query: str, text: str) -> Any:
-    """Compile for RE2, the engine of Prometheus: its time is linear in the value. Raises SelectorError."""
-    # Imported here: it takes 5 MB, which other agents save.
+    """Compile a pattern for RE2, the engine of Prometheus, whose time is linear in the value. Raises SelectorError."""
+    # Imported here: it takes 5 MB, which agents without such selectors save.
     import re2
 
     options = re2.Options()
     options.dot_nl = True
     options.never_capture = True
     options.log_errors = False
-    # Bytes for one expression.
+    # Maximum bytes of one expression.
     options.max_mem = 1024 * 1024
     try:
         return re2.compile(text, options)

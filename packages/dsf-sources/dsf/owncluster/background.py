@@ -20,11 +20,14 @@ from dsf.sources.plugin import Options, Request
 
 
 class OwnCluster:
-    """The agent's own cluster, and the outcomes of fields read from its objects. Thread-safe."""
+    """The connection to the agent's own cluster, and the outcomes of fields read from its objects. Thread-safe."""
 
     def __init__(self, memory: SourceMemory, settings: Settings) -> None:
-        """Raises HttpError for an agent outside of Kubernetes, SettingsError without the address of
-        an API server or for a wrong setting."""
+        """Prepare the connection.
+
+        Raises HttpError for an agent outside of Kubernetes, SettingsError without the address of an API server or for
+        an invalid setting.
+        """
         if not settings.agent_kube:
             raise _make_unavailable_error()
         self._memory = memory
@@ -34,19 +37,19 @@ class OwnCluster:
         # Guards values.
         self._lock = threading.Lock()
 
-    def count(self, values: Counter[str]) -> None:
+    def add_outcomes(self, values: Counter[str]) -> None:
         """Add to the outcomes of fields."""
         with self._lock:
             self.values.update(values)
 
     def tidy(self) -> None:
-        """End the watches of nodes and pods if no scorer needs them."""
+        """Stop the watches of nodes and pods if no scorer needs them."""
         summaries = self._memory.summaries().values()
         if SourceType.Kubernetes not in {source.source_type for summary in summaries for source in summary.each_source}:
             self.cluster.stop()
 
     def families(self) -> Iterator[Metric]:
-        """Outcomes of fields."""
+        """Yield metrics of fields by outcome."""
         objects = names.OBJECT_VALUES.make_counter()
         with self._lock:
             values = dict(self.values)
@@ -55,7 +58,7 @@ class OwnCluster:
         yield objects
 
     def stop(self) -> None:
-        """Watch no more, and close the connection."""
+        """Stop the watches, and close the connection."""
         self.cluster.stop()
         self._session.close()
 

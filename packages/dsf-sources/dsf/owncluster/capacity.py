@@ -1,4 +1,4 @@
-"""Nodes and pods of a cluster, reduced to what they offer and request."""
+"""Nodes and pods of a cluster, reduced to supplied and requested resources."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Amounts = Mapping[str, Decimal]
 
 @dataclass(frozen=True, slots=True)
 class NodeCapacity:
-    """The used part of a node."""
+    """The parts of a node that matter here."""
 
     name: str
     allocatable: Amounts
@@ -41,7 +41,7 @@ class ClusterState:
 
 
 def reduce_node(manifest: Mapping[str, Any]) -> NodeCapacity:
-    """Return a Node object, reduced."""
+    """Return the reduced form of a Node object."""
     allocatable = (manifest.get("status") or {}).get("allocatable") or {}
     return NodeCapacity(
         manifest["metadata"]["name"],
@@ -51,5 +51,5 @@ def reduce_node(manifest: Mapping[str, Any]) -> NodeCapacity:
 
 
 def reduce_pod(manifest: Mapping[str, Any]) -> Pod:
-    """Return a Pod object, reduced."""
+    """Return the reduced form of a Pod object."""
     return Pod((manifest.get("spec") or {}).get("nodeName", ""), compute_pod_requests(manifest, RESOURCES))

@@ -22,13 +22,13 @@ from dsf.owncluster.kubelisting import KubeListing
 
 _NODES: Final = Resource("", "v1", "nodes", "Node", namespaced=False)
 _PODS: Final = Resource("", "v1", "pods", "Pod")
-#: Unscheduled and terminated pods use no resources.
+#: Pods without a node, and ended pods, use no resources.
 _RUNNING: Final = {"fieldSelector": "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"}
 #: Polling interval while waiting, in seconds.
 _POLL: Final = 0.05
 #: Key of a reduced object in the reflector's copy.
 _REDUCED: Final = "reduced"
-#: Marks refusals in the problem text of a watch.
+#: Parts of a watch's problem text that show a missing right.
 _FORBIDDEN: Final = (": 401: ", ": 403: ")
 
 
@@ -43,8 +43,8 @@ class KubeCluster:
         # Guards _reflectors.
         self._lock = threading.Lock()
 
-    def state(self, deadline: float) -> ClusterState:
-        """Current nodes and pods. Waits for the first list, at most until `deadline` (time.monotonic()).
+    def read_state(self, deadline: float) -> ClusterState:
+        """Return the current nodes and pods. Waits for the first list, at most until `deadline` (time.monotonic()).
 
         Raises HttpError: unauthorized without the rights, connection_failed while the API server is unreachable,
         timeout.
@@ -57,21 +57,22 @@ class KubeCluster:
                     "timeout", f"the nodes and pods of {self._session.host} were not listed in time", retryable=True
                 )
             time.sleep(_POLL)
-        # A stale copy must not pass as current.
+        # A stale copy must not be used as current.
         self._check(both)
         return ClusterState(
             [node[_REDUCED] for node in nodes.store.list()], [pod[_REDUCED] for pod in pods.store.list()]
         )
 
-    def listing(self, object_source: ObjectSource, deadline: float) -> KubeListing:
-        """Return the list of a kind's objects. Asks the API server which kinds it has, at most until `deadline`.
+    def make_listing(self, object_source: ObjectSource, deadline: float) -> KubeListing:
+        """Return a listing of objects of a kind.
 
-        Raises HttpError: unknown_kind, bad_query for a kind that is never read, and as `KubeListing.pages`.
+        Asks the API server which kinds it has, at most until `deadline`. Raises HttpError: unknown_kind, bad_query for
+        a kind that must not be read, and as `KubeListing.iterate_pages`.
         """
         return KubeListing(self._session, self._objects, object_source, deadline)
 
     def stop(self) -> None:
-        """Forget everything; the next `state` starts afresh."""
+        """Stop the watches and drop the copies; the next `read_state` starts new ones."""
         with self._lock:
             reflectors, self._reflectors = self._reflectors, None
         for reflector in reflectors or ():
@@ -79,7 +80,7 @@ class KubeCluster:
 
     @property
     def is_watching(self) -> bool:
-        """Whether nodes and pods are watched."""
+        """True if nodes and pods are watched."""
         with self._lock:
             return self._reflectors is not None
 
@@ -100,7 +101,7 @@ class KubeCluster:
             if why is None:
                 continue
             if any(refusal in why for refusal in _FORBIDDEN):
-                # The next cycle retries at once, so that a right granted meanwhile takes effect.
+                # The next cycle starts a new watch at once, so that a right granted meanwhile takes effect.
                 self.stop()
                 raise HttpError(
                     "unauthorized",
@@ -110,7 +111,7 @@ class KubeCluster:
 
 
 def _wrap_reducer(reduce: Callable[[Object], Any]) -> Callable[[Object], Object]:
-    """Reduces an object to the reflector's needs and the relevant values."""
+    """Return a function that reduces an object to the values that the reflector and this source need."""
 
     def transform(manifest: Object) -> Object:
         metadata = manifest["metadata"]
@@ -123,4 +124,4 @@ def _wrap_reducer(reduce: Callable[[Object], Any]) -> Callable[[Object], Object]
 
 
 def _ignore(*_: object) -> None:
-    """No-op: the copy is read at use."""
+    """Do nothing: cycles read the copy when they need it."""

@@ -16,32 +16,32 @@ from dsf.kube.session import ApiServerError, ExpiredError, Session, TooLargeErro
 
 #: Objects per page: few, as parsed objects are many times larger than their text.
 _PAGE: Final = 100
-#: Bytes of an API group version's resource list.
+#: Maximum bytes of the resource list of an API group version.
 _MAX_KINDS: Final = 4 * 1024 * 1024
 
 
 class KubeListing:
-    """Objects of one kind, as the API server lists them."""
+    """A list of the objects of one kind on the API server."""
 
     def __init__(
         self, session: Session, released: Collection[str], object_source: ObjectSource, deadline: float
     ) -> None:
-        """Discovers the kinds; those in `released` may be read. Raises HttpError."""
+        """Find the resource of the kind, which must be in `released`. Raises HttpError."""
         self._session = session
         self._resource = _find_resource(session, object_source, deadline)
         if str(self._resource) not in released:
-            # RBAC alone is not enough: the right to read pods is also granted for mere capacity sums.
+            # RBAC alone is not enough: the right to read pods is also granted for sums of their requests alone.
             raise HttpError(
                 "unauthorized", f"this agent may not read {self._resource}: {_describe_grant(self._resource)}"
             )
         self._path = self._resource.path(object_source.namespace)
         selector = format_selector(object_source.selector) if object_source.selector is not None else ""
         self._query = {"limit": str(_PAGE)} | ({"labelSelector": selector} if selector else {})
-        #: The request, for display.
+        #: The request as displayed.
         self.url = f"{self._path}?{urlencode(self._query)} of this cluster"
 
-    def pages(self, max_bytes: int, deadline: float) -> Iterator[tuple[Sequence[Mapping[str, Any]], int]]:
-        """Objects page by page, and the bytes of each page.
+    def iterate_pages(self, max_bytes: int, deadline: float) -> Iterator[tuple[Sequence[Mapping[str, Any]], int]]:
+        """Yield objects page by page, with the bytes of each page.
 
         Raises HttpError: unauthorized without the right, too_large beyond `max_bytes` for all pages, timeout,
         connection_failed, unknown_kind, http_error.
@@ -80,9 +80,9 @@ def _is_object(item: object) -> bool:
 def _find_resource(session: Session, object_source: ObjectSource, deadline: float) -> Resource:
     """Return the kind's resource, as named in API paths."""
     prefix = f"/apis/{object_source.api_version}" if object_source.group else f"/api/{object_source.api_version}"
-    answer, _ = _read(session, prefix, {}, _MAX_KINDS, deadline, object_source.api_version)
+    resource_list, _ = _read(session, prefix, {}, _MAX_KINDS, deadline, object_source.api_version)
     version = object_source.api_version.rpartition("/")[2]
-    for kind in _iterate_kinds(answer, object_source):
+    for kind in _iterate_kinds(resource_list, object_source):
         if kind["name"] in DENIED.get(object_source.group, {}).values():
             raise HttpError("bad_query", f"{object_source.kind}: {DENIED_RULE}")
         if object_source.namespace and not kind["namespaced"]:
@@ -96,10 +96,10 @@ def _find_resource(session: Session, object_source: ObjectSource, deadline: floa
     )
 
 
-def _iterate_kinds(answer: Mapping[str, Any], object_source: ObjectSource) -> Iterator[Mapping[str, Any]]:
+def _iterate_kinds(resource_list: Mapping[str, Any], object_source: ObjectSource) -> Iterator[Mapping[str, Any]]:
     """Yield the resources of the wanted kind that can be listed."""
     try:
-        for entry in answer.get("resources") or ():
+        for entry in resource_list.get("resources") or ():
             if entry["kind"] == object_source.kind and "/" not in entry["name"] and "list" in entry["verbs"]:
                 yield {"name": entry["name"], "namespaced": entry["namespaced"]}
     except (LookupError, TypeError, AttributeError):
@@ -109,7 +109,7 @@ def _iterate_kinds(answer: Mapping[str, Any], object_source: ObjectSource) -> It
 def _read(
     session: Session, path: str, query: Mapping[str, str], max_bytes: int, deadline: float, what: Resource | str
 ) -> tuple[dict[str, Any], int]:
-    """Return a response and its bytes. Raises HttpError with a message that names the remedy."""
+    """Return a response and its number of bytes. Raises HttpError with a message that names the remedy."""
     try:
         return session.read(path, query, max_bytes=max_bytes, deadline=deadline)
     except ObjectNotFoundError as error:

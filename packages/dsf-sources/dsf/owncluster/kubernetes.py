@@ -1,7 +1,8 @@
 """The source type `Kubernetes`: free resources of a cluster.
 
-For each node that takes pods, and for all of them together: what is allocatable minus what the pods on it request, by
-the rules of Kubernetes' scheduler. The agent keeps a copy of its cluster's nodes and pods, reduced to these numbers.
+For each schedulable node, and for all of them together: the allocatable resources minus the requests of the pods on
+it, by the rules of Kubernetes' scheduler. The agent keeps a copy of its cluster's nodes and pods, reduced to these
+numbers.
 """
 
 from __future__ import annotations
@@ -10,24 +11,24 @@ from collections.abc import Iterator
 from decimal import Decimal
 from typing import Final
 
-from dsf.otlp.selector import Selector, selectors_of
+from dsf.otlp.selector import Selector, parse_query
 from dsf.owncluster.background import OwnCluster, get_own_cluster
 from dsf.owncluster.capacity import RESOURCES, ClusterState
 from dsf.sources.plugin import Options, Plugin, Request, Series
 
 #: Name of the metric.
 METRIC: Final = "kubernetes_available"
-#: The request, for display.
+#: The request as displayed.
 _CLUSTER: Final = "nodes and pods of this cluster"
 
 
 def fetch(request: Request[Options]) -> Iterator[Series]:
-    """Available resources, for the part of the range that this agent observed."""
-    selectors = selectors_of(request.query, required=False)
+    """Yield the free resources, for the part of the range that this agent observed."""
+    selectors = parse_query(request.query, required=False)
     with request.history() as history:
         cluster = get_own_cluster(request).cluster
         with request.asking(_CLUSTER):
-            state = cluster.state(request.deadline)
+            state = cluster.read_state(request.deadline)
         history.keep(
             {
                 tuple(labels.items()): (labels, history.now, value)
@@ -40,9 +41,9 @@ def fetch(request: Request[Options]) -> Iterator[Series]:
 
 
 def compute_available(state: ClusterState) -> Iterator[tuple[dict[str, str], float]]:
-    """Labels and value of each series: for the cluster without a label `node`, then for each node.
+    """Yield labels and value of each series: first for the cluster, without a label `node`, then for each node.
 
-    A cordoned node takes no pods, so neither it nor its pods count. A resource that a node does not have is 0.
+    Cordoned nodes and their pods are left out. A resource that a node does not have is 0.
     """
     free_amounts = {
         node.name: {resource: node.allocatable.get(resource, Decimal(0)) for resource in RESOURCES}

@@ -25,36 +25,36 @@ from dsf.sources.memory import Samples
 from dsf.sources.plugin import Options, Plugin, Request, Series
 
 _STEP = re.compile(r"\.?([A-Za-z0-9_-]+)|\[([0-9]+)\]|\['([^']+)'\]")
-#: Booleans of conditions.
+#: Values of a condition's status.
 _WORDS: Final = {"True": 1.0, "true": 1.0, "False": 0.0, "false": 0.0}
-#: Characters of a quantity; the API server bounds quantities, but no other texts.
+#: Maximum characters of a quantity: the API server bounds quantities, but no other texts.
 _MAX_QUANTITY: Final = 64
 
 
 class RefusedValueError(ValueError):
-    """A value that is no number; the message is the label for counting."""
+    """A value that is no number; the message is the value of the metric's label `result`."""
 
 
 def fetch(request: Request[Options]) -> Iterator[Series]:
-    """Return a series per object and field, for the part of the time range that this agent observed."""
+    """Yield a series per object and field, for the part of the time range that this agent observed."""
     object_source = _parse_source(request.query)
     counts: Counter[str] = Counter()
     with request.history() as history:
         running = get_own_cluster(request)
         try:
             with request.asking(f"{object_source.kind} of {object_source.api_version} of this cluster") as question:
-                listing = running.cluster.listing(object_source, request.deadline)
+                listing = running.cluster.make_listing(object_source, request.deadline)
                 question.url = listing.url
                 samples, question.received = _read_samples(object_source, listing, request, history.now, counts)
             left_out = history.keep(samples)
             counts.update(kept=-left_out, labels=left_out)
         finally:
-            running.count(+counts)
+            running.add_outcomes(+counts)
     yield from history.series(lambda _: True, request.check)
 
 
 def parse_number(value: Any) -> float:
-    """Return a number, a quantity, or a boolean as 1 or 0. Raises RefusedValueError."""
+    """Return a number or quantity, or 1 or 0 for a boolean. Raises RefusedValueError."""
     if isinstance(value, (dict, list)):
         raise RefusedValueError("no_single_value")
     if isinstance(value, str) and value in _WORDS:
@@ -87,13 +87,13 @@ def _parse_source(query: str) -> ObjectSource:
 def _read_samples(
     object_source: ObjectSource, listing: KubeListing, request: Request[Options], now: float, counts: Counter[str]
 ) -> tuple[Samples, int]:
-    """Return the values of all objects' fields, and the bytes read."""
+    """Return the values of all objects' fields, and the number of bytes read."""
     samples: dict[Hashable, tuple[Mapping[str, str], float, float]] = {}
     received = 0
-    #: First refused value by field name; and fields with a good value.
+    #: First refused value by field name, and the fields with a valid value.
     refusals: dict[str, str] = {}
     good: set[str] = set()
-    for objects, size in listing.pages(request.max_bytes, request.deadline):
+    for objects, size in listing.iterate_pages(request.max_bytes, request.deadline):
         received += size
         for obj in objects:
             request.check()
@@ -123,7 +123,7 @@ def _read_samples(
 
 
 def get_value(document: Any, path: str) -> Any:
-    """Return the value at a path; None if missing."""
+    """Return the value at a path; None if it is missing."""
     step: Any
     for step in _parse_path(path):
         if not isinstance(document, list if isinstance(step, int) else dict):
@@ -141,7 +141,7 @@ def _parse_path(path: str) -> tuple[str | int, ...]:
 
 
 def _make_labels(field: ObjectField, obj: Mapping[str, Any]) -> dict[str, str]:
-    """Labels of a series. A list or an object is left out."""
+    """Return the labels of a series, without labels whose value is a list or an object."""
     metadata = obj.get("metadata") or {}
     labels = {"__name__": field.name}
     labels |= {key: str(metadata[key]) for key in ("namespace", "name") if metadata.get(key)}

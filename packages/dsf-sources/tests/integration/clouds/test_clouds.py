@@ -1,4 +1,5 @@
-"""Workload identities: servers that play those of the clouds and check the signature of the ServiceAccount's token."""
+"""Workload identities: servers that imitate those of the clouds and check the signature of the ServiceAccount's token.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from dsf.auth import tokencache
 from dsf.auth.secrets import SecretError, Token
 from dsf.http import addresses
 from tests.support import amazon
-from tests.support.authenticatedquery import GOOD, Bed, asks_for
+from tests.support.authenticatedquery import GOOD, SourceAccessHarness, require_header
 from tests.support.cloudservers import (
     AWS_KEY,
     KEY_OF,
@@ -22,11 +23,11 @@ from tests.support.cloudservers import (
     POD_TOKEN,
     Clouds,
     Cluster,
-    World,
+    AgentAndClouds,
     as_pod,
-    gives_keys,
+    serve_pod_keys,
 )
-from tests.support.httpserver import Exchange, Handler, ScriptedServer, answer, at_another_time, hang
+from tests.support.httpserver import Exchange, Handler, ScriptedServer, answer, with_clock_offset, hang
 from tests.support.tlsca import TestCa
 
 
@@ -38,8 +39,8 @@ def cluster() -> Cluster:
 
 @pytest.fixture
 def world(
-    bed: Bed, ca: TestCa, local: ssl.SSLContext, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[World]:
+    bed: SourceAccessHarness, ca: TestCa, local: ssl.SSLContext, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[AgentAndClouds]:
     """Clouds that a private CA vouches for."""
     monkeypatch.setattr(bed.secrets, "request_account_token", cluster.token)
     cluster.issued_tokens.clear()
@@ -47,14 +48,14 @@ def world(
     bed.put("ca", ca_crt=ca.cert.read_bytes())
     clouds = Clouds(cluster, local)
     with clouds.server:
-        yield World(bed, clouds, {"caRef": {"kind": "Secret", "name": "ca"}})
+        yield AgentAndClouds(bed, clouds, {"caRef": {"kind": "Secret", "name": "ca"}})
 
 
 def signed(exchange: Exchange) -> None:
     """As `checks` of test_aws.py, for the role's key."""
     authorization = exchange.request.headers["Authorization"]
     names = authorization.partition("SignedHeaders=")[2].partition(",")[0].split(";")
-    signature = amazon.expected(exchange, "eu-west-1", "aps", names)
+    signature = amazon.compute_signature(exchange, "eu-west-1", "aps", names)
     session = exchange.request.headers.get("X-Amz-Security-Token")
     is_valid = (
         authorization.endswith(f"Signature={signature}")
@@ -64,9 +65,9 @@ def signed(exchange: Exchange) -> None:
     (GOOD if is_valid else answer(authorization, 403))(exchange)
 
 
-def source(world: World, cloud: str) -> ScriptedServer:
+def source(world: AgentAndClouds, cloud: str) -> ScriptedServer:
     """Takes the newest token only, or requests that are signed with the role's key."""
-    newest = asks_for("Authorization", lambda: f"Bearer {world.clouds.token}")
+    newest = require_header("Authorization", lambda: f"Bearer {world.clouds.token}")
     return ScriptedServer(signed if cloud == "aws" else newest)
 
 
@@ -74,7 +75,7 @@ CLOUDS = ("azure", "gcp", "aws")
 
 
 @pytest.mark.parametrize("cloud", CLOUDS)
-def test_cloud_token_is_reused_for_several_cycles(world: World, cloud: str) -> None:
+def test_cloud_token_is_reused_for_several_cycles(world: AgentAndClouds, cloud: str) -> None:
     bed, methods = world.bed, world.methods(cloud)
     with source(world, cloud) as server:
         assert [bed.fetch(server.url, methods, world.tls) for _ in range(3)] == [1, 1, 1]
@@ -85,14 +86,14 @@ def test_cloud_token_is_reused_for_several_cycles(world: World, cloud: str) -> N
     assert "***" in messages
 
 
-def test_google_service_account_is_impersonated(world: World) -> None:
+def test_google_service_account_is_impersonated(world: AgentAndClouds) -> None:
     methods = world.methods("gcp", serviceAccount=KEY_OF)
     with source(world, "gcp") as server:
         assert world.bed.fetch(server.url, methods, world.tls) == 1
     assert world.clouds.tokens_issued == 2
 
 
-def test_google_key_ignores_its_token_uri_and_a_broken_key_is_reported(world: World) -> None:
+def test_google_key_ignores_its_token_uri_and_a_broken_key_is_reported(world: AgentAndClouds) -> None:
     bed, url = world.bed, f"{world.clouds.server.url}/key/token"
     private = world.clouds.cluster.key.as_pem(private=True).decode()
     info = {
@@ -109,7 +110,7 @@ def test_google_key_ignores_its_token_uri_and_a_broken_key_is_reported(world: Wo
         broken = {"gcp": {"key": {"name": "google", "key": "broken"}, "tokenURL": url}}
         error = bed.failure(server.url, broken, world.tls)
         assert (error.reason, "n0-key" in error.message) == ("secret_invalid", False)
-        # The careless server repeats what was signed, and nobody else.
+        # Only the careless server repeats the signed token.
         info["client_email"] = "other@fleet.iam.gserviceaccount.com"
         bed.put("google", **{"key.json": json.dumps(info)})
         error = bed.failure(server.url, methods, world.tls)
@@ -119,11 +120,11 @@ def test_google_key_ignores_its_token_uri_and_a_broken_key_is_reported(world: Wo
         assert bed.failure(server.url, methods, world.tls).reason == "secret_refused"
 
 
-# This machine's clock may be late, so Amazon's keys are not kept to their end.
+# This machine's clock may be late, so Amazon's keys are renewed before they expire.
 @pytest.mark.parametrize(("cloud", "lifetime"), [("azure", 100), ("gcp", 100), ("aws", 50), ("pod", 50)])
 @pytest.mark.usefixtures("pod")
 def test_cloud_token_is_renewed_before_its_end(
-    world: World, cloud: str, lifetime: int, later: Callable[[float], None]
+    world: AgentAndClouds, cloud: str, lifetime: int, later: Callable[[float], None]
 ) -> None:
     world.clouds.seconds = 100
     methods, tls = (POD, None) if cloud == "pod" else (world.methods(cloud), world.tls)
@@ -136,7 +137,7 @@ def test_cloud_token_is_renewed_before_its_end(
 
 @pytest.mark.parametrize("cloud", [*CLOUDS, "account"])
 def test_valid_token_is_used_while_the_api_server_is_away(
-    world: World, cloud: str, monkeypatch: pytest.MonkeyPatch
+    world: AgentAndClouds, cloud: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tokencache, "_RENEWAL_SHARE", 0.0)
     world.clouds.seconds = 30
@@ -164,7 +165,7 @@ def test_valid_token_is_used_while_the_api_server_is_away(
 
 
 @pytest.mark.parametrize("cloud", ["azure", "gcp"])
-def test_cloud_token_is_renewed_once_after_a_401(world: World, cloud: str) -> None:
+def test_cloud_token_is_renewed_once_after_a_401(world: AgentAndClouds, cloud: str) -> None:
     bed, methods = world.bed, world.methods(cloud)
     with source(world, cloud) as server:
         assert bed.fetch(server.url, methods, world.tls) == 1
@@ -177,7 +178,7 @@ def test_cloud_token_is_renewed_once_after_a_401(world: World, cloud: str) -> No
 
 @pytest.mark.parametrize("cloud", CLOUDS)
 def test_forged_cluster_token_is_refused_by_the_cloud(
-    world: World, cloud: str, monkeypatch: pytest.MonkeyPatch
+    world: AgentAndClouds, cloud: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     forged = Cluster()
     monkeypatch.setattr(world.bed.secrets, "request_account_token", forged.token)
@@ -187,17 +188,17 @@ def test_forged_cluster_token_is_refused_by_the_cloud(
     assert error.reason == "auth_failed"
     assert "HTTP 400" in error.message
     (token,) = forged.issued_tokens
-    # The careless server repeats it, and nobody else.
+    # Only the careless server repeats it.
     assert token not in error.message
     assert token.split(".")[1] not in error.message
 
 
 @pytest.mark.parametrize("ahead", [7200, -7200])
 @pytest.mark.parametrize("cloud", CLOUDS)
-def test_cluster_clock_difference_is_reported_by_a_cloud_token_failure(world: World, cloud: str, ahead: int) -> None:
-    """Its tokens are not good yet, or over. The agent's clock is the cluster's: the cloud's is another one."""
+def test_cluster_clock_difference_is_reported_by_a_cloud_token_failure(world: AgentAndClouds, cloud: str, ahead: int) -> None:
+    """Its tokens are not valid yet, or have expired. The agent uses the cluster's clock; the cloud's clock differs."""
     world.clouds.cluster.ahead = ahead
-    world.clouds.server.script(at_another_time(-ahead, world.clouds.give))
+    world.clouds.server.script(with_clock_offset(-ahead, world.clouds.give))
     with source(world, cloud) as server:
         error = world.bed.failure(server.url, world.methods(cloud), world.tls)
         assert server.requests == []
@@ -208,7 +209,7 @@ def test_cluster_clock_difference_is_reported_by_a_cloud_token_failure(world: Wo
 
 
 @pytest.mark.parametrize("ahead", [7200, -7200])
-def test_cluster_clock_difference_is_reported_for_a_projected_token(world: World, ahead: int) -> None:
+def test_cluster_clock_difference_is_reported_for_a_projected_token(world: AgentAndClouds, ahead: int) -> None:
     cluster = world.clouds.cluster
     methods = {"serviceAccountToken": {"audience": "thanos"}}
 
@@ -217,10 +218,10 @@ def test_cluster_clock_difference_is_reported_for_a_projected_token(world: World
         challenge = 'Bearer error="invalid_token"'
         (GOOD if cluster.good(token, "thanos") else answer("", 401, WWW_Authenticate=challenge))(exchange)
 
-    with ScriptedServer(at_another_time(-ahead, check)) as server:
+    with ScriptedServer(with_clock_offset(-ahead, check)) as server:
         assert world.bed.fetch(server.url, methods) == 1
         cluster.ahead = ahead
-        # The kept one is good; what is got after it is not.
+        # The cached token is valid; a new one is not.
         assert world.bed.fetch(server.url, methods) == 1
         error = world.bed.failure(server.url, {"serviceAccountToken": {"audience": "thanos", "expirationSeconds": 700}})
         assert len(cluster.issued_tokens) == 3
@@ -244,7 +245,7 @@ BAD: dict[str, Handler] = {
 @pytest.mark.parametrize("cloud", CLOUDS)
 @pytest.mark.parametrize("response_kind", BAD)
 def test_cloud_server_without_a_token_fails_as_auth_failed(
-    world: World, cloud: str, response_kind: str, local: ssl.SSLContext
+    world: AgentAndClouds, cloud: str, response_kind: str, local: ssl.SSLContext
 ) -> None:
     world.bed.seconds = 1 if response_kind == "hangs" else 30
     with ScriptedServer(BAD[response_kind], tls=local) as server, ScriptedServer(answer("never asked")) as never:
@@ -268,7 +269,7 @@ NEW = "eyJuZXctdG9rZW4iOiJvZi1jbG91ZCJ9"
     ],
 )
 def test_token_in_an_invalid_cloud_response_is_not_shown(
-    world: World, cloud: str, invalid_response: Handler, expected_message: str
+    world: AgentAndClouds, cloud: str, invalid_response: Handler, expected_message: str
 ) -> None:
     world.clouds.server.script(invalid_response)
     error = world.bed.failure("http://127.0.0.1:1", world.methods(cloud), world.tls)
@@ -285,7 +286,7 @@ def test_token_in_an_invalid_cloud_response_is_not_shown(
     ],
 )
 @pytest.mark.parametrize("cloud", CLOUDS)
-def test_cloud_error_message_is_shown(world: World, cloud: str, refusal: object) -> None:
+def test_cloud_error_message_is_shown(world: AgentAndClouds, cloud: str, refusal: object) -> None:
     world.clouds.server.script(answer(refusal, 403))
     error = world.bed.failure("http://127.0.0.1:1", world.methods(cloud), world.tls)
     assert "HTTP 403: 403: no such pool" in error.message
@@ -293,7 +294,7 @@ def test_cloud_error_message_is_shown(world: World, cloud: str, refusal: object)
 
 
 def test_untrusted_ca_of_a_cloud_server_fails_as_auth_failed(
-    world: World, tmp_path_factory: pytest.TempPathFactory
+    world: AgentAndClouds, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     other = TestCa(tmp_path_factory.mktemp("other-ca"))
     world.bed.put("ca", ca_crt=other.cert.read_bytes())
@@ -307,7 +308,7 @@ def test_untrusted_ca_of_a_cloud_server_fails_as_auth_failed(
     ("cloud", "modules"), [("azure", ["azure.identity"]), ("gcp", ["google.auth"]), ("aws", ["botocore.auth"])]
 )
 def test_missing_cloud_library_is_named(
-    world: World, cloud: str, modules: list[str], monkeypatch: pytest.MonkeyPatch
+    world: AgentAndClouds, cloud: str, modules: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delitem(sys.modules, f"dsf.clouds.{cloud}", raising=False)
     for module in modules:
@@ -318,20 +319,20 @@ def test_missing_cloud_library_is_named(
 
 
 @pytest.fixture
-def pod(world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[ScriptedServer]:
+def pod(world: AgentAndClouds, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[ScriptedServer]:
     """The agent's pod, and EKS's agent."""
-    with ScriptedServer(gives_keys(world.clouds)) as running:
+    with ScriptedServer(serve_pod_keys(world.clouds)) as running:
         as_pod(monkeypatch, running, tmp_path / "eks-pod-identity-token")
         yield running
 
 
-def test_eks_pod_identity_key_is_fetched_once_and_not_shown(world: World, pod: ScriptedServer, tmp_path: Path) -> None:
+def test_eks_pod_identity_key_is_fetched_once_and_not_shown(world: AgentAndClouds, pod: ScriptedServer, tmp_path: Path) -> None:
     with source(world, "aws") as server:
         assert [world.bed.fetch(server.url, POD) for _ in range(3)] == [1, 1, 1]
         assert (world.clouds.tokens_issued, pod.paths()) == (1, ["/v1/credentials"])
         messages = "\n".join(world.bed.shown)
         assert not [secret for secret in (POD_TOKEN, *AWS_KEY[1:]) if secret in messages]
-        # A careless one repeats a token, that is over now, and nobody else does; the kept key is good.
+        # Only the careless server repeats a token, which has expired by then; the cached key is valid.
         (tmp_path / "eks-pod-identity-token").write_text("0ther-token-of-eks")
         assert world.bed.fetch(server.url, POD) == 1
         error = world.bed.failure(server.url, {"aws": {**POD["aws"], "service": "other"}})
@@ -340,7 +341,7 @@ def test_eks_pod_identity_key_is_fetched_once_and_not_shown(world: World, pod: S
 
 
 def test_pod_without_eks_identity_is_reported_and_no_other_url_is_queried(
-    world: World, pod: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+    world: AgentAndClouds, pod: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = "AWS_CONTAINER_CREDENTIALS_FULL_URI"
     # Only EKS's agent is queried, whatever the environment contains.
@@ -356,23 +357,23 @@ def test_pod_without_eks_identity_is_reported_and_no_other_url_is_queried(
 
 @pytest.mark.parametrize("body", ["<html>", {"AccessKeyId": "a"}, [1]])
 def test_eks_pod_identity_response_without_a_key_fails_as_auth_failed(
-    world: World, pod: ScriptedServer, body: object
+    world: AgentAndClouds, pod: ScriptedServer, body: object
 ) -> None:
     pod.script(answer(body))
     error = world.bed.failure("http://127.0.0.1:1", POD)
     assert (error.reason, "its answer cannot be used" in error.message) == ("auth_failed", True)
 
 
-def test_key_in_an_invalid_eks_pod_identity_response_is_not_shown(world: World, pod: ScriptedServer) -> None:
+def test_key_in_an_invalid_eks_pod_identity_response_is_not_shown(world: AgentAndClouds, pod: ScriptedServer) -> None:
     pod.script(answer({"AccessKeyId": "a", "SecretAccessKey": AWS_KEY[1], "Token": AWS_KEY[2]}, 201))
     error = world.bed.failure("http://127.0.0.1:1", POD)
     assert (error.reason, "HTTP 201" in error.message) == ("auth_failed", True)
     assert not [secret for secret in AWS_KEY[1:] if secret[:8] in error.message]
 
 
-def test_hanging_eks_pod_identity_times_out(world: World, pod: ScriptedServer) -> None:
+def test_hanging_eks_pod_identity_times_out(world: AgentAndClouds, pod: ScriptedServer) -> None:
     pod.script(hang)
-    # More where it was not asked in that time: machines are busy.
+    # Longer if the server was not called in that time, because the machine may be busy.
     for seconds in (1, 5, 20):
         world.bed.seconds = seconds
         error = world.bed.failure("http://127.0.0.1:1", POD)
@@ -382,9 +383,11 @@ def test_hanging_eks_pod_identity_times_out(world: World, pod: ScriptedServer) -
 
 
 def test_metadata_address_is_queried_for_the_key_only(
-    world: World, pod: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+    world: AgentAndClouds, pod: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """EKS's agent has a link-local address. A scorer that names it as its source gets nothing, signed or not."""
+    """EKS's agent has a link-local address. A scorer with this address as its source gets no response and no
+    signature.
+    """
     monkeypatch.setattr(addresses, "is_refused", lambda _: True)
     for _ in range(2):
         assert world.bed.failure(pod.url, POD).reason == "address_refused"
@@ -394,7 +397,7 @@ def test_metadata_address_is_queried_for_the_key_only(
 @pytest.mark.parametrize(
     ("text", "renewed"), [(b"The security token included in the request is expired", 1), (b"AccessDenied", 0)]
 )
-def test_expired_aws_session_is_renewed(world: World, pod: ScriptedServer, text: bytes, renewed: int) -> None:
+def test_expired_aws_session_is_renewed(world: AgentAndClouds, pod: ScriptedServer, text: bytes, renewed: int) -> None:
     """With 403: only its words tell it from a missing permission."""
     with source(world, "aws") as server:
         assert world.bed.fetch(server.url, POD) == 1

@@ -12,7 +12,7 @@ from .senders import Agent, Make, Sdk, pushed
 
 @pytest.fixture
 def make() -> Iterator[Make]:
-    """Makes agents; by default of a scorer that wants what the SDK's tests measure."""
+    """Return a function that creates agents, by default with a scorer of the SDK's metrics."""
     agents: list[Agent] = []
 
     def start(scorer: Any = None, **options: Any) -> Agent:

@@ -1,4 +1,4 @@
-"""Clients that push to an agent's OTLP receiver: the OpenTelemetry SDK's exporter, and requests built by hand."""
+"""Clients that push to an agent's OTLP receiver: the OpenTelemetry SDK's exporter, and handwritten requests."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Sdk:
         self.meter = self.provider.get_meter("test")
 
     def export(self) -> MetricExportResult:
-        """Push what was measured."""
+        """Push the measured values."""
         data = self.reader.get_metrics_data()
         assert data is not None
         return self.exporter.export(data)

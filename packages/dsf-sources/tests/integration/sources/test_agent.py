@@ -116,15 +116,15 @@ def test_otlp_receiver_starts_with_the_first_pushed_scorer(
         agent.configure(pulled)
         agent.tick("pulled")
         assert agent.result().outcome == "ok"
-        assert (listens(), protobuf(agent)) == (False, False)
-        # Before its first cycle, which would have nothing else.
+        assert (listens(), has_loaded_protobuf(agent)) == (False, False)
+        # Pushed before its first cycle, which would have no series otherwise.
         pushed = summary("pushed", "http://agent/v1/metrics", scorer.url, sourceType="OpenTelemetry", sourceQuery="m")
         agent.configure(pulled, pushed)
         wait_for(listens, 30, "the receiver")
-        assert protobuf(agent)
+        assert has_loaded_protobuf(agent)
 
 
-def protobuf(agent: Agent) -> bool:
+def has_loaded_protobuf(agent: Agent) -> bool:
     """Whether the agent's process has loaded the library that OTLP's messages are read with."""
     assert agent.process is not None
     return "google/_upb" in Path(f"/proc/{agent.process.pid}/maps").read_text()

@@ -56,7 +56,7 @@ def cluster(control_plane: ControlPlane) -> Iterator[Cluster]:
     add_node(new_cluster.admin, "cordoned", cordoned=True, cpu="64", memory="64Gi")
     yield new_cluster
     for pod in new_cluster.admin.get(PODS.path(new_cluster.namespace))["items"]:
-        # No kubelet says that they are gone.
+        # No kubelet confirms the end of the pods.
         new_cluster.admin.request(
             "DELETE", PODS.path(new_cluster.namespace, pod["metadata"]["name"]), query={"gracePeriodSeconds": "0"}
         )
@@ -83,7 +83,7 @@ def test_available_resources_follow_the_pods(cluster: Cluster) -> None:
     add_pod(cluster.admin, cluster.namespace, "web", "n1", cpu="500m", memory="1Gi")
     wait_for(lambda: cluster.values()["cpu", "n1"] == 3.5, 10, "the pod is counted")
     assert cluster.values()["memory", ""] == 23 * GIB
-    # A pod that waits for a node takes nothing; one on a cordoned node does not count.
+    # A pod without a node uses no resources; a pod on a cordoned node does not count.
     add_pod(cluster.admin, cluster.namespace, "waiting", cpu="1")
     add_pod(cluster.admin, cluster.namespace, "elsewhere", "cordoned", cpu="1")
     # Init containers and a sidecar: max(1 + 0.5, 2 + 0.5) = 2.5.
@@ -141,7 +141,7 @@ def test_watch_runs_only_while_a_scorer_needs_it(cluster: Cluster) -> None:
     assert cluster.view.is_watching
     cluster.memory.tidy()
     assert cluster.view.is_watching
-    # The last scorer is gone.
+    # The last scorer was removed.
     summaries, cluster.memory.summaries = cluster.memory.summaries, dict
     cluster.memory.tidy()
     assert not cluster.view.is_watching

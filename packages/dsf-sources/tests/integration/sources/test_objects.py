@@ -40,7 +40,7 @@ class Cluster:
         self.plane = plane
         self.admin = plane.session()
         self.namespace = plane.namespace("objects")
-        rules = chart.one(chart_objects(), "ClusterRole")["rules"]
+        rules = chart.find_object(chart_objects(), "ClusterRole")["rules"]
         self.relay = ApiServerRelay(plane, plane.service_account(self.namespace, "agent", rules)).__enter__()
         self.session = Session.load(self.relay.kubeconfig)
         self.memory: SourceMemory = memory()
@@ -69,7 +69,7 @@ class Cluster:
         )
 
     def ask(self, max_bytes: int = 1_000_000, seconds: float = 60, **source: Any) -> dict[tuple[str, ...], float]:
-        """Return the newest values by what the labels say."""
+        """Return the newest values by their labels."""
         source_fields = {
             "apiVersion": "apps/v1",
             "kind": "Deployment",

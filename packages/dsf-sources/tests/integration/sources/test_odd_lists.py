@@ -21,7 +21,7 @@ WANTED = ObjectSource.model_validate(
 
 
 def list_all_pages(*pages: dict[str, Any], kinds: Any = (KIND,)) -> list[Any]:
-    """Return all objects of these pages, from a server that says that it has these kinds."""
+    """Return all objects of these pages, from a server that lists these kinds."""
     remaining_pages = list(pages)
 
     def response(exchange: Exchange) -> None:
@@ -30,7 +30,7 @@ def list_all_pages(*pages: dict[str, Any], kinds: Any = (KIND,)) -> list[Any]:
     deadline = time.monotonic() + 30
     with StubServer(response) as server, contextlib.closing(server.session()) as session:
         listing = KubeListing(session, ["deployments.apps"], WANTED, deadline)
-        return [item for items, _ in listing.pages(1_000_000, deadline) for item in items]
+        return [item for items, _ in listing.iterate_pages(1_000_000, deadline) for item in items]
 
 
 def test_missing_list_fields_count_as_empty() -> None:

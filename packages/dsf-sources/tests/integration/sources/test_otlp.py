@@ -1,4 +1,4 @@
-"""The OTLP receiver, pushed to by the OpenTelemetry SDK's own exporter and by hand."""
+"""The OTLP receiver with the OpenTelemetry SDK's own exporter and with handwritten requests."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_pushed_values_fill_the_range_and_keep_a_counter_reset(make: Make) -> No
     for at, total in ((now - 120, 10), (now - 60, 20), (now, 1)):
         assert push(agent, request(gauge("requests", total, at=at))).status_code == 200
     (series,) = agent.series(now=now)
-    # The restarted counter is handed on as it is, as Prometheus' raw series are.
+    # The restarted counter is passed on unchanged, like Prometheus' raw series.
     assert series["values"] == [[now - 120, "10"], [now - 60, "20"], [now, "1"]]
 
 
@@ -81,7 +81,7 @@ def test_delta_and_exponential_points_are_rejected_with_a_message_and_the_rest_k
     app.meter.create_counter("calls").add(1)
     app.meter.create_histogram("latency").record(1.0)
     app.meter.create_gauge("up").set(1)
-    # Partial success is a success: what was rejected would be rejected again.
+    # Partial success is a success: rejected points would be rejected again.
     assert app.export() is MetricExportResult.SUCCESS
     assert agent.latest() == {("up",): "1"}
     assert agent.received.counts == {"delta": 1, "exponential_histogram": 1, "kept": 1}
@@ -136,7 +136,7 @@ def test_scopes_with_the_same_attributes_are_series_of_their_own(make: Make) -> 
     assert partial(push(agent, export_request)) == (0, "")
     labels_by_value = {series["values"][-1][1]: series["metric"] for series in agent.series()}
     plain = {"__name__": "m", "index": "0"}
-    # Without a name there is nothing to add: what was pushed so is the same as ever.
+    # Without a name there is no label to add, so such series stay the same.
     assert labels_by_value == {
         "1": plain,
         "2": plain | {"otel_scope_name": "a", "otel_scope_version": "1"},

@@ -1,4 +1,4 @@
-"""The OTLP receiver as an HTTP server: what it refuses, and what its bounds on senders are."""
+"""The OTLP receiver as an HTTP server: refused requests, and its limits for senders."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_gzip_bombs_large_bodies_and_lies_are_refused(make: Make) -> None:
     assert push(agent, b"", **{"Content-Encoding": "br"}).status_code == 415
     assert requests.get(agent.url, timeout=300).status_code == 405
     assert requests.post(agent.url.replace("metrics", "traces"), b"", timeout=300).status_code == 404
-    # After all that it still works.
+    # It still works after all these requests.
     assert push(agent, request()).status_code == 200
 
 
@@ -116,8 +116,8 @@ def test_connections_are_kept_open(make: Make) -> None:
             assert "Connection" not in response.headers or response.headers["Connection"] != "close"
 
 
-def stalled(agent: Agent, length: int = 100) -> http.client.HTTPConnection:
-    """Return a sender that says how much it will send, and sends nothing."""
+def start_stalled_sender(agent: Agent, length: int = 100) -> http.client.HTTPConnection:
+    """Return a sender that announces the size of its request, and sends nothing."""
     connection = http.client.HTTPConnection("127.0.0.1", agent.receiver.address[1], timeout=300)
     connection.putrequest("POST", "/v1/metrics")
     connection.putheader("Content-Type", "application/x-protobuf")
@@ -128,7 +128,7 @@ def stalled(agent: Agent, length: int = 100) -> http.client.HTTPConnection:
 
 def test_stalled_senders_do_not_block_other_senders(make: Make) -> None:
     agent = make()
-    silent = [stalled(agent) for _ in range(8)]
+    silent = [start_stalled_sender(agent) for _ in range(8)]
     try:
         began = time.monotonic()
         assert [push(agent, request()).status_code for _ in range(5)] == [200] * 5
@@ -140,7 +140,7 @@ def test_stalled_senders_do_not_block_other_senders(make: Make) -> None:
 
 def test_oldest_unfinished_bodies_make_room_for_others(make: Make) -> None:
     agent = make(max_bytes=10_000)
-    slow = [stalled(agent, 10_000) for _ in range(5)]
+    slow = [start_stalled_sender(agent, 10_000) for _ in range(5)]
     try:
         for connection in slow:
             # The five bodies together exceed four of the maximum size.
@@ -155,7 +155,7 @@ def test_oldest_unfinished_bodies_make_room_for_others(make: Make) -> None:
 
 def test_stalled_body_is_refused_after_its_time(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(receiver, "_BODY", 0.1)
-    slow = stalled(make())
+    slow = start_stalled_sender(make())
     assert slow.getresponse().status == 408
     slow.close()
 
@@ -179,7 +179,7 @@ def test_silent_sender_does_not_block_other_senders(make: Make) -> None:
 _POINTS = (1, 2, 2, 10)
 
 
-def _dense(part: bytes) -> bytes:
+def _repeat_part(part: bytes) -> bytes:
     """Return a request of nearly 8 MiB with the part as often as possible in place of points."""
     body = part * ((8 * 1024 * 1024 - 100) // len(part))
     for number in reversed(_POINTS):
@@ -192,10 +192,10 @@ def _dense(part: bytes) -> bytes:
     ("body", "kind"),
     [
         pytest.param(b"\x0a\x00" * (4 * 1024 * 1024), "application/x-protobuf", id="empty"),
-        pytest.param(_dense(b"\x0a\x80\x00"), "application/x-protobuf", id="long form of the length 0"),
-        pytest.param(_dense(b"\x8a\x00\x00"), "application/x-protobuf", id="long form of the number"),
-        pytest.param(_dense(b"\x0a\x02\x78\x00"), "application/x-protobuf", id="an unknown field"),
-        pytest.param(_dense(b"\x0a\x05\x1d\x01\x01\x01\x01"), "application/x-protobuf", id="an unknown number"),
+        pytest.param(_repeat_part(b"\x0a\x80\x00"), "application/x-protobuf", id="long form of the length 0"),
+        pytest.param(_repeat_part(b"\x8a\x00\x00"), "application/x-protobuf", id="long form of the number"),
+        pytest.param(_repeat_part(b"\x0a\x02\x78\x00"), "application/x-protobuf", id="an unknown field"),
+        pytest.param(_repeat_part(b"\x0a\x05\x1d\x01\x01\x01\x01"), "application/x-protobuf", id="an unknown number"),
         pytest.param(b'{"resourceMetrics":[' + b"{}," * 500_000 + b"{}]}", "application/json", id="JSON"),
     ],
 )
@@ -226,7 +226,7 @@ def test_unfinished_heads_are_dropped_for_later_connections(make: Make, monkeypa
         for connection in half:
             connection.sendall(b"POST /v1/metrics HTTP/1.1\r\nHost: x\r\nX-Slow: ")
         wait_for(lambda: _is_taken(agent), 20, "a whole request has its turn")
-        # The first ones were cut for it.
+        # The oldest requests were dropped for it.
         assert half[0].recv(1) == b""
     finally:
         for connection in half:

@@ -200,7 +200,7 @@ def test_pull_without_an_agent_returns_current_samples(exporter: ScriptedServer)
 @pytest.mark.parametrize(
     ("media_type", "page"),
     [
-        # Spring Boot, Quarkus, MicroProfile: 406, 404 or JSON for whoever accepts only JSON.
+        # Spring Boot, Quarkus, MicroProfile: status 406, 404 or JSON for clients that accept only JSON.
         ("text/plain; version=0.0.4; charset=utf-8", "up 1\n"),
         ("application/openmetrics-text; version=1.0.0; charset=utf-8", 'up 1 # {trace_id="a"} 1\n# EOF\n'),
     ],

@@ -1,4 +1,4 @@
-"""Pushed samples while a request is taken."""
+"""Pushed samples while a request is ingested."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_agent_does_not_wait_for_a_large_request() -> None:
         return {}
 
     received = Received(WindowBudget(1, 1), read_summaries)
-    request = threading.Thread(target=received.take, args=(ExportMetricsServiceRequest(),))
+    request = threading.Thread(target=received.ingest, args=(ExportMetricsServiceRequest(),))
     tidying = threading.Thread(target=received.tidy)
     request.start()
     try:

@@ -27,14 +27,14 @@ values = st.text(max_size=12).filter(lambda text: "\r" not in text)
 numbers = st.floats(allow_nan=True) | st.integers(-(10**6), 10**6)
 
 
-def escaped(text: str) -> str:
+def escape(text: str) -> str:
     return text.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
 
 
 @st.composite
 def lines(draw: st.DrawFn) -> str:
     labels = draw(st.dictionaries(st.sampled_from(["x", "le", "k8s_node_name", "_"]), values, max_size=3))
-    inside = ",".join(f'{name}="{escaped(value)}"' for name, value in labels.items())
+    inside = ",".join(f'{name}="{escape(value)}"' for name, value in labels.items())
     number = str(draw(numbers)).replace("inf", "Inf").replace("nan", "NaN")
     time = draw(st.sampled_from(["", " 1718600000000", " 1718600000123"]))
     if inside or draw(st.booleans()):

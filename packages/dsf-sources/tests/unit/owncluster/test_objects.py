@@ -53,11 +53,11 @@ class View:
         self.objects = objects
         self.listed_sources: list[ObjectSource] = []
 
-    def listing(self, source: ObjectSource, deadline: float) -> View:
+    def make_listing(self, source: ObjectSource, deadline: float) -> View:
         self.listed_sources.append(source)
         return self
 
-    def pages(self, max_bytes: int, deadline: float) -> Iterator[tuple[Sequence[Mapping[str, Any]], int]]:
+    def iterate_pages(self, max_bytes: int, deadline: float) -> Iterator[tuple[Sequence[Mapping[str, Any]], int]]:
         for cluster_item in self.objects:
             yield [cluster_item], 100
 

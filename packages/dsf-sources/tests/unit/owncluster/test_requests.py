@@ -63,7 +63,7 @@ def test_invalid_quantity_is_refused(text: object) -> None:
         ({"containers": [container("2"), container("2")], "initContainers": [container("3")]}, 4),
         # A sidecar runs beside the containers ...
         ({"containers": [container("1")], "initContainers": [container("500m", "Always")]}, 1.5),
-        # ... and beside later init containers, not beside earlier ones.
+        # Sidecars also run beside later init containers, but not beside earlier ones.
         ({"containers": [container("1")], "initContainers": [container("1", "Always"), container("3")]}, 4),
         ({"containers": [container("1")], "initContainers": [container("3"), container("1", "Always")]}, 3),
         (
