@@ -40,7 +40,7 @@ class GuardedAction(StrEnum):
 
 @dataclass(frozen=True)
 class Right:
-    """A right on the API server. Without `in_namespace`, in all namespaces."""
+    """A right on the API server, in one namespace (`in_namespace`) or in all."""
 
     verb: str
     resource: Resource
@@ -83,14 +83,14 @@ class Caller:
 current_caller: ContextVar[Caller] = ContextVar("current_caller")
 
 
-#: Whether the current request is a tool call of an assistant; set by `mcp`.
+#: True if the current request is a tool call of an assistant; set by `mcp`.
 by_tool: ContextVar[bool] = ContextVar("by_tool", default=False)
 
 
 class CallerAccess:
     """Authenticates and authorizes callers. Its methods block, and raise BackendError if they cannot decide."""
 
-    #: Whether a token is required. Without one, cross-site requests of web pages are refused.
+    #: True if a token is required. Without a token, cross-site requests of web pages are refused.
     needs_token = True
 
     def authenticate(self, token: str | None, client: str) -> Caller:
@@ -100,7 +100,9 @@ class CallerAccess:
         return self._holder(token, client)
 
     def authorize(self, caller: Caller, action: GuardedAction, namespace: str | None) -> None:
-        """Check the right to do this in a namespace, or with None in all; allowed here. Raises AccessError (403)."""
+        """Raise AccessError (403) unless the caller may do this in a namespace, or with None in all. Allows everything
+        here.
+        """
 
     def _holder(self, token: str, client: str) -> Caller:
         raise NotImplementedError
@@ -112,7 +114,7 @@ class OpenAccess(CallerAccess):
     needs_token = False
 
     def authenticate(self, token: str | None, client: str) -> Caller:
-        """See `CallerAccess`."""
+        """Return the owner, who has all rights; see `CallerAccess`."""
         return Caller("anonymous")
 
 
@@ -142,7 +144,7 @@ class KubernetesAccess(CallerAccess):
         return Caller(user["username"], user)
 
     def authorize(self, caller: Caller, action: GuardedAction, namespace: str | None) -> None:
-        """See `CallerAccess`."""
+        """Check the rights by a SubjectAccessReview; see `CallerAccess`."""
         place = self._scorer_namespace if action is GuardedAction.RESCORE else namespace or ""
         for right in RIGHTS[action]:
             where = place if right.in_namespace else ""
@@ -155,7 +157,7 @@ class KubernetesAccess(CallerAccess):
 
 
 def make_access(mode: str, host: str, token_file: Path | None, session: Session, scorer_namespace: str) -> CallerAccess:
-    """Access control by the settings. Raises SettingsError if it would be open to other machines."""
+    """Return access control by the settings. Raises SettingsError if the service would be open to other machines."""
     if mode == "token":
         if token_file is None:
             raise SettingsError("DSF_OPTIMIZER_AUTH is token, so DSF_CLIENT_TOKEN_FILE must name the token's file")

@@ -51,13 +51,15 @@ _DESCRIPTIONS: Final = {
 
 
 class Mounted(Protocol):
-    """Another interface of the same service, served beside this one."""
+    """Another interface of the same process, served beside this one."""
 
     async def asgi(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handles every path that this service does not have."""
+        """Handle each path that this service does not have."""
 
     def lifespan(self) -> AbstractAsyncContextManager[None]:
-        """Context that runs while it is served: the lifespan of a mounted application itself never runs."""
+        """Return a context that runs while the application is served: ASGI servers ignore the lifespan of mounted
+        ones.
+        """
 
 
 def make_app(service: OptimizerService, mounted: Mounted | None = None) -> FastAPI:
@@ -65,7 +67,7 @@ def make_app(service: OptimizerService, mounted: Mounted | None = None) -> FastA
 
     app = FastAPI(
         title="Dynamic scoring: optimiser",
-        # The version of the API, which is described to everybody; that of the program is for people who are logged in.
+        # The version of the API, which everybody may see. Only logged-in users may see that of the program.
         version="1",
         summary="Plans of workloads from scores, demands and selectable configurations.",
         docs_url=None,
@@ -99,7 +101,7 @@ def _list_errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 
 def _add_probes(app: FastAPI, service: OptimizerService) -> None:
-    # The plans' threads may all be busy, and a probe must not wait for one.
+    # Probes have threads of their own, because plans may occupy all others.
     own_threads = CapacityLimiter(2)
 
     @app.get("/healthz", tags=["probes"], response_class=PlainTextResponse)
@@ -170,13 +172,13 @@ def _report_problem(request: Request, error: Exception) -> JSONResponse:
 
 
 def _report_invalid_body(_: Request, error: Exception) -> JSONResponse:
-    """Mistakes in a body, one line each, without the sent values."""
+    """Return the mistakes in a body, one per line, without the sent values."""
     detail = format_errors(error.errors()) if isinstance(error, RequestValidationError) else str(error)
     return make_problem(422, detail, "Cannot be planned")
 
 
 def _report_refusal(_: Request, error: Exception) -> JSONResponse:
-    """Errors of FastAPI itself: unknown path or method, unparsable body."""
+    """Return errors of FastAPI itself, such as an unknown path or method."""
     if not isinstance(error, HTTPException):
         return make_problem(500, str(error))
     return make_problem(error.status_code, error.detail, headers=error.headers)

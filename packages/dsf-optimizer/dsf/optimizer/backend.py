@@ -18,12 +18,12 @@ FIELD_MANAGER: Final = "dynamic-scoring-optimizer"
 
 
 class ManifestClient:
-    """Manifests in, manifests out. Thread-safe. Every method raises BackendError if the hub is unavailable."""
+    """Reads and writes manifests. Thread-safe. Every method raises BackendError if the hub is unavailable."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    def now(self) -> datetime:
+    def read_clock(self) -> datetime:
         """Return the time on the hub."""
         return self._session.read_clock()
 
@@ -34,25 +34,25 @@ class ManifestClient:
         except ObjectNotFoundError:
             return None
 
-    def objects(self, resource: Resource, namespace: str = "", *, labels: str = "", name: str = "") -> list[Manifest]:
-        """Return all objects of a kind, of one namespace or all, filtered by a label selector and by name.
+    def list_objects(self, resource: Resource, namespace: str = "", *, labels: str = "", name: str = "") -> list[Manifest]:
+        """Return all objects of a kind in one namespace or all, filtered by a label selector and by name.
 
         Read in pages. A kind that the hub does not have gives an empty list.
         """
         kind = {"apiVersion": resource.api_version, "kind": resource.kind}
-        # Items of a list lack both.
+        # Objects in a list lack apiVersion and kind.
         return [
             kind | item for item in lists.list_objects(self._session, resource, namespace, labels=labels, name=name)
         ]
 
-    def fetch(self, resource: Resource, namespace: str, names: Iterable[str]) -> dict[str, Manifest]:
+    def fetch_objects(self, resource: Resource, namespace: str, names: Iterable[str]) -> dict[str, Manifest]:
         """Return the named objects that exist."""
         wanted_names = set(names)
-        # More are listed: a ManifestWorkReplicaSet carries whole workloads.
+        # More than these are listed with one request; fewer are read one by one, as a ManifestWorkReplicaSet is large.
         if len(wanted_names) <= 8:
             manifests = {name: self.get(resource, namespace, name) for name in wanted_names}
             return {name: manifest for name, manifest in manifests.items() if manifest is not None}
-        objects = self.objects(resource, namespace)
+        objects = self.list_objects(resource, namespace)
         return {
             manifest["metadata"]["name"]: manifest
             for manifest in objects
@@ -79,7 +79,7 @@ class ManifestClient:
         self, resource: Resource, namespace: str, name: str, *, uid: str | None = None, dry_run: bool = False
     ) -> None:
         """Delete an object; a missing one is no error."""
-        # All options in the body: with a body, the API server ignores the query and would delete in a dry run.
+        # With a body, the API server ignores the query, so that a dry run in the query alone would delete the object.
         options = {"kind": "DeleteOptions", "apiVersion": "v1"}
         body = options | ({"preconditions": {"uid": uid}} if uid else {}) | ({"dryRun": ["All"]} if dry_run else {})
         try:
@@ -88,7 +88,7 @@ class ManifestClient:
             return
 
     def check(self) -> None:
-        """Whether the hub answers."""
+        """Raise BackendError if the hub does not respond."""
         self._session.get("/version")
 
     def close(self) -> None:

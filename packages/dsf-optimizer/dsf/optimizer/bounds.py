@@ -1,8 +1,8 @@
 """Upper bounds of the best plan, and items that cannot be part of it.
 
-For any prices that are not negative, the value of all items at these prices is an upper bound of every plan (Lagrange).
-An item whose value is so far below its price that taking it pushes the bound under a plan already known can be left
-out. Both hold whatever the solver's accuracy, since the bound is computed here from the prices alone.
+For any prices that are not negative, the value of all items at these prices is an upper bound of every plan
+(Lagrange). An item is left out if its value is so far below its price that a plan with it cannot beat the best known
+plan. Both hold for any accuracy of the solver, because the bound is computed here from the prices alone.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from dsf.optimizer.values import IntArray
 
 @dataclass(frozen=True)
 class Relaxation:
-    """A bound of every plan, and what each item of the table would add to it (`reduced`, mostly below zero)."""
+    """An upper bound of every plan. `reduced` is what each item of the table would add to it, mostly below zero."""
 
     bound: float
     reduced: FloatArray
 
-    def bound_of(self, items: IntArray) -> float:
-        """No plan that uses at least one of `items` (a mask) has a greater value."""
+    def compute_bound_with(self, items: IntArray) -> float:
+        """Return an upper bound of the plans that use at least one of `items` (a mask)."""
         if not items.any():
             return 0.0
         return self.bound + min(0.0, float(self.reduced[items.astype(bool)].max()))
 
-    def able(self, minimum: int) -> IntArray:
-        """Numbers of the items that a plan of at least this value may use."""
+    def list_useful_items(self, minimum: int) -> IntArray:
+        """Return the numbers of the items that a plan of at least this value may use."""
         return np.flatnonzero(self.bound + np.minimum(self.reduced, 0.0) >= minimum - 0.5)
 
 
@@ -51,7 +51,8 @@ def relax(table: Table, active_items: IntArray, prices: Prices) -> Relaxation:
     linked = np.bincount(items.column, weights=link * items.limit, minlength=len(table.configurations))
     supply = table.supply.astype(float)
     worth = (supply * prices.amount).sum(axis=1) + linked
-    # The cost of a cluster beyond the worth of its configuration can be charged to the configuration's resources.
+    # A cluster may cost more than its configuration is worth. The difference is charged to the configuration's
+    # resources.
     spare = np.maximum(prices.cluster[table.cluster_of] - worth, 0.0)
     supplied = (supply > 0).sum(axis=1)
     share = np.divide(spare, supplied, out=np.zeros_like(spare), where=supplied > 0)
@@ -66,7 +67,7 @@ def relax(table: Table, active_items: IntArray, prices: Prices) -> Relaxation:
         + float((np.maximum(reduced, 0.0) * items.limit).sum())
         + float(np.maximum(worth - prices.cluster[table.cluster_of], 0.0).sum())
     )
-    # Widened by the relative size of rounding errors.
+    # Increased by the relative size of rounding errors.
     return Relaxation(bound * (1 + 1e-9) + 1e-9, reduced)
 
 
@@ -75,17 +76,17 @@ def solve_relaxation(table: Table, start: IntArray, per_row: int, clock: Clock, 
     round, until none is left or the `share` of the time is used. Returns the best bound and the items in the end."""
     best, active_items = make_trivial_bound(table), start
     watch = Clock(clock.remaining * share)
-    # In a large one with several kinds the simplex method takes ten times as long as the interior point's.
+    # With many items of several kinds, the simplex method takes ten times as long as the interior point method.
     solver: Literal["choose", "ipm"] = "ipm" if len(start) < len(table.items) and len(table.kinds) > 1 else "choose"
     for _ in range(12):
-        prices = IntegerProgram(table, table.items.subset(active_items)).prices(watch.remaining, solver)
+        prices = IntegerProgram(table, table.items.subset(active_items)).compute_prices(watch.remaining, solver)
         if prices is None:
             break
         relaxation = relax(table, active_items, prices)
         before = best.bound
         if relaxation.bound < before:
             best = relaxation
-        # Good enough: a round changes it by less than a thousandth.
+        # Good enough: the last round lowered the bound by less than a thousandth.
         if abs(before - relaxation.bound) <= 1e-3 * before:
             break
         is_inactive = np.ones(len(table.items), dtype=bool)

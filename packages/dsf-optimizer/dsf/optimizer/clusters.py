@@ -15,42 +15,44 @@ _AVAILABLE: Final = "ManagedClusterConditionAvailable"
 
 
 class Clusters:
-    """The ManagedClusters of one plan as they are on the hub now. Raises BackendError from its constructor."""
+    """The ManagedClusters of one plan as they are on the hub. The constructor reads them, and raises BackendError."""
 
     def __init__(self, backend: ManifestClient, selector: PlacementSelector, names: Iterable[str]) -> None:
         self._backend = backend
         self._selector = selector
         wanted_names = set(names)
-        # With a label, only clusters that have it matter.
-        self._all = backend.objects(MANAGED_CLUSTERS, labels=selector.labels)
+        # Placements by label can only select clusters with the label.
+        self._all = backend.list_objects(MANAGED_CLUSTERS, labels=selector.labels)
         self._wanted = {
             str(cluster["metadata"]["name"]): cluster
             for cluster in self._all
             if cluster["metadata"]["name"] in wanted_names
         }
-        self._wanted |= backend.fetch(MANAGED_CLUSTERS, "", wanted_names - self._wanted.keys())
+        self._wanted |= backend.fetch_objects(MANAGED_CLUSTERS, "", wanted_names - self._wanted.keys())
 
-    def missing(self, names: Iterable[str]) -> list[str]:
-        """Mistakes: clusters that do not exist."""
+    def list_missing(self, names: Iterable[str]) -> list[str]:
+        """Return a mistake for each cluster that does not exist."""
         return [f"ManagedCluster {name} does not exist" for name in names if name not in self._wanted]
 
-    def selection(self, names: Iterable[str]) -> Selection:
-        """How Placements select these clusters."""
+    def select(self, names: Iterable[str]) -> Selection:
+        """Return how Placements select these clusters."""
         return self._selector.select(names, self._all)
 
-    def unbound(self, namespace: str, names: Iterable[str]) -> list[str]:
-        """Problems with Placements of a namespace: the cluster sets of these clusters are not bound."""
+    def list_unbound(self, namespace: str, names: Iterable[str]) -> list[str]:
+        """Return a problem for each cluster whose cluster sets are not bound to a namespace: its Placements cannot
+        select it.
+        """
         cluster_names = sorted(set(names))
         if not cluster_names:
             return []
-        bindings = self._backend.objects(MANAGED_CLUSTER_SET_BINDINGS, namespace)
+        bindings = self._backend.list_objects(MANAGED_CLUSTER_SET_BINDINGS, namespace)
         bound = {
             str((binding.get("spec") or {}).get("clusterSet") or binding["metadata"]["name"]) for binding in bindings
         }
         if not bound:
             reason = f"namespace {namespace} has no ManagedClusterSetBinding, so its Placements select nothing"
             return [f"{reason}; bind a set with these clusters, such as `global`"]
-        sets = self._backend.fetch(MANAGED_CLUSTER_SETS, "", bound)
+        sets = self._backend.fetch_objects(MANAGED_CLUSTER_SETS, "", bound)
         return [
             f"ManagedCluster {name} is in no cluster set that is bound to namespace {namespace} "
             f"({', '.join(sorted(bound))}), so its Placements cannot select it"
@@ -59,8 +61,8 @@ class Clusters:
             and not any(contains_cluster(cluster_set, self._wanted[name]) for cluster_set in sets.values())
         ]
 
-    def warnings(self, cluster_names: Iterable[str]) -> list[str]:
-        """Reasons why an applied plan may not take effect."""
+    def list_warnings(self, cluster_names: Iterable[str]) -> list[str]:
+        """Return the reasons why an applied plan may not take effect."""
         problems = []
         names = sorted(set(cluster_names) & self._wanted.keys())
         for name in names:

@@ -32,7 +32,7 @@ def compare(now: PlanView, plan: Plan, report: PlanReport, at: float) -> PlanCom
         score_proposed=plan.score_sum,
         clusters=sorted(changes, key=lambda change: (not change.changes, change.cluster)),
         moves=sorted(moves, key=lambda move: (move.change == "stays", move.workload)),
-    ).cut()
+    ).limit_rows()
 
 
 def _make_columns(plan: PlanView, requests: Mapping[str, Mapping[str, int]]) -> dict[str, PlanColumn]:
@@ -69,7 +69,7 @@ def compute_share(assignment: AssignmentView, configuration: ConfigurationView, 
 
 
 def _drop_scores(column: PlanColumn) -> tuple[str, list[tuple[str, int]]]:
-    """Without scores: other scores change nothing on the cluster."""
+    """Return a column without scores: other scores change nothing on the cluster."""
     return column.policy, sorted((block.workload, block.replicas) for block in column.blocks)
 
 
@@ -83,7 +83,7 @@ def _list_moves(now: PlanView, plan: Plan) -> list[PlanMove]:
         moves.append(
             PlanMove(
                 workload=name,
-                change=_change(old, new),
+                change=_classify_move(old, new),
                 now=old,
                 proposed=new,
                 unplaced=rest.replicas if rest else 0,
@@ -108,7 +108,7 @@ def _find_places(plan: PlanView) -> dict[str, list[PlanPlace]]:
     return places
 
 
-def _change(old: list[PlanPlace], new: list[PlanPlace]) -> MoveKind:
+def _classify_move(old: list[PlanPlace], new: list[PlanPlace]) -> MoveKind:
     if not new:
         return "is taken away" if old else "is nowhere"
     if not old:

@@ -11,7 +11,7 @@ class PlanConflictError(DsfError):
 
 
 class ApplyError(DsfError):
-    """A plan could not be written. `left` names what could not be undone; empty: all changes were undone."""
+    """A plan could not be written. `left` names the changes that were not rolled back; empty: all were."""
 
     def __init__(self, message: str, left: tuple[str, ...] = ()) -> None:
         super().__init__(message)

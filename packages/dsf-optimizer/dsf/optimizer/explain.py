@@ -23,7 +23,7 @@ class _Why(NamedTuple):
 
 
 class Explainer:
-    """Explanations of one plan, given as replicas by row and column."""
+    """Explains the places of one plan, given as replicas by row and column."""
 
     def __init__(self, table: Table, placed: IntArray) -> None:
         self._table = table
@@ -36,7 +36,7 @@ class Explainer:
         table = self._table
         refusal_codes = table.refused[row]
         chosen_columns = np.flatnonzero(self._placed[row])
-        # Prefer a possible option: an impossible one does not explain the choice.
+        # An alternative that is possible explains more than an impossible one.
         column = self._find_next_best(row, chosen_columns, usable=True)
         if column is None:
             column = self._find_next_best(row, chosen_columns, usable=False)
@@ -55,8 +55,8 @@ class Explainer:
             options_with_expired_score=int((refusal_codes == _EXPIRED).sum()),
         )
 
-    def unplaced(self, row: int) -> UnplacedView | None:
-        """Why replicas of this workload are placed nowhere; None when all are placed."""
+    def explain_unplaced(self, row: int) -> UnplacedView | None:
+        """Return why replicas of this workload have no place; None if all are placed."""
         table = self._table
         chosen_columns = np.flatnonzero(self._placed[row])
         count = int(table.replicas[row] - self._placed[row].sum())
@@ -84,12 +84,12 @@ class Explainer:
         )
 
     def _compute_worth(self, row: int) -> IntArray:
-        """Units of one replica in every column, staying included."""
+        """Return the value in units of one replica in each column, including the bonus of staying."""
         worth: IntArray = self._table.value[row] + self._table.scores.keep * (self._table.stay[row] > 0)
         return worth
 
     def _find_next_best(self, row: int, chosen_columns: IntArray, *, usable: bool) -> int | None:
-        """Return the column of the greatest value, the first by name of equal ones, among those not chosen."""
+        """Return the column of the greatest value among those not chosen; of equal ones the first by name."""
         refusal_codes = self._table.refused[row]
         is_candidate = refusal_codes == 0 if usable else (refusal_codes != _NO_SCORE) & (refusal_codes != _EXPIRED)
         is_candidate[chosen_columns] = False
@@ -126,10 +126,10 @@ class Explainer:
         """Return the obstacle to one more replica in a column of this plan."""
         table = self._table
         cluster = int(table.cluster_of[column])
-        set_up = self._set_up.get(cluster, column)
-        if set_up != column:
-            occupants = self._format_names(set_up, row)
-            device = table.configurations[set_up].device
+        used_column = self._set_up.get(cluster, column)
+        if used_column != column:
+            occupants = self._format_names(used_column, row)
+            device = table.configurations[used_column].device
             who = f" for {occupants}" if occupants else ""
             return _Why(Reason.CONFIGURATION, f"{table.clusters[cluster]} is set up with {device}{who}")
         for kind in np.flatnonzero(self._free[column] < table.request[row]):
@@ -164,7 +164,7 @@ class Explainer:
         return _Why(reason, "no other option has a usable score")
 
     def _explain_no_option(self, row: int, chosen_columns: IntArray) -> _Why:
-        """Why a workload has no option (left)."""
+        """Return why a workload has no option, or none that is left."""
         table = self._table
         if not table.configurations:
             return _Why(Reason.NO_CONFIGURATION, "no cluster has a configuration to choose")

@@ -1,4 +1,4 @@
-"""A plan without a solver, to start from; and the check of every plan."""
+"""A plan without a solver, as a start of the search; and the check of every plan."""
 
 from __future__ import annotations
 
@@ -11,35 +11,38 @@ from dsf.optimizer.values import IntArray
 
 
 def place_greedily(table: Table, worth: IntArray | FloatArray, clock: Clock) -> IntArray:
-    """Replicas per item: in the order of `worth`, small requests first, as many as are left and fit; then improved."""
+    """Return replicas per item: items in the order of `worth`, small requests first, get as many replicas as fit.
+
+    Then workloads are improved one by one until nothing changes.
+    """
     items = table.items
-    # The best items of each workload are filled one by one; `improve` then looks at all that fit.
-    looked_at = select_top_items(items.row, worth, 30, np.arange(len(items)))
-    size = table.request[items.row[looked_at]].sum(axis=1)
+    # First only the best items of each workload; `improve` then tries all that fit.
+    best_items = select_top_items(items.row, worth, 30, np.arange(len(items)))
+    size = table.request[items.row[best_items]].sum(axis=1)
     placement = _Placement(table)
-    for item in looked_at[np.lexsort((size, -worth[looked_at]))]:
+    for item in best_items[np.lexsort((size, -worth[best_items]))]:
         placement.fill(int(item))
     for _ in range(20):
-        # The sum is not any(): every row must run.
+        # A sum rather than any(), because every row must be improved.
         if clock.over or not sum([placement.improve(row) for row in range(len(table.workloads))]):
             break
     return placement.counts
 
 
 class _Placement:
-    """Replicas per item, with what is left of workloads, clusters and resources."""
+    """Replicas per item, with the remaining replicas of workloads, clusters and resources."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
         self.counts = np.zeros(len(table.items), dtype=np.int64)
         self._left, self._free = table.replicas.copy(), table.supply.copy()
         self._in_column = np.zeros(len(table.configurations), dtype=np.int64)
-        #: Column that a cluster is set up with; -1 while it has nothing.
+        #: Column that a cluster is configured with; -1 while it is unused.
         self._set_up = np.full(len(table.clusters), -1, dtype=np.int64)
         self._first = np.searchsorted(table.items.row, np.arange(len(table.workloads) + 1))
 
     def fill(self, item: int) -> None:
-        """Put as many replicas on an item as there are left and fit."""
+        """Place as many replicas on an item as are left and fit."""
         items, table = self._table.items, self._table
         row, column = items.row[item], items.column[item]
         if not self._left[row] or self._set_up[table.cluster_of[column]] not in (-1, column):
@@ -51,7 +54,9 @@ class _Placement:
         self._add(item, count)
 
     def improve(self, row: int) -> bool:
-        """Place what is left of a workload, else move a replica to a better item with room; whether there was one."""
+        """Place the remaining replicas of a workload, else move one to a better item with room. Return True if one was
+        placed or moved.
+        """
         table, items = self._table, self._table.items
         start, end = self._first[row], self._first[row + 1]
         columns, counts, value = items.column[start:end], self.counts[start:end], items.value[start:end]
@@ -82,7 +87,7 @@ class _Placement:
 
 
 def is_allowed(table: Table, counts: IntArray) -> bool:
-    """Whether a plan keeps every limit, counted in whole numbers."""
+    """True if a plan respects every limit, counted in whole numbers."""
     items = table.items
     used_items = np.flatnonzero(counts)
     placed = np.zeros_like(table.replicas)

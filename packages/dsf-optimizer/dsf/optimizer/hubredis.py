@@ -1,4 +1,4 @@
-"""The optimiser's part in the hub's Redis: it sends ticks, records changes, and shows plans to the page."""
+"""The optimiser's access to the hub's Redis: sends ticks, records actions, and stores plans for the page."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ log = dsf.log.get(__name__)
 
 @dataclass(frozen=True)
 class HubRedis:
-    """The hub's Redis, with a connection for each call, as calls are rare. Thread-safe."""
+    """The hub's Redis, with a connection per call, because calls are rare. Thread-safe."""
 
     settings: Settings
 
@@ -44,14 +44,14 @@ class HubRedis:
             changes.record_change(client, actor, action)
 
     def show(self, comparison: PlanComparison) -> None:
-        """Show the newest plan of a namespace. Failures are logged: the plan is unaffected."""
+        """Store the newest plan of a namespace for the page. Failures are logged: the plan is unaffected."""
         with self._connect_or_log("the plan cannot be stored for the page") as client:
-            plans.remember(client, comparison)
+            plans.store_comparison(client, comparison)
 
     def clear(self, namespace: str) -> None:
         """Remove the plan of a namespace. Failures are logged."""
         with self._connect_or_log("the plan cannot be removed from the page") as client:
-            plans.forget(client, namespace)
+            plans.remove_comparison(client, namespace)
 
     @contextlib.contextmanager
     def _connect(self) -> Iterator[redis.Redis]:
@@ -61,7 +61,7 @@ class HubRedis:
     @contextlib.contextmanager
     def _connect_or_log(self, problem: str) -> Iterator[redis.Redis]:
         try:
-            # The settings may name a file that is missing.
+            # The settings may name a file that does not exist.
             with self._connect() as client:
                 yield client
         except (redis.RedisError, DsfError) as error:

@@ -118,7 +118,7 @@ class _Reader:
         if default is not None and label not in self._labels:
             return default
         value = self._labels.get(label)
-        # The check is stricter than int(), which accepts signs, spaces, underscores and digits of other scripts.
+        # Stricter than int(), which accepts signs, spaces, underscores and digits of other scripts.
         if isinstance(value, str) and value.isascii() and value.isdigit() and minimum <= int(value) <= maximum:
             return int(value)
         self._add_mistake(label, f"allowed is a whole number from {minimum} to {maximum}, as text")

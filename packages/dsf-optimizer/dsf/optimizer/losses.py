@@ -1,7 +1,7 @@
 """Workloads that a plan would remove because scores are missing or have expired.
 
-Running workloads must keep running: a failing scorer must not stop them. This covers the workload without a score, and
-others whose place it would take because it cannot stay where it is.
+A failing scorer must not stop running workloads. This covers workloads without a score, and others whose places they
+would take.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from typing import Final
 from dsf.optimizer.plan import Plan, UnknownPlace
 from dsf.optimizer.views import PlanView, Reason
 
-#: Most places that a message names.
+#: Maximum places that a message names.
 _NAMED: Final = 3
 
 
 def find_losses(plan: Plan, previous: PlanView) -> list[str]:
-    """Why a plan must not replace the previous one, one sentence per workload; empty if it may."""
+    """Return why a plan must not replace the previous one, one sentence per workload; empty if it may."""
     before = Counter[str]()
     for old in previous.assignments:
         before[old.workload] += old.replicas
     after = Counter[str]()
     for new in plan.assignments:
         after[new.workload] += new.replicas
-    # Options of each workload that no known score speaks for.
+    # Options of each workload without a known score.
     unknown = {
         explanation.workload: explanation.options_without_score + explanation.options_with_expired_score
         for explanation in plan.explanation

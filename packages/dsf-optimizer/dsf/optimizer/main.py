@@ -23,7 +23,7 @@ log = dsf.log.get(__name__)
 
 
 def run(settings: OptimizerSettings, owner: str = "") -> int:
-    """Serve until SIGTERM or SIGINT; requests under way are finished, searches are cut. Returns the exit code.
+    """Serve until SIGTERM or SIGINT. Requests in progress are finished; searches are cut short. Returns the exit code.
 
     Raises SettingsError for invalid settings, an unavailable address, and a service that would be open to other
     machines.
@@ -48,14 +48,16 @@ def run(settings: OptimizerSettings, owner: str = "") -> int:
 
 
 class _OptimizerServer(uvicorn.Server):
-    """Cuts searches when it ends: they may take longer than the process is given, and callers shall get a response."""
+    """A server that cuts searches at its end: they may take longer than the grace period, and callers must get a
+    response.
+    """
 
     def __init__(self, config: uvicorn.Config, service: OptimizerService) -> None:
         super().__init__(config)
         self._service = service
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """As it was, but first the searches."""
+        """End the searches, then shut down as usual."""
         await to_thread.run_sync(self._service.stop_solving)
         await super().shutdown(sockets)
 

@@ -29,24 +29,24 @@ from dsf.placements.kinds import PLACEMENT_BINDINGS, POLICIES
 
 Manifest = dict[str, Any]
 
-#: On every object of a plan.
+#: Label of every object of a plan.
 GENERATED_LABEL: Final = "dynamic-scoring-framework-mcp/generated"
 GENERATED: Final = f"{GENERATED_LABEL}=true"
 PLAN_ID: Final = f"{GROUP}/plan-id"
-#: How many objects the plan has.
+#: Annotation with the number of objects of the plan.
 PLAN_OBJECTS: Final = f"{GROUP}/plan-objects"
 #: Annotation of a configuration's or workload's Placement with its part of the plan, in JSON.
 CONFIGURATION: Final = f"{GROUP}/plan-configuration"
 ASSIGNMENTS: Final = f"{GROUP}/plan-assignments"
 
-#: In the order in which they are written.
+#: Kinds in the order in which they are written.
 KINDS: Final = (PLACEMENTS, PLACEMENT_BINDINGS)
 #: Hex digits of a name's hash.
 _HASH: Final = 8
 
 
 def compute_plan_id(namespace: str, plan: PlanView) -> str:
-    """Id of a plan: places of workloads and configurations. Scores are not part of it."""
+    """Return the id of a plan, which depends on places of workloads and on configurations, but not on scores."""
     content = {
         "namespace": namespace,
         "assignments": sorted(
@@ -63,7 +63,7 @@ def compute_plan_id(namespace: str, plan: PlanView) -> str:
 def make_name(prefix: str, cluster: str) -> str:
     """Return the name of an object for a cluster; the hash distinguishes long names with a common prefix."""
     digest = _compute_hash(cluster, _HASH)
-    # A Placement's name is the value of a label of its PlacementDecisions.
+    # PlacementDecisions have a label with their Placement's name, so the limit of label values applies.
     head = cluster[: MAX_LABEL_VALUE_LENGTH - len(prefix) - _HASH - 2].rstrip("-.")
     return f"{prefix}-{head}-{digest}"
 
@@ -82,7 +82,7 @@ def render(
     manifests: list[Manifest] = []
     for configuration in plan.configurations:
         name = make_name("placement", configuration.cluster)
-        spec = _make_spec(selector.predicate([values[configuration.cluster]]), 1)
+        spec = _make_spec(selector.make_predicate([values[configuration.cluster]]), 1)
         manifests.append(
             _make_object(
                 PLACEMENTS, namespace, name, {CONFIGURATION: _dump_json(configuration.model_dump())}, {"spec": spec}
@@ -106,7 +106,7 @@ def render(
     for workload, assignments in sorted(by_workload.items()):
         selected_values = [values[assignment.cluster] for assignment in assignments]
         spec = _make_spec(
-            selector.predicate(selected_values, compliant=True), sum(assignment.replicas for assignment in assignments)
+            selector.make_predicate(selected_values, compliant=True), sum(assignment.replicas for assignment in assignments)
         )
         annotations = {ASSIGNMENTS: _dump_json([assignment.model_dump() for assignment in assignments])}
         manifests.append(_make_object(PLACEMENTS, namespace, placements[workload], annotations, {"spec": spec}))
@@ -129,7 +129,7 @@ def read_plan(objects: Iterable[Mapping[str, Any]]) -> PlanView:
             if CONFIGURATION in annotations:
                 configurations.append(ConfigurationView.model_validate_json(annotations[CONFIGURATION]))
             if ASSIGNMENTS in annotations:
-                # By pydantic: it bounds the depth and refuses what is no text in UTF-8.
+                # pydantic bounds the depth, and refuses text that is not UTF-8.
                 assignments += _ASSIGNMENTS.validate_json(annotations[ASSIGNMENTS])
         except (ValueError, TypeError):
             continue
@@ -156,7 +156,7 @@ def dump(manifests: Sequence[Manifest]) -> str:
 
 
 def find_resource(manifest: Mapping[str, Any]) -> Resource:
-    """Which of `KINDS` an object is."""
+    """Return the resource of an object of one of `KINDS`."""
     return next(resource for resource in KINDS if resource.kind == manifest["kind"])
 
 

@@ -1,6 +1,6 @@
 """The optimiser for assistants, by the Model Context Protocol: over HTTP at /mcp, and over standard input and output.
 
-The official SDK implements the protocol; this module implements tool calls and transports.
+The official SDK implements the protocol; this module has the tool calls and transports.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ log = dsf.log.get(__name__)
 
 #: Path over HTTP.
 PATH: Final = "/mcp"
-# Bytes of a line that is too long, read at a time.
+# Bytes that are read at a time of a line that is too long.
 _PIECE: Final = 64 * 1024
 
 _INSTRUCTIONS: Final = (
@@ -66,16 +66,16 @@ class McpMount:
         self._server = make_server(service)
         self._app = self._server.streamable_http_app(
             streamable_http_path=PATH,
-            # Stateless: any replica can answer a request, with the rights of its sender.
+            # Stateless: any replica can handle a request, with the rights of its sender.
             stateless_http=True,
             json_response=True,
             max_request_body_size=MAX_BODY,
-            # Hosts and origins are checked for the whole service, not here.
+            # The whole service checks hosts and origins, so the SDK need not.
             transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),
         )
 
     def lifespan(self) -> AbstractAsyncContextManager[None]:
-        """Context that runs while it is served."""
+        """Return a context that runs while the server is served."""
         return self._server.session_manager.run()
 
     async def asgi(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -99,7 +99,7 @@ def _find_refusal(scope: Scope) -> JSONResponse | None:
     if scope["path"] != PATH:
         return make_problem(404, f"there is no {scope['path']}; see /docs")
     if scope["method"] != "POST":
-        # A GET stream would have no events and stay open forever.
+        # A GET stream would stay open without any event.
         detail = f"{scope['method']} is not for {PATH}: every message is a POST, there are no sessions"
         return make_problem(405, detail, headers={"Allow": "POST"})
     return None
@@ -120,7 +120,7 @@ def run_stdio(service: OptimizerService) -> None:
     meanwhile file descriptor 1 is standard error for all other code.
     """
     _silence_sdk()
-    # Child processes and other code that reads standard input see its end, not the protocol.
+    # Child processes and other code read the end of standard input instead of the protocol.
     with os.fdopen(os.dup(0), "rb") as requests:
         nothing = os.open(os.devnull, os.O_RDONLY)
         os.dup2(nothing, 0)
@@ -133,7 +133,7 @@ def run_stdio(service: OptimizerService) -> None:
             return
     error = _get_first(failed_writes)
     if isinstance(error, BrokenPipeError):
-        # The client is gone.
+        # The client closed the connection.
         raise error
     raise OutputError(f"cannot write to standard output: {error.strerror or error}")
 
@@ -144,7 +144,7 @@ def _get_first(errors: BaseExceptionGroup[OSError]) -> OSError:
 
 
 async def serve(server: Server[Any], requests: BinaryIO, responses: TextIO | None) -> None:
-    """Serve one client, one message to a line. `responses` None: standard output."""
+    """Serve one client, one message per line. `responses` None: standard output."""
     lines = _CheckedLines(requests)
     stdout = None if responses is None else anyio.wrap_file(responses)
     async with stdio_server(anyio.wrap_file(cast("TextIO", lines)), stdout) as (incoming, outgoing):
@@ -153,7 +153,7 @@ async def serve(server: Server[Any], requests: BinaryIO, responses: TextIO | Non
 
 
 class _CheckedLines:
-    """Lines within the bounds of a request over HTTP. The client gets an error for each of the others."""
+    """Reads lines within the bounds of a request over HTTP. The client gets an error for each other line."""
 
     #: Sends a message to the client; set before the first line is read.
     send: Callable[[SessionMessage], Coroutine[Any, Any, None]]
@@ -162,7 +162,7 @@ class _CheckedLines:
         self._stream = stream
 
     def readline(self) -> str:
-        """Return the next line, empty at the end. Blocks; called in a thread of anyio's."""
+        """Return the next line, empty at the end. Blocks, so anyio calls it in a thread."""
         while line := self._stream.readline(MAX_BODY + 1):
             try:
                 if len(line) > MAX_BODY:
@@ -187,20 +187,20 @@ class _CheckedLines:
         refusal = types.JSONRPCError(
             jsonrpc="2.0", id=None, error=types.ErrorData(code=types.PARSE_ERROR, message=reason)
         )
-        # The client may be gone.
+        # The client may have closed the connection.
         with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
             from_thread.run(self.send, SessionMessage(refusal))
 
 
 def _silence_sdk() -> None:
-    """Silence the SDK's two log lines per request; one line of `_call` says more."""
+    """Silence the SDK's two log lines per request; `_call` logs one line with more data."""
     logging.getLogger("mcp").setLevel(logging.WARNING)
-    logging.getLogger("mcp.server.streamable_http").addFilter(_is_no_disconnect)
+    logging.getLogger("mcp.server.streamable_http").addFilter(_is_worth_logging)
 
 
 def make_server(service: OptimizerService) -> Server[Any]:
     """Return the server with all tools. With access control, each call checks the caller's rights."""
-    # Separate from the threads of the HTTP API, which must stay free for its probes.
+    # Not the threads of the HTTP API, which must stay free for probes.
     limiter = anyio.CapacityLimiter(16)
 
     async def list_tools(_: Any, __: types.PaginatedRequestParams | None) -> types.ListToolsResult:
@@ -210,7 +210,7 @@ def make_server(service: OptimizerService) -> Server[Any]:
         tool = TOOLS.get(params.name)
         if tool is None:
             return _make_error_result(f"there is no tool {params.name!r}; there are: {', '.join(TOOLS)}")
-        # On a thread, as tools block for milliseconds to seconds; the context has the caller.
+        # In a thread, because tools block for milliseconds to seconds. The context has the caller.
         return await run_sync(partial(_call, service, tool, params.arguments or {}), limiter=limiter)
 
     return Server(
@@ -230,24 +230,24 @@ def _describe_tool(tool: Tool) -> types.Tool:
         title=tool.title,
         description=tool.description,
         input_schema=_drop_notes(tool.arguments.model_json_schema(by_alias=True)),
-        output_schema=_drop_notes(tool.answer.model_json_schema(mode="serialization")),
+        output_schema=_drop_notes(tool.response.model_json_schema(mode="serialization")),
         annotations=tool.annotations,
     )
 
 
 def _drop_notes(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return a schema without its model's name and docstring: the tool has better ones."""
+    """Return a schema without its model's name and docstring, because the tool has better ones."""
     return {key: value for key, value in schema.items() if key not in ("title", "description")}
 
 
 def _call(service: OptimizerService, tool: Tool, raw_arguments: dict[str, Any]) -> types.CallToolResult:
-    """One call. Every error is a response for the assistant; internal details are only logged."""
+    """Call a tool. Every error becomes a response for the assistant; internal details are only logged."""
     began = time.monotonic()
     problem = ""
-    # In this thread's copy of the context.
+    # Set in this thread's copy of the context.
     by_tool.set(True)
     try:
-        answer = tool.call(service, tool.arguments.model_validate(_decode_arguments(tool.arguments, raw_arguments)))
+        response = tool.call(service, tool.arguments.model_validate(_decode_arguments(tool.arguments, raw_arguments)))
     except ValidationError as error:
         problem = f"wrong arguments: {format_errors(error.errors(include_url=False, include_input=False))}"
     except DsfError as error:
@@ -265,7 +265,7 @@ def _call(service: OptimizerService, tool: Tool, raw_arguments: dict[str, Any]) 
         seconds=round(time.monotonic() - began, 3),
         problem=problem,
     )
-    return _make_error_result(problem) if problem else _make_result(answer)
+    return _make_error_result(problem) if problem else _make_result(response)
 
 
 def _decode_arguments(arguments: type[Arguments], raw_arguments: dict[str, Any]) -> dict[str, Any]:
@@ -282,8 +282,8 @@ def _decode_arguments(arguments: type[Arguments], raw_arguments: dict[str, Any])
     return plain
 
 
-def _make_result(answer: BaseModel) -> types.CallToolResult:
-    content = answer.model_dump(mode="json")
+def _make_result(response: BaseModel) -> types.CallToolResult:
+    content = response.model_dump(mode="json")
     text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
     return types.CallToolResult(content=[types.TextContent(type="text", text=text)], structured_content=content)
 
@@ -292,6 +292,6 @@ def _make_error_result(problem: str) -> types.CallToolResult:
     return types.CallToolResult(content=[types.TextContent(type="text", text=problem)], is_error=True)
 
 
-def _is_no_disconnect(record: logging.LogRecord) -> bool:
-    """False for the library's report of a client that went away, or was refused, before its body had arrived."""
+def _is_worth_logging(record: logging.LogRecord) -> bool:
+    """False for the library's report that a client disconnected, or was refused, before its body arrived."""
     return not (record.exc_info and isinstance(record.exc_info[1], ClientDisconnect))

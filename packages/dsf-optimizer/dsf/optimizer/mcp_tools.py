@@ -17,16 +17,16 @@ from dsf.api.meta import ApiModel
 from dsf.api.naming import sanitize_resource_name
 from dsf.optimizer.mcp_views import (
     MAX_LISTED,
-    PlanAnswer,
-    PlansAnswer,
-    ResetAnswer,
-    ScorerAnswer,
-    ScoresAnswer,
-    make_plan_answer,
-    make_plans_answer,
+    PlanResponse,
+    PlansResponse,
+    ResetResponse,
+    ScorerResponse,
+    ScoresResponse,
+    make_plan_response,
+    make_plans_response,
     make_score_brief,
-    make_scorer_answer,
-    reset_answer,
+    make_scorer_response,
+    make_reset_response,
 )
 from dsf.optimizer.params import Name, Namespace, OptimizeParams, ScoreName
 from dsf.optimizer.service import OptimizerService
@@ -74,7 +74,7 @@ class Rescore(Arguments):
     )
 
 
-#: The arguments of a plan: those of the HTTP API without the ones that the tool itself implies.
+#: The arguments of a plan: those of the HTTP API except those that the tool sets itself.
 _PLAN: Final[dict[str, Any]] = {
     key: (field.annotation, field)
     for key, field in OptimizeParams.model_fields.items()
@@ -98,34 +98,34 @@ ApplyPlan: Final = create_model("ApplyPlan", __base__=Arguments, **_PLAN, plan_i
 
 @dataclass(frozen=True)
 class Tool:
-    """One tool. `call` gets validated `arguments`; it blocks, and raises the service's errors."""
+    """A tool. `call` gets validated `arguments`; it blocks, and raises the service's errors."""
 
     name: str
     title: str
     description: str
     arguments: type[Arguments]
-    answer: type[OptimizerView]
+    response: type[OptimizerView]
     call: Callable[[OptimizerService, Any], OptimizerView]
     annotations: ToolAnnotations
 
 
-def _list_scores(service: OptimizerService, arguments: ListScores) -> ScoresAnswer:
+def _list_scores(service: OptimizerService, arguments: ListScores) -> ScoresResponse:
     score_name = None if arguments.score is None else sanitize_resource_name(arguments.score)
     scores = [
         score for score in service.list_scores(arguments.cluster).items if score_name in (None, score.metadata["name"])
     ]
-    return ScoresAnswer(
+    return ScoresResponse(
         scores=[make_score_brief(score, arguments.max_items) for score in scores[:MAX_LISTED]],
         left_out=max(0, len(scores) - MAX_LISTED),
     )
 
 
-def _make_plan(service: OptimizerService, arguments: Any, *, apply: bool) -> PlanAnswer:
-    # Raises ValidationError for mistakes across fields.
+def _make_plan(service: OptimizerService, arguments: Any, *, apply: bool) -> PlanResponse:
+    # Raises ValidationError for mistakes that concern several fields.
     params = OptimizeParams.model_validate(
         arguments.model_dump(by_alias=True, exclude={"include_yaml"}, exclude_unset=True)
     )
-    return make_plan_answer(
+    return make_plan_response(
         service.apply(params) if apply else service.propose(params), include_yaml=arguments.include_yaml
     )
 
@@ -145,7 +145,7 @@ _ALL: Final = (
         "Scores are whole numbers from -100 to 100 and more is better, unless the meaning says otherwise. "
         "Values whose freshness says expired must not be used as if they were of now.",
         ListScores,
-        ScoresAnswer,
+        ScoresResponse,
         _list_scores,
         _make_hints(reads=True),
     ),
@@ -155,8 +155,8 @@ _ALL: Final = (
         "What one scorer measures, how often, whether it works, where and why it fails, and the age of its scores on "
         "each cluster. Use it when a score is missing, old or surprising.",
         ExplainScorer,
-        ScorerAnswer,
-        lambda service, arguments: make_scorer_answer(service.explain_scorer(arguments.name)),
+        ScorerResponse,
+        lambda service, arguments: make_scorer_response(service.explain_scorer(arguments.name)),
         _make_hints(reads=True),
     ),
     Tool(
@@ -168,7 +168,7 @@ _ALL: Final = (
         "exactly this plan. The user must provide the names of clusters, policies and workloads, for example in a "
         "parameter file; list_scores has the scores.",
         ProposePlan,
-        PlanAnswer,
+        PlanResponse,
         partial(_make_plan, apply=False),
         _make_hints(reads=True),
     ),
@@ -180,7 +180,7 @@ _ALL: Final = (
         "user has agreed to the proposal. It takes the arguments of propose_plan, and as planId the proposal's "
         "plan_id; if another plan is best by now, nothing is written and the answer says so. The write is atomic.",
         ApplyPlan,
-        PlanAnswer,
+        PlanResponse,
         partial(_make_plan, apply=True),
         _make_hints(replaces=True),
     ),
@@ -190,8 +190,8 @@ _ALL: Final = (
         "Delete every Placement and PlacementBinding that plans created in a namespace. Their workloads are removed "
         "and policies are unbound, so call it only if the user wants exactly that.",
         InNamespace,
-        ResetAnswer,
-        lambda service, arguments: reset_answer(service.reset(arguments.namespace)),
+        ResetResponse,
+        lambda service, arguments: make_reset_response(service.reset(arguments.namespace)),
         _make_hints(replaces=True),
     ),
     Tool(
@@ -200,8 +200,8 @@ _ALL: Final = (
         "The plans in force, one per namespace: the clusters of each workload and the configuration of each cluster. "
         "Use it before a reset, and to see whether a plan is still complete.",
         ListPlans,
-        PlansAnswer,
-        lambda service, arguments: make_plans_answer(service.plans(arguments.namespace)),
+        PlansResponse,
+        lambda service, arguments: make_plans_response(service.plans(arguments.namespace)),
         _make_hints(reads=True),
     ),
     Tool(

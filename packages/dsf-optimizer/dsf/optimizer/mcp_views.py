@@ -1,4 +1,4 @@
-"""Answers of tools: the service's views, shortened for an assistant.
+"""Responses of tools: the service's views, shortened for an assistant.
 
 Omitted entries are counted, and the response says how to request them.
 """
@@ -30,7 +30,7 @@ from dsf.optimizer.views import (
     UnplacedView,
 )
 
-#: Most objects of one kind in a response.
+#: Maximum objects of one kind in a response.
 MAX_LISTED: Final = 100
 
 
@@ -46,14 +46,14 @@ class ScoreBrief(OptimizerView):
     more_items: int = Field(description="Number of omitted lower ones; raise maxItems to get more.")
 
 
-class ScoresAnswer(OptimizerView):
+class ScoresResponse(OptimizerView):
     """Answer of list_scores."""
 
     scores: list[ScoreBrief]
     left_out: int = Field(description="Number of omitted ones; ask for one cluster or one score to see them.")
 
 
-class ScorerAnswer(ScorerView):
+class ScorerResponse(ScorerView):
     """Answer of explain_scorer."""
 
     clusters: int = Field(description="Number of clusters with scores.")
@@ -69,14 +69,14 @@ class PlanInForce(AppliedPlan):
     )
 
 
-class PlansAnswer(OptimizerView):
+class PlansResponse(OptimizerView):
     """Answer of list_plans."""
 
     items: list[PlanInForce]
     left_out: int = Field(description="Number of omitted plans; ask for their namespaces one by one to see them.")
 
 
-class ResetAnswer(ResetReport):
+class ResetResponse(ResetReport):
     """Answer of reset."""
 
     left_out: int = Field(
@@ -92,7 +92,7 @@ class PlacedWorkload(AssignmentView):
     why_not: str = Field(description="Why it was not taken.")
 
 
-class PlanAnswer(OptimizerView):
+class PlanResponse(OptimizerView):
     """Answer of propose_plan and apply_plan."""
 
     next_step: str = Field(description="How to proceed.")
@@ -131,19 +131,19 @@ def make_score_brief(score: ScoreObject, max_items: int) -> ScoreBrief:
     )
 
 
-def make_scorer_answer(view: ScorerView) -> ScorerAnswer:
-    """Return a scorer with the scores that need attention first."""
+def make_scorer_response(view: ScorerView) -> ScorerResponse:
+    """Return a scorer. Scores that need attention come first."""
     scores = sorted(view.scores, key=lambda score: (not score.freshness.expired, score.cluster))
     fields = dict(view) | {"scores": scores[:MAX_LISTED]}
     expired = sum(score.freshness.expired for score in scores)
-    return ScorerAnswer(**fields, clusters=len(scores), expired=expired)
+    return ScorerResponse(**fields, clusters=len(scores), expired=expired)
 
 
-def make_plans_answer(plans: PlanList) -> PlansAnswer:
-    """Return the plans in force; the more there are, the less of each."""
+def make_plans_response(plans: PlanList) -> PlansResponse:
+    """Return the plans in force. The more there are, the fewer entries each has."""
     items = plans.items[:MAX_LISTED]
     max_entries = MAX_LISTED // max(1, len(items))
-    return PlansAnswer(items=[_make_plan(plan, max_entries) for plan in items], left_out=len(plans.items) - len(items))
+    return PlansResponse(items=[_make_plan(plan, max_entries) for plan in items], left_out=len(plans.items) - len(items))
 
 
 def _make_plan(plan: AppliedPlan, max_entries: int) -> PlanInForce:
@@ -155,13 +155,13 @@ def _make_plan(plan: AppliedPlan, max_entries: int) -> PlanInForce:
     )
 
 
-def reset_answer(report: ResetReport) -> ResetAnswer:
+def make_reset_response(report: ResetReport) -> ResetResponse:
     """Return the first deleted objects."""
     fields = dict(report) | {"deleted": report.deleted[:MAX_LISTED]}
-    return ResetAnswer(**fields, left_out=max(0, len(report.deleted) - MAX_LISTED))
+    return ResetResponse(**fields, left_out=max(0, len(report.deleted) - MAX_LISTED))
 
 
-def make_plan_answer(report: PlanReport, *, include_yaml: bool) -> PlanAnswer:
+def make_plan_response(report: PlanReport, *, include_yaml: bool) -> PlanResponse:
     """Return a plan with the reason of each workload."""
     reasons = {explanation.workload: explanation for explanation in report.explanation}
     workloads = []
@@ -177,12 +177,12 @@ def make_plan_answer(report: PlanReport, *, include_yaml: bool) -> PlanAnswer:
         "changes": [change for change in report.changes if change.change != "unchanged"],
         "warnings": report.warnings,
     }
-    values = {name: value for name, value in report if name in PlanAnswer.model_fields}
+    values = {name: value for name, value in report if name in PlanResponse.model_fields}
     values |= {name: items[:MAX_LISTED] for name, items in lists.items()} | {"workloads": workloads}
     values["next_step"] = _describe_next_step(report)
     values["left_out"] = {name: len(items) - MAX_LISTED for name, items in lists.items() if len(items) > MAX_LISTED}
     values["output_yaml"] = report.output_yaml if include_yaml else None
-    return PlanAnswer(**values)
+    return PlanResponse(**values)
 
 
 def _describe_next_step(report: PlanReport) -> str:

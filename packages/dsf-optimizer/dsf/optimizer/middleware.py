@@ -1,4 +1,4 @@
-"""Middleware: authentication, protection against cross-site requests, the body limit, and keys that are there twice.
+"""Middleware: authentication, protection against cross-site requests, and checks of the body.
 
 Plain ASGI, so that it also covers mounted applications and streams.
 """
@@ -32,9 +32,11 @@ PROBLEM: Final = "application/problem+json"
 
 
 class BodyCheck:
-    """Answers 413 to a body of more than `MAX_BODY` bytes, with or without Content-Length, 400 to one of too many
-    values, and 422 to repeated keys. The middleware runs behind `AccessMiddleware`: strangers cannot have a body
-    parsed."""
+    """Checks the body of a request. Responds with 413 to more than `MAX_BODY` bytes, with or without Content-Length,
+    with 400 to too many values, and with 422 to duplicate keys.
+
+    Runs after `AccessMiddleware`, so that only authenticated callers can have a body parsed.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -60,17 +62,17 @@ class BodyCheck:
                 refusal = _make_too_large_response()
             elif message["type"] == "http.request" and not message.get("more_body", False):
                 refusal = await run_in_threadpool(_find_body_problem, bytes(body))
-            # The application sees a disconnected client.
+            # A refused request looks to the application like a client that disconnected.
             return message if refusal is None else {"type": "http.disconnect"}
 
-        async def answer(message: Message) -> None:
+        async def send_response(message: Message) -> None:
             nonlocal started
             if refusal is None or started:
                 started = True
                 await send(message)
 
         try:
-            await self._app(scope, checked, answer)
+            await self._app(scope, checked, send_response)
         except ClientDisconnect:
             if refusal is None:
                 raise
@@ -79,7 +81,7 @@ class BodyCheck:
 
 
 class AccessMiddleware:
-    """Sets `current_caller`, or answers 401."""
+    """Sets `current_caller`, or responds with 401."""
 
     def __init__(self, app: ASGIApp, access: CallerAccess) -> None:
         self._app = app
@@ -117,9 +119,9 @@ def _read_token(headers: Headers) -> str | None:
 
 
 def _find_foreign_origin(headers: Headers) -> str:
-    """Why a request without a token may be a cross-site request of a web page; empty if it is not.
+    """Return why a request without a token may be a cross-site request of a web page; empty if it is not.
 
-    Browsers send such requests to this machine as well, with the page's origin and the host name: a foreign name that
+    Browsers send such requests to this machine as well, with the page's origin and host name. A foreign name that
     resolves to this machine is refused.
     """
     if not is_loopback(host_name(headers.get("host", ""))):
@@ -131,7 +133,7 @@ def _find_foreign_origin(headers: Headers) -> str:
 
 
 def make_problem(status: int, detail: str, title: str = "", headers: Mapping[str, str] | None = None) -> JSONResponse:
-    """Return an error as RFC 9457 has it; without `title` that of the status."""
+    """Return an error as RFC 9457 defines it. The default `title` is that of the status."""
     body = ProblemView(title=title or HTTPStatus(status).phrase, status=status, detail=detail).model_dump()
     return JSONResponse(body, status_code=status, media_type=PROBLEM, headers=headers)
 
@@ -145,7 +147,7 @@ def _find_body_problem(body: bytes) -> JSONResponse | None:
     except ManifestError as error:
         return make_problem(422, f"body: {error}", "Cannot be planned")
     except ValueError:
-        # The application says what it is.
+        # The application reports invalid JSON.
         pass
     return None
 

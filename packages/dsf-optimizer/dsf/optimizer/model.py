@@ -23,11 +23,11 @@ from dsf.errors import ManifestError
 
 #: The item of an AddOnPlacementScore that scores an app on a device.
 DEFAULT_DIMENSION_FORMAT: Final = "${app};${device}"
-#: Weights are read to this many decimals, so that sums of scores are exact and ties are ties.
+#: Decimals of weights. The limit makes sums of scores, and so ties, exact.
 WEIGHT_DECIMALS: Final = 4
-#: The greatest weight of a score and of staying.
+#: Maximum weight of a score, and of staying.
 MAX_WEIGHT: Final = 1000
-#: The greatest amount of a resource, and the most replicas.
+#: Maximum amount of a resource, and maximum replicas.
 MAX_AMOUNT: Final = 10**9
 MAX_REPLICAS: Final = 10_000
 
@@ -40,7 +40,7 @@ class Current:
     """Current place of a workload's replicas. A replica stays if it is planned for the same cluster and device."""
 
     cluster: str
-    #: The device; None: unknown, then any device of the cluster counts as staying.
+    #: The device; None: unknown, so that any device of the cluster counts as staying.
     device: str | None = None
     replicas: int = 1
 
@@ -59,7 +59,8 @@ class Workload:
     #: Resource kind and amount that one replica needs.
     request: Mapping[str, int]
     replicas: int = 1
-    #: Most replicas on one cluster; None: as many as fit. A Placement selects a cluster once, so it takes 1.
+    #: Maximum replicas on one cluster; None: as many as fit. A Placement selects a cluster once, so its workload has
+    #: 1.
     per_cluster: int | None = None
     current: tuple[Current, ...] = ()
 
@@ -93,7 +94,7 @@ class ScoreTable:
     #: Name of the object.
     score: str
     items: Mapping[str, int]
-    #: The end of validity; None: it never expires.
+    #: End of validity; None: the score does not expire.
     valid_until: datetime | None = None
 
 
@@ -118,16 +119,16 @@ class Preference:
 
     #: Name of the AddOnPlacementScore.
     score: str
-    #: Below zero: a lower score is better.
+    #: A negative weight prefers lower scores.
     weight: float = 1.0
     dimension_format: str = DEFAULT_DIMENSION_FORMAT
-    #: Value of `${scoreName}` in the format: the scorer's name of the score, of which the object's name is made; empty:
-    #: the object's name.
+    #: Value of `${scoreName}` in the format: the scorer's name of the score, from which the object's name is made.
+    #: Empty: the object's name.
     score_name: str = ""
 
     @property
     def needs_score_name(self) -> bool:
-        """Whether items cannot be found without the score name, which is not known yet."""
+        """True if items cannot be found because the score name is not known yet."""
         return not self.score_name and "${scoreName}" in self.dimension_format
 
     def __post_init__(self) -> None:
@@ -173,11 +174,11 @@ class PlanInput:
 
 @dataclass(frozen=True, slots=True)
 class SearchLimits:
-    """How long and how exactly to search. Raises ManifestError for a value out of range."""
+    """Limits of the search: time, and accuracy. Raises ManifestError for a value out of range."""
 
     #: Wall clock seconds for everything.
     time_limit: float = 30.0
-    #: Stop when the plan is proven to be within this share of the best one. 0: look for the best.
+    #: The search stops when the plan is proven to be within this share of the best one. 0: it looks for the best one.
     mip_gap: float = 0.0
 
     def __post_init__(self) -> None:
@@ -188,13 +189,15 @@ class SearchLimits:
 
 
 def refuse(mistakes: Sequence[str]) -> None:
-    """Raises ManifestError with all mistakes, if there are any."""
+    """Raise ManifestError with all mistakes, if there are any."""
     if mistakes:
         raise ManifestError("; ".join(mistakes))
 
 
 def to_weight_units(weight: float, what: str) -> int:
-    """`weight` in whole units of its last decimal. `what` names it in the ManifestError for a bad one."""
+    """Return `weight` in whole units of its last decimal. Raises ManifestError, which names `what`, for an invalid
+    weight.
+    """
     if not (math.isfinite(weight) and abs(weight) <= MAX_WEIGHT):
         raise ManifestError(f"{what} is not allowed; allowed are numbers from -{MAX_WEIGHT} to {MAX_WEIGHT}")
     return int(round(Decimal(repr(float(weight))), WEIGHT_DECIMALS).scaleb(WEIGHT_DECIMALS))

@@ -1,6 +1,8 @@
-"""Makes a plan better part by part: some clusters that compete for the same workloads are planned anew, exactly, while
-everything else stays. Most clusters of a part keep their configuration, which makes it easy to solve; a few may get
-another one. In an instance too large to be solved whole this soon comes close to the bound."""
+"""Improves a plan part by part: plans some clusters that compete for the same workloads anew, exactly.
+
+Most clusters of a part keep their configuration, which makes the part easy to solve; a few may get another one. In a
+problem that is too large to be solved whole, this soon comes close to the bound.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +16,16 @@ from dsf.optimizer.program import Clock, IntegerProgram
 from dsf.optimizer.table import Table
 from dsf.optimizer.values import IntArray
 
-#: Options per workload that are looked at.
+#: Maximum options of a workload in a part.
 _OPTIONS: Final = 12
-#: How much a part grows when parts of a size do not help any more.
+#: Factor by which parts grow when parts of the current size improve nothing.
 _GROWTH: Final = 1.3
-#: Fewest clusters of a part.
+#: Minimum clusters of a part.
 _LEAST: Final = 4
 
 
 class Neighbourhoods:
-    """Improves one plan; `counts` is the best so far."""
+    """Improves one plan; `counts` is the best plan so far."""
 
     def __init__(self, table: Table, relaxation: Relaxation, counts: IntArray) -> None:
         self._table = table
@@ -31,32 +33,32 @@ class Neighbourhoods:
         self.counts = counts
         items = table.items
         all_items = np.arange(len(items))
-        #: The most promising items of each row, with the plan's own.
+        #: The most promising items of each row, and those of the plan.
         self._promising = select_top_items(items.row, relaxation.reduced, _OPTIONS, all_items)
         self._cluster = table.cluster_of[items.column]
-        # Always the same parts for the same problem.
+        # A fixed seed: the same problem always has the same parts.
         self._random = np.random.default_rng(0)
 
     def run(self, clock: Clock) -> None:
-        """Improve until the time is over, or parts as large as everything change nothing any more."""
+        """Improve until the time is over, or until parts with all clusters improve nothing."""
         clusters = len(self._table.clusters)
-        # About 120 workloads in a part at first.
+        # The first parts have about 120 workloads.
         size = min(clusters, max(_LEAST, round(120 * clusters / max(1, len(self._table.workloads)))))
-        # First without other configurations: much of what can be gained is there, and it is quickly found.
+        # First without other configurations, which quickly brings most of the improvement.
         share = 0
         idle = 0
         while not clock.over:
             before = self.counts
             if not self._replan(self._find_related_clusters(int(self._random.integers(clusters)), size), share, clock):
-                # Too large for this machine, or for what else it does.
+                # The solver ran out of time, so the part is too large for this machine or its current load.
                 size = max(min(clusters, _LEAST), int(size / _GROWTH))
             idle = idle + 1 if before is self.counts else 0
-            # Parts grow when so many in a row, for each cluster and their size, change nothing.
+            # Parts keep their size until this many in a row, relative to clusters and size, improve nothing.
             if idle <= 2 * clusters / size:
                 continue
             idle = 0
             if share == 0:
-                # The share of the clusters that may get another configuration is one in this number.
+                # The reciprocal of the share of clusters that may get another configuration.
                 share = 8
             elif size == clusters and share == 1:
                 return
@@ -65,7 +67,9 @@ class Neighbourhoods:
                 size = min(clusters, max(size + 1, int(size * _GROWTH)))
 
     def _find_related_clusters(self, seed: int, size: int) -> IntArray:
-        """Clusters that the workloads of a cluster would go to, and the workloads of those, and so on."""
+        """Return clusters that the workloads of a cluster prefer, the clusters that the workloads of those prefer, and
+        so on.
+        """
         items = self._table.items
         part = np.zeros(len(self._table.clusters), dtype=bool)
         part[seed] = True
@@ -77,18 +81,20 @@ class Neighbourhoods:
             votes += self._random.random(len(part))
             votes[part] = -1
             missing_count = size - int(part.sum())
-            # Half of what is missing, then look again from there.
+            # Add half of the missing clusters, then look for others that are related to these.
             part[np.argsort(-votes, kind="stable")[: max(1, missing_count // 2)]] = True
         return np.flatnonzero(part)
 
     def _replan(self, part: IntArray, share: int, clock: Clock) -> bool:
-        """Plan the clusters of `part` anew, one in `share` with any configuration; whether the solver ended in time."""
+        """Plan the clusters of `part` anew, one in `share` with any configuration. Return True if the solver ended in
+        time.
+        """
         table, items = self._table, self._table.items
         within = np.zeros(len(table.clusters), dtype=bool)
         within[part] = True
         inside = within[self._cluster]
         is_used = self.counts > 0
-        # Columns of the configurations that stay, of clusters that have none yet, and of those that may change.
+        # Open columns: configurations that stay, those of unused clusters, and those of clusters that may change.
         open_cluster = np.ones(len(table.clusters), dtype=bool)
         open_cluster[self._cluster[is_used]] = False
         if share:
@@ -102,25 +108,25 @@ class Neighbourhoods:
         rows[self._random.permutation(unplaced)[:20]] = True
         rows[items.row[is_used & inside]] = True
         value = int(self.counts @ items.value)
-        able = self._relaxation.able(value + 1)
-        able = able[inside[able] & rows[items.row[able]] & open_column[items.column[able]]]
-        able = select_top_items(items.row[able], self._relaxation.reduced[able], _OPTIONS, able)
-        # Replicas outside of the part count for their workload and are fixed.
+        useful_items = self._relaxation.list_useful_items(value + 1)
+        useful_items = useful_items[inside[useful_items] & rows[items.row[useful_items]] & open_column[items.column[useful_items]]]
+        useful_items = select_top_items(items.row[useful_items], self._relaxation.reduced[useful_items], _OPTIONS, useful_items)
+        # Replicas outside of the part are fixed, and count for their workload.
         current_items = np.flatnonzero(is_used & rows[items.row])
-        numbers = np.union1d(able, current_items)
+        numbers = np.union1d(useful_items, current_items)
         fixed = np.where(inside[numbers], 0, self.counts[numbers])
         searched_items = items.subset(numbers)
-        answer = IntegerProgram(table, searched_items).maximise(
+        result = IntegerProgram(table, searched_items).maximise(
             searched_items.value,
             seconds=min(2.0, clock.remaining),
             lower=fixed,
             upper=np.where(inside[numbers], searched_items.limit, fixed),
         )
-        if answer.counts is not None and int(answer.counts @ searched_items.value) > int(
+        if result.counts is not None and int(result.counts @ searched_items.value) > int(
             self.counts[numbers] @ searched_items.value
         ):
             counts = self.counts.copy()
-            counts[numbers] = answer.counts
+            counts[numbers] = result.counts
             if is_allowed(table, counts):
                 self.counts = counts
-        return answer.finished
+        return result.finished

@@ -10,9 +10,9 @@ from dsf.optimizer.plans import PlanBlock, PlanColumn, PlanComparison, read_plan
 from dsf.optimizer.redisrights import PLANS
 from dsf.web.pages import PagePlugin, PageView, Sources
 
-#: Most rows of a table.
+#: Maximum rows of a table.
 ROWS: Final = 100
-#: Units of a column of the picture.
+#: Height of a column of the picture, in SVG units.
 HEIGHT: Final = 96.0
 
 
@@ -39,7 +39,7 @@ class Pictured:
 
 
 def draw_comparison(plan: PlanComparison) -> list[Pictured]:
-    """Return the first clusters, changed ones first; fewer if they have many workloads."""
+    """Return the first clusters, changed ones first. Clusters with many workloads reduce their number."""
     pictured_clusters, block_count = [], 0
     for cluster in plan.clusters[:48]:
         now, proposed = _summarize_column(cluster.now), _summarize_column(cluster.proposed)
@@ -68,8 +68,8 @@ def draw_comparison(plan: PlanComparison) -> list[Pictured]:
 
 
 def _summarize_column(column: PlanColumn) -> PlanColumn:
-    """Return a column whose last block summarizes the workloads that it does not name."""
-    # A page may have 5,000 elements.
+    """Return a column with a limited number of blocks; the last one stands for the remaining workloads."""
+    # A page has at most 5,000 elements.
     largest_blocks, other_blocks = column.blocks[:12], column.blocks[12:]
     if other_blocks:
         mean = sum(block.score for block in other_blocks) / len(other_blocks)
@@ -92,7 +92,7 @@ def _make_bars(column: PlanColumn, low: float, high: float) -> list[Bar]:
 
 
 def list_plans(sources: Sources, names: Mapping[str, str], query: Mapping[str, str]) -> dict[str, Any]:
-    """Data of the template: all plans by name, and the requested one, else the newest."""
+    """Return the data of the template: all plans by name, and the requested one, by default the newest."""
     comparisons = read_plans(sources.reading.redis)
     namespace = query.get("namespace", "")
     selected_plan = next((comparison for comparison in comparisons if comparison.namespace == namespace), None)

@@ -17,7 +17,7 @@ from dsf.optimizer.model import DEFAULT_DIMENSION_FORMAT, MAX_WEIGHT, Preference
 
 #: Names of Kubernetes objects, validated here as they become part of request paths.
 _NAME: Final = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
-#: Most clusters, and most workloads, of one request.
+#: Maximum clusters, and maximum workloads, of one request.
 MAX_LISTED: Final = 10_000
 
 Name = Annotated[str, Field(pattern=_NAME, max_length=MAX_NAME_LENGTH)]
@@ -27,7 +27,7 @@ Namespace = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max
 
 
 class _Params(ApiModel):
-    # Built at once: FastAPI silences pydantic about the names of its own parameters only while it builds them.
+    # Built at definition, because FastAPI suppresses warnings about parameter names only then.
     model_config = ConfigDict(frozen=True, alias_generator=to_camel, defer_build=False)
 
 
@@ -104,7 +104,8 @@ class OptimizeParams(_Params):
     )
 
     namespace: Namespace = Field(description="Namespace of the workloads, the policies and the created objects.")
-    # The first wrong element ends the check: errors of all take far more memory than the request.
+    # The first wrong element ends the check, because errors of all elements would take far more memory than the
+    # request.
     clusters: Annotated[list[ClusterParams], FailFast()] = Field(
         description="Clusters for the workloads.", max_length=MAX_LISTED
     )
@@ -136,14 +137,14 @@ class OptimizeParams(_Params):
     )
 
     @model_validator(mode="after")
-    def _one_preference(self) -> Self:
+    def _check_single_preference(self) -> Self:
         if (self.preference is None) == (not self.preferences):
             raise ValueError("either preference or preferences is required")
         return self
 
     @model_validator(mode="after")
-    def _something_to_gain(self) -> Self:
-        # Scores are mostly 0 to 100: every option would lower the sum, and every workload would be removed.
+    def _check_positive_weight(self) -> Self:
+        # Scores are mostly 0 to 100, so that every option would lower the sum and all workloads would be removed.
         if all(preference.weight <= 0 for preference in self._list_preferences()):
             raise ValueError(
                 "no weight is above zero, so that placing nothing would be best; mix it with a score to prefer, or let "
@@ -151,7 +152,7 @@ class OptimizeParams(_Params):
             )
         return self
 
-    def wanted(self) -> tuple[Preference, ...]:
+    def make_preferences(self) -> tuple[Preference, ...]:
         """Return the preferred scores. Raises ManifestError for an invalid weight or format."""
         mistakes: list[str] = []
         preferences: list[Preference] = []

@@ -1,4 +1,4 @@
-"""Result of the solver; `views` has its parts, which answers contain unchanged."""
+"""Result of the solver. Responses contain its parts, which are defined in `views`, unchanged."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dsf.optimizer.views import (
 
 @dataclass(frozen=True, slots=True)
 class UnknownPlace:
-    """Where a workload is now, while its score there is missing or has expired."""
+    """The current place of a workload whose score there is missing or has expired."""
 
     workload: str
     cluster: str
@@ -28,36 +28,36 @@ class UnknownPlace:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A plan. Two plans are equal when they say the same, however long it took to find them."""
+    """A plan. Two plans are equal if all but their search times are equal."""
 
     status: Status
     coverage: Coverage
     placed: PlanView
     unplaced: list[UnplacedView]
-    #: The sum that was made greatest: `score_sum` and `keep_current` for every replica that stays.
+    #: The maximised sum: `score_sum`, and `keep_current` for every replica that stays.
     objective: float
     score_sum: float
-    #: No plan has a greater objective.
+    #: Upper bound of the objective of all plans.
     bound: float
-    #: (bound - objective) / bound; 0 when the plan is the best.
+    #: (bound - objective) / bound; 0 for the best plan.
     gap: float
-    #: Whether ties were broken by the full order: more placed, more staying, names. False: time ran out before that.
+    #: True if all ties were broken: more placed, more staying, names. False: time ran out before that.
     ties_exact: bool
     explanation: list[ExplanationView]
     score_gaps: list[ScoreGapView]
-    #: Current places of workloads that are unknown, by workload and cluster.
+    #: Current places without a known score, by workload and cluster.
     unknown_places: tuple[UnknownPlace, ...]
-    #: All clusters that were to be had, used or not; and what one replica of each workload needs.
+    #: All available clusters, used or not, and the request of one replica of each workload.
     clusters: tuple[str, ...]
     requests: Mapping[str, Mapping[str, int]]
     seconds: float = field(default=0.0, compare=False)
 
     @property
     def assignments(self) -> list[AssignmentView]:
-        """Which workload goes where."""
+        """Places of workloads."""
         return self.placed.assignments
 
     @property
     def configurations(self) -> list[ConfigurationView]:
-        """How clusters are set up for it."""
+        """Configurations of clusters."""
         return self.placed.configurations

@@ -17,7 +17,7 @@ from dsf.store.client import parse_stored
 
 log = dsf.log.get(__name__)
 
-#: Most kept rows of each list; omitted ones are counted.
+#: Maximum kept rows of each list; omitted ones are counted.
 MAX_ROWS: Final = 200
 
 #: Kinds of change for a workload.
@@ -36,7 +36,7 @@ class PlanBlock(View):
 
 
 class PlanColumn(View):
-    """One cluster in a plan; without a policy it is not used."""
+    """A cluster in a plan. An unused cluster has no policy."""
 
     cluster: str
     policy: str = ""
@@ -56,7 +56,7 @@ class ClusterPlan(View):
 
 
 class PlanPlace(View):
-    """Where replicas of a workload are."""
+    """The place of replicas of a workload."""
 
     cluster: str
     device: str
@@ -79,7 +79,7 @@ class PlanMove(View):
 
 
 class PlanComparison(View):
-    """The plan in force in a namespace and the proposed one. Right after it was applied they are the same."""
+    """The plan in force in a namespace and the proposed one. Both are equal right after the plan was applied."""
 
     namespace: str
     at: Time = Field(description="When it was proposed.")
@@ -95,22 +95,23 @@ class PlanComparison(View):
     more_moves: int = 0
     warnings: list[str] = Field(default=[], description="What stands against applying it, or may keep it from effect.")
 
-    def cut(self, rows: int = MAX_ROWS) -> PlanComparison:
-        """With so many rows of each list; those of workloads and clusters that are omitted are counted."""
+    def limit_rows(self, rows: int = MAX_ROWS) -> PlanComparison:
+        """Return the comparison with at most this many rows of each list; omitted workloads and clusters are counted.
+        """
         return self.model_copy(
             update={
                 "clusters": self.clusters[:rows],
                 "moves": self.moves[:rows],
                 "more_clusters": self.more_clusters + max(0, len(self.clusters) - rows),
                 "more_moves": self.more_moves + max(0, len(self.moves) - rows),
-                # As many as the page shows.
+                # The page shows this many.
                 "warnings": self.warnings[: max(rows, 10)],
             }
         )
 
 
-def remember(client: redis.Redis, comparison: PlanComparison) -> bool:
-    """Store it as the newest one of its namespace, with as many rows as fit; returns whether it was stored.
+def store_comparison(client: redis.Redis, comparison: PlanComparison) -> bool:
+    """Store a comparison as the newest of its namespace, with as many rows as fit. Return True if it was stored.
 
     Raises redis.RedisError.
     """
@@ -118,11 +119,11 @@ def remember(client: redis.Redis, comparison: PlanComparison) -> bool:
     while len(text := comparison.model_dump_json(by_alias=True).encode()) > 1024 * 1024:
         if rows == 0:
             log.warning("a plan is too large to be shown", namespace=comparison.namespace, size=len(text))
-            # The one before it must not be taken for the newest.
-            forget(client, comparison.namespace)
+            # The stored comparison is outdated, so it is removed.
+            remove_comparison(client, comparison.namespace)
             return False
         rows //= 2
-        comparison = comparison.cut(rows)
+        comparison = comparison.limit_rows(rows)
     is_stored = client.hexists(PLANS, comparison.namespace)
     if not is_stored and int(client.hlen(PLANS)) >= 100:
         log.warning("plans of too many namespaces are kept", namespace=comparison.namespace)
@@ -131,13 +132,13 @@ def remember(client: redis.Redis, comparison: PlanComparison) -> bool:
     return True
 
 
-def forget(client: redis.Redis, namespace: str) -> None:
-    """Remove a namespace whose plan was reset. Raises redis.RedisError."""
+def remove_comparison(client: redis.Redis, namespace: str) -> None:
+    """Remove the comparison of a namespace whose plan was reset. Raises redis.RedisError."""
     client.hdel(PLANS, namespace)
 
 
 def read_plans(client: redis.Redis) -> list[PlanComparison]:
-    """Return the newest of each namespace, sorted. Unreadable ones are omitted. Raises redis.RedisError."""
+    """Return the newest comparison of each namespace, sorted. Unreadable ones are omitted. Raises redis.RedisError."""
     plans = []
     for namespace, text in sorted(client.hgetall(PLANS).items()):
         if (plan := parse_stored(PlanComparison, str(namespace), str(text))) is not None:

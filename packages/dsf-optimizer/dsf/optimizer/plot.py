@@ -1,6 +1,6 @@
-"""A picture of a plan: clusters as columns, the configuration of each on top, its workloads as blocks below.
+"""Draws a plan: clusters as columns, their configurations on top, their workloads as blocks below.
 
-A block is as high as the share of the configuration that the workload takes; its colour is the score.
+The height of a block is the share of the configuration that the workload uses. Its colour is the score.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dsf.text import list_names
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-#: Most clusters drawn: those with workloads come first.
+#: Maximum drawn clusters. Clusters with workloads come first.
 MAX_CLUSTERS: Final = 48
 #: Clusters in a row of the picture.
 _PER_ROW: Final = 8
@@ -45,7 +45,7 @@ def draw_plan(plan: Plan, path: str | Path) -> None:
     height = rows * _ROW - _BETWEEN
     notes = _list_notes(plan, len(names))
     bottom = -height - 0.12 - 0.2 * len(notes)
-    # The figure is made without pyplot: it keeps every figure it makes in a global list, and wants a display.
+    # Without pyplot, which keeps every figure in a global list and needs a display.
     figure = Figure(figsize=(across * (_WIDTH + _GAP) * 1.6, (0.62 - bottom) * 1.35), facecolor="white")
     FigureCanvasAgg(figure)
     axes = figure.add_axes((0.03, 0.02, 0.94, 0.96))
@@ -84,7 +84,7 @@ def _list_clusters(plan: Plan) -> list[str]:
 
 
 def _shade(score: float, low: float, high: float) -> float:
-    """Where on the scale from pale to full a score is. Scores that hardly differ look alike."""
+    """Return the position of a score on the scale from pale to full. Scores that hardly differ look alike."""
     span = max(high - low, 0.5 * abs(high), 1.0)
     return 0.5 - 0.35 * (high - score) / span
 
@@ -116,7 +116,7 @@ def _draw_cluster(axes: Axes, x: float, y: float, name: str, configuration: Conf
 
 
 def _draw_blocks(axes: Axes, x: float, y: float, blocks: list[tuple[AssignmentView, float, Any]]) -> None:
-    """Blocks from the top down, as high as what they take of the resource they take most of."""
+    """Draw blocks from the top down. Their height is the share of the resource that they use most."""
     scale = _BODY / max(1.0, sum(share for _, share, _ in blocks))
     for assignment, share, shade in blocks:
         each = share * scale
@@ -133,7 +133,7 @@ def _draw_blocks(axes: Axes, x: float, y: float, blocks: list[tuple[AssignmentVi
 
 def _compute_share(assignment: AssignmentView, configuration: ConfigurationView, request: Mapping[str, int]) -> float:
     amounts = ((amount, configuration.supply.get(kind, 0)) for kind, amount in request.items())
-    # A block of less height could not be seen.
+    # A lower block would be invisible.
     return max([0.07, *(amount * assignment.replicas / supply for amount, supply in amounts if supply)])
 
 
@@ -155,7 +155,7 @@ def _draw_box(axes: Axes, x: float, y: float, height: float, colour: Any, width:
 
 
 def _fit(axes: Axes, x: float, y: float, text: str, size: float, **style: Any) -> None:
-    """A line in the middle of a column, cut when it is too long for it."""
+    """Write a line in the middle of a column, cut if it is too long."""
     max_characters = int(190 / size)
     fitted_text = text if len(text) <= max_characters else text[: max_characters - 1] + "…"
     axes.text(x + _WIDTH / 2, y, fitted_text, fontsize=size, ha="center", va="center", **style)

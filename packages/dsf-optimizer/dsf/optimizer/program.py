@@ -29,7 +29,7 @@ FloatArray = npt.NDArray[np.float64]
 #: Entries of a matrix: their rows, columns and values.
 _Entries = tuple[npt.NDArray[np.signedinteger], npt.NDArray[np.signedinteger], npt.NDArray[np.number]]
 
-#: Below this many seconds a search is not worth starting.
+#: Minimum seconds that are worth a search.
 MIN_SECONDS = 0.01
 
 
@@ -42,7 +42,7 @@ class Clock:
 
     @property
     def remaining(self) -> float:
-        """Seconds to the deadline, 0 when it has passed."""
+        """Seconds to the deadline; 0 after it."""
         return max(0.0, self._end - time.monotonic())
 
     @property
@@ -52,17 +52,17 @@ class Clock:
 
     @property
     def over(self) -> bool:
-        """Whether nothing more can be started."""
+        """True if no further search can start."""
         return self.remaining < MIN_SECONDS
 
 
 @dataclass(frozen=True)
-class Hold:
-    """A sum over the items that must not fall below `minimum`."""
+class SumConstraint:
+    """A weighted sum over the items that must not fall below `minimum`."""
 
     weight: IntArray
     minimum: int
-    #: The sum cannot be more. The solver gets this bound, so that it need not prove it again.
+    #: Upper bound of the sum. The solver gets it, so that it need not prove it again.
     maximum: float = math.inf
 
 
@@ -70,17 +70,19 @@ class Hold:
 class SearchResult:
     """The result of a search."""
 
-    #: Replicas per item; None when nothing was found in time.
+    #: Replicas per item; None if no plan was found in time.
     counts: IntArray | None
-    #: No choice of these items has a greater sum.
+    #: Upper bound of the sum of any choice of these items.
     bound: float
-    #: Whether the search ended by itself, not by the clock.
+    #: True if the search ended by itself, False if the time ran out.
     finished: bool
 
 
 @dataclass(frozen=True)
 class Prices:
-    """Dual values, none below zero: of a replica of a row, a cluster, a unit of a kind in a column, and the links."""
+    """Dual values, none below zero: of a replica of a row, of a cluster, of a unit of a kind in a column, and of the
+    links.
+    """
 
     row: FloatArray
     cluster: FloatArray
@@ -89,14 +91,14 @@ class Prices:
 
 
 class IntegerProgram:
-    """The program over `items` of a table; built once, solved with several objectives."""
+    """The program over `items` of a table. It is built once and solved with several objectives."""
 
     def __init__(self, table: Table, items: TableItems) -> None:
         self._table = table
         self.items = items
         if not len(items):
             return
-        #: Columns of the table that have a variable, and the variable's place among them.
+        #: Columns of the table with a variable, and the index of each item's column among them.
         self.columns, self._place = np.unique(items.column, return_inverse=True)
         self._rows, row_place = np.unique(items.row, return_inverse=True)
         self._clusters, cluster_place = np.unique(table.cluster_of[self.columns], return_inverse=True)
@@ -133,11 +135,13 @@ class IntegerProgram:
         *,
         seconds: float,
         gap: float = 0.0,
-        hold: Sequence[Hold] = (),
+        constraints: Sequence[SumConstraint] = (),
         lower: IntArray | None = None,
         upper: IntArray | None = None,
     ) -> SearchResult:
-        """Return the greatest sum of `weight` x replicas. `lower` and `upper` are bounds of the replicas per item."""
+        """Return the replicas with the greatest sum of `weight` x replicas. `lower` and `upper` are bounds of the
+        replicas per item.
+        """
         count = len(self.items)
         if count == 0:
             return SearchResult(np.zeros(0, dtype=np.int64), 0.0, True)
@@ -150,7 +154,7 @@ class IntegerProgram:
             weight,
             low=np.concatenate([low, np.zeros(column_count)]),
             high=np.concatenate([high, np.ones(column_count)]),
-            hold=hold,
+            constraints=constraints,
         )
         problem.integrality_ = [highspy.HighsVarType.kInteger] * (count + column_count)
         solver = _run_solver(problem, seconds, {"mip_rel_gap": gap})
@@ -161,8 +165,8 @@ class IntegerProgram:
         bound = -info.mip_dual_bound
         return SearchResult(counts, bound if math.isfinite(bound) else math.inf, is_optimal)
 
-    def prices(self, seconds: float, solver: Literal["choose", "ipm"]) -> Prices | None:
-        """Return the dual values of the linear relaxation, or None if HiGHS did not solve it in time."""
+    def compute_prices(self, seconds: float, solver: Literal["choose", "ipm"]) -> Prices | None:
+        """Return the dual values of the linear relaxation; None if HiGHS did not solve it in time."""
         table, items = self._table, self.items
         count, column_count = len(items), len(self.columns)
         if count == 0 or seconds < MIN_SECONDS:
@@ -184,22 +188,22 @@ class IntegerProgram:
         return Prices(row, cluster, amount, parts[3])
 
     def _make_problem(
-        self, weight: IntArray, *, low: FloatArray, high: FloatArray, hold: Sequence[Hold] = ()
+        self, weight: IntArray, *, low: FloatArray, high: FloatArray, constraints: Sequence[SumConstraint] = ()
     ) -> highspy.HighsLp:
         """Return the minimisation of minus the sum of `weight` x replicas, with bounds of all variables."""
         count, column_count = len(self.items), len(self.columns)
         matrix = self._matrix
-        for constraint in hold:
+        for constraint in constraints:
             matrix = matrix.with_row(constraint.weight.astype(float))
         problem = highspy.HighsLp()
         problem.num_col_, problem.num_row_ = count + column_count, len(matrix.start) - 1
         problem.col_cost_ = -np.concatenate([weight, np.zeros(column_count)]).astype(float)
         problem.col_lower_, problem.col_upper_ = low.astype(float), high.astype(float)
-        # A held sum is a whole number; the half is room for the solver's tolerance.
+        # A constrained sum is a whole number. The half leaves room for the solver's tolerance.
         problem.row_lower_ = np.concatenate(
-            [np.full(len(self._bound), -math.inf), [constraint.minimum - 0.5 for constraint in hold]]
+            [np.full(len(self._bound), -math.inf), [constraint.minimum - 0.5 for constraint in constraints]]
         )
-        problem.row_upper_ = np.concatenate([self._bound, [constraint.maximum + 0.5 for constraint in hold]])
+        problem.row_upper_ = np.concatenate([self._bound, [constraint.maximum + 0.5 for constraint in constraints]])
         problem.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
         problem.a_matrix_.start_ = matrix.start
         problem.a_matrix_.index_ = matrix.index

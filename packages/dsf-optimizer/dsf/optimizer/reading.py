@@ -1,4 +1,4 @@
-"""Reads the objects of a request from the hub and builds the problem; reports all missing objects at once."""
+"""Reads the objects of a request from the hub and builds the problem. Reports all missing objects at once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from dsf.placements.kinds import MANIFEST_WORK_REPLICA_SETS, POLICIES
 
 
 @dataclass(frozen=True)
-class Asked:
+class PlanRequest:
     """A request with its objects from the hub."""
 
     problem: PlanInput
@@ -33,15 +33,16 @@ class Asked:
 
 def read(
     backend: ManifestClient, selector: PlacementSelector, params: OptimizeParams, previous: PlanView, *, now: datetime
-) -> Asked:
-    """Read a request's objects. Scores that ended before `now` are not used; `previous` has the current places.
+) -> PlanRequest:
+    """Return a request with its objects.
 
-    Raises ManifestError with everything that is wrong, and BackendError.
+    Scores that ended before `now` are not used; `previous` has the current places. Raises ManifestError with all
+    mistakes, and BackendError.
     """
-    preferences: Sequence[Preference] = params.wanted()
+    preferences: Sequence[Preference] = params.make_preferences()
     names = [cluster.name for cluster in params.clusters]
     clusters = Clusters(backend, selector, names)
-    mistakes = clusters.missing(names)
+    mistakes = clusters.list_missing(names)
     workload_names = [workload.name for workload in params.target_workloads]
     workloads = _fetch_named(backend, MANIFEST_WORK_REPLICA_SETS, params.namespace, workload_names, mistakes)
     available = {cluster.name: [policy.name for policy in cluster.available_policies] for cluster in params.clusters}
@@ -51,10 +52,10 @@ def read(
     scores = [
         score
         for name in sorted({preference.score for preference in preferences})
-        for score in backend.objects(ADDON_PLACEMENT_SCORES, name=name)
+        for score in backend.list_objects(ADDON_PLACEMENT_SCORES, name=name)
     ]
     if any(preference.needs_score_name for preference in preferences):
-        names_by_score = Scores(backend).score_names(scores)
+        names_by_score = Scores(backend).read_score_names(scores)
         preferences = [
             replace(preference, score_name=preference.score_name or names_by_score.get(preference.score, ""))
             for preference in preferences
@@ -70,13 +71,13 @@ def read(
     )
     if len(available) != len(params.clusters):
         raise ManifestError("a cluster is named more than once; each is allowed once")
-    return Asked(problem, _find_placements(workloads), clusters)
+    return PlanRequest(problem, _find_placements(workloads), clusters)
 
 
 def _fetch_named(
     backend: ManifestClient, resource: Resource, namespace: str, names: Sequence[str], mistakes: list[str]
 ) -> dict[str, Manifest]:
-    manifests = backend.fetch(resource, namespace, names)
+    manifests = backend.fetch_objects(resource, namespace, names)
     missing_names = sorted(set(names) - manifests.keys())
     mistakes += [f"{resource.kind} {namespace}/{name} does not exist" for name in missing_names]
     return manifests

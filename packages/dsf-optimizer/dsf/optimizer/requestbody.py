@@ -1,4 +1,4 @@
-"""Requests as JSON: their bounds, keys that are there twice, and what is wrong with the others."""
+"""Requests as JSON: bounds, duplicate keys, and messages for mistakes."""
 
 from __future__ import annotations
 
@@ -11,20 +11,23 @@ from dsf.api.problems import Mistake
 from dsf.boundedjson import Bounds, check
 from dsf.errors import ManifestError
 
-#: Most bytes of a request's body. A plan for 10,000 clusters with three policies each has two million.
+#: Maximum bytes of a request's body. A plan for 10,000 clusters with three policies each has two million.
 MAX_BODY: Final = 4 * 1024 * 1024
 #: The largest plans have 100,000 values; all of these take some 60 MB as objects.
 _BOUNDS: Final = Bounds(MAX_BODY, 500_000, max_depth=32)
-#: Keys of one object. Pydantic makes an error of a thousand bytes of each that it does not know.
+#: Maximum keys of one object. Pydantic makes an error of a thousand bytes of each unknown key.
 _MAX_KEYS: Final = 100
-#: Mistakes that `brief` names: one request can have hundreds of thousands.
+#: Maximum mistakes in a message: one request can have hundreds of thousands.
 _MOST: Final = 50
 
 
 def load_json(text: str | bytes | bytearray) -> Any:
-    """Parse JSON in which no key is there twice: parsers take the last one, and the other value would be lost in
-    silence. Raises ManifestError for such a key and for an object of too many keys, JsonBoundsError beyond the bounds,
-    otherwise as `json.loads` does."""
+    """Parse JSON without duplicate keys. Parsers keep the last value of such a key, and would silently drop the other
+    one.
+
+    Raises ManifestError for a duplicate key and for an object with too many keys, JsonBoundsError beyond the bounds,
+    otherwise as `json.loads` does.
+    """
     data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else bytes(text)
     check(data, _BOUNDS)
     return json.loads(data, object_pairs_hook=_reject_duplicate_keys)
@@ -42,7 +45,9 @@ def _reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def format_errors(details: Iterable[Mapping[str, Any]]) -> str:
-    """Pydantic's mistakes on one line, each with its place and without the input; the first ones of very many."""
+    """Return pydantic's errors on one line, each with its location and without the input; if there are very many, the
+    first.
+    """
     details = [*details]
     # Pydantic prefixes messages of our validators with "Value error, ".
     mistakes = (Mistake(tuple(item["loc"]), item["msg"].removeprefix("Value error, ")) for item in details[:_MOST])

@@ -33,8 +33,8 @@ class Scores:
     def read(self, namespace: str | None, now: datetime) -> ScoreList:
         """Return the scores of one namespace, or of all."""
         scorers = self._list_scorers()
-        objects = self._backend.objects(ADDON_PLACEMENT_SCORES, namespace or "")
-        items = [_make_score(manifest, _scorer_of(manifest, scorers), now) for manifest in objects]
+        objects = self._backend.list_objects(ADDON_PLACEMENT_SCORES, namespace or "")
+        items = [_make_score(manifest, _find_scorer(manifest, scorers), now) for manifest in objects]
         return ScoreList(items=sorted(items, key=lambda score: (score.metadata["name"], score.metadata["namespace"])))
 
     def explain(self, name: str, now: datetime) -> ScorerView:
@@ -42,29 +42,29 @@ class Scores:
         scorers = self._list_scorers()
         scorer = next((candidate for candidate in scorers if candidate.metadata.name == name), None)
         scorer = scorer or next(
-            (candidate for candidate in scorers if score_object(candidate) == sanitize_resource_name(name)), None
+            (candidate for candidate in scorers if get_score_object_name(candidate) == sanitize_resource_name(name)), None
         )
         if scorer is None:
             known_names = ", ".join(sorted(candidate.metadata.name for candidate in scorers)) or "none"
             raise UnknownScorerError(
                 f"no DynamicScorer is named {name!r}, and none writes such scores; there are: {known_names}"
             )
-        target = score_object(scorer)
-        objects = self._backend.objects(ADDON_PLACEMENT_SCORES, name=target) if target else []
+        target = get_score_object_name(scorer)
+        objects = self._backend.list_objects(ADDON_PLACEMENT_SCORES, name=target) if target else []
         return _view_scorer(
-            scorer, target, [manifest for manifest in objects if _scorer_of(manifest, scorers) is scorer], now
+            scorer, target, [manifest for manifest in objects if _find_scorer(manifest, scorers) is scorer], now
         )
 
-    def score_names(self, objects: Iterable[Manifest]) -> dict[str, str]:
-        """Return the score name as its scorer has it, by the name of these AddOnPlacementScores."""
+    def read_score_names(self, objects: Iterable[Manifest]) -> dict[str, str]:
+        """Return the score names of the scorers, by the name of these AddOnPlacementScores."""
         scorers = self._list_scorers()
-        owners = ((manifest["metadata"]["name"], _scorer_of(manifest, scorers)) for manifest in objects)
+        owners = ((manifest["metadata"]["name"], _find_scorer(manifest, scorers)) for manifest in objects)
         return {name: get_score_name(owner) for name, owner in owners if owner is not None}
 
     def _list_scorers(self) -> list[DynamicScorer]:
         """Return all valid scorers, those in force first; the hub controller reports the others."""
         scorers = []
-        for manifest in self._backend.objects(DYNAMIC_SCORERS):
+        for manifest in self._backend.list_objects(DYNAMIC_SCORERS):
             try:
                 scorers.append(read_known_fields(manifest, DynamicScorer))
             except ValidationError:
@@ -73,7 +73,7 @@ class Scores:
 
 
 def get_score_name(scorer: DynamicScorer) -> str:
-    """Return the value of `${scoreName}` in the names of a scorer's items; empty while that is not known."""
+    """Return the value of `${scoreName}` in the names of a scorer's items; empty while it is not known."""
     if scorer.status.score_name:
         return scorer.status.score_name
     try:
@@ -82,14 +82,14 @@ def get_score_name(scorer: DynamicScorer) -> str:
         return ""
 
 
-def score_object(scorer: DynamicScorer) -> str:
-    """Name of the AddOnPlacementScores that a scorer writes; empty while that is not known."""
+def get_score_object_name(scorer: DynamicScorer) -> str:
+    """Return the name of the AddOnPlacementScores that a scorer writes; empty while it is not known."""
     name = get_score_name(scorer)
     return sanitize_resource_name(name) if name else ""
 
 
-def freshness(manifest: Mapping[str, Any], now: datetime) -> Freshness:
-    """Age and expiry of a score."""
+def compute_freshness(manifest: Mapping[str, Any], now: datetime) -> Freshness:
+    """Return the age and expiry of a score."""
     status = manifest.get("status") or {}
     until = parse_moment(status.get("validUntil"))
     remaining_seconds = None if until is None else (until - now).total_seconds()
@@ -103,13 +103,13 @@ def freshness(manifest: Mapping[str, Any], now: datetime) -> Freshness:
     )
 
 
-def _scorer_of(manifest: Mapping[str, Any], scorers: Iterable[DynamicScorer]) -> DynamicScorer | None:
-    """Return the scorer that wrote a score: the one its label names, else the one whose scores have this name."""
+def _find_scorer(manifest: Mapping[str, Any], scorers: Iterable[DynamicScorer]) -> DynamicScorer | None:
+    """Return the scorer that wrote a score: the one in its label, else the one with this name of its scores."""
     metadata = manifest["metadata"]
     label = (metadata.get("labels") or {}).get(SCORER_NAME_LABEL)
     if label:
         return next((scorer for scorer in scorers if make_label_value(scorer.metadata.name) == label), None)
-    return next((scorer for scorer in scorers if score_object(scorer) == metadata["name"]), None)
+    return next((scorer for scorer in scorers if get_score_object_name(scorer) == metadata["name"]), None)
 
 
 def _make_score(manifest: Manifest, scorer: DynamicScorer | None, now: datetime) -> ScoreObject:
@@ -128,7 +128,7 @@ def _make_score(manifest: Manifest, scorer: DynamicScorer | None, now: datetime)
             "annotations": annotations,
         },
         status=manifest.get("status") or {},
-        freshness=freshness(manifest, now),
+        freshness=compute_freshness(manifest, now),
     )
 
 
@@ -159,5 +159,5 @@ def _make_cluster_score(manifest: Manifest, now: datetime) -> ClusterScoreView:
         items=len(values),
         lowest=min(values, default=None),
         highest=max(values, default=None),
-        freshness=freshness(manifest, now),
+        freshness=compute_freshness(manifest, now),
     )

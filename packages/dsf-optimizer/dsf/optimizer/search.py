@@ -19,11 +19,12 @@ from dsf.optimizer.program import Clock, IntegerProgram
 from dsf.optimizer.table import Table
 from dsf.optimizer.values import IntArray
 
-#: Up to this many items the relaxation starts from all of them, else from this many of each workload and configuration.
+#: The relaxation starts from all items up to this many; with more, it starts from the best of each workload and
+#: column.
 _MEDIUM = 20_000
 _PER_ROW = 10
 _PER_COLUMN = 3
-#: Items per workload in the core, and most items of a core that is given to the solver whole.
+#: Items per workload in the core, and the maximum items of a core that the solver gets as a whole.
 _CORE = 20
 _LARGEST = 6_000
 
@@ -34,39 +35,40 @@ class Incumbent:
 
     counts: IntArray
     value: int
-    #: Units; no plan has a greater value.
+    #: Upper bound of the value of all plans, in units.
     bound: int
     relaxation: Relaxation
 
-    def good(self, gap: float) -> bool:
-        """Whether the plan is proven to be within this share of the best one."""
+    def is_within_gap(self, gap: float) -> bool:
+        """True if the plan is proven to be within this share of the best one."""
         return self.bound - self.value <= gap * self.bound
 
-    def able(self) -> IntArray:
-        """Numbers of the items that a better plan may use."""
-        return self.relaxation.able(self.value + 1)
+    def list_useful_items(self) -> IntArray:
+        """Return the numbers of the items that a better plan may use."""
+        return self.relaxation.list_useful_items(self.value + 1)
 
 
 def search(table: Table, gap: float, clock: Clock) -> Incumbent:
-    """Return the best plan that was found in time, or the first within `gap` of the best. An empty plan is always
-    possible."""
+    """Return the best plan that was found in time, or the first one within `gap` of the best. An empty plan is always
+    possible.
+    """
     items = table.items
     relaxation = make_trivial_bound(table)
     incumbent = Incumbent(np.zeros(len(items), dtype=np.int64), 0, _round_down(relaxation.bound), relaxation)
     if not len(items):
         return incumbent
     if items.kept.any():
-        # First what is there now: of equal plans the one that changes least.
+        # Start with the current places: of equal plans, the one with fewer changes wins.
         _offer(table, incumbent, place_greedily(table, items.value + items.kept * int(items.value.max() + 1), clock))
     _offer(table, incumbent, place_greedily(table, items.value, clock))
     _relax(table, incumbent, clock)
-    if incumbent.good(gap):
+    if incumbent.is_within_gap(gap):
         return incumbent
     core = _select_core(table, incumbent)
-    # If the solver did not finish the core, it would not begin with more.
-    if len(core) <= _LARGEST and _solve(table, incumbent, core, gap, clock) and not incumbent.good(gap):
-        _solve(table, incumbent, incumbent.able(), gap, clock)
-    if not incumbent.good(gap):
+    # A solver that did not finish the core would not finish more items.
+    if len(core) <= _LARGEST and _solve(table, incumbent, core, gap, clock) and not incumbent.is_within_gap(gap):
+        _solve(table, incumbent, incumbent.list_useful_items(), gap, clock)
+    if not incumbent.is_within_gap(gap):
         parts = Neighbourhoods(table, incumbent.relaxation, incumbent.counts)
         parts.run(clock)
         _offer(table, incumbent, parts.counts)
@@ -74,9 +76,9 @@ def search(table: Table, gap: float, clock: Clock) -> Incumbent:
 
 
 def _select_core(table: Table, incumbent: Incumbent) -> IntArray:
-    """Return the most promising items of each row, and those of the plan so far."""
-    able = incumbent.able()
-    promising = select_top_items(table.items.row[able], incumbent.relaxation.reduced[able], _CORE, able)
+    """Return the most promising items of each row, and those of the best plan so far."""
+    useful_items = incumbent.list_useful_items()
+    promising = select_top_items(table.items.row[useful_items], incumbent.relaxation.reduced[useful_items], _CORE, useful_items)
     return np.union1d(promising, np.flatnonzero(incumbent.counts))
 
 
@@ -86,7 +88,7 @@ def _relax(table: Table, incumbent: Incumbent, clock: Clock) -> None:
     start = np.arange(len(items))
     if len(items) > _MEDIUM:
         best = select_top_items(items.row, items.value, _PER_ROW, start)
-        # Without any item a configuration would look as if it had nothing to give.
+        # Items of each configuration are included, because one without any would look worthless.
         best = np.union1d(best, select_top_items(items.column, items.value, _PER_COLUMN, start))
         start = np.union1d(np.union1d(best, np.flatnonzero(items.kept)), np.flatnonzero(incumbent.counts))
     incumbent.relaxation = solve_relaxation(table, start, _PER_ROW, clock, share=0.5)
@@ -95,18 +97,20 @@ def _relax(table: Table, incumbent: Incumbent, clock: Clock) -> None:
 
 
 def _solve(table: Table, incumbent: Incumbent, numbers: IntArray, gap: float, clock: Clock) -> bool:
-    """Solve the program of these items, in order; keep its plan when it is better, and its bound. Whether it ended."""
+    """Solve the program of these items, in order. Keep its plan if it is better, and its bound. Return True if it
+    ended in time.
+    """
     items = table.items.subset(numbers)
-    answer = IntegerProgram(table, items).maximise(items.value, seconds=clock.remaining * 0.5, gap=gap)
-    if answer.counts is not None:
+    result = IntegerProgram(table, items).maximise(items.value, seconds=clock.remaining * 0.5, gap=gap)
+    if result.counts is not None:
         counts = np.zeros(len(table.items), dtype=np.int64)
-        counts[numbers] = answer.counts
+        counts[numbers] = result.counts
         _offer(table, incumbent, counts)
     is_outside = np.ones(len(table.items), dtype=bool)
     is_outside[numbers] = False
-    bound = max(_round_down(answer.bound), _round_down(incumbent.relaxation.bound_of(is_outside)), incumbent.value)
+    bound = max(_round_down(result.bound), _round_down(incumbent.relaxation.compute_bound_with(is_outside)), incumbent.value)
     incumbent.bound = min(incumbent.bound, bound)
-    return answer.finished
+    return result.finished
 
 
 def _offer(table: Table, incumbent: Incumbent, counts: IntArray) -> None:
@@ -116,7 +120,7 @@ def _offer(table: Table, incumbent: Incumbent, counts: IntArray) -> None:
 
 
 def _round_down(bound: float) -> int:
-    """Return the greatest value that a bound leaves, values being whole numbers.
+    """Return the greatest whole number that a bound allows.
 
     The solver's bound is accurate to 1e-6.
     """

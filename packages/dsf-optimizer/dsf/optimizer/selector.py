@@ -1,7 +1,7 @@
 """How a Placement selects one cluster: by a label, by a claim, or by its name.
 
-OCM gives a ManagedCluster no label with its name, so the selection is checked against the hub before anything is
-written: a Placement that selects no cluster, or two, would only show later and elsewhere.
+OCM gives ManagedClusters no label with their name, so the selection is checked on the hub before anything is written.
+A Placement that selects no cluster, or two, would otherwise fail later and elsewhere.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _KEY: Final = re.compile(r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-
 
 @dataclass(frozen=True)
 class Selection:
-    """The values that select each cluster, and what is wrong with the others."""
+    """The values that select each cluster, and the problems of clusters that cannot be selected."""
 
     values: dict[str, str]
     problems: tuple[str, ...] = ()
@@ -38,7 +38,7 @@ class PlacementSelector:
 
     @classmethod
     def parse(cls, text: str) -> PlacementSelector:
-        """Raises SettingsError for anything else."""
+        """Parse a selector. Raises SettingsError for invalid text."""
         by, _, key = text.partition(":")
         if text == "name":
             return cls("name")
@@ -54,7 +54,7 @@ class PlacementSelector:
 
     @property
     def labels(self) -> str:
-        """The label selector of all ManagedClusters that could be selected."""
+        """Label selector for the ManagedClusters that can be selected."""
         return self.key if self.by == "label" else ""
 
     def select(self, cluster_names: Iterable[str], clusters: Sequence[Manifest]) -> Selection:
@@ -80,8 +80,10 @@ class PlacementSelector:
                 )
         return Selection(values, tuple(problems))
 
-    def predicate(self, values: Sequence[str], *, compliant: bool = False) -> dict[str, Any]:
-        """`requiredClusterSelector` for these values; `compliant` wants the configuration in force as well."""
+    def make_predicate(self, values: Sequence[str], *, compliant: bool = False) -> dict[str, Any]:
+        """Return the `requiredClusterSelector` for these values; `compliant` also requires the configuration to be in
+        force.
+        """
         labels: list[dict[str, Any]] = []
         claims: list[dict[str, Any]] = []
         selector: dict[str, Any] = {}

@@ -1,6 +1,6 @@
 """The optimiser's operations, shared by HTTP, assistants and the command line.
 
-Plain methods that take milliseconds to seconds and block; call them on a thread.
+Methods block for milliseconds to seconds; call them in a thread.
 """
 
 from __future__ import annotations
@@ -70,10 +70,12 @@ class OptimizerService:
         time_limit: float = 30.0,
         now: Callable[[], datetime] | None = None,
     ) -> None:
-        """`time_limit`: default seconds of a search, and the limit for requests. Without `access`, all callers have all
-        rights; without `hub`, nothing is recorded and the page shows no plans; without `now`, times are those of the
-        hub's API server. `owner` is the author of what no caller
-        asked for, `way` applies to what no assistant did.
+        """Prepare the service.
+
+        `time_limit` is the default of a search in seconds, and the maximum of a request. Without `access`, all callers
+        have all rights; without `hub`, nothing is recorded and the page shows no plans; without `now`, times are those
+        of the hub's API server. `owner` is the author of actions without a caller, `way` that of actions without an
+        assistant.
         """
         self._backend = backend
         self._solver = solver
@@ -83,13 +85,13 @@ class OptimizerService:
         self._owner = owner
         self._way: Way = way
         self._time_limit = time_limit
-        self._now = now or backend.now
+        self._now = now or backend.read_clock
         self._scores = Scores(backend)
         self._writer = PlanWriter(backend)
-        # A lock for writing: two plans written at once would be mixed.
+        # Guards writing: two plans written at once would be mixed.
         self._writing = threading.Lock()
-        # A lock for showing plans, and how often the plan in force changed in each namespace: a Redis that is slow once
-        # must not show what was replaced or reset meanwhile.
+        # Guards the page's plans, and the number of changes of the plan in force in each namespace: with a slow Redis,
+        # an old plan must not replace a newer one on the page.
         self._showing = threading.Lock()
         self._changes: Counter[str] = Counter()
 
@@ -98,15 +100,15 @@ class OptimizerService:
 
         Annotations have the scorer's description and the age.
         """
-        self._allow(GuardedAction.LIST_SCORES, namespace)
+        self._authorize(GuardedAction.LIST_SCORES, namespace)
         return self._scores.read(namespace, self._now())
 
     def explain_scorer(self, name: str) -> ScorerView:
-        """What the DynamicScorer of this name measures, whether it works, and its scores.
+        """Return the meaning, state and scores of the DynamicScorer of this name.
 
         `name` may also be that of its AddOnPlacementScores. Raises UnknownScorerError with the known names.
         """
-        self._allow(GuardedAction.EXPLAIN_SCORER, None)
+        self._authorize(GuardedAction.EXPLAIN_SCORER, None)
         return self._scores.explain(name, self._now())
 
     def propose(self, params: OptimizeParams) -> PlanReport:
@@ -125,7 +127,7 @@ class OptimizerService:
         cannot be applied or has changed, and ApplyError if a write failed: then the previous plan is in force again, or
         the message says what could not be rolled back.
         """
-        self._allow(GuardedAction.APPLY if apply else GuardedAction.PROPOSE, params.namespace)
+        self._authorize(GuardedAction.APPLY if apply else GuardedAction.PROPOSE, params.namespace)
         changed = self._changes[params.namespace]
         if not apply:
             report, plan, previous, _, _ = self._prepare(params)
@@ -145,7 +147,7 @@ class OptimizerService:
             changed = self._changes[params.namespace]
         log.info("plan applied", namespace=params.namespace, plan=report.plan_id, changes=_count(changes))
         if count := _count(changes):
-            self._write_down(
+            self._record_action(
                 Action.PLAN_APPLIED, params.namespace, reference=report.plan_id, detail=f"{count} objects changed"
             )
         applied = report.model_copy(update={"applied": True})
@@ -157,12 +159,12 @@ class OptimizerService:
 
         Raises ManifestError for an empty name, and ApplyError.
         """
-        self._allow(GuardedAction.RESET, namespace)
+        self._authorize(GuardedAction.RESET, namespace)
         if not namespace:
             # For the API server, an empty name means all namespaces.
             raise ManifestError("the name of the namespace to reset is empty")
         with self._take_turn():
-            changes = self._writer.changes([], self._writer.existing(namespace))
+            changes = self._writer.list_changes([], self._writer.list_existing(namespace))
             if not dry_run:
                 self._writer.write(changes)
                 log.info("plan reset", namespace=namespace, changes=_count(changes))
@@ -171,14 +173,14 @@ class OptimizerService:
                     with self._showing:
                         self._hub.clear(namespace)
                 if changes:
-                    self._write_down(Action.PLAN_RESET, namespace, detail=f"{len(changes)} objects deleted")
-        return ResetReport(namespace=namespace, deleted=[change.view() for change in changes], dry_run=dry_run)
+                    self._record_action(Action.PLAN_RESET, namespace, detail=f"{len(changes)} objects deleted")
+        return ResetReport(namespace=namespace, deleted=[change.make_view() for change in changes], dry_run=dry_run)
 
     def plans(self, namespace: str | None = None) -> PlanList:
         """Return the plans in force, one per namespace, of one namespace or all."""
-        self._allow(GuardedAction.LIST_PLANS, namespace)
+        self._authorize(GuardedAction.LIST_PLANS, namespace)
         by_namespace: dict[str, list[Manifest]] = {}
-        for manifest in self._writer.existing(namespace or ""):
+        for manifest in self._writer.list_existing(namespace or ""):
             by_namespace.setdefault(manifest["metadata"]["namespace"], []).append(manifest)
         return PlanList(items=[_make_applied_plan(name, objects) for name, objects in sorted(by_namespace.items())])
 
@@ -187,7 +189,7 @@ class OptimizerService:
 
         Raises UnknownScorerError, UnknownClusterError, SettingsError without Redis, and redis.RedisError.
         """
-        self._allow(GuardedAction.RESCORE, None)
+        self._authorize(GuardedAction.RESCORE, None)
         if self._hub is None:
             raise SettingsError("DSF_REDIS_URL is not set, so re-scores are not possible; set it to the hub's Redis")
         runs = self._hub.rescore(self._make_actor(), scorer, cluster)
@@ -197,11 +199,11 @@ class OptimizerService:
         )
 
     def check(self) -> None:
-        """Whether the hub answers, for a readiness probe."""
+        """Raise BackendError if the hub does not respond, for a readiness probe."""
         self._backend.check()
 
     def warm_up(self) -> None:
-        """Start the solver's process now, so that the first plan need not wait for it."""
+        """Start the solver's process now, so that the first plan does not wait for it."""
         self._solver.warm_up()
 
     def stop_solving(self) -> None:
@@ -215,7 +217,7 @@ class OptimizerService:
 
     @contextlib.contextmanager
     def _take_turn(self) -> Iterator[None]:
-        """Do a write while no other one runs. Raises SolverError if earlier ones take too long."""
+        """Hold the lock for writing. Raises SolverError if earlier writes take too long."""
         if not self._writing.acquire(timeout=self._solver.patience):
             raise SolverError(
                 f"other plans have been written for {self._solver.patience:g} s by now; try again, or ask for "
@@ -226,10 +228,10 @@ class OptimizerService:
         finally:
             self._writing.release()
 
-    def _allow(self, action: GuardedAction, namespace: str | None) -> None:
+    def _authorize(self, action: GuardedAction, namespace: str | None) -> None:
         self.access.authorize(current_caller.get(_OWNER), action, namespace)
 
-    def _write_down(self, action: Action, namespace: str, *, detail: str, reference: str = "") -> None:
+    def _record_action(self, action: Action, namespace: str, *, detail: str, reference: str = "") -> None:
         if self._hub is not None:
             user_action = UserAction(action=action, namespace=namespace, reference=reference, detail=detail)
             self._hub.record(self._make_actor(), user_action)
@@ -251,19 +253,19 @@ class OptimizerService:
 
     def _prepare(self, params: OptimizeParams) -> tuple[PlanReport, Plan, PlanView, list[ObjectChange], list[str]]:
         """Return an applicable plan, the one in force, the changes to write, and obstacles."""
-        existing = self._writer.existing(params.namespace)
+        existing = self._writer.list_existing(params.namespace)
         previous = read_plan(existing)
-        planning_input = read(self._backend, self._selector, params, previous, now=self._now())
+        request = read(self._backend, self._selector, params, previous, now=self._now())
         limit = min(params.time_limit or self._time_limit, self._time_limit)
-        plan = self._solver.solve(planning_input.problem, SearchLimits(time_limit=limit, mip_gap=params.gap))
+        plan = self._solver.solve(request.problem, SearchLimits(time_limit=limit, mip_gap=params.gap))
         used_clusters = {configuration.cluster for configuration in plan.configurations}
-        selection = planning_input.clusters.selection(used_clusters)
-        desired = render(params.namespace, plan.placed, planning_input.placements, self._selector, selection.values)
-        changes = self._writer.changes(desired, existing)
+        selection = request.clusters.select(used_clusters)
+        desired = render(params.namespace, plan.placed, request.placements, self._selector, selection.values)
+        changes = self._writer.list_changes(desired, existing)
         problems = [
             *selection.problems,
-            *planning_input.clusters.unbound(params.namespace, used_clusters),
-            *self._writer.obstacles(changes),
+            *request.clusters.list_unbound(params.namespace, used_clusters),
+            *self._writer.list_obstacles(changes),
             *find_losses(plan, previous),
         ]
         report = PlanReport(
@@ -279,12 +281,12 @@ class OptimizerService:
             missing_scores=plan.score_gaps,
             warnings=[
                 *(f"cannot be applied: {problem}" for problem in problems),
-                *planning_input.clusters.warnings(used_clusters),
+                *request.clusters.list_warnings(used_clusters),
             ],
             plan_id=compute_plan_id(params.namespace, plan.placed),
             namespace=params.namespace,
             applied=False,
-            changes=[change.view() for change in changes],
+            changes=[change.make_view() for change in changes],
             seconds=round(plan.seconds, 3),
         )
         return report, plan, previous, changes, problems
@@ -326,7 +328,7 @@ def _make_applied_plan(namespace: str, objects: Sequence[Manifest]) -> AppliedPl
 
 
 def _list_change_times(manifest: Mapping[str, Any]) -> Iterable[datetime]:
-    """Time of the optimiser's last change of an object."""
+    """Yield the times of the optimiser's changes of an object."""
     for entry in manifest["metadata"].get("managedFields") or ():
         if entry.get("manager") == FIELD_MANAGER and entry.get("time"):
             yield datetime.fromisoformat(entry["time"])

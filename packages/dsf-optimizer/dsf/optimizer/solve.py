@@ -25,9 +25,10 @@ _DEFAULT = SearchLimits()
 
 
 def solve(problem: PlanInput, limits: SearchLimits = _DEFAULT) -> Plan:
-    """Return the plan with the greatest sum of scores; of several the one that `ties` describes.
+    """Return the plan with the greatest sum of scores; of several, the one that `ties` describes.
 
-    A plan always exists: placing nothing is one. Raises ManifestError for scores or weights that have no exact sum.
+    There is always a plan, because a plan may place nothing. Raises ManifestError for scores or weights without an
+    exact sum.
     """
     clock = Clock(limits.time_limit)
     table = make_table(problem)
@@ -46,7 +47,7 @@ def _report(table: Table, incumbent: Incumbent, *, exact: bool, clock: Clock) ->
     bound = max(incumbent.bound, incumbent.value)
     explainer = Explainer(table, placed)
     rows = range(len(table.workloads))
-    unplaced = [entry for row in rows if (entry := explainer.unplaced(row)) is not None]
+    unplaced = [entry for row in rows if (entry := explainer.explain_unplaced(row)) is not None]
     return Plan(
         status=Status.OPTIMAL if bound == incumbent.value else Status.FEASIBLE,
         coverage=_make_coverage(table, placed, unplaced),

@@ -31,8 +31,10 @@ class SolverProcess:
     """Solves problems sequentially. Thread-safe. The process starts with the first problem and stays."""
 
     def __init__(self, *, patience: float = 30.0, grace: float = 60.0) -> None:
-        """`patience` is how many seconds a problem waits for those before it, `grace` how many a solve may take
-        beyond its time limit: reading the problem, building the model, ending."""
+        """Prepare the process. A problem waits at most `patience` seconds for those before it.
+
+        A solve may exceed its time limit by `grace` seconds: for reading the problem, building the model, and ending.
+        """
         self.patience = patience
         self._grace = grace
         self._is_closed = False
@@ -53,7 +55,7 @@ class SolverProcess:
             self._lock.release()
 
     def warm_up(self) -> None:
-        """Start the process now, so that the first plan need not wait for it."""
+        """Start the process now, so that the first plan does not wait for it."""
         with self._lock:
             self._start()
 
@@ -61,7 +63,7 @@ class SolverProcess:
         """End the process for good, also while it solves: callers that wait for a plan get a SolverError."""
         self._is_closed = True
         while not self._lock.acquire(timeout=0.05):
-            # Again and again: it may just be starting, or ended by the thread that waits for it.
+            # Repeated, because the process may just be starting, or be ended by the thread that waits for it.
             with contextlib.suppress(AttributeError, ValueError):
                 if self._process is not None:
                     self._process.kill()
@@ -74,7 +76,7 @@ class SolverProcess:
         if self._is_closed:
             raise SolverError(_CLOSED)
         connection = self._start()
-        answer: object
+        response: object
         try:
             connection.send((problem, limits))
             if not connection.poll(limits.time_limit + self._grace):
@@ -82,7 +84,7 @@ class SolverProcess:
                     f"the solver did not end within {self._grace:g} s after its time limit of {limits.time_limit:g} s; "
                     "ask for fewer workloads or clusters at once"
                 )
-            answer = connection.recv()
+            response = connection.recv()
         except (EOFError, OSError) as error:
             code = self._end()
             raise SolverError(
@@ -91,18 +93,18 @@ class SolverProcess:
                 else f"the solver's process died (exit code {code}); with -9 it may have had too little memory"
             ) from error
         except BaseException:
-            # Too slow, or interrupted: its late response must not be taken for the next problem's.
+            # Too slow, or interrupted: a late response must not be read as that of the next problem.
             self._end()
             raise
-        if isinstance(answer, Plan):
-            return answer
-        raise answer if isinstance(answer, DsfError) else SolverError(f"the solver failed: {answer!r}")
+        if isinstance(response, Plan):
+            return response
+        raise response if isinstance(response, DsfError) else SolverError(f"the solver failed: {response!r}")
 
     def _start(self) -> Connection:
         if self._process is not None and self._process.is_alive() and self._connection is not None:
             return self._connection
         self._end()
-        # The method is not fork: this process has threads.
+        # Not fork, because this process has threads.
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
         process = context.Process(target=_serve, args=(theirs,), name="dsf-solver", daemon=True)
@@ -119,7 +121,7 @@ class SolverProcess:
             connection.close()
         if process is None:
             return None
-        # Without a connection it ends by itself, unless it is solving.
+        # Without a connection the process ends by itself, unless it is solving.
         process.terminate()
         process.join(_END)
         if process.is_alive():
@@ -131,10 +133,10 @@ class SolverProcess:
 
 
 def _serve(connection: Connection) -> None:
-    """Main loop of the process: a problem in, a plan or an error out, until the connection closes."""
-    # Output of libraries goes to standard error.
+    """Receive problems and send a plan or an error for each, until the connection closes."""
+    # Libraries that write to standard output write to standard error instead.
     os.dup2(2, 1)
-    # Ctrl-C at a terminal reaches every process; this one ends with its parent.
+    # A terminal sends Ctrl-C to every process; this one ends with its parent.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     from dsf.optimizer.solve import solve
@@ -142,11 +144,11 @@ def _serve(connection: Connection) -> None:
     with contextlib.suppress(EOFError, OSError):
         while True:
             problem, limits = connection.recv()
-            answer: object
+            response: object
             try:
-                answer = solve(problem, limits)
+                response = solve(problem, limits)
             except ManifestError as error:
-                answer = error
+                response = error
             except Exception as error:  # noqa: BLE001  # a bug, reported to the caller
-                answer = SolverError(f"the solver failed: {type(error).__name__}: {error}")
-            connection.send(answer)
+                response = SolverError(f"the solver failed: {type(error).__name__}: {error}")
+            connection.send(response)

@@ -26,9 +26,9 @@ class TableItems:
 
     row: IntArray
     column: IntArray
-    #: Units of one replica, the worth of staying included.
+    #: Value in units of one replica, including the bonus of staying.
     value: IntArray
-    #: Most replicas.
+    #: Maximum replicas.
     limit: IntArray
     kept: IntArray
 
@@ -53,10 +53,11 @@ class Table:
     #: Index of the cluster of each column.
     cluster_of: IntArray
     replicas: IntArray
-    #: Rows x kinds, columns x kinds, in the greatest unit of which every request is a multiple.
+    #: Rows x kinds, and columns x kinds, in the greatest unit of which every request is a multiple.
     request: IntArray
     supply: IntArray
-    #: Rows x columns: units of one replica without the worth of staying; most replicas; a code of REFUSALS.
+    #: Rows x columns: value in units of one replica without the bonus of staying; maximum replicas; a code of
+    #: REFUSALS.
     value: IntArray
     limit: IntArray
     refused: CodeArray
@@ -68,7 +69,7 @@ class Table:
     scores: Values
 
     def score(self, units: float) -> float:
-        """Units as a score."""
+        """Return a value in units as a score."""
         return units / self.scores.per_score
 
 
@@ -100,7 +101,7 @@ def make_table(problem: PlanInput) -> Table:
     stay = np.zeros_like(limit)
     for row, column, count in current:
         stay[row, column] = min(count, limit[row, column])
-    # A replica that lowers the sum is never placed: leaving it out is always possible.
+    # A replica that lowers the sum is never placed, because it can always be left out.
     refusal_codes = np.where(value + scores.keep * (stay > 0) < 0, _get_code(Reason.NEGATIVE), 0).astype(np.uint8)
     refusal_codes[limit == 0] = _get_code(Reason.TOO_LARGE)
     refusal_codes[state == EXPIRED] = _get_code(Reason.EXPIRED)
@@ -133,13 +134,13 @@ def _make_amounts(sources: Sequence[Mapping[str, int]], kinds: tuple[str, ...]) 
 
 
 def _coarsen(request: IntArray, supply: IntArray) -> tuple[IntArray, IntArray]:
-    """Amounts such as bytes in as few digits as they need: small coefficients keep the solver exact."""
+    """Return amounts such as bytes in fewer digits: small coefficients keep the solver exact."""
     unit = np.maximum(np.gcd.reduce(request, axis=0), 1)
     return request // unit, supply // unit
 
 
 def _compute_limits(workloads: Sequence[Workload], request: IntArray, supply: IntArray) -> IntArray:
-    """Rows x columns: how many replicas of a workload fit into an otherwise empty configuration."""
+    """Return, by row and column, how many replicas of a workload fit into an otherwise empty configuration."""
     replica_limits = [min(workload.replicas, workload.per_cluster or workload.replicas) for workload in workloads]
     limit = np.repeat(np.array(replica_limits, dtype=np.int64)[:, None], len(supply), axis=1)
     for kind in range(request.shape[1]):
@@ -150,7 +151,7 @@ def _compute_limits(workloads: Sequence[Workload], request: IntArray, supply: In
 
 
 def _find_places(workloads: Sequence[Workload], columns: Sequence[tuple[str, str]]) -> list[tuple[int, int, int]]:
-    """Where workloads are now, in `columns` by cluster and device."""
+    """Return the current places of workloads as row, column and replicas. `columns` are clusters and devices."""
     of_cluster: dict[str, list[int]] = {}
     for column, (cluster, _) in enumerate(columns):
         of_cluster.setdefault(cluster, []).append(column)

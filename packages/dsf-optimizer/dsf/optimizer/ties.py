@@ -14,17 +14,18 @@ from typing import Final
 import numpy as np
 
 from dsf.optimizer.greedy import is_allowed
-from dsf.optimizer.program import Clock, Hold, IntegerProgram
+from dsf.optimizer.program import Clock, SumConstraint, IntegerProgram
 from dsf.optimizer.search import Incumbent
 from dsf.optimizer.table import Table
 from dsf.optimizer.values import IntArray
 
-#: How many answers one step by names may tell apart: more would need coefficients beyond the solver's accuracy.
-_ANSWERS: Final = 50_000
+#: Maximum combinations of one step by names: more would need coefficients beyond the solver's accuracy.
+_MAX_COMBINATIONS: Final = 50_000
 
 
 def break_ties(table: Table, incumbent: Incumbent, clock: Clock) -> tuple[IntArray, bool]:
-    """Replicas per item of the plan that wins among those as good as `incumbent`, and whether all steps were finished.
+    """Return the replicas per item of the winning plan among those as good as `incumbent`, and True if all steps
+    finished.
 
     Without a full proof that `incumbent` is the best plan, the result is still at least as good.
     """
@@ -32,20 +33,20 @@ def break_ties(table: Table, incumbent: Incumbent, clock: Clock) -> tuple[IntArr
         return incumbent.counts, True
     steps = _Steps(table, incumbent, clock)
     exact = steps.run()
-    return steps.whole(steps.counts), exact and incumbent.bound == incumbent.value
+    return steps.expand(steps.counts), exact and incumbent.bound == incumbent.value
 
 
 class _Steps:
-    """The steps on the items that a plan of the greatest sum may use."""
+    """The steps on the items that a plan with the greatest sum may use."""
 
     def __init__(self, table: Table, incumbent: Incumbent, clock: Clock) -> None:
         self._table = table
         self._clock = clock
-        self._numbers = np.union1d(incumbent.relaxation.able(incumbent.value), np.flatnonzero(incumbent.counts))
+        self._numbers = np.union1d(incumbent.relaxation.list_useful_items(incumbent.value), np.flatnonzero(incumbent.counts))
         self._items = table.items.subset(self._numbers)
         self._program = IntegerProgram(table, self._items)
         self.counts = incumbent.counts[self._numbers]
-        self._held = [Hold(self._items.value, incumbent.value, incumbent.bound)]
+        self._constraints = [SumConstraint(self._items.value, incumbent.value, incumbent.bound)]
         self._lower = np.zeros_like(self._items.limit)
         self._upper = self._items.limit.copy()
         #: Supply that the decided items leave.
@@ -53,7 +54,7 @@ class _Steps:
         self._work = 0
 
     def run(self) -> bool:
-        """Do all steps; whether each of them was finished."""
+        """Do all steps. Return True if all of them finished."""
         total_replicas = int(self._table.replicas[np.unique(self._items.row)].sum())
         most_kept = int(self._items.limit @ self._items.kept)
         if not (
@@ -66,64 +67,65 @@ class _Steps:
             return False
         return True
 
-    def whole(self, counts: IntArray) -> IntArray:
-        """For all items of the table."""
+    def expand(self, counts: IntArray) -> IntArray:
+        """Return the counts for all items of the table."""
         whole = np.zeros(len(self._table.items), dtype=np.int64)
         whole[self._numbers] = counts
         return whole
 
     def _raise(self, weight: IntArray, maximum: int) -> bool:
-        """Do a step: make the sum of `weight` greatest (it cannot be more than `maximum`) and hold it from then on."""
+        """Do a step: maximise the sum of `weight`, at most `maximum`, and keep the sum from then on."""
         if int(weight @ self.counts) < maximum and not self._maximise(weight):
             return False
         reached = int(weight @ self.counts)
-        self._held.append(Hold(weight, reached, reached))
+        self._constraints.append(SumConstraint(weight, reached, reached))
         return True
 
     def _maximise(self, weight: IntArray) -> bool:
-        """Make the sum of `weight` greatest; False and no change when that cannot be finished."""
-        answer = self._program.maximise(
-            weight, seconds=self._clock.remaining, hold=self._held, lower=self._lower, upper=self._upper
+        """Maximise the sum of `weight`. Return False, without a change, if that was not finished."""
+        result = self._program.maximise(
+            weight, seconds=self._clock.remaining, constraints=self._constraints, lower=self._lower, upper=self._upper
         )
-        counts = answer.counts
-        if counts is None or not answer.finished or not self._is_valid(counts):
+        counts = result.counts
+        if counts is None or not result.finished or not self._is_valid(counts):
             return False
         if int(weight @ counts) > int(weight @ self.counts):
             self.counts = counts
         return True
 
     def _is_valid(self, counts: IntArray) -> bool:
-        are_constraints_met = all(int(constraint.weight @ counts) >= constraint.minimum for constraint in self._held)
+        are_constraints_met = all(int(constraint.weight @ counts) >= constraint.minimum for constraint in self._constraints)
         fixed = bool(((counts >= self._lower) & (counts <= self._upper)).all())
-        return are_constraints_met and fixed and is_allowed(self._table, self.whole(counts))
+        return are_constraints_met and fixed and is_allowed(self._table, self.expand(counts))
 
     def _order_by_names(self) -> bool:
         batch: list[IntArray] = []
-        answers = 1
+        combinations = 1
         for numbers in self._list_decisions():
-            if batch and answers * (self._compute_digits(numbers)[1] + 1) > _ANSWERS:
+            if batch and combinations * (self._compute_digits(numbers)[1] + 1) > _MAX_COMBINATIONS:
                 if not self._settle(batch):
                     return False
-                batch, answers = [], 1
+                batch, combinations = [], 1
             values, best_value = self._compute_digits(numbers)
             if not batch and int(values @ self.counts[numbers]) == best_value:
                 self._fix(numbers)
                 continue
             batch.append(numbers)
-            answers *= best_value + 1
+            combinations *= best_value + 1
         return not batch or self._settle(batch)
 
     def _list_decisions(self) -> list[IntArray]:
-        """Items that are decided together, in the order in which they are."""
+        """Return groups of items that are decided together, in the order of these decisions."""
         items = self._items
         alone = self._table.replicas[items.row] == 1
         same = (np.diff(items.row) == 0) & (alone[1:] | (np.diff(items.column) == 0))
         return np.split(np.arange(len(items)), np.flatnonzero(~same) + 1)
 
     def _compute_digits(self, numbers: IntArray) -> tuple[IntArray, int]:
-        """How much a replica on each of these items adds, and the greatest sum of that; the greatest wins.
+        """Return the digit of a replica on each of these items, and the greatest sum of digits; the greatest sum wins.
 
-        For a single replica: the earlier an option that is still possible, the more. For several: one for each.
+        For a single replica, earlier options that are still possible have larger digits. For several replicas, each
+        digit is 1.
         """
         replicas = int(self._table.replicas[self._items.row[numbers[0]]])
         upper = self._upper[numbers]
@@ -134,9 +136,9 @@ class _Steps:
         return values, int(values.max())
 
     def _settle(self, batch: list[IntArray]) -> bool:
-        """Make the digits of a batch greatest, the first one first, and fix its items."""
+        """Maximise the digits of a batch, the first one first, and fix its items."""
         self._work += len(self._items)
-        # Programs solved x items: what is more takes long and few would miss it.
+        # Limit of the work (programs solved x items): more would take long, and few plans differ in it.
         if self._work > 40_000:
             return False
         weight = np.zeros_like(self._items.limit)
@@ -152,7 +154,7 @@ class _Steps:
         return True
 
     def _fix(self, numbers: IntArray) -> None:
-        """Decide on these items, and rule out what is no longer possible for the others."""
+        """Decide on these items, and exclude items that are no longer possible for others."""
         items, table = self._items, self._table
         counts = self.counts[numbers]
         self._lower[numbers] = self._upper[numbers] = counts

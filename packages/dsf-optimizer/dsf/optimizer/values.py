@@ -40,15 +40,15 @@ EXPIRED: Final = 2
 
 @dataclass(frozen=True)
 class Values:
-    """Values in units: rows are `apps`, columns the configurations of all clusters in order."""
+    """Values in units: a row for each of `apps`, a column for each configuration of all clusters, in order."""
 
     apps: tuple[str, ...]
     value: IntArray
-    #: KNOWN, MISSING or EXPIRED; a value that is not known is 0.
+    #: KNOWN, MISSING or EXPIRED. A value that is not known is 0.
     state: CodeArray
     #: Units of a score of 1.
     per_score: float
-    #: Bonus in units of a replica that stays.
+    #: Bonus of a replica that stays, in units.
     keep: int
     gaps: list[ScoreGapView]
 
@@ -72,11 +72,11 @@ def compute_values(
     for weight, preference in sorted(zip(weights, problem.preferences, strict=True), key=lambda pair: pair[1].score):
         scores, states, preference_gaps = _compute_scores(problem, preference, apps, clusters, columns)
         value += scores * (weight // unit)
-        # Missing in one score and expired in another: the missing one must be fixed first.
+        # If one score is missing and another has expired, the missing one must be fixed first.
         np.copyto(state, states, where=(states == MISSING) | (state == KNOWN))
         gaps += preference_gaps
     value[state != KNOWN] = 0
-    # The solver works in floating point.
+    # The solver computes with floating-point numbers.
     if value.size and np.abs(value).max() > 10**10:
         raise ManifestError("the weights differ too much for exact sums; use weights of fewer digits")
     return Values(
@@ -96,14 +96,14 @@ def _compute_scores(
     clusters: Sequence[Cluster],
     columns: Sequence[tuple[int, Configuration]],
 ) -> tuple[npt.NDArray[np.float64], CodeArray, list[ScoreGapView]]:
-    """Scores of one preference, their states, and the missing ones."""
+    """Return the scores of one preference, their states, and the missing ones."""
     values = np.zeros((len(apps), len(columns)), dtype=np.float64)
     state = np.zeros((len(apps), len(columns)), dtype=np.uint8)
     tables = [
         next((table for table in cluster.scores if table.score == preference.score), None) for cluster in clusters
     ]
     missing_items: dict[int, set[str]] = {}
-    # Made once for a device where the format does not name the cluster.
+    # Item names by device are computed once, unless the format contains the cluster's name.
     names: dict[tuple[str, str], list[str]] = {}
     for column, (index, configuration) in enumerate(columns):
         cluster, table = clusters[index], tables[index]
@@ -126,7 +126,7 @@ def _compute_scores(
             state[absent, column] = MISSING
             missing_items.setdefault(index, set()).update(names[key][row] for row in absent)
             scores[absent] = 0
-        # OCM accepts scores from -100 to 100; values far beyond that would cost exactness.
+        # OCM accepts scores from -100 to 100; far larger values would not be exact.
         if scores.size and np.abs(scores).max() > 1_000_000:
             raise ManifestError(
                 f"score {preference.score} of cluster {cluster.name}: {scores[np.abs(scores).argmax()]:g} is not a "

@@ -46,8 +46,8 @@ class ObjectChange:
         metadata = ((self.after or self.before) or {})["metadata"]
         return str(metadata["namespace"]), str(metadata["name"])
 
-    def view(self) -> ChangeView:
-        """View for a response."""
+    def make_view(self) -> ChangeView:
+        """Return the change as in a response."""
         namespace, name = self.place
         return ChangeView(kind=self.resource.kind, namespace=namespace, name=name, change=self.change)
 
@@ -61,13 +61,13 @@ class PlanWriter:
     def __init__(self, backend: ManifestClient) -> None:
         self._backend = backend
 
-    def existing(self, namespace: str = "", labels: str = GENERATED) -> list[Manifest]:
+    def list_existing(self, namespace: str = "", labels: str = GENERATED) -> list[Manifest]:
         """Return the objects of the plans in a namespace, or of all. Raises BackendError."""
         return [
-            manifest for resource in KINDS for manifest in self._backend.objects(resource, namespace, labels=labels)
+            manifest for resource in KINDS for manifest in self._backend.list_objects(resource, namespace, labels=labels)
         ]
 
-    def changes(self, desired: Sequence[Manifest], existing: Iterable[Manifest]) -> list[ObjectChange]:
+    def list_changes(self, desired: Sequence[Manifest], existing: Iterable[Manifest]) -> list[ObjectChange]:
         """Return the required changes, in order."""
         unmatched = {_get_key(manifest): manifest for manifest in existing}
         changes = []
@@ -77,17 +77,17 @@ class PlanWriter:
             if before is not None:
                 change = "unchanged" if select_owned_fields(before) == _select_content(after) else "updated"
             changes.append(ObjectChange(find_resource(after), before, after, change))
-        # Bindings before the Placements that they refer to.
+        # Bindings are deleted before the Placements that they refer to.
         for resource in reversed(KINDS):
             for (kind, _), before in sorted(unmatched.items(), key=lambda item: item[0]):
                 if kind == resource.kind:
                     changes.append(ObjectChange(resource, before, None, "deleted"))
         return changes
 
-    def obstacles(self, changes: Iterable[ObjectChange]) -> list[str]:
-        """Obstacles: objects of the same name that a plan did not create. Raises BackendError."""
+    def list_obstacles(self, changes: Iterable[ObjectChange]) -> list[str]:
+        """Return a problem for each object of the same name that a plan did not create. Raises BackendError."""
         created = [change for change in changes if change.change == "created"]
-        other_objects = self.existing(created[0].place[0], f"{GENERATED_LABEL}!=true") if created else []
+        other_objects = self.list_existing(created[0].place[0], f"{GENERATED_LABEL}!=true") if created else []
         occupied_keys = {_get_key(manifest) for manifest in other_objects}
         return [
             f"{change} exists and was not created by a plan; delete it, or hand it over with: kubectl label -n "
@@ -99,13 +99,13 @@ class PlanWriter:
     def write(self, changes: Sequence[ObjectChange]) -> None:
         """Apply all changes or none. Raises ApplyError."""
         todo = [change for change in changes if change.change != "unchanged"]
-        self._try(todo)
+        self._dry_run(todo)
         applied_changes: list[ObjectChange] = []
         try:
             for change in todo:
-                # Before the write: a write without a response may have succeeded.
+                # Recorded before the write, because a write without a response may have succeeded.
                 applied_changes.append(change)
-                self._do(change)
+                self._write(change)
                 log.info("object of a plan written", object=str(change), change=change.change)
         except BackendError as error:
             remaining = self._undo(applied_changes)
@@ -117,31 +117,31 @@ class PlanWriter:
                 ) from error
             raise ApplyError(f"the plan was not applied, everything is as it was before: {change}: {error}") from error
         except BaseException:
-            # Interrupted by Ctrl-C.
+            # Ctrl-C interrupted the write.
             self._undo(applied_changes)
             raise
 
-    def _try(self, todo: Sequence[ObjectChange]) -> None:
-        """All writes as a dry run. Raises ApplyError for the first that the API server would refuse."""
+    def _dry_run(self, todo: Sequence[ObjectChange]) -> None:
+        """Try all writes as a dry run. Raises ApplyError for the first one that the API server would refuse."""
 
         def find_refusal(change: ObjectChange) -> BackendError | None:
             try:
-                self._do(change, dry_run=True)
+                self._write(change, dry_run=True)
             except BackendError as error:
                 return error
             return None
 
-        # Dry runs are independent.
+        # Dry runs are independent, so they run at the same time.
         with ThreadPoolExecutor(8) as threads:
             for change, error in zip(todo, threads.map(find_refusal, todo), strict=True):
                 if error is not None:
                     raise ApplyError(f"the plan is not applied, nothing was changed: {change}: {error}") from error
 
-    def _do(self, change: ObjectChange, *, dry_run: bool = False) -> None:
+    def _write(self, change: ObjectChange, *, dry_run: bool = False) -> None:
         if change.after is not None:
             after, before = change.after, change.before
             if before is not None:
-                # This very object; an object that somebody else makes in place of it stays as it is.
+                # The uid prevents a change of an object that somebody else has created in place of this one.
                 after = {**after, "metadata": {**after["metadata"], "uid": before["metadata"]["uid"]}}
             self._backend.apply(change.resource, after, force=before is not None, dry_run=dry_run)
         elif change.before is not None:
@@ -164,7 +164,7 @@ class PlanWriter:
                 if change.before is None:
                     self._delete_created(change)
                 elif change.after is None:
-                    # Including additions of other writers.
+                    # Restores additions of other writers, too.
                     self._backend.apply(change.resource, _drop_server_fields(change.before), force=False)
                 else:
                     self._backend.apply(change.resource, _make_restored(change.before, change.after))
@@ -177,9 +177,9 @@ class PlanWriter:
         return None
 
     def _delete_created(self, change: ObjectChange) -> None:
-        """Delete what `change` has created; its write may have had no response."""
+        """Delete the object that `change` has created; its write may have had no response."""
         namespace, name = change.place
-        for manifest in self._backend.objects(change.resource, namespace, name=name):
+        for manifest in self._backend.list_objects(change.resource, namespace, name=name):
             if select_owned_fields(manifest):
                 self._backend.delete(change.resource, namespace, name, uid=manifest["metadata"]["uid"])
 
@@ -202,7 +202,7 @@ def _select_owned(fields: Mapping[str, Any], value: Any) -> Any:
 
 
 def _select_content(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields that the optimiser writes, in the form of `owned`."""
+    """Return the fields that the optimiser writes, in the form of `select_owned_fields`."""
     metadata = {key: manifest["metadata"][key] for key in ("annotations", "labels")}
     rest = {key: value for key, value in manifest.items() if key not in ("apiVersion", "kind", "metadata")}
     return {"metadata": metadata, **rest}

@@ -74,10 +74,10 @@ def placement(
     with closing(Session.load(settings.kubeconfig)) as session:
         reader = PlacementReader(session, make_debugger(settings))
         if name is None:
-            placement_list = reader.placements(namespace or "")
+            placement_list = reader.list_placements(namespace or "")
             emit(placement_list, output, lambda: _render_list(placement_list))
             return
-        where = namespace or _find_namespace(reader.placements(), name)
+        where = namespace or _find_namespace(reader.list_placements(), name)
         view = reader.explain(where, name)
         if what_if:
             view = reader.explain(where, name, _parse_what_if(view, what_if, score))
@@ -100,7 +100,7 @@ def _find_namespace(placement_list: PlacementList, name: str) -> str:
 
 
 def _parse_what_if(view: PlacementView, texts: list[str], score: str | None) -> list[WhatIf]:
-    """Parse --what-if. Raises BadParameter with the available values."""
+    """Return the scores in --what-if. Raises BadParameter, which names the available values."""
     from dsf.placements.explanation import WhatIf
 
     scores = {

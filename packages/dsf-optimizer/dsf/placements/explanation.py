@@ -11,7 +11,7 @@ from dsf.fleet.views import Time, View
 from dsf.placements.scheduling import (
     Manifest,
     Prioritizer,
-    SchedulerAnswer,
+    SchedulerResult,
     SchedulingDecision,
     ScoreKey,
     Situation,
@@ -32,7 +32,7 @@ _BUILTIN: Final = {
 
 
 class PrioritizerView(View):
-    """What a Placement prefers."""
+    """A prioritizer of a Placement."""
 
     name: str
     weight: int
@@ -42,7 +42,7 @@ class PrioritizerView(View):
 
 
 class CellView(View):
-    """What one prioritizer says of one cluster."""
+    """The value of one prioritizer for one cluster."""
 
     value: int
     points: int = Field(description="weight x value")
@@ -54,7 +54,7 @@ class CellView(View):
 
 
 class RankedCluster(View):
-    """A cluster in question."""
+    """A cluster that the Placement can select."""
 
     cluster: str
     rank: int
@@ -69,7 +69,7 @@ class RankedCluster(View):
 
 
 class LeftOutView(View):
-    """A cluster that is not in question."""
+    """A cluster that the Placement cannot select."""
 
     cluster: str
     stage: str = Field(description="cluster set, predicate, taint, or filter (OCM said so)")
@@ -78,7 +78,7 @@ class LeftOutView(View):
 
 
 class WhatIf(View):
-    """A score as it might be."""
+    """A hypothetical score."""
 
     cluster: str
     resource: str
@@ -87,7 +87,7 @@ class WhatIf(View):
 
 
 class WhatIfView(View):
-    """What would be decided if scores were others."""
+    """The decision with hypothetical scores."""
 
     asked: list[WhatIf]
     enters: list[str]
@@ -96,7 +96,7 @@ class WhatIfView(View):
 
 
 class PlacementView(View):
-    """A Placement explained."""
+    """A Placement with the reasons of its decision."""
 
     namespace: str
     name: str
@@ -140,12 +140,12 @@ class PlacementList(View):
 def explain(
     situation: Situation,
     *,
-    answer: SchedulerAnswer | None = None,
+    scheduler_result: SchedulerResult | None = None,
     source_note: str = "",
     hypothetical_scores: Sequence[WhatIf] = (),
 ) -> PlacementView:
-    """Return the whole explanation; `answer` is the response of OCM's own scheduler, if it was queried."""
-    outcome = decide_placement(situation, answer=answer)
+    """Return the whole explanation; `scheduler_result` is the response of OCM's own scheduler, if it was queried."""
+    outcome = decide_placement(situation, scheduler_result=scheduler_result)
     metadata, spec = situation.placement["metadata"], situation.spec
     view = PlacementView(
         namespace=metadata.get("namespace", ""),
@@ -154,8 +154,8 @@ def explain(
         number_of_clusters=spec.get("numberOfClusters"),
         decided=sorted(situation.decided),
         chosen=outcome.chosen,
-        agrees=_check_agreement(situation, outcome, answer),
-        source="computed" if answer is None else "ocm",
+        agrees=_check_agreement(situation, outcome, scheduler_result),
+        source="computed" if scheduler_result is None else "ocm",
         source_note=source_note,
         problem=outcome.problem,
         conditions=_list_conditions(situation.placement),
@@ -166,21 +166,21 @@ def explain(
             for name, (stage, reason) in sorted(outcome.left_out.items())
         ],
     )
-    notes = list(_list_notes(situation, outcome, view, answer))
+    notes = list(_list_notes(situation, outcome, view, scheduler_result))
     if not hypothetical_scores:
         return view.model_copy(update={"notes": notes})
     return view.model_copy(
-        update={"notes": notes, "what_if": _make_what_if(situation, outcome, hypothetical_scores, answer)}
+        update={"notes": notes, "what_if": _make_what_if(situation, outcome, hypothetical_scores, scheduler_result)}
     )
 
 
-def _check_agreement(situation: Situation, outcome: SchedulingDecision, answer: SchedulerAnswer | None) -> bool | None:
-    """Whether the Placement has the clusters that would be chosen now; None if CEL expressions may decide that."""
+def _check_agreement(situation: Situation, outcome: SchedulingDecision, scheduler_result: SchedulerResult | None) -> bool | None:
+    """True if the Placement has the clusters that would be chosen now; None if CEL expressions may decide that."""
     if set(outcome.chosen) == situation.decided:
         return True
-    if not outcome.has_cel or answer is not None or outcome.problem:
+    if not outcome.has_cel or scheduler_result is not None or outcome.problem:
         return False
-    # CEL expressions only exclude clusters: any set of candidates may be what they leave.
+    # CEL expressions only exclude clusters, so any set of candidates may be the one that they leave.
     requested_number = situation.spec.get("numberOfClusters")
     is_possible = situation.decided <= set(outcome.order) and (
         requested_number is None or len(situation.decided) <= int(requested_number)
@@ -217,7 +217,7 @@ def _compute_margin(outcome: SchedulingDecision, name: str, *, is_chosen: bool) 
     count = len(outcome.chosen)
     if not 0 < count < len(outcome.order):
         return None
-    # The nearest cluster on the other side of the line; equal sums are sorted by name.
+    # The nearest cluster on the other side of the cut; equal sums are sorted by name.
     other = outcome.order[count] if is_chosen else outcome.order[count - 1]
     return outcome.totals[name] - outcome.totals[other] - (name > other if is_chosen else -(name < other) + 1)
 
@@ -226,10 +226,10 @@ def _make_what_if(
     situation: Situation,
     before: SchedulingDecision,
     hypothetical_scores: Sequence[WhatIf],
-    answer: SchedulerAnswer | None,
+    scheduler_result: SchedulerResult | None,
 ) -> WhatIfView:
     values = {ScoreKey(change.cluster, change.resource, change.score): change.value for change in hypothetical_scores}
-    after = decide_placement(situation, hypothetical_scores=values, answer=answer)
+    after = decide_placement(situation, hypothetical_scores=values, scheduler_result=scheduler_result)
     return WhatIfView(
         asked=list(hypothetical_scores),
         enters=[name for name in after.chosen if name not in before.chosen],
@@ -252,11 +252,11 @@ def _make_prioritizer(prioritizer: Prioritizer) -> PrioritizerView:
 
 
 def _list_notes(
-    situation: Situation, outcome: SchedulingDecision, view: PlacementView, answer: SchedulerAnswer | None
+    situation: Situation, outcome: SchedulingDecision, view: PlacementView, scheduler_result: SchedulerResult | None
 ) -> Any:
     if (situation.placement["metadata"].get("annotations") or {}).get(_DISABLED) == "true":
         yield f"OCM ignores it: the annotation {_DISABLED} is set"
-    if outcome.has_cel and answer is None:
+    if outcome.has_cel and scheduler_result is None:
         yield (
             "CEL expressions of its predicates are not evaluated here: the ranking includes the clusters that they "
             "exclude"
@@ -291,9 +291,9 @@ def _list_notes(
 
 
 def _list_cel_notes(situation: Situation) -> Iterator[str]:
-    """How OCM reads scores in CEL expressions of predicates, where that differs from prioritizers."""
+    """Yield notes on CEL expressions of predicates, which read scores in another way than prioritizers."""
     resources = find_cel_resources(situation.spec)
-    # Prioritizers of weight 0 are not in the outcome, but OCM watches their scores, too.
+    # Prioritizers of weight 0 are not in the outcome, but OCM watches their scores as well.
     policy = situation.spec.get("prioritizerPolicy") or {}
     coordinates = [entry.get("scoreCoordinate") or {} for entry in policy.get("configurations") or ()]
     watched = {(coordinate.get("addOn") or {}).get("resourceName") for coordinate in coordinates}

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     # The Kubernetes client takes 40 MB, which a page that only reads Redis saves.
     from dsf.placements.reader import PlacementReader
 
-#: Most rows of a table.
+#: Maximum rows of a table.
 ROWS: Final = 100
 _LIST_PLACEMENTS: Final = Right("list", PLACEMENTS)
 
@@ -31,15 +31,17 @@ def _make_reader(sources: Sources) -> PlacementReader | None:
 
 
 def list_placements(sources: Sources, *_: Mapping[str, str]) -> dict[str, Any]:
-    """Data of the list."""
+    """Return the data of the list."""
     reader = _make_reader(sources)
-    rows = reader.placements().placements if reader is not None else None
+    rows = reader.list_placements().placements if reader is not None else None
     hidden_rows = max(0, len(rows) - 200) if rows is not None else 0
     return {"title": "Placements", "placements": rows[:200] if rows is not None else None, "more": hidden_rows}
 
 
 def explain_placement(sources: Sources, names: Mapping[str, str], query: Mapping[str, str]) -> dict[str, Any]:
-    """Data of one Placement's page; `cluster`, `score` (`resource/item`) and `value` of the query are a what-if."""
+    """Return the data of one Placement's page. `cluster`, `score` (`resource/item`) and `value` of the query are a
+    what-if.
+    """
     title = f"Placement {names['name']}"
     reader = _make_reader(sources)
     if reader is None:
@@ -72,7 +74,7 @@ def _parse_scores(query: Mapping[str, str]) -> list[WhatIf]:
 
 
 def _make_form_values(view: PlacementView, hypothetical_scores: list[WhatIf]) -> dict[str, Any]:
-    """Initial values of the form: the current what-if, or the cluster nearest to the line."""
+    """Return the initial values of the form: the current what-if, or the cluster nearest to the cut."""
     if hypothetical_scores:
         what_if = hypothetical_scores[0]
         return {"cluster": what_if.cluster, "score": f"{what_if.resource}/{what_if.score}", "value": what_if.value}
@@ -89,7 +91,7 @@ def _make_form_values(view: PlacementView, hypothetical_scores: list[WhatIf]) ->
     }
 
 
-#: Read from the API server: not polled.
+#: The pages read from the API server, so browsers do not poll them.
 PAGES: Final = PagePlugin(
     "Placements",
     "/placements",

@@ -23,7 +23,7 @@ from dsf.placements.explanation import PlacementList, PlacementView, WhatIf, exp
 from dsf.placements.kinds import MANAGED_CLUSTER_SET_BINDINGS, PLACEMENT_DECISIONS
 from dsf.placements.scheduling import (
     Manifest,
-    SchedulerAnswer,
+    SchedulerResult,
     Situation,
     count_decisions,
     find_cel_resources,
@@ -34,7 +34,7 @@ from dsf.placements.settings import PlacementSettings
 log = dsf.log.get(__name__)
 
 _LABEL: Final = "cluster.open-cluster-management.io/placement"
-#: Seconds for OCM's answer.
+#: Seconds for a response of OCM's scheduler.
 _PATIENCE: Final = 5.0
 
 
@@ -42,11 +42,13 @@ class Debugger:
     """Client of OCM's placement controller, which serves its scheduler's results at /debug/placements/."""
 
     def __init__(self, url: str, token_file: Path | None = None) -> None:
-        """`url` as `https://HOST:PORT`; the token needs `get` on the nonResourceURL /debug/placements/*."""
+        """Prepare the client. `url` is `https://HOST:PORT`; the token needs `get` on the nonResourceURL
+        /debug/placements/*.
+        """
         self._url = url.rstrip("/")
         self._token_file = token_file
 
-    def ask(self, namespace: str, name: str) -> SchedulerAnswer:
+    def fetch_result(self, namespace: str, name: str) -> SchedulerResult:
         """Return the scheduler's result for a Placement.
 
         Raises HttpError, and SettingsError for an unreadable token.
@@ -54,7 +56,7 @@ class Debugger:
         path = f"{self._url}/debug/placements/{quote(namespace)}/{quote(name)}"
         deadline = time.monotonic() + _PATIENCE
         # Some hundred bytes per cluster and prioritizer.
-        return parse_answer(get(path, deadline=deadline, max_bytes=32 * 1024 * 1024, access=bearer(self._read_token())))
+        return parse_scheduler_response(get(path, deadline=deadline, max_bytes=32 * 1024 * 1024, access=bearer(self._read_token())))
 
     def _read_token(self) -> str | None:
         if self._token_file is None:
@@ -67,17 +69,17 @@ class Debugger:
             ) from None
 
 
-def parse_answer(body: bytes) -> SchedulerAnswer:
-    """Parse the debugger's answer. Raises HttpError for an invalid answer or a reported error."""
+def parse_scheduler_response(body: bytes) -> SchedulerResult:
+    """Parse a response of OCM's scheduler. Raises HttpError for an invalid response or a reported error."""
     try:
-        answer = json.loads(body)
-        if answer.get("error"):
-            raise HttpError("bad_answer", f"OCM's scheduler says: {str(answer['error'])[:200]}")
-        results = answer.get("prioritizeResults") or ()
-        # OCM before 1.3 misspells the name. A Placement that is misconfigured has neither.
-        filters = answer.get("filteredPipelineResults") or answer["filteredPiplieResults"]
-        return SchedulerAnswer(
-            # Each filter's result includes all previous filters; the last one has the longest name.
+        response = json.loads(body)
+        if response.get("error"):
+            raise HttpError("bad_answer", f"OCM's scheduler says: {str(response['error'])[:200]}")
+        results = response.get("prioritizeResults") or ()
+        # OCM before 1.3 misspells the key. A response for a misconfigured Placement has neither key.
+        filters = response.get("filteredPipelineResults") or response["filteredPiplieResults"]
+        return SchedulerResult(
+            # Each filter's result includes all previous filters, so the last one has the longest name.
             passed=frozenset(filters[-1].get("filteredClusters") or ()),
             scores={(result["name"], int(result["weight"])): dict(result.get("scores") or {}) for result in results},
         )
@@ -93,35 +95,33 @@ def make_debugger(settings: PlacementSettings) -> Debugger | None:
 
 
 class PlacementReader:
-    """A look at the hub: each list is read once. Thread-safe. Methods raise BackendError when the hub is
-    unavailable.
-    """
+    """Reads the hub; each list is read once. Thread-safe. Methods raise BackendError if the hub is unavailable."""
 
     def __init__(self, session: Session, debugger: Debugger | None = None) -> None:
         self._session = session
         self._objects = functools.cache(functools.partial(list_objects, session))
         self._debugger = debugger
 
-    def placements(self, namespace: str = "") -> PlacementList:
+    def list_placements(self, namespace: str = "") -> PlacementList:
         """Return all Placements, or those of one namespace, sorted."""
         summaries = [make_summary(placement) for placement in self._objects(PLACEMENTS, namespace)]
         return PlacementList(placements=sorted(summaries, key=lambda placement: (placement.namespace, placement.name)))
 
     def explain(self, namespace: str, name: str, hypothetical_scores: Sequence[WhatIf] = ()) -> PlacementView:
         """Return the whole explanation, with the effect of hypothetical scores. Raises UnknownNameError."""
-        situation = self.situation(namespace, name)
+        situation = self.read_situation(namespace, name)
         if self._debugger is None:
             return explain(situation, hypothetical_scores=hypothetical_scores)
         try:
-            answer = self._debugger.ask(namespace, name)
+            scheduler_result = self._debugger.fetch_result(namespace, name)
         except (HttpError, SettingsError) as error:
             log.warning("OCM's scheduler cannot be asked", error=str(error))
             note = f"OCM's scheduler could not be asked: {error}"
             return explain(situation, source_note=note, hypothetical_scores=hypothetical_scores)
-        return explain(situation, answer=answer, hypothetical_scores=hypothetical_scores)
+        return explain(situation, scheduler_result=scheduler_result, hypothetical_scores=hypothetical_scores)
 
-    def situation(self, namespace: str, name: str) -> Situation:
-        """OCM's input for a Placement. Raises UnknownNameError."""
+    def read_situation(self, namespace: str, name: str) -> Situation:
+        """Return OCM's input for a Placement. Raises UnknownNameError."""
         try:
             placement = request_with_retry(self._session, "GET", PLACEMENTS.path(namespace, name))
         except ObjectNotFoundError:

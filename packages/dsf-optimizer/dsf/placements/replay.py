@@ -1,7 +1,7 @@
 """Decisions of Placements over time with one scorer and with another, by the rules of OCM's scheduler (`scheduling`).
 
-Clusters, taints, other scores and other Placements are as they are now. Both begin with the clusters that the Placement
-has now, and `Steady` counts those that were chosen the moment before.
+Clusters, taints, other scores and other Placements are as they are now. Both sides begin with the current clusters of
+the Placement. `Steady` counts the clusters that were chosen at the previous moment.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from dsf.text import list_names
 
 @dataclass
 class Scores:
-    """A scorer's items in force on each cluster: a score counts until the next one, or until it expires."""
+    """A scorer's current items on each cluster. A score is valid until the next one, or until it expires."""
 
     questions: Mapping[str, Question]
     _last: dict[str, Record] = field(default_factory=dict)
 
-    def take(self, records: Iterable[Record]) -> None:
-        """Take the records of a moment. A failure leaves the score before in force."""
+    def add_records(self, records: Iterable[Record]) -> None:
+        """Add the records of a moment. After a failure, the previous score stays valid."""
         self._last.update((record.cluster, record) for record in records if record.outcome != "error")
 
-    def value(self, cluster: str, item: str, at: int, names: frozenset[str]) -> int | None:
+    def find_value(self, cluster: str, item: str, at: int, names: frozenset[str]) -> int | None:
         """Return the item's value.
 
-        That of the score's own name for an item named after any of the score names `names`.
+        For an item with one of the score names `names`, the item with the score's own name counts.
         """
         record = self._last.get(cluster)
         if record is None or at > record.at + self.questions[cluster].validity:
@@ -43,16 +43,16 @@ class Scores:
 
 
 class Replay:
-    """The decisions of one Placement, moment after moment."""
+    """The decisions of one Placement at successive moments."""
 
     def __init__(self, situation: Situation, scores: Scores, resources: frozenset[str], names: frozenset[str]) -> None:
-        """`resources` are the AddOnPlacementScores in whose place `scores` are put."""
+        """Prepare the decisions; `scores` replace the AddOnPlacementScores `resources`."""
         self._situation = situation
         self._scores = scores
         self._resources = resources
         self._names = names
         self.chosen: tuple[str, ...] | None = None
-        #: How often the clusters were others than at the moment before.
+        #: Number of moments at which the clusters changed.
         self.flaps = 0
         self.problem = ""
         self.has_cel = False
@@ -73,7 +73,7 @@ class Replay:
         return decide_placement(situation, hypothetical_scores=self._find_scores(at))
 
     def _find_scores(self, at: int) -> dict[ScoreKey, int | None]:
-        """Return the scores in question on the clusters that were tested."""
+        """Return the scores that this Placement reads, on the clusters that were tested."""
         policy = self._situation.spec.get("prioritizerPolicy") or {}
         hypothetical_scores: dict[ScoreKey, int | None] = {}
         for configuration in policy.get("configurations") or ():
@@ -81,7 +81,7 @@ class Replay:
             resource, item = str(addon.get("resourceName", "")), str(addon.get("scoreName", ""))
             if resource in self._resources:
                 for cluster in self._scores.questions:
-                    hypothetical_scores[ScoreKey(cluster, resource, item)] = self._scores.value(
+                    hypothetical_scores[ScoreKey(cluster, resource, item)] = self._scores.find_value(
                         cluster, item, at, self._names
                     )
         return hypothetical_scores
@@ -89,14 +89,14 @@ class Replay:
 
 @dataclass
 class _Both:
-    """A Placement with the scores of both."""
+    """A Placement with the scores of both sides."""
 
     situation: Situation
     a: Replay
     b: Replay
     decisions: int = 0
     differ: int = 0
-    #: Start, end, and the clusters of both.
+    #: Start, end, and the clusters of both sides.
     spans: list[tuple[int, int, tuple[str, ...], tuple[str, ...]]] = field(default_factory=list)
 
     def decide(self, at: int, until: int) -> None:
@@ -110,7 +110,7 @@ class _Both:
         else:
             self.spans.append((at, until, a, b))
 
-    def view(self) -> PlacementDifference:
+    def make_view(self) -> PlacementDifference:
         metadata = self.situation.placement["metadata"]
         return PlacementDifference(
             namespace=str(metadata.get("namespace", "")),
@@ -127,7 +127,7 @@ class _Both:
 def replay(
     placement_names: Collection[str], a: Recording, b: Recording, common: Common
 ) -> tuple[list[PlacementDifference], list[str], list[str]]:
-    """Return the entry point: see `dsf.backtest.comparison.Replay`."""
+    """Return the differences, notes and problems; see `dsf.backtest.comparison.Replay`, whose entry point this is."""
     questions = [question for side in (a, b) for question in side.questions.values()]
     resources = frozenset(question.resource for question in questions)
     situations, problems = read(placement_names, sorted({question.cluster for question in questions}), resources)
@@ -138,7 +138,7 @@ def replay(
 def replay_situations(
     situations: Sequence[Situation], a: Recording, b: Recording, common: Common
 ) -> tuple[list[PlacementDifference], list[str]]:
-    """Return the decisions of these Placements with both, and notes."""
+    """Return the decisions of these Placements with the scores of both sides, and notes."""
     questions = [question for side in (a, b) for question in side.questions.values()]
     resources = frozenset(question.resource for question in questions)
     names = frozenset(question.score_name for question in questions)
@@ -149,7 +149,7 @@ def replay_situations(
     ]
     for at, until in pairwise([*common.times, common.times[-1] + common.every]) if replays else ():
         for of_side, side in zip(scores, (a, b), strict=True):
-            of_side.take(record for name in common.clusters if (record := side.get(name, at)) is not None)
+            of_side.add_records(record for name in common.clusters if (record := side.get(name, at)) is not None)
         for placement_replay in replays:
             placement_replay.decide(at, until)
     notes = []
@@ -159,4 +159,4 @@ def replay_situations(
         )
     if any(placement_replay.a.has_cel for placement_replay in replays):
         notes.append("CEL expressions of Placements' predicates are not evaluated: they count as met")
-    return [placement_replay.view() for placement_replay in replays], notes
+    return [placement_replay.make_view() for placement_replay in replays], notes

@@ -28,8 +28,8 @@ MAX_SCORE: Final = 100
 _DEFAULTS: Final = {"Balance": 1, "Steady": 1}
 _RESOURCES: Final = {"ResourceAllocatableCPU": "cpu", "ResourceAllocatableMemory": "memory"}
 
-#: counted: the cluster's score. missing: no AddOnPlacementScore; expired: too old; no-item: no item of this name;
-#: unknown: the cluster does not report this resource. All but the first count as 0. asked: a what-if.
+#: counted: the cluster has a score. missing: no AddOnPlacementScore; expired: too old; no-item: no item of this name;
+#: unknown: the cluster does not report this resource. All of these except `counted` are 0. asked: a what-if.
 Standing = Literal["counted", "missing", "expired", "no-item", "unknown", "asked"]
 
 
@@ -60,7 +60,7 @@ class Prioritizer:
 
     @property
     def is_addon(self) -> bool:
-        """Whether it reads AddOnPlacementScores."""
+        """True if it reads AddOnPlacementScores."""
         return bool(self.resource or self.score)
 
 
@@ -69,9 +69,9 @@ class Situation:
     """OCM's input for one Placement."""
 
     placement: Manifest
-    #: Its current clusters.
+    #: The Placement's current clusters.
     decided: frozenset[str]
-    #: Cluster -> number of decisions of all other Placements with it.
+    #: Cluster -> number of decisions of all other Placements that select it.
     others: Mapping[str, int]
     clusters: Mapping[str, Manifest]
     #: Existing ManagedClusterSets that are bound to the namespace.
@@ -87,11 +87,11 @@ class Situation:
 
 
 @dataclass(frozen=True)
-class SchedulerAnswer:
+class SchedulerResult:
     """The response of OCM's own scheduler, for all clusters regardless of their sets."""
 
     passed: frozenset[str]
-    #: By name and weight of the prioritizer.
+    #: Scores of clusters by name and weight of the prioritizer.
     scores: Mapping[tuple[str, int], Mapping[str, int]]
 
 
@@ -103,9 +103,9 @@ class SchedulingDecision:
     problem: str = ""
     has_cel: bool = False
     prioritizers: list[Prioritizer] = field(default_factory=list)
-    #: Cluster -> stage and reason, of ineligible and filtered clusters.
+    #: Cluster -> stage and reason, for clusters that cannot be selected.
     left_out: dict[str, tuple[str, str]] = field(default_factory=dict)
-    #: Best first.
+    #: Clusters, best first.
     order: list[str] = field(default_factory=list)
     #: Cluster -> values of the prioritizers, in order.
     values: dict[str, list[PrioritizerScore]] = field(default_factory=dict)
@@ -117,9 +117,9 @@ def decide_placement(
     situation: Situation,
     *,
     hypothetical_scores: Mapping[ScoreKey, int | None] | None = None,
-    answer: SchedulerAnswer | None = None,
+    scheduler_result: SchedulerResult | None = None,
 ) -> SchedulingDecision:
-    """Return the decision by the stored scores, or by OCM's values in `answer`.
+    """Return the decision by the stored scores, or by OCM's values in `scheduler_result`.
 
     `hypothetical_scores` replace stored ones; None means a missing score.
     """
@@ -129,8 +129,8 @@ def decide_placement(
         outcome.prioritizers = list(_read_prioritizers(situation.spec))
         if clusters:
             _check_predicates(situation.spec.get("predicates") or ())
-        clusters = [name for name in clusters if _is_eligible(situation, name, outcome, answer)]
-        _score_clusters(situation, clusters, outcome, hypothetical_scores or {}, answer)
+        clusters = [name for name in clusters if _is_eligible(situation, name, outcome, scheduler_result)]
+        _score_clusters(situation, clusters, outcome, hypothetical_scores or {}, scheduler_result)
     except _MisconfiguredError as error:
         outcome.problem = str(error)
         return outcome
@@ -164,11 +164,11 @@ def _list_scores_in_question(situation: Situation, outcome: SchedulingDecision) 
 
 
 def contains_cluster(cluster_set: Manifest, cluster: Manifest) -> bool:
-    """Whether a ManagedClusterSet has a cluster."""
+    """True if a ManagedClusterSet has a cluster."""
     return has_cluster(cluster_set, cluster["metadata"].get("labels") or {})
 
 
-def _is_eligible(situation: Situation, name: str, outcome: SchedulingDecision, answer: SchedulerAnswer | None) -> bool:
+def _is_eligible(situation: Situation, name: str, outcome: SchedulingDecision, scheduler_result: SchedulerResult | None) -> bool:
     cluster, spec = situation.clusters[name], situation.spec
     if (predicates := spec.get("predicates") or ()) and not any(
         _matches_predicate(predicate, cluster, outcome) for predicate in predicates
@@ -182,7 +182,7 @@ def _is_eligible(situation: Situation, name: str, outcome: SchedulingDecision, a
             value = f"={taint['value']}" if taint.get("value") else ""
             outcome.left_out[name] = ("taint", f"its taint {taint.get('key')}{value}:{taint.get('effect')}")
             return False
-    if answer is not None and name not in answer.passed:
+    if scheduler_result is not None and name not in scheduler_result.passed:
         outcome.left_out[name] = ("filter", "OCM's filters leave it out, as by a CEL expression of a predicate")
         return False
     return True
@@ -216,7 +216,7 @@ def find_cel_resources(spec: Mapping[str, Any]) -> list[str]:
 
 
 def _check_predicates(predicates: Iterable[Manifest]) -> None:
-    """Refuse operators and values that OCM refuses, whichever predicate a cluster fits."""
+    """Raise an error for operators and values that OCM refuses, even if no cluster matches the predicate."""
     for predicate in predicates:
         selector = predicate.get("requiredClusterSelector") or {}
         for part in ("labelSelector", "claimSelector"):
@@ -257,7 +257,7 @@ def _is_tolerated(taint: Manifest, tolerations: Iterable[Manifest], is_decided: 
             continue
         seconds = toleration.get("tolerationSeconds")
         added = parse_moment(taint.get("timeAdded"))
-        # The check makes no sum of both: any number of seconds is legal.
+        # Compared without computing the sum, because any number of seconds is legal.
         if seconds is None or (added is not None and (now - added).total_seconds() < int(seconds)):
             return True
     return False
@@ -279,7 +279,8 @@ def _read_prioritizers(spec: Mapping[str, Any]) -> Iterator[Prioritizer]:
             raise _MisconfiguredError("scoreCoordinate field is required")
         weight = int(configuration.get("weight", 1))
         if coordinate.get("type", "BuiltIn") == "BuiltIn":
-            # The last one of a name counts; two of one AddOn score both count, as in OCM.
+            # Of two entries with one name the last counts. Two AddOn entries with the same score both count, as in
+            # OCM.
             builtin[str(coordinate.get("builtIn") or "")] = weight
         elif not (addon := coordinate.get("addOn")):
             raise _MisconfiguredError("addOn should not be empty")
@@ -298,15 +299,15 @@ def _score_clusters(
     clusters: list[str],
     outcome: SchedulingDecision,
     hypothetical_scores: Mapping[ScoreKey, int | None],
-    answer: SchedulerAnswer | None,
+    scheduler_result: SchedulerResult | None,
 ) -> None:
     outcome.values = {name: [] for name in clusters}
     outcome.totals = dict.fromkeys(clusters, 0)
     for prioritizer in outcome.prioritizers:
         values = _compute_values(situation, clusters, prioritizer, hypothetical_scores)
-        theirs = (answer.scores.get((prioritizer.name, prioritizer.weight)) if answer else None) or {}
+        theirs = (scheduler_result.scores.get((prioritizer.name, prioritizer.weight)) if scheduler_result else None) or {}
         # OCM's values are for all clusters, and this prioritizer normalizes across clusters.
-        if prioritizer.name in _RESOURCES and answer is not None and answer.passed != set(clusters):
+        if prioritizer.name in _RESOURCES and scheduler_result is not None and scheduler_result.passed != set(clusters):
             theirs = {}
         for name in clusters:
             value = values[name]
@@ -345,7 +346,7 @@ def _read_addon_score(
     if until is not None and situation.now > until:
         return PrioritizerScore(0, "expired", until)
     items = [item for item in status.get("scores") or () if item.get("name") == prioritizer.score]
-    # The last item of a name counts.
+    # Of several items with one name, the last counts.
     if not items:
         return PrioritizerScore(0, "no-item", until)
     return PrioritizerScore(int(items[-1].get("value", 0)), "counted", until)
@@ -386,7 +387,7 @@ def _read_amount(cluster: Manifest, resource: str) -> float | None:
 
 
 def _round_as_quantity(exact: Decimal) -> float:
-    """As in Go's Quantity: digits times a power of ten, rounded at each step."""
+    """Return the float of a number as Go's Quantity computes it: digits times a power of ten, rounded at each step."""
     if exact == exact.to_integral_value():
         return float(int(exact))
     sign, digits, exponent = exact.normalize().as_tuple()

@@ -20,7 +20,7 @@ from dsf.placements.reader import PlacementReader
 from dsf.placements.scheduling import Manifest, Situation
 from dsf.settings import Settings
 
-#: The set of a file that says nothing of sets: all clusters.
+#: The cluster set of a file without cluster sets: all clusters.
 _EVERYTHING: Final[Manifest] = {
     "metadata": {"name": "global"},
     "spec": {"clusterSelector": {"selectorType": "LabelSelector", "labelSelector": {}}},
@@ -33,7 +33,7 @@ def read(
     """Return the Placements in files or of the hub with these names, else those of the hub that prefer one of these
     scores.
 
-    The second result is what could not be read, one sentence each. Raises DsfError.
+    The second result has a sentence for each Placement that could not be read. Raises DsfError.
     """
     files = [name for name in placement_names if Path(name).is_file()]
     situations = [situation for name in files for situation in from_file(Path(name), clusters)]
@@ -63,9 +63,10 @@ def _read_from_hub(placement_names: Collection[str], resources: Collection[str])
 
 
 def from_file(file: Path, clusters: Collection[str]) -> list[Situation]:
-    """Return the Placements in a file, each with the other objects there.
+    """Return the Placements in a file, each with the other objects in the file.
 
-    Without ManagedClusters it is about `clusters`, without ManagedClusterSets about all of them. Raises ManifestError.
+    Without ManagedClusters the clusters are `clusters`; without ManagedClusterSets each of them can be selected.
+    Raises ManifestError.
     """
     try:
         documents = list(yaml.safe_load_all(file.read_text(encoding="utf-8")))
@@ -106,11 +107,13 @@ def _iterate_objects(documents: Iterable[Any]) -> Iterator[Manifest]:
 def from_hub(
     reader: PlacementReader, resources: Collection[str], names: Collection[str]
 ) -> tuple[list[Situation], list[str]]:
-    """Return the hub's Placements that prefer one of these scores, or those of the names `names` (`[NAMESPACE/]NAME`).
+    """Return the hub's Placements that prefer one of these scores, or those with the names `names`
+    (`[NAMESPACE/]NAME`).
 
-    The second result is what could not be read, one sentence each. Raises BackendError when nothing can.
+    The second result has a sentence for each Placement that could not be read. Raises BackendError if none could be
+    read.
     """
-    available_placements = reader.placements().placements
+    available_placements = reader.list_placements().placements
     problems = []
     if names:
         selected_placements = []
@@ -132,8 +135,8 @@ def from_hub(
     situations = []
     for selected in selected_placements:
         try:
-            situations.append(reader.situation(selected.namespace, selected.name))
+            situations.append(reader.read_situation(selected.namespace, selected.name))
         except DsfError as error:
-            # The Placement may have gone since it was listed.
+            # The Placement may have been deleted since it was listed.
             problems.append(f"Placement {selected.namespace}/{selected.name}: {error}")
     return situations, problems

@@ -52,7 +52,7 @@ def optimize(
     from dsf.cli.localuser import get_local_user
     from dsf.optimizer.service import make_service
 
-    # As by Ctrl-C: what is half written is undone.
+    # SIGTERM acts as Ctrl-C, so that an incomplete write is rolled back.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     service = make_service(_read_settings(), "cli", name or get_local_user())
     try:
@@ -69,7 +69,7 @@ def optimize(
 
 
 def _read_settings() -> OptimizerSettings:
-    """Settings of the environment: a running demo has no workloads.
+    """Return the settings of the environment, ignoring a running demo, which has no workloads.
 
     Raises SettingsError without a hub on Kubernetes.
     """
@@ -89,7 +89,7 @@ def _read_settings() -> OptimizerSettings:
 
 
 def _check_reset(namespace: str, plot: Path | None) -> None:
-    """Raises BadParameter, in particular for an empty name from an unset shell variable."""
+    """Raise BadParameter for invalid arguments, in particular an empty name from an unset shell variable."""
     from pydantic import ValidationError
 
     from dsf.optimizer.params import ResetParams
@@ -126,12 +126,13 @@ def read_params(file: Path) -> OptimizeParams:
 
 
 def _parse_document(text: str) -> Any:
-    """Parse JSON, else YAML. Raises ManifestError for a key that is there twice, and ValueError with both errors."""
+    """Parse JSON, else YAML. Raises ManifestError for a duplicate key, and ValueError with the errors of both parsers.
+    """
     from dsf.api import kubeyaml
     from dsf.optimizer.requestbody import load_json
 
     try:
-        # Some JSON is no YAML, which forbids tabs.
+        # JSON comes first, because YAML forbids tabs.
         return load_json(text)
     except ValueError as not_json:
         try:
@@ -144,7 +145,7 @@ def _make_plan(service: OptimizerService, params: OptimizeParams, *, dry_run: bo
     if plot is not None:
         from dsf.pictures import check
 
-        # Before the write: an applied plan without its picture would look like an error.
+        # Checked before the write: an applied plan without its picture would look like a failure.
         check(plot)
     report, plan = service.plan(params, apply=not (dry_run or params.dry_run))
     if plot is not None:

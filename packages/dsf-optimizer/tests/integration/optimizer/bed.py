@@ -28,7 +28,7 @@ PERFORMANCE, POWER = "example-performance-score", "example-powerconsumption-scor
 LABEL = "cluster-name"
 
 
-class Bed:
+class OptimizerHarness:
     """Objects of one test. Names of clusters are the test's own: everybody sees them."""
 
     def __init__(self, plane: ControlPlane, solver: SolverProcess) -> None:
@@ -67,7 +67,7 @@ class Bed:
         return OptimizeParams.model_validate(self.body(score, **fields))
 
     def body(self, score: str = PERFORMANCE, **fields: Any) -> dict[str, Any]:
-        """Return the same as it is sent."""
+        """Return the same body as it is sent."""
         return {
             "namespace": self.namespace,
             "clusters": [
@@ -91,7 +91,7 @@ class Bed:
             self.session.merge(ADDON_PLACEMENT_SCORES.path(cluster, name, "status"), {"status": manifest["status"]})
 
     def label(self, cluster: str, key: str, value: str | None) -> None:
-        """Label a ManagedCluster, or with None take the label away."""
+        """Label a ManagedCluster, or with None remove the label."""
         self.session.merge(MANAGED_CLUSTERS.path(name=cluster), {"metadata": {"labels": {key: value}}})
 
     def claims(self, cluster: str, **claims: str) -> None:
@@ -123,7 +123,7 @@ class Bed:
         return sorted(subject["name"] for binding in items for subject in binding["subjects"])
 
     def close(self) -> None:
-        """Take the clusters and their scores away, so that later tests do not see them."""
+        """Remove the clusters and their scores, so that later tests do not see them."""
         for name in self.clusters:
             self.session.delete(ADDON_PLACEMENT_SCORES.path(name))
             self.session.delete(MANAGED_CLUSTERS.path(name=name))

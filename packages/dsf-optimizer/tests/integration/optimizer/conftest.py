@@ -10,7 +10,7 @@ from dsf.optimizer.solver import SolverProcess
 from tests.support.controlplane import ControlPlane
 from tests.support.policycrds import install_policy_crds
 
-from .bed import Bed
+from .bed import OptimizerHarness
 
 
 @pytest.fixture(scope="session")
@@ -29,8 +29,8 @@ def solver() -> Iterator[SolverProcess]:
 
 
 @pytest.fixture
-def bed(policy_plane: ControlPlane, solver: SolverProcess) -> Iterator[Bed]:
-    """A namespace with everything to plan, and nothing planned."""
-    new_bed = Bed(policy_plane, solver)
+def bed(policy_plane: ControlPlane, solver: SolverProcess) -> Iterator[OptimizerHarness]:
+    """A namespace with all objects for a plan, and without a plan."""
+    new_bed = OptimizerHarness(policy_plane, solver)
     yield new_bed
     new_bed.close()

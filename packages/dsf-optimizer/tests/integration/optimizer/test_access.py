@@ -1,4 +1,4 @@
-"""Who may do what: a real API server judges tokens and rights; HTTP in front of it."""
+"""Authorization over HTTP: a real API server decides on tokens and rights."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dsf.optimizer.backend import ManifestClient
 from dsf.placements.kinds import MANIFEST_WORK_REPLICA_SETS, PLACEMENT_BINDINGS, POLICIES
 from tests.support.redisserver import free_port
 
-from .bed import PERFORMANCE, Bed
+from .bed import PERFORMANCE, OptimizerHarness
 
 READ = [
     {"apiGroups": ["work.open-cluster-management.io"], "resources": ["manifestworkreplicasets"], "verbs": ["get"]},
@@ -37,11 +37,11 @@ def bearer(token: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"}
 
 
-def client(bed: Bed, access: CallerAccess, host: str = "localhost") -> TestClient:
+def client(bed: OptimizerHarness, access: CallerAccess, host: str = "localhost") -> TestClient:
     return TestClient(make_app(bed.service(access=access)), base_url=f"http://{host}", raise_server_exceptions=False)
 
 
-def test_hub_checks_tokens_and_rights(bed: Bed) -> None:
+def test_hub_checks_tokens_and_rights(bed: OptimizerHarness) -> None:
     reader = bearer(token_of(bed.plane.service_account(bed.namespace, "reader", READ)))
     writer = bearer(token_of(bed.plane.service_account(bed.namespace, "writer", READ + WRITE)))
     nobody = bearer(token_of(bed.plane.service_account(bed.namespace, "nobody", [])))
@@ -74,7 +74,7 @@ def test_hub_checks_tokens_and_rights(bed: Bed) -> None:
         "items"
     ]
     assert {score_object["metadata"]["namespace"] for score_object in score_objects} == {bed.clusters[0]}
-    # Elsewhere they may do nothing: the rights are asked for where the plan is.
+    # They have no rights elsewhere: the rights are checked in the namespace of the plan.
     assert http.get("/plans", headers=writer).status_code == 403
     assert http.post("/reset", json={"namespace": bed.namespace}, headers=writer).status_code == 200
     # Probes and the description of the API are for everybody.
@@ -82,7 +82,7 @@ def test_hub_checks_tokens_and_rights(bed: Bed) -> None:
         assert http.get(path).status_code == 200
 
 
-def test_rescoring_requires_the_right_to_change_scorers(bed: Bed) -> None:
+def test_rescoring_requires_the_right_to_change_scorers(bed: OptimizerHarness) -> None:
     access = KubernetesAccess(bed.session, bed.namespace)
     group = "dynamic-scoring.open-cluster-management.io"
     rules = [{"apiGroups": [group], "resources": ["dynamicscorers"], "verbs": ["update"]}]
@@ -93,7 +93,7 @@ def test_rescoring_requires_the_right_to_change_scorers(bed: Bed) -> None:
         access.authorize(may_not, GuardedAction.RESCORE, None)
 
 
-def test_static_token_follows_its_file(bed: Bed, tmp_path: Path) -> None:
+def test_static_token_follows_its_file(bed: OptimizerHarness, tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("the-first-token-of-all\n")
     http = client(bed, TokenAccess(file), "optimizer.test")
@@ -108,10 +108,10 @@ def test_static_token_follows_its_file(bed: Bed, tmp_path: Path) -> None:
     assert (response.status_code, "cannot read" in response.json()["detail"]) == (503, True)
 
 
-def test_web_pages_are_refused_by_a_service_without_tokens(bed: Bed) -> None:
+def test_web_pages_are_refused_by_a_service_without_tokens(bed: OptimizerHarness) -> None:
     for host in ("localhost", "127.0.0.1:8338", "[::1]:8338"):
         assert client(bed, OpenAccess(), host).get("/plans").status_code == 200
-    # A name that somebody let point to this machine.
+    # A foreign name that resolves to this machine.
     for path in ("/reset", "/mcp"):
         response = client(bed, OpenAccess(), "attacker.test").post(path, json={"namespace": bed.namespace})
         assert (response.status_code, "localhost only" in response.json()["detail"]) == (403, True)
@@ -124,7 +124,7 @@ def test_web_pages_are_refused_by_a_service_without_tokens(bed: Bed) -> None:
     assert http.post("/reset", json={"namespace": bed.namespace}, headers=own_origin).status_code == 200
 
 
-def test_http_api_returns_plans_and_errors(bed: Bed) -> None:
+def test_http_api_returns_plans_and_errors(bed: OptimizerHarness) -> None:
     http = client(bed, OpenAccess())
     report = http.post("/optimize", json=bed.body(dryRun=True)).json()
     assert report["status"] == "Optimal"
@@ -169,7 +169,7 @@ def test_http_api_returns_plans_and_errors(bed: Bed) -> None:
     assert PERFORMANCE in names
 
 
-def test_unreachable_hub_is_reported_with_status_502(bed: Bed, tmp_path: Path) -> None:
+def test_unreachable_hub_is_reported_with_status_502(bed: OptimizerHarness, tmp_path: Path) -> None:
     kubeconfig = tmp_path / "kubeconfig"
     kubeconfig.write_text(bed.plane.kubeconfig.read_text().replace(bed.plane.url, f"https://127.0.0.1:{free_port()}"))
     service = bed.service(ManifestClient(bed.plane.session(kubeconfig)), access=OpenAccess())

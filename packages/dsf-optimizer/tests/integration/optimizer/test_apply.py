@@ -1,4 +1,4 @@
-"""Plans on a real API server: what is written, replaced, kept, undone and taken away."""
+"""Plans on a real API server: objects that are written, replaced, kept, rolled back and removed."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from dsf.optimizer.errors import ApplyError, PlanConflictError
 from dsf.optimizer.manifests import GENERATED_LABEL, PLAN_ID, make_name
 from dsf.optimizer.selector import COMPLIANCE_CLAIM
 
-from .bed import LABEL, POWER, Bed
+from .bed import LABEL, POWER, OptimizerHarness
 
 
 class Failing(ManifestClient):
     """The API server, but that writes fail from a certain one on, for a while."""
 
-    def __init__(self, bed: Bed, after: int, failures: int = 1) -> None:
+    def __init__(self, bed: OptimizerHarness, after: int, failures: int = 1) -> None:
         super().__init__(bed.session)
         self.after, self.failures = after, failures
 
@@ -41,7 +41,7 @@ class Failing(ManifestClient):
         super().delete(resource, namespace, name, **options)
 
 
-def test_applied_plan_writes_placements_and_bindings(bed: Bed) -> None:
+def test_applied_plan_writes_placements_and_bindings(bed: OptimizerHarness) -> None:
     report = bed.service().apply(bed.params())
     assert (report.status, report.objective_value, report.gap, report.applied) == ("Optimal", 115, 0, True)
     assert {change.change for change in report.changes} == {"created"}
@@ -85,14 +85,14 @@ def test_applied_plan_writes_placements_and_bindings(bed: Bed) -> None:
     ]
 
 
-def test_dry_run_writes_nothing(bed: Bed) -> None:
+def test_dry_run_writes_nothing(bed: OptimizerHarness) -> None:
     report = bed.service().propose(bed.params(dryRun=True))
     assert (report.applied, report.objective_value) == (False, 115)
     assert [change.change for change in report.changes] == ["created"] * 6
     assert bed.objects() == {}
 
 
-def test_repeated_plan_changes_nothing_and_another_plan_replaces_it(bed: Bed) -> None:
+def test_repeated_plan_changes_nothing_and_another_plan_replaces_it(bed: OptimizerHarness) -> None:
     service = bed.service()
     first = service.apply(bed.params())
     versions = bed.versions()
@@ -107,12 +107,12 @@ def test_repeated_plan_changes_nothing_and_another_plan_replaces_it(bed: Bed) ->
     power = service.apply(bed.params(POWER))
     assert power.objective_value == 170
     assert power.plan_id != first.plan_id == repeated.plan_id
-    # The same objects: never two policies on a cluster, and never none.
+    # The same objects are changed: a cluster never has two policies, and never none.
     assert bed.versions().keys() == versions.keys()
     assert bed.bound() == [bed.policy("enable-mig-2g", 0), bed.policy("enable-mig-2g", 1)]
 
 
-def test_smaller_plan_deletes_the_objects_of_the_larger_plan(bed: Bed) -> None:
+def test_smaller_plan_deletes_the_objects_of_the_larger_plan(bed: OptimizerHarness) -> None:
     service = bed.service()
     service.apply(bed.params())
     report = service.apply(bed.params(targetWorkloads=[{"name": "mwrs-app02"}]))
@@ -122,7 +122,7 @@ def test_smaller_plan_deletes_the_objects_of_the_larger_plan(bed: Bed) -> None:
     assert ("Placement", "app01-placement") not in bed.objects()
 
 
-def test_reset_removes_generated_objects_only(bed: Bed) -> None:
+def test_reset_removes_generated_objects_only(bed: OptimizerHarness) -> None:
     service = bed.service()
     foreign_placement = {
         "apiVersion": PLACEMENTS.api_version,
@@ -138,7 +138,7 @@ def test_reset_removes_generated_objects_only(bed: Bed) -> None:
     assert service.reset(bed.namespace).deleted == []
 
 
-def test_reset_is_limited_to_one_namespace_and_supports_dry_run(bed: Bed) -> None:
+def test_reset_is_limited_to_one_namespace_and_supports_dry_run(bed: OptimizerHarness) -> None:
     service = bed.service()
     service.apply(bed.params())
     versions = bed.versions()
@@ -149,7 +149,7 @@ def test_reset_is_limited_to_one_namespace_and_supports_dry_run(bed: Bed) -> Non
     assert bed.versions() == versions
 
 
-def test_failed_apply_undoes_its_earlier_writes(bed: Bed) -> None:
+def test_failed_apply_undoes_its_earlier_writes(bed: OptimizerHarness) -> None:
     for after in range(6):
         with pytest.raises(ApplyError, match="the plan was not applied, everything is as it was before: Placement"):
             bed.service(Failing(bed, after)).apply(bed.params())
@@ -165,7 +165,7 @@ def test_failed_apply_undoes_its_earlier_writes(bed: Bed) -> None:
     assert bed.bound() == [bed.policy("enable-mig-2g", 0), bed.policy("enable-mig-2g", 1)]
 
 
-def test_failed_reset_restores_all_objects(bed: Bed) -> None:
+def test_failed_reset_restores_all_objects(bed: OptimizerHarness) -> None:
     bed.service().apply(bed.params())
     before = bed.objects()
     for after in range(6):
@@ -175,7 +175,7 @@ def test_failed_reset_restores_all_objects(bed: Bed) -> None:
     assert len(bed.service().reset(bed.namespace).deleted) == 6
 
 
-def test_incomplete_rollback_names_the_remaining_objects(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_incomplete_rollback_names_the_remaining_objects(bed: OptimizerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dsf.optimizer.writer._UNDO_WAITS", (0.01,))
     with pytest.raises(ApplyError, match=r"The rollback is incomplete: .*\. Apply a plan again") as caught:
         bed.service(Failing(bed, 2, failures=1000)).apply(bed.params())
@@ -187,7 +187,7 @@ def test_incomplete_rollback_names_the_remaining_objects(bed: Bed, monkeypatch: 
     assert len(bed.objects()) == 6
 
 
-def test_missing_rights_are_detected_before_the_first_write(bed: Bed) -> None:
+def test_missing_rights_are_detected_before_the_first_write(bed: OptimizerHarness) -> None:
     rules = [
         {"apiGroups": ["*"], "resources": ["*"], "verbs": ["get", "list"]},
         {"apiGroups": [PLACEMENTS.group], "resources": ["placements"], "verbs": ["create", "patch"]},
@@ -199,7 +199,7 @@ def test_missing_rights_are_detected_before_the_first_write(bed: Bed) -> None:
     assert bed.objects() == {}
 
 
-def test_foreign_placement_is_not_changed(bed: Bed) -> None:
+def test_foreign_placement_is_not_changed(bed: OptimizerHarness) -> None:
     foreign_placement = {
         "apiVersion": PLACEMENTS.api_version,
         "kind": "Placement",
@@ -210,14 +210,14 @@ def test_foreign_placement_is_not_changed(bed: Bed) -> None:
     with pytest.raises(PlanConflictError, match="exists and was not created by a plan; delete it, or hand it over"):
         bed.service().apply(bed.params())
     assert list(bed.objects()) == [("Placement", "app01-placement")]
-    # As the message says.
+    # As the message advises.
     path = PLACEMENTS.path(bed.namespace, "app01-placement")
     bed.session.merge(path, {"metadata": {"labels": {GENERATED_LABEL: "true"}}})
     bed.service().apply(bed.params())
     assert bed.session.get(path)["spec"]["numberOfClusters"] == 1
 
 
-def test_rollback_restores_foreign_fields(bed: Bed) -> None:
+def test_rollback_restores_foreign_fields(bed: OptimizerHarness) -> None:
     selected = {"requiredClusterSelector": {"labelSelector": {"matchLabels": {"mine": "yes"}}}}
     foreign_placement = {
         "apiVersion": PLACEMENTS.api_version,
@@ -253,7 +253,7 @@ def test_rollback_restores_foreign_fields(bed: Bed) -> None:
     assert spec["prioritizerPolicy"] == {"mode": "Exact"}
 
 
-def test_foreign_additions_stay_and_changes_are_repaired(bed: Bed) -> None:
+def test_foreign_additions_stay_and_changes_are_repaired(bed: OptimizerHarness) -> None:
     service = bed.service()
     service.apply(bed.params())
     path = PLACEMENTS.path(bed.namespace, "app01-placement")
@@ -267,9 +267,9 @@ def test_foreign_additions_stay_and_changes_are_repaired(bed: Bed) -> None:
 
 
 class Overtaken(ManifestClient):
-    """The API server, but another program creates a Placement of the same name just before ours is written."""
+    """A client of the API server; another program creates a Placement of the same name just before ours is written."""
 
-    def __init__(self, bed: Bed) -> None:
+    def __init__(self, bed: OptimizerHarness) -> None:
         super().__init__(bed.session)
         self.foreign: Manifest = {}
 
@@ -282,7 +282,7 @@ class Overtaken(ManifestClient):
         return super().apply(resource, manifest, force=force, dry_run=dry_run)
 
 
-def test_placement_that_somebody_else_creates_meanwhile_is_neither_changed_nor_deleted(bed: Bed) -> None:
+def test_placement_that_somebody_else_creates_meanwhile_is_neither_changed_nor_deleted(bed: OptimizerHarness) -> None:
     backend = Overtaken(bed)
     with pytest.raises(ApplyError, match="everything is as it was before"):
         bed.service(backend=backend).apply(bed.params())

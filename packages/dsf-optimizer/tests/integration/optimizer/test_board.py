@@ -11,17 +11,17 @@ import redis
 
 from dsf.fleet.changes import read_changes
 from dsf.optimizer.hubredis import HubRedis
-from dsf.optimizer.plans import PlanComparison, read_plans, remember
+from dsf.optimizer.plans import PlanComparison, read_plans, store_comparison
 from dsf.optimizer.redisrights import PLANS
 from dsf.settings import Settings
 from tests.support.redisserver import RedisServer
 from tests.support.wait import wait_for
 
-from .bed import POWER, Bed
+from .bed import POWER, OptimizerHarness
 
 
 def test_proposal_is_stored_beside_the_applied_plan(
-    bed: Bed, redis_server: RedisServer, redis_client: redis.Redis
+    bed: OptimizerHarness, redis_server: RedisServer, redis_client: redis.Redis
 ) -> None:
     settings = Settings(redis_url=redis_server.url)  # type: ignore[arg-type]
     service = bed.service(hub=HubRedis.of(settings), owner="ann")
@@ -48,7 +48,7 @@ def test_proposal_is_stored_beside_the_applied_plan(
     assert [change.action for change in read_changes(redis_client).changes] == ["plan-reset", "plan-applied"]
 
 
-def test_unreachable_redis_does_not_prevent_a_plan(bed: Bed, redis_server: RedisServer) -> None:
+def test_unreachable_redis_does_not_prevent_a_plan(bed: OptimizerHarness, redis_server: RedisServer) -> None:
     settings = Settings(redis_url="redis://127.0.0.1:1/0")  # type: ignore[arg-type]
     service = bed.service(hub=HubRedis.of(settings))
     assert service.apply(bed.params()).applied
@@ -61,11 +61,11 @@ def plan(namespace: str = "n", **fields: Any) -> PlanComparison:
 
 def test_unreadable_plans_are_skipped_and_the_number_of_plans_is_limited(redis_client: redis.Redis) -> None:
     redis_client.hset(PLANS, "a", "{")
-    assert remember(redis_client, plan("b"))
+    assert store_comparison(redis_client, plan("b"))
     assert [stored_plan.namespace for stored_plan in read_plans(redis_client)] == ["b"]
     redis_client.hset(PLANS, mapping={f"n{number}": "{" for number in range(98)})
-    assert not remember(redis_client, plan("new"))
-    assert remember(redis_client, plan("b"))
+    assert not store_comparison(redis_client, plan("new"))
+    assert store_comparison(redis_client, plan("b"))
 
 
 class SlowOnce(HubRedis):
@@ -81,7 +81,7 @@ class SlowOnce(HubRedis):
 
 @pytest.mark.parametrize("action", ["apply", "propose"])
 def test_late_plan_is_not_shown_after_its_reset(
-    bed: Bed, redis_server: RedisServer, redis_client: redis.Redis, action: str
+    bed: OptimizerHarness, redis_server: RedisServer, redis_client: redis.Redis, action: str
 ) -> None:
     slow = SlowOnce(Settings(redis_url=redis_server.url))  # type: ignore[arg-type]
     slow.is_asked.clear()
@@ -102,7 +102,7 @@ def test_late_plan_is_not_shown_after_its_reset(
 
 
 def test_oversized_plan_is_truncated_and_replaces_the_older_plan(redis_client: redis.Redis) -> None:
-    assert remember(redis_client, plan(plan_id="old"))
+    assert store_comparison(redis_client, plan(plan_id="old"))
     block = {"workload": "w" * 200, "replicas": 1, "score": 1.0, "share": 0.1}
 
     def clusters(count: int, blocks: int) -> list[dict[str, Any]]:
@@ -111,7 +111,7 @@ def test_oversized_plan_is_truncated_and_replaces_the_older_plan(redis_client: r
 
     for count, blocks, expected_clusters in ((190, 15, 100), (1, 10_000, 0)):
         large = plan(plan_id=f"new-{count}", clusters=clusters(count, blocks))
-        assert remember(redis_client, large)
+        assert store_comparison(redis_client, large)
         (stored_plan,) = read_plans(redis_client)
         assert (stored_plan.plan_id, len(stored_plan.clusters), stored_plan.more_clusters) == (
             f"new-{count}",
@@ -119,5 +119,5 @@ def test_oversized_plan_is_truncated_and_replaces_the_older_plan(redis_client: r
             count - expected_clusters,
         )
     # The warnings alone exceed the limit.
-    assert not remember(redis_client, plan(warnings=["w" * 2_000_000]))
+    assert not store_comparison(redis_client, plan(warnings=["w" * 2_000_000]))
     assert read_plans(redis_client) == []

@@ -32,7 +32,7 @@ PATHS = ("/optimize", "/reset", "/mcp")
 
 @contextmanager
 def guarded_service(folder: Path) -> Iterator[str]:
-    """A service with the tools for assistants that wants a token, and whose hub is never asked."""
+    """A service with the tools for assistants that requires a token, and never calls its hub."""
     # Here, because all test processes load this module and one runs its tests.
     from dsf.optimizer.mcp import McpMount
 
@@ -52,7 +52,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def pieces(count: int, size: int = 65536) -> Iterator[bytes]:
-    """A body whose length is not said."""
+    """Yield a body of unknown length."""
     for _ in range(count):
         yield b" " * size
 

@@ -20,7 +20,7 @@ STATUS = {"kind": "Status", "code": 429, "message": "storage is (re)initializing
 
 @contextlib.contextmanager
 def busy(times: int, **headers: str) -> Iterator[tuple[ManifestClient, list[float]]]:
-    """A hub that refuses so many requests and then has no Placements; and when it was asked."""
+    """A hub that refuses this many requests and then has no Placements, and the times of the requests."""
     request_times: list[float] = []
 
     def script(exchange: Exchange) -> None:
@@ -44,7 +44,7 @@ def test_busy_server_is_retried_after_its_retry_after_header(monkeypatch: pytest
     monkeypatch.setattr(lists, "_DEFAULT_PAUSE_SECONDS", 0.01)
     monkeypatch.setattr(lists, "time", SimpleNamespace(monotonic=time.monotonic, sleep=sleep))
     with busy(1, retry_after="1") as (hub, request_times):
-        assert hub.objects(PLACEMENTS, "default") == []
+        assert hub.list_objects(PLACEMENTS, "default") == []
     assert pauses == [1]
     assert request_times[1] - request_times[0] >= 1
 
@@ -52,7 +52,7 @@ def test_busy_server_is_retried_after_its_retry_after_header(monkeypatch: pytest
 def test_busy_server_without_retry_after_header_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lists, "_DEFAULT_PAUSE_SECONDS", 0.01)
     with busy(3) as (hub, request_times):
-        assert hub.objects(PLACEMENTS, "default") == []
+        assert hub.list_objects(PLACEMENTS, "default") == []
     assert len(request_times) == 4
 
 
@@ -64,7 +64,7 @@ def test_busy_server_is_retried_a_limited_number_of_times(monkeypatch: pytest.Mo
     monkeypatch.setattr(lists, "_RETRY_SECONDS", 10.0)
     monkeypatch.setattr(lists, "_DEFAULT_PAUSE_SECONDS", 3.0)
     with busy(1000) as (hub, request_times), pytest.raises(ApiServerError, match=r"429: storage is \(re\)initializing"):
-        hub.objects(PLACEMENTS, "default")
+        hub.list_objects(PLACEMENTS, "default")
     # After 0, 3, 6 and 9 s.
     assert len(request_times) == 4
 

@@ -13,10 +13,10 @@ from dsf.optimizer.selector import COMPLIANCE_CLAIM
 from dsf.placements.kinds import PLACEMENT_BINDINGS
 
 from ...unit.optimizer import upstream
-from .bed import LABEL, PERFORMANCE, POWER, Bed
+from .bed import LABEL, PERFORMANCE, POWER, OptimizerHarness
 
 
-def test_cluster_without_a_unique_label_is_reported(bed: Bed) -> None:
+def test_cluster_without_a_unique_label_is_reported(bed: OptimizerHarness) -> None:
     first, second = bed.clusters
     bed.label(first, LABEL, None)
     report = bed.service().propose(bed.params())
@@ -33,7 +33,7 @@ def test_cluster_without_a_unique_label_is_reported(bed: Bed) -> None:
     assert bed.objects() == {}
 
 
-def test_clusters_are_selected_by_claim_and_by_name(bed: Bed) -> None:
+def test_clusters_are_selected_by_claim_and_by_name(bed: OptimizerHarness) -> None:
     first, second = bed.clusters
     with pytest.raises(PlanConflictError, match=r"has no claim id\.k8s\.io"):
         bed.service(selector="claim:id.k8s.io").apply(bed.params())
@@ -62,7 +62,7 @@ def test_clusters_are_selected_by_claim_and_by_name(bed: Bed) -> None:
     }
 
 
-def test_plan_is_applied_only_if_its_id_still_matches(bed: Bed) -> None:
+def test_plan_is_applied_only_if_its_id_still_matches(bed: OptimizerHarness) -> None:
     service = bed.service()
     proposal = service.propose(bed.params())
     with pytest.raises(PlanConflictError, match=f"the plan is not {proposal.plan_id} any more"):
@@ -71,7 +71,7 @@ def test_plan_is_applied_only_if_its_id_still_matches(bed: Bed) -> None:
     assert service.apply(bed.params(planId=proposal.plan_id)).applied
 
 
-def test_expired_scores_evict_no_workload(bed: Bed) -> None:
+def test_expired_scores_evict_no_workload(bed: OptimizerHarness) -> None:
     service = bed.service()
     bed.score(PERFORMANCE, upstream.PERFORMANCE, valid=-1)
     report = service.apply(bed.params())
@@ -93,7 +93,7 @@ def test_expired_scores_evict_no_workload(bed: Bed) -> None:
     assert service.apply(bed.params(POWER)).objective_value == 170
 
 
-def test_all_missing_objects_are_named_at_once(bed: Bed) -> None:
+def test_all_missing_objects_are_named_at_once(bed: OptimizerHarness) -> None:
     body = bed.body(
         targetWorkloads=[{"name": "mwrs-app01"}, {"name": "nobody"}],
         clusters=[{"name": "nowhere", "availablePolicies": [{"name": "nothing"}]}],
@@ -107,7 +107,7 @@ def test_all_missing_objects_are_named_at_once(bed: Bed) -> None:
     ]
 
 
-def test_keep_current_weight_avoids_moves(bed: Bed) -> None:
+def test_keep_current_weight_avoids_moves(bed: OptimizerHarness) -> None:
     service = bed.service()
     service.apply(bed.params())
     slightly = {"all": (80, 80), "3g.48gb": (60, 55), "2g.24gb": (62, 57)}
@@ -119,7 +119,7 @@ def test_keep_current_weight_avoids_moves(bed: Bed) -> None:
     assert {assignment.device for assignment in moved.plan.assignments} == {"2g.24gb"}
 
 
-def test_weighted_mix_of_scores_selects_the_plan(bed: Bed) -> None:
+def test_weighted_mix_of_scores_selects_the_plan(bed: OptimizerHarness) -> None:
     body = bed.body()
     del body["preference"]
     body["preferences"] = [
@@ -131,7 +131,7 @@ def test_weighted_mix_of_scores_selects_the_plan(bed: Bed) -> None:
     assert report.objective_value == pytest.approx(0.1 * 25 + 0.9 * 170)
 
 
-def test_plans_are_read_from_their_objects(bed: Bed) -> None:
+def test_plans_are_read_from_their_objects(bed: OptimizerHarness) -> None:
     report = bed.service().apply(bed.params())
     # A new service has no memory of the plan.
     (plan,) = bed.service().plans(bed.namespace).items
@@ -144,7 +144,7 @@ def test_plans_are_read_from_their_objects(bed: Bed) -> None:
     assert plan.complete is False
 
 
-def test_cluster_outside_of_the_bound_sets_is_refused(bed: Bed) -> None:
+def test_cluster_outside_of_the_bound_sets_is_refused(bed: OptimizerHarness) -> None:
     path = (
         f"/apis/cluster.open-cluster-management.io/v1beta2/namespaces/{bed.namespace}/managedclustersetbindings/global"
     )
@@ -153,7 +153,7 @@ def test_cluster_outside_of_the_bound_sets_is_refused(bed: Bed) -> None:
         bed.service().apply(bed.params())
 
 
-def register(bed: Bed) -> str:
+def register(bed: OptimizerHarness) -> str:
     """Return a DynamicScorer, which the scores of performance are from; its name."""
     scorer = f"{bed.namespace}-scorer"
     manifest = {
@@ -177,14 +177,14 @@ def register(bed: Bed) -> str:
     return scorer
 
 
-def unregister(bed: Bed, scorer: str) -> None:
+def unregister(bed: OptimizerHarness, scorer: str) -> None:
     """Everybody sees scorers."""
     bed.session.delete(
         f"/apis/dynamic-scoring.open-cluster-management.io/v1alpha1/namespaces/{bed.namespace}/dynamicscorers/{scorer}"
     )
 
 
-def test_score_name_prefix_of_items_is_removed(bed: Bed) -> None:
+def test_score_name_prefix_of_items_is_removed(bed: OptimizerHarness) -> None:
     scorer = register(bed)
     for cluster in bed.clusters:
         path = ADDON_PLACEMENT_SCORES.path(cluster, PERFORMANCE, "status")
@@ -197,11 +197,11 @@ def test_score_name_prefix_of_items_is_removed(bed: Bed) -> None:
         assert report.missing_scores == []
         assert report.objective_value == 115
     unregister(bed, scorer)
-    # Without the scorer the name that the request has is the one that is left.
+    # Without the scorer, the request has only the name in it.
     assert bed.service().propose(bed.params(preference=preference)).objective_value == 115
 
 
-def test_scores_are_listed_with_their_description(bed: Bed) -> None:
+def test_scores_are_listed_with_their_description(bed: OptimizerHarness) -> None:
     scorer = register(bed)
     service = bed.service()
     score_objects = service.list_scores(bed.clusters[0]).items
@@ -216,7 +216,7 @@ def test_scores_are_listed_with_their_description(bed: Bed) -> None:
     for name in (scorer, PERFORMANCE, "example_performance_score"):
         view = service.explain_scorer(name)
         assert (view.name, view.description, view.score_object) == (scorer, "How fast", PERFORMANCE)
-    # Scores without a label are those of the scorer whose scores have their name: other tests have left some.
+    # Scores without a label belong to the scorer with their score name: other tests have left some.
     own_score_views = [score_view for score_view in view.scores if score_view.cluster in bed.clusters]
     assert [
         (score_view.cluster, score_view.items, score_view.lowest, score_view.highest) for score_view in own_score_views

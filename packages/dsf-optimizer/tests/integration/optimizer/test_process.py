@@ -25,24 +25,24 @@ from tests.support.child import Child
 from tests.support.redisserver import RedisServer
 from tests.support.wait import PATIENCE, wait_for
 
-from .bed import POWER, Bed
+from .bed import POWER, OptimizerHarness
 
 
-def environment(bed: Bed, **values: object) -> dict[str, str]:
+def environment(bed: OptimizerHarness, **values: object) -> dict[str, str]:
     variables = {key: value for key, value in os.environ.items() if not key.startswith(ENV_PREFIX)}
     test_variables = {f"{ENV_PREFIX}{name.upper()}": str(value) for name, value in values.items()}
     return variables | {"KUBECONFIG": str(bed.plane.kubeconfig), "PYTHONUNBUFFERED": "1"} | test_variables
 
 
 @pytest.fixture
-def optimize(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+def optimize(bed: OptimizerHarness, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
     """`dsf optimize` in this process, by somebody who may do everything."""
     monkeypatch.setenv("KUBECONFIG", str(bed.plane.kubeconfig))
     return lambda *arguments: CliRunner().invoke(app, ["optimize", *arguments], prog_name="dsf")
 
 
 @contextmanager
-def served(bed: Bed, folder: Path, **settings: object) -> Iterator[tuple[Child, str]]:
+def served(bed: OptimizerHarness, folder: Path, **settings: object) -> Iterator[tuple[Child, str]]:
     """The server as a process, and its URL."""
     command = [sys.executable, "-m", "dsf.cli", "optimizer", "--auth", "none", "--port", "0"]
     child = forked.child(command, folder / "log", environment(bed, log_format="json", **settings), inherit=False)
@@ -61,7 +61,7 @@ def _solver_of(child: Child) -> int:
     return next((child.pid for child in children if any("spawn_main" in part for part in child.cmdline())), 0)
 
 
-def test_plan_request_times_out_while_busy_and_sigterm_ends_a_running_search(bed: Bed, tmp_path: Path) -> None:
+def test_plan_request_times_out_while_busy_and_sigterm_ends_a_running_search(bed: OptimizerHarness, tmp_path: Path) -> None:
     with served(bed, tmp_path, optimizer_time_limit=1) as (child, url), ThreadPoolExecutor(2) as threads:
         # The search does not end by itself.
         os.kill(wait_for(lambda: _solver_of(child), 30, "the solver"), signal.SIGSTOP)
@@ -81,7 +81,7 @@ def test_plan_request_times_out_while_busy_and_sigterm_ends_a_running_search(bed
     assert bed.objects() == {}
 
 
-def test_service_plans_and_ends_despite_a_failing_redis(bed: Bed, tmp_path: Path) -> None:
+def test_service_plans_and_ends_despite_a_failing_redis(bed: OptimizerHarness, tmp_path: Path) -> None:
     with RedisServer() as server, served(bed, tmp_path, redis_url=server.url) as (child, url):
         document = requests.get(f"{url}/openapi.json", timeout=300).json()
         assert document["paths"]["/optimize"]["post"]["responses"]["200"]["content"]["application/json"]["example"]
@@ -112,7 +112,7 @@ def _is_ready(url: str) -> bool:
         return False
 
 
-def test_open_service_on_a_public_address_is_refused(bed: Bed, tmp_path: Path) -> None:
+def test_open_service_on_a_public_address_is_refused(bed: OptimizerHarness, tmp_path: Path) -> None:
     for overrides, message in (
         ({"optimizer_auth": "none", "listen_host": "0.0.0.0"}, "every client could move workloads"),
         ({"kubeconfig": tmp_path / "none"}, "no Kubernetes API server is configured"),
@@ -123,7 +123,7 @@ def test_open_service_on_a_public_address_is_refused(bed: Bed, tmp_path: Path) -
         assert "Traceback" not in process.stderr
 
 
-def test_optimize_command_plans_applies_and_resets(bed: Bed, optimize: Callable[..., Result], tmp_path: Path) -> None:
+def test_optimize_command_plans_applies_and_resets(bed: OptimizerHarness, optimize: Callable[..., Result], tmp_path: Path) -> None:
     file = tmp_path / "params.json"
     file.write_text(json.dumps(bed.body()))
     picture = tmp_path / "plan.png"
@@ -154,7 +154,7 @@ def test_optimize_command_plans_applies_and_resets(bed: Bed, optimize: Callable[
     assert "no plan is in force" in optimize("--reset", bed.namespace).stdout
 
 
-def test_optimize_command_reports_errors(bed: Bed, optimize: Callable[..., Result], tmp_path: Path) -> None:
+def test_optimize_command_reports_errors(bed: OptimizerHarness, optimize: Callable[..., Result], tmp_path: Path) -> None:
     bed.service().apply(bed.params())
     in_force = bed.versions()
     params = tmp_path / "params.yaml"

@@ -1,4 +1,4 @@
-"""`deploy/optimizer/optimizer.yaml`: its account may do what is needed, and no more than the document says."""
+"""`deploy/optimizer/optimizer.yaml`: its account has the required rights, and no more than documented."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dsf.kube.session import ForbiddenError
 from dsf.optimizer.access import GuardedAction, KubernetesAccess
 from dsf.optimizer.backend import ManifestClient
 
-from .bed import POWER, Bed
+from .bed import POWER, OptimizerHarness
 
 ROOT = Path(__file__).resolve().parents[5]
 
@@ -24,7 +24,7 @@ def manifests() -> dict[str, dict[str, Any]]:
     return {manifest["kind"]: manifest for manifest in yaml.safe_load_all(text)}
 
 
-def test_account_of_the_manifest_has_sufficient_rights(bed: Bed) -> None:
+def test_account_of_the_manifest_has_sufficient_rights(bed: OptimizerHarness) -> None:
     kubeconfig = bed.plane.service_account(bed.namespace, "optimizer", manifests()["ClusterRole"]["rules"])
     session = bed.plane.session(kubeconfig)
     service = bed.service(ManifestClient(session))

@@ -1,4 +1,4 @@
-"""The solver's process: what it answers, and what happens when it does not."""
+"""The solver's process: its responses, and the handling of missing ones."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dsf.optimizer.errors import SolverError
 from dsf.optimizer.model import PlanInput, Preference, SearchLimits
 from dsf.optimizer.solve import solve
 from dsf.optimizer.solver import SolverProcess
-from tests.support.planproblems import instance
+from tests.support.planproblems import make_problem
 from tests.support.wait import wait_for
 
 from ...unit.optimizer.test_solve import cluster, workload
@@ -39,7 +39,7 @@ def pid_of(process: SolverProcess) -> int:
 
 
 def test_solver_process_returns_the_same_as_solve(solver: SolverProcess) -> None:
-    problem = instance(10, 5, 3)
+    problem = make_problem(10, 5, 3)
     first, second = (solver.solve(problem, SearchLimits(time_limit=20)) for _ in range(2))
     assert first == second == solve(problem, SearchLimits(time_limit=20))
 
@@ -48,11 +48,11 @@ def test_solver_process_raises_the_errors_of_solve(solver: SolverProcess) -> Non
     problem = PlanInput((workload("a"),), (cluster("c1", {"all": 1}, {"a;all": 10**9}),), (Preference("s"),))
     with pytest.raises(ManifestError, match="is not a valid score"):
         solver.solve(problem, SearchLimits())
-    assert solver.solve(instance(2, 2, 2), SearchLimits()).status
+    assert solver.solve(make_problem(2, 2, 2), SearchLimits()).status
 
 
 def test_solver_writes_nothing_to_standard_output(solver: SolverProcess, capfd: pytest.CaptureFixture[str]) -> None:
-    solver.solve(instance(60, 20, 3), SearchLimits(time_limit=0.05))
+    solver.solve(make_problem(60, 20, 3), SearchLimits(time_limit=0.05))
     assert capfd.readouterr().out == ""
 
 
@@ -76,35 +76,35 @@ def test_dead_solver_process_is_replaced(process: SolverProcess) -> None:
     assert process._connection is not None
     process._connection = cast("Connection", Deadly(process._connection, pid_of(process)))
     with pytest.raises(SolverError, match=r"died \(exit code -9\)"):
-        process.solve(instance(300, 100, 3), SearchLimits(time_limit=25))
-    assert process.solve(instance(2, 2, 2), SearchLimits()).status
+        process.solve(make_problem(300, 100, 3), SearchLimits(time_limit=25))
+    assert process.solve(make_problem(2, 2, 2), SearchLimits()).status
 
 
 def test_overdue_solver_process_is_killed_and_replaced(process: SolverProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dsf.optimizer.solver._END", 0.2)
     process.warm_up()
-    process.solve(instance(2, 2, 2), SearchLimits())
+    process.solve(make_problem(2, 2, 2), SearchLimits())
     pid = pid_of(process)
     monkeypatch.setattr(process, "_grace", 0.2)
     os.kill(pid, signal.SIGSTOP)
     with pytest.raises(SolverError, match="did not end within"):
-        process.solve(instance(2, 2, 2), SearchLimits(time_limit=0.1))
+        process.solve(make_problem(2, 2, 2), SearchLimits(time_limit=0.1))
     monkeypatch.undo()
-    assert process.solve(instance(2, 2, 2), SearchLimits()).status
+    assert process.solve(make_problem(2, 2, 2), SearchLimits()).status
     assert pid_of(process) != pid
 
 
 def test_busy_solver_raises_an_error_after_the_waiting_time(process: SolverProcess) -> None:
     process.warm_up()
     pid = pid_of(process)
-    # The plan before it does not end until somebody was told.
+    # The previous plan does not end until a caller was notified.
     os.kill(pid, signal.SIGSTOP)
-    busy = threading.Thread(target=process.solve, args=(instance(2, 2, 2), SearchLimits()))
+    busy = threading.Thread(target=process.solve, args=(make_problem(2, 2, 2), SearchLimits()))
     busy.start()
     try:
         wait_for(process._lock.locked, 5)
         with pytest.raises(SolverError, match=r"busy with other plans for 0\.2 s"):
-            process.solve(instance(2, 2, 2), SearchLimits())
+            process.solve(make_problem(2, 2, 2), SearchLimits())
     finally:
         os.kill(pid, signal.SIGCONT)
         busy.join()
@@ -117,7 +117,7 @@ def test_close_ends_running_and_waiting_searches() -> None:
     # A stopped process does not end by itself.
     os.kill(pid, signal.SIGSTOP)
     with ThreadPoolExecutor(2) as threads:
-        waiting = [threads.submit(process.solve, instance(2, 2, 2), SearchLimits()) for _ in range(2)]
+        waiting = [threads.submit(process.solve, make_problem(2, 2, 2), SearchLimits()) for _ in range(2)]
         wait_for(process._lock.locked, 5)
         process.close()
         for future in waiting:

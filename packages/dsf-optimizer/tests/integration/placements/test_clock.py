@@ -15,7 +15,7 @@ from dsf.kube.session import Session
 from dsf.optimizer.backend import ManifestClient
 from dsf.optimizer.scores import Scores
 from dsf.placements.reader import PlacementReader
-from tests.support.httpserver import ScriptedServer, answer, at_another_time
+from tests.support.httpserver import ScriptedServer, answer, with_clock_offset
 
 _SPEC = {
     "prioritizerPolicy": {
@@ -29,7 +29,9 @@ _SETS = "/apis/cluster.open-cluster-management.io/v1beta2"
 
 
 def _hub(ahead: float) -> ScriptedServer:
-    """Return an API server whose clock is so many seconds ahead, with a score that is valid for an hour by ours."""
+    """Return an API server whose clock is this many seconds ahead, with a score that is valid for an hour by our
+    clock.
+    """
     until = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
     score = {
         "metadata": {"name": "r", "namespace": "c1"},
@@ -47,9 +49,9 @@ def _hub(ahead: float) -> ScriptedServer:
         f"{_SETS}/namespaces/n/managedclustersetbindings": {"items": [binding]},
         f"{_SETS}/managedclustersets": {"items": [{"metadata": {"name": "edge"}, "spec": {}}]},
     }
-    server = ScriptedServer(at_another_time(ahead, answer({"items": []})))
+    server = ScriptedServer(with_clock_offset(ahead, answer({"items": []})))
     for path, body in objects.items():
-        server.script(at_another_time(ahead, answer(body)), path=path)
+        server.script(with_clock_offset(ahead, answer(body)), path=path)
     return server
 
 
@@ -58,12 +60,12 @@ def _explained(session: Session) -> bool:
     return view.ranking[0].cells[0].standing == "expired"
 
 
-def _planned(session: Session) -> bool:
+def _make_plan(session: Session) -> bool:
     backend = ManifestClient(session)
     return Scores(backend).read(None, backend.now()).items[0].freshness.expired
 
 
-@pytest.mark.parametrize("is_expired", [_explained, _planned])
+@pytest.mark.parametrize("is_expired", [_explained, _make_plan])
 @pytest.mark.parametrize(("ahead", "expected"), [(7200.0, True), (-7200.0, False), (0.0, False)])
 def test_expiry_is_judged_on_the_clock_of_the_hub(
     is_expired: Callable[[Session], bool], ahead: float, expected: bool

@@ -23,8 +23,8 @@ class _Name(str):
 def test_clusters_are_not_compared_pairwise() -> None:
     names = [_Name(f"cluster-{number}") for number in range(300)]
     backend = Mock(spec=ManifestClient)
-    backend.objects.return_value = [{"metadata": {"name": str(name)}} for name in names]
-    backend.fetch.return_value = {}
+    backend.list_objects.return_value = [{"metadata": {"name": str(name)}} for name in names]
+    backend.fetch_objects.return_value = {}
     clusters = Clusters(backend, Mock(spec=PlacementSelector, labels=None), names)
-    assert clusters.missing(map(str, names)) == []
+    assert clusters.list_missing(map(str, names)) == []
     assert _Name.compared < 10 * len(names)

@@ -76,7 +76,7 @@ def test_stored_comparison_is_truncated() -> None:
         True,
         "Optimal",
     )
-    stored_comparison = comparison.model_copy(update={"moves": comparison.moves[:1] * (MAX_ROWS + 7)}).cut()
+    stored_comparison = comparison.model_copy(update={"moves": comparison.moves[:1] * (MAX_ROWS + 7)}).limit_rows()
     assert (len(stored_comparison.moves), stored_comparison.more_moves) == (MAX_ROWS, 7)
     assert (
         PlanComparison.model_validate_json(stored_comparison.model_dump_json(by_alias=True)).moves

@@ -88,7 +88,7 @@ def workload(**labels: Any) -> dict[str, Any]:
     return manifest
 
 
-def without(manifest: dict[str, Any], label: str) -> dict[str, Any]:
+def remove_label(manifest: dict[str, Any], label: str) -> dict[str, Any]:
     del manifest["metadata"]["labels"][label]
     return manifest
 
@@ -99,9 +99,9 @@ AMOUNT = "allowed is a whole number from 0 to 1000000000, as text"
 @pytest.mark.parametrize(
     ("manifest", "message"),
     [
-        (without(workload(), "app"), "label app is missing; it must be the app of the score items"),
+        (remove_label(workload(), "app"), "label app is missing; it must be the app of the score items"),
         (workload(app=""), "label app is ''; it must be the app of the score items"),
-        (without(workload(), "resource-request-kind"), "label resource-request-kind is missing; it must be the kind"),
+        (remove_label(workload(), "resource-request-kind"), "label resource-request-kind is missing; it must be the kind"),
         (workload(**{"resource-request-amount": "2.5"}), f"label resource-request-amount is '2.5'; {AMOUNT}"),
         (workload(**{"resource-request-amount": "-1"}), f"label resource-request-amount is '-1'; {AMOUNT}"),
         (workload(**{"resource-request-amount": "1_0"}), f"label resource-request-amount is '1_0'; {AMOUNT}"),
@@ -155,7 +155,7 @@ def test_invalid_score_is_refused_with_its_reason(status: dict[str, Any], messag
 
 
 def test_all_errors_are_reported_together() -> None:
-    workloads = [without(workload(), "app"), {"kind": "Deployment", "metadata": {"name": "d"}}, {}]
+    workloads = [remove_label(workload(), "app"), {"kind": "Deployment", "metadata": {"name": "d"}}, {}]
     policies = upstream.policies()
     policies["cluster2"][1]["metadata"]["labels"]["resource-supply-amount"] = ""
     policies["cluster1"].append(policies["cluster1"][0])

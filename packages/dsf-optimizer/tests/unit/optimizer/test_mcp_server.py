@@ -58,7 +58,7 @@ class Service:
         return method
 
 
-def raises(error: Exception) -> Callable[..., Any]:
+def make_failing(error: Exception) -> Callable[..., Any]:
     def fail(*_: Any) -> Any:
         raise error
 
@@ -78,7 +78,7 @@ def call(service: Any, tool: str, **arguments: Any) -> CallToolResult:
 
     result = anyio.run(work)
     if not result.is_error:
-        jsonschema.validate(result.structured_content, TOOLS[tool].answer.model_json_schema(mode="serialization"))
+        jsonschema.validate(result.structured_content, TOOLS[tool].response.model_json_schema(mode="serialization"))
     return result
 
 
@@ -101,19 +101,19 @@ def report(**fields: Any) -> PlanReport:
 
 
 def test_crash_reveals_no_details() -> None:
-    result = call(Service(plans=raises(RuntimeError("password is hunter2"))), "list_plans")
+    result = call(Service(plans=make_failing(RuntimeError("password is hunter2"))), "list_plans")
     assert result.is_error
     assert text(result) == "an internal error of the optimiser; see its log"
 
 
 def test_errors_that_say_what_to_do_are_passed_on() -> None:
-    result = call(Service(reset=raises(ApplyError("cannot delete x: 403; grant it"))), "reset", namespace="default")
+    result = call(Service(reset=make_failing(ApplyError("cannot delete x: 403; grant it"))), "reset", namespace="default")
     assert result.is_error
     assert text(result) == "cannot delete x: 403; grant it"
 
 
 def test_redis_is_named_when_it_cannot_be_used() -> None:
-    away = raises(redis.ConnectionError("Error 111 connecting to redis:6379.\nRefused."))
+    away = make_failing(redis.ConnectionError("Error 111 connecting to redis:6379.\nRefused."))
     message = text(call(Service(rescore=away), "rescore", scorer="a"))
     assert (
         message == "the hub's Redis cannot be used (Error 111 connecting to redis:6379. Refused.); check DSF_REDIS_URL"
@@ -138,9 +138,9 @@ def test_objects_are_returned_only_on_request(include: bool) -> None:
 
 def test_propose_plan_reports_the_next_step() -> None:
     def step(**fields: Any) -> str:
-        answer = call(Service(propose=lambda _: report(**fields)), "propose_plan", **BODY).structured_content
-        assert answer is not None
-        return str(answer["next_step"])
+        response = call(Service(propose=lambda _: report(**fields)), "propose_plan", **BODY).structured_content
+        assert response is not None
+        return str(response["next_step"])
 
     assert "call apply_plan with the same arguments and planId abc" in step()
     assert "cannot be applied" in step(warnings=["cannot be applied: no label"])
@@ -168,12 +168,12 @@ def test_large_plan_is_truncated_with_its_reasons_in_place() -> None:
         for name, change in (("a", "created"), ("b", "unchanged"), ("c", "deleted"))
     ]
     plan_report = report(plan=PlanView(assignments=assignments), explanation=reasons, changes=changes)
-    answer = call(Service(propose=lambda _: plan_report), "propose_plan", **BODY).structured_content
-    assert answer is not None
-    assert len(answer["workloads"]) == MAX_LISTED
-    assert answer["left_out"] == {"workloads": 150}
-    assert all(workload["why_not"] == f"{workload['workload']} scores less" for workload in answer["workloads"])
-    assert [change["change"] for change in answer["changes"]] == ["created", "deleted"]
+    response = call(Service(propose=lambda _: plan_report), "propose_plan", **BODY).structured_content
+    assert response is not None
+    assert len(response["workloads"]) == MAX_LISTED
+    assert response["left_out"] == {"workloads": 150}
+    assert all(workload["why_not"] == f"{workload['workload']} scores less" for workload in response["workloads"])
+    assert [change["change"] for change in response["changes"]] == ["created", "deleted"]
 
 
 def test_many_scores_are_cut_after_they_are_filtered() -> None:
@@ -183,15 +183,15 @@ def test_many_scores_are_cut_after_they_are_filtered() -> None:
 
     both = [score(f"c{number}", name) for number in range(150) for name in ("speed", "power")]
     service = Service(list_scores=lambda _: ScoreList(items=both))
-    answer = call(service, "list_scores").structured_content
-    assert answer is not None
-    assert (len(answer["scores"]), answer["left_out"]) == (100, 200)
-    answer = call(service, "list_scores", score="power").structured_content
-    assert answer is not None
-    assert (len(answer["scores"]), answer["left_out"]) == (100, 50)
-    assert {score_row["score"] for score_row in answer["scores"]} == {"power"}
+    response = call(service, "list_scores").structured_content
+    assert response is not None
+    assert (len(response["scores"]), response["left_out"]) == (100, 200)
+    response = call(service, "list_scores", score="power").structured_content
+    assert response is not None
+    assert (len(response["scores"]), response["left_out"]) == (100, 50)
+    assert {score_row["score"] for score_row in response["scores"]} == {"power"}
     # The first score belongs to no scorer of the framework and has no values yet.
-    assert answer["scores"][0] == {
+    assert response["scores"][0] == {
         "cluster": "c0",
         "score": "power",
         "meaning": "",
@@ -227,10 +227,10 @@ def test_expired_scores_of_a_scorer_come_first() -> None:
         health="Active",
         scores=scores,
     )
-    answer = call(Service(explain_scorer=lambda _: view), "explain_scorer", name="speed-scorer").structured_content
-    assert answer is not None
-    assert (answer["clusters"], answer["expired"], len(answer["scores"])) == (150, 2, MAX_LISTED)
-    assert [score_row["cluster"] for score_row in answer["scores"]][:3] == ["c148", "c149", "c000"]
+    response = call(Service(explain_scorer=lambda _: view), "explain_scorer", name="speed-scorer").structured_content
+    assert response is not None
+    assert (response["clusters"], response["expired"], len(response["scores"])) == (150, 2, MAX_LISTED)
+    assert [score_row["cluster"] for score_row in response["scores"]][:3] == ["c148", "c149", "c000"]
 
 
 def in_force(namespace: str, objects: int) -> AppliedPlan:
@@ -248,10 +248,10 @@ def in_force(namespace: str, objects: int) -> AppliedPlan:
 @pytest.mark.parametrize(("plans", "each", "left_out"), [(1, 100, 0), (5, 20, 0), (130, 1, 30)])
 def test_plans_in_force_are_cut_and_one_alone_less(plans: int, each: int, left_out: int) -> None:
     plan_list = PlanList(items=[in_force(f"n{number}", 150) for number in range(plans)])
-    answer = call(Service(plans=lambda _: plan_list), "list_plans").structured_content
-    assert answer is not None
-    assert (len(answer["items"]), answer["left_out"]) == (plans - left_out, left_out)
-    for item in answer["items"]:
+    response = call(Service(plans=lambda _: plan_list), "list_plans").structured_content
+    assert response is not None
+    assert (len(response["items"]), response["left_out"]) == (plans - left_out, left_out)
+    for item in response["items"]:
         assert (len(item["objects"]), len(item["plan"]["assignments"])) == (each, each)
         assert item["left_out"] == {"assignments": 150 - each, "objects": 150 - each}
 
@@ -259,9 +259,9 @@ def test_plans_in_force_are_cut_and_one_alone_less(plans: int, each: int, left_o
 def test_reset_list_is_truncated() -> None:
     deleted = [ChangeView(kind="Placement", namespace="n", name=f"p{i}", change="deleted") for i in range(150)]
     reset_report = ResetReport(namespace="n", deleted=deleted)
-    answer = call(Service(reset=lambda _: reset_report), "reset", namespace="n").structured_content
-    assert answer is not None
-    assert (len(answer["deleted"]), answer["left_out"]) == (MAX_LISTED, 50)
+    response = call(Service(reset=lambda _: reset_report), "reset", namespace="n").structured_content
+    assert response is not None
+    assert (len(response["deleted"]), response["left_out"]) == (MAX_LISTED, 50)
 
 
 def test_duplicate_key_in_a_wrapped_argument_is_named() -> None:
@@ -273,7 +273,7 @@ def test_duplicate_key_in_a_wrapped_argument_is_named() -> None:
     assert service.calls == []
 
 
-def wrong(tool: str, **arguments: Any) -> str:
+def call_wrongly(tool: str, **arguments: Any) -> str:
     """Return the error text of a call that does not reach the service."""
     service = Service()
     result = call(service, tool, **arguments)
@@ -284,7 +284,7 @@ def wrong(tool: str, **arguments: Any) -> str:
 
 
 def test_unknown_tool_lists_the_existing_ones() -> None:
-    message = wrong("drop_tables")
+    message = call_wrongly("drop_tables")
     assert message.startswith("there is no tool 'drop_tables'; there are: list_scores, explain_scorer, propose_plan")
 
 
@@ -315,7 +315,7 @@ def test_unknown_tool_lists_the_existing_ones() -> None:
     ],
 )
 def test_wrong_arguments_are_named(tool: str, arguments: dict[str, Any], expected: str) -> None:
-    problem = wrong(tool, **arguments)
+    problem = call_wrongly(tool, **arguments)
     assert problem.startswith("wrong arguments: ")
     assert expected in problem
 
@@ -336,9 +336,9 @@ def test_scores_of_many_items_are_cut() -> None:
     service = Service(list_scores=lambda _: ScoreList(items=[score]))
 
     def items_of_first_score(**arguments: Any) -> tuple[dict[str, int], int]:
-        answer = call(service, "list_scores", **arguments).structured_content
-        assert answer is not None
-        return answer["scores"][0]["items"], answer["scores"][0]["more_items"]
+        response = call(service, "list_scores", **arguments).structured_content
+        assert response is not None
+        return response["scores"][0]["items"], response["scores"][0]["more_items"]
 
     first_items, more_items = items_of_first_score()
     assert (len(first_items), more_items) == (30, 470)

@@ -25,7 +25,7 @@ BODY: dict[str, Any] = {
 def test_both_spellings_of_the_score() -> None:
     for name in ("addOnPlacementScore", "addonPlacementScore"):
         params = OptimizeParams.model_validate(BODY | {"preference": {name: "s"}})
-        assert params.wanted() == (Preference("s"),)
+        assert params.make_preferences() == (Preference("s"),)
     assert OptimizeParams.model_validate(BODY).model_dump(by_alias=True)["preference"]["addOnPlacementScore"] == "s"
 
 
@@ -61,12 +61,12 @@ def test_preference_without_gain_is_refused_with_advice() -> None:
         OptimizeParams.model_validate(BODY | {"preference": {"addOnPlacementScore": "s", "weight": -1}})
     mixed = [{"addOnPlacementScore": "s"}, {"addOnPlacementScore": "t", "weight": -1}]
     params = OptimizeParams.model_validate(BODY | {"preference": None, "preferences": mixed})
-    assert params.wanted() == (Preference("s"), Preference("t", -1))
+    assert params.make_preferences() == (Preference("s"), Preference("t", -1))
 
 
 def test_preference_accepts_the_name_used_by_the_scorer() -> None:
     params = OptimizeParams.model_validate(BODY | {"preference": {"addOnPlacementScore": "My_score"}})
-    assert params.wanted() == (Preference("my-score", score_name="My_score"),)
+    assert params.make_preferences() == (Preference("my-score", score_name="My_score"),)
 
 
 def test_every_wrong_preference_is_named() -> None:
@@ -78,7 +78,7 @@ def test_every_wrong_preference_is_named() -> None:
         ],
     }
     with pytest.raises(ManifestError, match=r"weight 0\.0 of score a is zero.*; dimension format '\$\{pod\}'"):
-        OptimizeParams.model_validate(body).wanted()
+        OptimizeParams.model_validate(body).make_preferences()
 
 
 def test_access_mode_follows_settings(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from dsf.optimizer.model import Preference, SearchLimits
 from dsf.optimizer.plan import Plan
 from dsf.optimizer.plot import MAX_CLUSTERS, draw_plan
 from dsf.optimizer.solve import solve
-from tests.support.planproblems import instance
+from tests.support.planproblems import make_problem
 
 from . import upstream
 from .test_labels import NOW
@@ -40,7 +40,7 @@ def test_svg_names_what_is_where_and_is_the_same_each_time(plan: Plan, tmp_path:
 
 
 def test_many_clusters_and_unplaced_workloads(tmp_path: Path) -> None:
-    plan = solve(instance(80, MAX_CLUSTERS + 5, 2, load=3), SearchLimits(time_limit=0.5))
+    plan = solve(make_problem(80, MAX_CLUSTERS + 5, 2, load=3), SearchLimits(time_limit=0.5))
     draw_plan(plan, tmp_path / "plan.svg")
     text = (tmp_path / "plan.svg").read_text()
     assert "5 more clusters are not drawn." in text
@@ -49,7 +49,7 @@ def test_many_clusters_and_unplaced_workloads(tmp_path: Path) -> None:
 
 
 def test_empty_plan_is_plotted(tmp_path: Path) -> None:
-    draw_plan(solve(instance(0, 1, 1)), tmp_path / "plan.svg")
+    draw_plan(solve(make_problem(0, 1, 1)), tmp_path / "plan.svg")
     assert "0 placed, 0 unplaced" in (tmp_path / "plan.svg").read_text()
 
 

@@ -17,7 +17,7 @@ class _Objects:
     def __init__(self, *scorers: dict[str, Any]) -> None:
         self._scorers = list(scorers)
 
-    def objects(self, resource: object, *_: object, **__: object) -> list[dict[str, Any]]:
+    def list_objects(self, resource: object, *_: object, **__: object) -> list[dict[str, Any]]:
         return self._scorers if resource is DYNAMIC_SCORERS else []
 
 

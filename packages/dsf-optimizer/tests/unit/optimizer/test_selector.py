@@ -47,7 +47,7 @@ def test_claim_selector_uses_cluster_claims() -> None:
     selection = selector.select(["a", "b"], [cluster("a", {"id": "1"}), cluster("b", id="2")])
     assert selection.values == {"a": "1", "b": "b"}
     assert "ManagedCluster b has no claim id" in selection.problems[0]
-    assert selector.predicate(["2", "1"], compliant=True) == {
+    assert selector.make_predicate(["2", "1"], compliant=True) == {
         "claimSelector": {
             "matchExpressions": [
                 {"key": "id", "operator": "In", "values": ["1", "2"]},

@@ -23,7 +23,7 @@ from dsf.optimizer.model import (
 from dsf.optimizer.plan import Plan
 from dsf.optimizer.solve import solve
 from dsf.optimizer.views import Coverage, Reason, Status
-from tests.support.planproblems import instance
+from tests.support.planproblems import make_problem
 from tests.support.wait import PATIENCE
 
 from .test_bruteforce import check_books
@@ -223,7 +223,7 @@ def test_sums_are_exact_where_floats_are_not() -> None:
 
 @pytest.mark.parametrize("seconds", [0.001, 0.05, 1.0])
 def test_time_limit_gives_a_plan_with_its_gap(seconds: float) -> None:
-    problem = instance(60, 20, 3)
+    problem = make_problem(60, 20, 3)
     started = time.monotonic()
     plan = solve(problem, SearchLimits(time_limit=seconds))
     assert time.monotonic() - started < seconds + PATIENCE
@@ -235,7 +235,7 @@ def test_time_limit_gives_a_plan_with_its_gap(seconds: float) -> None:
 
 
 def test_medium_problem_is_solved_within_a_small_gap(monkeypatch: pytest.MonkeyPatch) -> None:
-    problem = instance(40, 15, 3, load=0.5)
+    problem = make_problem(40, 15, 3, load=0.5)
 
     def plan_with_small_gap() -> Plan:
         # A busy machine may need the longer limit.

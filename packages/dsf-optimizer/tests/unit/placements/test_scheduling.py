@@ -10,8 +10,8 @@ import pytest
 
 from dsf.errors import HttpError
 from dsf.placements.explanation import explain
-from dsf.placements.reader import parse_answer
-from dsf.placements.scheduling import SchedulerAnswer, ScoreKey, Situation, decide_placement
+from dsf.placements.reader import parse_scheduler_response
+from dsf.placements.scheduling import SchedulerResult, ScoreKey, Situation, decide_placement
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
 
@@ -129,7 +129,7 @@ def test_cel_counts_as_met_without_an_answer_of_ocm() -> None:
     assert len(view.ranking) == 3
     [note] = [note for note in view.notes if "CEL" in note]
     assert note.endswith("the ranking includes the clusters that they exclude")
-    explanation = explain(situation(spec), answer=SchedulerAnswer(frozenset("b"), {}))
+    explanation = explain(situation(spec), scheduler_result=SchedulerResult(frozenset("b"), {}))
     assert [ranked.cluster for ranked in explanation.ranking] == ["b"]
     assert {excluded.stage for excluded in explanation.left_out} == {"filter"}
     assert explanation.source == "ocm"
@@ -204,11 +204,11 @@ def test_scheduler_answer_is_ignored_for_relative_scores() -> None:
     larger = {"allocatable": {"cpu": "2"}, "capacity": {"cpu": "2"}}
     spec = policy({"weight": 1, "scoreCoordinate": {"type": "BuiltIn", "builtIn": "ResourceAllocatableCPU"}}, addon())
     clusters = [cluster("a", status=amounts), cluster("b", status=larger)]
-    answer = SchedulerAnswer(
+    scheduler_result = SchedulerResult(
         frozenset(("a", "b", "elsewhere")),
         {("ResourceAllocatableCPU", 1): {"a": -7, "b": 7}, ("AddOn/r/x", 1): {"a": 3, "b": 4}},
     )
-    assert decide_placement(situation(spec, *clusters), answer=answer).totals == {"a": -97, "b": 104}
+    assert decide_placement(situation(spec, *clusters), scheduler_result=scheduler_result).totals == {"a": -97, "b": 104}
 
 
 def test_unbound_or_deleted_cluster_is_excluded() -> None:
@@ -234,7 +234,7 @@ def test_cluster_set_selects_by_labels(selector: dict[str, Any] | None) -> None:
 @pytest.mark.parametrize("name", ["filteredPiplieResults", "filteredPipelineResults"])
 def test_scheduler_answers_before_and_since_ocm_1_3_are_parsed(name: str) -> None:
     filters = [{"name": "Predicate", "filteredClusters": ["a", "b"]}, {"name": "All", "filteredClusters": ["a"]}]
-    assert parse_answer(json.dumps({name: filters}).encode()).passed == {"a"}
+    assert parse_scheduler_response(json.dumps({name: filters}).encode()).passed == {"a"}
 
 
 @pytest.mark.parametrize(
@@ -250,7 +250,7 @@ def test_scheduler_answers_before_and_since_ocm_1_3_are_parsed(name: str) -> Non
 )
 def test_invalid_scheduler_answer_is_an_error(body: bytes) -> None:
     with pytest.raises(HttpError):
-        parse_answer(body)
+        parse_scheduler_response(body)
 
 
 @pytest.mark.parametrize(

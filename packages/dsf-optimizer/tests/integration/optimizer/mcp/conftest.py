@@ -13,7 +13,7 @@ from tests.support.assistant import Assistant
 from tests.support.controlplane import ControlPlane
 from tests.support.redisserver import RedisServer
 
-from ..bed import PERFORMANCE, Bed
+from ..bed import PERFORMANCE, OptimizerHarness
 from .server import Server, environment
 
 MEANING = "How fast an app runs there; measured once."
@@ -21,7 +21,7 @@ _ACCOUNTS = Resource("", "v1", "serviceaccounts", "ServiceAccount")
 
 
 @pytest.fixture
-def bed(bed: Bed) -> Iterator[Bed]:
+def bed(bed: OptimizerHarness) -> Iterator[OptimizerHarness]:
     """The bed with a DynamicScorer for one of its scores."""
     scorer = {
         "apiVersion": DYNAMIC_SCORERS.api_version,
@@ -57,7 +57,7 @@ def open_server(common: dict[str, object], tmp_path_factory: pytest.TempPathFact
 
 @pytest.fixture(scope="session")
 def guarded_server(common: dict[str, object], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server that asks the API server about its callers."""
+    """A server that authorizes its callers by the API server."""
     server = Server(tmp_path_factory.mktemp("guarded"), common | {"optimizer_auth": "kubernetes"})
     yield server
     server.stop()
@@ -89,7 +89,7 @@ def near(open_server: Server) -> Assistant:
 
 
 @pytest.fixture
-def token(bed: Bed) -> Callable[..., str]:
+def token(bed: OptimizerHarness) -> Callable[..., str]:
     """`token(name, rules)`: the token of a new ServiceAccount that may do this everywhere."""
 
     def make(name: str, rules: list[dict[str, Any]]) -> str:

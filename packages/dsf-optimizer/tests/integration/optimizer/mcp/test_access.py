@@ -1,4 +1,4 @@
-"""Who may use the tools: the same as over HTTP, in each call anew."""
+"""Authorization of the tools: the same as over HTTP, checked in each call."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dsf.kube.resources import ADDON_PLACEMENT_SCORES
 from dsf.placements.kinds import MANIFEST_WORK_REPLICA_SETS, POLICIES
 from tests.support.assistant import Assistant, Mode, problem
 
-from ..bed import Bed
+from ..bed import OptimizerHarness
 from .server import Server
 
 #: Rights of a person who only reads.
@@ -50,7 +50,7 @@ def post(url: str, body: Any = INITIALIZE, **headers: str) -> requests.Response:
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
 def test_reader_may_propose_plans_and_not_apply_them(
-    guarded_server: Server, bed: Bed, token: Callable[..., str], mode: Mode
+    guarded_server: Server, bed: OptimizerHarness, token: Callable[..., str], mode: Mode
 ) -> None:
     reader = Assistant(guarded_server.mcp, token=token("reader", READER), mode=mode)
     proposal = reader.ask("propose_plan", **bed.body())
@@ -68,7 +68,7 @@ def test_reader_may_propose_plans_and_not_apply_them(
     assert bed.objects() == {}
 
 
-def test_concurrent_callers_keep_their_identity(guarded_server: Server, bed: Bed, token: Callable[..., str]) -> None:
+def test_concurrent_callers_keep_their_identity(guarded_server: Server, bed: OptimizerHarness, token: Callable[..., str]) -> None:
     tokens = {name: token(name, rules) for name, rules in (("looks", READER), ("moves", PLANNER))}
 
     def ask(number: int) -> tuple[str, bool, str]:
@@ -103,7 +103,7 @@ def test_methods_cannot_bypass_the_token(guarded_server: Server, method: str) ->
 
 
 def test_foreign_web_page_is_refused_even_with_a_token(
-    guarded_server: Server, bed: Bed, token: Callable[..., str]
+    guarded_server: Server, bed: OptimizerHarness, token: Callable[..., str]
 ) -> None:
     authorization = {"Authorization": f"Bearer {token('browser', READER)}"}
     response = post(guarded_server.mcp, **authorization, Origin="https://evil.example")

@@ -12,13 +12,13 @@ import requests
 from tests.support.assistant import Assistant
 from tests.support.redisserver import free_port
 
-from ..bed import Bed
+from ..bed import OptimizerHarness
 from .server import Server
 from .test_access import ACCEPT, INITIALIZE, post
 
 
-def test_unreachable_hub_is_reported_by_each_tool(stdio: Callable[..., Assistant], bed: Bed, tmp_path: Path) -> None:
-    """The process starts all the same, and each tool says why there is no response."""
+def test_unreachable_hub_is_reported_by_each_tool(stdio: Callable[..., Assistant], bed: OptimizerHarness, tmp_path: Path) -> None:
+    """The process starts nevertheless, and each tool reports why it has no response."""
     kubeconfig = tmp_path / "kubeconfig"
     kubeconfig.write_text(bed.plane.kubeconfig.read_text().replace(str(bed.plane.port), str(free_port())))
     problem = stdio(kubeconfig=kubeconfig).problem("list_scores")
@@ -67,7 +67,7 @@ def test_unsupported_methods_and_paths_are_refused(open_server: Server) -> None:
     assert requests.get(f"{open_server.url}/nothing", timeout=300).status_code == 404
 
 
-def test_http_api_is_served_beside_mcp(open_server: Server, bed: Bed) -> None:
+def test_http_api_is_served_beside_mcp(open_server: Server, bed: OptimizerHarness) -> None:
     response = requests.post(f"{open_server.url}/optimize", json=bed.body(dryRun=True), timeout=300)
     assert (response.status_code, response.json()["objective_value"]) == (200, 115)
     assert requests.get(f"{open_server.url}/readyz", timeout=300).status_code == 200

@@ -17,7 +17,7 @@ from tests.integration.exporter.fleet import SAMPLE, good_fleet
 from tests.support.assistant import Assistant
 from tests.support.fixtures import SettingsFactory
 
-from .conftest import Bed
+from .conftest import OptimizerHarness
 
 
 def tick(client: redis.Redis, cluster: str) -> list[Any]:
@@ -42,7 +42,7 @@ def test_rescore_on_one_cluster_sends_its_tick(near: Assistant, redis_client: re
     assert (change.way, change.who, change.reference) == ("mcp", "anonymous (claimed)", run["run_id"])
 
 
-def test_rescore_without_redis_names_the_setting(settings_factory: SettingsFactory, bed: Bed) -> None:
+def test_rescore_without_redis_names_the_setting(settings_factory: SettingsFactory, bed: OptimizerHarness) -> None:
     service = bed.service(hub=HubRedis.of(settings_factory()))
     with pytest.raises(SettingsError, match="DSF_REDIS_URL is not set"):
         service.rescore(SAMPLE)

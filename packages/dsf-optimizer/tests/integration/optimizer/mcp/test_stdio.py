@@ -1,4 +1,4 @@
-"""`dsf mcp` without a client library: what stands on standard output, and how it ends."""
+"""`dsf mcp` without a client library: its standard output, and its end."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from dsf.settings import ENV_PREFIX
 from tests.integration.exporter.fleet import SAMPLE, good_fleet
 from tests.support.wait import wait_for
 
-from ..bed import Bed
+from ..bed import OptimizerHarness
 from .server import environment
 from .test_access import INITIALIZE
 from .test_rescore import tick
@@ -63,7 +63,9 @@ class Talk:
         return response["result"]
 
     def end(self) -> tuple[int, str]:
-        """Close its input, as clients do: exit code, and what it wrote after the last message that was read."""
+        """Close its input, as clients do, and return the exit code and the output after the last message that was
+        read.
+        """
         remaining_output, _ = self.process.communicate(timeout=300)
         return self.process.returncode, remaining_output
 
@@ -83,7 +85,7 @@ def talk(common: dict[str, object], tmp_path: Path) -> Iterator[Talk]:
 
 
 def test_standard_output_contains_protocol_messages_only(
-    talk: Talk, bed: Bed, redis_client: redis.Redis, tmp_path: Path
+    talk: Talk, bed: OptimizerHarness, redis_client: redis.Redis, tmp_path: Path
 ) -> None:
     """A malformed message does not end the session."""
     good_fleet(redis_client)
@@ -113,7 +115,7 @@ def test_standard_output_contains_protocol_messages_only(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_signals_end_the_server_and_its_solver(talk: Talk, bed: Bed, number: signal.Signals) -> None:
+def test_signals_end_the_server_and_its_solver(talk: Talk, bed: OptimizerHarness, number: signal.Signals) -> None:
     assert talk.call(2, "propose_plan", bed.body())["structuredContent"]["objective_value"] == 115
     children = psutil.Process(talk.process.pid).children(recursive=True)
     assert children

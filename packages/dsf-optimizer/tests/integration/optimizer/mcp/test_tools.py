@@ -1,4 +1,4 @@
-"""The use case by an assistant: look at scores, propose, apply, look, undo; over every transport."""
+"""The use case by an assistant, over every transport: list scores, propose, apply, list, undo."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import jsonschema
 
 from tests.support.assistant import Assistant
 
-from ..bed import PERFORMANCE, POWER, Bed
+from ..bed import PERFORMANCE, POWER, OptimizerHarness
 from .conftest import MEANING
 
 READING = {"list_scores", "explain_scorer", "propose_plan", "list_plans"}
@@ -34,7 +34,7 @@ def test_tools_declare_their_schema_and_hints(near: Assistant) -> None:
     assert "dryRun" not in tools["apply_plan"].input_schema["properties"]
 
 
-def test_documented_use_case_works_by_tools(assistant: Assistant, bed: Bed) -> None:
+def test_documented_use_case_works_by_tools(assistant: Assistant, bed: OptimizerHarness) -> None:
     async def work(client: Any) -> None:
         schemas = {tool.name: tool.output_schema for tool in (await client.list_tools()).tools}
         assert set(schemas) == READING | DESTRUCTIVE | {"rescore"}
