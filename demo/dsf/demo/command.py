@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dsf.demo.report import DemoReport
     from dsf.up.supervisor import Supervisor
 
-#: Seconds within which every pair must have a score with --once.
+#: With --once, seconds within which every pair must have a score.
 ONCE_TIMEOUT = 60.0
 
 
@@ -106,7 +106,7 @@ def demo(
         except KeyboardInterrupt:
             say(f"all processes have ended; the manifests are in {manifests}" if keep else "all processes have ended")
             if once:
-                # A script that waits for scores must not mistake this for success.
+                # An interrupt is no success for a script that waits for scores.
                 raise typer.Exit(INTERRUPTED) from None
 
 
@@ -121,18 +121,18 @@ def _run_once(fleet: Fleet, supervisor: Supervisor, report: DemoReport, started:
     while missing_scores and time.time() < started + ONCE_TIMEOUT:
         fleet.tick()
         try:
-            missing_scores = report.missing_scores(started)
+            missing_scores = report.explain_missing_scores(started)
         except redis.RedisError as error:
             missing_scores = {"Redis": str(error)}
         time.sleep(TICK)
-    console().print(render_table(report.lines()))
+    console().print(render_table(report.read_lines()))
     if not missing_scores:
         say(f"every cluster has every score, {time.time() - started:.0f} s after the start")
         return
     say(f"not every pair has a score after {ONCE_TIMEOUT:g} s:")
-    for name, why in [*missing_scores.items(), *supervisor.troubles().items()]:
+    for name, why in [*missing_scores.items(), *supervisor.failures().items()]:
         say(f"  {name} {why}")
-    for problem in report.problems():
+    for problem in report.read_problems():
         say(f"  {problem}")
     for name in fleet.stack.process_names:
         if name in supervisor:
@@ -148,6 +148,6 @@ def _watch(fleet: Fleet, supervisor: Supervisor, report: DemoReport) -> None:
     supervisor.wait_ready(START_TIMEOUT, meanwhile=fleet.tick)
     footer = live.list_addresses(fleet)
     if sys.stdout.isatty():
-        live.on_terminal(report, footer, fleet.tick, supervisor.troubles)
+        live.show_on_terminal(report, footer, fleet.tick, supervisor.failures)
     else:
         live.print_lines(report, footer, fleet.tick)

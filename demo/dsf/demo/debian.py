@@ -1,4 +1,4 @@
-"""Programs that are not Python, from PATH or else from Debian's packages.
+"""Programs that are not Python, from PATH or from Debian's packages.
 
 A package is downloaded with apt-get and unpacked with dpkg-deb into a cache folder, with those of its dependencies that
 this machine lacks. The functions install nothing, start no service, and do not need root. Progress goes to standard
@@ -24,21 +24,21 @@ from dsf.errors import ToolError
 
 #: Seconds for a download or for reading package lists.
 _TIMEOUT = 600
-#: Name prefixes of packages with files for a browser: pages link to them, so they are needed beside the program.
+#: Name prefixes of packages with files for a browser. Pages link to these files, so they are always unpacked.
 _DATA = ("libjs-", "fonts-")
 
 
 @dataclass(frozen=True)
 class DebianProgram:
-    """A program: its name, its Debian package, other names on PATH, and where else to get it."""
+    """A program: its name, its Debian package, other names on PATH, and where to get it otherwise."""
 
     name: str
     package: str
     home: str
     aliases: tuple[str, ...] = ()
-    #: Arguments that an unpacked copy needs to find its own files; `{root}` is where it was unpacked.
+    #: Arguments that an unpacked copy needs to find its files; `{root}` is the folder with the unpacked package.
     arguments: tuple[str, ...] = ()
-    #: Its path, when usr/bin only has a script that looks for the rest of an installation.
+    #: Path of the program, if usr/bin only has a script that looks for the rest of an installation.
     executable: str = ""
 
 
@@ -54,18 +54,18 @@ NODE_EXPORTER = DebianProgram(
 
 
 def is_available() -> bool:
-    """Whether this machine can download and unpack Debian packages."""
+    """True if this machine can download and unpack Debian packages."""
     return all(shutil.which(command) for command in ("apt-get", "dpkg-query", "dpkg-deb"))
 
 
 def get_cache_dir() -> Path:
-    """Folder of unpacked packages: `$XDG_CACHE_HOME/dsf/debian`, by default under `~/.cache`."""
+    """Return the folder of unpacked packages: `$XDG_CACHE_HOME/dsf/debian`, by default below `~/.cache`."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "dsf" / "debian"
 
 
 def find_cached(program: DebianProgram) -> Path | None:
-    """Return the program from PATH or from the cache; None when it needs a download."""
+    """Return the program from PATH or from the cache; None if it must be downloaded."""
     for name in (program.name, *program.aliases):
         path = shutil.which(name)
         if path is not None:
@@ -89,7 +89,7 @@ def find(program: DebianProgram) -> Path:
         )
     cache = get_cache_dir()
     with _lock_cache(cache):
-        # The wait may have been for another process that unpacked it.
+        # Another process may have unpacked it while this one waited for the lock.
         return find_cached(program) or _write_launcher(program, _unpack_program(program, cache))
 
 
@@ -105,11 +105,11 @@ def _lock_cache(cache: Path) -> Iterator[None]:
 
 
 def _unpack_program(program: DebianProgram, cache: Path) -> Path:
-    """Return the folder of the program's package, downloaded first unless another program of it was."""
+    """Return the folder of the program's package. Download it first, unless another program of the package did so."""
     folder = max(cache.glob(f"{program.package}_*"), key=lambda path: path.stat().st_mtime, default=None)
     if folder is not None:
         return folder
-    # The folder is of a process that was killed: this process has the lock.
+    # This process has the lock, so the folder is left over from a process that was killed.
     for leftover in cache.glob(".unpacking-*"):
         shutil.rmtree(leftover, ignore_errors=True)
     print(
@@ -133,7 +133,7 @@ def _write_launcher(program: DebianProgram, folder: Path) -> Path:
     arguments = "".join(shlex.quote(text.format(root=folder)) + " " for text in program.arguments)
     launcher = folder / "bin" / program.name
     launcher.parent.mkdir(exist_ok=True)
-    # Renamed when it is whole: others look for it without the lock.
+    # Renamed when complete, because other processes look for it without the lock.
     draft = launcher.with_name(f".{program.name}")
     draft.write_text(f'#!/bin/sh\n{environment}exec {shlex.quote(str(executable))} {arguments}"$@"\n', encoding="utf-8")
     draft.chmod(0o755)
@@ -158,7 +158,7 @@ def unpack(package: str, root: Path, apt: Path) -> str:
         apt_options = (
             f"Dir::State::lists={apt}/lists/",
             f"Dir::Cache={apt}/cache/",
-            # Translations and software-centre data are most of an update and unused here.
+            # Translations and software-centre data are most of an update, and unused here.
             "Acquire::Languages=none",
             "Acquire::IndexTargets::deb::DEP-11::DefaultEnabled=false",
         )
@@ -175,7 +175,7 @@ def unpack(package: str, root: Path, apt: Path) -> str:
 
 def _download(package: str, folder: Path, options: tuple[str, ...] = ()) -> None:
     """Download a package and the dependencies that this machine lacks."""
-    # The list has all that an empty machine would need; the loader finds what is installed here.
+    # The list has all packages that an empty machine would need; installed ones are skipped below.
     empty = ("Dir::State::status=/dev/null", "APT::Install-Recommends=false")
     plan = _run_apt("install", "--simulate", package, options=(*options, *empty))
     names = [name for name in re.findall(r"^Inst (\S+)", plan, re.MULTILINE) if _is_wanted(name, package)]
@@ -193,7 +193,7 @@ def _is_installed(name: str) -> bool:
 
 
 def _run_apt(*arguments: str, options: tuple[str, ...], folder: Path | None = None) -> str:
-    # apt's sandbox user cannot write into the folder; apt would warn at every download.
+    # apt's sandbox user cannot write into the folder, so that apt would warn at every download.
     option_words = [word for option in ("APT::Sandbox::User=", *options) for word in ("-o", option)]
     return _run("apt-get", "-q", *option_words, *arguments, folder=folder)
 

@@ -1,4 +1,4 @@
-"""Samples that `dsf demo --with NAME,...` runs beside its own: one entry of a table and one manifest each."""
+"""Samples that `dsf demo --with NAME,...` adds: one entry of a table and one manifest each."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from dsf.demo.services import PROMETHEUS_NAME
 class Extra:
     """One sample. Its manifest is `<sample>.yaml` in `demo/extras`, and in the folder of the demo's manifests."""
 
-    #: Folder below `samples`; also the name of the program.
+    #: Name of its folder below `samples`, and of its program.
     sample: str
     #: Its preferred port.
     port: int
-    #: Help text after a mistyped name.
+    #: Help text for a mistyped name.
     help: str
-    #: For the sample; a demo is short, so ranges and steps are seconds.
+    #: Environment of the sample. A demo is short, so ranges and steps are seconds.
     environment: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def manifest(self) -> Path:
-        """The file in the repository."""
+        """Path of the manifest in the repository."""
         return FOLDER / "extras" / f"{self.sample}.yaml"
 
 
@@ -37,7 +37,7 @@ EXTRAS: Mapping[str, Extra] = {
         "whether a CPU or the memory is soon busy",
         {
             "SOURCE_HOST": f"http://{PROMETHEUS_NAME}",
-            # Shares of one CPU and of the memory, so that one threshold is right for all.
+            # Fractions of one CPU and of the memory, so that one threshold fits all.
             "SOURCE_QUERY": (
                 'sum by (node, device) (label_replace(rate(node_cpu_seconds_total{mode!~"idle|iowait"}[10s]), '
                 '"device", "cpu$1", "cpu", "(.*)")); '
@@ -46,7 +46,7 @@ EXTRAS: Mapping[str, Extra] = {
             ),
             "SOURCE_RANGE": "60",
             "SOURCE_STEP": "1",
-            # Short, so that the score comes soon after there are enough samples.
+            # Short, so that the score follows soon after there are enough samples.
             "SCORE_INTERVAL": "5",
             "MIN_LENGTH": "12",
             "THRESHOLD": "0.8",
@@ -77,9 +77,10 @@ EXTRAS: Mapping[str, Extra] = {
 
 
 def select_extras(names: Collection[str], folder: Path) -> list[Extra]:
-    """The extras of these names, and those with a manifest in `folder` from an earlier run, in the table's order.
+    """Return the extras of these names, and those with a manifest in `folder` from an earlier run, in the table's
+    order.
 
-    Raises KeyError for a name that is not in the table.
+    Raises KeyError for an unknown name.
     """
     unknown = [name for name in names if name not in EXTRAS]
     if unknown:

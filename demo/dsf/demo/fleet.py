@@ -20,7 +20,7 @@ _DATA_TIMEOUT = 15.0
 
 
 class Fleet:
-    """Everything that `dsf demo` runs; `with_extras` are names of `dsf.demo.extras.EXTRAS`."""
+    """All processes of `dsf demo`; `with_extras` are names of `dsf.demo.extras.EXTRAS`."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Fleet:
 
     @property
     def env_file(self) -> Path:
-        """A file to source, for programs such as `celery` that find Redis only by the environment."""
+        """A file of variables to source, for programs such as `celery` that find Redis only by the environment."""
         return self._state_dir / "env"
 
     @property
@@ -70,7 +70,7 @@ class Fleet:
         return self._supervisor.logs
 
     def prepare(self) -> None:
-        """Find the programs, downloading them if needed, and write the manifests. Raises ToolError."""
+        """Find the programs, download missing ones, and write the manifests. Raises ToolError."""
         self._programs = [
             program for cluster in self.clusters for program in cluster.programs(self._state_dir / cluster.name)
         ]
@@ -89,7 +89,7 @@ class Fleet:
         self.env_file.write_text(f"export DSF_REDIS_URL={self.stack.redis_url}\n", encoding="utf-8")
 
     def _may_start_agent(self, cluster: str) -> bool:
-        # The first ticks wait for an agent, but not for data: otherwise the first scores would be empty, and the
+        # The first ticks wait for an agent, but not for data: without data the first scores would be empty, and the
         # next ones an interval later.
         waiting = self._without_data.get(cluster)
         if waiting is not None and (waiting.has_data or time.monotonic() > self._started + _DATA_TIMEOUT):
@@ -97,6 +97,6 @@ class Fleet:
         return cluster not in self._without_data
 
     def tick(self) -> None:
-        """Periodic work: start and end agents with clusters, restart dead programs."""
-        self.stack.follow()
+        """Start and end agents with their clusters, and restart dead programs. Call it periodically."""
+        self.stack.update_agents()
         self._supervisor.check()

@@ -13,15 +13,15 @@ if TYPE_CHECKING:
     from dsf.demo.fleet import Fleet
     from dsf.demo.report import DemoReport, Line
 
-#: Programs that failed permanently, and why.
-Troubles = Callable[[], dict[str, str]]
+#: Returns the programs that failed permanently, with the reasons.
+Failures = Callable[[], dict[str, str]]
 
 #: Seconds between two reads of Redis.
 _REFRESH = 1.0
 
 
 def list_addresses(fleet: Fleet) -> list[str]:
-    """Commands and addresses, the most useful first: a small screen does not fit all."""
+    """Return commands and addresses. The most useful ones come first, because a small screen does not fit all."""
     stack = fleet.stack
     places = {
         "metrics": f"{stack.web_url}/metrics",
@@ -43,8 +43,8 @@ def list_addresses(fleet: Fleet) -> list[str]:
     ]
 
 
-def on_terminal(report: DemoReport, footer: list[str], tick: Callable[[], None], troubles: Troubles) -> None:
-    """Show the screen in place until Ctrl-C. `troubles` are the permanently failed programs."""
+def show_on_terminal(report: DemoReport, footer: list[str], tick: Callable[[], None], failures: Failures) -> None:
+    """Show the screen in place until Ctrl-C. `failures` returns the permanently failed programs."""
     import redis
     from rich.live import Live
 
@@ -59,17 +59,17 @@ def on_terminal(report: DemoReport, footer: list[str], tick: Callable[[], None],
             tick()
             if time.monotonic() >= refresh:
                 refresh = time.monotonic() + _REFRESH
-                wrong = [f"{name} {why}" for name, why in troubles().items()]
+                problems = [f"{name} {why}" for name, why in failures().items()]
                 try:
-                    lines = report.lines()
-                    wrong += report.problems()
+                    lines = report.read_lines()
+                    problems += report.read_problems()
                 except redis.RedisError as error:
-                    wrong.append(f"Redis is away: {error}")
+                    problems.append(f"Redis is away: {error}")
                 if out.size != size:
-                    # The terminal has re-wrapped the old lines, whose remains would stay.
+                    # The terminal has re-wrapped the old lines, parts of which would remain.
                     size = out.size
                     out.clear()
-                live.update(Screen(lines, wrong, footer), refresh=True)
+                live.update(Screen(lines, problems, footer), refresh=True)
             time.sleep(TICK)
 
 
@@ -86,9 +86,9 @@ def print_lines(report: DemoReport, footer: list[str], tick: Callable[[], None])
         if time.monotonic() >= refresh:
             refresh = time.monotonic() + _REFRESH
             try:
-                lines = report.lines()
+                lines = report.read_lines()
             except redis.RedisError:
-                # The supervisor reports the end of Redis.
+                # The supervisor reports that Redis ended.
                 lines = []
             for line in lines:
                 text = _describe_line(line)

@@ -1,7 +1,7 @@
 """The manifests of the demo: copied once, then edited by the user.
 
-The source is `demo/manifests` in the repository, which `docker compose up` uses as it is. In that case each scoring
-service has a host name; here it has a port of this machine.
+The source is `demo/manifests` in the repository, which `docker compose up` uses unchanged. There each scoring service
+has a host name; in the demo it has a port of this machine.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dsf.up.ports import LOCALHOST
 CLUSTERS = ("worker01", "worker02")
 #: `manifests`, `extras` and `samples`: in a checkout links to the folders of the repository, in a wheel copies of them.
 FOLDER = Path(__file__).resolve().parent / "files"
-#: File with each scorer's address in the manifests; beside them, as the state folder may change between runs.
+#: File with each scorer's address in the manifests. It is in their folder, because the state folder may change.
 _ADDRESSES = ".addresses.json"
 
 
@@ -36,8 +36,8 @@ def prepare(folder: Path, ports: Mapping[str, int], extras: Sequence[Path] = ())
         record = folder / _ADDRESSES
         ours = [*(FOLDER / "manifests").glob("*.yaml"), *extras]
         names = {template.name for template in ours}
-        # A file of the user's own may name the same port and mean a program of theirs.
-        notes = _move([file for file in files if file.name in names], addresses, record)
+        # Files of the user are left alone, because they may use the same port for another program.
+        notes = _update_addresses([file for file in files if file.name in names], addresses, record)
         in_containers = {name: f"{name}:8000" for name in addresses}
         for template in (*(() if files else (FOLDER / "manifests").glob("*.yaml")), *extras):
             if not (folder / template.name).exists():
@@ -49,7 +49,7 @@ def prepare(folder: Path, ports: Mapping[str, int], extras: Sequence[Path] = ())
     return notes
 
 
-def _move(files: list[Path], addresses: Mapping[str, str], record: Path) -> list[str]:
+def _update_addresses(files: list[Path], addresses: Mapping[str, str], record: Path) -> list[str]:
     try:
         before: dict[str, str] = json.loads(record.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -67,6 +67,6 @@ def _move(files: list[Path], addresses: Mapping[str, str], record: Path) -> list
 def _replace_addresses(text: str, before: Mapping[str, str], after: Mapping[str, str]) -> str:
     """Return the text with each scorer's address as in `after`."""
     moved = {f"http://{before[name]}/": f"http://{address}/" for name, address in after.items() if name in before}
-    # In one pass: two services may have swapped ports.
+    # Replaced in one pass, because two services may have swapped ports.
     pattern = "|".join(re.escape(old) for old in moved)
     return re.sub(pattern, lambda match: moved[match[0]], text) if moved else text

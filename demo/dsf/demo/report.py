@@ -1,4 +1,4 @@
-"""Report of a running fleet: one line per pair, missing scores and reasons."""
+"""Report of a running fleet: one line per pair, with the reasons of missing scores."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from dsf.store.registry import Registry
 
 @dataclass(frozen=True)
 class Line:
-    """One pair. Times are unix seconds, ages seconds."""
+    """The state of a pair. Times are unix seconds, ages seconds."""
 
     cluster: str
     scorer: str
@@ -31,15 +31,15 @@ class Line:
     highest: int | None
     age: float | None
     next_run: float | None
-    #: Failed cycles in a row, and the newest one's error.
+    #: Number of consecutive failed cycles, and the newest one's error.
     failing: int
     failure: str
-    #: When the score was measured; None without one.
+    #: Time of the score's measurement; None without a score.
     measured: float | None
 
 
 class DemoReport:
-    """Reads lines. Methods raise redis.RedisError when Redis cannot be read."""
+    """Reads the state of all pairs. Methods raise redis.RedisError if Redis cannot be read."""
 
     def __init__(self, client: redis.Redis, manifests: Path, out_dir: Path) -> None:
         self._redis = client
@@ -47,19 +47,19 @@ class DemoReport:
         self._manifests = manifests
         self._out_dir = out_dir
 
-    def lines(self) -> list[Line]:
-        """Return every pair of the schedule, sorted."""
+    def read_lines(self) -> list[Line]:
+        """Return a line for every pair of the schedule, sorted."""
         rows: list[tuple[str, float]] = self._redis.zrange(keys.DUE, 0, -1, withscores=True)  # type: ignore[assignment]
         due = dict(rows)
-        problems = {name: record.problem for name, record in Registry(self._redis).read_scorers().items()}
+        read_problems = {name: record.problem for name, record in Registry(self._redis).read_scorers().items()}
         return [
-            _make_line(score, due.get(keys.pair(score.cluster, score.scorer)), problems.get(score.scorer, ""))
+            _make_line(score, due.get(keys.pair(score.cluster, score.scorer)), read_problems.get(score.scorer, ""))
             for score in self._fleet.scores().scores
         ]
 
-    def missing_scores(self, since: float) -> dict[str, str]:
-        """Pair -> why it has no score with items measured after `since` (unix seconds)."""
-        lines = {keys.pair(line.cluster, line.scorer): line for line in self.lines()}
+    def explain_missing_scores(self, since: float) -> dict[str, str]:
+        """Return pair -> reason for each pair without a score with items measured after `since` (unix seconds)."""
+        lines = {keys.pair(line.cluster, line.scorer): line for line in self.read_lines()}
         reasons = {}
         for pair in sorted(self._list_wanted_pairs() | set(lines)):
             line = lines.get(pair)
@@ -75,7 +75,7 @@ class DemoReport:
                 reasons[pair] = "the scoring API answered, without results"
         return reasons
 
-    def problems(self) -> list[str]:
+    def read_problems(self) -> list[str]:
         """Return the hub's errors about the manifests."""
         return [
             f"{problem.place}: {problem.message}" if problem.place else problem.message
@@ -130,7 +130,7 @@ def _make_line(score: ScoreView, due: float | None, problem: str) -> Line:
         lowest=min(values, default=None),
         highest=max(values, default=None),
         age=score.age_seconds,
-        # A pair that cannot run has no next cycle, whatever the schedule says.
+        # The schedule may still have a time for a pair that cannot run.
         next_run=None if problem else due,
         failing=score.failing,
         failure=f"{failure.stage or 'cycle'} {failure.reason}: {failure.message}" if failure else problem,

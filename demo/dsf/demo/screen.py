@@ -27,7 +27,7 @@ _Lines = list[list[Segment]]
 
 
 def render_table(lines: Sequence[Line]) -> RenderableType:
-    """Return a line per pair, for 80 columns; causes of failures are beside the table."""
+    """Return a table with a line per pair, for 80 columns; causes of failures are listed separately."""
     now = time.time()
     rows: list[list[str | tuple[str, str]]] = [
         [
@@ -47,7 +47,7 @@ def render_table(lines: Sequence[Line]) -> RenderableType:
 
 
 def list_causes(lines: Sequence[Line]) -> list[str]:
-    """Return a sentence for each failure, the cause before the address; pairs with the same failure share one."""
+    """Return a sentence for each failure, with the cause before the address. Pairs with the same failure share one."""
     clusters: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
     for line in lines:
         if line.failure:
@@ -59,34 +59,34 @@ def list_causes(lines: Sequence[Line]) -> list[str]:
 
 
 def _put_cause_first(failure: str) -> str:
-    """`fetch http_error: GET http://...: HTTP 500: x` as `fetch http_error: HTTP 500: x (GET http://...)`."""
+    """Return `fetch http_error: GET http://...: HTTP 500: x` as `fetch http_error: HTTP 500: x (GET http://...)`."""
     return re.sub(r"^([^:]*: )((?:GET|POST) \S+): (.*)$", r"\1\3 (\2)", failure, flags=re.DOTALL)
 
 
 @dataclass(frozen=True)
 class Screen:
-    """A renderable that fits a terminal of at least 80 x 24; the end of `footer` is cut first."""
+    """Fits a terminal of at least 80 x 24. The end of `footer` is cut first."""
 
     lines: Sequence[Line]
     #: Problems other than failing cycles.
-    troubles: Sequence[str]
+    problems: Sequence[str]
     footer: Sequence[str]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Rich's protocol: the lines from top to bottom."""
-        # The cursor needs the last line.
+        """Yield the lines from top to bottom, as Rich's protocol requires."""
+        # The last line remains free for the cursor.
         remaining_height = console.size.height - 1
 
-        def wrapped(text: str, style: str) -> _Lines:
+        def wrap_text(text: str, style: str) -> _Lines:
             return console.render_lines(Text(clean(text), style=style, overflow="fold"), options, pad=False)
 
-        wrong = [line for text in (*self.troubles, *list_causes(self.lines)) for line in wrapped(flat(text), "red")]
-        places = [wrapped(text, "dim") for text in self.footer]
+        problem_lines = [line for text in (*self.problems, *list_causes(self.lines)) for line in wrap_text(flat(text), "red")]
+        places = [wrap_text(text, "dim") for text in self.footer]
         minimum_height = len(places[0]) + 1 if places else 0
         # At least the header, some pairs, and the number of hidden ones.
-        visible_lines = self._render_table(console, options, max(remaining_height - minimum_height - len(wrong), 5))
+        visible_lines = self._render_table(console, options, max(remaining_height - minimum_height - len(problem_lines), 5))
         remaining_height -= len(visible_lines)
-        visible_lines += _cut_lines(wrong, remaining_height - minimum_height)
+        visible_lines += _cut_lines(problem_lines, remaining_height - minimum_height)
         remaining_height = console.size.height - 1 - len(visible_lines) - 1
         below: _Lines = []
         for place in places:
@@ -103,7 +103,7 @@ class Screen:
         lines = list(self.lines)
         overflow = len(lines) + 1 - height
         if overflow > 0:
-            # Failing ones first; otherwise keep the order.
+            # Failing pairs come first; otherwise the order stays.
             lines = sorted(lines, key=lambda line: not line.failure)[: height - 2]
         rendered_lines = console.render_lines(render_table(lines), options, pad=False)
         if overflow > 0:

@@ -1,4 +1,4 @@
-"""External programs of the demo: a Prometheus and a node exporter per cluster, and the scorers."""
+"""External programs of the demo: a Prometheus and a node exporter for each cluster, and the scoring services."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ QUERIES = (
     f'sum by (node, device) (label_replace({_USED}, "device", "memory", "", ""))',
     "100 * sum by (node, app) (rate(process_cpu_seconds_total[10s]))",
 )
-#: Time range and step in seconds: the range is a multiple of the step, so that the last sample is of now.
+#: Time range and step in seconds. The range is a multiple of the step, so that the last sample is a current one.
 _RANGE, _STEP = 60, 5
 
 
@@ -45,7 +45,7 @@ class DemoCluster:
 
     @classmethod
     def choose(cls, name: str, index: int, ports: Ports) -> DemoCluster:
-        """Return a cluster with the usual ports, incremented per cluster, where they are free."""
+        """Return a cluster with the usual ports, incremented per cluster, or other ones if these are in use."""
         return cls(
             name,
             ports.choose(9090 + index, f"the Prometheus of {name}"),
@@ -60,17 +60,18 @@ class DemoCluster:
 
     @property
     def host_aliases(self) -> dict[str, str]:
-        """Names that mean a different server on each cluster."""
+        """Host names that lead to a different server on each cluster."""
         return {PROMETHEUS_NAME: f"{LOCALHOST}:{self.prometheus_port}"}
 
     @property
     def has_data(self) -> bool:
-        """Whether its Prometheus answers the queries, some seconds after its start."""
-        answer = fetch_http(f"{self.prometheus_url}/api/v1/query?{urlencode({'query': _BUSY})}")
-        return answer is not None and b'"result":[]' not in answer
+        """True if its Prometheus has data for the queries, which it has some seconds after its start."""
+        response_body = fetch_http(f"{self.prometheus_url}/api/v1/query?{urlencode({'query': _BUSY})}")
+        return response_body is not None and b'"result":[]' not in response_body
 
     def programs(self, folder: Path) -> list[Program]:
-        """Prometheus and node exporter, with their files in `folder`. Raises ToolError if missing."""
+        """Return Prometheus and node exporter, with their files in `folder`. Raises ToolError if a program is missing.
+        """
         folder.mkdir(parents=True, exist_ok=True)
         config = folder / "prometheus.yml"
         config.write_text(self.prometheus_config(), encoding="utf-8")
@@ -92,7 +93,8 @@ class DemoCluster:
             (
                 str(find(NODE_EXPORTER)),
                 f"--web.listen-address={LOCALHOST}:{self.exporter_port}",
-                # Required by the queries or useful to see; all collectors every second would be much.
+                # Only collectors that the queries need or that are useful: all of them would be expensive every
+                # second.
                 "--collector.disable-defaults",
                 *(f"--collector.{name}" for name in ("cpu", "loadavg", "meminfo", "netdev", "stat", "time")),
                 "--log.level=warn",
@@ -119,11 +121,11 @@ class DemoCluster:
 
 @dataclass(frozen=True)
 class ScorerService:
-    """A server of one sample."""
+    """The server of a sample."""
 
     name: str
     port: int
-    #: Additional variables, which override those of every sample.
+    #: Additional variables, which override those of all samples.
     environment: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -132,7 +134,7 @@ class ScorerService:
         return f"http://{LOCALHOST}:{self.port}"
 
     def program(self) -> Program:
-        """Its program."""
+        """Return its program."""
         folder = FOLDER / "samples" / self.name
         options = ("--app-dir", str(folder), "--host", LOCALHOST, "--port", str(self.port), "--no-access-log")
         command = ("-m", "uvicorn", *options, "app:app")

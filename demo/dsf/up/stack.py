@@ -1,6 +1,6 @@
 """The hub on a folder of manifests, in one process with all its services, and Flower, on this machine.
 
-Each cluster that the hub accepted has a local agent; agents start and end with the clusters.
+Each cluster that the hub accepted has a local agent. Agents start and end with the clusters.
 """
 
 from __future__ import annotations
@@ -40,28 +40,28 @@ class StackOptions:
 
     manifests: Path
     out_dir: Path
-    #: Redis' data and logs. The folder is outside of `manifests`, which is watched for changes.
+    #: Folder of Redis' data and of logs. It is outside of `manifests`, which is watched for changes.
     state_dir: Path
-    #: The Redis to use; None: an embedded server.
+    #: URL of the Redis to use; None: an embedded server.
     redis_url: str | None = None
     agents: bool = True
     flower: bool = True
-    #: Cluster -> port of its agent's /metrics; others get a free one.
+    #: Cluster -> port of its agent's /metrics; other agents get a free port.
     agent_ports: Mapping[str, int] = field(default_factory=dict)
     #: Cluster -> host aliases of its agent.
     host_aliases: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    #: Whether the agent of this cluster may start now.
+    #: Returns True if the agent of this cluster may start now.
     agent_may_start: Callable[[str], bool] = lambda cluster: True
 
 
 class Stack:
-    """The processes of one hub. `start`, then `follow` periodically; the supervisor ends them.
+    """The processes of one hub. Call `start`, then `update_agents` periodically; the supervisor ends the processes.
 
     A context manager that closes its connections.
     """
 
     def __init__(self, options: StackOptions, supervisor: Supervisor, ports: Ports, say: Callable[[str], None]) -> None:
-        """Raises SettingsError for an invalid URL of Redis."""
+        """Prepare the stack. Raises SettingsError for an invalid URL of Redis."""
         self.options = options
         self._supervisor = supervisor
         self._ports = ports
@@ -69,8 +69,8 @@ class Stack:
         self._embedded: EmbeddedRedis | None = None
         self._client: redis.Redis | None = None
         self._agents: set[str] = set()
-        #: Whether the error about the clusters was reported.
-        self._told = False
+        #: True if the last error about the clusters was reported.
+        self._is_error_reported = False
         self.redis_url = options.redis_url or ""
         self.redis_address = str(address.parse(self.redis_url)) if self.redis_url else ""
         self._web_port = ports.choose(8080, "the page")
@@ -98,25 +98,25 @@ class Stack:
             self.redis_url = self._embedded.url
             self.redis_address = self._embedded.address
             self._supervisor.start(self._embedded.program())
-            # Redis may load a log.
+            # Redis may take long, if it loads a log.
             self._supervisor.wait_ready(30.0, "Redis")
         else:
             self._check_redis()
         for program in self._make_programs():
             self._supervisor.start(program)
 
-    def follow(self) -> None:
+    def update_agents(self) -> None:
         """Start and end agents with their clusters."""
         if not self.options.agents:
             return
         try:
-            # The hub remembers a cluster that is gone for some minutes, but takes its agent's credentials at once.
+            # The hub keeps a removed cluster for some minutes, but deletes its agent's credentials at once.
             accepted = {name for name in Registry(self.client).read_clusters() if self._get_key_file(name).exists()}
         except redis.RedisError as error:
-            # Agents stay as they are.
-            self._tell(error)
+            # All agents stay as they are.
+            self._report_error(error)
             return
-        self._told = False
+        self._is_error_reported = False
         for cluster in sorted(accepted - self._agents):
             if self._get_config_file(cluster).exists() and self.options.agent_may_start(cluster):
                 self._supervisor.start(self._make_agent(cluster))
@@ -134,12 +134,12 @@ class Stack:
             self._client.close()
             self._client = None
 
-    def _tell(self, error: redis.RedisError) -> None:
-        """Report once why the clusters cannot be read, unless Redis is only restarting."""
-        away = isinstance(error, redis.ConnectionError | redis.TimeoutError)
-        if (away and not isinstance(error, redis.AuthenticationError)) or self._told:
+    def _report_error(self, error: redis.RedisError) -> None:
+        """Report an error that prevents reading the clusters, once, unless Redis is only restarting."""
+        is_restarting = isinstance(error, redis.ConnectionError | redis.TimeoutError)
+        if (is_restarting and not isinstance(error, redis.AuthenticationError)) or self._is_error_reported:
             return
-        self._told = True
+        self._is_error_reported = True
         self._say(f"agents do not follow the clusters now, because Redis cannot be read: {error}")
 
     def _check_redis(self) -> None:
@@ -152,7 +152,7 @@ class Stack:
         programs = [self._make_hub()]
         if self.flower_url is not None:
             environment = self._make_environment("flower")
-            # Its read-only API needs no login on this machine.
+            # Flower's read-only API needs no login on this machine.
             environment["FLOWER_UNAUTHENTICATED_API"] = "true"
             command = tuple(commands.make_flower_command(LOCALHOST, self._flower_port))
             programs.append(
@@ -170,7 +170,7 @@ class Stack:
                 listen_host=LOCALHOST,
                 listen_port=self._web_port,
                 probe_port=0,
-                # On this machine, as for the command line.
+                # As for the command line on this machine.
                 web_auth="local",
                 web_flower_url=self.flower_url or "",
             ),
@@ -200,20 +200,20 @@ class Stack:
         common: dict[str, object] = {
             "role": role,
             "redis_url": self.redis_url,
-            # Ignore the shell's own Redis settings.
+            # The shell's own settings for Redis are ignored.
             "redis_username": None,
             "redis_password_file": None,
             "signing_key_file": None,
             "signing_secret": None,
             "signing_secret_file": None,
-            # The shell may have the address of another process.
+            # The shell's setting may be the address of another process.
             "listen_port": None,
             "backend": "dir",
             "manifests": self.options.manifests,
             "out_dir": self.options.out_dir,
         }
         environment = make_child_environment(**(common | values))
-        # Logs are read while they grow.
+        # Unbuffered, because logs are read while they grow.
         environment["PYTHONUNBUFFERED"] = "1"
         return environment
 
@@ -228,28 +228,28 @@ class Stack:
 
 
 def make_http_check(url: str) -> Callable[[], bool]:
-    """Return a condition: the URL on this machine answers 200."""
+    """Return a function that is True if the URL on this machine responds with 200."""
     return lambda: fetch_http(url) is not None
 
 
 def fetch_http(url: str) -> bytes | None:
-    """Return the body of a good response of a server on this machine, or None if there is no good response.
+    """Return the body of a successful response of a server on this machine, or None.
 
-    A proxy of the environment is not used.
+    Ignores proxies of the environment.
     """
     try:
-        # Always read to the end: servers log an early disconnect as an error.
-        with _OPENER.open(url, timeout=2) as answer:
-            body: bytes = answer.read()
+        # Read to the end, because servers log an early disconnect as an error.
+        with _OPENER.open(url, timeout=2) as response:
+            body: bytes = response.read()
             return body
     except (OSError, http.client.HTTPException):
         return None
 
 
 def get_default_state_dir(manifests: Path) -> Path:
-    """Return the folder of Redis' data and logs for this folder of manifests.
+    """Return the folder of Redis' data and of logs for this folder of manifests.
 
-    The folder is outside of the manifests: those are watched for changes, and Redis writes every second.
+    It is outside of the manifests, which are watched for changes, because Redis writes every second.
     """
     base = os.environ.get("XDG_STATE_HOME")
     root = (Path(base) if base else Path.home() / ".local" / "state") / "dsf"
@@ -259,9 +259,9 @@ def get_default_state_dir(manifests: Path) -> Path:
 
 @contextlib.contextmanager
 def lock_state(folder: Path) -> Iterator[None]:
-    """Lock the state folder, created if needed, for this process.
+    """Lock the state folder for this process. The folder is created if needed.
 
-    Raises ToolError when another process has it or it cannot be written.
+    Raises ToolError if another process has locked it or it cannot be written.
     """
     with contextlib.ExitStack() as stack:
         try:
@@ -278,5 +278,5 @@ def lock_state(folder: Path) -> Iterator[None]:
 
 
 def _process(module: str) -> tuple[str, ...]:
-    """`python -m dsf.<module>` of this installation: the command line would take as long to load as some of them."""
+    """Return the command `python -m dsf.<module>` of this installation, which loads faster than the command line."""
     return (sys.executable, "-P", "-m", f"dsf.{module}")

@@ -22,11 +22,11 @@ from typing import NoReturn
 from dsf.errors import ToolError
 from dsf.process.children import tie_to_parent
 
-#: A program that died this often in a row is not started again. RESTART_WINDOW seconds of running reset the count:
-#: how long a program takes to die at its start depends on the machine.
+#: A program that died this often in a row is not started again. RESTART_WINDOW seconds of running reset the count,
+#: because a program that fails at its start may take long on a slow machine.
 RESTART_LIMIT = 5
 RESTART_WINDOW = 60.0
-#: Seconds between SIGTERM and SIGKILL. A Celery worker finishes its tasks first, and those wait for HTTP.
+#: Seconds between SIGTERM and SIGKILL. A Celery worker first finishes its tasks, which wait for HTTP.
 STOP_GRACE = 8.0
 #: Bytes of a log; a larger one is moved to `<name>.log.1`.
 LOG_LIMIT = 10 * 1024 * 1024
@@ -35,16 +35,16 @@ _POLL = 0.05
 
 @dataclass(frozen=True)
 class Program:
-    """A program. `command[0]` is a path."""
+    """A program to run. `command[0]` is a path."""
 
     name: str
     command: tuple[str, ...]
     environment: Mapping[str, str] | None = None
-    #: Whether it serves now; must not block for long. Without a function the program is ready as soon as it runs.
+    #: Returns True if the program serves now; must not block for long. None: the program is ready as soon as it runs.
     ready: Callable[[], bool] | None = None
-    #: Ended after all others: they need it to shut down.
+    #: True if it must end after all others, which need it to shut down.
     last: bool = False
-    #: Explanation of the end of its log and what to do; empty if that is not known.
+    #: Returns the meaning of the end of its log, and a remedy; empty if it is unknown.
     explain: Callable[[str], str] = lambda _: ""
 
 
@@ -54,7 +54,7 @@ class _Child:
     log: Path
     process: subprocess.Popen[bytes]
     started: float = field(default_factory=time.monotonic)
-    #: In a row, each before it had run for RESTART_WINDOW.
+    #: Number of consecutive deaths, each within RESTART_WINDOW of the start.
     deaths: int = 0
     #: Monotonic time at which it is started again; None while it runs.
     restart_at: float | None = None
@@ -62,7 +62,7 @@ class _Child:
 
 
 class Supervisor:
-    """The children of one run. `folder` gets their logs; `say` gets messages for the user."""
+    """The child processes of one run. Their logs are in `folder`; `say` gets messages for the user."""
 
     def __init__(self, folder: Path, say: Callable[[str], None]) -> None:
         self.logs = folder / "logs"
@@ -86,26 +86,26 @@ class Supervisor:
         return self._children[name].process.pid
 
     def interrupt(self) -> NoReturn:
-        """Signal handler: raises KeyboardInterrupt now and, if that is lost, at the next check.
+        """Handle a signal: raise KeyboardInterrupt now and, if that is lost, at the next check.
 
-        An exception raised while an object is being deleted is only printed.
+        Python only prints an exception that is raised while an object is being deleted.
         """
         self._interrupted = True
         raise KeyboardInterrupt
 
-    def _look(self) -> None:
+    def _raise_if_interrupted(self) -> None:
         if self._interrupted:
             raise KeyboardInterrupt
 
     def wait_ready(self, timeout: float, *names: str, meanwhile: Callable[[], None] = lambda: None) -> None:
-        """Wait until these programs (default: those started so far) serve; call `meanwhile` in between.
+        """Wait until these programs (default: all started ones) serve, and call `meanwhile` in between.
 
-        Raises ToolError with the end of the log when one dies or takes longer than `timeout` seconds.
+        Raises ToolError with the end of the log if one dies or takes longer than `timeout` seconds.
         """
         waiting = list(names or self._children)
         deadline = time.monotonic() + timeout
         while waiting:
-            self._look()
+            self._raise_if_interrupted()
             for name in list(waiting):
                 child = self._children[name]
                 if child.process.poll() is not None:
@@ -122,11 +122,11 @@ class Supervisor:
                 time.sleep(_POLL)
 
     def check(self) -> None:
-        """Restart dead programs, a little later each time; give up those that keep dying. Call it often.
+        """Restart dead programs, with growing delays, and give up those that keep dying. Call it often.
 
-        Raises ToolError when a program does not exist any more.
+        Raises ToolError if a program does not exist any more.
         """
-        self._look()
+        self._raise_if_interrupted()
         for name, child in self._children.items():
             _shorten(child.log)
             if child.given_up or child.process.poll() is None:
@@ -151,8 +151,8 @@ class Supervisor:
             f"{name} ended ({_describe_exit(child.process)}); starting it again" + (f": {cause}" if cause else "")
         )
 
-    def troubles(self) -> dict[str, str]:
-        """Programs given up, with the reason and the end of their logs."""
+    def failures(self) -> dict[str, str]:
+        """Return the programs that were given up, with the reason and the end of their logs."""
         return {
             name: f"{child.given_up}; {self._log_hint(child)}"
             for name, child in self._children.items()
@@ -168,7 +168,7 @@ class Supervisor:
     def stop_all(self) -> None:
         """End all programs in reverse order of starting, those marked `last` at the end.
 
-        A Ctrl-C meanwhile kills without waiting.
+        Ctrl-C meanwhile kills the rest.
         """
         children = list(reversed(self._children.values()))
         self._children.clear()
@@ -213,9 +213,9 @@ class Supervisor:
 
 @contextlib.contextmanager
 def run_supervisor(folder: Path, say: Callable[[str], None]) -> Iterator[Supervisor]:
-    """A supervisor whose children are ended at the end of the block, also by SIGTERM and SIGHUP.
+    """Yield a supervisor whose children are ended at the end of the block, also after SIGTERM and SIGHUP.
 
-    Both raise KeyboardInterrupt in the block, as Ctrl-C does. An ignored SIGHUP, as by nohup, stays ignored.
+    Both raise KeyboardInterrupt in the block, as Ctrl-C does. If SIGHUP is ignored, as by nohup, it stays ignored.
     """
     supervisor = Supervisor(folder, say)
     numbers = [signal.SIGINT, signal.SIGTERM]
@@ -231,26 +231,26 @@ def run_supervisor(folder: Path, say: Callable[[str], None]) -> Iterator[Supervi
 
 
 def _end(children: list[_Child], grace: float) -> None:
-    """SIGTERM, then after `grace` seconds SIGKILL, to each child and its descendants."""
+    """Send SIGTERM, then after `grace` seconds SIGKILL, to each child and its descendants."""
     for child in children:
         _send_signal(child, signal.SIGTERM)
     deadline = time.monotonic() + grace
     while time.monotonic() < deadline and any(child.process.poll() is None for child in children):
         time.sleep(_POLL)
     for child in children:
-        # The signal is sent even when the child itself is gone: its descendants may still run.
+        # Descendants may still run when the child itself has ended.
         _send_signal(child, signal.SIGKILL)
         child.process.wait()
 
 
 def _send_signal(child: _Child, number: signal.Signals) -> None:
-    # The session's process group: it has the child's pid while any of its members lives.
+    # The session's process group has the child's pid as long as one of its members runs.
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(child.process.pid, number)
 
 
 def _shorten(log: Path) -> None:
-    # The child keeps writing to the same file, which it opened for appending.
+    # Truncated in place, because the child appends to the open file.
     with contextlib.suppress(OSError):
         if log.stat().st_size > LOG_LIMIT:
             shutil.copyfile(log, log.with_suffix(".log.1"))

@@ -15,7 +15,7 @@ import yaml
 
 from dsf.up.stack import make_http_check
 from tests.support import forked
-from tests.support.child import Child, ran
+from tests.support.child import Child, run_program
 from tests.support.document import Command, File
 from tests.support.programs import find
 from tests.support.redisserver import free_port
@@ -57,7 +57,7 @@ class Reader:
         if isinstance(step, File):
             path = self.folder / step.path
             assert path.parent.is_dir(), path
-            path.write_text(self._exchanged(step.text))
+            path.write_text(self._replace_ports(step.text))
         elif step.text.startswith("dsf demo"):
             assert step.text == "dsf demo --keep demo"
             (self.folder / "demo").symlink_to(self._demo)
@@ -65,17 +65,17 @@ class Reader:
             self._serve(*step.text.split())
         else:
             if step.text.startswith("dsf status"):
-                # A look at files costs less than a command, of which the first ones would come too early.
+                # Checking files costs less than running a command; the first commands would run too early.
                 wait_for(lambda: len(self.scores()) == 2, 90, "the scores of both clusters")
-            process = wait_for(lambda: self._succeeded(step.text), 45, step.text, interval=0.3)
+            process = wait_for(lambda: self._run_successfully(step.text), 45, step.text, interval=0.3)
             self.outputs[step.text] = process.stdout
 
     def scores(self) -> dict[str, list[dict[str, object]]]:
-        """Cluster -> what OCM's scheduler reads of the page's scorer."""
+        """Return cluster -> values that OCM's scheduler reads from the scorer of the page."""
         files = self.folder.glob("demo/_out/clusters/*/addonplacementscores/cpu-headroom.yaml")
         return {file.parents[1].name: yaml.safe_load(file.read_text())["status"]["scores"] for file in files}
 
-    def _exchanged(self, text: str) -> str:
+    def _replace_ports(self, text: str) -> str:
         return re.sub(r"\b80(?:00|11|12|13)\b", lambda match: self._ports[match[0]], text)
 
     def _serve(self, program: str, target: str, option: str, port: str) -> None:
@@ -91,12 +91,12 @@ class Reader:
             url = self._cleanup.enter_context(served(getattr(load(self.folder / f"{module}.py"), name)))
             self._ports[port] = url.rpartition(":")[2]
 
-    def _succeeded(self, command: str) -> subprocess.CompletedProcess[str]:
-        text = self._exchanged(command)
+    def _run_successfully(self, command: str) -> subprocess.CompletedProcess[str]:
+        text = self._replace_ports(command)
         if text.startswith("dsf "):
             process = forked.dsf(shlex.split(text)[1:], self._environment)
         else:
-            process = ran(["/bin/bash", "-c", text], cwd=self.folder, env=self._environment)
+            process = run_program(["/bin/bash", "-c", text], cwd=self.folder, env=self._environment)
         assert process.returncode == 0, f"{command}: {process.stdout}{process.stderr}"
         if command.startswith("dsf scores"):
             assert "worker02" in process.stdout, process.stdout

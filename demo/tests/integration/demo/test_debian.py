@@ -14,7 +14,7 @@ import pytest
 from dsf.demo import debian
 from dsf.errors import ToolError
 from tests.support import programs
-from tests.support.child import ran
+from tests.support.child import run_program
 
 pytestmark = pytest.mark.skipif(
     not debian.is_available(), reason="apt-get and dpkg are only on Debian and its relatives"
@@ -51,7 +51,7 @@ def test_redis_package_is_unpacked_with_its_missing_libraries(
     monkeypatch.setattr(debian, "is_available", lambda: True)
     with archive():
         server_path = programs.find("redis-server")
-    version_text = ran([server_path, "--version"], check=True).stdout
+    version_text = run_program([server_path, "--version"], check=True).stdout
     assert re.match(r"Redis server v=\d", version_text)
     progress = capfd.readouterr().err
     assert "unpacking Debian's package redis-server" in progress

@@ -24,10 +24,10 @@ from dsf.demo.extras import EXTRAS
 from dsf.settings import ENV_PREFIX
 from tests.support import forked
 from tests.support.browser import TIMEOUT, Tab, browser
-from tests.support.child import Child, ran
-from tests.support.document import steps
+from tests.support.child import Child, run_program
+from tests.support.document import parse_steps
 from tests.support.programs import find
-from tests.support.uv import ROOT, built, environment
+from tests.support.uv import ROOT, build_wheel, make_venv
 from tests.support.wait import wait_for
 
 # The tests run one at a time and in this order: each takes the well-known ports if they are free, and most share one
@@ -52,18 +52,19 @@ PAIRS = [
 
 #: Tasks of one cycle.
 STAGES = ("dsf.cycle", "dsf.fetch", "dsf.score", "dsf.publish")
-#: `dsf` with a demo whose minute is over when the hub has said why the score of LACKING is missing, and not before.
+#: `dsf` with a demo whose time is over as soon as, and not before, the hub reports why the score of LACKING is
+#: missing.
 IMPATIENT = """
 from dsf.cli.main import run
 from dsf.demo import command
 from dsf.demo.report import DemoReport
-missing = DemoReport.missing_scores
+missing = DemoReport.explain_missing_scores
 def looked(report, since):
     found = missing(report, since)
     if "Healthy" in found.get("worker01/nobody", ""):
         command.ONCE_TIMEOUT = 0.0
     return found or {"all": "not yet"}
-DemoReport.missing_scores = looked
+DemoReport.explain_missing_scores = looked
 command.ONCE_TIMEOUT = 200.0
 run()
 """
@@ -74,14 +75,14 @@ import os
 from dsf.cli.main import run
 from dsf.demo import command
 from dsf.demo.report import DemoReport
-missing = DemoReport.missing_scores
+missing = DemoReport.explain_missing_scores
 def looked(report, since):
     return missing(report, since) or ({} if os.path.exists(os.environ["MAY_END"]) else {"all": "not yet"})
-DemoReport.missing_scores = looked
+DemoReport.explain_missing_scores = looked
 command.ONCE_TIMEOUT = 200.0
 run()
 """
-#: A scorer that nobody serves, and one with a mistake.
+#: A scorer without a server, and an invalid one.
 LACKING = """
 {apiVersion: dynamic-scoring.open-cluster-management.io/v1alpha1, kind: DynamicScorer,
  metadata: {name: nobody, namespace: open-cluster-management},
@@ -106,17 +107,17 @@ def make_environment(folder: Path) -> dict[str, str]:
         # Downloaded before the clock of a test runs.
         find(name)
     variables = {name: value for name, value in os.environ.items() if not name.startswith(ENV_PREFIX)}
-    # A cluster that is gone is forgotten at once.
+    # Deleted clusters are removed at once.
     demo_variables = {"XDG_STATE_HOME": str(folder / "state"), "TMPDIR": str(folder), "PYTHONUNBUFFERED": "1"}
     return variables | demo_variables | {"DSF_DEPARTURE_GRACE": "0"}
 
 
 def check_nothing_is_left(environment: dict[str, str], variable: str = "XDG_STATE_HOME") -> None:
-    """Every process that the demo started has ended; those of other demos have another folder in this variable."""
-    wait_for(lambda: not _of(variable, environment[variable]), 10, "all processes to end")
+    """Wait until every process of the demo has ended; processes of other demos have another folder in this variable."""
+    wait_for(lambda: not _find_processes(variable, environment[variable]), 10, "all processes to end")
 
 
-def _of(variable: str, value: str) -> list[str]:
+def _find_processes(variable: str, value: str) -> list[str]:
     command_lines = []
     for process in psutil.process_iter():
         try:
@@ -128,7 +129,7 @@ def _of(variable: str, value: str) -> list[str]:
 
 
 class Demo:
-    """A demo that runs on a kept folder, and what a person does beside it."""
+    """A demo that runs on a kept folder, with a user's actions beside it."""
 
     def __init__(self, folder: Path, environment: dict[str, str], command: tuple[str, ...] = (*DSF, "demo")) -> None:
         self.folder = folder
@@ -146,7 +147,7 @@ class Demo:
         process = self.dsf(*arguments, "-o", "json")
         return json.loads(process.stdout) if process.stdout.startswith("{") else {}
 
-    def fresh(self) -> set[tuple[str, str]]:
+    def _fetch_scores(self) -> set[tuple[str, str]]:
         try:
             url = self.context()["web_url"]
             scores = requests.get(f"{url}/api/v1/scores", timeout=300).json().get("scores", [])
@@ -155,7 +156,7 @@ class Demo:
         return {(score["cluster"], score["scorer"]) for score in scores if score["fresh"] and score["items"]}
 
     def wait_fresh(self, pairs: list[tuple[str, str]]) -> None:
-        wait_for(lambda: self.fresh() == set(pairs), 60, f"fresh scores; the demo said {self.process.tail()}")
+        wait_for(lambda: self._fetch_scores() == set(pairs), 60, f"fresh scores; the demo said {self.process.tail()}")
 
     def edit(self, name: str, old: str, new: str) -> None:
         file = self.folder / name
@@ -166,10 +167,10 @@ class Demo:
     def context(self) -> dict[str, Any]:
         """Its state as other terminals read it, and addresses of its processes; cached until the demo ends."""
         if "web_url" not in self._context:
-            self._context = self._look()
+            self._context = self._read_context()
         return self._context
 
-    def _look(self) -> dict[str, Any]:
+    def _read_context(self) -> dict[str, Any]:
         [file] = (Path(self.environment["XDG_STATE_HOME"]) / "dsf" / "contexts").glob("*.json")
         state: dict[str, Any] = json.loads(file.read_text())
         for process in psutil.process_iter():
@@ -198,7 +199,7 @@ class Demo:
 
 @pytest.fixture(scope="module")
 def lacking(tmp_path_factory: pytest.TempPathFactory) -> Demo:
-    """A demo with --once that has ended because a score was missing. Before that a person has set an interval."""
+    """A demo with --once that ended because a score was missing, after a user had set an interval."""
     folder = tmp_path_factory.mktemp("demo")
     environment = make_environment(folder)
     first = Demo(folder / "demo", environment, (sys.executable, "-c", IMPATIENT, "demo", "--once"))
@@ -258,7 +259,7 @@ def test_demo_serves_all_documented_parts(demo: Demo) -> None:
     assert explained["outcome"] == "ok"
     assert len(explained["queries"]) == 3
 
-    # The three stages by name, with scorer and run id. Flower hears of them by events of its own.
+    # The three stages by name, with scorer and run id. Flower learns of them from their own events.
     wait_for(lambda: set(STAGES) <= demo.stages(), 60, "all stages in Flower", interval=0.5)
 
     def with_scorer() -> bool:
@@ -277,7 +278,7 @@ def test_demo_serves_all_documented_parts(demo: Demo) -> None:
             return text
 
         text = wait_for(exposed, 30, url)
-        checked = ran([find("promtool"), "check", "metrics"], input=text)
+        checked = run_program([find("promtool"), "check", "metrics"], input=text)
         assert checked.returncode == 0, checked.stdout + checked.stderr
 
     def is_scored_again() -> bool:
@@ -319,7 +320,7 @@ def test_page_reports_a_failure_and_rescores_after_its_correction(demo: Demo, br
         browser_page.get_by_role("link", name="worker01").click()
         expect(browser_page.locator("tr.asked")).to_contain_text(run)
         assert tab.wrong == []
-        # Flower finds the tasks of this very run, once it has heard of them: its page stays as it was opened.
+        # Flower finds the tasks of this run once it has received their events; its page must be reloaded for that.
         wait_for(lambda: set(STAGES) <= demo.stages(run), 60, f"the stages of {run} in Flower", interval=0.5)
         browser_page.locator("tr.asked").get_by_role("link", name=run).click()
         rows = browser_page.locator("#tasks-table tbody tr")
@@ -348,15 +349,15 @@ def test_compare_shows_a_scorer_and_its_worse_second_version(demo: Demo, tmp_pat
     process = demo.dsf("compare", *map(str, files), *options)
     assert process.returncode == 0, process.stdout + process.stderr
     assert re.search(r"Placement apps/web: \d of \d decisions differ; flaps \d -> \d", process.stdout), process.stdout
-    # Each cluster was asked at its own Prometheus.
+    # Each cluster queried its own Prometheus.
     assert "on worker01, worker02: " in process.stdout
 
 
 @pytest.mark.whole
 def test_second_demo_from_wheels_runs_beside_the_first(demo: Demo, tmp_path: Path) -> None:
-    """Each command goes to the one that is meant, and says to which; the end of one leaves the other."""
-    wheels = [built(package, tmp_path / f"dist{number}", "--wheel") for number, package in enumerate(PACKAGES)]
-    programs = environment(tmp_path / "environment", *wheels)
+    """Each command uses the selected demo, and names it; the end of one demo does not affect the other."""
+    wheels = [build_wheel(package, tmp_path / f"dist{number}", "--wheel") for number, package in enumerate(PACKAGES)]
+    programs = make_venv(tmp_path / "environment", *wheels)
     demo.wait_fresh(PAIRS)
     second_environment = demo.environment | {"TMPDIR": str(tmp_path), "MAY_END": str(tmp_path / "may-end")}
     output, errors = tmp_path / "output", tmp_path / "errors"
@@ -397,7 +398,7 @@ def test_second_demo_from_wheels_runs_beside_the_first(demo: Demo, tmp_path: Pat
     ]
     assert [(row[0], row[1]) for row in rows[1:]] == sorted([*PAIRS, *extra])
     assert all(int(row[2]) >= 1 and -100 <= int(row[3]) <= int(row[4]) <= 100 for row in rows[1:])
-    # A demo that is not kept leaves neither folder nor context: the one that is there is the first demo's.
+    # A demo without --keep leaves neither folder nor context; the remaining context belongs to the first demo.
     assert not list(tmp_path.glob("dsf-demo-*"))
     contexts = Path(demo.environment["XDG_STATE_HOME"]) / "dsf" / "contexts"
     assert len(list(contexts.glob("*.json"))) == 1
@@ -415,7 +416,7 @@ def test_tutorial_leads_from_an_empty_folder_to_a_score(
         # Where its servers are started.
         monkeypatch.chdir(reader.folder)
         try:
-            for step in steps(TUTORIAL):
+            for step in parse_steps(TUTORIAL):
                 reader.follow(step)
             scores = reader.scores()
         finally:
@@ -431,7 +432,7 @@ def test_tutorial_leads_from_an_empty_folder_to_a_score(
 
 
 def test_running_demo_follows_edited_manifests(demo: Demo) -> None:
-    """The last one but one that uses the demo: a cluster and a score less are left."""
+    """The last test but one of the shared demo: afterwards a cluster and a score are missing."""
     demo.wait_fresh(PAIRS)
     before = len(demo.process.log.read_text())
 
@@ -464,9 +465,9 @@ def test_running_demo_follows_edited_manifests(demo: Demo) -> None:
 
 
 def test_sigterm_ends_the_demo_like_ctrl_c(demo: Demo) -> None:
-    """The last one that uses the demo: it ends it. Ctrl-C itself is seen by the tests of `dsf up`."""
-    # Alone, this test starts the demo; with the others, one of its clusters is gone.
-    wait_for(demo.fresh, 60, "the demo to run")
+    """The last test of the shared demo, which ends it. The tests of `dsf up` cover Ctrl-C itself."""
+    # Run alone, this test starts the demo; after the others, one of its clusters is missing.
+    wait_for(demo._fetch_scores, 60, "the demo to run")
     demo.process.signal(signal.SIGTERM)
     assert demo.process.wait(120) == 0, demo.process.tail()
     assert "all processes have ended; the manifests are in" in demo.process.tail()

@@ -1,4 +1,4 @@
-"""The stack's own connection to Redis: whose it is, and what is said when it fails."""
+"""The stack's own connection to Redis: its user, and its messages on errors."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_refused_password_is_reported_once_per_occurrence(
     def follow_anew() -> None:
         # Redis asks for the password at a connect only.
         stack.client.connection_pool.disconnect()
-        stack.follow()
+        stack.update_agents()
 
     with make(tmp_path, own_url, messages) as stack:
         messages.clear()
@@ -72,5 +72,5 @@ def test_unreachable_embedded_redis_is_not_reported(tmp_path: Path) -> None:
     messages: list[str] = []
     with make(tmp_path, f"redis://127.0.0.1:{free_port()}/0", messages) as stack:
         messages.clear()
-        stack.follow()
+        stack.update_agents()
     assert not messages

@@ -15,7 +15,7 @@ import pytest
 from dsf.errors import ToolError
 from dsf.up import supervisor as module
 from dsf.up.supervisor import Program, Supervisor, run_supervisor
-from tests.support.child import ran
+from tests.support.child import run_program
 from tests.support.wait import wait_for
 
 
@@ -53,13 +53,13 @@ def test_dead_program_is_restarted_and_reported(supervisor: Supervisor, messages
     first = supervisor.pid("the agent")
     os.kill(first, signal.SIGKILL)
 
-    def replaced() -> bool:
+    def check_and_find_pid() -> bool:
         supervisor.check()
         return supervisor.pid("the agent") != first
 
-    wait_for(replaced, 10)
+    wait_for(check_and_find_pid, 10)
     assert messages == ["the agent ended (signal SIGKILL); starting it again"]
-    assert supervisor.troubles() == {}
+    assert supervisor.failures() == {}
 
 
 def test_repeatedly_failing_program_is_not_restarted_again(
@@ -70,7 +70,7 @@ def test_repeatedly_failing_program_is_not_restarted_again(
 
     def given_up() -> dict[str, str]:
         supervisor.check()
-        return supervisor.troubles()
+        return supervisor.failures()
 
     wait_for(given_up, 20)
     assert "hub ended 3 times in a row, the last time exit code 2; it is not started again" in messages[-1]
@@ -89,7 +89,7 @@ def test_slowly_failing_program_is_not_restarted_again(
 
     def given_up() -> dict[str, str]:
         supervisor.check()
-        return supervisor.troubles()
+        return supervisor.failures()
 
     wait_for(given_up, 20)
     assert "port 5555 is in use" in messages[0]
@@ -109,7 +109,7 @@ def test_program_that_ran_for_a_while_is_restarted_without_limit(
         return len(pids) > 3
 
     wait_for(started_often, 20)
-    assert supervisor.troubles() == {}
+    assert supervisor.failures() == {}
 
 
 def test_supervisor_waits_until_a_program_is_ready(supervisor: Supervisor, tmp_path: Path) -> None:
@@ -250,7 +250,7 @@ def test_ignored_hangup_does_not_end_the_block(tmp_path: Path) -> None:
         "    print('goes on', signal.getsignal(signal.SIGHUP).name)\n"
     )
     command = ["sh", "-c", 'trap "" HUP; exec "$0" -c "$1"', sys.executable, code]
-    process = ran(command)
+    process = run_program(command)
     assert process.stdout == "goes on SIG_IGN\n", process.stderr
 
 

@@ -48,7 +48,7 @@ spec:
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
     variables = {name: value for name, value in os.environ.items() if not name.startswith(ENV_PREFIX)}
-    # A cluster that is gone is forgotten at once.
+    # Deleted clusters are removed at once.
     demo_variables = {"XDG_STATE_HOME": str(tmp_path / "state"), "PYTHONUNBUFFERED": "1", "DSF_DEPARTURE_GRACE": "0"}
     return variables | demo_variables
 

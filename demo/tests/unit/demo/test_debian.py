@@ -7,7 +7,7 @@ import pytest
 from dsf.demo import debian
 from dsf.demo.debian import NODE_EXPORTER, PROMETHEUS, DebianProgram
 from dsf.errors import ToolError
-from tests.support.child import ran
+from tests.support.child import run_program
 
 PROMTOOL = DebianProgram("promtool", "prometheus", "https://prometheus.io/download/")
 
@@ -68,14 +68,14 @@ def test_unpacked_program_finds_its_own_files(monkeypatch: pytest.MonkeyPatch) -
     program_path = debian.find(PROMETHEUS)
     folder = debian.get_cache_dir() / "prometheus_1%3a2.0"
     assert program_path == folder / "bin" / "prometheus"
-    output = ran([program_path, "--a b"], check=True).stdout.strip()
+    output = run_program([program_path, "--a b"], check=True).stdout.strip()
     own_assets = f"--web.local-assets={folder}/usr/share/prometheus/web"
     assert output == f"{folder}/usr/bin/prometheus|{folder}/usr/lib|{own_assets} --a b"
-    # Its sister came with it, without arguments of its own, and nothing was left behind.
+    # Its sister program was unpacked with it, without arguments, and nothing else was left.
     monkeypatch.delattr(debian, "unpack")
     sister = debian.find(PROMTOOL)
     assert sister == folder / "bin" / "promtool"
-    output = ran([sister, "check"], check=True).stdout.strip()
+    output = run_program([sister, "check"], check=True).stdout.strip()
     assert output == f"{folder}/usr/bin/promtool|{folder}/usr/lib|check"
     with pytest.raises(ToolError, match="has no program other"):
         debian.find(DebianProgram("other", "prometheus", ""))

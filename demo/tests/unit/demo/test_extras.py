@@ -55,7 +55,7 @@ def test_extra_is_added_to_existing_manifests_and_then_kept_as_edited(tmp_path: 
     file = folder / extra.manifest.name
     file.write_text(file.read_text() + "# mine\n")
 
-    # From now on it runs without being asked for: its manifest would speak of a service that is not there.
+    # The extra runs from now on without the option, because its manifest would otherwise name a missing service.
     assert select_extras([], folder) == [extra]
     assert manifests.prepare(folder, {**PORTS, extra.sample: 8003}, [extra.manifest]) != []
     assert file.read_text().endswith("# mine\n")

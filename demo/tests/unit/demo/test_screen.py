@@ -33,7 +33,7 @@ def lines(clusters: int = 2, failing: tuple[str, ...] = ()) -> list[Line]:
     return [line(name, scorer, FAILURE if scorer in failing else "") for name in names for scorer in SCORERS]
 
 
-def rendered(size: tuple[int, int], screen: Screen) -> list[str]:
+def render_lines(size: tuple[int, int], screen: Screen) -> list[str]:
     """Return the lines that a terminal of (columns, lines) displays."""
     output = io.StringIO()
     Console(file=output, width=size[0], height=size[1], color_system=None).print(screen)
@@ -45,7 +45,7 @@ def rendered(size: tuple[int, int], screen: Screen) -> list[str]:
 
 @pytest.mark.parametrize("size", SIZES)
 def test_demo_with_all_its_scorers_fits(size: tuple[int, int]) -> None:
-    rendered_lines = rendered(size, Screen(lines(), (), FOOTER))
+    rendered_lines = render_lines(size, Screen(lines(), (), FOOTER))
     assert rendered_lines[0].split() == ["CLUSTER", "SCORER", "ITEMS", "LOW", "HIGH", "AGE", "NEXT", "FAILED"]
     assert [tuple(text.split()[:2]) for text in rendered_lines[1:11]] == [
         (pair_line.cluster, pair_line.scorer) for pair_line in lines()
@@ -55,7 +55,7 @@ def test_demo_with_all_its_scorers_fits(size: tuple[int, int]) -> None:
 
 @pytest.mark.parametrize("size", SIZES)
 def test_cause_of_a_failure_is_never_truncated(size: tuple[int, int]) -> None:
-    rendered_lines = rendered(size, Screen(lines(failing=("sample-scorer",)), (), FOOTER))
+    rendered_lines = render_lines(size, Screen(lines(failing=("sample-scorer",)), (), FOOTER))
     # Where its lines are broken is a matter of the width.
     text = "".join(rendered_lines[11:]).replace(" ", "")
     assert f"sample-scorer on worker01, worker02: fetch bad_query: HTTP 400: {CAUSE}".replace(" ", "") in text
@@ -64,7 +64,7 @@ def test_cause_of_a_failure_is_never_truncated(size: tuple[int, int]) -> None:
 
 @pytest.mark.parametrize("size", SIZES)
 def test_failing_pairs_are_shown_first(size: tuple[int, int]) -> None:
-    rendered_lines = rendered(size, Screen(lines(20, failing=("sample-scorer",)), (), FOOTER))
+    rendered_lines = render_lines(size, Screen(lines(20, failing=("sample-scorer",)), (), FOOTER))
     assert rendered_lines[1].split()[:2] == ["worker01", "sample-scorer"]
     assert any("`dsf scores` shows all" in text for text in rendered_lines)
     assert any("fetch bad_query" in text for text in rendered_lines)
@@ -73,16 +73,16 @@ def test_failing_pairs_are_shown_first(size: tuple[int, int]) -> None:
 
 @pytest.mark.parametrize("size", SIZES)
 def test_many_problems_are_truncated_with_a_note(size: tuple[int, int]) -> None:
-    rendered_lines = rendered(
+    rendered_lines = render_lines(
         size, Screen(lines(3, failing=SCORERS), [f"hub {number} ended" for number in range(100)], FOOTER)
     )
     assert "... `dsf status` shows everything" in rendered_lines
 
 
 def test_screen_strips_control_sequences_of_foreign_services() -> None:
-    rendered_lines = rendered((80, 24), Screen([line("worker01", "s", "score bad: \x1b[2J\nroot$")], ["\x1b[31m"], ()))
+    rendered_lines = render_lines((80, 24), Screen([line("worker01", "s", "score bad: \x1b[2J\nroot$")], ["\x1b[31m"], ()))
     assert not any("\x1b" in text for text in rendered_lines)
 
 
 def test_screen_before_the_first_pair_says_so() -> None:
-    assert rendered((80, 24), Screen([], (), FOOTER))[:3] == ["waiting for the hub", "", FOOTER[0]]
+    assert render_lines((80, 24), Screen([], (), FOOTER))[:3] == ["waiting for the hub", "", FOOTER[0]]

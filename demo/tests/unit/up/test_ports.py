@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from dsf.up.ports import LOCALHOST, Ports, is_free
-from tests.support.child import ran
+from tests.support.child import run_program
 from tests.support.redisserver import free_port
 
 
@@ -54,8 +54,8 @@ def test_two_demos_that_start_together_get_different_ports() -> None:
         "print(ports.choose(int(sys.argv[1]), 'Flower'))"
     )
     command = [sys.executable, "-c", code, str(port)]
-    other = ran(command, check=True).stdout.splitlines()
+    other = run_program(command, check=True).stdout.splitlines()
     assert other == [f"port {port} is in use; Flower gets port {other[1]}", other[1]]
     assert other[1] != str(port)
     del mine
-    assert ran(command, check=True).stdout == f"{port}\n"
+    assert run_program(command, check=True).stdout == f"{port}\n"
