@@ -27,25 +27,25 @@ from bench.adapters import read
 from bench.common import ROOT, Figure, exit_code, make_console, make_parser, make_table, write
 
 FAILED = 2
-#: Seconds for all benches together, quick and full: twice what a fast machine takes. A bench that has not begun by then
-#: is not run.
+#: Maximum seconds for all benches together, quick and full: twice the time of a fast machine. Benches that have not
+#: begun by then are skipped.
 QUICK_SECONDS, FULL_SECONDS = 175.0, 1500.0
-#: Seconds that a bench which is stopped gets to end its processes.
+#: Seconds in which an interrupted bench must end its processes.
 _GRACE = 15.0
 
 
 @dataclass(frozen=True)
 class Bench:
-    """A module of this package. `quick` and `full` are its arguments; it understands `--json FILE` as well."""
+    """A module of this package. `quick` and `full` are its arguments, in addition to `--json FILE`."""
 
     name: str
     quick: tuple[str, ...] = ("--quick",)
     full: tuple[str, ...] = ()
-    #: Only when it is named: it needs more time than all the others, or more than the development packages.
+    #: True if it runs only when named: it takes longer than all others together, or needs further packages.
     on_request: bool = False
 
-    def command(self, file: Path, *, quick: bool) -> list[str]:
-        """How to run it."""
+    def make_command(self, file: Path, *, quick: bool) -> list[str]:
+        """Return the command that runs it."""
         return [sys.executable, "-m", f"bench.{self.name}", *(self.quick if quick else self.full), "--json", str(file)]
 
 
@@ -67,7 +67,7 @@ BENCHES = (
     Bench(
         "optimizer",
         ("--size", "10x5x3", "--size", "100x50x3", "--seconds", "3"),
-        # Every size that it knows but the largest.
+        # All sizes except the largest.
         (
             *("--size", "10x5x3", "--size", "mixed-20x10x3", "--size", "100x50x3", "--size", "mixed-100x50x3"),
             *("--size", "500x200x3", "--size", "mixed-500x200x3", "--http", "10x5x3", "--http", "100x50x3"),
@@ -90,17 +90,17 @@ class Report:
 
     figures: list[tuple[str, Figure]] = field(default_factory=list)
     details: dict[str, Any] = field(default_factory=dict)
-    #: Name of a bench -> why it has no figures.
+    #: Name of a bench -> the reason why it has no figures.
     problems: dict[str, str] = field(default_factory=dict)
 
     def document(self, machine: dict[str, Any]) -> dict[str, Any]:
-        """For the file."""
+        """Return the content of the JSON file."""
         figures = [{"bench": name, **asdict(figure), "is_met": figure.is_met} for name, figure in self.figures]
         return {"machine": machine, "figures": figures, "details": self.details, "problems": self.problems}
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """Return the command line. Names that do not exist end the program with 2."""
+    """Parse the command line. Unknown names end the program with 2."""
     parser = make_parser(__doc__)
     names = [bench.name for bench in BENCHES]
     parser.add_argument(
@@ -119,11 +119,11 @@ def selected_benches(only: Sequence[str] | None) -> list[Bench]:
 
 
 def run_one(bench: Bench, report: Report, *, quick: bool, seconds: float) -> None:
-    """Run one bench for at most so many seconds, and put what came of it into the report."""
+    """Run one bench for at most this many seconds, and add its figures, or its problem, to the report."""
     with tempfile.TemporaryDirectory() as folder:
         file, log = Path(folder) / "figures.json", Path(folder) / "log"
         with log.open("wb") as output:
-            code = _run(bench.command(file, quick=quick), output, seconds)
+            code = _run(bench.make_command(file, quick=quick), output, seconds)
         if not file.exists():
             lines = log.read_text(errors="replace").strip().splitlines() or [f"ended with {code} and said nothing"]
             report.problems[bench.name] = f"not done in {seconds:.0f} s" if code is None else lines[-1]
@@ -133,8 +133,8 @@ def run_one(bench: Bench, report: Report, *, quick: bool, seconds: float) -> Non
 
 
 def _run(command: list[str], output: IO[bytes], seconds: float) -> int | None:
-    """Exit code, or None when it had to be stopped. Its processes end with it."""
-    # A process group of its own, so that whatever it started can be ended as well.
+    """Run a command, and return its exit code, or None after a timeout. Its processes end with it."""
+    # A separate process group, so that all of its processes can be ended.
     running = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=output, start_new_session=True)
     try:
         return running.wait(seconds)
@@ -142,7 +142,8 @@ def _run(command: list[str], output: IO[bytes], seconds: float) -> int | None:
         return None
     finally:
         if running.poll() is None:
-            # To the bench alone, which ends what it started as on Ctrl-C; then to all that is left of it.
+            # First only the bench itself, which then ends its processes as after Ctrl-C; later all remaining
+            # processes.
             running.send_signal(signal.SIGINT)
             try:
                 running.wait(_GRACE)
@@ -152,7 +153,7 @@ def _run(command: list[str], output: IO[bytes], seconds: float) -> int | None:
 
 
 def machine() -> dict[str, Any]:
-    """Return the conditions on which the figures depend."""
+    """Return the properties of the machine on which the figures depend."""
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "python": platform.python_version(),
@@ -163,9 +164,9 @@ def machine() -> dict[str, Any]:
 
 
 def main() -> int:
-    """Run, print, and say by the exit code how it went."""
+    """Run the benches, print the table, and return the exit code."""
     arguments = parse()
-    # As on Ctrl-C: the bench that runs is ended, with all that it started.
+    # SIGTERM acts as Ctrl-C: it ends the running bench with all of its processes.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     machine_facts, report = machine(), Report()
     deadline = time.monotonic() + (QUICK_SECONDS if arguments.quick else FULL_SECONDS)

@@ -1,4 +1,4 @@
-"""Figures of benches that write rows of their own: from their JSON to rows of the common table."""
+"""Converts the JSON of benches that write their own rows to rows of the common table."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from bench.common import Figure
 
 
 def make_scorer_figures(rows: list[dict[str, Any]]) -> list[Figure]:
-    """Return the scorer library beside a bare endpoint."""
+    """Return rows for the scorer library beside a bare endpoint."""
     return [
         Figure(
             f"scoring request to the library, {row['series']} x {row['samples']} samples",
@@ -24,7 +24,7 @@ def make_scorer_figures(rows: list[dict[str, Any]]) -> list[Figure]:
 
 
 def make_optimizer_figures(rows: list[dict[str, Any]]) -> list[Figure]:
-    """Return the optimiser beside other solvers, and how far its plan may be from the best one."""
+    """Return rows for the optimiser beside other solvers, and for the distance of its plan from the best one."""
     figures = []
     for row in rows:
         if (http := row.get("http")) is not None:
@@ -61,7 +61,7 @@ def _make_http_figures(size: str, measured: dict[str, Any]) -> list[Figure]:
 
 
 def make_kube_figures(result: dict[str, Any]) -> list[Figure]:
-    """Return the hub on a real API server."""
+    """Return rows for the hub on a real API server."""
     figures = []
     if (longest := result.get("apply_to_score_longest")) is not None:
         median = f"{result['apply_to_score_seconds']:.2f} s (-{longest:.2f})"
@@ -79,7 +79,7 @@ def make_kube_figures(result: dict[str, Any]) -> list[Figure]:
     return figures
 
 
-#: Adapters by the name of the bench. A bench without one writes {"figures": [...], "details": ...}.
+#: Functions by the name of the bench. Other benches write {"figures": [...], "details": ...}.
 ADAPTERS: dict[str, Callable[[Any], list[Figure]]] = {
     "scorer_overhead": make_scorer_figures,
     "optimizer": make_optimizer_figures,
@@ -88,7 +88,7 @@ ADAPTERS: dict[str, Callable[[Any], list[Figure]]] = {
 
 
 def read(name: str, document: Any) -> tuple[list[Figure], Any]:
-    """Figures and details of what a bench wrote."""
+    """Return figures and details from the JSON of a bench."""
     if name in ADAPTERS:
         return ADAPTERS[name](document), document
     return [Figure(**fields) for fields in document["figures"]], document["details"]

@@ -29,13 +29,13 @@ from bench.peers import make_summary, run_server
 from dsf import keys
 from dsf.messages import derive_key, make_run_id
 from dsf.store.ticks import make_tick_message
-from tests.support.mail import Sent
+from tests.support.mail import MailboxReader
 from tests.support.portforwardserver import POD, write_kubeconfig
 from tests.support.redisserver import RedisServer, free_port
 from tests.support.wait import wait_for
 
 CLUSTER, SERIES, RESULTS = "bench", 100, 10
-#: A usual agent, and one that is kept busy.
+#: Scorers and interval of a typical agent, and scorers of a busy one.
 SCORERS, INTERVAL, MANY = 10, 30, 40
 SECONDS, QUICK_SECONDS = 90.0, 30.0
 #: Limits of the figures.
@@ -45,26 +45,26 @@ _FORWARDED = 0.8
 
 
 class ReadyAgent:
-    """A ready agent. `line` is the client on the agent's own side of the line."""
+    """A ready agent, and a client that is as near to Redis as the hub."""
 
     def __init__(self, client: redis.Redis, pid: int, started: float) -> None:
         self.client = client
         self.process = psutil.Process(pid)
         #: CPU seconds until it was ready.
         self.started = started
-        self.sent = Sent(client, CLUSTER)
+        self.sent = MailboxReader(client, CLUSTER)
 
-    def cpu(self) -> float:
-        """CPU seconds until now, those of threads that have ended too."""
+    def read_cpu_seconds(self) -> float:
+        """Return the CPU seconds so far, including those of ended threads."""
         return float(sum(self.process.cpu_times()[:2]))
 
-    def tick(self, scorer: int) -> None:
+    def send_tick(self, scorer: int) -> None:
         """Send one tick."""
         message = make_tick_message(CLUSTER, f"scorer-{scorer}", make_run_id(), time.time() + 300)
         self.client.lpush(keys.spoke_queue(CLUSTER), message)
 
-    def take(self, count: int, seconds: float = 120) -> None:
-        """Wait for so many results while the hub takes them out of the mailbox, as its collector does."""
+    def collect_results(self, count: int, seconds: float = 120) -> None:
+        """Wait for this many results, and remove them from the mailbox as the hub's collector does."""
         slots = keys.mail_slots(CLUSTER)
         result_count, deadline = 0, time.monotonic() + seconds
         while result_count < count:
@@ -73,36 +73,36 @@ class ReadyAgent:
                 raise TimeoutError(f"{result_count} of {count} results")
             time.sleep(0.001)
 
-    def connections(self) -> int:
-        """Its connections to Redis."""
+    def count_connections(self) -> int:
+        """Return the number of its connections to Redis."""
         return sum(str(connection["name"]).startswith("dsf-") for connection in self.client.client_list())
 
-    def percent(self, seconds: float, every: float | None = None) -> float:
-        """CPU in percent of a core over so many seconds, with a tick so often."""
-        before, began, number = self.cpu(), time.monotonic(), 0
+    def measure_cpu_percent(self, seconds: float, every: float | None = None) -> float:
+        """Return the CPU in percent of a core over this many seconds, with a tick at each interval `every`."""
+        before, began, number = self.read_cpu_seconds(), time.monotonic(), 0
         while (now := time.monotonic()) < began + seconds:
             if every is None:
                 time.sleep(began + seconds - now)
                 continue
-            self.tick(number % SCORERS)
+            self.send_tick(number % SCORERS)
             number += 1
-            self.take(1)
+            self.collect_results(1)
             time.sleep(max(0.0, began + number * every - time.monotonic()))
-        return 100 * (self.cpu() - before) / (time.monotonic() - began)
+        return 100 * (self.read_cpu_seconds() - before) / (time.monotonic() - began)
 
-    def first_result(self) -> float:
-        """Return seconds from a tick to its result, on the hub's side."""
+    def measure_latency(self) -> float:
+        """Return the seconds from a tick to its result in the hub's Redis."""
         began = time.monotonic()
-        self.tick(0)
-        self.take(1)
+        self.send_tick(0)
+        self.collect_results(1)
         return time.monotonic() - began
 
-    def rate(self, count: int) -> float:
-        """Cycles a second when so many ticks wait."""
+    def measure_rate(self, count: int) -> float:
+        """Return the cycles per second while `count` ticks wait."""
         for number in range(count):
-            self.tick(number % MANY)
+            self.send_tick(number % MANY)
         began = time.monotonic()
-        self.take(count)
+        self.collect_results(count)
         return count / (time.monotonic() - began)
 
 
@@ -110,7 +110,9 @@ class ReadyAgent:
 def agent(
     url: str, scorers: int, milliseconds: float = 0.0, *, uses_port_forward: bool = False
 ) -> Iterator[ReadyAgent]:
-    """A ready one with so many scorers, over a line with this round trip to Redis or to the API server before it."""
+    """Yield a ready agent with this many scorers, over a connection with this round trip to Redis or to the API
+    server.
+    """
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         redis_server = stack.enter_context(RedisServer())
@@ -162,18 +164,18 @@ def measure(seconds: float, milliseconds: float, rounds: int) -> Measurement:
                 starts.append(running_agent.started)
         with agent(url, SCORERS) as running_agent:
             time.sleep(5)
-            at_rest = running_agent.percent(seconds)
+            at_rest = running_agent.measure_cpu_percent(seconds)
             memory = running_agent.process.memory_full_info()
-            connections = running_agent.connections()
-            at_work = running_agent.percent(seconds, INTERVAL / SCORERS)
-            after, busy = running_agent.process.memory_info().rss, running_agent.connections()
+            connections = running_agent.count_connections()
+            at_work = running_agent.measure_cpu_percent(seconds, INTERVAL / SCORERS)
+            after, busy = running_agent.process.memory_info().rss, running_agent.count_connections()
         with agent(url, MANY, milliseconds) as far, agent(url, MANY, milliseconds, uses_port_forward=True) as forwarded:
             for each in (far, forwarded):
-                each.first_result()
-                each.rate(MANY)
-            firsts = [far.first_result() for _ in range(2 * rounds)]
-            forwarded_firsts = [forwarded.first_result() for _ in range(2 * rounds)]
-            rates, forwarded_rates = zip(*((far.rate(MANY), forwarded.rate(MANY)) for _ in range(rounds)), strict=True)
+                each.measure_latency()
+                each.measure_rate(MANY)
+            firsts = [far.measure_latency() for _ in range(2 * rounds)]
+            forwarded_firsts = [forwarded.measure_latency() for _ in range(2 * rounds)]
+            rates, forwarded_rates = zip(*((far.measure_rate(MANY), forwarded.measure_rate(MANY)) for _ in range(rounds)), strict=True)
     rate, forwarded_rate = statistics.median(rates), statistics.median(forwarded_rates)
     forwarded_trips = 1000 * statistics.median(forwarded_firsts) / milliseconds
     trips = 1000 * statistics.median(firsts) / milliseconds

@@ -23,7 +23,7 @@ from typing import Any
 
 from bench.common import ROOT, Figure, Measurement, format_spread, make_parser, report
 from bench.peers import POINTS, Peer, make_response, make_summary
-from bench.stages import per_call
+from bench.stages import measure_call
 from dsf.agent.secrets import FileSecrets, Release
 from dsf.api.authentication import ServerAccess
 from dsf.api.summary import ScorerSummary
@@ -32,13 +32,13 @@ from dsf.settings import Settings
 from tests.support.tlsca import TestCa
 
 SERIES, RESULTS = 100, 10
-#: Most of the CPU that a bearer token takes.
+#: Maximum CPU relative to a bearer token.
 LIMIT = 1.3
 _TOKEN = json.dumps({"access_token": "a-token", "token_type": "Bearer", "expires_in": 3600}).encode()
 
 
-def ways(url: str) -> dict[str, dict[str, Any]]:
-    """How each of them says who it is."""
+def make_methods(url: str) -> dict[str, dict[str, Any]]:
+    """Return the methods of authentication by name."""
     secret = {"name": "secrets", "key": "secret"}
     oauth2 = {"tokenURL": f"{url}/token", "clientID": {"value": "bench"}, "clientSecret": secret}
     return {
@@ -49,7 +49,7 @@ def ways(url: str) -> dict[str, dict[str, Any]]:
 
 
 def scorer(url: str, way: dict[str, Any]) -> ScorerSummary:
-    """Return the scorer of the benches, asked in this way."""
+    """Return the scorer of the benches with this method of authentication."""
     access_fields = {"methods": way, "tls": {"caRef": {"name": "secrets"}}}
     access = ServerAccess.model_validate(access_fields, by_alias=True, by_name=False)
     return make_summary("bench", url, SERIES, RESULTS).model_copy(
@@ -58,7 +58,7 @@ def scorer(url: str, way: dict[str, Any]) -> ScorerSummary:
 
 
 def secrets(folder: Path, ca: TestCa) -> FileSecrets:
-    """Return all that they need, released for this machine."""
+    """Return all Secrets of the methods, released for this machine."""
     client = ca.issue("agent")
     files = {
         "secrets": {"secret": b"a-secret", "token": b"a-token", "ca.crt": ca.cert.read_bytes()},
@@ -72,14 +72,14 @@ def secrets(folder: Path, ca: TestCa) -> FileSecrets:
 
 
 def measure(quick: bool) -> Measurement:
-    """Return all ways in turns."""
+    """Measure all methods in turns."""
     rounds, seconds = (7, 0.3) if quick else (15, 0.8)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         ca = TestCa(folder / "ca")
         with _server(ca) as url:
             stages = Stages(Settings(), secrets(folder / "secrets", ca))
-            scorers = {way: scorer(url, method) for way, method in ways(url).items()}
+            scorers = {way: scorer(url, method) for way, method in make_methods(url).items()}
 
             def cycle(scorer_summary: ScorerSummary) -> None:
                 run = Cycle(scorer_summary.name, "run", scorer_summary, float("inf"))
@@ -90,7 +90,7 @@ def measure(quick: bool) -> Measurement:
             took = {way: [] for way in scorers}  # type: dict[str, list[float]]
             for _ in range(rounds):
                 for way, scorer_summary in scorers.items():
-                    took[way].append(per_call(lambda scorer_summary=scorer_summary: cycle(scorer_summary), seconds))  # type: ignore[misc]
+                    took[way].append(measure_call(lambda scorer_summary=scorer_summary: cycle(scorer_summary), seconds))  # type: ignore[misc]
     figures = [
         Figure(
             f"CPU of fetch + score with {way}, {SERIES:,} x {POINTS} samples",
@@ -120,13 +120,13 @@ def _server(ca: TestCa) -> Iterator[str]:
 
 class _Peer(Peer):
     def setup(self) -> None:
-        """The handshake is the connection's own thread's."""
+        """Run the handshake in the connection's own thread."""
         self.request.do_handshake()
         super().setup()
 
 
 def serve(certificate: str, key: str, clients: str) -> None:
-    """Be the servers over TLS, and print the port. Who has a certificate shows it."""
+    """Serve over TLS, and print the port. A client may present a certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
     context.verify_mode = ssl.CERT_OPTIONAL
@@ -137,7 +137,7 @@ def serve(certificate: str, key: str, clients: str) -> None:
         allow_reuse_address = True
 
         def handle_error(self, *_: object) -> None:
-            """Measurements end in the middle of an exchange."""
+            """Ignore errors, because measurements end in the middle of an exchange."""
 
     _Peer.answers = {"/token": _TOKEN, **{path: make_response(path) for path in (f"/get/{SERIES}", f"/post/{RESULTS}")}}
     with Server(("127.0.0.1", 0), _Peer) as server:

@@ -24,12 +24,12 @@ from dsf.backtest.summary import summarize_records
 from dsf.settings import Settings
 
 SERIES, RESULTS = 100, 100
-#: Moments that a round has, and those before memory is looked at first.
+#: Moments of a round, and moments before the first measurement of memory.
 ROUND, WARM = 500, 1_000
 
 
 def measure(quick: bool) -> Measurement:
-    """CPU in rounds of moments one after another; memory from the first thousand to the last."""
+    """Measure CPU in rounds of consecutive moments, and memory from the first thousand moments to the last."""
     moments = 2_000 if quick else 10_000
     process = psutil.Process()
     settings = Settings(cluster="bench")
@@ -53,7 +53,7 @@ def measure(quick: bool) -> Measurement:
                     before = now
                 if number == WARM:
                     warm = process.memory_info().rss
-            view = summarize_records(question, moments_of_range, recording.records("bench"), noise=0)
+            view = summarize_records(question, moments_of_range, recording.iterate_records("bench"), noise=0)
             grown = (process.memory_info().rss - warm) / MEGABYTE
     if view.outcomes != {"ok": moments} or len(view.items) != RESULTS:
         raise RuntimeError(f"the backtest went wrong: {view.outcomes}, {view.failures}, {len(view.items)} items")

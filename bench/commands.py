@@ -26,17 +26,17 @@ COMMANDS = ("version", "status", "scores", "schedule list")
 ROUNDS, QUICK_ROUNDS = 7, 3
 #: Libraries that a reading command needs: its options, its connection, its models, its table.
 LIBRARIES = "typer.main, redis, pydantic_settings, rich.table"
-#: CPU-seconds until a command has ended.
-MOST = 0.4
+#: Maximum CPU seconds of a command.
+LIMIT = 0.4
 
 
 def measure_cost(command: str, environment: dict[str, str]) -> float:
-    """CPU-seconds of one call."""
+    """Return the CPU seconds of one call."""
     return _measure_cpu("from dsf.cli.main import run; run()", command, environment)
 
 
 def measure_libraries(environment: dict[str, str]) -> float:
-    """CPU-seconds of the libraries alone."""
+    """Return the CPU seconds of importing the libraries alone."""
     return _measure_cpu(f"import {LIBRARIES}", "", environment)
 
 
@@ -48,7 +48,7 @@ def _measure_cpu(code: str, words: str, environment: dict[str, str]) -> float:
         stderr=subprocess.DEVNULL,
     )
     _, _, usage = os.wait4(child.pid, 0)
-    # Popen must not look for it once more.
+    # Popen must not wait for the process again.
     child.returncode = 0
     return usage.ru_utime + usage.ru_stime
 
@@ -80,7 +80,7 @@ def measure(quick: bool) -> Measurement:
             statistics.median(values),
             "s",
             f"the libraries that it loads, {format_spread(alone, 's')}",
-            upper_limit=MOST,
+            upper_limit=LIMIT,
         )
         for command, values in seconds_by_command.items()
     ]

@@ -19,13 +19,13 @@ from rich.table import Table
 
 ROOT = Path(__file__).resolve().parents[1]
 MEGABYTE = 2**20
-#: Exit codes: figures were made; one of them misses its limit and --strict was given.
+#: Exit codes: success, and with --strict a figure beyond its limit.
 OK, MISSED = 0, 1
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A row of the table.
+    """A row of the table. `value`, in `unit`, is compared with `most` or `least`; without both it has no limit.
 
     `value` is what is compared with `most` or `least`, in `unit`; without both there is nothing to reach. `measured`
     and `against` are texts: what was measured, and what it is held against, both in the same run.
@@ -41,7 +41,7 @@ class Figure:
 
     @property
     def is_met(self) -> bool | None:
-        """Return whether the limit is met; None when there is no limit."""
+        """True if the limit is met; None without a limit."""
         if self.upper_limit is None and self.lower_limit is None:
             return None
         return (self.upper_limit is None or self.value <= self.upper_limit) and (
@@ -50,12 +50,12 @@ class Figure:
 
     @property
     def goal(self) -> str:
-        """Return the limit as text."""
+        """The limit as text."""
         bounds = (("<=", self.upper_limit), (">=", self.lower_limit))
         return ", ".join(f"{sign} {bound:g} {self.unit}" for sign, bound in bounds if bound is not None)
 
 
-#: Result of a bench: its figures, and all data for those who look closer.
+#: Result of a bench: its figures, and all data in detail.
 Measurement = tuple[list[Figure], Any]
 
 
@@ -88,7 +88,8 @@ def make_console(width: int | None = None) -> Console:
 
 
 def exit_code(figures: Sequence[Figure], *, strict: bool) -> int:
-    """A missed limit is one only when asked for: on a machine with other work the figures are what it left over."""
+    """Return the exit code. Missed limits count only with `strict`, because other load on the machine changes figures.
+    """
     return MISSED if strict and any(figure.is_met is False for figure in figures) else OK
 
 
@@ -102,7 +103,7 @@ def make_parser(description: str | None) -> argparse.ArgumentParser:
 
 
 def report(arguments: argparse.Namespace, measurement: Measurement) -> int:
-    """Print the table of one bench, write the file that was asked for; returns the exit code."""
+    """Print the table of one bench, write the requested file, and return the exit code."""
     figures, details = measurement
     if arguments.json:
         write(arguments.json, {"figures": [asdict(figure) for figure in figures], "details": details})
@@ -111,7 +112,7 @@ def report(arguments: argparse.Namespace, measurement: Measurement) -> int:
 
 
 def run(description: str | None, measure: Callable[[bool], Measurement]) -> int:
-    """Return the whole of a bench that has no options of its own. `measure` is told whether to be quick."""
+    """Run a bench without its own options, and return the exit code. `measure` gets True for a quick run."""
     arguments = make_parser(description).parse_args()
     return report(arguments, measure(arguments.quick))
 
@@ -122,14 +123,13 @@ def write(file: Path, document: Mapping[str, Any]) -> None:
 
 
 def read_cpu_seconds(*processes: psutil.Process) -> float:
-    """Seconds of CPU, user and system, that these processes have used, in nanoseconds and with threads that have ended
-    (Linux)."""
-    # The clock of another process, as clock_getcpuclockid(3) names it.
+    """Return the seconds of CPU, user and system, that these processes have used, including ended threads (Linux)."""
+    # The CPU clock of another process, as clock_getcpuclockid(3) computes its id.
     return sum(time.clock_gettime((~process.pid << 3) | 2) for process in processes)
 
 
 def read_highest_memory(pid: int) -> int:
-    """Highest resident bytes a process ever had (Linux).
+    """Return the highest resident bytes of a process so far (Linux).
 
     The value is not `ru_maxrss`: a child inherits that of its parent there.
     """
@@ -141,7 +141,7 @@ def read_highest_memory(pid: int) -> int:
 
 @contextmanager
 def process(command: Sequence[str], environment: Mapping[str, str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A program that is ended with the block. Its output is appended to `log`."""
+    """Run a program until the end of the block. Its output is appended to `log`."""
     with (
         log.open("ab") as output,
         subprocess.Popen(command, env=dict(environment), cwd=ROOT, stdout=output, stderr=output) as running,

@@ -43,24 +43,26 @@ from dsf.store.ticks import make_tick_message
 from tests.support.redisserver import RedisServer
 from tests.support.wait import wait_for
 
-#: Limits: CPU as a multiple of the chain's, bytes beside those of the result, memory in megabytes.
+#: Limits: CPU relative to the chain, bytes beside those of the result, memory in megabytes.
 CPU_LIMIT, TRAFFIC_LIMIT, PEAK_LIMIT = 1.4, 12 * 1024, 130
-#: Megabytes that may stay afterwards: what `bench.memory` allows a process that is called flat.
+#: Megabytes that may remain afterwards: the growth that `bench.memory` accepts.
 AFTER_LIMIT = 8
 SERIES, LARGE, RESULTS = 100, 10_000, 10
-#: Cycles a second: a busy agent (30 scorers of 1 s), whose cycles begin one after another.
+#: Cycles per second: a busy agent (30 scorers of 1 s), whose cycles start one after another.
 PACE = 30.0
-#: Cycles that make one measurement. Short ones, many in turns: the work of others on the machine then meets both alike.
+#: Cycles of one measurement. Short measurements in turns are equally affected by other load.
 SCORERS = 25
 CLUSTER = "bench"
-#: Seconds between looks into the mailbox.
+#: Seconds between polls of the mailbox.
 _LOOK = 0.02
 PLAIN_QUEUE = "plain"
 MASTER = bytes(range(32))
 
 
 def plain(url: str, done_file: Path | None = None) -> Celery:
-    """Celery by itself, with three tasks that do nothing; `done_file` gets a byte per finished chain."""
+    """Return an application of Celery with three tasks that do nothing; `done_file` gets a byte for each finished
+    chain.
+    """
     app = Celery("bench", broker=url, set_as_current=False)
     app.conf.update(
         broker_transport_options={"ack_emulation": False, "sep": ":", "priority_steps": [0]},
@@ -70,13 +72,13 @@ def plain(url: str, done_file: Path | None = None) -> Celery:
     )
 
     def publish(scorer: str, run_id: str) -> None:
-        """Do nothing, but say that it is done."""
+        """Do nothing, and report the end of the chain."""
         if done_file is not None:
             with done_file.open("ab") as file:
                 file.write(b".")
 
     def nothing(scorer: str, run_id: str) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     app.task(nothing, name="bench.fetch", shared=False)
     app.task(nothing, name="bench.score", shared=False)
@@ -85,7 +87,7 @@ def plain(url: str, done_file: Path | None = None) -> Celery:
 
 
 def plain_worker() -> int:
-    """Return a worker of that application, with as many threads as an agent."""
+    """Run a worker of that application, with as many threads as an agent, and return its exit code."""
     app = plain(os.environ["DSF_REDIS_URL"], Path(os.environ["BENCH_DONE"]))
     threads = str(Settings.load().agent_concurrency)
     app.worker_main(
@@ -95,7 +97,7 @@ def plain_worker() -> int:
 
 
 class Broker:
-    """Redis, an agent on it, and what both have used so far."""
+    """Redis, an agent and a plain worker on it, and their costs so far."""
 
     def __init__(
         self,
@@ -112,24 +114,24 @@ class Broker:
         self._done = done_file
 
     def cpu(self) -> float:
-        """CPU seconds of agent, worker and Redis: one of the first two rests while the other one works."""
+        """Return the CPU seconds of agent, worker and Redis. One of the first two is idle while the other one works."""
         return read_cpu_seconds(self.agent, self._worker, self.server)
 
     def traffic(self) -> int:
-        """Bytes in and out of Redis."""
+        """Return the bytes that Redis received and sent."""
         info: dict[str, int] = self.redis.info("stats")
         return info["total_net_input_bytes"] + info["total_net_output_bytes"]
 
     def cycles(self, scorers: list[str], pace: float = PACE) -> int:
-        """Run a cycle of each scorer, so many a second; returns the bytes of a result."""
+        """Run a cycle of each scorer, at `pace` per second, and return the bytes of a result."""
         expires = time.time() + 300
         results: list[Any] = []
 
         def collect(seconds: float) -> int:
-            """Take out of the mailbox what comes within so many seconds; how many results there are."""
+            """Remove the results that arrive within these seconds from the mailbox, and return their number."""
             until = time.monotonic() + seconds
             while True:
-                # As a results worker looks: at the flag, and then into all slots.
+                # As a results worker: first the flag, then all slots.
                 if self.redis.getdel(keys.mail_flag(CLUSTER)):
                     with self.redis.pipeline(transaction=False) as slots:
                         for slot in keys.mail_slots(CLUSTER):
@@ -148,7 +150,7 @@ class Broker:
         return len(payload)
 
     def chains(self, scorers: list[str]) -> None:
-        """As many chains of tasks that do nothing."""
+        """Run as many chains of tasks that do nothing."""
         expected_size = self._done.stat().st_size + len(scorers)
         for scorer in self._paced(scorers):
             arguments = (scorer, make_run_id())
@@ -159,7 +161,7 @@ class Broker:
     def _paced(
         self, scorers: list[str], pace: float = PACE, wait: Callable[[float], object] = time.sleep
     ) -> Iterator[str]:
-        """As beat sends them: every scorer has its own moment."""
+        """Yield the scorers at their times: every scorer has its own moment, as with beat."""
         started = time.monotonic()
         for number, scorer in enumerate(scorers):
             wait(max(0.0, started + number / pace - time.monotonic()))
@@ -168,7 +170,7 @@ class Broker:
 
 @contextmanager
 def broker(url: str, scorers: list[str], series: int, results: int = RESULTS) -> Iterator[Broker]:
-    """A Redis and an agent that runs these scorers."""
+    """Yield a Redis with an agent that runs these scorers."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         redis_server = stack.enter_context(RedisServer())
@@ -195,7 +197,7 @@ def broker(url: str, scorers: list[str], series: int, results: int = RESULTS) ->
 
 
 def cost(url: str, rounds: int) -> dict[str, Any]:
-    """CPU and traffic of whole cycles against chains that do nothing, in turns."""
+    """Measure CPU and traffic of whole cycles and of chains that do nothing, in turns."""
     scorers = [f"scorer-{number}" for number in range(SCORERS)]
     cycles, chains, traffic = [], [], []
     with broker(url, scorers, SERIES) as running:
@@ -216,7 +218,7 @@ def cost(url: str, rounds: int) -> dict[str, Any]:
 
 
 def memory(url: str, cycles: int) -> dict[str, Any]:
-    """Memory of an agent that has run small cycles, with large ones, and afterwards; all in megabytes."""
+    """Measure the memory of an agent after small cycles, during large ones, and afterwards; in megabytes."""
     with broker(url, ["large"], LARGE) as running:
         rest = running.agent.memory_info().rss
         after = []

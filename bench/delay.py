@@ -1,8 +1,8 @@
-"""A line with a round trip of so many milliseconds: a TCP proxy on the loopback that holds all bytes back.
+"""A TCP proxy on the loopback interface that delays all bytes, so that a round trip takes a given time.
 
-    python -m bench.delay --to PORT --milliseconds 100
+python -m bench.delay --to PORT --milliseconds 100
 
-The proxy prints its port. Bytes keep their order, and as many as want may be under way at a time.
+The proxy prints its port. Bytes keep their order, and their number in transit is unlimited.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import sys
 
 
 async def _carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, seconds: float) -> None:
-    """Everything from one side to the other, so many seconds later."""
+    """Forward everything from one side to the other, with a delay in seconds."""
     loop = asyncio.get_running_loop()
-    under_way: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
+    in_transit: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
 
     async def deliver() -> None:
         while True:
-            at, data = await under_way.get()
+            at, data = await in_transit.get()
             await asyncio.sleep(at - loop.time())
             if not data:
                 return
@@ -30,18 +30,18 @@ async def _carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, sec
     delivering = asyncio.create_task(deliver())
     with contextlib.suppress(ConnectionError):
         while data := await reader.read(1 << 16):
-            under_way.put_nowait((loop.time() + seconds, data))
-    under_way.put_nowait((loop.time() + seconds, b""))
+            in_transit.put_nowait((loop.time() + seconds, data))
+    in_transit.put_nowait((loop.time() + seconds, b""))
     with contextlib.suppress(ConnectionError):
         await delivering
     writer.close()
 
 
 async def serve(port: int, seconds: float) -> None:
-    """Be the line to this port of this machine; each way takes so many seconds."""
+    """Forward connections to this port of this machine; each direction has the delay."""
 
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        # The handshake of TCP is a round trip of its own.
+        # The handshake of TCP is a further round trip.
         await asyncio.sleep(2 * seconds)
         there, back = await asyncio.open_connection("127.0.0.1", port)
         await asyncio.gather(_carry(reader, back, seconds), _carry(there, writer, seconds))

@@ -25,19 +25,19 @@ from typing import Any, Final
 
 from bench.common import MEGABYTE, ROOT, Figure, Measurement, format_spread, make_parser, report
 from bench.peers import POINTS, make_summary, run_server
-from bench.stages import CLUSTER, per_call
+from bench.stages import CLUSTER, measure_call
 from dsf.agent.secrets import FileSecrets, Release
 from dsf.api.summary import ScorerSummary
 from dsf.cycle.stages import Cycle, FilePayload, Stages, store_payload
 from dsf.process import gctuning
 from dsf.settings import Settings
 
-#: Series -> most of the CPU with a scoring API, for range queries.
+#: Series -> maximum CPU relative to a scoring API, for range queries.
 LIMITS: Final = {100: 1.0, 1_000: 2.0, 10_000: 3.0}
-#: The same for instant queries, which a scoring API does not get.
+#: The same for instant queries, whose responses are not sent to a scoring API.
 INSTANT_LIMIT: Final = 1.0
 EXPRESSION: Final = "100 - last"
-#: Most MiB that the feature adds to an agent's memory, and to its image.
+#: Maximum MiB that the feature adds to an agent's memory, and to its image.
 MOST_MIB: Final = 10.0
 #: Number of expressions in the figure of the memory.
 EXPRESSIONS: Final = 100
@@ -46,7 +46,7 @@ MODULES: Final = (
     *("dsf/expression/*.py", "dsf/api/expressions.py", "dsf/agent/resultserver.py"),
     *("dsf/cycle/composite.py", "dsf/cycle/evaluation.py", "dsf/cycle/series.py"),
 )
-#: Prints the bytes of memory. An agent has imported everything but the compiler itself.
+#: Prints the bytes of memory. The process has already imported everything else that an agent imports.
 _MEMORY: Final = """
 import ast, dataclasses, math, operator, re, sys, typing
 import psutil
@@ -64,8 +64,8 @@ print(process.memory_info().rss - before)
 
 
 def stages(url: str, series: int, expression: str, rounds: int, seconds: float) -> dict[str, Any]:
-    """Measure a size: CPU of both in every round, with an expression for a range query, and for an instant one."""
-    # As in an agent, whose collector runs less often than Python's default.
+    """Measure one size: CPU of both in every round, with an expression for a range query, and for an instant one."""
+    # As in an agent, which collects garbage less often than Python's default.
     gctuning.prepare()
     with tempfile.TemporaryDirectory() as folder:
         settings = Settings(cluster=CLUSTER)
@@ -73,7 +73,8 @@ def stages(url: str, series: int, expression: str, rounds: int, seconds: float) 
         posted = make_summary("bench", url, series, series)
         scored = posted.model_copy(update={"scoring_endpoint": "", "expression": expression})
         instant = {"source_endpoint": f"{url}/vector/{series}", "source_range": 0, "source_step": 0}
-        # No scoring API is sent an instant query's answer; a range of one sample has as many bytes.
+        # A scoring API gets no response to an instant query, so a range of one sample with as many bytes stands for
+        # it.
         single = posted.model_copy(update={"source_endpoint": f"{url}/single/{series}"})
 
         def cycle(scorer: ScorerSummary) -> Callable[[], None]:
@@ -84,13 +85,13 @@ def stages(url: str, series: int, expression: str, rounds: int, seconds: float) 
                 if isinstance(request, FilePayload):
                     request.close()
 
-            # The peers make their responses at the first request.
+            # The peers generate their responses at the first request.
             run()
             return run
 
         works = [cycle(scorer) for scorer in (posted, scored, single, scored.model_copy(update=instant))]
         gctuning.settle()
-        measured = [[per_call(work, seconds) for work in works] for _ in range(rounds)]
+        measured = [[measure_call(work, seconds) for work in works] for _ in range(rounds)]
     return {
         "series": series,
         "expression": expression,
@@ -124,8 +125,8 @@ def memory_figures(measured: dict[str, float]) -> list[Figure]:
     ]
 
 
-def apart(*values: object) -> dict[str, Any]:
-    """Return the same in a process of its own."""
+def measure_in_process(*values: object) -> dict[str, Any]:
+    """Run the measurement of one size in a separate process."""
     command = [sys.executable, "-m", "bench.expression", "--stages", *map(str, values)]
     output = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
     measured: dict[str, Any] = json.loads(output)
@@ -175,7 +176,7 @@ def measure(quick: bool) -> Measurement:
     rounds, seconds = (5, 0.2) if quick else (11, 0.6)
     expressions = (EXPRESSION,) if quick else (EXPRESSION, "100 * mean", "trend(values, 600)")
     with run_server() as url:
-        rows = [apart(url, series, text, rounds, seconds) for text in expressions for series in LIMITS]
+        rows = [measure_in_process(url, series, text, rounds, seconds) for text in expressions for series in LIMITS]
     memory = measure_memory()
     return [*(figure for row in rows for figure in figures(row)), *memory_figures(memory)], [*rows, memory]
 

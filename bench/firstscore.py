@@ -29,15 +29,17 @@ from bench.peers import make_matrix, make_scores, run_server
 from bench.stack import CLUSTER, Production
 from tests.support.wait import wait_for
 
-#: Milliseconds, beside the scorer's own time.
+#: Maximum milliseconds, in addition to the scorer's own time.
 LIMIT = 2000
 INTERVAL = 30
-#: Seconds between two looks for the score: as late as it may be seen.
+#: Seconds between polls for the score, and so the accuracy of the figure.
 LOOK = 0.01
 
 
 class Scorer(BaseHTTPRequestHandler):
-    """Scoring API and source of any number of scorers, `/<name>/...`; `/<name>/log` says what was asked when."""
+    """Scoring API and source of any number of scorers, `/<name>/...`. `/<name>/log` returns the requests with their
+    times.
+    """
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
@@ -45,7 +47,7 @@ class Scorer(BaseHTTPRequestHandler):
     series, results = make_matrix(100), make_scores(10)
 
     def do_GET(self) -> None:
-        """Health, configuration, source, and what was asked."""
+        """Respond to requests for health, configuration, source and log."""
         started, arrived = time.perf_counter(), time.time()
         name, _, page = self.path.strip("/").partition("?")[0].partition("/")
         if page == "log":
@@ -57,7 +59,7 @@ class Scorer(BaseHTTPRequestHandler):
             self._send(json.dumps(self._config(name)).encode())
         else:
             self._send(b"ok")
-        # The check of health is of the server and names no scorer: it is kept under its own name.
+        # A health check concerns the server and names no scorer, so it has its own entry.
         self.log.setdefault(name, []).append((page or name, arrived, time.perf_counter() - started))
 
     def do_POST(self) -> None:
@@ -69,7 +71,7 @@ class Scorer(BaseHTTPRequestHandler):
         self.log.setdefault(name, []).append(("scoring", arrived, time.perf_counter() - started))
 
     def log_message(self, *_: object) -> None:
-        """Nothing."""
+        """Log nothing."""
 
     def _config(self, name: str) -> dict[str, Any]:
         host = f"http://{self.headers['Host']}"
@@ -87,7 +89,7 @@ class Scorer(BaseHTTPRequestHandler):
 
 
 def serve() -> None:
-    """Be the scoring API, and print the port."""
+    """Serve the scoring API, and print the port."""
     Scorer.log = {}
     with ThreadingHTTPServer(("127.0.0.1", 0), Scorer) as running:
         print(running.server_address[1], flush=True)
@@ -95,7 +97,7 @@ def serve() -> None:
 
 
 class Readers:
-    """Looks for the score where its users do."""
+    """Polls for the score in the places where users read it."""
 
     def __init__(self, stack: Production, name: str) -> None:
         self._stack = stack
@@ -103,8 +105,8 @@ class Readers:
         self._file = stack.out / "clusters" / CLUSTER / "addonplacementscores" / f"{name}-score.yaml"
         self.seen: dict[str, float] = {}
 
-    def look(self) -> bool:
-        """Whether all have seen it by now."""
+    def poll(self) -> bool:
+        """Poll all places. True if all have the score."""
         for reader, sees in (("object", self._object), ("web", self._exporter)):
             if reader not in self.seen and sees():
                 self.seen[reader] = time.time()
@@ -116,17 +118,19 @@ class Readers:
         return bool(yaml.safe_load(self._file.read_text(encoding="utf-8"))["status"].get("scores"))
 
     def _exporter(self) -> bool:
-        answer = self._stack.page("web", f"/api/v1/scores?scorer={self._name}")
+        response = self._stack.page("web", f"/api/v1/scores?scorer={self._name}")
         # 404 until the scorer is registered.
-        return answer.status_code == 200 and any(score["items"] for score in answer.json()["scores"])
+        return response.status_code == 200 and any(score["items"] for score in response.json()["scores"])
 
 
 def first_score(stack: Production, url: str, name: str) -> dict[str, float]:
-    """Run a round: milliseconds after the manifest was written at which each thing happened, and the scorer's own."""
+    """Run a round. Return the milliseconds after the manifest's write at which each step happened, and the scorer's
+    time.
+    """
     readers = Readers(stack, name)
     written_at = time.time()
     stack.scorer(name, {"configURL": f"{url}/{name}/config", "configSyncMode": "Full"})
-    wait_for(readers.look, 30, f"the first score of {name}", interval=LOOK)
+    wait_for(readers.poll, 30, f"the first score of {name}", interval=LOOK)
     log_entries: list[tuple[str, float, float]] = []
     for page in (name, "healthz"):
         log_entries += [
@@ -140,7 +144,7 @@ def first_score(stack: Production, url: str, name: str) -> dict[str, float]:
 
 @contextmanager
 def running() -> Iterator[tuple[Production, str]]:
-    """The stack, and the URL of the scoring API."""
+    """Yield the stack and the URL of the scoring API."""
     with (
         tempfile.TemporaryDirectory() as folder,
         run_server("bench.firstscore", "--serve") as url,
@@ -152,7 +156,7 @@ def running() -> Iterator[tuple[Production, str]]:
 def measure(quick: bool) -> Measurement:
     """Return all rounds."""
     with running() as (stack, url):
-        # The first one makes connections and imports modules, and is shown apart.
+        # The first round connects and imports modules, so it has its own row.
         cold = first_score(stack, url, "cold")
         rounds = [first_score(stack, url, f"warm-{number}") for number in range(4 if quick else 12)]
     steps = [step for step in cold if step != "own"]
@@ -161,7 +165,7 @@ def measure(quick: bool) -> Measurement:
     against = f"2 s + the scorer's own time, {format_spread(own_times, 'ms', 1)}"
     figures = []
     for reader, title in (("object", "AddOnPlacementScore"), ("web", "/api/v1/scores")):
-        # Without the scorer's own time, as the limit is.
+        # Without the scorer's own time, like the limit.
         waited = [delays[reader] - delays["own"] for delays in rounds]
         name = f"manifest to first score in {title}"
         figures.append(Figure(name, format_spread(waited, "ms", 0), max(waited), "ms max", against, upper_limit=LIMIT))

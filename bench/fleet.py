@@ -52,20 +52,20 @@ from bench.soak import Soak
 
 SIZES, QUICK_SIZES = (100, 1000, 3500), (20, 100)
 SECONDS, QUICK_SECONDS = 90.0, 30.0
-#: Clusters at which each limit of the issue was set, and mCPU and MiB of all processes there.
+#: Limits: clusters -> mCPU and MiB of all processes together.
 _LIMITS = {1000: (333, 450), 3500: (900, 900)}
 _WAITING, _BYTES_PER_PAIR, _COMMANDS, _LATENCY = 100, 5 * 1024, 20, 2.0
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """Return the value below which so large a share of them is; not a number when there are none."""
+    """Return the quantile of these values; NaN without values."""
     ordered = sorted(values)
     return ordered[min(int(share * len(ordered)), len(ordered) - 1)] if ordered else float("nan")
 
 
 @dataclass(frozen=True)
-class Plan:
-    """Plan for each size; times are in seconds, 0 for what is left out."""
+class FleetPlan:
+    """Steps of the measurement of each size; times are in seconds, 0 skips a step."""
 
     seconds: float
     workers: int = 1
@@ -73,23 +73,23 @@ class Plan:
     flood: float = 0.0
     soak: float = 0.0
     seed: int = 7
-    #: On an API server.
+    #: True for a hub on an API server.
     kube: bool = False
-    #: With real agents.
+    #: True for real agents.
     real: bool = False
-    #: With real agents that reach Redis through an API server.
+    #: True for real agents that reach Redis through an API server.
     hub_api: bool = False
     #: As `hub_api`, with a kubelet.
     kubelet: bool = False
     redis: Path | None = None
-    #: Whether one process has all services of the hub.
+    #: True if one process has all services of the hub.
     single: bool = False
-    #: Whether the single process is killed after the measurement.
+    #: True if the single process is killed after the measurement.
     kill: bool = False
 
 
-def disturb(world: World, plan: Plan, cores: Mapping[str, float]) -> dict[str, Any]:
-    """Return what overload, kill and flood measured, by name; `cores` are those of each process before."""
+def disturb(world: World, plan: FleetPlan, cores: Mapping[str, float]) -> dict[str, Any]:
+    """Run overload, kill and flood, and return their measurements by name; `cores` are those of each process before."""
     measured: dict[str, Any] = {}
     if plan.overload:
         measured["overload"] = world.overload(plan.overload, cores["results"])
@@ -100,10 +100,10 @@ def disturb(world: World, plan: Plan, cores: Mapping[str, float]) -> dict[str, A
     return measured
 
 
-def measure_size(clusters: int, plan: Plan) -> Measurement:
-    """Measure a size, with processes of its own."""
+def measure_size(clusters: int, plan: FleetPlan) -> Measurement:
+    """Measure one size, with separate processes."""
     name = f"{clusters} x {SCORERS}"
-    with world_of(clusters, plan) as world:
+    with start_world(clusters, plan) as world:
         world.single = plan.single
         began = time.monotonic()
         world.bring_up()
@@ -115,10 +115,10 @@ def measure_size(clusters: int, plan: Plan) -> Measurement:
         soak = Soak(world, plan.soak, plan.seed) if plan.soak else None
         if soak is not None:
             soak.run()
-        books = world.books()
+        books = world.read_totals()
         soaked: list[Figure] = []
         if soak is not None:
-            soaked, after["soak"] = soak.figures(name, books)
+            soaked, after["soak"] = soak.make_figures(name, books)
         size = world.bytes_per_pair()
     pairs, interval = clusters * SCORERS, SlowApi.interval if plan.hub_api else INTERVAL
     most_cpu, most_memory = _LIMITS.get(clusters, (None, None))
@@ -181,7 +181,7 @@ def measure_size(clusters: int, plan: Plan) -> Measurement:
         ),
     ]
     if measured.latencies:
-        # Real agents do not follow their results.
+        # Real agents do not track the results that they send.
         text = f"p50 {quantile(measured.latencies, 0.5):.3f}, p99 {quantile(measured.latencies, 0.99):.3f} s"
         number = f"{len(measured.latencies)} of them"
         what = f"{name}: from a result's put until it is in the books"
@@ -244,13 +244,13 @@ def measure_size(clusters: int, plan: Plan) -> Measurement:
 
 
 @contextlib.contextmanager
-def world_of(clusters: int, plan: Plan) -> Iterator[World]:
-    """All processes of one size; they end with the block."""
+def start_world(clusters: int, plan: FleetPlan) -> Iterator[World]:
+    """Yield the processes of one size, which end with the block."""
     handler = SlowApi if plan.hub_api else RealApi if plan.real else ScoringApi
     api = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     kind = KubeWorld if plan.kube else HubApiWorld if plan.hub_api else RealWorld if plan.real else World
     if plan.kubelet:
-        # Only then are tests/node and what it imports needed.
+        # Imported here, because only this world needs tests/node.
         from bench.kubeletworld import KubeletWorld
 
         kind = KubeletWorld
@@ -268,7 +268,9 @@ def world_of(clusters: int, plan: Plan) -> Iterator[World]:
 
 
 def lines(sizes: dict[int, dict[str, Any]]) -> list[Figure]:
-    """For each process, and for all, how cost grows with the pairs; and where it grows faster than a line."""
+    """Return rows that show, for each process and for all, how the cost grows with the pairs, and where it grows
+    faster.
+    """
     figures = []
     for kind, unit in (("milli", "mCPU"), ("memory", "MiB")):
         names = [*next(iter(sizes.values()))[kind], "all"]
@@ -283,8 +285,8 @@ def lines(sizes: dict[int, dict[str, Any]]) -> list[Figure]:
     return figures
 
 
-def measure(clusters: Sequence[int], plan: Plan, *, say: bool = True) -> Measurement:
-    """Return all sizes, one after the other."""
+def measure(clusters: Sequence[int], plan: FleetPlan, *, say: bool = True) -> Measurement:
+    """Measure all sizes, one after the other."""
     figures: list[Figure] = []
     sizes: dict[int, dict[str, Any]] = {}
     for number in clusters:
@@ -317,7 +319,7 @@ def main() -> int:
     parser.add_argument("--kill", action="store_true", help="kill the single process after the measurement")
     parser.add_argument("--redis", type=Path, metavar="FILE", help="a redis-server")
     arguments = parser.parse_args()
-    # As on Ctrl-C: hundreds of processes end with it.
+    # SIGTERM acts as Ctrl-C, which ends the hundreds of processes of a size.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     if arguments.kube and arguments.soak:
         parser.error("--soak has no faults for an API server; leave out --kube")
@@ -331,8 +333,8 @@ def main() -> int:
         parser.error(f"{arguments.redis} is no program: --redis wants a redis-server")
     clusters = arguments.clusters or (QUICK_SIZES if arguments.quick else SIZES)
     seconds = arguments.seconds or (QUICK_SECONDS if arguments.quick else SECONDS)
-    chosen = {name: value for name, value in vars(arguments).items() if name in {item.name for item in fields(Plan)}}
-    plan = Plan(**chosen | {"seconds": seconds})
+    chosen = {name: value for name, value in vars(arguments).items() if name in {item.name for item in fields(FleetPlan)}}
+    plan = FleetPlan(**chosen | {"seconds": seconds})
     return report(arguments, measure(clusters, plan))
 
 

@@ -1,4 +1,4 @@
-"""The processes of `bench.fleet` by name: started, killed, started again, and what they cost until now."""
+"""The processes of `bench.fleet` by name: starts, kills and restarts them, and measures their costs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bench.common import ROOT
 
 @dataclass
 class _Running:
-    """One process. Redis is its supervisor's, so there is no `popen` of it."""
+    """A process. The supervisor of Redis owns it, so that there is no `popen` for it."""
 
     command: tuple[str, ...]
     environment: Mapping[str, str]
@@ -28,17 +28,17 @@ class _Running:
 
 
 class Processes:
-    """Processes that are ended with `close`. Threads may look while another one kills and starts."""
+    """Processes that end with `close`. Threads may read while another one kills and starts."""
 
     def __init__(self, folder: Path) -> None:
-        """`folder` gets their logs."""
+        """Prepare without processes; `folder` is for their logs."""
         self._folder = folder
         self._running: dict[str, list[_Running]] = {}
-        # CPU of those that are gone.
+        # CPU of ended processes.
         self._spent: dict[str, float] = defaultdict(float)
 
     def start(self, name: str, module: str, environment: Mapping[str, str], *arguments: str) -> None:
-        """Start one more process of this name."""
+        """Start a further process with this name."""
         self._start(name, (sys.executable, "-m", module, *arguments), environment)
 
     def _start(self, name: str, command: tuple[str, ...], environment: Mapping[str, str]) -> None:
@@ -47,11 +47,11 @@ class Processes:
         self._add(name, _Running(command, environment, psutil.Process(popen.pid), popen))
 
     def adopt(self, name: str, pid: int) -> None:
-        """A process of somebody else's counts under this name from now on."""
+        """Count a process that somebody else started under this name from now on."""
         self._add(name, _Running((), {}, psutil.Process(pid)))
 
     def _add(self, name: str, running: _Running) -> None:
-        # New lists and never changed ones: others may be at one.
+        # A new list each time, because other threads may iterate over the old one.
         self._running[name] = [*self._running.get(name, ()), running]
 
     def _remove(self, name: str, running: _Running) -> None:
@@ -60,7 +60,7 @@ class Processes:
         self._running[name] = [other for other in self._running[name] if other is not running]
 
     def kill(self, name: str) -> Callable[[], None]:
-        """SIGKILL to the one that runs longest; returns what starts it again."""
+        """Kill the oldest process of this name with SIGKILL, and return a function that starts it again."""
         return self._end(name, self._running[name][0])
 
     def _end(self, name: str, running: _Running) -> Callable[[], None]:
@@ -71,13 +71,13 @@ class Processes:
         return lambda: self._start(name, running.command, running.environment)
 
     def release(self, name: str) -> psutil.Process:
-        """Return the process that was adopted does not count any more, except for what it has used until now."""
+        """Stop counting an adopted process, except for its CPU so far, and return it."""
         running = self._running[name][0]
         self._remove(name, running)
         return running.process
 
     def stop(self, name: str) -> None:
-        """SIGTERM to all of this name; returns when they have ended."""
+        """Send SIGTERM to all processes of this name, and wait until they have ended."""
         for running in self._running[name]:
             if running.popen is not None:
                 running.popen.terminate()
@@ -87,7 +87,7 @@ class Processes:
             self._remove(name, running)
 
     def revive(self) -> list[str]:
-        """Start again what has ended by itself; says what and how."""
+        """Restart processes that ended by themselves, and return their names and exit codes."""
         endings = []
         for name, all_of_it in list(self._running.items()):
             for running in all_of_it:
@@ -97,22 +97,22 @@ class Processes:
         return endings
 
     def of(self, name: str) -> Sequence[psutil.Process]:
-        """Return the processes of this name that run."""
+        """Return the running processes of this name."""
         return [running.process for running in self._running.get(name, ())]
 
     def cpu(self) -> dict[str, float]:
-        """Return seconds by name, with those of processes that are gone."""
+        """Return the CPU seconds by name, including ended processes."""
         return {
             name: self._spent[name] + sum(_seconds(running.process) for running in instances)
             for name, instances in sorted(self._running.items())
         }
 
     def memory(self) -> dict[str, int]:
-        """Resident bytes by name."""
+        """Return the resident bytes by name."""
         return {name: rss for name, (rss, _) in self.resident().items()}
 
     def resident(self) -> dict[str, tuple[int, float]]:
-        """Resident bytes by name, and for how many seconds the youngest of that name has run."""
+        """Return by name the resident bytes, and the seconds since the youngest process of the name was started."""
         now, resident_by_name = time.monotonic(), {}
         for name, instances in sorted(self._running.items()):
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -122,7 +122,7 @@ class Processes:
         return resident_by_name
 
     def close(self) -> None:
-        """End all that were started here, the last one first."""
+        """End all processes that were started here, the newest first."""
         ending = [
             instance.popen
             for instances in self._running.values()
@@ -137,5 +137,5 @@ class Processes:
 
 
 def _seconds(process: psutil.Process) -> float:
-    """CPU of a process and of its children that have ended."""
+    """Return the CPU seconds of a process and of its ended children."""
     return sum(process.cpu_times()[:4])

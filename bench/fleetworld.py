@@ -1,4 +1,4 @@
-"""The hub's processes, Redis and the played fleet of `bench.fleet`, and what is seen of them."""
+"""The hub's processes, Redis and the played fleet of `bench.fleet`, and measurements of them."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ from dsf.up.embedded_redis import EmbeddedRedis
 from dsf.up.ports import Ports
 from dsf.up.supervisor import Supervisor
 
-#: Seconds; what the scoring APIs of `bench.hub` say.
+#: Seconds; the interval in the scoring APIs' /config.
 INTERVAL = 30
 SECRET = "5e" * 32
-#: Seconds between two scrapes, two looks at what waits, and two at the scores of all pairs.
+#: Seconds between two scrapes, between two polls of waiting results, and between two reads of all scores.
 _SCRAPE, _LOOK, _SURVEY = 30.0, 0.5, 5.0
 _PATIENCE = 900.0
-#: Seconds between two looks at how much CPU was used by what is to get less of it.
+#: Seconds between two checks of the CPU that a throttled worker has used.
 _DUTY = 0.005
 _FILL = """
 for i = 3, #ARGV do
@@ -65,9 +65,9 @@ class FleetFigures:
     memory: dict[str, int] = field(default_factory=dict)
     waiting: list[int] = field(default_factory=list)
     latencies: list[float] = field(default_factory=list)
-    #: Buckets with the median and the 99th percentile of beat's lag, in seconds.
+    #: Upper bounds of the buckets with the median and the 99th percentile of beat's lag, in seconds.
     lag: tuple[float, float] = (0.0, 0.0)
-    #: Bytes of Redis, for each cycle.
+    #: Bytes that Redis received for each cycle.
     bytes_in: float = 0.0
     bytes_out: float = 0.0
     scrape_bytes: int = 0
@@ -76,7 +76,7 @@ class FleetFigures:
 
 @dataclass(frozen=True)
 class Mix:
-    """Commands for each cycle: those that clients send, and those that scripts run."""
+    """Commands for each cycle: those from clients, and those in scripts."""
 
     outer: float
     inside: float
@@ -84,44 +84,44 @@ class Mix:
 
 
 @dataclass(frozen=True)
-class Books:
-    """All pairs together, after the last run has ended."""
+class Totals:
+    """Totals of all pairs, after the last run has ended."""
 
     scheduled: int
     finished: int
     ticks: int
     text: str
-    #: Cycles that have no outcome or more than one, pair by pair.
+    #: Cycles without an outcome, or with more than one, pair by pair.
     wrong: int
 
 
 class Agents(ABC):
-    """Return the sums of all clusters."""
+    """The agents of all clusters."""
 
     def __init__(self) -> None:
-        #: Seconds from a result's put until it was seen in the books, of some.
+        #: Seconds from sending a result to its appearance in the books, for a sample of results.
         self.latencies: list[float] = []
 
     @property
     @abstractmethod
     def counts(self) -> Counter[str]:
-        """Among others `ticks` and `results`, until about now."""
+        """Counters, with `ticks` and `results`, up to about now."""
 
-    def has_told(self) -> bool:
-        """Whether `counts` has all that was before the first of these questions."""
+    def is_up_to_date(self) -> bool:
+        """True if `counts` includes everything before the first call of this method."""
         return True
 
-    def tell(self, *words: object) -> None:
-        """Have them change what they do; see `bench.player`."""
+    def send_command(self, *words: object) -> None:
+        """Send a command that changes the agents' behaviour; see `bench.player`."""
         raise SystemExit(f"only played agents do this, leave out --real: {' '.join(map(str, words))}")
 
     @abstractmethod
     def stop(self) -> None:
-        """End them."""
+        """End the agents."""
 
 
 class PlayerProcess(Agents):
-    """A `bench.player` and what it says."""
+    """A process of `bench.player`, and its reports."""
 
     def __init__(self, *arguments: str, environment: dict[str, str], log: Path) -> None:
         super().__init__()
@@ -149,18 +149,18 @@ class PlayerProcess(Agents):
             self.latencies += message["latencies"]
             self._reports += 1
 
-    def has_told(self) -> bool:
-        """See Agents. A report may have been on its way when it was asked first."""
+    def is_up_to_date(self) -> bool:
+        """See Agents. The first report after the call may be outdated."""
         if self._asked_at is None:
             self._asked_at = self._reports
         return self._reports >= self._asked_at + 2
 
     @property
     def counts(self) -> Counter[str]:
-        """As it said last."""
+        """Return the counters of the newest report."""
         return self._counts
 
-    def tell(self, *words: object) -> None:
+    def send_command(self, *words: object) -> None:
         """See Agents."""
         assert self.process.stdin is not None
         print(*words, file=self.process.stdin, flush=True)
@@ -172,10 +172,10 @@ class PlayerProcess(Agents):
 
 
 class World:
-    """A fleet of one size. A context manager: all processes end with it."""
+    """A fleet of one size. A context manager, which ends all processes."""
 
     def __init__(self, folder: Path, api: str, clusters: int, workers: int, redis_server: Path | None = None) -> None:
-        """`redis_server` is a program in place of the wheel's Valkey."""
+        """Prepare the fleet; `redis_server` is a program that replaces the wheel's Valkey."""
         self.folder = folder
         self.processes = Processes(folder)
         self._supervisor = Supervisor(folder, lambda _: None)
@@ -183,7 +183,7 @@ class World:
         self._server = EmbeddedRedis(folder / "redis", ports.any())
         self._port = ports.any()
         program = self._server.program()
-        # An open file for each connection. On its command line, so that it is so after a restart too.
+        # An open file for each connection. On the command line, so that the setting survives a restart.
         limits = ("--maxclients", str(12 * clusters + 200), "--maxmemory", "8gb")
         command = (str(redis_server), *program.command[1:]) if redis_server else program.command
         self._redis = replace(program, command=(*command, *limits))
@@ -192,12 +192,12 @@ class World:
         self._fleet = HubFleet(folder, self._server, pid, api, clusters)
         self.client: redis.Redis = self._fleet.client
         self.clusters = self._fleet.clusters
-        #: Where the `dir` backend has its objects.
+        #: Folder of the `dir` backend's objects.
         self.out = self._fleet.folder / "_out"
         self._workers = workers
-        #: Whether one process has all services of the hub; to be set before `bring_up`.
+        #: True if one process has all services of the hub; must be set before `bring_up`.
         self.single = False
-        # First runs and writes are 100 a second at most.
+        # At most 100 first runs and writes per second.
         self._patience = max(_PATIENCE, clusters * SCORERS / 25)
         self.pairs = [(name, f"scorer-{number}") for name in self.clusters for number in range(SCORERS)]
         self._player: Agents | None = None
@@ -219,7 +219,7 @@ class World:
     # --- bringing it up --------------------------------------------------------------------------------------------
 
     def bring_up(self) -> None:
-        """Start everything; returns when every pair has its object, and one interval more has passed."""
+        """Start everything, and wait until every pair has its object and one more interval has passed."""
         self._prepare()
         if self.single:
             self._run("hub", target="all", listen_port=self._port)
@@ -230,20 +230,20 @@ class World:
             for _ in range(self._workers):
                 self._run("results", target="results")
         self._player = self._agents()
-        self._until(lambda: self._writes() >= len(self.pairs), "every object once")
+        self._wait_until(lambda: self._count_writes() >= len(self.pairs), "every object once")
         time.sleep(INTERVAL)
 
     @property
     def hub_processes(self) -> tuple[str, ...]:
-        """Names of the processes of the hub."""
+        """Names of the hub's processes."""
         return ("hub",) if self.single else ("beat", "hub", "web", "results")
 
-    def _writes(self) -> int:
-        """Scores that the writer has written."""
+    def _count_writes(self) -> int:
+        """Return the number of scores that the writer has written."""
         return int(self.client.hget(keys.WRITE_STATS, "written") or 0)
 
     def _agents(self) -> Agents:
-        """Start them."""
+        """Start the agents."""
         return PlayerProcess(
             *("--clusters", str(len(self.clusters))),
             environment=self._environment(role="agent", cluster="cluster-0000"),
@@ -251,16 +251,16 @@ class World:
         )
 
     def _prepare(self) -> None:
-        """Make what people write: clusters, scorers, and the configuration."""
+        """Write the users' objects: clusters, scorers, and the configuration."""
         self._fleet.manifests()
-        # A link, so that a fault can put another one in its place in one step.
+        # A link, so that a fault can replace it in one step.
         objects = self.folder / "objects"
         objects.mkdir()
         self.out.mkdir(exist_ok=True)
         (self.out / "clusters").symlink_to(objects)
 
     def _backend(self) -> dict[str, object]:
-        """Settings that say where objects are."""
+        """Return the settings of the backend."""
         return {"backend": "dir", "manifests": self._fleet.folder}
 
     @property
@@ -271,17 +271,17 @@ class World:
 
     @property
     def redis_url(self) -> str:
-        """Where Redis is."""
+        """URL of Redis."""
         return self._server.url
 
     def start_redis(self) -> None:
-        """Start Redis with what it knew; returns when it serves. To be called in the main thread."""
+        """Start Redis with its stored data, and wait until it serves. Must run in the main thread."""
         self._supervisor.start(self._redis)
         self._supervisor.wait_ready(120)
         self.processes.adopt("redis", self._supervisor.pid(self._redis.name))
 
     def stop_redis(self) -> None:
-        """SIGTERM to Redis: it writes down what it knows, and ends."""
+        """Send SIGTERM to Redis, which stores its data, and wait until it has ended."""
         process = self.processes.release("redis")
         process.terminate()
         while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
@@ -300,26 +300,26 @@ class World:
         }
         return make_child_environment(**defaults | values)
 
-    def _until(self, is_so: Any, what: str) -> None:
+    def _wait_until(self, is_so: Any, what: str) -> None:
         deadline = time.monotonic() + self._patience
         while not is_so():
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{what} did not come in {self._patience:.0f} s")
             time.sleep(0.5)
 
-    # --- looking ---------------------------------------------------------------------------------------------------
+    # --- reads -----------------------------------------------------------------------------------------------------
 
     def watch(self, seconds: float) -> FleetFigures:
-        """Look at it for so long, with a scrape every 30 s."""
+        """Measure the fleet for this many seconds, with a scrape every 30 s."""
         fleet_figures = FleetFigures()
         self.player.latencies.clear()
         before, began = self.processes.cpu(), time.monotonic()
         stats, results_before = self.client.info("stats"), self.player.counts["results"]
         lags = self._lags()
         scraped: list[tuple[int, float]] = []
-        scraper = self.scraper(began + seconds, scraped)
+        scraper = self.make_scraper(began + seconds, scraped)
         while time.monotonic() < began + seconds:
-            fleet_figures.waiting.append(self.waiting())
+            fleet_figures.waiting.append(self.count_waiting_results())
             for name, rss in self.processes.memory().items():
                 fleet_figures.memory[name] = max(rss, fleet_figures.memory.get(name, 0))
             time.sleep(_LOOK)
@@ -339,8 +339,9 @@ class World:
         return fleet_figures
 
     def commands(self, seconds: float) -> Mix:
-        """The commands of so many seconds, counted one by one; this costs Redis something, so nothing else is measured
-        meanwhile."""
+        """Count the commands during this many seconds, one by one. This slows Redis down, so it is a separate
+        measurement.
+        """
         outer_commands: Counter[str] = Counter()
         inside: Counter[str] = Counter()
         results_before = self.player.counts["results"]
@@ -360,28 +361,30 @@ class World:
         )
 
     def overload(self, seconds: float, needed: float) -> dict[str, float]:
-        """Give the results workers half of `needed` cores for so long, then all, until it is normal again."""
+        """Give the results workers half of `needed` cores for this many seconds, then all, and wait until scores are
+        fresh.
+        """
         overload_ended = threading.Event()
         share = needed / 2 / self._workers
-        thread = threading.Thread(target=self._slow_down, args=(share, overload_ended), daemon=True)
+        thread = threading.Thread(target=self._throttle_workers, args=(share, overload_ended), daemon=True)
         before, began, since = self.player.counts["ticks"], time.monotonic(), time.time()
-        first = self._ok()
+        first = self._count_ok_cycles()
         thread.start()
         ages: list[float] = []
-        # Until then scores are as old as the time before made them.
+        # Until then, scores have the ages of the time before.
         while time.monotonic() < began + seconds:
             time.sleep(_SURVEY)
             if time.monotonic() > began + 2 * INTERVAL:
-                ages += self.ages()
-        ticks, scores = self.player.counts["ticks"] - before, self._ok() - first
+                ages += self.list_score_ages()
+        ticks, scores = self.player.counts["ticks"] - before, self._count_ok_cycles() - first
         overload_ended.set()
         thread.join()
         began, until = time.monotonic(), time.time()
-        # A score is as old as its interval, and the time of its cycle.
-        self._until(lambda: max(self.ages()) <= INTERVAL + 2, "scores of all pairs to be fresh")
+        # A score may be as old as its interval and the duration of its cycle.
+        self._wait_until(lambda: max(self.list_score_ages()) <= INTERVAL + 2, "scores of all pairs to be fresh")
         normal = time.monotonic() - began
         ages.sort()
-        gaps = sorted(self._gaps(since, until))
+        gaps = sorted(self._iterate_gaps(since, until))
         return {
             "cores": share * self._workers,
             "oldest": ages[-1],
@@ -392,14 +395,14 @@ class World:
             "normal": normal,
         }
 
-    def _gaps(self, since: float, until: float) -> Iterator[float]:
-        """For each pair the longest time, in intervals, between two cycles of this window that became scores."""
+    def _iterate_gaps(self, since: float, until: float) -> Iterator[float]:
+        """Yield for each pair the longest time, in intervals, between two cycles of this window that became scores."""
         for pair in self.pairs:
             scored = sorted(entry.at for entry in Pairs(self.client).read_history(*pair) if entry.outcome == "ok")
             yield max(after - at for at, after in pairwise(scored) if after > since and at < until) / INTERVAL
 
-    def _slow_down(self, share: float, overload_ended: threading.Event) -> None:
-        """Stop each results worker whenever it has had this share of a core, until its time comes again."""
+    def _throttle_workers(self, share: float, overload_ended: threading.Event) -> None:
+        """Stop each results worker whenever it has used its share of a core, until it may continue."""
         workers = self.processes.of("results")
         first, began = [read_cpu_seconds(worker) for worker in workers], time.monotonic()
         try:
@@ -418,28 +421,28 @@ class World:
         was at most an interval old (`fresh`), and the results that were waiting at most (`waiting`).
         """
         start_again = self.processes.kill("hub")
-        killed_at, ok_before = time.monotonic(), self._ok()
+        killed_at, ok_before = time.monotonic(), self._count_ok_cycles()
         time.sleep(1)
         start_again()
-        self._until(lambda: self._ok() > ok_before, "a result after the kill")
+        self._wait_until(lambda: self._count_ok_cycles() > ok_before, "a result after the kill")
         back = time.monotonic() - killed_at
         waiting: list[int] = []
 
         def is_fresh() -> bool:
-            waiting.append(self.waiting())
-            return max(self.ages()) <= INTERVAL + 2
+            waiting.append(self.count_waiting_results())
+            return max(self.list_score_ages()) <= INTERVAL + 2
 
-        self._until(is_fresh, "scores of all pairs to be fresh")
+        self._wait_until(is_fresh, "scores of all pairs to be fresh")
         return {"back": back, "fresh": time.monotonic() - killed_at, "waiting": float(max(waiting))}
 
     def flood(self, seconds: float) -> dict[str, Any]:
-        """Send one cluster's mailbox 10,000 messages a second for so long."""
+        """Send 10,000 messages per second into one cluster's mailbox for this many seconds."""
         flooding = PlayerProcess(
             *("--clusters", "0", "--flood", "cluster-0000"),
             environment=self._environment(role="agent", cluster="cluster-0000"),
             log=self.folder / "player.log",
         )
-        self._until(lambda: flooding.counts["flood"] > 0, "the flood")
+        self._wait_until(lambda: flooding.counts["flood"] > 0, "the flood")
         before, began, first = self.processes.cpu(), time.monotonic(), flooding.counts["flood"]
         self.player.latencies.clear()
         time.sleep(seconds)
@@ -454,15 +457,15 @@ class World:
             "text": f"mCPU: {cores}",
         }
 
-    def books(self) -> Books:
-        """Stop beat, or pause everything, wait for the last run, and add up."""
+    def read_totals(self) -> Totals:
+        """Stop beat, or pause everything, wait for the last run, and return the totals."""
         if self.single:
             for scorer in {scorer for _, scorer in self.pairs}:
                 ScheduleStore(self.client).set_override(f"*/{scorer}", paused=True)
         else:
             self.processes.stop("beat")
-        self._until(lambda: self.client.zcard(keys.OPEN_RUNS) == 0, "the last run to end")
-        self._until(self.player.has_told, "the agents' last counts")
+        self._wait_until(lambda: self.client.zcard(keys.OPEN_RUNS) == 0, "the last run to end")
+        self._wait_until(self.player.is_up_to_date, "the agents' last counts")
         totals: Counter[str] = Counter()
         why: Counter[str] = Counter()
         wrong = 0
@@ -477,10 +480,10 @@ class World:
         ticks = sum(int(text) for name, text in stats.items() if name == "ticks" or name.startswith("skipped:"))
         text = ", ".join(f"{outcome} {totals[outcome]}" for outcome in OUTCOMES if totals[outcome])
         text += "".join(f"; {reason} {number}" for reason, number in why.most_common())
-        return Books(totals["scheduled"], sum(totals[outcome] for outcome in OUTCOMES), ticks, text, wrong)
+        return Totals(totals["scheduled"], sum(totals[outcome] for outcome in OUTCOMES), ticks, text, wrong)
 
     def bytes_per_pair(self) -> float:
-        """Return the bytes of Redis for each pair without clients, with histories as long as they get."""
+        """Return the bytes of Redis for each pair, without clients, with histories of maximum length."""
         self.player.stop()
         self.fill_histories()
         memory = self.client.info("memory")
@@ -488,7 +491,7 @@ class World:
         return float(memory["used_memory"] - memory["used_memory_startup"] - buffers) / len(self.pairs)
 
     def fill_histories(self) -> None:
-        """Make all histories as long as they get, with what stands in them."""
+        """Extend all histories to their maximum length, with copies of their entries."""
         fill = self.client.register_script(_FILL)
         prefix = keys.history_key("", "").removesuffix("/")
         for start in range(0, len(self.pairs), 100):
@@ -496,15 +499,15 @@ class World:
 
     # --- details ---------------------------------------------------------------------------------------------------
 
-    def waiting(self) -> int:
-        """Results in the mailboxes."""
+    def count_waiting_results(self) -> int:
+        """Return the number of results in the mailboxes."""
         return count_waiting_results(self.client, sorted({cluster for cluster, _ in self.pairs}))
 
-    def _ok(self) -> int:
+    def _count_ok_cycles(self) -> int:
         return sum(state.count("ok") for state in Pairs(self.client).read_states(self.pairs))
 
-    def ages(self) -> list[float]:
-        """Return seconds since the newest score of each pair was due."""
+    def list_score_ages(self) -> list[float]:
+        """Return the age in seconds of each pair's newest score, since it was due."""
         ages = []
         for start in range(0, len(self.pairs), 1000):
             with self.client.pipeline(transaction=False) as pipe:
@@ -517,9 +520,11 @@ class World:
         stats = {str(name): str(text) for name, text in self.client.hgetall(keys.BEAT_STATS).items()}
         return Counter({bound: int(stats.get(f"lag:{bound}", "0")) for bound in (*keys.LAG_BOUNDS, "+Inf")})
 
-    def scraper(self, end: float, scrapes: list[tuple[int, float]] | None = None) -> threading.Thread:
-        """A thread that scrapes the page every 30 s until then (time.monotonic()), so that it has its work; `scrapes`
-        gets bytes and seconds of each scrape."""
+    def make_scraper(self, end: float, scrapes: list[tuple[int, float]] | None = None) -> threading.Thread:
+        """Return a thread that scrapes the page every 30 s until `end` (time.monotonic()), as a Prometheus would.
+
+        `scrapes` gets bytes and seconds of each scrape.
+        """
         thread = threading.Thread(target=self._scrape, args=(end, [] if scrapes is None else scrapes), daemon=True)
         thread.start()
         return thread
@@ -528,15 +533,15 @@ class World:
         with requests.Session() as session:
             session.trust_env = False
             while (began := time.monotonic()) < end and not self._stopped.is_set():
-                # The process may just be away.
+                # The process may be restarting.
                 with contextlib.suppress(requests.RequestException):
-                    answer = session.get(f"http://127.0.0.1:{self._port}/metrics", timeout=120)
-                    scrapes.append((len(answer.content), time.monotonic() - began))
+                    response = session.get(f"http://127.0.0.1:{self._port}/metrics", timeout=120)
+                    scrapes.append((len(response.content), time.monotonic() - began))
                 self._stopped.wait(max(0.0, min(_SCRAPE, end - time.monotonic())))
 
 
 def _quantiles(lags: Counter[str]) -> tuple[float, float]:
-    """Upper bounds of the buckets with the median and the 99th percentile."""
+    """Return the upper bounds of the buckets with the median and the 99th percentile."""
     total = sum(lags.values())
     bounds: list[float] = []
     for share in (0.5, 0.99):

@@ -22,16 +22,16 @@ from dsf.scorer import Forecast, Series, forecast
 
 SERIES, SAMPLES = 1000, 120
 LAGS, HORIZON = 10, 10
-#: Rounds, of which each does all series both ways.
+#: Rounds, each with all series in both ways.
 ROUNDS, QUICK_ROUNDS = 9, 3
-#: Relative difference of two forecasts that is none: our ridge is small, not zero.
+#: Maximum relative difference of equal forecasts: our regularisation is small, but not zero.
 _SAME = 0.01
 
 Array = NDArray[np.float64]
 
 
-def made_up() -> list[Series]:
-    """Return a day's rhythm, a direction and noise, different in each series."""
+def make_series() -> list[Series]:
+    """Return series with a daily rhythm, a trend and noise."""
     random = np.random.default_rng(1)
     at = np.arange(SAMPLES)
     return [
@@ -48,16 +48,16 @@ def made_up() -> list[Series]:
     ]
 
 
-def ours(series: Series) -> Array:
-    """Make the scorer's forecast. Raises TypeError when there is no forecast."""
+def forecast_by_scorer(series: Series) -> Array:
+    """Return the scorer's forecast. Raises TypeError if it has none."""
     prediction = forecast(series, horizon=HORIZON, lags=LAGS)
     if not isinstance(prediction, Forecast):
         raise TypeError(prediction.reason)
     return prediction.values
 
 
-def textbook(series: Series) -> Array:
-    """Return the plain way."""
+def forecast_by_textbook(series: Series) -> Array:
+    """Return the forecast of the textbook's method."""
     values = series.values
     past = np.column_stack([values[lag : lag - LAGS] for lag in range(LAGS)] + [np.ones(values.size - LAGS)])
     weights = np.linalg.lstsq(past, values[LAGS:], rcond=None)[0]
@@ -68,29 +68,29 @@ def textbook(series: Series) -> Array:
 
 
 def seconds(function: Callable[[Series], Array], all_series: list[Series]) -> float:
-    """CPU of all series once."""
+    """Return the CPU seconds for all series."""
     started = time.process_time()
     for series in all_series:
         function(series)
     return time.process_time() - started
 
 
-def different(all_series: list[Series]) -> int:
-    """How many forecasts of the two are not the same."""
+def count_differences(all_series: list[Series]) -> int:
+    """Return the number of series for which the two forecasts differ."""
     return sum(
-        not np.allclose(ours(series), textbook(series), atol=_SAME * float(np.ptp(series.values)))
+        not np.allclose(forecast_by_scorer(series), forecast_by_textbook(series), atol=_SAME * float(np.ptp(series.values)))
         for series in all_series
     )
 
 
 def measure(quick: bool) -> Measurement:
-    """Both, in turns."""
-    all_series = made_up()
-    wrong = different(all_series)
+    """Measure both in turns."""
+    all_series = make_series()
+    wrong = count_differences(all_series)
     if wrong:
         raise RuntimeError(f"{wrong} of {SERIES} forecasts are not those of least squares")
     rounds = QUICK_ROUNDS if quick else ROUNDS
-    pairs = [(seconds(ours, all_series), seconds(textbook, all_series)) for _ in range(rounds)]
+    pairs = [(seconds(forecast_by_scorer, all_series), seconds(forecast_by_textbook, all_series)) for _ in range(rounds)]
     mine, theirs = ([1000 * pair[index] for pair in pairs] for index in (0, 1))
     ratios = [pair[0] / pair[1] for pair in pairs]
     figure = Figure(

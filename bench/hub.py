@@ -36,49 +36,49 @@ from dsf.up.ports import Ports
 from dsf.up.supervisor import Supervisor
 
 CLUSTERS, QUICK_CLUSTERS, SCORERS, ITEMS = 1000, 100, 10, 10
-#: Scorers that are created at once, and the few clusters that get them.
+#: Scorers that are created at once, and the number of clusters that get them.
 MANY, QUICK_MANY, FEW_CLUSTERS = 1000, 100, 5
-#: Seconds of the measurement at rest: several looks of the hub at everything.
+#: Seconds of the measurement at rest, which include several complete checks by the hub.
 REST, QUICK_REST = 90.0, 35.0
-#: Seconds that the hub gets until it is done with a start, and the least time without work that says so.
+#: Maximum seconds for the hub's start, and seconds without work that show its end.
 _PATIENCE, _QUIET = 300.0, 3.0
 
 
 class ScoringApi(BaseHTTPRequestHandler):
-    """Healthy; `/<name>/config` is the configuration of the scorer of that name."""
+    """A healthy scoring API; `/<name>/config` is the configuration of the scorer of that name."""
 
     protocol_version = "HTTP/1.1"
     #: Seconds between two cycles of every scorer.
     interval = 30
 
     def do_GET(self) -> None:
-        """Health and configuration."""
+        """Respond to requests for health and configuration."""
         name = self.path.strip("/").partition("/")[0]
         source = {"type": "Prometheus", "host": self.source()}
         source["params"] = {"query": "up", "range": 600, "step": 60}
         scoring = {"params": {"name": name, "interval": self.interval}}
-        self.answer(json.dumps({"name": name, "source": source, "scoring": scoring}).encode())
+        self.respond(json.dumps({"name": name, "source": source, "scoring": scoring}).encode())
 
     def source(self) -> str:
-        """Address of Prometheus."""
+        """Return the address of Prometheus."""
         return "http://prometheus.test:9090"
 
-    def answer(self, body: bytes) -> None:
-        """200 with this JSON."""
+    def respond(self, body: bytes) -> None:
+        """Respond with 200 and this JSON."""
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
-        # The client may have given up meanwhile, as where 120 agents start at once.
+        # The client may have given up, for example when 120 agents start at once.
         with contextlib.suppress(ConnectionError):
             self.end_headers()
             self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
-        """Nothing."""
+        """Log nothing."""
 
 
 class HubFleet:
-    """Manifests, scores and a hub; `spent` and `waited` are for one measurement each."""
+    """Manifests, scores and a hub; `spent` and `waited` belong to one measurement each."""
 
     def __init__(self, folder: Path, server: EmbeddedRedis, redis_pid: int, url: str, clusters: int) -> None:
         self.folder = folder / "manifests"
@@ -92,8 +92,8 @@ class HubFleet:
             redis_url=server.url, backend="dir", manifests=self.folder, role=None, target="controller", probe_port=0
         )
 
-    def manifests(self) -> None:
-        """Write users' objects: one file for each object."""
+    def write_manifests(self) -> None:
+        """Write the users' objects, one file for each."""
         self._write("config", configuration())
         for name in self.clusters:
             kind = {"apiVersion": "cluster.open-cluster-management.io/v1", "kind": "ManagedCluster"}
@@ -102,11 +102,11 @@ class HubFleet:
             self.scorer(f"scorer-{number}")
 
     def scorer(self, name: str, **execution: Any) -> None:
-        """Write a scorer's manifest, new or changed."""
+        """Write a scorer's manifest, a new or a changed one."""
         self._write(f"scorers/{name}", scorer(name, self._url, **execution))
 
-    def scores(self) -> None:
-        """Write the data of results workers for every pair: its state in Redis, its object in the folder."""
+    def write_scores(self) -> None:
+        """Write the data that results workers write for every pair: its state in Redis, its object in the folder."""
         now = time.time()
         row = json.dumps({"last_success": str(now), "valid_until": str(now + 3600), "items": str(ITEMS)})
         for cluster in self.clusters:
@@ -121,31 +121,31 @@ class HubFleet:
 
     @contextmanager
     def hub(self) -> Iterator[None]:
-        """A hub controller."""
+        """Run a hub controller."""
         with process([sys.executable, "-m", "dsf.hub"], self._environment, self._log) as running:
             self._hub = psutil.Process(running.pid)
             yield
 
-    def cpu(self) -> tuple[float, float]:
-        """CPU seconds of the hub and of Redis until now."""
+    def read_cpu_seconds(self) -> tuple[float, float]:
+        """Return the CPU seconds of the hub and of Redis so far."""
         assert self._hub is not None
         return read_cpu_seconds(self._hub), read_cpu_seconds(self._redis)
 
-    def memory(self) -> int:
-        """Resident bytes of the hub."""
+    def read_memory(self) -> int:
+        """Return the resident bytes of the hub."""
         assert self._hub is not None
         return int(self._hub.memory_info().rss)
 
-    def entries(self, scorer: str, is_right: Callable[[dict[str, Any]], bool] = bool) -> int:
-        """On how many clusters the schedule has this scorer as it should be."""
+    def count_entries(self, scorer: str, is_right: Callable[[dict[str, Any]], bool] = bool) -> int:
+        """Return the number of clusters for which the schedule has a right entry of this scorer."""
         texts = self.client.hmget(keys.ENTRIES, [keys.pair(cluster, scorer) for cluster in self.clusters])
         return sum(is_right(json.loads(text)) for text in texts if text is not None)
 
-    def arrivals(self, scorer: str, is_right: Callable[[dict[str, Any]], bool] = bool) -> list[float]:
-        """Return seconds after which each cluster has it."""
+    def measure_arrivals(self, scorer: str, is_right: Callable[[dict[str, Any]], bool] = bool) -> list[float]:
+        """Return the seconds until each cluster has a right entry."""
         began, times = time.monotonic(), []
         while len(times) < len(self.clusters):
-            there = self.entries(scorer, is_right)
+            there = self.count_entries(scorer, is_right)
             seconds = time.monotonic() - began
             times += [seconds] * (there - len(times))
             if seconds > _PATIENCE:
@@ -153,11 +153,11 @@ class HubFleet:
             time.sleep(0.1)
         return times
 
-    def have(self, scorers: list[str]) -> None:
-        """Wait until each cluster has all of these."""
+    def wait_for_entries(self, scorers: list[str]) -> None:
+        """Wait until each cluster has entries of all these scorers."""
         began, incomplete_scorers = time.monotonic(), list(scorers)
         while incomplete_scorers:
-            if self.entries(incomplete_scorers[-1]) == len(self.clusters):
+            if self.count_entries(incomplete_scorers[-1]) == len(self.clusters):
                 incomplete_scorers.pop()
                 continue
             if time.monotonic() - began > _PATIENCE:
@@ -167,12 +167,12 @@ class HubFleet:
             time.sleep(0.1)
 
     def settle(self) -> None:
-        """Wait until the hub has done what there was to do."""
+        """Wait until the hub has finished its work."""
         deadline = time.monotonic() + _PATIENCE
         while time.monotonic() < deadline:
-            before = self.cpu()[0]
+            before = self.read_cpu_seconds()[0]
             time.sleep(_QUIET)
-            if self.cpu()[0] - before < 0.5 * _QUIET:
+            if self.read_cpu_seconds()[0] - before < 0.5 * _QUIET:
                 return
         raise TimeoutError(f"the hub does not come to rest; see {self._log}")
 
@@ -189,7 +189,7 @@ def configuration() -> dict[str, Any]:
 
 
 def scorer(name: str, url: str, **execution: Any) -> dict[str, Any]:
-    """Return a DynamicScorer of the scoring API there."""
+    """Return a DynamicScorer of the scoring API at `url`."""
     spec = {"description": "bench", "configURL": f"{url}/{name}/config", "configSyncMode": "Full"}
     spec |= {"scoreDimensionFormat": "${node}", "execution": execution}
     return {"apiVersion": API_VERSION, "kind": "DynamicScorer", "metadata": {"name": name}, "spec": spec}
@@ -216,28 +216,28 @@ def measure_fleet(fleet: HubFleet, rest: float) -> list[Figure]:
         figures.append(Figure(name, measured, seconds, "s", pairs, **bound))
 
     def since(before: tuple[float, float]) -> tuple[float, float]:
-        now = fleet.cpu()
+        now = fleet.read_cpu_seconds()
         return now[0] - before[0], now[1] - before[1]
 
     def redis_only() -> tuple[float, float]:
         return 0.0, read_cpu_seconds(fleet._redis)
 
-    fleet.manifests()
+    fleet.write_manifests()
     began, before = time.monotonic(), redis_only()
     with fleet.hub():
         for number in range(SCORERS):
-            fleet.arrivals(f"scorer-{number}")
+            fleet.measure_arrivals(f"scorer-{number}")
         row("all scorers to all clusters", time.monotonic() - began, since(before), upper_limit=60)
-        fleet.scores()
+        fleet.write_scores()
         fleet.settle()
-        before = fleet.cpu()
+        before = fleet.read_cpu_seconds()
         time.sleep(rest)
         spent = since(before)
-        measured = f"Redis {1000 * spent[1] / rest:.1f} mCPU; {fleet.memory() / 2**20:.0f} MiB; {rest:.0f} s"
+        measured = f"Redis {1000 * spent[1] / rest:.1f} mCPU; {fleet.read_memory() / 2**20:.0f} MiB; {rest:.0f} s"
         figures.append(Figure("hub at rest", measured, 1000 * spent[0] / rest, "mCPU", pairs, upper_limit=20))
-        before = fleet.cpu()
+        before = fleet.read_cpu_seconds()
         fleet.scorer("newcomer")
-        times = sorted(fleet.arrivals("newcomer"))
+        times = sorted(fleet.measure_arrivals("newcomer"))
         fleet.settle()
         p50, p99 = statistics.median(times), times[int(0.99 * len(times)) - 1]
         row(
@@ -250,7 +250,7 @@ def measure_fleet(fleet: HubFleet, rest: float) -> list[Figure]:
     began, before = time.monotonic(), redis_only()
     with fleet.hub():
         fleet.scorer("newcomer", rateLimit="900/s")
-        fleet.arrivals("newcomer", lambda entry: entry.get("rate_limit") == "900/s")
+        fleet.measure_arrivals("newcomer", lambda entry: entry.get("rate_limit") == "900/s")
         took = time.monotonic() - began
         fleet.settle()
         row("restart until a change is in force", took, since(before), upper_limit=10)
@@ -258,19 +258,19 @@ def measure_fleet(fleet: HubFleet, rest: float) -> list[Figure]:
 
 
 def measure_many(fleet: HubFleet, many: int) -> list[Figure]:
-    """Many scorers at once, and an edit of another one meanwhile."""
-    fleet.manifests()
+    """Measure many new scorers at once, and an edit of another scorer meanwhile."""
+    fleet.write_manifests()
     with fleet.hub():
-        fleet.arrivals("scorer-0")
+        fleet.measure_arrivals("scorer-0")
         fleet.settle()
-        began, before = time.monotonic(), fleet.cpu()
+        began, before = time.monotonic(), fleet.read_cpu_seconds()
         names = [f"many-{number:04}" for number in range(many)]
         for name in names:
             fleet.scorer(name)
         fleet.scorer("scorer-0", rateLimit="900/s")
-        edit = max(fleet.arrivals("scorer-0", lambda entry: entry.get("rate_limit") == "900/s"))
-        fleet.have(names)
-        took, now = time.monotonic() - began, fleet.cpu()
+        edit = max(fleet.measure_arrivals("scorer-0", lambda entry: entry.get("rate_limit") == "900/s"))
+        fleet.wait_for_entries(names)
+        took, now = time.monotonic() - began, fleet.read_cpu_seconds()
     config = f"{many} scorers, {len(fleet.clusters)} clusters"
     spent = f"CPU: hub {now[0] - before[0]:.2f} s, Redis {now[1] - before[1]:.2f} s"
     return [
@@ -287,7 +287,7 @@ def measure_many(fleet: HubFleet, many: int) -> list[Figure]:
 
 
 def measure(clusters: int, rest: float, many: int) -> Measurement:
-    """Everything, with processes of its own."""
+    """Measure everything, with separate processes."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         supervisor = Supervisor(folder, lambda _: None)

@@ -17,7 +17,7 @@ from bench.realworld import AGENTS, RealApi, RealWorld
 from dsf.kube.resources import PODS, Resource
 from dsf.up.ports import Ports
 from tests.support.controlplane import ControlPlane
-from tests.support.redisserver import listens
+from tests.support.redisserver import is_listening
 
 KUBELET: Final = "kubelet's stand-in"
 #: Seconds of the measurement without agents.
@@ -33,13 +33,13 @@ RULE: Final = {
 
 
 class SlowApi(RealApi):
-    """RealApi with an interval that a hundred agents on a few cores can keep."""
+    """A RealApi with an interval that a hundred agents on a few cores can keep."""
 
     interval = 150
 
 
 class HubApiWorld(RealWorld):
-    """As RealWorld, with an API server between agents and Redis."""
+    """A RealWorld with an API server between agents and Redis."""
 
     #: Processes between agents and Redis, in this order.
     servers: tuple[str, ...] = ("kube-apiserver", "etcd", KUBELET)
@@ -48,7 +48,7 @@ class HubApiWorld(RealWorld):
         super().__init__(folder, api, clusters, workers, redis_server)
         self._plane = ControlPlane(crds=False)
         self._ports = Ports(lambda _: None)
-        #: What agents forward ports to, and the kubeconfig with which they may.
+        #: Target of the agents' port-forwards, and the kubeconfig for them.
         self.redis_pod, self.kubeconfig = "", Path()
         #: Bytes and cores of the servers before the first agent was started.
         self._idle_bytes: dict[str, int] = {}
@@ -77,7 +77,7 @@ class HubApiWorld(RealWorld):
             self._environment(role="hub"),
             *("--to", str(self._redis_port()), "--port", str(port), "--certificate", str(certificate)),
         )
-        self._until(lambda: listens(port), "the kubelet's stand-in")
+        self._wait_until(lambda: is_listening(port), "the kubelet's stand-in")
         namespace = self._plane.namespace("hub")
         self._plane.kubectl("create", "serviceaccount", "default", "-n", namespace)
         session = self._plane.session()
@@ -104,7 +104,7 @@ class HubApiWorld(RealWorld):
     def _redis_port(self) -> int:
         return int(self.client.connection_pool.connection_kwargs["port"])
 
-    def _way(self) -> dict[str, object]:
+    def _make_redis_settings(self) -> dict[str, object]:
         return {
             "redis_url": self.redis_url.replace(f":{self._redis_port()}/", f":{self._ports.any()}/"),
             "redis_pod": self.redis_pod,
@@ -112,8 +112,8 @@ class HubApiWorld(RealWorld):
         }
 
     def cost(self, measured: FleetFigures) -> tuple[str, float]:
-        """Return what the servers cost above their idle state, in words, and the API server's CPU seconds for 1,000
-        cycles."""
+        """Return the servers' costs above their idle state as text, and the API server's CPU seconds for 1,000 cycles.
+        """
         agents = len(self.clusters)
         seconds = {
             name: (measured.cores[name] - self._idle_cores[name]) * measured.seconds / max(measured.cycles, 1) * 1000
@@ -123,7 +123,7 @@ class HubApiWorld(RealWorld):
             f"{name} {seconds[name]:.2f} s, {(measured.memory[name] - self._idle_bytes[name]) / agents / 2**20:.2f} MiB"
             for name in self.servers
         ]
-        # And one of each for commands, whose name is also that of the hub's.
+        # Commands use a connection too, whose name is also that of the hub's.
         connections = sum(str(client["name"]).startswith("dsf-agent-") for client in self.client.client_list())
         text = (
             f"CPU for 1,000 cycles of {measured.cycles}, memory for each agent: {', '.join(costs)}; "

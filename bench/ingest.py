@@ -38,16 +38,16 @@ from tests.support.wait import wait_for
 
 SECRET = "5e" * 32
 CLUSTERS, SCORERS, ITEMS = 200, 10, 10
-#: All of `PAIRS` once: the first results write every object; those that are measured change nothing.
+#: Each pair once: the first results write every object, the measured ones change nothing.
 PAIRS = CLUSTERS * SCORERS
 NOOP_TASK, NOOP_QUEUE = "bench.noop", "bench.noop"
 LIMIT = 0.5
-#: Share of a core of a limited worker, and microseconds in which it has that.
+#: Share of a core of a limited worker, and its period in microseconds.
 HALF, PERIOD = 0.5, 10_000
 
 
 def serve(queue: str) -> int:
-    """Run the results worker as it is, with one more task, and on this queue; return its exit code."""
+    """Run the results worker with an additional task, on this queue, and return its exit code."""
     from dsf.process import gctuning
     from dsf.results import worker as results_worker
     from dsf.settings import settings
@@ -60,13 +60,13 @@ def serve(queue: str) -> int:
 
     @app.task(name=NOOP_TASK, ignore_result=True)
     def noop(frame: str) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     app.conf.task_queues = [*app.conf.task_queues, _make_queue(NOOP_QUEUE)]
     # A worker refuses every other queue.
     app.conf.task_default_queue = queue
     app.loader.import_default_modules()
-    # `make_worker` serves the queue of results only.
+    # `make_worker` serves only the queue of results.
     with mock.patch.object(results_worker.keys, "RESULTS_QUEUE", queue):
         worker = results_worker.make_worker(app, config, results_worker.ResultsService(config, app))
         worker.start()
@@ -74,7 +74,7 @@ def serve(queue: str) -> int:
 
 
 def register(client: redis.Redis) -> None:
-    """Clusters, scorers and schedule entries of the pairs."""
+    """Write clusters, scorers and schedule entries of the pairs."""
     registry = Registry(client)
     for c in range(CLUSTERS):
         registry.put_cluster(ClusterRecord(name=f"cluster{c}", uid=f"uid{c}"))
@@ -102,7 +102,7 @@ class Feeder:
         self._at = time.time() - 600
 
     def fill(self, queue: str, count: int) -> None:
-        """Put `count` no-op messages into their queue, or results into mailboxes, with their runs open."""
+        """Put `count` no-op messages into their queue, or results into mailboxes, with open runs."""
         if queue == NOOP_QUEUE:
             target: Any = self._queue(queue)
             with self._app.connection_for_write() as connection, self._app.amqp.Producer(connection) as producer:
@@ -129,7 +129,7 @@ class Feeder:
         return messages.sign(result, self._keys[cluster])
 
     def waiting_results(self, queue: str) -> int:
-        """How much of it waits."""
+        """Return the number of waiting messages or results."""
         if queue == NOOP_QUEUE:
             return int(self._client.llen(queue))
         return count_waiting_results(self._client, [f"cluster{c}" for c in range(CLUSTERS)])
@@ -149,7 +149,7 @@ class Feeder:
 
 
 def drain(url: str, log: Path, feeder: Feeder, queue: str, count: int) -> tuple[float, float]:
-    """(tasks per second, CPU milliseconds per task) of a worker that takes all that waits."""
+    """Return tasks per second and CPU milliseconds per task of a worker that processes everything that waits."""
     warm = count // 4
     command = [sys.executable, "-m", "bench.ingest", "--serve", queue]
     environment = make_child_environment(redis_url=url, signing_secret=SECRET, role="results", log_level="WARNING")
@@ -164,7 +164,7 @@ def drain(url: str, log: Path, feeder: Feeder, queue: str, count: int) -> tuple[
 
 @contextlib.contextmanager
 def limited(running: psutil.Process, share: float) -> Iterator[None]:
-    """The process gets at most so large a share of a core. Needs root."""
+    """Limit the process to this share of a core. Needs root."""
     if share == 1:
         yield
         return
@@ -187,15 +187,15 @@ def limited(running: psutil.Process, share: float) -> Iterator[None]:
         group.rmdir()
 
 
-def _listeners(client: redis.Redis) -> int:
-    """Results workers that look into mailboxes."""
+def _count_workers(client: redis.Redis) -> int:
+    """Return the number of results workers that poll mailboxes."""
     return sum(connection["name"] == "dsf-results-mail" for connection in client.client_list())
 
 
-def together(
+def drain_with_workers(
     url: str, log: Path, client: redis.Redis, feeder: Feeder, count: int, workers: int, share: float = 1.0
 ) -> tuple[float, float]:
-    """(results per second, CPU milliseconds per result, Redis included) of so many workers that begin together."""
+    """Return results per second and CPU milliseconds per result, Redis included, of workers that start together."""
     command = [sys.executable, "-m", "bench.ingest", "--serve", keys.RESULTS_QUEUE]
     environment = make_child_environment(redis_url=url, signing_secret=SECRET, role="results", log_level="WARNING")
     server = psutil.Process(int(client.info("server")["process_id"]))
@@ -204,7 +204,7 @@ def together(
         processes = [psutil.Process(worker.pid) for worker in running]
         for worker_process in processes:
             stack.enter_context(limited(worker_process, share))
-        wait_for(lambda: _listeners(client) >= workers, 60, "the workers", interval=0.05)
+        wait_for(lambda: _count_workers(client) >= workers, 60, "the workers", interval=0.05)
         for worker_process in processes:
             worker_process.suspend()
         feeder.fill(keys.RESULTS_QUEUE, count)
@@ -217,18 +217,18 @@ def together(
 
 
 def measure_two(count: int, rounds: int) -> Measurement:
-    """Two workers against one."""
+    """Measure two workers and one in turns."""
     shares = (1.0, HALF) if os.geteuid() == 0 else (1.0,)
     turns_by_share: dict[float, dict[int, list[tuple[float, float]]]] = {share: {1: [], 2: []} for share in shares}
     with RedisServer() as server, tempfile.TemporaryDirectory() as folder:
         client = server.client()
         register(client)
         feeder = Feeder(server.url, client)
-        together(server.url, Path(folder) / "log", client, feeder, PAIRS, 1)
+        drain_with_workers(server.url, Path(folder) / "log", client, feeder, PAIRS, 1)
         for _ in range(rounds):
             for share, turns in turns_by_share.items():
                 for workers, figures in turns.items():
-                    figures.append(together(server.url, Path(folder) / "log", client, feeder, count, workers, share))
+                    figures.append(drain_with_workers(server.url, Path(folder) / "log", client, feeder, count, workers, share))
     rows = []
     for share, turns in turns_by_share.items():
         rates_of_one, two = ([rate for rate, _ in figures] for figures in turns.values())
@@ -268,7 +268,7 @@ def measure(count: int, rounds: int) -> Measurement:
         if ok != expected:
             raise SystemExit(f"{ok} results in the books, {expected} were sent: {client.hgetall(keys.REJECTED)}")
     noop, results = rates[NOOP_QUEUE], rates[keys.RESULTS_QUEUE]
-    # The ratios are of neighbours in time, so that what else the machine does meets both.
+    # Ratios are computed between neighbouring rounds, which other load affects equally.
     ratios = [result / other for other, result in zip(noop, results, strict=True)]
     each = {queue: f"{statistics.median(cpu_by_queue[queue]):.2f} ms CPU each" for queue in cpu_by_queue}
     ratio_figure = Figure(

@@ -37,7 +37,7 @@ from dsf import keys
 from dsf.api.types import API_VERSION, MANIFESTWORK_NAME
 from dsf.kube.resources import MANIFEST_WORKS, Resource
 from tests.e2e.managedcluster import METRIC, PROMETHEUS
-from tests.e2e.world import CLUSTERS, HUB_NAMESPACE, MANIFESTS, World
+from tests.e2e.world import CLUSTERS, HUB_NAMESPACE, MANIFESTS, OcmFleet
 from tests.support.child import Child
 from tests.support.controlplane import ControlPlane
 from tests.support.httpserver import ScriptedServer, answer
@@ -64,7 +64,7 @@ def config(*masks: dict[str, str]) -> dict[str, Any]:
 
 
 def scorer(number: int, url: str) -> dict[str, Any]:
-    """Return a scorer that says everything itself, so that one scoring API serves many."""
+    """Return a scorer with a complete spec, so that one scoring API serves many scorers."""
     return {
         "apiVersion": API_VERSION,
         "kind": "DynamicScorer",
@@ -89,8 +89,8 @@ def scorer(number: int, url: str) -> dict[str, Any]:
     }
 
 
-def writes(plane: ControlPlane) -> Counter[str]:
-    """Requests so far that write, by resource; those of a subresource count for it."""
+def count_writes(plane: ControlPlane) -> Counter[str]:
+    """Return the write requests so far, by resource; those of a subresource count for it."""
     counts: Counter[str] = Counter()
     for labels, value in _REQUESTS.findall(plane.kubectl("get", "--raw", "/metrics")):
         label = dict(_LABEL.findall(labels))
@@ -99,10 +99,10 @@ def writes(plane: ControlPlane) -> Counter[str]:
     return counts
 
 
-def time_to_score(world: World, rounds: int) -> list[float]:
-    """Return seconds from the start of `kubectl apply` until both clusters have a score, per round."""
+def measure_time_to_score(world: OcmFleet, rounds: int) -> list[float]:
+    """Return the seconds from the start of `kubectl apply` until both clusters have a score, for each round."""
     text = (MANIFESTS / "scoring.yaml").read_text().replace("SCORER_URL", world.scorer_url)
-    # The default validity, as users have it.
+    # With the default validity, as users have it.
     objects = [obj for obj in yaml.safe_load_all(text) if obj["spec"].pop("execution", None) or True]
     text = yaml.safe_dump_all(objects)
     seconds = []
@@ -116,8 +116,8 @@ def time_to_score(world: World, rounds: int) -> list[float]:
     return seconds
 
 
-def writes_per_cycle(world: World, seconds: int) -> dict[str, Any]:
-    """Measure 10 scorers on two clusters whose scores do not change."""
+def measure_writes(world: OcmFleet, seconds: int) -> dict[str, Any]:
+    """Measure the writes of 10 scorers on two clusters whose scores do not change."""
     text = yaml.safe_dump_all([config(), *(scorer(number, world.scorer_url) for number in range(SCORERS))])
     world.hub.kubectl("apply", "-f", "-", stdin=text)
     client = world.redis.client()
@@ -127,11 +127,11 @@ def writes_per_cycle(world: World, seconds: int) -> dict[str, Any]:
         return sum(int(client.hget(pair, "n:ok") or 0) for pair in pairs)
 
     wait_for(lambda: cycles() >= len(pairs), 60, "the first cycle of each", interval=0.2)
-    # The first cycles have statuses as a consequence: they are not measured.
+    # The first cycles also change statuses, so they are not measured.
     time.sleep(10)
-    before, cycles_before = writes(world.hub), cycles()
+    before, cycles_before = count_writes(world.hub), cycles()
     time.sleep(seconds)
-    after, ran = writes(world.hub), cycles() - cycles_before
+    after, ran = count_writes(world.hub), cycles() - cycles_before
     new_writes = after - before
     leases = new_writes.pop("leases", 0)
     return {
@@ -148,7 +148,7 @@ class KubeFleet:
     def __init__(self, folder: Path, clusters: int) -> None:
         self.plane = ControlPlane()
         self._redis = RedisServer()
-        # All that is asked of it here is whether it is healthy.
+        # The hub only sends health checks to it.
         self._scorer = ScriptedServer(answer("ok"))
         self._folder = folder
         self._names = [f"cluster{number:05}" for number in range(clusters)]
@@ -156,7 +156,7 @@ class KubeFleet:
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        """All of it."""
+        """Run all processes."""
         with self.plane, self._redis, self._scorer:
             session = self.plane.session()
             session.create(_NAMESPACES.path(), {"metadata": {"name": HUB_NAMESPACE}})
@@ -184,7 +184,7 @@ class KubeFleet:
         self.plane.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all([config(), *scorers]))
         self._wait(SCORERS)
         first = time.monotonic() - began
-        # Until what follows from the beginning is done.
+        # Until the work after the start is done.
         time.sleep(IDLE_SECONDS)
         cpu = self._cpu()
         time.sleep(IDLE_SECONDS)
@@ -194,7 +194,7 @@ class KubeFleet:
         self.plane.kubectl("apply", "-f", "-", stdin=yaml.safe_dump(config(mask)))
         self._wait(SCORERS - 1)
         change = time.monotonic() - began
-        # Statuses follow.
+        # Time for the following statuses.
         time.sleep(5)
         return {
             "clusters": len(self._names),
@@ -211,7 +211,7 @@ class KubeFleet:
         return float(times.user + times.system)
 
     def _wait(self, scorers: int) -> None:
-        """Until every cluster's ManifestWork has this many scorers."""
+        """Wait until every cluster's ManifestWork has this many scorers."""
         session = self.plane.session()
 
         def is_done() -> bool:
@@ -223,27 +223,27 @@ class KubeFleet:
             texts = [work["spec"]["workload"]["manifests"][0]["data"]["summaries"] for work in works]
             return len(texts) == len(self._names) and all(len(json.loads(text)) == scorers for text in texts)
 
-        # The interval is long: the list is large, and the API server has something else to do.
+        # A long interval, because the list is large and the API server is busy.
         wait_for(is_done, 600, f"{scorers} scorers on all clusters; {self.plane.dir}", interval=1.0)
 
 
 def measure(rounds: int, seconds: int, clusters: int) -> dict[str, Any]:
-    """Return all figures that were asked for."""
+    """Return all requested figures."""
     figures: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="dsf-bench-") as name:
         folder = Path(name)
         if rounds or seconds:
-            with World(folder, interval=INTERVAL) as world:
+            with OcmFleet(folder, interval=INTERVAL) as world:
                 world.measure(cluster1=80, cluster2=20)
                 for cluster in world.clusters.values():
                     wait_for(lambda cluster=cluster: cluster.is_ready and cluster.has_data, 60, cluster.name)
                 if rounds:
-                    delays = time_to_score(world, rounds)
+                    delays = measure_time_to_score(world, rounds)
                     figures["apply_to_score_seconds"] = round(statistics.median(delays), 2)
                     figures["apply_to_score_longest"] = round(max(delays), 2)
                     figures["apply_to_score_rounds"] = [round(delay, 2) for delay in delays]
                 if seconds:
-                    figures |= writes_per_cycle(world, seconds)
+                    figures |= measure_writes(world, seconds)
         if clusters:
             fleet = KubeFleet(folder, clusters)
             with fleet.running():
@@ -252,7 +252,7 @@ def measure(rounds: int, seconds: int, clusters: int) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Measure, print, and say by the exit code whether the limits were kept."""
+    """Measure, print, and return the exit code, which shows whether the limits are met."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5, help="registrations of a scorer")
     parser.add_argument("--seconds", type=int, default=300, help="how long to count writes")

@@ -45,7 +45,7 @@ _POD: Final = {
 
 
 class KubeletWorld(HubApiWorld):
-    """As HubApiWorld, with the API server and the kubelet of a cluster that runs, inside the network of its pod."""
+    """A HubApiWorld with the API server and the kubelet of a running cluster, inside the network of its pod."""
 
     servers = ("kube-apiserver", "etcd", "kubelet", "containerd")
 
@@ -62,7 +62,7 @@ class KubeletWorld(HubApiWorld):
 
 @contextmanager
 def running_pod(hub: Cluster) -> Iterator[int]:
-    """The hub with a pod, to which agents may forward ports; gives the process id of the pod's container."""
+    """Add a pod to the hub, to which agents may forward ports, and yield the process id of its container."""
     with clusters.lock():
         clusters.prepare()
         try:

@@ -15,7 +15,7 @@ import psutil
 
 from bench.fleetworld import FleetFigures, World
 from bench.hub import SCORERS, configuration, scorer
-from bench.kube import writes
+from bench.kube import count_writes
 from dsf.api.types import MANIFESTWORK_NAME
 from dsf.errors import BackendError
 from dsf.kube.resources import DYNAMIC_SCORERS, DYNAMIC_SCORING_CONFIGS, MANIFEST_WORKS, Resource
@@ -24,20 +24,20 @@ from tests.support.manifests import applied
 
 _NAMESPACES = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
 _NAMESPACE = "open-cluster-management"
-#: Processes that are not the hub's.
+#: Processes that do not belong to the hub.
 SERVERS = ("etcd", "kube-apiserver")
 _REPORT_EACH = 2.0
 
 
 class KubeWorld(World):
-    """As World, with an API server in place of the folder."""
+    """A World with an API server in place of the folder."""
 
     def __init__(self, folder: Path, api: str, clusters: int, workers: int, redis_server: Path | None = None) -> None:
         super().__init__(folder, api, clusters, workers, redis_server)
         self._plane = ControlPlane()
         self._scoring_api = api
         self._reporting = threading.Event()
-        #: Requests that wrote during `watch`, by resource.
+        #: Write requests during `watch`, by resource.
         self.writes: Counter[str] = Counter()
 
     def __exit__(self, *reason: object) -> None:
@@ -61,7 +61,7 @@ class KubeWorld(World):
         threading.Thread(target=self._report, daemon=True).start()
 
     def _report(self) -> None:
-        """Say of each ManifestWork that it was applied, until all objects are there."""
+        """Report each ManifestWork as applied, until all objects exist."""
         session = self._plane.session()
         query = {"fieldSelector": f"metadata.name={MANIFESTWORK_NAME}"}
         reported: dict[str, int] = {}
@@ -70,7 +70,7 @@ class KubeWorld(World):
                 cluster, generation = work["metadata"]["namespace"], work["metadata"]["generation"]
                 if reported.get(cluster) == generation:
                     continue
-                # The object may have been changed meanwhile: then the next look finds it.
+                # The object may have changed meanwhile; the next round reads it again.
                 with contextlib.suppress(BackendError):
                     path = MANIFEST_WORKS.path(cluster, MANIFESTWORK_NAME, "status")
                     session.merge(path, {"status": {"conditions": [applied(generation)]}})
@@ -86,7 +86,7 @@ class KubeWorld(World):
 
     def watch(self, seconds: float) -> FleetFigures:
         """See World."""
-        before = writes(self._plane)
+        before = count_writes(self._plane)
         fleet_figures = super().watch(seconds)
-        self.writes = writes(self._plane) - before
+        self.writes = count_writes(self._plane) - before
         return fleet_figures

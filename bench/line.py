@@ -1,4 +1,4 @@
-"""A straight line through what was seen at several sizes, and where what was seen leaves it."""
+"""A straight line through measurements at several sizes, and the sizes at which measurements leave it."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
-#: A step from one size to the next costs this much more for each pair than the step before: the line bends there.
+#: A line bends where a step costs this many times as much per pair as the step before.
 _BENDS = 1.3
 
 
 @dataclass(frozen=True)
 class Line:
-    """`base + slope * size`."""
+    """The line `base + slope * size`."""
 
     base: float
     slope: float
 
     @classmethod
     def through(cls, points: Sequence[tuple[float, float]]) -> Self:
-        """Least squares through (size, value); raises ValueError for fewer than two sizes."""
+        """Return the least-squares line through (size, value). Raises ValueError for fewer than two sizes."""
         if len({size for size, _ in points}) < 2:
             raise ValueError("a line needs two sizes")
         sizes, values = [size for size, _ in points], [value for _, value in points]
@@ -31,7 +31,7 @@ class Line:
 
     @staticmethod
     def bend(points: Sequence[tuple[float, float]]) -> str:
-        """Where it grows faster than before, in words."""
+        """Return a text that says where the values grow faster than before; empty if they do not."""
         ordered = sorted(points)
         steps = [
             (first[0], (second[1] - first[1]) / (second[0] - first[0])) for first, second in itertools.pairwise(ordered)

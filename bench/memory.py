@@ -26,14 +26,14 @@ from tests.support.wait import wait_for
 
 SCORERS, SERIES, RESULTS = 40, 100, 10
 FIRST_CYCLES, CYCLES, QUICK_CYCLES = 200, 1_000, 300
-#: Growth with which a process is still flat: megabytes, and a share of its size before.
+#: Accepted growth: megabytes, and a share of the size before. The larger one counts.
 ALLOWANCE, SHARE = 8.0, 0.1
 PROCESSES = ("hub", "beat", "results", "web", f"agent {CLUSTER}")
 SCRAPED = ("web", f"agent {CLUSTER}")
 
 
 class Scraper(threading.Thread):
-    """Prometheus, as far as a process notices."""
+    """Scrapes the metrics as Prometheus does."""
 
     def __init__(self, stack: Production) -> None:
         super().__init__(name="scraper", daemon=True)
@@ -50,13 +50,13 @@ class Scraper(threading.Thread):
                     session.get(url, headers=headers, timeout=10).raise_for_status()
 
     def stop(self) -> None:
-        """End it."""
+        """End the thread."""
         self._stop_scraping.set()
         self.join()
 
 
 def apply(stack: Production, url: str) -> None:
-    """The scorers."""
+    """Apply the scorers' manifests."""
     params = {"query": "up", "range": 3600, "step": 60}
     source = {"type": "Prometheus", "host": url, "path": f"/get/{SERIES}", "params": params}
     for number in range(SCORERS):
@@ -66,18 +66,20 @@ def apply(stack: Production, url: str) -> None:
 
 
 def has_cycles(stack: Production, expected_cycles: int) -> bool:
-    """Whether so many good cycles have ended."""
+    """True if this many successful cycles have ended."""
     pairs = Pairs(stack.redis)
     return sum(state.count("ok") for state in pairs.read_states(pairs.list_names())) >= expected_cycles
 
 
-def resident(stack: Production) -> dict[str, float]:
-    """Megabytes of every process."""
+def read_memory(stack: Production) -> dict[str, float]:
+    """Return the megabytes of every process."""
     return {name: stack.memory(name) / MEGABYTE for name in PROCESSES}
 
 
 def watch(cycles: int) -> tuple[list[dict[str, float]], float]:
-    """Memory after the first cycles, after so many more, and after as many again; and cycles per second."""
+    """Return the memory after the first cycles, after `cycles` more, and after as many again; and the cycles per
+    second.
+    """
     with (
         tempfile.TemporaryDirectory() as folder,
         run_server() as url,
@@ -91,7 +93,7 @@ def watch(cycles: int) -> tuple[list[dict[str, float]], float]:
             for expected_cycles in (FIRST_CYCLES, FIRST_CYCLES + cycles, FIRST_CYCLES + 2 * cycles):
                 reached = functools.partial(has_cycles, stack, expected_cycles)
                 wait_for(reached, 240, f"{expected_cycles} good cycles", interval=0.2)
-                samples.append(resident(stack))
+                samples.append(read_memory(stack))
             rate = (FIRST_CYCLES + 2 * cycles) / (time.monotonic() - start)
         finally:
             scraper.stop()

@@ -33,9 +33,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from dsf.optimizer.model import PlanInput, SearchLimits
 from dsf.optimizer.solve import solve
-from tests.support.planproblems import sized
+from tests.support.planproblems import make_sized_problem
 
-#: Size and time limit in seconds: about four minutes in total.
+#: Time limit in seconds by size; about four minutes in total.
 SIZES = {
     "10x5x3": 5,
     "mixed-20x10x3": 5,
@@ -45,18 +45,18 @@ SIZES = {
     "mixed-500x200x3": 20,
     "1000x1000x3": 40,
 }
-#: Most options that are given to the others.
+#: Maximum options of the problems that other solvers get.
 MOST_OPTIONS = 20_000
 
 
-def megabytes(who: int) -> float:
-    """Highest resident memory so far."""
+def read_highest_memory(who: int) -> float:
+    """Return the highest resident memory so far."""
     # Linux counts in KiB, macOS in bytes.
     return resource.getrusage(who).ru_maxrss / (1024 * 1024 if sys.platform == "darwin" else 1024)
 
 
-def ours(problem: PlanInput, seconds: float) -> dict[str, Any]:
-    """`solve`, from the problem as objects to the plan as objects."""
+def solve_by_us(problem: PlanInput, seconds: float) -> dict[str, Any]:
+    """Solve a problem with `solve`, from the problem's objects to the plan's objects."""
     started = time.perf_counter()
     plan = solve(problem, SearchLimits(time_limit=seconds))
     return {
@@ -72,17 +72,19 @@ def ours(problem: PlanInput, seconds: float) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Model:
-    """The integer program in plain terms: variables are replicas per option, and a switch per configuration."""
+    """The integer program in plain terms: variables are the replicas of each option, and a switch for each
+    configuration.
+    """
 
-    #: Per option: number of the workload and of the configuration, value of one replica, most replicas.
+    #: For each option: number of the workload and of the configuration, value of one replica, maximum replicas.
     options: list[tuple[int, int, float, int]]
-    #: Per configuration: number of its cluster, and amounts by kind.
+    #: For each configuration: number of its cluster, and amounts by kind.
     columns: list[tuple[int, dict[str, int]]]
     problem: PlanInput
 
 
 def model(problem: PlanInput) -> Model:
-    """Return every option that fits and does not lower the sum."""
+    """Return the program with every option that fits and does not lower the sum."""
     options, columns = [], []
     for number, cluster in enumerate(problem.clusters):
         tables = {table.score: table.items for table in cluster.scores}
@@ -101,7 +103,7 @@ def model(problem: PlanInput) -> Model:
 
 
 def by_pulp(built: Model, remaining_seconds: Callable[[], float], solver: str) -> float | None:
-    """Return the sum that PuLP gets from `solver`, a name of PuLP's; None if it has no plan in time."""
+    """Return the sum that PuLP reaches with `solver`, a name of PuLP's; None without a plan in time."""
     import pulp
 
     program = pulp.LpProblem("placement", pulp.LpMaximize)
@@ -120,7 +122,7 @@ def by_pulp(built: Model, remaining_seconds: Callable[[], float], solver: str) -
 
 
 def cpsat(built: Model, remaining_seconds: Callable[[], float]) -> float | None:
-    """OR-Tools' CP-SAT on one thread, as the others."""
+    """Return the sum of OR-Tools' CP-SAT on one thread, like the others; None without a plan in time."""
     from ortools.sat.python import cp_model
 
     program = cp_model.CpModel()
@@ -128,7 +130,7 @@ def cpsat(built: Model, remaining_seconds: Callable[[], float]) -> float | None:
     count = [program.new_int_var(0, limit, f"x_{number}") for number, (*_, limit) in enumerate(built.options)]
     for expression, upper_bound in constraints(built, count, switches, sum):
         program.add(expression <= upper_bound)
-    # The solver takes whole numbers; weights have up to four decimals.
+    # The solver takes whole numbers, and weights have up to four decimals.
     program.maximize(
         sum(round(value * 10_000) * variable for (_, _, value, _), variable in zip(built.options, count, strict=True))
     )
@@ -140,7 +142,7 @@ def cpsat(built: Model, remaining_seconds: Callable[[], float]) -> float | None:
 
 
 def constraints(built: Model, count: list[Any], switches: list[Any], total: Callable[[list[Any]], Any]) -> Any:
-    """Return every constraint as an expression and the most that it may be."""
+    """Yield every constraint as an expression and its maximum."""
     by_row: dict[int, list[Any]] = {}
     by_amount: dict[tuple[int, str], list[Any]] = {}
     by_cluster: dict[int, list[Any]] = {}
@@ -160,7 +162,7 @@ def constraints(built: Model, count: list[Any], switches: list[Any], total: Call
         yield total(ones), 1
 
 
-#: Other solvers that the plan is compared with: the package that each needs, and the function.
+#: Other solvers: the package that each needs, and the function.
 OTHERS = {
     "cbc": ("pulp", functools.partial(by_pulp, solver="PULP_CBC_CMD")),
     "highs": ("pulp", functools.partial(by_pulp, solver="HiGHS")),
@@ -168,8 +170,8 @@ OTHERS = {
 }
 
 
-def other(name: str, problem: PlanInput, seconds: float) -> dict[str, Any]:
-    """Return the same program by another solver."""
+def solve_by_other(name: str, problem: PlanInput, seconds: float) -> dict[str, Any]:
+    """Solve the same program with another solver."""
     started = time.perf_counter()
     built = model(problem)
     objective = OTHERS[name][1](built, lambda: max(1.0, seconds - (time.perf_counter() - started)))
@@ -177,32 +179,32 @@ def other(name: str, problem: PlanInput, seconds: float) -> dict[str, Any]:
 
 
 def solve_one(size: str, solver: str, seconds: float) -> dict[str, Any]:
-    """Solve in this process; memory is what it added to that of the instance."""
-    problem = sized(size)
-    before = megabytes(resource.RUSAGE_SELF)
+    """Solve in this process; the memory is the growth beyond that of the problem."""
+    problem = make_sized_problem(size)
+    before = read_highest_memory(resource.RUSAGE_SELF)
     started = os.times()
-    row = ours(problem, seconds) if solver == "dsf" else other(solver, problem, seconds)
+    row = solve_by_us(problem, seconds) if solver == "dsf" else solve_by_other(solver, problem, seconds)
     times_after = os.times()
     row["cpu_seconds"] = sum(times_after[:4]) - sum(started[:4])
-    row["memory_mb"] = megabytes(resource.RUSAGE_SELF) - before + megabytes(resource.RUSAGE_CHILDREN)
+    row["memory_mb"] = read_highest_memory(resource.RUSAGE_SELF) - before + read_highest_memory(resource.RUSAGE_CHILDREN)
     row["instance_mb"] = before
     return row
 
 
-def apart(size: str, solver: str, seconds: float) -> dict[str, Any] | None:
-    """Return the same in a process of its own; None when it fails."""
+def solve_in_process(size: str, solver: str, seconds: float) -> dict[str, Any] | None:
+    """Solve in a separate process; None if it fails."""
     command = [sys.executable, __file__, "--one", solver, "--size", size, "--seconds", str(seconds)]
     process = subprocess.run(command, capture_output=True, text=True, check=False)
     if process.returncode:
         print(f"{size} {solver}: {process.stderr.strip().splitlines()[-1]}", file=sys.stderr)
         return None
-    # Solvers sometimes print on standard output.
+    # Some solvers print on standard output.
     result: dict[str, Any] = json.loads(process.stdout.strip().splitlines()[-1])
     return result
 
 
-def over_http(size: str, seconds: float) -> dict[str, Any] | None:
-    """`/optimize` end to end; None without the programs of an API server."""
+def measure_http(size: str, seconds: float) -> dict[str, Any] | None:
+    """Measure `/optimize` from request to response; None without the programs of an API server."""
     from bench.optimizerhttp import measure
     from tests.support.controlplane import ControlPlaneMissingError
 
@@ -221,7 +223,7 @@ def over_http(size: str, seconds: float) -> dict[str, Any] | None:
     return measured
 
 
-def line(size: str, solver: str, measured: dict[str, Any]) -> str:
+def format_row(size: str, solver: str, measured: dict[str, Any]) -> str:
     """Return a row of the table."""
     objective = "none" if measured["objective"] is None else f"{measured['objective']:.7g}"
     text = f"{size:>16} {solver:>6} {measured['seconds']:7.2f} s  {measured['cpu_seconds']:7.2f} s  {objective:>9}"
@@ -229,7 +231,7 @@ def line(size: str, solver: str, measured: dict[str, Any]) -> str:
 
 
 def main() -> int:
-    """Run the sizes one after the other and print the table."""
+    """Solve the sizes one after the other, and print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--size", action="append", help="workloads x clusters x configurations, such as 100x50x3")
     parser.add_argument("--seconds", type=float, help="time limit of each solve")
@@ -248,16 +250,16 @@ def main() -> int:
         seconds = arguments.seconds or SIZES.get(size, 20)
         workloads, clusters, configurations = (int(number) for number in size.rpartition("-")[2].split("x"))
         few = workloads * clusters * configurations <= MOST_OPTIONS
-        rows_by_solver = {name: apart(size, name, seconds) for name in ("dsf", *(installed if few else ()))}
+        rows_by_solver = {name: solve_in_process(size, name, seconds) for name in ("dsf", *(installed if few else ()))}
         for name, row in rows_by_solver.items():
             if row is not None:
-                print(line(size, name, row), flush=True)
+                print(format_row(size, name, row), flush=True)
         if rows_by_solver["dsf"] is None:
             has_failed = True
             continue
         rows.append({"size": size, "time_limit": seconds, **rows_by_solver})
     for size in arguments.http or ():
-        rows_by_solver = over_http(size, arguments.seconds or SIZES.get(size, 20))
+        rows_by_solver = measure_http(size, arguments.seconds or SIZES.get(size, 20))
         if rows_by_solver is None:
             has_failed = True
             continue

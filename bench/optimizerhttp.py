@@ -1,6 +1,6 @@
-"""How long a request to the optimiser takes: over HTTP, with a real API server behind it.
+"""Duration of a request to the optimiser over HTTP, with a real API server. Used by `bench.optimizer`.
 
-Used by `bench.optimizer`. The instance is the same as for the solver alone, written as objects.
+The problem is the same as for the solver alone, written as objects.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from dsf.placements.kinds import (
 )
 from tests.support.child import Child
 from tests.support.controlplane import ControlPlane
-from tests.support.planproblems import sized
+from tests.support.planproblems import make_sized_problem
 from tests.support.policycrds import install_policy_crds
 from tests.support.wait import wait_for
 
@@ -39,11 +39,11 @@ _WRITERS = 8
 
 
 def measure(size: str, seconds: float, rounds: int = 5) -> dict[str, Any]:
-    """Return seconds of a dry run, of putting the plan in force, and of doing so again when nothing changed.
+    """Return the seconds of a dry run, of applying the plan, and of applying it again without changes.
 
-    Raises ControlPlaneMissingError when the programs of the API server are not there.
+    Raises ControlPlaneMissingError without the programs of the API server.
     """
-    problem = sized(size)
+    problem = make_sized_problem(size)
     with ControlPlane() as plane, tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         session = plane.session()
         install_policy_crds(session)
@@ -60,7 +60,7 @@ def measure(size: str, seconds: float, rounds: int = 5) -> dict[str, Any]:
         _post(http, url, body | {"dryRun": True})
         dry = [_post(http, url, body | {"dryRun": True}) for _ in range(rounds)]
         applied, _ = _post(http, url, body)
-        # Once more: `kept` is part of what is written.
+        # Applied twice, because the second plan has `kept` places.
         _post(http, url, body)
         again = [_post(http, url, body)[0] for _ in range(rounds)]
     return {
@@ -75,11 +75,11 @@ def measure(size: str, seconds: float, rounds: int = 5) -> dict[str, Any]:
 
 def _post(http: requests.Session, url: str, body: dict[str, Any]) -> tuple[float, dict[str, Any]]:
     started = time.perf_counter()
-    answer = http.post(f"{url}/optimize", json=body, timeout=300)
+    response = http.post(f"{url}/optimize", json=body, timeout=300)
     seconds = time.perf_counter() - started
-    if answer.status_code != 200:
-        raise RuntimeError(answer.text)
-    return seconds, answer.json()
+    if response.status_code != 200:
+        raise RuntimeError(response.text)
+    return seconds, response.json()
 
 
 def _is_ready(http: requests.Session, url: str) -> bool:
@@ -90,7 +90,7 @@ def _is_ready(http: requests.Session, url: str) -> bool:
 
 
 def _write(session: Session, problem: PlanInput) -> dict[str, Any]:
-    """Return all objects of an instance; the request for a plan of all of them."""
+    """Write all objects of a problem, and return the request for its plan."""
     objects: list[tuple[str, dict[str, Any], dict[str, Any] | None]] = []
 
     def add(resource: Resource, namespace: str, name: str, content: dict[str, Any], **labels: str) -> None:

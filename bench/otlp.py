@@ -27,16 +27,18 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 
 from bench.common import MEGABYTE, Figure, Measurement, format_spread, read_cpu_seconds, run
 
-#: Series in one request, and in all when memory is measured.
+#: Series in one request, and of all requests when memory is measured.
 BATCH, SERIES = 1_000, 10_000
-#: Samples that the receiver may hold.
+#: Maximum samples of the receiver.
 SAMPLES = 1_000_000
-#: Seconds that the receiver keeps a sample; all that is sent here is of the last minutes.
+#: Seconds that the receiver keeps a sample; all samples are from the last minutes.
 RANGE = 3_600
 
 
 def serve(channel: Connection) -> None:
-    """The receiver's process: says its port, and how much it holds whenever it is asked."""
+    """Run the receiver: send its port, and the numbers of stored series and samples whenever the channel has a
+    message.
+    """
     from dsf.api.summary import ScorerSummary
     from dsf.otlp.received import Received
     from dsf.otlp.receiver import Receiver
@@ -64,14 +66,14 @@ def serve(channel: Connection) -> None:
 
 
 class Server(NamedTuple):
-    """The receiver's process from outside."""
+    """The receiver's process, as its clients see it."""
 
     port: int
     process: psutil.Process
     channel: Any
 
     def stored_counts(self) -> tuple[int, int]:
-        """Series and samples."""
+        """Return the numbers of series and samples."""
         self.channel.send(True)
         stored_counts: tuple[int, int] = self.channel.recv()
         return stored_counts
@@ -79,7 +81,7 @@ class Server(NamedTuple):
 
 @contextmanager
 def server() -> Iterator[Server]:
-    """A new receiver."""
+    """Yield a new receiver."""
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
     process = context.Process(target=serve, args=(there,), daemon=True)
@@ -94,7 +96,7 @@ def server() -> Iterator[Server]:
 
 
 def request(name: str, first: int, seconds: float) -> bytes:
-    """Return a gauge with as many series as a request has, at one time, as a collector sends it."""
+    """Return a request with a gauge of many series, at one time, as a collector sends it."""
     export_request = ExportMetricsServiceRequest()
     resource = export_request.resource_metrics.add()
     for key, text in (("k8s.node.name", "node-1"), ("k8s.cluster.name", "bench"), ("service.name", "collector")):
@@ -108,17 +110,17 @@ def request(name: str, first: int, seconds: float) -> bytes:
 
 
 def push(connection: http.client.HTTPConnection, body: bytes) -> int:
-    """Send one request; how many points were rejected."""
+    """Send one request, and return the number of rejected points."""
     connection.request("POST", "/v1/metrics", body, {"Content-Type": "application/x-protobuf"})
-    answer = connection.getresponse()
-    data = answer.read()
-    if answer.status != 200:
-        raise RuntimeError(f"{answer.status}: {data[:200]!r}")
+    response = connection.getresponse()
+    data = response.read()
+    if response.status != 200:
+        raise RuntimeError(f"{response.status}: {data[:200]!r}")
     return int(ExportMetricsServiceResponse.FromString(data).partial_success.rejected_data_points)
 
 
-def speed(bodies: dict[str, list[list[bytes]]]) -> dict[str, list[dict[str, float]]]:
-    """Samples a second by kind: each round of requests is pushed and, right after it, parsed only."""
+def measure_speed(bodies: dict[str, list[list[bytes]]]) -> dict[str, list[dict[str, float]]]:
+    """Return the samples per second by kind. Each round of requests is pushed and, right after it, only parsed."""
     rows_by_kind: dict[str, list[dict[str, float]]] = {}
     with server() as receiver:
         connection = http.client.HTTPConnection("127.0.0.1", receiver.port, timeout=60)
@@ -144,8 +146,8 @@ def speed(bodies: dict[str, list[list[bytes]]]) -> dict[str, list[dict[str, floa
     return rows_by_kind
 
 
-def fill() -> dict[str, float]:
-    """Push until nothing more is taken, and ten thousand points beyond it."""
+def measure_memory() -> dict[str, float]:
+    """Push until the receiver accepts no more, and ten thousand points beyond that."""
     with server() as receiver:
         connection = http.client.HTTPConnection("127.0.0.1", receiver.port, timeout=60)
         empty = request("bench.unwanted", 0, time.time())
@@ -177,8 +179,8 @@ def measure(quick: bool) -> Measurement:
         "wanted": [[request("bench.wanted", 0, start + next(times)) for _ in range(batches)] for _ in range(rounds)],
         "unwanted": [[request("bench.unwanted", 0, start)] * batches for _ in range(rounds)],
     }
-    rows_by_kind = speed(bodies)
-    bound = fill()
+    rows_by_kind = measure_speed(bodies)
+    bound = measure_memory()
     figures = []
     for kind, lower_limit in (("wanted", 20_000), ("unwanted", 100_000)):
         rates = [row["per_second"] for row in rows_by_kind[kind]]

@@ -1,4 +1,4 @@
-"""Source and scoring API of the benches: a process of its own that answers at once, with bodies made beforehand.
+"""Source and scoring API of the benches: a separate process that responds at once, with prepared bodies.
 
 `GET /get/<series>` is a Prometheus answer with so many series, `GET /single/<series>` one of one sample each,
 `GET /vector/<series>` the response to an instant query, `POST /post/<results>` a scoring response with so many
@@ -23,7 +23,7 @@ POINTS = 61
 
 
 def make_matrix(series: int) -> bytes:
-    """Return a response of Prometheus as it looks: 200 KB for 100 series."""
+    """Return a response of Prometheus to a range query: 200 KB for 100 series."""
     result = [
         {
             "metric": {
@@ -44,7 +44,7 @@ def make_matrix(series: int) -> bytes:
 
 
 def make_single_samples(series: int) -> bytes:
-    """Return the same series, each with its last sample alone."""
+    """Return the same series, each with only its last sample."""
     document = json.loads(make_matrix(series))
     for element in document["data"]["result"]:
         element["values"] = element["values"][-1:]
@@ -52,7 +52,7 @@ def make_single_samples(series: int) -> bytes:
 
 
 def make_vector(series: int) -> bytes:
-    """Return the same series with their last sample, as an instant query gets them."""
+    """Return the same series with their last sample, as the response to an instant query."""
     document = json.loads(make_matrix(series))
     document["data"]["resultType"] = "vector"
     for element in document["data"]["result"]:
@@ -67,7 +67,7 @@ def make_scores(number: int) -> bytes:
 
 
 class Peer(socketserver.StreamRequestHandler):
-    """Requests of one connection, one after another, with as little work as can be."""
+    """Handles the requests of one connection, with minimal work."""
 
     disable_nagle_algorithm = True
     answers: dict[str, bytes]
@@ -75,7 +75,7 @@ class Peer(socketserver.StreamRequestHandler):
     seconds = 0.0
 
     def handle(self) -> None:
-        """Read a request, answer it."""
+        """Read requests and respond to them."""
         while line := self.rfile.readline():
             path = line.split()[1].split(b"?")[0].decode()
             length = 0
@@ -96,23 +96,23 @@ class Peer(socketserver.StreamRequestHandler):
 
 
 def make_response(path: str) -> bytes:
-    """Return the response of a path. `/healthz` and whatever has no number are empty."""
+    """Return the response of a path; empty for `/healthz` and paths without a number."""
     kind, _, number = path.strip("/").partition("/")
     make = {"get": make_matrix, "single": make_single_samples, "vector": make_vector}.get(kind, make_scores)
     return make(int(number)) if number else b"{}"
 
 
 def serve() -> None:
-    """Be the peers, and print the port."""
+    """Serve, and print the port."""
 
     class Server(socketserver.ThreadingTCPServer):
         daemon_threads = True
         allow_reuse_address = True
-        # Upstream's agent runs all its scorers at the same moment, each on new connections.
+        # Upstream's agent starts all its scorers at the same moment, each with new connections.
         request_queue_size = 128
 
         def handle_error(self, *_: object) -> None:
-            """Measurements end in the middle of an exchange."""
+            """Ignore errors, because measurements end in the middle of an exchange."""
 
     Peer.answers = {}
     with Server(("127.0.0.1", 0), Peer) as server:
@@ -122,7 +122,7 @@ def serve() -> None:
 
 @contextmanager
 def run_server(*command: str) -> Iterator[str]:
-    """URL of a server of a bench: a module with its arguments that prints its port, by default the peers."""
+    """Run a server of a bench, a module with arguments that prints its port, and yield its URL. Default: the peers."""
     with subprocess.Popen(
         [sys.executable, "-m", *(command or ("bench.peers",))], stdout=subprocess.PIPE, text=True, cwd=ROOT
     ) as process:

@@ -18,30 +18,30 @@ if TYPE_CHECKING:
     from bench.player import Player
 
 ITEMS = 10
-#: Seconds until a result that finds no slot is tried again, as `dsf.agent.outbox` has it.
+#: Seconds until a result without a free slot is sent again, as in `dsf.agent.outbox`.
 _AGAIN = 0.25
 #: Share of the cycles of a bad scorer that fail.
 _FAILING = 0.5
-#: Scorer, run id and deadline.
+#: Scorer, run id and deadline of a tick.
 _TICK = re.compile(rb'\[\[\\"([^"\\]+)\\",\s*\\"([^"\\]+)\\",\s*([0-9.]+)\]')
 
 
 @dataclass(frozen=True)
 class SentResult:
-    """A result that was sent and not answered, or that waits for a slot."""
+    """A result that was sent without a response so far, or that waits for a slot."""
 
     scorer: str
     run: str
     text: bytes
     is_score: bool
-    #: How often it found no slot.
+    #: Number of attempts without a free slot.
     tries: int = 0
 
 
 class PlayedAgent:
-    """Connections of a cluster: `taking` blocks in a pop of its queue, `giving` puts results into its mailbox.
+    """The connections of a cluster: `taking` waits for ticks in its queue, `giving` puts results into its mailbox.
 
-    Either is None while Redis is away.
+    Both are None while Redis is down.
     """
 
     def __init__(self, player: Player, name: str) -> None:
@@ -54,60 +54,60 @@ class PlayedAgent:
         self._flag = keys.mail_flag(name)
         self._pop = command("BRPOP", keys.spoke_queue(name), str(settings().redis_polling_interval))
         self._values: Counter[str] = Counter()
-        # Scorer -> the slot that is tried first; slot -> the newest result in it, which the hub may have taken.
+        # Scorer -> its first slot; slot -> the newest result in it, which the hub may have taken.
         self._homes: dict[str, int] = {}
         self._written: dict[int, SentResult] = {}
         self._others = itertools.cycle(range(len(self._slots)))
-        # Requests without a response, with their slots, in order; the first response to the first of them, once it has
-        # come.
+        # Requests without a response, with their slots, in order. The first response to the first of them is kept
+        # until the second one has arrived.
         self._sent: deque[tuple[SentResult, int]] = deque()
-        self._answers: list[object] = []
+        self._responses: list[object] = []
 
-    def take_from(self, connection: Connection) -> None:
-        """Pop over this connection from now on."""
+    def start_receiving(self, connection: Connection) -> None:
+        """Receive ticks over this connection from now on."""
         connection.send(self._pop)
         self.taking = connection
 
-    def give_over(self, connection: Connection) -> None:
-        """Put results over this connection from now on, those first that were not answered."""
+    def start_sending(self, connection: Connection) -> None:
+        """Send results over this connection from now on, first those without a response."""
         waiting = [result for result, _ in self._sent]
-        self._sent, self._answers = deque(), []
+        self._sent, self._responses = deque(), []
         self.giving = connection
         for result in waiting:
             self._player.counts["again"] += 1
             self._put(result)
 
-    def took(self, connection: Connection) -> None:
-        """A tick has come, or the pop has ended without one."""
-        for answer in connection.answers():
-            if isinstance(answer, list):
-                tick = _TICK.search(answer[1])
+    def handle_ticks(self, connection: Connection) -> None:
+        """Handle ticks, and the ends of waits without a tick."""
+        for response in connection.read_responses():
+            if isinstance(response, list):
+                tick = _TICK.search(response[1])
                 if tick is None:
-                    raise SystemExit(f"no tick: {answer[1]!r}")
+                    raise SystemExit(f"no tick: {response[1]!r}")
                 self._player.counts["ticks"] += 1
-                self._cycle(tick[1].decode(), tick[2].decode(), float(tick[3]))
+                self._run_cycle(tick[1].decode(), tick[2].decode(), float(tick[3]))
             connection.send(self._pop)
 
-    def gave(self, connection: Connection) -> None:
-        """Each result has two answers: that it is there, and that the flag is set."""
-        for answer in connection.answers():
-            self._answers.append(answer)
-            if len(self._answers) < 2:
+    def handle_responses(self, connection: Connection) -> None:
+        """Handle responses. Each result has two: one for the slot, and one for the flag."""
+        for response in connection.read_responses():
+            self._responses.append(response)
+            if len(self._responses) < 2:
                 continue
-            # Only now is it known to be there.
-            (result, slot), is_in = self._sent.popleft(), self._answers[0] is not None
-            self._answers = []
+            # The result is known to be stored only now.
+            (result, slot), is_in = self._sent.popleft(), self._responses[0] is not None
+            self._responses = []
             if is_in:
                 self._written[slot] = result
                 self._player.put(self.name, result.scorer, result.run)
                 continue
-            # The hub has the time until the next try to take an older score of this scorer.
-            is_soon = result.tries == (0 if self._older(result) is None else 1)
+            # Until the next attempt the hub has time to take an older score of this scorer.
+            is_soon = result.tries == (0 if self._find_older_slot(result) is None else 1)
             again = replace(result, tries=result.tries + 1)
-            self._player.later(0.0 if is_soon else _AGAIN, lambda again=again: self._put(again))  # type: ignore[misc]
+            self._player.schedule(0.0 if is_soon else _AGAIN, lambda again=again: self._put(again))  # type: ignore[misc]
 
-    def _cycle(self, scorer: str, run: str, deadline: float) -> None:
-        """Return the result of a cycle of this tick."""
+    def _run_cycle(self, scorer: str, run: str, deadline: float) -> None:
+        """Send the result of a cycle of this tick."""
         if deadline <= time.time():
             self._player.counts["expired"] += 1
             self._send(scorer, run, outcome="skipped", reason="expired", message="it waited in the queue")
@@ -144,25 +144,27 @@ class PlayedAgent:
         self._put(SentResult(scorer, run, text, result_fields["outcome"] == "ok"))
 
     def _put(self, result: SentResult) -> None:
-        slot, is_replaced = self._choose(result)
+        slot, is_replaced = self._choose_slot(result)
         self._sent.append((result, slot))
         if self.giving is not None:
             data = command("SET", self._slots[slot], result.text, *([] if is_replaced else ["NX"]))
             try:
                 self.giving.send(data + command("SET", self._flag, str(slot)))
             except OSError:
-                self._player.lost(self, self.giving)
+                self._player.handle_lost_connection(self, self.giving)
 
-    def _choose(self, result: SentResult) -> tuple[int, bool]:
-        """The slot of a result, and whether it replaces what is in it: only an older score of the same scorer."""
+    def _choose_slot(self, result: SentResult) -> tuple[int, bool]:
+        """Return the slot of a result, and True if it replaces the value there, which must be an older score of the
+        scorer.
+        """
         home = self._homes.setdefault(result.scorer, len(self._homes) % len(self._slots))
-        older = self._older(result)
+        older = self._find_older_slot(result)
         if older is not None and result.tries > 1:
             return older, True
         return (next(self._others) if result.tries and older is None else home), False
 
-    def _older(self, result: SentResult) -> int | None:
-        """Return a slot with an older score of this one's scorer, which the hub may have taken."""
+    def _find_older_slot(self, result: SentResult) -> int | None:
+        """Return a slot with an older score of this result's scorer, which the hub may have taken."""
         busy = {slot for _, slot in self._sent}
         for slot, old in self._written.items():
             if result.is_score and old.is_score and old.scorer == result.scorer and old.run < result.run:

@@ -43,20 +43,20 @@ from dsf import keys, messages
 from dsf.redislink.broker import MAX_RETRY_SECONDS
 from dsf.settings import settings
 
-#: Every so many results, one is followed until it is in the books.
-_FOLLOWED = 50
-#: Seconds between two looks for those, and the longest time for which one is followed.
+#: Every result with a number that is a multiple of this is tracked until it is in the books.
+_TRACKED = 50
+#: Seconds between two polls for tracked results, and the maximum seconds for which one is tracked.
 _LOOK, _LONGEST = 0.02, 120.0
 #: Seconds between two portions of a flood.
 _PACE = 0.01
-#: Seconds before an outbox tries again while Redis is away, as `dsf.agent.outbox` has it.
+#: Seconds before an outbox reconnects while Redis is down, as in `dsf.agent.outbox`.
 _RETRY = 1.0
-#: Connections that are made in one go: each may have to wait for a server that is busy.
+#: Maximum connections that are made at once, because each may wait for a busy server.
 _AT_ONCE = 100
 
 
 class Player:
-    """All of them."""
+    """The agents of all clusters."""
 
     def __init__(self, clusters: Iterable[int], changing: float, flood: str, rate: int) -> None:
         config = settings()
@@ -66,31 +66,31 @@ class Player:
         #: Scorers of which half of the cycles fail.
         self.bad: frozenset[str] = frozenset()
         self.counts: Counter[str] = Counter()
-        #: Seconds from a result's put until it was seen in the books.
+        #: Seconds from sending a result to its appearance in the books.
         self.latencies: list[float] = []
-        # While Redis is away nothing is to be waited for.
+        # Without retries, which would only delay the agents while Redis is down.
         self._client = redis.Redis.from_url(config.resolved_redis_url(), retry=Retry(NoBackoff(), 0))
         self._number, self._order = count(), count()
         self._selector = selectors.DefaultSelector()
-        # When (time.monotonic()) what is to be done.
-        self._later: list[tuple[float, int, Callable[[], None]]] = []
+        # Actions with their time (time.monotonic()).
+        self._scheduled: list[tuple[float, int, Callable[[], None]]] = []
         self._longest_wait = MAX_RETRY_SECONDS
-        self._followed: dict[str, tuple[str, float]] = {}
+        self._tracked: dict[str, tuple[str, float]] = {}
         self._said = b""
         self._master = bytes.fromhex(config.resolved_signing_secret() or "")
         self._keys: dict[str, messages.SigningKey] = {}
         self._agents = {name: PlayedAgent(self, name) for name in (f"cluster-{number:04}" for number in clusters)}
         for agent in self._agents.values():
-            self._take(agent)
-            self._give(agent)
+            self._connect_for_ticks(agent)
+            self._connect_for_results(agent)
         self._flood, self._rate = flood, rate
         self._flooding = Connection(*self._address) if flood else None
         with contextlib.suppress(PermissionError):
-            # A file, which says nothing more.
+            # Standard input is a file, which has no further lines.
             self._selector.register(sys.stdin, selectors.EVENT_READ, None)
 
     def key(self, cluster: str) -> messages.SigningKey:
-        """Return the one that the hub has delivered."""
+        """Return the signing key that the hub has delivered."""
         if cluster not in self._keys:
             record: Any = self._client.hget(keys.CLUSTERS, cluster)
             ids = json.loads(record or "{}").get("key_ids") or [1]
@@ -98,14 +98,14 @@ class Player:
         return self._keys[cluster]
 
     def put(self, cluster: str, scorer: str, run: str) -> None:
-        """A result is in its mailbox."""
+        """Count a result that is in its mailbox."""
         self.counts["results"] += 1
-        if next(self._number) % _FOLLOWED == 0:
-            self._followed.setdefault(keys.pair_key(cluster, scorer), (run, time.monotonic()))
+        if next(self._number) % _TRACKED == 0:
+            self._tracked.setdefault(keys.pair_key(cluster, scorer), (run, time.monotonic()))
 
     def run(self) -> None:
-        """Play until the process is ended."""
-        tell = look = flooded = time.monotonic()
+        """Run the agents until the process ends."""
+        report_at = poll_at = flooded = time.monotonic()
         while True:
             for selector_key, _ in self._selector.select(_PACE if self._flooding else _LOOK):
                 if selector_key.data is None:
@@ -113,52 +113,52 @@ class Player:
                 else:
                     self._handle(*selector_key.data)
             now = time.monotonic()
-            self._catch_up(now)
-            if now >= look:
-                look = now + _LOOK
-                self._follow(now)
+            self._run_scheduled(now)
+            if now >= poll_at:
+                poll_at = now + _LOOK
+                self._check_tracked(now)
             if self._flooding is not None:
-                self._flood_more(self._flooding, now - flooded)
+                self._send_flood(self._flooding, now - flooded)
                 flooded = now
-            if now >= tell:
-                tell = now + 1.0
+            if now >= report_at:
+                report_at = now + 1.0
                 summary = {"counts": dict(self.counts), "latencies": self.latencies}
                 print(json.dumps(summary), flush=True)
                 self.latencies = []
 
     # --- connections that come and go ------------------------------------------------------------------------------
 
-    def lost(self, agent: PlayedAgent, connection: Connection) -> None:
-        """A connection of this agent is of no use any more; there will be another one."""
+    def handle_lost_connection(self, agent: PlayedAgent, connection: Connection) -> None:
+        """Close a broken connection of this agent, and schedule a new one."""
         self._close(connection)
         if agent.giving is connection:
             agent.giving = None
-            self.later(_RETRY, lambda: self._give(agent))
+            self.schedule(_RETRY, lambda: self._connect_for_results(agent))
         else:
             agent.taking = None
-            # As its worker waits between two tries.
-            self.later(self._longest_wait * random.uniform(0.5, 1.0), lambda: self._take(agent))
+            # Like the delay of an agent's worker between two attempts.
+            self.schedule(self._longest_wait * random.uniform(0.5, 1.0), lambda: self._connect_for_ticks(agent))
 
-    def _take(self, agent: PlayedAgent) -> None:
+    def _connect_for_ticks(self, agent: PlayedAgent) -> None:
         if agent.is_quiet or (connection := self._connect()) is None:
-            self.later(self._longest_wait * random.uniform(0.5, 1.0), lambda: self._take(agent))
+            self.schedule(self._longest_wait * random.uniform(0.5, 1.0), lambda: self._connect_for_ticks(agent))
             return
         try:
-            agent.take_from(connection)
+            agent.start_receiving(connection)
         except OSError:
-            self.lost(agent, connection)
+            self.handle_lost_connection(agent, connection)
             return
         self._watch(agent, connection)
 
-    def _give(self, agent: PlayedAgent) -> None:
+    def _connect_for_results(self, agent: PlayedAgent) -> None:
         if agent.is_quiet or (connection := self._connect()) is None:
-            self.later(_RETRY, lambda: self._give(agent))
+            self.schedule(_RETRY, lambda: self._connect_for_results(agent))
             return
         try:
-            agent.give_over(connection)
+            agent.start_sending(connection)
         except OSError:
             agent.giving = connection
-            self.lost(agent, connection)
+            self.handle_lost_connection(agent, connection)
             return
         self._watch(agent, connection)
 
@@ -180,24 +180,24 @@ class Player:
     def _handle(self, agent: PlayedAgent, connection: Connection) -> None:
         try:
             if connection is agent.taking:
-                agent.took(connection)
+                agent.handle_ticks(connection)
             elif connection is agent.giving:
-                agent.gave(connection)
+                agent.handle_responses(connection)
         except OSError:
             self.counts["disconnected"] += 1
-            self.lost(agent, connection)
+            self.handle_lost_connection(agent, connection)
 
-    def later(self, seconds: float, action: Callable[[], None]) -> None:
-        """Do this in so many seconds."""
-        heapq.heappush(self._later, (time.monotonic() + seconds, next(self._order), action))
+    def schedule(self, seconds: float, action: Callable[[], None]) -> None:
+        """Run an action after this many seconds."""
+        heapq.heappush(self._scheduled, (time.monotonic() + seconds, next(self._order), action))
 
-    def _catch_up(self, now: float) -> None:
+    def _run_scheduled(self, now: float) -> None:
         for _ in range(_AT_ONCE):
-            if not self._later or self._later[0][0] > now:
+            if not self._scheduled or self._scheduled[0][0] > now:
                 return
-            heapq.heappop(self._later)[-1]()
+            heapq.heappop(self._scheduled)[-1]()
 
-    # --- what it is told -------------------------------------------------------------------------------------------
+    # --- its commands ----------------------------------------------------------------------------------------------
 
     def _listen(self) -> None:
         got = os.read(sys.stdin.fileno(), 1 << 16)
@@ -209,11 +209,11 @@ class Player:
             if what == "bad":
                 self.bad = frozenset(words)
             elif what == "quiet":
-                self._be_quiet(float(words[0]), [self._agents[name] for name in words[1:]])
+                self._silence(float(words[0]), [self._agents[name] for name in words[1:]])
             else:
                 raise SystemExit(f"cannot {what}")
 
-    def _be_quiet(self, seconds: float, agents: Sequence[PlayedAgent]) -> None:
+    def _silence(self, seconds: float, agents: Sequence[PlayedAgent]) -> None:
         for agent in agents:
             if agent.is_quiet:
                 continue
@@ -221,7 +221,7 @@ class Player:
             for connection in (agent.taking, agent.giving):
                 if connection is not None:
                     self._selector.unregister(connection.socket)
-            self.later(seconds, lambda agent=agent: self._wake(agent))  # type: ignore[misc]
+            self.schedule(seconds, lambda agent=agent: self._wake(agent))  # type: ignore[misc]
 
     def _wake(self, agent: PlayedAgent) -> None:
         agent.is_quiet = False
@@ -229,28 +229,28 @@ class Player:
             if connection is not None:
                 self._watch(agent, connection)
 
-    # --- looking, flooding -----------------------------------------------------------------------------------------
+    # --- polls and floods ------------------------------------------------------------------------------------------
 
-    def _follow(self, now: float) -> None:
-        """See which of the followed results are in the books by now."""
-        if not self._followed:
+    def _check_tracked(self, now: float) -> None:
+        """Check which of the tracked results are in the books."""
+        if not self._tracked:
             return
         with self._client.pipeline(transaction=False) as pipe:
-            for name in self._followed:
+            for name in self._tracked:
                 pipe.hget(name, "state_run")
             try:
                 answers = pipe.execute()
             except redis.RedisError:
-                # It is away.
+                # Redis is down.
                 return
-        for (name, (run, began)), answer in zip(list(self._followed.items()), answers, strict=True):
+        for (name, (run, began)), answer in zip(list(self._tracked.items()), answers, strict=True):
             if (answer or b"").decode() >= run or now - began > _LONGEST:
-                del self._followed[name]
+                del self._tracked[name]
                 self.latencies.append(round(now - began, 3))
 
-    def _flood_more(self, connection: Connection, seconds: float) -> None:
-        """As much of the flood as belongs into so many seconds."""
-        connection.answers()
+    def _send_flood(self, connection: Connection, seconds: float) -> None:
+        """Send the part of the flood that belongs into this many seconds."""
+        connection.read_responses()
         if self.counts["flood"] == 0:
             seconds = _PACE
         due = min(int(seconds * self._rate), self._rate)
@@ -264,7 +264,7 @@ class Player:
             connection.socket.setblocking(True)
             connection.send(part)
             connection.socket.setblocking(False)
-            connection.answers()
+            connection.read_responses()
         self.counts["flood"] += due
 
 

@@ -19,11 +19,11 @@ import requests
 
 from bench.commands import measure_cost
 from bench.common import Figure, Measurement, process, read_cpu_seconds, read_highest_memory, run
-from bench.seeded import redis_of_its_own, seed
+from bench.seeded import start_redis, seed
 
 CLUSTERS, QUICK_CLUSTERS = 3500, 1000
 SCORERS, ITEMS = 10, 6
-#: As many as the limit of a scrape has room for with every series.
+#: As many pairs as fit into the limit of a scrape with every series.
 FULL_CLUSTERS, FULL_ITEMS = 110, 10
 ROUNDS = 3
 #: Limits: seconds of CPU, bytes.
@@ -40,22 +40,22 @@ COMMANDS = ("status", "status scorer-03", "scores", "schedule list", "scores --s
 
 
 def measure(quick: bool) -> Measurement:
-    """Return a row for the dearest answer of each kind."""
+    """Return a row for the most expensive response of each kind."""
     clusters = QUICK_CLUSTERS if quick else CLUSTERS
-    with redis_of_its_own() as (client, ports, environment, folder):
+    with start_redis() as (client, ports, environment, folder):
         seed(client, FULL_CLUSTERS, SCORERS, FULL_ITEMS)
         port = ports.any()
         environment |= {"DSF_TARGET": "web", "DSF_PROBE_PORT": "0", "DSF_LISTEN_PORT": str(port), "DSF_BACKEND": "dir"}
         command, url = [sys.executable, "-m", "dsf.hub"], f"http://127.0.0.1:{port}"
         with process(command, environment, folder / "full.log") as exporter:
             _wait(url)
-            full = _answers(exporter, url, ())["/metrics"]
+            full = _measure_responses(exporter, url, ())["/metrics"]
         client.flushall()
         seed(client, clusters, SCORERS, ITEMS)
         memory = int(client.info("memory")["used_memory"])
         with process(command, environment, folder / "exporter.log") as exporter:
             _wait(url)
-            raw = _answers(exporter, url)
+            raw = _measure_responses(exporter, url)
             highest = read_highest_memory(exporter.pid)
         seconds_by_command = {words: min(measure_cost(words, environment) for _ in range(ROUNDS)) for words in COMMANDS}
     pairs = clusters * SCORERS
@@ -117,22 +117,22 @@ def _wait(url: str) -> None:
     raise TimeoutError(f"no exporter at {url}")
 
 
-def _answers(
+def _measure_responses(
     exporter: subprocess.Popen[bytes], url: str, paths: tuple[str, ...] = PATHS
 ) -> dict[str, tuple[float, int, int]]:
-    """CPU-seconds, bytes, and bytes on the wire of each response."""
+    """Return CPU seconds, bytes, and compressed bytes of each response."""
     watched = psutil.Process(exporter.pid)
     rows_by_path: dict[str, tuple[float, int, int]] = {}
     for path in ("/metrics", *(f"/api/v1/{path}" for path in paths)):
         rounds: list[tuple[float, int, int]] = []
         for _ in range(ROUNDS):
             before = read_cpu_seconds(watched)
-            answer: Any = requests.get(url + path, headers={"Accept-Encoding": "gzip"}, stream=True, timeout=60)
-            packed = answer.raw.read()
+            response: Any = requests.get(url + path, headers={"Accept-Encoding": "gzip"}, stream=True, timeout=60)
+            packed = response.raw.read()
             cpu_seconds = read_cpu_seconds(watched) - before
-            answer.raise_for_status()
+            response.raise_for_status()
 
-            is_packed = answer.headers.get("Content-Encoding") == "gzip"
+            is_packed = response.headers.get("Content-Encoding") == "gzip"
             rounds.append((cpu_seconds, len(gzip.decompress(packed)) if is_packed else len(packed), len(packed)))
         rows_by_path[path] = min(rounds)
     return rows_by_path

@@ -1,25 +1,25 @@
-"""A connection to Redis that never waits, for those who hold thousands of them in one thread (`bench.player`)."""
+"""A connection to Redis that never blocks, for thousands of connections in one thread (`bench.player`)."""
 
 from __future__ import annotations
 
 import socket
 
-#: Seconds for one try to connect, to a server on this machine.
+#: Seconds to connect to a server on this machine.
 _CONNECT = 5.0
 
 
 class Refusal(bytes):
-    """An error that Redis answers."""
+    """An error response of Redis."""
 
 
 def command(*parts: bytes | str) -> bytes:
-    """Return a command as it travels."""
+    """Return an encoded command."""
     texts = [part.encode() if isinstance(part, str) else part for part in parts]
     return b"*%d\r\n" % len(texts) + b"".join(b"$%d\r\n%b\r\n" % (len(text), text) for text in texts)
 
 
 class Connection:
-    """A connection; `answers` gives what has come. Methods raise OSError when it is of no use any more."""
+    """A connection. Methods raise OSError when it is broken."""
 
     def __init__(self, host: str, port: int, password: str) -> None:
         self.socket = socket.create_connection((host, port), _CONNECT)
@@ -32,11 +32,11 @@ class Connection:
             self.send(command("AUTH", password))
 
     def send(self, data: bytes) -> None:
-        """Send; what is sent here fits into the buffers of the system."""
+        """Send data, which must fit into the system's buffers."""
         self.socket.sendall(data)
 
-    def answers(self) -> list[object]:
-        """Whole answers that have come: integers, texts, None, and lists of them."""
+    def read_responses(self) -> list[object]:
+        """Return the complete responses so far: integers, texts, None, and lists of them."""
         try:
             received = self.socket.recv(1 << 20)
         except BlockingIOError:
@@ -46,10 +46,10 @@ class Connection:
         self._got += received
         responses: list[object] = []
         place = 0
-        while (parsed := _parsed(self._got, place)) is not None:
+        while (parsed := _parse_response(self._got, place)) is not None:
             place, value = parsed
             if isinstance(value, Refusal) and value.startswith(b"LOADING"):
-                # Redis has just begun, and reads what it knew.
+                # Redis has just started, and loads its data.
                 raise ConnectionResetError("Redis is starting")
             responses.append(value)
         self._got = self._got[place:]
@@ -60,8 +60,8 @@ class Connection:
         return responses
 
 
-def _parsed(data: bytes, place: int) -> tuple[int, object] | None:
-    """Return the end of the response that begins here and its value; None while it is not whole."""
+def _parse_response(data: bytes, place: int) -> tuple[int, object] | None:
+    """Return the end of the response that begins here, and its value; None while it is incomplete."""
     end = data.find(b"\r\n", place)
     if end < 0:
         return None
@@ -77,7 +77,7 @@ def _parsed(data: bytes, place: int) -> tuple[int, object] | None:
         return None if len(data) < place + number + 2 else (place + number + 2, data[place : place + number])
     values = []
     for _ in range(number):
-        parsed = _parsed(data, place)
+        parsed = _parse_response(data, place)
         if parsed is None:
             return None
         place, value = parsed

@@ -34,7 +34,7 @@ _DISTRIBUTED = {
     "flower": "flower",
 }
 _SINGLE = {"whole": "hub"}
-#: Seconds until memory is read: threads have started and first rounds are over.
+#: Seconds until memory is read, when threads have started and the first rounds are over.
 _SECONDS, _QUICK_SECONDS = 20.0, 8.0
 _ADDRESS = "http://127.0.0.1:9"
 _KUBECONFIG = {
@@ -48,13 +48,13 @@ _KUBECONFIG = {
 
 
 class FreshProduction(Production):
-    """Processes that load their modules themselves: those of a forked one would be another's pages."""
+    """A stack whose processes load their modules themselves: forked ones would share pages."""
 
     child = staticmethod(Child)
 
 
 def measure_processes(seconds: float) -> dict[str, float]:
-    """Return MiB of each process at rest, by its name in the chart."""
+    """Return the MiB of each process at rest, by its name in the chart."""
     # As in the image, whose modules are compiled.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     memory: dict[str, float] = {}

@@ -1,4 +1,4 @@
-"""How late does beat send ticks, and what does it cost?
+"""Measures the lag of beat's ticks, and beat's costs.
 
     python -m bench.scheduler [--entries 1000,10000,35000] [--seconds 40] [--quick] [--strict] [--json FILE]
 
@@ -26,33 +26,33 @@ from dsf.store.schedule import ScheduleStore
 from tests.support.redisserver import RedisServer
 from tests.support.wait import wait_for
 
-#: Scorers per cluster; the number of clusters follows from the number of entries.
+#: Scorers per cluster; the number of clusters results from the number of entries.
 SCORERS = 35
 #: Seconds between two times at which the queues are emptied.
 DRAIN_INTERVAL = 0.25
-#: Seconds after beat's first tick that are not counted: imports, connections, and what became due before it started.
+#: Seconds after beat's first tick that do not count: imports, connections, and entries that were due before its start.
 WARM_UP = 3.0
-#: Longest time in seconds that beat gets for the latter.
+#: Maximum seconds for beat to send the latter.
 CATCH_UP = 30.0
-#: Milliseconds of the p99 of the lag that are to be kept, by number of entries.
+#: Maximum milliseconds of the lag's 99th percentile, by number of entries.
 LIMITS = {10_000: 250.0, 35_000: 1000.0}
 
 
 def fill(client: redis.Redis, number: int, interval: int) -> list[str]:
-    """Write the entries, each due at its slot as in the steady state; returns the queues."""
+    """Write the entries, each due at its slot as in normal operation, and return the queues."""
     entries = [
         Entry(
             cluster=f"cluster-{n // SCORERS:04d}", scorer=f"scorer-{n % SCORERS:02d}", score_name="s", interval=interval
         )
         for n in range(number)
     ]
-    # At such a rate nobody but the first gets a first run before its slot.
+    # With such a rate only the first entry gets a first run before its slot.
     ScheduleStore(client, spread_rate=1e-6).upsert(entries)
     return sorted({keys.spoke_queue(entry.cluster) for entry in entries})
 
 
 def drain(client: redis.Redis, queues: list[str]) -> None:
-    """Take everything from the queues and close the runs."""
+    """Remove everything from the queues, and close the runs."""
     with client.pipeline(transaction=False) as pipe:
         pipe.unlink(*queues)
         pipe.unlink(keys.OPEN_RUNS)
@@ -73,7 +73,7 @@ def compute_quantile(stats: dict[str, str], share: float) -> float:
 
 
 def drain_queues(client: redis.Redis, queues: list[str], seconds: float) -> None:
-    """Be the agents for so long."""
+    """Empty the queues as agents do, for this many seconds."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         drain(client, queues)
@@ -152,7 +152,7 @@ def make_figures(row: dict[str, Any]) -> list[Figure]:
 
 
 def measure(entries: list[int], seconds: float, interval: int) -> Measurement:
-    """Return all numbers of entries."""
+    """Measure all numbers of entries."""
     rows = [measure_one(number, seconds, interval) for number in entries]
     return [figure for row in rows for figure in make_figures(row)], rows
 

@@ -27,12 +27,12 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-#: (series, samples of each) -> most times that the library may take of the bare endpoint's time.
+#: (series, samples of each) -> maximum duration relative to the bare endpoint.
 LIMITS = {(0, 0): 1.5, (1, 61): 1.5, (100, 61): 1.0, (1000, 120): 1.0}
 
 
 def library() -> Any:
-    """Return the scorer."""
+    """Return the application with the library."""
     from dsf.scorer import Score, Scorer, Series
 
     app = Scorer(name="mean", description="", score_name="mean", interval=30)
@@ -46,7 +46,7 @@ def library() -> Any:
 
 
 def bare() -> Any:
-    """Return the same by hand."""
+    """Return the same application without the library."""
     from fastapi import FastAPI
     from pydantic import BaseModel
 
@@ -67,7 +67,7 @@ def bare() -> Any:
             ]
         }
 
-    # Annotations are text here, and the models are local.
+    # Annotations are text in this module, and the models are local.
     scoring.__annotations__ = {"request": Request, "return": dict[str, list[dict[str, Any]]]}
     app.post("/scoring")(scoring)
     return app
@@ -77,7 +77,7 @@ APPS = {"library": library, "bare": bare}
 
 
 def serve(name: str, listening: socket.socket) -> None:
-    """A server process."""
+    """Run a server process."""
     import uvicorn
 
     uvicorn.Server(uvicorn.Config(APPS[name](), log_level="warning", access_log=False)).run(sockets=[listening])
@@ -104,7 +104,7 @@ class Client:
         while True:
             try:
                 self._connection.connect()
-                self.ask(b'{"data":[]}')
+                self.send(b'{"data":[]}')
             except OSError:
                 if time.monotonic() > deadline:
                     raise
@@ -112,21 +112,21 @@ class Client:
             else:
                 break
 
-    def ask(self, request: bytes) -> bytes:
-        """Send a request and read its response."""
+    def send(self, request: bytes) -> bytes:
+        """Send a request and return its response."""
         self._connection.request("POST", "/scoring", request, {"Content-Type": "application/json"})
-        answer = self._connection.getresponse()
-        text = answer.read()
-        if answer.status != 200:
+        response = self._connection.getresponse()
+        text = response.read()
+        if response.status != 200:
             raise RuntimeError(text[:200])
         return text
 
-    def times(self, request: bytes, seconds: float) -> list[float]:
-        """Return seconds of each request, for so many seconds."""
+    def measure_durations(self, request: bytes, seconds: float) -> list[float]:
+        """Return the duration of each request in seconds, during `seconds` seconds."""
         durations: list[float] = []
         end = time.perf_counter() + seconds
         while (before := time.perf_counter()) < end or len(durations) < 3:
-            self.ask(request)
+            self.send(request)
             durations.append(time.perf_counter() - before)
         return durations
 
@@ -135,8 +135,8 @@ class Client:
         self._connection.close()
 
 
-def same(response_a: bytes, response_b: bytes) -> bool:
-    """Whether two answers hold the same scores, sums in another order aside."""
+def are_equal(response_a: bytes, response_b: bytes) -> bool:
+    """True if two responses have the same scores, apart from rounding."""
     first, second = (
         [(r["metric"], round(r["score"], 9)) for r in json.loads(text)["results"]] for text in (response_a, response_b)
     )
@@ -146,12 +146,12 @@ def same(response_a: bytes, response_b: bytes) -> bool:
 def measure(clients: dict[str, Client], size: tuple[int, int], rounds: int, seconds: float) -> dict[str, Any]:
     """Return a row of the table."""
     request = body(*size)
-    if not same(clients["library"].ask(request), clients["bare"].ask(request)):
+    if not are_equal(clients["library"].send(request), clients["bare"].send(request)):
         raise RuntimeError("the two do not answer the same")
     times: dict[str, list[float]] = {name: [] for name in clients}
     for _ in range(rounds):
         for name, client in clients.items():
-            times[name] += client.times(request, seconds)
+            times[name] += client.measure_durations(request, seconds)
     medians = {name: statistics.median(durations) * 1000 for name, durations in times.items()}
     return {
         "series": size[0],
@@ -167,7 +167,7 @@ def measure(clients: dict[str, Client], size: tuple[int, int], rounds: int, seco
 
 
 def main() -> int:
-    """Print the table; 1 when a ratio is above its limit."""
+    """Print the table, and return 1 if a ratio is above its limit."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5, help="turns of each server")
     parser.add_argument("--seconds", type=float, default=1.0, help="length of a turn")
@@ -177,7 +177,7 @@ def main() -> int:
     processes = []
     ports = {}
     for name in APPS:
-        # With the protocol named: asyncio switches Nagle's delay off for such sockets only.
+        # With the protocol named: asyncio disables Nagle's delay only for such sockets.
         listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         listening.bind(("127.0.0.1", 0))
         ports[name] = listening.getsockname()[1]

@@ -1,4 +1,4 @@
-"""A fleet in Redis as a hub would have left it: registry, schedule, pairs with rows, scores and past cycles."""
+"""A fleet in Redis with the data that a hub writes: registry, schedule, pairs with rows, scores and past cycles."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from dsf.up.ports import Ports
 from dsf.up.supervisor import Supervisor
 
 INTERVAL = 30
-#: A pair in so many fails, is empty, or never ran.
+#: One in this many pairs fails, is empty, or never ran.
 ODD = 20
 
 
 @contextmanager
-def redis_of_its_own() -> Iterator[tuple[redis.Redis, Ports, dict[str, str], Path]]:
-    """A client of an empty Redis, free ports, the environment of processes that use it, and a folder for their logs."""
+def start_redis() -> Iterator[tuple[redis.Redis, Ports, dict[str, str], Path]]:
+    """Yield a client of an empty Redis, free ports, the environment of processes that use it, and a folder for logs."""
     with tempfile.TemporaryDirectory() as folder:
         supervisor = Supervisor(Path(folder), lambda _: None)
         ports = Ports(lambda _: None)
@@ -41,7 +41,7 @@ def redis_of_its_own() -> Iterator[tuple[redis.Redis, Ports, dict[str, str], Pat
             supervisor.start(server.program())
             supervisor.wait_ready(30)
             environment = make_child_environment(redis_url=server.url) | {"XDG_STATE_HOME": folder}
-            # As pip and the images have it: with compiled bytecode.
+            # With compiled bytecode, as in installations by pip and in the images.
             environment |= {"PYTHONPYCACHEPREFIX": f"{folder}/bytecode", "PYTHONDONTWRITEBYTECODE": ""}
             client: redis.Redis = redis.Redis.from_url(server.url, decode_responses=True)
             yield client, ports, environment, Path(folder)
@@ -50,12 +50,12 @@ def redis_of_its_own() -> Iterator[tuple[redis.Redis, Ports, dict[str, str], Pat
 
 
 def seed(client: redis.Redis, clusters: int, scorers: int, items: int) -> None:
-    """`clusters` x `scorers` pairs with `items` items each. Most are ok, some fail for one of three reasons."""
+    """Write `clusters` x `scorers` pairs with `items` items each. Most are ok, some fail for one of three reasons."""
     now = time.time()
     names = [f"cluster-{number:04}" for number in range(clusters)]
     kinds = [f"scorer-{number:02}" for number in range(scorers)]
     client.hset(keys.CLUSTERS, mapping={name: ClusterRecord(name=name).model_dump_json() for name in names})
-    # A hundred clusters in each ClusterSet, and every third one is a test's.
+    # A ClusterSet has a hundred clusters, and every third set is for tests.
     notices = {
         name: ClusterNotice(
             name=name, labels={CLUSTER_SET: f"set-{number // 100:02}", "env": "prod" if number % 3 else "test"}

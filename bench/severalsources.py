@@ -21,14 +21,14 @@ from dsf.cycle.stages import Cycle, Stages
 from dsf.settings import Settings
 
 SOURCES, SERIES = 4, 100
-#: Seconds that a source takes for its response.
+#: Seconds until a source responds.
 ANSWER = 0.05
-#: Most of the CPU and of the time that one source takes. The first source's series are sent twice: that is one more.
+#: Maximum CPU and time relative to one source. The series of the first source are sent twice, which makes one more.
 CPU_LIMIT, TIME_LIMIT = 5.0, 1.5
 
 
 def scorers(url: str) -> dict[int, ScorerSummary]:
-    """By their number of sources."""
+    """Return scorers by their number of sources."""
     alone = make_summary("one", url, SERIES, 0)
     additional_sources = tuple(
         SourceSummary(
@@ -45,7 +45,7 @@ def scorers(url: str) -> dict[int, ScorerSummary]:
 
 
 def measure(quick: bool) -> Measurement:
-    """Measure one and four in turns."""
+    """Measure one source and four in turns."""
     rounds, calls = (7, 10) if quick else (15, 30)
     cpu: dict[int, list[float]] = {1: [], SOURCES: []}
     took: dict[int, list[float]] = {1: [], SOURCES: []}
@@ -87,14 +87,14 @@ class _Slow(Peer):
 
 
 def serve() -> None:
-    """Be the sources, and print the port."""
+    """Serve the sources, and print the port."""
 
     class Server(socketserver.ThreadingTCPServer):
         daemon_threads = True
         allow_reuse_address = True
 
         def handle_error(self, *_: object) -> None:
-            """Measurements end in the middle of an exchange."""
+            """Ignore errors, because measurements end in the middle of an exchange."""
 
     path = f"/get/{SERIES}"
     _Slow.answers = {path: make_response(path)}

@@ -32,29 +32,30 @@ from typing import Any
 import yaml
 
 from bench.common import Figure
-from bench.fleetworld import INTERVAL, Books, World
+from bench.fleetworld import INTERVAL, Totals, World
 from bench.hub import SCORERS
-from bench.soakjudge import FRESH, Fault, Judge, counted
+from bench.soakjudge import FRESH, Fault, Judge, format_counts
 from dsf import keys
 from dsf.messages import run_time
 from dsf.store.pairs import OUTCOMES, Pairs
 from dsf.store.runs import HISTORY_LENGTH
 
-#: Scorers of which half of the cycles fail; the last ones of the fleet.
+#: Number of scorers, the last ones of the fleet, of which half of the cycles fail.
 BAD = 3
-#: Seconds from one fault to the next, for which a process is away, the store, and agents do nothing.
+#: Ranges in seconds: between two faults, for which a process is down, for which the store is, and for which agents
+#: pause.
 _BETWEEN, _AWAY, _STORE_AWAY, _QUIET = (20.0, 40.0), (1.0, 5.0), (10.0, 20.0), (10.0, 40.0)
 _QUIET_SHARE = 0.05
-#: Seconds at the end without a new fault, so that each is over before the end.
+#: Seconds at the end without a new fault, so that each fault is over by then.
 _LAST = 10.0
-#: Percent by which memory may change.
+#: Maximum change of memory in percent.
 _FLAT = 5.0
-#: Pairs of which the object is read at the end, and seconds until it must say what the score says.
+#: Pairs whose object is read at the end, and seconds until it must have the score.
 _READ, _WRITTEN_WITHIN = 200, 120.0
 
 
 class Soak:
-    """Faults for `seconds`; `run`, then close the books, then `figures`. To be used in the main thread."""
+    """Faults for `seconds`. Call `run`, then read the totals, then call `figures`. Use it in the main thread."""
 
     def __init__(self, world: World, seconds: float, seed: int) -> None:
         self._world = world
@@ -63,45 +64,45 @@ class Soak:
         self._bad = [f"scorer-{number}" for number in range(SCORERS - BAD, SCORERS)]
         self._good = [pair for pair in world.pairs if pair[1] not in self._bad]
         self._faults: list[Fault] = []
-        #: Processes that ended though nobody killed them.
+        #: Processes that ended without a kill.
         self._deaths: list[str] = []
         self._judge = Judge(world, self._good, self._faults, seed)
         self._first: Counter[str] = Counter()
         self._began = 0.0
-        # Each is told for how many seconds the soak goes on.
+        # Each function gets the remaining seconds of the soak.
         self._kinds: dict[str, Callable[[float], None]] = {
             **{name: lambda _, name=name: self._kill(name) for name in world.hub_processes},  # type: ignore[misc]
             "redis": lambda _: self._restart_redis(),
             "store": self._hide_store,
-            "clusters": self._quieten,
+            "clusters": self._pause_agents,
         }
 
     def run(self) -> None:
-        """Make faults for so long, with a look each second."""
+        """Make faults for the given time, and check the processes each second."""
         self._world.fill_histories()
-        self._first = self._outcomes()
-        self._world.player.tell("bad", *self._bad)
+        self._first = self._count_outcomes()
+        self._world.player.send_command("bad", *self._bad)
         self._began = time.time()
         end = time.monotonic() + self._seconds
-        scraper = self._world.scraper(end)
+        scraper = self._world.make_scraper(end)
         with self._judge:
             order: list[str] = []
-            # The first one comes sooner.
+            # The first fault comes earlier.
             planned = time.monotonic() - _BETWEEN[0] / 2
             while True:
                 if not order:
                     order = self._random.sample(sorted(self._kinds), len(self._kinds))
-                planned += self._gap(end - planned)
+                planned += self._choose_gap(end - planned)
                 if planned > end - _LAST:
                     break
                 self._wait(planned - time.monotonic())
                 self._kinds[order.pop()](end - time.monotonic())
             self._wait(end - time.monotonic())
-        self._world.player.tell("bad")
+        self._world.player.send_command("bad")
         scraper.join(130)
 
-    def _gap(self, remaining_seconds: float) -> float:
-        """Return seconds until the next fault; shorter where each kind would not have its turn."""
+    def _choose_gap(self, remaining_seconds: float) -> float:
+        """Return the seconds until the next fault; fewer if a kind of fault would not occur otherwise."""
         shortest, longest = _BETWEEN
         missing_kinds = len(self._kinds) - len({fault.kind for fault in self._faults})
         gap = self._random.uniform(shortest, longest)
@@ -121,7 +122,7 @@ class Soak:
         return fault
 
     def _kill(self, name: str) -> None:
-        # Scores go on without the controller and the page, where they are processes of their own.
+        # Scores continue without the controller and the page, if these are separate processes.
         fault = self._begin(name, holds_up=self._world.single or name in ("beat", "results"))
         again = self._world.processes.kill(name)
         self._wait(self._random.uniform(*_AWAY))
@@ -139,8 +140,8 @@ class Soak:
         fault = self._begin("store", holds_up=False)
         folder = self._world.out / "clusters"
         objects = folder.readlink()
-        # A link to itself can be neither read nor written, by root either: an error, and not an empty folder. In one
-        # step: what was not there for a moment would be made anew by who writes.
+        # A link to itself can be neither read nor written, even by root: an error instead of an empty folder. Replaced
+        # in one step, because a writer would create a missing folder.
         _link(folder, Path(folder.name))
         try:
             self._wait(min(self._random.uniform(*_STORE_AWAY), remaining_seconds))
@@ -148,34 +149,34 @@ class Soak:
             _link(folder, objects)
             fault.ended_at = time.time()
 
-    def _quieten(self, remaining_seconds: float) -> None:
-        """The next fault does not wait for the end of this one."""
+    def _pause_agents(self, remaining_seconds: float) -> None:
+        """Pause some agents. The next fault does not wait for the end of this one."""
         now = time.time()
         still = {cluster for fault in self._faults if fault.ended_at > now for cluster in fault.clusters}
         other_clusters = [cluster for cluster in self._world.clusters if cluster not in still]
         quiet_clusters = self._random.sample(other_clusters, max(1, round(_QUIET_SHARE * len(other_clusters))))
         seconds = min(self._random.uniform(*_QUIET), remaining_seconds)
         fault = self._begin("clusters", *quiet_clusters)
-        self._world.player.tell("quiet", f"{seconds:.1f}", *quiet_clusters)
+        self._world.player.send_command("quiet", f"{seconds:.1f}", *quiet_clusters)
         fault.ended_at = fault.began + seconds
 
-    # --- what is judged --------------------------------------------------------------------------------------------
+    # --- judgement -------------------------------------------------------------------------------------------------
 
-    def figures(self, name: str, books: Books) -> tuple[list[Figure], dict[str, Any]]:
-        """Rows and details, after the last run has ended."""
-        self._judge.survey()
+    def make_figures(self, name: str, books: Totals) -> tuple[list[Figure], dict[str, Any]]:
+        """Return rows and details, after the last run has ended."""
+        self._judge.check_all_pairs()
         judged = self._judge.seen
-        outcome_counts = self._outcomes() - self._first
-        # A tick is delivered at most once: what Redis had not passed on when it ended has no result.
+        outcome_counts = self._count_outcomes() - self._first
+        # A tick is delivered at most once: ticks that Redis had not delivered when it ended have no result.
         ticks_sent = int(self._world.client.hget(keys.BEAT_STATS, "ticks") or 0)
         unreached = ticks_sent - self._world.player.counts["ticks"]
         lost = (
             sum(state.count("lost") for state in Pairs(self._world.client).read_states(self._world.pairs)) - unreached
         )
         text = ", ".join(f"{outcome} {outcome_counts[outcome]}" for outcome in OUTCOMES if outcome_counts[outcome])
-        twice, differ = self._twice(), self._differing()
+        twice, differ = self._find_duplicates(), self._find_differing_objects()
         rejected = dict(self._world.client.hgetall(keys.REJECTED))
-        faults = counted(fault.kind for fault in self._faults)
+        faults = format_counts(fault.kind for fault in self._faults)
         name = f"{name}, {self._seconds:g} s with faults"
         figures = [
             Figure(
@@ -239,7 +240,7 @@ class Soak:
         turned_over = float(HISTORY_LENGTH * INTERVAL) + INTERVAL
         warm_up = min(turned_over, self._seconds / 2)
         used_label = "used by Redis"
-        trend_by_process = {process: self._judge.trend(process, warm_up) for process in self._judge.seen.memory}
+        trend_by_process = {process: self._judge.compute_trend(process, warm_up) for process in self._judge.seen.memory}
         trends = {process: trend for process, trend in trend_by_process.items() if trend is not None}
         rss = {process: trend for process, trend in trends.items() if process not in (used_label, "redis")}
         text = ", ".join(f"{process} {trend:+.1f} %" for process, trend in rss.items())
@@ -267,23 +268,23 @@ class Soak:
             )
         return figures
 
-    def _outcomes(self) -> Counter[str]:
-        """Ends of all cycles of the good scorers until now."""
+    def _count_outcomes(self) -> Counter[str]:
+        """Return the outcomes of all cycles of the good scorers so far."""
         totals: Counter[str] = Counter()
         for state in Pairs(self._world.client).read_states(self._good):
             totals.update({outcome: state.count(outcome) for outcome in OUTCOMES})
         return totals
 
-    def _twice(self) -> int:
-        """Runs of this soak that a history has more than once."""
+    def _find_duplicates(self) -> int:
+        """Return the runs of this soak that a history has more than once."""
         twice = 0
         for runs in Pairs(self._world.client).read_past_runs(self._world.pairs):
             own_runs = [run for run in runs if run_time(run) > self._began]
             twice += len(own_runs) - len(set(own_runs))
         return twice
 
-    def _differing(self) -> int:
-        """Objects of some good scorers that do not say what their score says, when there was time to write them."""
+    def _find_differing_objects(self) -> int:
+        """Return the objects of some good scorers that differ from their scores after the time for writing."""
         unwritten_pairs = self._random.sample(self._good, min(_READ, len(self._good)))
         deadline = time.monotonic() + _WRITTEN_WITHIN
         while unwritten_pairs and time.monotonic() < deadline:
@@ -304,7 +305,7 @@ class Soak:
 
 
 def _link(link: Path, target: Path) -> None:
-    """Have `link` point there, in one step."""
+    """Replace `link` by a link to `target`, in one step."""
     new = link.with_name(f".{link.name}")
     new.symlink_to(target)
     new.replace(link)

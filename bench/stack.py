@@ -14,7 +14,7 @@ from tests.support.stack import Stack
 GROUP = "dynamic-scoring.open-cluster-management.io/v1alpha1"
 CLUSTER = "c1"
 _PROCESSES = ("hub", "beat", "results", "web", "whole", "agent")
-#: Settings that the tests' stack makes shorter, and that are here as long as in production.
+#: Settings that are shorter in the tests' stack, and have their production values here.
 _SHORTENED = (
     "health_interval",
     "beat_lock_timeout",
@@ -24,8 +24,10 @@ _SHORTENED = (
 
 
 class Production(Stack):
-    """Hub, beat, results worker, web service and the agent of one cluster, and a Redis with AOF every second; with
-    `single` one process for the first four."""
+    """Hub, beat, results worker, web service and the agent of one cluster, and a Redis with AOF every second.
+
+    With `single`, one process replaces the first four.
+    """
 
     def __init__(self, folder: Path, *, single: bool = False) -> None:
         values = {name: Settings.model_fields[name].default for name in _SHORTENED} | {"log_level": "WARNING"}
@@ -34,13 +36,13 @@ class Production(Stack):
         super().__init__(folder, (CLUSTER,), settings=settings, redis_options=options, single=single)
 
     def start(self) -> None:
-        """Start everything, with the cluster accepted and nothing to score."""
+        """Start everything. The cluster is accepted, and there are no scorers."""
         self.write("cluster", "cluster.open-cluster-management.io/v1", "ManagedCluster", CLUSTER, {})
         self.write("config", GROUP, "DynamicScoringConfig", "dynamic-scoring-config", {"masks": []})
         super().start()
 
     def write(self, file: str, version: str, kind: str, name: str, spec: dict[str, Any]) -> None:
-        """Apply a manifest: beside the folder first, so that it is there as a whole or not at all."""
+        """Apply a manifest. It is written outside of the folder first, so that it appears there complete."""
         if kind == "ManagedCluster":
             spec = {"hubAcceptsClient": True, **spec}
         manifest = {"apiVersion": version, "kind": kind, "metadata": {"name": name}, "spec": spec}

@@ -29,14 +29,14 @@ from dsf.agent.secrets import FileSecrets, Release
 from dsf.cycle.stages import Cycle, FilePayload, Stages, store_payload
 from dsf.settings import Settings
 
-#: Series -> most of the CPU of moving the same bytes. The limits are for a scoring API that answers with few results.
+#: Series -> maximum CPU relative to moving the same bytes. The limits are for a scoring API with few results.
 LIMITS = {100: 1.3, 1_000: 2.3, 10_000: 2.6}
 FEW = 10
 CLUSTER = "bench"
 
 
-def per_call(work: Callable[[], object], seconds: float) -> float:
-    """CPU milliseconds of one call, user and system, from calls for about `seconds`."""
+def measure_call(work: Callable[[], object], seconds: float) -> float:
+    """Return the CPU milliseconds of one call, user and system, from calls during about `seconds`."""
     calls = 0
     started = time.monotonic()
     before = time.process_time()
@@ -47,7 +47,7 @@ def per_call(work: Callable[[], object], seconds: float) -> float:
 
 
 def stages(url: str, series: int, results: int, rounds: int, seconds: float) -> dict[str, Any]:
-    """Measure a size: CPU of both in every round, and the memory of the stages."""
+    """Measure one size: CPU of both in every round, and the memory of the stages."""
     with tempfile.TemporaryDirectory() as folder:
         settings = Settings(cluster=CLUSTER)
         both = Stages(settings, FileSecrets(None, Release(settings)))
@@ -58,8 +58,8 @@ def stages(url: str, series: int, results: int, rounds: int, seconds: float) -> 
 
         def move() -> None:
             body = session.get(scorer.source_endpoint, params=params).content
-            answer = session.post(scorer.scoring_endpoint, data=body, headers={"Content-Type": "application/json"})
-            assert answer.content
+            response = session.post(scorer.scoring_endpoint, data=body, headers={"Content-Type": "application/json"})
+            assert response.content
 
         def cycle() -> None:
             run = Cycle(scorer.name, "run", scorer, math.inf)
@@ -68,14 +68,14 @@ def stages(url: str, series: int, results: int, rounds: int, seconds: float) -> 
             if isinstance(request, FilePayload):
                 request.close()
 
-        # The peers make their responses at the first request.
+        # The peers generate their responses at the first request.
         requests.get(scorer.source_endpoint, timeout=60, stream=True).close()
         process = psutil.Process()
         at_rest = process.memory_info().rss
         cycle()
         peak, after = read_highest_memory(process.pid), process.memory_info().rss
         move()
-        pairs = [(per_call(move, seconds), per_call(cycle, seconds)) for _ in range(rounds)]
+        pairs = [(measure_call(move, seconds), measure_call(cycle, seconds)) for _ in range(rounds)]
         session.close()
     return {
         "series": series,
@@ -89,8 +89,8 @@ def stages(url: str, series: int, results: int, rounds: int, seconds: float) -> 
     }
 
 
-def apart(*values: object) -> dict[str, Any]:
-    """Return the same in a process of its own."""
+def measure_in_process(*values: object) -> dict[str, Any]:
+    """Run the measurement of one size in a separate process."""
     command = [sys.executable, "-m", "bench.stages", "--stages", *map(str, values)]
     output = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
     measured: dict[str, Any] = json.loads(output)
@@ -111,13 +111,13 @@ def figure(row: dict[str, Any]) -> Figure:
 
 
 def measure(quick: bool) -> Measurement:
-    """Return all sizes, each with few results and with as many as series."""
+    """Measure all sizes, each with few results and with as many as series."""
     rounds, seconds = (5, 0.2) if quick else (11, 0.6)
     rows = []
     with run_server() as url:
         for series in LIMITS:
             sizes = (FEW,) if quick else (FEW, series)
-            rows += [apart(url, series, results, rounds, seconds) for results in sizes]
+            rows += [measure_in_process(url, series, results, rounds, seconds) for results in sizes]
     return [figure(row) for row in rows], rows
 
 

@@ -31,16 +31,16 @@ from bench.peers import POINTS, make_summary, run_server
 from tests.support.controlplane import ControlPlane
 from tests.support.wait import wait_for
 
-#: Where upstream's agent reads what it runs, and what it logs at the end of a cycle.
+#: Names of the ConfigMap that upstream's agent reads, and texts that it logs at the end of a cycle.
 NAMESPACE, CONFIG = "dynamic-scoring", "dynamic-scoring-config"
 SENT, FAILED = b"Sent scores in", b"Scoring error"
-#: Seconds of one turn at least. The shortest interval of upstream's agent is one.
+#: Minimum seconds of one turn. The shortest interval of upstream's agent is one second.
 TURN = 5
 
 
 @dataclass(frozen=True)
 class Size:
-    """Scorers, each once a second, with so many series and results; and how many times cheaper than upstream to be."""
+    """Scorers, each once a second, with their series and results, and the required ratio of upstream's CPU to ours."""
 
     scorers: int
     series: int
@@ -57,7 +57,8 @@ SIZES = (Size(25, 100, 10, 1.0), Size(10, 1000, 10, 4.0), Size(1, 10_000, 10, 8.
 
 
 class Upstream:
-    """The agent in Go. Its cycles are counted in its log: /metrics of 10,000 scores would cost it more than a cycle."""
+    """The agent in Go. Its cycles are counted in its log, because /metrics with 10,000 scores costs more than a cycle.
+    """
 
     def __init__(self, running: subprocess.Popen[bytes], log: BinaryIO) -> None:
         self.process = psutil.Process(running.pid)
@@ -66,7 +67,7 @@ class Upstream:
         self._ended = 0
 
     def finished_cycles(self) -> int:
-        """Cycles so far. Raises RuntimeError when one failed, or the agent has ended."""
+        """Return the number of cycles so far. Raises RuntimeError if one failed, or the agent has ended."""
         if self._running.poll() is not None:
             raise RuntimeError(f"upstream's agent has ended: {self._log.read().decode()}")
         while (line := self._log.readline()).endswith(b"\n"):
@@ -76,25 +77,25 @@ class Upstream:
         self._log.seek(-len(line), os.SEEK_CUR)
         return self._ended
 
-    def next(self) -> tuple[int, float]:
-        """Cycles and seconds of CPU so far, at the end of a cycle: a part of one counts for nothing."""
+    def wait_for_cycle(self) -> tuple[int, float]:
+        """Wait for the end of a cycle. Return the cycles and seconds of CPU so far, without parts of a cycle."""
         before = self.finished_cycles()
         wait_for(lambda: self.finished_cycles() > before, 60, "a cycle of upstream's agent")
         return self.finished_cycles(), read_cpu_seconds(self.process)
 
-    def turn(self) -> float:
-        """Milliseconds of CPU a cycle, while it runs."""
+    def measure_turn(self) -> float:
+        """Return the milliseconds of CPU per cycle, while it runs."""
         self.process.send_signal(signal.SIGCONT)
-        before, start = self.next()
+        before, start = self.wait_for_cycle()
         time.sleep(TURN)
-        after, end = self.next()
+        after, end = self.wait_for_cycle()
         self.process.send_signal(signal.SIGSTOP)
         return 1000 * (end - start) / (after - before)
 
 
 @contextmanager
 def upstream(binary: Path, url: str, size: Size) -> Iterator[Upstream]:
-    """Start that agent with these scorers and an API server; it stands still."""
+    """Start that agent with these scorers and an API server; it is suspended."""
     with ControlPlane() as plane, tempfile.TemporaryDirectory() as folder:
         cluster = plane.cluster()
         summaries = []
@@ -111,16 +112,16 @@ def upstream(binary: Path, url: str, size: Size) -> Iterator[Upstream]:
         with process(command, {"PATH": "/usr/bin:/bin"}, log) as running, log.open("rb") as log_stream:
             upstream_agent = Upstream(running, log_stream)
             try:
-                upstream_agent.next()
+                upstream_agent.wait_for_cycle()
                 upstream_agent.process.send_signal(signal.SIGSTOP)
                 yield upstream_agent
             finally:
-                # A process that stands still does not hear that it is to end.
+                # A suspended process receives no SIGTERM.
                 running.send_signal(signal.SIGCONT)
 
 
-def ours(running: Broker, size: Size) -> float:
-    """Milliseconds of CPU a cycle, of agent and Redis."""
+def measure_ours(running: Broker, size: Size) -> float:
+    """Return the milliseconds of CPU per cycle, of agent and Redis."""
     start = read_cpu_seconds(running.agent, running.server)
     for _ in range(TURN):
         running.cycles(size.names, pace=size.scorers)
@@ -136,8 +137,8 @@ def measure(binary: Path, quick: bool) -> Measurement:
             broker(url, size.names, size.series, size.results) as running,
             upstream(binary, url, size) as other,
         ):
-            ours(running, size), other.turn()
-            turns = [(ours(running, size), other.turn()) for _ in range(2 if quick else 8)]
+            measure_ours(running, size), other.measure_turn()
+            turns = [(measure_ours(running, size), other.measure_turn()) for _ in range(2 if quick else 8)]
             here, there = (process.memory_info().rss / MEGABYTE for process in (running.agent, other.process))
         mine, theirs = zip(*turns, strict=True)
         name = f"CPU of a whole cycle, {size.series:,} x {POINTS} samples and {size.results:,} results"

@@ -23,17 +23,17 @@ import redis
 import requests
 
 from bench.common import Figure, Measurement, process, read_cpu_seconds, read_highest_memory, run
-from bench.seeded import redis_of_its_own, seed
+from bench.seeded import start_redis, seed
 from dsf import keys
 
 CLUSTERS, QUICK_CLUSTERS = 3500, 1000
 SCORERS, ITEMS = 10, 6
 ROUNDS = 3
-#: Open pages, and seconds for which they are watched.
+#: Number of open pages, and seconds of the measurement.
 OPEN, WATCHED, QUICK_WATCHED = 200, 20.0, 8.0
 #: Seconds between two polls of a page (`data-every` in page.html).
 EVERY = 3.0
-#: Pairs that get a newer score each second meanwhile.
+#: Number of pairs that get a newer score each second.
 CHANGES = 100
 #: Limits: seconds of CPU and of waiting, elements, bytes, part of a core.
 VIEW_CPU, FIRST_VIEW, NODES, MEMORY, POLL_CPU = 0.05, 1.0, 5000, 150_000_000, 0.5
@@ -45,18 +45,18 @@ PATHS = (
 
 
 def measure(quick: bool) -> Measurement:
-    """Return a row for the dearest page, and those of what runs beside."""
+    """Return a row for the most expensive page, and rows for the other figures."""
     clusters = QUICK_CLUSTERS if quick else CLUSTERS
-    with redis_of_its_own() as (client, ports, environment, folder):
+    with start_redis() as (client, ports, environment, folder):
         seed(client, clusters, SCORERS, ITEMS)
         port = ports.any()
         environment |= {"DSF_TARGET": "web", "DSF_PROBE_PORT": "0", "DSF_LISTEN_PORT": str(port), "DSF_BACKEND": "dir"}
         with process([sys.executable, "-m", "dsf.hub"], environment, folder / "web.log") as page:
             url = f"http://127.0.0.1:{port}"
             _wait(url)
-            first = _asked(page, url, "/")[1]
-            views = {path: _view(page, url, path) for path in PATHS}
-            polling = _polled(page, url, client, QUICK_WATCHED if quick else WATCHED)
+            first = _measure_page(page, url, "/")[1]
+            views = {path: _measure_view(page, url, path) for path in PATHS}
+            polling = _measure_polling(page, url, client, QUICK_WATCHED if quick else WATCHED)
             highest = read_highest_memory(page.pid)
     pairs = clusters * SCORERS
     dearest = max(views, key=lambda path: views[path][0])
@@ -95,27 +95,29 @@ def _wait(url: str) -> None:
     raise TimeoutError(f"no page at {url}")
 
 
-def _asked(page: subprocess.Popen[bytes], url: str, path: str) -> tuple[float, float, int]:
-    """CPU-seconds, seconds and elements of one page."""
+def _measure_page(page: subprocess.Popen[bytes], url: str, path: str) -> tuple[float, float, int]:
+    """Return CPU seconds, seconds and elements of one page."""
     watched = psutil.Process(page.pid)
     before, began = read_cpu_seconds(watched), time.monotonic()
-    answer = requests.get(url + path, timeout=60)
+    response = requests.get(url + path, timeout=60)
     took = time.monotonic() - began
-    answer.raise_for_status()
-    return read_cpu_seconds(watched) - before, took, len(re.findall(r"<[a-zA-Z]", answer.text))
+    response.raise_for_status()
+    return read_cpu_seconds(watched) - before, took, len(re.findall(r"<[a-zA-Z]", response.text))
 
 
-def _view(page: subprocess.Popen[bytes], url: str, path: str) -> tuple[float, float, int]:
+def _measure_view(page: subprocess.Popen[bytes], url: str, path: str) -> tuple[float, float, int]:
     rounds = []
     for _ in range(ROUNDS):
-        # A reading of the fleet serves all pages for a second.
+        # One read of the fleet serves all pages for a second.
         time.sleep(1.2)
-        rounds.append(_asked(page, url, path))
+        rounds.append(_measure_page(page, url, path))
     return min(rounds)
 
 
-def _polled(page: subprocess.Popen[bytes], url: str, client: redis.Redis, seconds: float) -> tuple[float, int]:
-    """Part of a core that open pages take while pairs change, and how many of their polls got something new."""
+def _measure_polling(page: subprocess.Popen[bytes], url: str, client: redis.Redis, seconds: float) -> tuple[float, int]:
+    """Return the share of a core that open pages take while pairs change, and the share of their polls with new
+    content.
+    """
     paths = ["/"] * (OPEN // 2) + [f"/scorers/scorer-{number % SCORERS:02}" for number in range(OPEN // 2)]
     tags = dict.fromkeys(range(OPEN), '"none"')
     local = threading.local()
@@ -123,16 +125,16 @@ def _polled(page: subprocess.Popen[bytes], url: str, client: redis.Redis, second
     def poll(number: int) -> bool:
         if not hasattr(local, "session"):
             local.session = requests.Session()
-        answer = local.session.get(url + paths[number], headers={"If-None-Match": tags[number]}, timeout=60)
-        tags[number] = answer.headers["ETag"]
-        return bool(answer.status_code == 200)
+        response = local.session.get(url + paths[number], headers={"If-None-Match": tags[number]}, timeout=60)
+        tags[number] = response.headers["ETag"]
+        return bool(response.status_code == 200)
 
     watched, changes_ended = psutil.Process(page.pid), threading.Event()
-    worker = threading.Thread(target=_change, args=(client, changes_ended))
+    worker = threading.Thread(target=_change_scores, args=(client, changes_ended))
     worker.start()
     try:
         with ThreadPoolExecutor(8) as pool:
-            # All have what they begin with.
+            # All pages have their first content.
             list(pool.map(poll, range(OPEN)))
             before, began, news = read_cpu_seconds(watched), time.monotonic(), 0
             while (passed := time.monotonic() - began) < seconds:
@@ -144,8 +146,8 @@ def _polled(page: subprocess.Popen[bytes], url: str, client: redis.Redis, second
         worker.join()
 
 
-def _change(client: redis.Redis, changes_ended: threading.Event) -> None:
-    """Pairs get newer scores, as results workers would write them."""
+def _change_scores(client: redis.Redis, changes_ended: threading.Event) -> None:
+    """Write newer scores of some pairs, as results workers do."""
     number = 0
     while not changes_ended.wait(1.0):
         now = time.time()

@@ -67,7 +67,7 @@ class SendingClusters:
         self.changes = 0
 
     def register(self) -> None:
-        """Write the registry, as the hub controller would."""
+        """Write the registry, as the hub controller does."""
         registry = Registry(self._client)
         for name in self.clusters:
             registry.put_cluster(ClusterRecord(name=name, uid=f"uid-{name}"))
@@ -76,7 +76,7 @@ class SendingClusters:
                 name=f"scorer{number}",
                 score_name=f"score{number}",
                 interval=INTERVAL,
-                # No renewal while it is measured: how many there are depends on the number of objects.
+                # Validity is long, so that there are no renewals, whose number depends on that of the objects.
                 validity=3600,
                 dimension_formats=("${node}",),
             )
@@ -89,7 +89,7 @@ class SendingClusters:
             pipe.execute()
 
     def results(self, count: int, changing: float) -> list[tuple[str, bytes]]:
-        """(cluster, result) of all pairs in turn; their runs are opened as beat does."""
+        """Return (cluster, result) of all pairs in turn, after opening their runs as beat does."""
         signed_results: list[tuple[str, bytes]] = []
         opened: dict[str, float] = {}
         scheduled: Counter[str] = Counter()
@@ -131,7 +131,7 @@ def stats(client: redis.Redis) -> Counter[str]:
 
 
 def waiting(client: redis.Redis) -> int:
-    """Changed scores that the writer has not taken."""
+    """Return the number of changed scores that the writer has not taken."""
     return int(client.hlen(keys.WRITES))
 
 
@@ -182,10 +182,10 @@ def serve() -> int:
     return 0
 
 
-def feed(
+def deliver_results(
     client: redis.Redis, fleet: SendingClusters, signed_results: list[tuple[str, bytes]], rate: float
 ) -> tuple[int, int]:
-    """Let the results arrive at this pace; the largest number of results and of objects that waited."""
+    """Deliver the results at this rate, and return the maximum numbers of waiting results and objects."""
     peak_results = objects = sent_count = 0
     turns: Counter[str] = Counter()
     began = time.monotonic()
@@ -237,7 +237,7 @@ def measure(clusters: int, rate: int, seconds: int, workers: int, changing: floa
             started = [
                 psutil.Process(stack.enter_context(process(command, environment, log)).pid) for _ in range(workers)
             ]
-            feed(client, fleet, first, 1000.0)
+            deliver_results(client, fleet, first, 1000.0)
             wait_for(lambda: stats(client)["written"] >= len(fleet.pairs), 600, "every object once", interval=0.5)
             fleet.changes = 0
             signed_results = fleet.results(rate * seconds, changing)
@@ -249,7 +249,7 @@ def measure(clusters: int, rate: int, seconds: int, workers: int, changing: floa
             processes |= {name: [psutil.Process(pid)] for name, pid in plane.pids.items()}
             before = {name: read_cpu_seconds(*watched) for name, watched in processes.items()}
             counted, began = stats(client), time.monotonic()
-            results, objects = feed(client, fleet, signed_results, rate)
+            results, objects = deliver_results(client, fleet, signed_results, rate)
             wait_for(lambda: count_waiting_results(client, fleet.clusters) == 0, 600, "empty mailboxes")
             took = time.monotonic() - began
             wait_for(lambda: waiting(client) == 0, 600, "all objects written")
