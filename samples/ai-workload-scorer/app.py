@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from dsf.scorer import Prometheus, Score, Scorer, ScorerApp, ScorerError, Series, Skipped, env_number, forecast
 
-#: A device that is not divided.
+#: Name of a device that is not divided.
 WHOLE = "all"
 #: (application, device)
 Key = tuple[str, str]
@@ -29,14 +29,14 @@ Watts = NDArray[np.float64]
 
 
 class Application(BaseModel):
-    """Workload that runs on the devices."""
+    """A workload that runs on the devices."""
 
     name: str
-    #: Devices it may run on: MIG profiles such as `3g.48gb`, or `all` for a whole GPU.
+    #: Devices on which it may run: MIG profiles such as `3g.48gb`, or `all` for a whole GPU.
     device_candidates: list[str] = [WHOLE]
     #: Patterns of pod names; `*` and `?` are wildcards.
     pod_alias: list[str] = []
-    #: Tokens a second of one pod that are worth 100; 0: the table says how fast it is.
+    #: Tokens per second of one pod that count as 100; 0: the table has its speed.
     full_tokens_per_second: float = Field(default=0, ge=0)
 
 
@@ -63,22 +63,22 @@ class Config(BaseModel):
 
     @property
     def keys(self) -> list[Key]:
-        """All that is scored, in the order of the file."""
+        """Everything that gets a score, in the order of the file."""
         return [
             (application.name, device) for application in self.applications for device in application.device_candidates
         ]
 
     def application(self, pod: str) -> Application | None:
-        """Return the first application of which a pattern fits the name of the pod."""
+        """Return the first application with a pattern that matches the name of the pod."""
         for application in self.applications:
             if any(fnmatchcase(pod, pattern) for pattern in application.pod_alias):
                 return application
         return None
 
     def device(self, profile: str) -> str:
-        """Return the device of a GPU_I_PROFILE: that of this name, else the one with as many slices.
+        """Return the device of a GPU_I_PROFILE: the one of this name, else one with as many slices.
 
-        The memory in the name of one and the same profile differs: `3g.47gb` is `3g.48gb` for another driver.
+        The memory in the name of a profile depends on the driver: `3g.47gb` is `3g.48gb` for another one.
         """
         devices = [device for application in self.applications for device in application.device_candidates]
         if not profile or profile in devices:
@@ -88,7 +88,7 @@ class Config(BaseModel):
 
 
 def read_config() -> Config:
-    """Return the file that CONFIG_FILE names. Raises ScorerError, which says what is wrong where."""
+    """Return the content of the file that CONFIG_FILE names. Raises ScorerError, which names field and problem."""
     file = Path(os.environ.get("CONFIG_FILE") or Path(__file__).parent / "config.json")
     try:
         return Config.model_validate_json(file.read_bytes())
@@ -98,14 +98,14 @@ def read_config() -> Config:
         raise ScorerError(f"{file}: {error}") from None
 
 
-#: A node whose power has fewer samples is taken to go on as it was on average.
+#: A node whose power has fewer samples is expected to stay at its mean.
 MIN_LENGTH = int(env_number("MIN_LENGTH", 20, least=1, whole=True))
-#: How many steps ahead to look.
+#: Number of forecast steps.
 HORIZON_LENGTH = int(env_number("HORIZON_LENGTH", 10, least=1, whole=True))
-#: Watts at which half of the headroom is gone, and how steeply it goes, per watt.
+#: Watts at which half of the headroom is used, and the steepness per watt.
 THRESHOLD = env_number("THRESHOLD", 200)
 ALPHA = env_number("ALPHA", 1)
-#: The least score; also that of what was never seen to run.
+#: Lowest score, also for applications that never ran.
 OFFSET = env_number("OFFSET", 10)
 
 #: Source of both scores.
@@ -149,9 +149,9 @@ app = ScorerApp(power, performance, title="ai-workload-scorer")
 
 @power.score
 def power_headroom(series: list[Series]) -> Iterator[Score | Skipped]:
-    """The headroom of every application on every device of its, and what was not counted."""
+    """Yield the headroom of every application on each of its devices, and the series that were left out."""
     times = np.unique(np.concatenate([np.empty(0), *(item.finite().times for item in series)]))
-    # Series of one range query share their times: a time that is missing from one was missed by its scrape.
+    # All series of a range query have the same times. A time that is missing in a series means a missed scrape.
     patience = HORIZON_LENGTH * float(np.median(np.diff(times))) if times.size > 1 else 0.0
     nodes: dict[str, Watts] = {}
     power_by_node: dict[Key, dict[str, Watts]] = defaultdict(dict)
@@ -165,7 +165,7 @@ def power_headroom(series: list[Series]) -> Iterator[Score | Skipped]:
             continue
         watts = drawn(samples, times, patience)
         if np.isnan(watts[-1:]).any():
-            # The workload draws nothing any more; what it drew says what another one will.
+            # The workload has ended; its past power predicts that of its next run.
             yield item.skip("ended")
         else:
             nodes[node] = added(nodes.get(node), watts)
@@ -183,7 +183,7 @@ def power_headroom(series: list[Series]) -> Iterator[Score | Skipped]:
 
 
 def drawn(samples: Series, times: Watts, patience: float) -> Watts:
-    """Return the watts of a series, which is not empty and has no NaN, at all these times; NaN while it did not run.
+    """Return the watts of a series without NaN at all these times; NaN while it did not run.
 
     A workload runs from its first sample on, across gaps of at most `patience` seconds, whose watts are on a straight
     line; after the last sample it goes on for the same time.
@@ -198,7 +198,7 @@ def drawn(samples: Series, times: Watts, patience: float) -> Watts:
 
 
 def added(sum_so_far: Watts | None, watts: Watts) -> Watts:
-    """Return the sum at each time of those that ran; NaN when none did."""
+    """Return the sum at each time over the running series; NaN if none ran."""
     if sum_so_far is None:
         return watts
     none = np.isnan(sum_so_far) & np.isnan(watts)
@@ -206,7 +206,7 @@ def added(sum_so_far: Watts | None, watts: Watts) -> Watts:
 
 
 def expected(times: Watts, watts: Watts) -> float:
-    """Mean watts of a node in the steps to come."""
+    """Return the expected mean watts of a node in the next steps."""
     samples = Series({}, times, watts).finite()
     prediction = forecast(samples, horizon=HORIZON_LENGTH, least=MIN_LENGTH)
     return float(samples.values.mean() if isinstance(prediction, Skipped) else prediction.values.mean())
@@ -215,7 +215,7 @@ def expected(times: Watts, watts: Watts) -> float:
 def highest_mean(nodes: list[Watts]) -> float | None:
     """Return the highest watts over time, as the mean of the nodes where it ran at that time.
 
-    None when it never did.
+    None if it never ran.
     """
     if not nodes:
         return None
@@ -225,14 +225,14 @@ def highest_mean(nodes: list[Watts]) -> float | None:
 
 
 def headroom(watts: float) -> float:
-    """100 far below the threshold, OFFSET far above it, in between the logistic function."""
-    # tanh is the logistic function of twice the distance, and knows no overflow.
+    """Return 100 far below the threshold, OFFSET far above it, and in between the logistic function."""
+    # tanh is the logistic function of twice the distance, and does not overflow.
     return OFFSET + (100 - OFFSET) * (0.5 - 0.5 * math.tanh(ALPHA * (watts - THRESHOLD) / 2))
 
 
 @performance.score
 def speed(series: list[Series]) -> Iterator[Score | Skipped]:
-    """The table, with what was measured in the place of what was assumed.
+    """Yield the table, with measured values in place of assumed ones.
 
     Only an application with `full_tokens_per_second` is measured: by the highest rate of its pods, for a pod that has
     nothing to do is not slow.

@@ -1,4 +1,4 @@
-"""The source type `csv.example.com`: time series in CSV that a server has, with one sample in each line.
+"""The source type `csv.example.com`: time series from a server's CSV, with one sample per line.
 
     time,value,node
     1718600000,210.5,n1
@@ -18,7 +18,7 @@ from dsf.sources.plugin import Options, Plugin, Request, Series, SourceError
 
 
 class CsvOptions(Options):
-    """`options` of a source; in the manifest they are written `timeColumn` and so on."""
+    """`options` of a source. In the manifest their names are `timeColumn` and so on."""
 
     time_column: str = "time"
     value_column: str = "value"
@@ -45,7 +45,9 @@ def fetch(request: Request[CsvOptions]) -> Iterator[Series]:
 
 
 def _rows(body: bytes, options: CsvOptions) -> Iterator[tuple[int, dict[str, str]]]:
-    """Each line with its number. A message never quotes the response: a server may repeat in it what it was sent."""
+    """Yield each line with its number. Messages never quote the response, because a server may repeat the request in
+    it.
+    """
     try:
         rows = csv.DictReader(io.StringIO(body.decode("utf-8-sig")), delimiter=options.delimiter)
         missing_columns = {options.time_column, options.value_column} - set(rows.fieldnames or ())
@@ -59,5 +61,5 @@ def _rows(body: bytes, options: CsvOptions) -> Iterator[tuple[int, dict[str, str
         raise SourceError(f"the answer is no CSV in UTF-8: {type(error).__name__}") from None
 
 
-# The first argument is the version of the protocol that this was written for.
+# The first argument is the version of the plug-in protocol.
 CSV = Plugin(1, CsvOptions, fetch)

@@ -1,4 +1,4 @@
-"""A scoring API that asks a large language model for the next value of each series; that value is the score.
+"""A scoring API that asks a large language model for the next value of each series, which becomes the score.
 
 The model is behind an endpoint that speaks OpenAI's completions protocol, as vLLM does. A response that is not one
 number, a number far from all samples, or no response is no score: such a series is left out and counted, and never a 0.
@@ -25,18 +25,19 @@ log = logging.getLogger("llm-forecast-scorer")
 
 FOLDER = Path(__file__).parent
 MODEL_NAME = os.environ.get("MODEL_NAME") or "Qwen/Qwen2.5-14B-Instruct"
-#: Sent as a bearer token. A mounted Secret, say; it is read for every scoring request, so that rotation takes effect.
+#: Path of a file with a bearer token, such as a mounted Secret. It is read for every scoring request, so that a
+#: rotated token takes effect.
 TOKEN_FILE = os.environ.get("INFERENCE_TOKEN_FILE", "")
-#: Seconds for one response of the model, and for all of a scoring request. Agents wait 30 s by default.
+#: Seconds for one response of the model, and for a whole scoring request. Agents wait 30 s by default.
 INFERENCE_TIMEOUT = env_number("INFERENCE_TIMEOUT", 10, least=0.1)
 SCORING_TIMEOUT = env_number("SCORING_TIMEOUT", 25, least=0.1)
-#: Questions that wait for a response at a time, of all scoring requests together.
+#: Maximum concurrent requests to the model, of all scoring requests together.
 CONCURRENCY = int(env_number("CONCURRENCY", 8, least=1, whole=True))
-#: Newest samples that go into the prompt.
+#: Number of newest samples in the prompt.
 MAX_SAMPLES = int(env_number("MAX_SAMPLES", 120, least=1, whole=True))
-#: Tokens of a response: a number has less. A model that thinks before it answers needs some thousands.
+#: Maximum tokens of a response: a number has fewer. Models that reason before the result need some thousands.
 MAX_TOKENS = int(env_number("MAX_TOKENS", 32, least=1, whole=True))
-#: Bytes of a response with all that is around the text.
+#: Maximum bytes of a response, including the JSON around the text.
 _MAX_BYTES = 1024 * 1024
 _NUMBER = r"[-+]?(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)(?:e[-+]?[0-9]+)?"
 #: A line that is one number, perhaps after the last words of the prompt, in quotes, in bold, in a box of LaTeX, in an
@@ -55,20 +56,20 @@ _ANSWER = re.compile(
     """,
     re.ASCII | re.IGNORECASE | re.VERBOSE,
 )
-#: The end of the thoughts of a model that thinks aloud; the prompt of some models has the beginning.
+#: The end of the reasoning of a model that prints it; the prompt of some models contains its beginning.
 _THOUGHTS_END = re.compile(r".*</(?:think|thinking|thought|reasoning)>", re.DOTALL | re.IGNORECASE)
-#: A block of code, perhaps after a line of words, and perhaps not closed.
+#: A block of code, possibly after a line of text, and possibly not closed.
 _FENCE = re.compile(
     r"(?:[^\n`]*\n)?\s*(?:```|~~~)[a-z]*\s*\n?(?P<inside>.*?)(?:```.*|~~~.*|\Z)", re.DOTALL | re.IGNORECASE
 )
-#: Characters of a response or an error that a message quotes.
+#: Maximum characters of a response or an error in a message.
 _EXCERPT = 200
 
 
 class NoAnswerError(Exception):
-    """The model gave no response that can be read.
+    """The model gave no usable response. `reason` is a snake_case word, the message is for the log.
 
-    `reason` is a snake_case word, the message is for the log, `retry_after` the seconds that the server asks to wait.
+    `retry_after` is the number of seconds that the server asks clients to wait.
     """
 
     def __init__(self, reason: str, message: str, *, retry_after: int | None = None) -> None:
@@ -78,7 +79,7 @@ class NoAnswerError(Exception):
 
 
 def endpoint() -> str:
-    """Return the URL to ask, from VLLM_ENDPOINT or INFERENCE_ENDPOINT. Raises ScorerError when it is none."""
+    """Return the model's URL from VLLM_ENDPOINT or INFERENCE_ENDPOINT. Raises ScorerError if it is invalid."""
     variable = "VLLM_ENDPOINT" if os.environ.get("VLLM_ENDPOINT") else "INFERENCE_ENDPOINT"
     url = os.environ.get(variable) or "http://localhost:8000/v1/completions"
     parts = urlsplit(url)
@@ -91,7 +92,7 @@ def endpoint() -> str:
 
 
 def read_template() -> Template:
-    """Return the prompt, from the file that PROMPT_FILE names. Raises ScorerError."""
+    """Return the prompt from the file that PROMPT_FILE names. Raises ScorerError."""
     file = Path(os.environ.get("PROMPT_FILE") or FOLDER / "prompt.txt")
     try:
         template = Template(file.read_text(encoding="utf-8"))
@@ -107,7 +108,7 @@ def read_template() -> Template:
 
 
 def read_context() -> str:
-    """Return additional facts for the model, from the file that CONTEXT_FILE names. Raises ScorerError."""
+    """Return further facts for the model from the file that CONTEXT_FILE names. Raises ScorerError."""
     file = Path(os.environ.get("CONTEXT_FILE") or FOLDER / "context.txt")
     try:
         return file.read_text(encoding="utf-8").strip()
@@ -128,16 +129,16 @@ app = Scorer(
         host="http://kube-prometheus-kube-prome-prometheus.monitoring.svc:9090",
         path="/api/v1/query_range",
         query=(
-            # Once for each container, however many jobs scrape the kubelets.
+            # Each container once, however many jobs scrape the kubelets.
             "sum by (node, namespace, pod) (max by (node, namespace, pod, container) ("
             'rate(container_cpu_usage_seconds_total{container!="", pod!=""}[5m])))'
         ),
         range=3600,
         step=60,
     ),
-    # Every caller of this service uses the model's time.
+    # With a token, because every caller of this service uses the model's time.
     token=Bearer(file=os.environ["API_TOKEN_FILE"]) if os.environ.get("API_TOKEN_FILE") else None,
-    # Far more than any model answers for in time; each waits for its turn in memory.
+    # More series than any model handles in time; each waits for its turn in memory.
     limits=Limits(series=10_000),
     env="",
 )
@@ -179,7 +180,7 @@ async def predict(series: list[Series]) -> list[Score | Skipped]:
 
 
 def authorization() -> dict[str, str]:
-    """Return the header with the token. Raises Unavailable when there should be one and is none."""
+    """Return the header with the token. Raises Unavailable if the token is missing."""
     if not TOKEN_FILE:
         return {}
     try:
@@ -192,11 +193,11 @@ def authorization() -> dict[str, str]:
 
 
 def prompt(samples: Series) -> str:
-    """Return the question to the model about a series without NaN."""
+    """Return the prompt for a series without NaN."""
     times, values = samples.times[-MAX_SAMPLES:].tolist(), samples.values[-MAX_SAMPLES:].tolist()
     lines = (f"{time:.0f}, {value:.6g}" for time, value in zip(times, values, strict=True))
     return PROMPT.substitute(
-        # As JSON: a label with a line break stays within its line.
+        # As JSON, so that a label with a line break stays on one line.
         labels=json.dumps(samples.labels, ensure_ascii=False),
         context=CONTEXT,
         samples="\n".join(lines),
@@ -204,11 +205,11 @@ def prompt(samples: Series) -> str:
 
 
 async def answer(client: httpx2.AsyncClient, text: str) -> str:
-    """Return the response of the model. Raises NoAnswerError."""
-    # Temperature 0: the likeliest number. Equal prompts may differ in it all the same, by how the server computes them.
+    """Return the text of the model's response. Raises NoAnswerError."""
+    # Temperature 0 selects the likeliest number. The server's computation may still vary for equal prompts.
     request = {"model": MODEL_NAME, "prompt": text, "max_tokens": MAX_TOKENS, "temperature": 0}
     try:
-        # Each of the client's own time-outs is for one read or write; this one is for all of them.
+        # The client's own timeouts are for single reads and writes; this one is for all of them.
         async with asyncio.timeout(INFERENCE_TIMEOUT):
             response, body = await exchange(client, request)
     except TimeoutError:
@@ -231,7 +232,7 @@ async def answer(client: httpx2.AsyncClient, text: str) -> str:
 
 
 def refusal(response: httpx2.Response, body: bytes, authorization: str) -> NoAnswerError:
-    """Return the error for a status other than 200, with the server's text and Retry-After, and without the token."""
+    """Return the error for a status other than 200, with the server's text and Retry-After, but without the token."""
     try:
         error = json.loads(body)["error"]
         text = error["message"] if isinstance(error, dict) else error
@@ -255,7 +256,7 @@ def excerpt(text: str) -> str:
 
 
 async def exchange(client: httpx2.AsyncClient, request: dict[str, object]) -> tuple[httpx2.Response, bytes]:
-    """Response and body. Raises NoAnswerError when the body is too large, and what the client raises."""
+    """Return response and body. Raises NoAnswerError if the body is too large, and the client's errors."""
     async with client.stream("POST", ENDPOINT, json=request) as response:
         body = b""
         async for piece in response.aiter_bytes():
@@ -288,7 +289,7 @@ def next_value(text: str) -> float | None:
         text = fence["inside"].strip()
     answer = _ANSWER.fullmatch(text.partition("\n")[0].strip())
     if answer is None and text.startswith("{"):
-        # JSON in several lines.
+        # JSON on several lines.
         answer = _ANSWER.fullmatch(" ".join(text.split()))
     if answer is None:
         return None

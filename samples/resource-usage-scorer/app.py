@@ -1,7 +1,7 @@
-"""A scoring API: how much room a cluster has, as the scores of OCM's resource-usage-collect addon.
+"""A scoring API: the free resources of a cluster, as the scores of OCM's resource-usage-collect addon.
 
-The series are those of the source `Kubernetes`: what is available of a resource (label `resource`), on one node (label
-`node`) or, without that label, in the whole cluster. Any other source that gives such series will do.
+The series are those of the source `Kubernetes`: the available amount of a resource (label `resource`), on one node
+(label `node`) or, without that label, in the whole cluster. Any other source with such series works as well.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Final
 
 from dsf.scorer import Score, Scorer, Series, Source
 
-#: Beginning of an item's name -> value of the label `resource`.
+#: Prefix of an item's name -> value of the label `resource`.
 RESOURCES: Final = {"cpu": "cpu", "mem": "memory", "gpu": "nvidia.com/gpu", "tpu": "google.com/tpu"}
-#: How much is the score 100, in cores, bytes and devices. Environment variable -> default.
+#: Amounts that score 100, in cores, bytes and devices: environment variable and default.
 MAXIMA: Final = {"cpu": ("MAX_CPU", 100), "mem": ("MAX_MEMORY", 2**40), "gpu": ("MAX_GPU", 20), "tpu": ("MAX_TPU", 20)}
-#: Names that older versions of the addon used for what the whole cluster has.
+#: Names of older versions of the addon for the whole cluster.
 OLDER_NAMES: Final = {"cpu": "cpuAvailable", "mem": "memAvailable"}
 
 
@@ -37,7 +37,8 @@ def maxima(environment: Mapping[str, str]) -> dict[str, float]:
 
 
 def normalised(value: float, maximum: float, minimum: float = 0.0) -> int:
-    """-100 for the minimum and less, 100 for the maximum and more, whole numbers between, cut towards 0."""
+    """Return -100 for at most the minimum, 100 for at least the maximum, and a whole number in between, cut towards 0.
+    """
     if value >= maximum:
         return 100
     if value <= minimum:
@@ -59,7 +60,7 @@ app = Scorer(
 
 @app.score
 def usage(series: list[Series]) -> Iterable[Score]:
-    """For each resource that there are series of: the roomiest node, the cluster, and the cluster's older name."""
+    """Yield for each resource with series: the freest node, the cluster, and the cluster by its older name."""
     for kind, resource in RESOURCES.items():
         nodes: list[float] = []
         clusters: list[float] = []

@@ -23,7 +23,7 @@ app = Scorer(
         host="http://kube-prometheus-kube-prome-prometheus.monitoring.svc:9090",
         path="/api/v1/query_range",
         query=(
-            # Once for each container, however many jobs scrape the kubelets.
+            # Each container once, however many jobs scrape the kubelets.
             "sum by (node, namespace, pod) (max by (node, namespace, pod, container) ("
             'rate(container_cpu_usage_seconds_total{container!="", pod!=""}[5m])))'
         ),
@@ -42,6 +42,6 @@ def mean(series: list[Series]) -> Iterable[Score]:
     must be a number.
     """
     for item in series:
-        # Values of 1e308 have no mean that is a number either.
+        # Values of 1e308 have a mean that is not finite either.
         with np.errstate(over="ignore"):
             yield item.score(0.0 if item.is_empty else item.values.mean(), meta=META)

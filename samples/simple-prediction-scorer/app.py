@@ -13,15 +13,15 @@ from collections.abc import Iterable
 
 from dsf.scorer import Prometheus, Score, Scorer, Series, Skipped, env_number, forecast
 
-#: A series with fewer samples has no score.
+#: Minimum samples of a series for a score.
 MIN_LENGTH = int(env_number("MIN_LENGTH", 20, least=1, whole=True))
-#: How many steps ahead to look.
+#: Number of forecast steps.
 HORIZON_LENGTH = int(env_number("HORIZON_LENGTH", 10, least=1, whole=True))
-#: In the unit of the query; for the query below, CPU cores.
+#: Threshold in the unit of the query; for the query below, CPU cores.
 THRESHOLD = env_number("THRESHOLD", 1)
-#: How steeply the score rises at the threshold, per unit of the query.
+#: Steepness of the score at the threshold, per unit of the query.
 ALPHA = env_number("ALPHA", 20)
-#: How many samples the next one is made of.
+#: Number of samples from which the next one is computed.
 LAGS = 10
 
 app = Scorer(
@@ -33,7 +33,7 @@ app = Scorer(
         host="http://kube-prometheus-kube-prome-prometheus.monitoring.svc:9090",
         path="/api/v1/query_range",
         query=(
-            # Once for each container, however many jobs scrape the kubelets.
+            # Each container once, however many jobs scrape the kubelets.
             "sum by (node, namespace, pod) (max by (node, namespace, pod, container) ("
             'rate(container_cpu_usage_seconds_total{container!="", pod!=""}[5m])))'
         ),
@@ -65,15 +65,15 @@ def prediction(series: Series, newest: float) -> Score | Skipped:
     if isinstance(prediction_result, Skipped):
         return prediction_result
     if newest - float(series.finite().times.max()) > HORIZON_LENGTH * prediction_result.step:
-        # Its pod is gone: what would be forecast has passed already.
+        # Its pod has ended: the forecast would be about the past.
         return series.skip("ended")
     return series.score(likelihood(float(prediction_result.values.max())), meta=meta(series.labels))
 
 
 def likelihood(highest: float) -> float:
-    """0 to 100: the logistic function of how far the value is above the threshold."""
+    """Return 0 to 100: the logistic function of the distance above the threshold."""
     distance = ALPHA * (highest - THRESHOLD)
-    # exp of what is negative cannot overflow, so each half has its own form of the same function.
+    # exp of a negative number cannot overflow, so each half uses its own form of the same function.
     if distance >= 0:
         return 100 / (1 + math.exp(-distance))
     return 100 * math.exp(distance) / (1 + math.exp(distance))

@@ -1,4 +1,5 @@
-"""How good are the forecasts? The scorer's against "it stays as it is", on recorded series.
+"""Compares the scorer's forecasts with the assumption that values stay as they are, on recorded series. The scorer's
+against "it stays as it is", on recorded series.
 
     python samples/simple-prediction-scorer/backtest.py [FILE ...]
 
@@ -21,9 +22,9 @@ import numpy as np
 
 from dsf.scorer import Series, Skipped, forecast
 
-#: Samples that a forecast sees at least and at most, and samples that it is of.
+#: Minimum and maximum samples of a forecast's input, and number of forecast samples.
 LEAST, MOST, HORIZON = 20, 120, 10
-#: Errors of one forecast: all values and the highest one; of the scorer, then of persistence.
+#: Errors of one forecast: mean over all values, and of the highest one; first the scorer's, then those of persistence.
 Errors = tuple[float, float, float, float]
 
 
@@ -37,7 +38,7 @@ def read(file: Path) -> list[Series]:
 
 
 def errors(series: Series) -> Iterator[Errors]:
-    """Errors of the forecasts within a series; none for one that is constant."""
+    """Yield the errors of the forecasts within a series; none for a constant one."""
     times, values = series.times, series.values
     spread = float(values.std())
     if not spread:

@@ -28,7 +28,7 @@ POWER_CONSUMPTION: Table = {
     ("app01", "2g.24gb"): 80.0,
     ("app02", "2g.24gb"): 90.0,
 }
-#: Seconds between two cycles. `env=""` would not work: SCORE_NAME cannot be the name of both scores.
+#: Seconds between two cycles. `env=""` is not possible, because SCORE_NAME cannot be the name of both scores.
 INTERVAL = int(env_number("SCORE_INTERVAL", 30, least=1, whole=True))
 
 performance = Scorer(
@@ -51,16 +51,16 @@ app = ScorerApp(performance, power_consumption, title="static-scorer")
 
 @performance.score
 def performance_scores(_: list[Series]) -> list[Score]:
-    """How well a device suits an application."""
+    """Return how well a device suits an application."""
     return scores(PERFORMANCE)
 
 
 @power_consumption.score
 def power_consumption_scores(_: list[Series]) -> list[Score]:
-    """How little power an application draws on a device."""
+    """Return how little power an application uses on a device."""
     return scores(POWER_CONSUMPTION)
 
 
 def scores(table: Table) -> list[Score]:
-    """Return the whole table, whatever was posted."""
+    """Return the whole table, whatever the request contains."""
     return [Score(score, {"app": application, "device": device}) for (application, device), score in table.items()]

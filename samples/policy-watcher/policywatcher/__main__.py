@@ -1,4 +1,4 @@
-"""`python -m policywatcher`: runs until it is told to stop. Exit code 2 for a wrong setting."""
+"""`python -m policywatcher`: runs until SIGTERM or SIGINT. Exit code 2 for a wrong setting."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from policywatcher.cluster import Cluster, ClusterError
 from policywatcher.options import OptionError, Options
 from policywatcher.watcher import Watcher, log
 
-#: Seconds for the request under way at the end; one to an API server that hangs is left to itself.
+#: Seconds for a running request at the end; after that, a request to a hanging API server is abandoned.
 _GRACE = 2.0
 
 
 def main() -> int:
     """Return the program."""
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO, stream=sys.stderr)
-    # This logger says for every refused request what is in our own message already.
+    # This logger repeats each refused request, which our own message names already.
     logging.getLogger("urllib3").setLevel(logging.ERROR)
     # Exit codes. The handler raises nothing: what is raised while an object is being deleted is lost. And this is no
     # Event: only this queue may be put into by a handler, which interrupts its own thread anywhere.
     ends: SimpleQueue[int] = SimpleQueue()
-    # As the first process of a container it would otherwise not hear SIGTERM at all.
+    # Without handlers, the first process of a container would ignore SIGTERM.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ends.put(0))
     stop = Event()
@@ -49,7 +49,7 @@ def main() -> int:
 
 
 def _watch(stop: Event) -> int:
-    """Until told to stop, or at once with the exit code for a wrong setting."""
+    """Run until `stop` is set, or return the exit code for a wrong setting at once."""
     try:
         options = Options.read(os.environ)
         cluster = Cluster.connect(options.namespace, options.claim)

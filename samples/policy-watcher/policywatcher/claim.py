@@ -14,7 +14,7 @@ from enum import StrEnum
 
 
 class Compliance(StrEnum):
-    """Result of a look at all policies; also the values of the claim."""
+    """State of all policies together; also the values of the claim."""
 
     EMPTY = "empty"
     NONCOMPLIANT = "noncompliant"
@@ -23,28 +23,28 @@ class Compliance(StrEnum):
 
 @dataclass(frozen=True)
 class Look:
-    """Content of a look."""
+    """Result of one poll."""
 
     compliance: Compliance
-    #: Which policies were seen in which form: a name alone may be another policy's by now.
+    #: The policies with their uids and generations: an object with the same name may be another policy.
     policies: frozenset[tuple[str, int]] = frozenset()
 
 
 @dataclass(frozen=True)
 class State:
-    """State after the looks so far."""
+    """State after the polls so far."""
 
-    #: Seconds of uninterrupted compliance before the claim may say so.
+    #: Seconds of uninterrupted compliance before the claim may become `compliant`.
     stable: float
-    #: Result of the newest look; None before the first.
+    #: Result of the newest poll; None before the first.
     compliance: Compliance | None = None
-    #: When (on the caller's monotonic clock) the look ended that saw the present compliance first.
+    #: Time (of the caller's monotonic clock) at which the first poll with the present compliance ended.
     since: float | None = None
-    #: The present compliance has lasted for the stable time.
+    #: True if the present compliance has lasted for the stable time.
     settled: bool = False
-    #: The policies that the newest look saw.
+    #: Policies of the newest poll.
     policies: frozenset[tuple[str, int]] = frozenset()
-    #: Something else was seen after the last compliance that lasted, or since the start: then a claim that still says
+    #: True if another state was seen after the last lasting compliance, or since the start. Then a claim that is still
     #: `compliant`, because it could not be written, is wrong.
     interrupted: bool = False
 
@@ -69,9 +69,9 @@ class State:
         return replace(self, since=None, settled=False)
 
     def next_claim(self, claim: str | None) -> Compliance | None:
-        """Return the value to write when the claim says `claim` (None: there is no claim).
+        """Return the value to write if the claim is `claim` (None: it does not exist).
 
-        None when it is right as it is.
+        None if it is already right.
         """
         if self.compliance is None:
             return None
@@ -79,12 +79,12 @@ class State:
         if self.compliance is Compliance.COMPLIANT and not self.settled:
             if self._may_stay(claim):
                 return None
-            # Policies exist, and their compliance is not certain yet.
+            # Policies exist, and their compliance has not lasted long enough.
             value = Compliance.NONCOMPLIANT
         return None if claim == value else value
 
     def _may_stay(self, claim: str | None) -> bool:
-        """Whether the claim stays until the stable time is over."""
+        """True if the claim stays until the stable time is over."""
         if claim == Compliance.COMPLIANT:
             return not self.interrupted
         return claim in (Compliance.EMPTY, Compliance.NONCOMPLIANT)

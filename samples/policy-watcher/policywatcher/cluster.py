@@ -14,23 +14,23 @@ _POLICIES: Final = ("policy.open-cluster-management.io", "v1")
 _CLAIMS: Final = ("cluster.open-cluster-management.io", "v1alpha1")
 #: Owner of the claim's value, for server-side apply.
 _FIELD_MANAGER: Final = "policy-watcher"
-#: Seconds to connect, and to wait for bytes of the response. The API server answers or refuses within its own 60 s.
+#: Seconds to connect, and to wait for bytes of the response. The API server responds within its own limit of 60 s.
 _TIMEOUT: Final = (5.0, 60.0)
-#: Policies of one response.
+#: Policies per response.
 _PAGE: Final = 500
-#: Bytes of an error's text that are passed on.
+#: Maximum bytes of an error's text in messages.
 _TEXT: Final = 500
 
 
 class ClusterError(Exception):
-    """The API server could not be asked or said no. The message says what was tried, what came back, what to do."""
+    """The API server was unreachable or refused a request. The message has the request, the response and a remedy."""
 
 
 class Cluster:
-    """Access of the watcher to its cluster. Close it when done."""
+    """Access to the watcher's cluster. Close it when done."""
 
     def __init__(self, configuration: client.Configuration, namespace: str, claim: str) -> None:
-        # The loop is the retry: the next look comes soon enough.
+        # No retries, because the next poll follows soon.
         configuration.retries = 0
         self._client = client.ApiClient(configuration)
         self._api = client.CustomObjectsApi(self._client)
@@ -39,7 +39,7 @@ class Cluster:
 
     @classmethod
     def connect(cls, namespace: str, claim: str) -> Cluster:
-        """With the pod's ServiceAccount, or outside of a cluster with the kubeconfig. Raises ClusterError."""
+        """Connect with the pod's ServiceAccount, or outside of a cluster with the kubeconfig. Raises ClusterError."""
         configuration = client.Configuration()
         try:
             config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
@@ -74,7 +74,7 @@ class Cluster:
                 # A policy that is not evaluated yet has no status, so its compliance is unknown.
                 if (policy.get("status") or {}).get("compliant") != "Compliant":
                     return Look(Compliance.NONCOMPLIANT)
-                # The generation counts changes of spec: of a new one the status may still be about the old one.
+                # The generation counts changes of spec: the status may still be about an older generation.
                 metadata = policy.get("metadata") or {}
                 evaluated.add((str(metadata.get("uid")), int(metadata.get("generation") or 0)))
             token = (page.get("metadata") or {}).get("continue")
@@ -83,7 +83,7 @@ class Cluster:
             query = {"_continue": token}
 
     def claim(self) -> str | None:
-        """Return the claim's value; None when there is no claim, empty when it has no value. Raises ClusterError."""
+        """Return the claim's value; None without a claim, empty for a claim without a value. Raises ClusterError."""
         try:
             claim = self._ask(
                 f"read ClusterClaim {self._claim}",
@@ -97,7 +97,7 @@ class Cluster:
         return str((claim.get("spec") or {}).get("value") or "")
 
     def set_claim(self, value: Compliance) -> None:
-        """Write the claim; it is created when there is none. Raises ClusterError."""
+        """Write the claim, which is created if it does not exist. Raises ClusterError."""
         self._ask(
             f"write ClusterClaim {self._claim}",
             self._api.patch_cluster_custom_object,
@@ -111,7 +111,7 @@ class Cluster:
                 "spec": {"value": str(value)},
             },
             field_manager=_FIELD_MANAGER,
-            # A foreign value is taken over, but not its labels.
+            # Takes over a foreign value, but not foreign labels.
             force=True,
             _content_type="application/apply-patch+yaml",
         )
@@ -136,7 +136,7 @@ class _NoSuchObjectError(ClusterError):
 
 
 def _line(text: object) -> str:
-    """Return the text of the other side, on one line of the log."""
+    """Return the API server's text on one line, for the log."""
     return " ".join(str(text)[:_TEXT].split())
 
 
@@ -146,7 +146,8 @@ def _error(what: str, error: ApiException) -> ClusterError:
     if error.status == 403:
         return ClusterError(f"{message}; apply the Roles of manifests/deployment.yaml")
     if error.status == 404:
-        # For an unknown kind it answers a plain "404 page not found", for an unknown object a Status with its name.
+        # The response for an unknown kind is a plain "404 page not found", for an unknown object a Status with its
+        # name.
         if "NotFound" in text:
             return _NoSuchObjectError(message)
         return ClusterError(

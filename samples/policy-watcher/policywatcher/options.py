@@ -12,7 +12,7 @@ _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[
 
 
 class OptionError(Exception):
-    """An environment variable cannot be used. The message names it and what it may be."""
+    """An environment variable is invalid. The message names it and its valid values."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Options:
 
     @classmethod
     def read(cls, environment: Mapping[str, str]) -> Options:
-        """Raises OptionError."""
+        """Read the options from the environment. Raises OptionError."""
         return cls(
             poll_interval=_seconds(environment, "POLL_INTERVAL_SEC", 30, minimum=0.1),
             stable_duration=_seconds(environment, "STABLE_DURATION_SEC", 120, minimum=0),
@@ -41,7 +41,7 @@ def _seconds(environment: Mapping[str, str], variable: str, default: float, *, m
         value = float(text) if text else default
     except ValueError:
         value = math.nan
-    # A day: what is longer is a mistake in the unit.
+    # More than a day is probably a mistake in the unit.
     if not minimum <= value <= 86_400:
         raise OptionError(f"{variable}={text!r}; allowed is a number of seconds from {minimum:g} to 86400")
     return value

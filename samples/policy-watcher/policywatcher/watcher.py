@@ -1,4 +1,4 @@
-"""The loop: look at the policies, then at the claim, write what is to be written, wait."""
+"""The loop: poll the policies, read the claim, write it if needed, wait."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ class Watcher:
         self._problem = ""
 
     def look(self) -> None:
-        """One round. An API server that fails leaves the claim as it is."""
+        """Poll once. If the API server fails, the claim stays as it is."""
         try:
             self._round()
         except ClusterError as error:
-            # Once per problem: a server that is away for a night does not fill the log.
+            # Logged once per problem, so that a long outage does not fill the log.
             if str(error) != self._problem:
                 log.error("%s; trying again", error)
             self._problem = str(error)
@@ -60,7 +60,7 @@ class Watcher:
         except ClusterError:
             self.state = before.missed()
             raise
-        # Kept before the claim is asked for: that policies are not complied with counts even if that fails.
+        # Stored before the claim is read: a policy that is not compliant counts even if that read fails.
         self.state = before.observe(look, requested_at, self._clock())
         if look.compliance != before.compliance:
             log.info("policies are %s", look.compliance)
@@ -71,7 +71,7 @@ class Watcher:
             log.info("claim set from=%s to=%s", claim, value)
 
     def run(self, interval: float, stop: Event) -> None:
-        """Look every `interval` seconds until `stop` is set."""
+        """Poll every `interval` seconds until `stop` is set."""
         while not stop.is_set():
             self.look()
             stop.wait(interval)
