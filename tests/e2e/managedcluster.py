@@ -21,7 +21,7 @@ from tests.support.redisserver import free_port
 from tests.support.wait import wait_for
 from tests.support.workagent import work_agent
 
-#: The name under which each agent finds the Prometheus of its own cluster.
+#: Host name by which each agent finds the Prometheus of its own cluster.
 PROMETHEUS = "prometheus.monitoring.svc:9090"
 METRIC = "e2e_free_capacity"
 NAMESPACE = "dynamic-scoring"
@@ -50,7 +50,7 @@ class ManagedCluster:
             prometheus = self._start_prometheus()
             stack.callback(prometheus.kill)
             stack.enter_context(self.plane)
-            # The agent's rights: its ConfigMap and its key, by name, and nothing else.
+            # The agent's rights: only its ConfigMap and its key, by name.
             self.spoke = Spoke(self.plane, namespace=NAMESPACE)
             self.work_agent = stack.enter_context(work_agent(self.name, self._hub, self.plane))
             wait_for(make_http_check(f"http://127.0.0.1:{self.prometheus_port}/-/ready"), 30, prometheus.tail())
@@ -109,7 +109,7 @@ class ManagedCluster:
 
     @property
     def has_data(self) -> bool:
-        """Whether Prometheus has the metric, which comes with its first scrape."""
+        """True if Prometheus has the metric, which its first scrape brings."""
         url = f"http://127.0.0.1:{self.prometheus_port}/api/v1/query?query={METRIC}"
         return b'"value"' in (fetch_http(url) or b"")
 

@@ -32,7 +32,7 @@ from tests.e2e.managedcluster import METRIC, NAMESPACE, ManagedCluster
 from tests.e2e.upstreamhub import UPSTREAM, ScoreRecorder, make_objects, upstream_programs
 from tests.e2e.world import CLUSTERS, DSF, HUB_NAMESPACE, MANIFESTS, ROOT
 from tests.support import forked
-from tests.support.child import Child, ran
+from tests.support.child import Child, run_program
 from tests.support.controlplane import ControlPlane, find
 from tests.support.controlplane_crds import create_crds, read_ocm_crds
 from tests.support.controlplane_fixtures import programs_needed
@@ -130,7 +130,7 @@ class Migration:
         """Run a command on the hub; return its output. `code` is the expected exit code, None for any."""
         environment = {"DSF_REDIS_URL": self.redis.url, "DSF_KUBECONFIG": str(self.hub.kubeconfig)}
         environment["DSF_NAMESPACE"] = HUB_NAMESPACE
-        result = ran([DSF, *arguments], env={"PATH": "/usr/bin:/bin", "COLUMNS": "300", **environment})
+        result = run_program([DSF, *arguments], env={"PATH": "/usr/bin:/bin", "COLUMNS": "300", **environment})
         assert code in (None, result.returncode), result.stdout + result.stderr
         return result.stdout
 
@@ -143,7 +143,7 @@ class Migration:
             if (item.get("status") or {}).get("scores")
         }
 
-    def delivered(self, cluster: str) -> list[dict[str, Any]]:
+    def read_delivered(self, cluster: str) -> list[dict[str, Any]]:
         """Return the summaries in the ConfigMap on a managed cluster."""
         with contextlib.suppress(ObjectNotFoundError):
             config_map = self.clusters[cluster].spoke.session.get(CONFIG_MAPS.path(NAMESPACE, "dynamic-scoring-config"))
@@ -217,7 +217,8 @@ def test_change_over_keeps_scores_and_masks_and_leaves_nothing(migration: Migrat
         scorers_yaml = tmp_path / "scorers.yaml"
         scorers_yaml.write_text(hub.kubectl("get", "dynamicscorers,dynamicscoringconfigs", "-A", "-o", "yaml"))
 
-    # Upstream's software is gone. The scorer with the token is refused at first, as its Secret is not released.
+    # Upstream's software is removed. The scorer with the token is refused at first, because its Secret is not
+    # released.
     before = migration.scores()
     works = {cluster: migration.summaries_of_work(cluster) for cluster in CLUSTERS}
     with contextlib.ExitStack() as stack:
@@ -259,13 +260,13 @@ def test_change_over_keeps_scores_and_masks_and_leaves_nothing(migration: Migrat
     assert max(gaps.values()) == 0.0
     assert before.keys() == migration.scores().keys() == set(ALL_SCORES), "the mask holds"
     for name, summaries in works.items():
-        delivered = {summary["scoreName"]: summary for summary in migration.delivered(name)}
+        delivered = {summary["scoreName"]: summary for summary in migration.read_delivered(name)}
         assert delivered.keys() == {summary["scoreName"] for summary in summaries}
         if UPSTREAM is not None:
             for summary in summaries:
                 assert summary.items() <= delivered[summary["scoreName"]].items()
     migration.dsf("migrate", "--check", "--kubeconfig", str(hub.kubeconfig), str(values))
-    _leave(migration, child)
+    _uninstall(migration, child)
     migration.report("uninstalled: no ManifestWork, score or finalizer is left")
     hub.kubectl("apply", "-f", str(scorers_yaml))
     with contextlib.ExitStack() as stack:
@@ -301,7 +302,7 @@ def has_own_score(migration: Migration, name: str) -> bool:
     return bool(status) and status["conditions"][0]["reason"] != "WrittenByUpstream"
 
 
-def _leave(migration: Migration, hub_process: Child) -> None:
+def _uninstall(migration: Migration, hub_process: Child) -> None:
     """Uninstall as on docs/install.md, without Helm."""
     migration.hub.kubectl("delete", "dynamicscorers", "--all", "--all-namespaces", "--timeout=60s")
     began = time.monotonic()

@@ -36,7 +36,7 @@ DOCUMENT = ROOT / "docs" / "optimization.md"
 SAMPLES = ROOT / "samples" / "optimization"
 
 
-def tell(hub: Session, cluster: str, compliance: str | None) -> None:
+def set_compliance_claim(hub: Session, cluster: str, compliance: str | None) -> None:
     """Put the claim into the ManagedCluster, as OCM's registration agent does."""
     claims = [{"name": COMPLIANCE_CLAIM, "value": compliance}]
     hub.merge(MANAGED_CLUSTERS.path("", cluster, "status"), {"status": {"clusterClaims": claims}})
@@ -71,19 +71,19 @@ def plane(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory)
 
 @pytest.fixture
 def hub(plane: ControlPlane) -> Iterator[ControlPlane]:
-    """A hub with two clusters and nothing else, also if other tests have left something there."""
-    _clear(plane)
+    """A hub with only two clusters; objects that other tests have left are removed."""
+    _delete_leftovers(plane)
     plane.kubectl("apply", "-f", str(MANIFESTS / "optimization.yaml"))
     for cluster in ("worker01", "worker02"):
         # As the policy watcher leaves it before anything is bound.
-        tell(plane.session(), cluster, "empty")
+        set_compliance_claim(plane.session(), cluster, "empty")
     yield plane
-    _clear(plane)
+    _delete_leftovers(plane)
     files = ("binding", "workloads", "policies", "scores")
     plane.kubectl("delete", "--ignore-not-found", *(f"--filename={SAMPLES / name}.yaml" for name in files))
 
 
-def _clear(plane: ControlPlane) -> None:
+def _delete_leftovers(plane: ControlPlane) -> None:
     plane.kubectl("delete", "placements,placementbindings,placementdecisions,managedclusters", "--all", "-A")
 
 
@@ -96,7 +96,7 @@ def test_documented_optimization_commands_work(hub: ControlPlane, tmp_path: Path
     problems: list[str] = []
     count = 0
     with contextlib.ExitStack() as stack:
-        for command in document.commands(DOCUMENT):
+        for command in document.parse_commands(DOCUMENT):
             if command.mark == "not run":
                 continue
             count += 1
@@ -116,14 +116,14 @@ def test_documented_optimization_commands_work(hub: ControlPlane, tmp_path: Path
     assert "<svg" in (tmp_path / "plan.svg").read_text()
 
 
-def bound(hub: Session, cluster: str) -> list[str]:
+def list_bound_policies(hub: Session, cluster: str) -> list[str]:
     """Return the policies that OCM's policy add-on would bring to a cluster."""
     bindings = hub.get(PLACEMENT_BINDINGS.path("default"))["items"]
     there = [binding for binding in bindings if cluster in chosen(hub, binding["placementRef"]["name"])]
     return [subject["name"] for binding in there for subject in binding["subjects"]]
 
 
-def optimize(hub: ControlPlane, *arguments: str) -> None:
+def run_optimize(hub: ControlPlane, *arguments: str) -> None:
     """`dsf optimize` in this process."""
     changes = dict.fromkeys((name for name in os.environ if name.startswith(ENV_PREFIX)), None)
     variables = {**changes, "KUBECONFIG": str(hub.kubeconfig)}
@@ -141,18 +141,18 @@ def test_workloads_wait_for_the_policy_watcher_of_their_cluster(hub: ControlPlan
     managed = ManagedCluster(hub, session, tmp_path)
 
     def comply(file: str, policy: str) -> None:
-        optimize(hub, "--file", str(SAMPLES / file))
-        wait_for(lambda: bound(session, "worker01") == [policy], 20, f"{policy} is bound")
+        run_optimize(hub, "--file", str(SAMPLES / file))
+        wait_for(lambda: list_bound_policies(session, "worker01") == [policy], 20, f"{policy} is bound")
         # The policy is delivered, and its compliance is still unknown.
         managed.policy(policy, None)
         managed.wait_claim("noncompliant")
-        tell(session, "worker01", managed.claim())
+        set_compliance_claim(session, "worker01", managed.claim())
         managed.policy(policy, "Compliant")
         assert chosen(session, "app01-placement") == []
         managed.wait_claim("compliant")
-        tell(session, "worker01", managed.claim())
+        set_compliance_claim(session, "worker01", managed.claim())
         wait_for(lambda: chosen(session, "app01-placement") == ["worker01"], 20, "the workload goes to its cluster")
-        # The other cluster has said nothing yet.
+        # The other cluster has not reported yet.
         assert chosen(session, "app02-placement") == []
 
     with managed.watcher(stable=1):
@@ -160,9 +160,9 @@ def test_workloads_wait_for_the_policy_watcher_of_their_cluster(hub: ControlPlan
         comply("params-performance.json", "policy-enable-mig-3g-worker01")
         managed.policy("policy-enable-mig-3g-worker01", "NonCompliant")
         managed.wait_claim("noncompliant")
-        tell(session, "worker01", managed.claim())
+        set_compliance_claim(session, "worker01", managed.claim())
         wait_for(lambda: chosen(session, "app01-placement") == [], 20, "the cluster is not what it was")
-        optimize(hub, "--reset", "default")
+        run_optimize(hub, "--reset", "default")
         managed.delete_policy("policy-enable-mig-3g-worker01")
         managed.wait_claim("empty")
         comply("params-power.json", "policy-enable-mig-2g-worker01")

@@ -20,8 +20,8 @@ from dsf.errors import ObjectNotFoundError
 from dsf.kube.resources import CONFIG_MAPS, DYNAMIC_SCORERS, MANAGED_CLUSTERS, PLACEMENTS
 from dsf.up.stack import fetch_http, make_http_check
 from tests.e2e.managedcluster import METRIC, NAMESPACE, PROMETHEUS
-from tests.e2e.world import CLUSTERS, DSF, HUB_NAMESPACE, INTERVAL, RANGE, ROOT, World, chosen
-from tests.support.child import ran
+from tests.e2e.world import CLUSTERS, DSF, HUB_NAMESPACE, INTERVAL, RANGE, ROOT, OcmFleet, chosen
+from tests.support.child import run_program
 from tests.support.clusterobjects import RULES, add_node, add_pod, end_pod
 from tests.support.redisserver import free_port
 from tests.support.wait import wait_for
@@ -31,7 +31,7 @@ RESOURCE_USAGE = ROOT / "samples" / "resource-usage-scorer"
 MEMORY = {"cluster1": (32, 32), "cluster2": (96, 32)}
 
 
-def eventually(world: World, condition: Callable[[], object], expectation: str, timeout: float = 30) -> None:
+def wait_for_fleet(world: OcmFleet, condition: Callable[[], object], expectation: str, timeout: float = 30) -> None:
     """Wait, and show all logs when it was in vain."""
     began = time.monotonic()
     try:
@@ -41,7 +41,7 @@ def eventually(world: World, condition: Callable[[], object], expectation: str, 
     print(f"{expectation}: {time.monotonic() - began:.2f} s")
 
 
-def test_configuration_is_delivered_to_each_cluster(world: World) -> None:
+def test_configuration_is_delivered_to_each_cluster(world: OcmFleet) -> None:
     for name, cluster in world.clusters.items():
 
         def delivered(cluster=cluster) -> list[dict[str, object]]:
@@ -51,7 +51,7 @@ def test_configuration_is_delivered_to_each_cluster(world: World) -> None:
                 return []
             return json.loads(config_map["data"][SUMMARIES_KEY])
 
-        eventually(world, delivered, f"the ConfigMap of {name}")
+        wait_for_fleet(world, delivered, f"the ConfigMap of {name}")
         (summary,) = [summary_entry for summary_entry in delivered() if summary_entry["name"] == "sample-scorer"]
         assert summary["scoreName"] == "sample_my_score"
         assert summary["sourceEndpoint"] == f"http://{PROMETHEUS}/api/v1/query_range"
@@ -59,13 +59,13 @@ def test_configuration_is_delivered_to_each_cluster(world: World) -> None:
         assert summary["scoringInterval"] == 2
 
 
-def test_scores_are_written(world: World) -> None:
+def test_scores_are_written(world: OcmFleet) -> None:
     world.measure(cluster1=80, cluster2=20)
-    eventually(world, lambda: world.values("cluster1") == {"n1": 80}, "the score of cluster1")
-    eventually(world, lambda: world.values("cluster2") == {"n1": 20}, "the score of cluster2")
+    wait_for_fleet(world, lambda: world.values("cluster1") == {"n1": 80}, "the score of cluster1")
+    wait_for_fleet(world, lambda: world.values("cluster2") == {"n1": 20}, "the score of cluster2")
     for cluster in CLUSTERS:
         # The score has expired if no cycle has ended for eight seconds.
-        score = wait_for(lambda cluster=cluster: _whole(world, cluster), 30, f"the score of {cluster}")
+        score = wait_for(lambda cluster=cluster: _read_score(world, cluster), 30, f"the score of {cluster}")
         assert score is not None
         labels = score["metadata"]["labels"]
         assert labels["app.kubernetes.io/managed-by"] == "dynamic-scoring-framework"
@@ -73,48 +73,48 @@ def test_scores_are_written(world: World) -> None:
         (owner,) = score["metadata"]["ownerReferences"]
         assert owner["kind"] == "ManagedCluster"
         assert owner["uid"] == world.session.get(MANAGED_CLUSTERS.path(name=cluster))["metadata"]["uid"]
-        # Renewed all the time; where nothing runs for a while it is over.
-        eventually(world, lambda cluster=cluster: 0 < _valid_for(world, cluster) <= 8, f"a valid score of {cluster}")
+        # Renewed by each cycle; it expires while no agent runs.
+        wait_for_fleet(world, lambda cluster=cluster: 0 < _valid_for(world, cluster) <= 8, f"a valid score of {cluster}")
         (condition,) = score["status"]["conditions"]
         assert (condition["type"], condition["status"]) == ("AddOnPlacementScoreUpdated", "True")
         port = world.clusters[cluster].metrics_port
-        eventually(
+        wait_for_fleet(
             world,
             lambda port=port: b"dynamic_score{" in (fetch_http(f"http://127.0.0.1:{port}/metrics") or b""),
             f"the gauges of {cluster}",
         )
-        eventually(world, lambda cluster=cluster: _exported(world, cluster), f"{cluster} in the metrics", 5)
+        wait_for_fleet(world, lambda cluster=cluster: _read_exported(world, cluster), f"{cluster} in the metrics", 5)
 
 
-def _whole(world: World, cluster: str) -> dict[str, Any] | None:
-    """With its status, which comes a moment after it."""
+def _read_score(world: OcmFleet, cluster: str) -> dict[str, Any] | None:
+    """Return the AddOnPlacementScore with its status, which is written slightly later."""
     score = world.score(cluster)
     return score if score and score.get("status") else None
 
 
-def _valid_for(world: World, cluster: str) -> float:
-    score = wait_for(lambda: _whole(world, cluster), 30, f"the score of {cluster}")
+def _valid_for(world: OcmFleet, cluster: str) -> float:
+    score = wait_for(lambda: _read_score(world, cluster), 30, f"the score of {cluster}")
     assert score is not None
     return (datetime.fromisoformat(score["status"]["validUntil"]) - datetime.now(UTC)).total_seconds()
 
 
-def _exported(world: World, cluster: str) -> bool:
+def _read_exported(world: OcmFleet, cluster: str) -> bool:
     page = fetch_http(f"http://127.0.0.1:{world.web_port}/metrics") or b""
     return re.search(rf'^dynamic_score{{[^}}]*ds_cluster="{cluster}"'.encode(), page, re.MULTILINE) is not None
 
 
-def test_started_commands_match_the_page_of_operations(world: World) -> None:
+def test_started_commands_match_the_page_of_operations(world: OcmFleet) -> None:
     text = (ROOT / "docs" / "operations.md").read_text()
     section, _, _ = text[text.index("## Run the services by hand") :].partition("\n## ")
     documented_commands = set(re.findall(r"^\$ dsf (\w+)", section, re.MULTILINE))
-    # Its `dsf crds` is what the API server was given at its start.
+    # Its `dsf crds` prints the CRDs that the API server got at its start.
     assert documented_commands == {"crds", "agent", *(set(world.children) - {"scorer", "sample", "placement"})}
     names = set(re.findall(r"\b(DSF_\w+)=", section))
     explained_variables = {"DSF_REDIS_URL", "DSF_BACKEND", "DSF_KUBECONFIG", "DSF_AGENT_KUBE", "DSF_CLUSTER"}
     assert names == explained_variables | {"DSF_SIGNING_KEY_FILE"}
 
 
-def test_scorer_status_reports_success(world: World) -> None:
+def test_scorer_status_reports_success(world: OcmFleet) -> None:
     def conditions() -> dict[str, str]:
         scorer = world.session.get(DYNAMIC_SCORERS.path(HUB_NAMESPACE, "sample-scorer"))
         return {
@@ -122,7 +122,7 @@ def test_scorer_status_reports_success(world: World) -> None:
         }
 
     expected_conditions = {"Healthy": "True", "ConfigSynced": "True", "Distributed": "True", "Scoring": "True"}
-    eventually(world, lambda: expected_conditions.items() <= conditions().items(), "all conditions")
+    wait_for_fleet(world, lambda: expected_conditions.items() <= conditions().items(), "all conditions")
 
     def row() -> list[str]:
         """Name, health, score, interval, ready, succeeding, desired, reason."""
@@ -130,11 +130,11 @@ def test_scorer_status_reports_success(world: World) -> None:
         return printed_row.split()[:8]
 
     wanted_row = ["sample-scorer", "Active", "sample_my_score", "2", "True", "2", "2", "CyclesSucceed"]
-    eventually(world, lambda: row() == wanted_row, f"what kubectl get shows, {wanted_row}")
+    wait_for_fleet(world, lambda: row() == wanted_row, f"what kubectl get shows, {wanted_row}")
 
 
-def register(world: World, name: str, query: str, **spec: Any) -> None:
-    """`kubectl apply` a scorer whose score and item have its name."""
+def register(world: OcmFleet, name: str, query: str, **spec: Any) -> None:
+    """Run `kubectl apply` for a scorer whose score and item have its name."""
     source = {"type": "Prometheus", "host": f"http://{PROMETHEUS}", "path": "/api/v1/query_range"}
     scorer = {
         "apiVersion": DYNAMIC_SCORERS.api_version,
@@ -152,7 +152,7 @@ def register(world: World, name: str, query: str, **spec: Any) -> None:
     world.hub.kubectl("apply", "-f", "-", stdin=json.dumps(scorer))
 
 
-def test_scoring_condition_explains_a_query_mistake(world: World) -> None:
+def test_scoring_condition_explains_a_query_mistake(world: OcmFleet) -> None:
     def conditions() -> dict[str, dict[str, str]]:
         scorer = world.session.get(DYNAMIC_SCORERS.path(HUB_NAMESPACE, "mistaken"))
         return {condition["type"]: condition for condition in (scorer.get("status") or {}).get("conditions") or []}
@@ -171,23 +171,23 @@ def test_scoring_condition_explains_a_query_mistake(world: World) -> None:
         description = world.hub.kubectl("describe", "dscorer", "mistaken", "-n", HUB_NAMESPACE)
         return "parse error" in description.partition("Events:")[2]
 
-    eventually(world, lambda: scoring_message() and is_explained(), "what is wrong with the query", 2 * INTERVAL + 3)
-    eventually(world, has_event, "an event that says so")
+    wait_for_fleet(world, lambda: scoring_message() and is_explained(), "what is wrong with the query", 2 * INTERVAL + 3)
+    wait_for_fleet(world, has_event, "an event that says so")
     register(world, "mistaken", f"max by (node) ({METRIC})")
-    eventually(world, lambda: conditions()["Scoring"]["status"] == "True", "cycles that succeed")
+    wait_for_fleet(world, lambda: conditions()["Scoring"]["status"] == "True", "cycles that succeed")
     world.hub.kubectl("delete", "dscorer", "mistaken", "-n", HUB_NAMESPACE, "--wait=true")
 
 
-def test_placement_moves_to_the_better_cluster(world: World) -> None:
+def test_placement_moves_to_the_better_cluster(world: OcmFleet) -> None:
     world.measure(cluster1=80, cluster2=20)
-    eventually(world, lambda: world.decision() == ["cluster1"], "the first decision")
+    wait_for_fleet(world, lambda: world.decision() == ["cluster1"], "the first decision")
     world.measure(cluster1=10, cluster2=90)
-    eventually(world, lambda: world.decision() == ["cluster2"], "the move to cluster2")
+    wait_for_fleet(world, lambda: world.decision() == ["cluster2"], "the move to cluster2")
     world.measure(cluster1=80, cluster2=20)
-    eventually(world, lambda: world.decision() == ["cluster1"], "the move back")
+    wait_for_fleet(world, lambda: world.decision() == ["cluster1"], "the move back")
 
 
-def test_documented_predicate_on_a_score_follows_the_score(world: World) -> None:
+def test_documented_predicate_on_a_score_follows_the_score(world: OcmFleet) -> None:
     page = (ROOT / "docs" / "placement.md").read_text().partition("## CEL predicates on scores")[2]
     spec = yaml.safe_load(page.partition("```yaml\n")[2].partition("```")[0])["spec"]
     metadata = {"name": "demanding", "namespace": "apps"}
@@ -195,24 +195,24 @@ def test_documented_predicate_on_a_score_follows_the_score(world: World) -> None
     world.session.create(PLACEMENTS.path("apps"), body | {"spec": {**spec, "clusterSets": ["edge"]}})
     for values, clusters in (((80, 20), ["cluster1"]), ((20, 80), ["cluster2"]), ((80, 20), ["cluster1"])):
         world.measure(cluster1=values[0], cluster2=values[1])
-        eventually(world, lambda: chosen(world.session, "demanding", "apps") == clusters, f"predicate: {clusters}")  # noqa: B023
+        wait_for_fleet(world, lambda: chosen(world.session, "demanding", "apps") == clusters, f"predicate: {clusters}")  # noqa: B023
     environment = {"DSF_KUBECONFIG": str(world.hub.kubeconfig), "PATH": "/usr/bin:/bin"}
-    explanation = json.loads(ran([DSF, "placement", "demanding", "-n", "apps", "-o", "json"], env=environment).stdout)
+    explanation = json.loads(run_program([DSF, "placement", "demanding", "-n", "apps", "-o", "json"], env=environment).stdout)
     assert explanation["agrees"] is None
     assert not any("OCM has not evaluated it" in note for note in explanation["notes"])
 
 
-def test_placement_leaves_a_cluster_whose_score_expired(world: World) -> None:
+def test_placement_leaves_a_cluster_whose_score_expired(world: OcmFleet) -> None:
     world.measure(cluster1=10, cluster2=90)
-    eventually(world, lambda: world.decision() == ["cluster2"], "the move to cluster2")
+    wait_for_fleet(world, lambda: world.decision() == ["cluster2"], "the move to cluster2")
     world.clusters["cluster2"].stop_agent()
-    eventually(world, lambda: world.score("cluster2") is None, "the removal of the expired score")
-    eventually(world, lambda: world.decision() == ["cluster1"], "the move away")
+    wait_for_fleet(world, lambda: world.score("cluster2") is None, "the removal of the expired score")
+    wait_for_fleet(world, lambda: world.decision() == ["cluster1"], "the move away")
     world.clusters["cluster2"].start_agent()
-    eventually(world, lambda: world.decision() == ["cluster2"], "the return")
+    wait_for_fleet(world, lambda: world.decision() == ["cluster2"], "the return")
 
 
-def start_resource_usage(world: World) -> None:
+def start_resource_usage(world: OcmFleet) -> None:
     """Nodes, and the sample as a process, with the manifests of its folder."""
     url = f"http://127.0.0.1:{free_port()}"
     options = ("--app-dir", str(RESOURCE_USAGE), "--port", url.rpartition(":")[2], "--log-level", "warning")
@@ -229,7 +229,7 @@ def start_resource_usage(world: World) -> None:
         world.hub.kubectl("apply", "-f", "-", stdin=text)
 
 
-def test_free_memory_of_nodes_steers_a_placement(world: World) -> None:
+def test_free_memory_of_nodes_steers_a_placement(world: OcmFleet) -> None:
     start_resource_usage(world)
 
     def shows_missing_right() -> bool:
@@ -239,11 +239,11 @@ def test_free_memory_of_nodes_steers_a_placement(world: World) -> None:
         assert {failure["reason"] for failure in failures} <= {"unauthorized"}
         return any("ClusterRole with get, list and watch of nodes" in failure["message"] for failure in failures)
 
-    eventually(world, shows_missing_right, "what is missing")
+    wait_for_fleet(world, shows_missing_right, "what is missing")
     for cluster in world.clusters.values():
         cluster.plane.set_rules(NAMESPACE, "agent", RULES)
     for name in CLUSTERS:
-        eventually(world, lambda name=name: world.values(name, "resource-usage-score"), f"the scores of {name}")
+        wait_for_fleet(world, lambda name=name: world.values(name, "resource-usage-score"), f"the scores of {name}")
     assert world.values("cluster1", "resource-usage-score") == {
         "cpuNodeAvailable": -84,
         "cpuClusterAvailable": -68,
@@ -257,23 +257,23 @@ def test_free_memory_of_nodes_steers_a_placement(world: World) -> None:
         "tpuClusterAvailable": -100,
     }
     pods = world.clusters["cluster2"].spoke.session
-    eventually(world, lambda: chosen(world.session, "most-memory") == ["cluster2"], "128 GiB are more than 64")
+    wait_for_fleet(world, lambda: chosen(world.session, "most-memory") == ["cluster2"], "128 GiB are more than 64")
     add_pod(pods, "default", "large", "n0", memory="90Gi")
-    eventually(world, lambda: chosen(world.session, "most-memory") == ["cluster1"], "64 GiB are more than 38")
+    wait_for_fleet(world, lambda: chosen(world.session, "most-memory") == ["cluster1"], "64 GiB are more than 38")
     end_pod(pods, "default", "large")
-    eventually(world, lambda: chosen(world.session, "most-memory") == ["cluster2"], "the pod has ended")
+    wait_for_fleet(world, lambda: chosen(world.session, "most-memory") == ["cluster2"], "the pod has ended")
 
 
-def test_missing_score_beats_a_negative_score_unless_when_empty_gives_a_value(world: World) -> None:
+def test_missing_score_beats_a_negative_score_unless_when_empty_gives_a_value(world: OcmFleet) -> None:
     world.measure(cluster1=-20, cluster2=20)
     # Only cluster1 has such a series, and its score is negative.
     query = f"max by (node) ({METRIC} < 0)"
     register(world, "headroom", query)
     world.kubectl_apply("headroom.yaml")
-    eventually(world, lambda: world.values("cluster1", "headroom") == {"headroom": -20}, "cluster1's score")
-    eventually(world, lambda: world.values("cluster2", "headroom") == {}, "cluster2's valid, empty score")
-    eventually(world, lambda: chosen(world.session, "headroom", "apps") == ["cluster2"], "the trap: none counts as 0")
+    wait_for_fleet(world, lambda: world.values("cluster1", "headroom") == {"headroom": -20}, "cluster1's score")
+    wait_for_fleet(world, lambda: world.values("cluster2", "headroom") == {}, "cluster2's valid, empty score")
+    wait_for_fleet(world, lambda: chosen(world.session, "headroom", "apps") == ["cluster2"], "the trap: none counts as 0")
     register(world, "headroom", query, execution={"whenEmpty": {"behavior": "Value", "value": -100}})
-    eventually(world, lambda: world.values("cluster2", "headroom") == {"headroom": -100}, "the low score")
-    eventually(world, lambda: chosen(world.session, "headroom", "apps") == ["cluster1"], "the way out of the trap")
+    wait_for_fleet(world, lambda: world.values("cluster2", "headroom") == {"headroom": -100}, "the low score")
+    wait_for_fleet(world, lambda: chosen(world.session, "headroom", "apps") == ["cluster1"], "the way out of the trap")
     world.hub.kubectl("delete", "dscorer", "headroom", "-n", HUB_NAMESPACE, "--wait=true")

@@ -34,10 +34,10 @@ from dsf.kube.resources import (
 from dsf.kube.session import Session
 from dsf.placements.explanation import PlacementView, WhatIf, explain
 from dsf.placements.kinds import MANAGED_CLUSTER_SET_BINDINGS, PLACEMENT_DECISIONS
-from dsf.placements.reader import PlacementReader, parse_answer
+from dsf.placements.reader import PlacementReader, parse_scheduler_response
 from dsf.placements.replay import Replay, Scores
 from dsf.placements.scheduling import (
-    SchedulerAnswer,
+    SchedulerResult,
     SchedulingDecision,
     Situation,
     count_decisions,
@@ -90,18 +90,18 @@ class Bench:
             created["status"] = parts["status"]
             self.session.replace(resource.path(namespace, name, "status"), created)
 
-    def ask(self, name: str) -> SchedulerAnswer:
+    def ask(self, name: str) -> SchedulerResult:
         """Query the controller's scheduler for its current result for a Placement."""
         path = f"/debug/placements/{NAMESPACE}/{name}"
         self.controller.request("GET", path, headers={"Authorization": "Bearer admin-token"})
         response = self.controller.getresponse()
         text = response.read()
         assert response.status == 200, text
-        return parse_answer(text)
+        return parse_scheduler_response(text)
 
     def situations(self) -> dict[str, Situation]:
         """Return the situations of all Placements from a single read of all objects."""
-        first = self.reader.situation(NAMESPACE, "fleet-000")
+        first = self.reader.read_situation(NAMESPACE, "fleet-000")
         decisions = list_objects(self.session, PLACEMENT_DECISIONS)
         sets = {
             cluster_set["metadata"]["name"]: cluster_set
@@ -152,7 +152,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
 def populate(bench: Bench, chance: random.Random) -> None:
     """Clusters, their scores, and fleets of some of them."""
     bench.session.create(_NAMESPACES.path(), {"metadata": {"name": NAMESPACE}})
-    # All that chance decides, in one order; then made side by side.
+    # All random choices, in one order; the objects are then created in parallel.
     clusters = [_cluster(f"c{number:02}", chance) for number in range(CLUSTERS)]
     members = {f"fleet-{number:03}": chance.sample(range(CLUSTERS), chance.randint(4, 12)) for number in range(FLEETS)}
     for name, numbers in members.items():
@@ -216,7 +216,7 @@ def _cluster(name: str, chance: random.Random) -> dict[str, Any]:
 
 
 def _scores(chance: random.Random) -> Iterator[dict[str, Any]]:
-    """The AddOnPlacementScores of one cluster: fresh, without an end, expired; some are not there."""
+    """Return the AddOnPlacementScores of one cluster: fresh, without an end, and expired ones; some are missing."""
     for name, until in (("fresh", _LATER), ("endless", None), ("old", _OLD)):
         if chance.random() < 0.85:
             items = [
@@ -236,7 +236,7 @@ def _placement(name: str, number: int, chance: random.Random) -> dict[str, Any]:
 
     def builtin() -> dict[str, Any]:
         kind = chance.choice(("Steady", "Balance", "ResourceAllocatableCPU", "ResourceAllocatableMemory"))
-        # With less than nothing for what it has, OCM takes it away and gives it back for ever.
+        # With negative free resources, OCM removes and adds the Placement's cluster forever.
         weights = (0, 1, 2) if kind == "Steady" else (0, 1, 2, -1)
         return {"weight": chance.choice(weights), "scoreCoordinate": {"type": "BuiltIn", "builtIn": kind}}
 
@@ -287,17 +287,17 @@ def _toleration(chance: random.Random) -> dict[str, Any]:
     return toleration
 
 
-def _balances(situation: Situation) -> bool:
-    """Whether what others have counts: OCM does not look again when that changes."""
+def _depends_on_others(situation: Situation) -> bool:
+    """True if other Placements' decisions count: OCM does not schedule again when these change."""
     return any(prioritizer.name == "Balance" for prioritizer in decide_placement(situation).prioritizers)
 
 
-def _difference(situation: Situation, outcome: SchedulingDecision) -> str:
+def _describe_difference(situation: Situation, outcome: SchedulingDecision) -> str:
     return f"{situation.placement['metadata']['name']}: {sorted(situation.decided)} is not {outcome.chosen}"
 
 
 def test_placement_schedule_matches_the_decisions_of_ocm(bench: Bench) -> None:
-    """Each Placement's clusters, but of those that balance: what these have depends on who was looked at first."""
+    """Return the clusters of each Placement, except for those with Balance, which depend on the order of scheduling."""
     situations: dict[str, Situation] = {}
 
     def settled() -> bool:
@@ -311,15 +311,15 @@ def test_placement_schedule_matches_the_decisions_of_ocm(bench: Bench) -> None:
         ]
         assert len(looked_at) == FLEETS, f"OCM has looked at {len(looked_at)}"
         differences = [
-            _difference(situation, outcome)
+            _describe_difference(situation, outcome)
             for situation in situations.values()
-            if not _balances(situation) and set((outcome := decide_placement(situation)).chosen) != situation.decided
+            if not _depends_on_others(situation) and set((outcome := decide_placement(situation)).chosen) != situation.decided
         ]
         assert not differences, "\n".join(differences)
         return True
 
     wait_for(settled, 20, "OCM's decisions are those that are computed", interval=2.0)
-    compared = [situation for situation in situations.values() if not _balances(situation)]
+    compared = [situation for situation in situations.values() if not _depends_on_others(situation)]
     assert len(compared) >= 120
     # Enough of the compared Placements decide something.
     assert sum(bool(situation.decided) for situation in compared) > 80
@@ -327,16 +327,16 @@ def test_placement_schedule_matches_the_decisions_of_ocm(bench: Bench) -> None:
 
 
 def test_replay_of_published_scores_matches_the_decisions_of_ocm(bench: Bench) -> None:
-    """`dsf compare` on 50 fleets: the scores come from a backtest's moment, in place of the published ones."""
+    """`dsf compare` on 50 fleets: the scores of a backtest's moment replace the published ones."""
     at = int(time.time())
-    sides = {resource: _published(bench, resource, at) for resource in ("fresh", "endless")}
+    sides = {resource: _read_published(bench, resource, at) for resource in ("fresh", "endless")}
 
     def replayed() -> int:
         fleets: set[str] = set()
         moved = 0
         for name, situation in bench.situations().items():
             for resource, scores in sides.items():
-                if _balances(situation) or all(
+                if _depends_on_others(situation) or all(
                     prioritizer.resource != resource for prioritizer in decide_placement(situation).prioritizers
                 ):
                     continue
@@ -356,7 +356,7 @@ def test_replay_of_published_scores_matches_the_decisions_of_ocm(bench: Bench) -
     assert wait_for(replayed, 20, "OCM's decisions are those of the replay", interval=1.0) > 5
 
 
-def _published(bench: Bench, resource: str, at: int) -> Scores:
+def _read_published(bench: Bench, resource: str, at: int) -> Scores:
     """Return the AddOnPlacementScores of this name as a backtest's moment."""
     score_objects = [
         score_object
@@ -372,12 +372,12 @@ def _published(bench: Bench, resource: str, at: int) -> Scores:
         )
         for score_object in score_objects
     ]
-    scores = Scores({record.cluster: _asked(record.cluster) for record in records})
-    scores.take(records)
+    scores = Scores({record.cluster: _make_question(record.cluster) for record in records})
+    scores.add_records(records)
     return scores
 
 
-def _asked(cluster: str) -> Question:
+def _make_question(cluster: str) -> Question:
     return Question(
         cluster=cluster,
         scorer="fresh",
@@ -391,7 +391,7 @@ def _asked(cluster: str) -> Question:
 
 
 def test_prioritizer_values_and_order_match_the_scheduler_of_ocm(bench: Bench) -> None:
-    """Compare all 200 Placements, including those that balance, with what OCM's scheduler would do now."""
+    """Compare all 200 Placements, including those with Balance, with the current results of OCM's scheduler."""
 
     situations: dict[str, Situation] = {}
 
@@ -402,15 +402,15 @@ def test_prioritizer_values_and_order_match_the_scheduler_of_ocm(bench: Bench) -
             compare(explain(situations[name]), bench.ask(name))
         return True
 
-    def compare(view: PlacementView, response: SchedulerAnswer) -> None:
-        explained = explain(situations[view.name], answer=response)
+    def compare(view: PlacementView, response: SchedulerResult) -> None:
+        explained = explain(situations[view.name], scheduler_result=response)
         assert [(row.cluster, row.total) for row in view.ranking] == [
             (row.cluster, row.total) for row in explained.ranking
         ]
         outside = {exclusion.cluster for exclusion in view.left_out if exclusion.stage == "cluster set"}
         assert response.passed - outside == {row.cluster for row in view.ranking}
         for index, prioritizer in enumerate(view.prioritizers):
-            # OCM's scheduler was asked about the clusters of all fleets; these two compare with each other.
+            # OCM's scheduler was queried for the clusters of all fleets; these two values compare with each other.
             if not prioritizer.name.startswith("Resource"):
                 scores = response.scores[prioritizer.name, prioritizer.weight]
                 computed = {row.cluster: row.cells[index].value for row in view.ranking}
@@ -422,7 +422,7 @@ def test_prioritizer_values_and_order_match_the_scheduler_of_ocm(bench: Bench) -
 
 
 def test_placement_prediction_matches_the_later_decision_of_ocm(bench: Bench) -> None:
-    """A score is changed as it was asked about, and OCM chooses as was foretold."""
+    """A score is changed as in the what-if, and OCM decides as predicted."""
     name = "what-if"
     members = ["c00", "c01", "c02"]
     for cluster in members:
@@ -459,7 +459,7 @@ def test_placement_prediction_matches_the_later_decision_of_ocm(bench: Bench) ->
     score_object["status"]["scores"] = [{"name": "x", "value": 30}]
     bench.session.replace(f"{path}/status", score_object)
     wait_for(lambda: has("c00"), 30, "what was foretold")
-    # Its score goes: no score counts 0.
+    # Its score is deleted: a missing score counts 0.
     removal = WhatIf(cluster="c00", resource=name, score="x", value=None)
     changed = bench.reader.explain(name, name, [removal]).what_if
     assert changed is not None
@@ -492,8 +492,8 @@ def test_placement_command_prints_the_ranking(bench: Bench, monkeypatch: pytest.
     assert invalid_usage.exit_code == 2
 
 
-def _question(bench: Bench) -> tuple[PlacementView, WhatIf]:
-    """Return a Placement and a score by which another cluster would come in."""
+def _choose_question(bench: Bench) -> tuple[PlacementView, WhatIf]:
+    """Return a Placement and a score with which another cluster would be selected."""
     for number in range(FLEETS):
         name = f"fleet-{number:03}"
         view = bench.reader.explain(NAMESPACE, name)
@@ -518,7 +518,7 @@ def test_placement_page_shows_the_ranking_and_answers_what_if_questions(
         20,
         "OCM's decisions",
     )
-    view, question = _question(bench)
+    view, question = _choose_question(bench)
     settings = {"backend": "kube", "kubeconfig": bench.plane.kubeconfig, "namespace": NAMESPACE}
     with WebProcess(redis_url, tmp_path / "log", **settings) as web_process, Tab(browser, web_process.url) as tab:
         tab.open("/placements").get_by_role("link", name=view.name, exact=True).click()
@@ -529,7 +529,7 @@ def test_placement_page_shows_the_ranking_and_answers_what_if_questions(
         selected_clusters = [row.locator("th").inner_text() for row in rows.filter(has_text="has it").all()]
         assert set(selected_clusters) == set(view.decided)
         assert tab.violations("dark", "light") == []
-        # Each change is a question, and the responses to the first ones come last.
+        # Each change sends a request, and the responses to the first ones arrive last.
         held_routes: list[Route] = []
         page.route("**/*value=0*", lambda route: held_routes.append(route))
         page.locator("#if-cluster").select_option(question.cluster)
@@ -547,7 +547,7 @@ def test_placement_page_shows_the_ranking_and_answers_what_if_questions(
         tab.picture("placement")
         assert tab.wrong == []
         assert tab.foreign_requests == []
-        # When there is no response the page itself says why, and does not keep the one before.
+        # Without a response the page itself reports the reason, and removes the previous response.
         page.route(
             "**/*value=*", lambda route: route.fulfill(status=503, content_type="text/html", body="<h1>Not now</h1>")
         )

@@ -46,7 +46,7 @@ class ScoreRecorder:
         self._thread.join()
 
     def longest_gap(self, name: str) -> float:
-        """Return the longest time in seconds for which a score had no items; 0 if each list has it."""
+        """Return the longest time in seconds in which a score had no items; 0 if each list has items."""
         longest, missing_since = 0.0, None
         for at, names in self.lists:
             if name in names:

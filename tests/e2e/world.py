@@ -21,12 +21,12 @@ from tests.support.redisserver import RedisServer, free_port
 from tests.support.wait import wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
-#: The command, as it is installed beside the Python that runs the tests.
+#: The command, installed beside the Python that runs the tests.
 DSF = str(Path(sys.executable).with_name("dsf"))
 MANIFESTS = Path(__file__).with_name("manifests")
 HUB_NAMESPACE = "open-cluster-management"
 CLUSTERS = ("cluster1", "cluster2")
-#: Seconds between two cycles, and of the past that each of them looks at.
+#: Seconds between two cycles, and the range of each query.
 INTERVAL, RANGE = 2, 2
 SCORE = "sample-my-score"
 DECISIONS = Resource("cluster.open-cluster-management.io", "v1beta1", "placementdecisions", "PlacementDecision")
@@ -43,7 +43,7 @@ def _ours(module: str) -> tuple[str, ...]:
     return (sys.executable, "-m", f"dsf.{module}")
 
 
-class World:
+class OcmFleet:
     """All processes. Used as a context manager; raises ControlPlaneMissingError from its constructor."""
 
     def __init__(self, folder: Path, *, interval: int = INTERVAL) -> None:
@@ -62,7 +62,7 @@ class World:
         self._stack = contextlib.ExitStack()
         self._session: Session | None = None
 
-    def __enter__(self) -> World:
+    def __enter__(self) -> OcmFleet:
         with contextlib.ExitStack() as stack:
             stack.enter_context(self.redis)
             stack.enter_context(self.hub)

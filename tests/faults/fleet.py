@@ -1,4 +1,4 @@
-"""A running stack with a scoring API and a source that do what a test tells them, and what its users see of it."""
+"""A running stack with a scripted scoring API and source, and helpers to read what its users see."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from tests.support.wait import PATIENCE, wait_for
 
 GROUP = "dynamic-scoring.open-cluster-management.io/v1alpha1"
 SERIES = {"metric": {"__name__": "up", "node": "n1"}, "values": [[1700000000, "1"], [1700000060, "2"]]}
-#: Seconds by which all that is bounded in time may be late: a busy machine may give a process nothing for a while.
+#: Seconds by which bounded durations may be exceeded, because a busy machine may not run a process for a while.
 STALL = PATIENCE
-#: Seconds: interval of a scorer that the schedule asks once, at its start. After that it is asked by hand.
+#: Interval in seconds of a scorer that the schedule runs once, at its start. Later cycles are requested by the test.
 BY_HAND = 3600
-#: Seconds that a cycle has that was asked for by hand. A cycle with a short interval fails on a busy machine.
+#: Seconds that a requested cycle has. A cycle with a short interval fails on a busy machine.
 _PATIENT = 60.0
 _Value = TypeVar("_Value")
 
@@ -42,7 +42,7 @@ def scores(*values: float, **labels: str) -> Handler:
 
 
 class Fleet(Stack):
-    """The stack, its servers, and short ways to say and see things. Pairs are (cluster, scorer)."""
+    """The stack, its servers, and helpers for requests and reads. Pairs are (cluster, scorer)."""
 
     def __init__(self, folder: Path, clusters: Sequence[str] = ("c1",), **options: Any) -> None:
         super().__init__(folder, clusters, **options)
@@ -94,7 +94,7 @@ class Fleet(Stack):
         annotations: Mapping[str, str] | None = None,
         **spec: Any,
     ) -> None:
-        """Apply a DynamicScorer, and if given let the scoring API respond to it with `response_handler`.
+        """Apply a DynamicScorer, and optionally set the handler of the scoring API for it.
 
         With `query` its source is of this `kind` at the URL `source`, by default the scripted one; else it has none.
         Its score is `<name>-score`, its path at the scripted servers `/<name>`.
@@ -118,7 +118,7 @@ class Fleet(Stack):
         }
         self.write(f"scorer-{name}", GROUP, "DynamicScorer", name, body, annotations=dict(annotations or {}))
 
-    # --- what came of it -----------------------------------------------------------------------------------------
+    # --- results -------------------------------------------------------------------------------------------------
 
     def read(self, file: str) -> Any:
         """Return an object that the hub wrote, or None."""
@@ -195,7 +195,7 @@ class Fleet(Stack):
         return {outcome: state.count(outcome) for outcome in ("scheduled", *OUTCOMES)} | {"open": state.open}
 
     def check_books(self, scorer: str, cluster: str = "c1") -> None:
-        """The books balance: what has not ended is exactly what is open, and no run ended twice."""
+        """Check that the books balance: exactly the runs without an end are open, and no run ended twice."""
         pair = keys.pair(cluster, scorer)
         # Both in one transaction: beat and the results worker go on.
         with self.redis.pipeline(transaction=True) as pipe:
@@ -209,9 +209,9 @@ class Fleet(Stack):
         assert len(runs) == len(set(runs)), f"{pair} has a run twice: {runs}"
 
     def score_now(self, scorer: str, cluster: str = "c1") -> HistoryEntry:
-        """Ask for a cycle that has all the time it needs, and wait for its end.
+        """Request a cycle with enough time, and wait for its end.
 
-        Should it meet a cycle of the schedule, which it does not run beside, ask again.
+        If it coincides with a scheduled cycle, which excludes it, request another one.
         """
         while True:
             run = send_now(self.redis, cluster, scorer, _PATIENT, queue_limit=100)
@@ -224,7 +224,7 @@ class Fleet(Stack):
                 return entry
 
     def first_score(self, scorer: str, cluster: str = "c1") -> None:
-        """Wait for the first good cycle of a scorer that is asked by hand: should that of the schedule fail, ask."""
+        """Wait for the first successful cycle of a scorer; request one if the scheduled one fails."""
 
         def has_scored() -> bool:
             state = self.state(scorer, cluster)
@@ -242,9 +242,9 @@ class Fleet(Stack):
 
     @contextlib.contextmanager
     def expect_unaffected(self, scorer: str, cluster: str = "c1") -> Iterator[None]:
-        """Check that no cycle of this pair fails inside the block and that it goes on scoring.
+        """Check that no cycle of this pair fails inside the block, and that it continues to score.
 
-        Its interval is BY_HAND: it is asked for one cycle after another, until all is over and once more.
+        Its interval is BY_HAND, so cycles are requested one after another, and once more at the end.
         """
         before = self.state(scorer, cluster)
         over = threading.Event()
@@ -284,7 +284,7 @@ class Fleet(Stack):
             failures = self.failures(scorer, cluster)
             if not failures or (failures[0]["stage"], failures[0]["reason"]) != (stage, reason):
                 return None
-            # A cycle that has no time on a busy machine fails for that, and the next one as it should.
+            # A cycle without time on a busy machine fails for that reason, and the next one as it should.
             status, _, message = self.condition(scorer, "Scoring")
             assert status == "False"
             assert reason in message

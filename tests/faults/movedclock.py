@@ -9,7 +9,8 @@ from pathlib import Path
 
 COMPILER = shutil.which("cc")
 
-# The offset is in a file that all processes map, so that it changes for all of them at once. Monotonic clocks go on.
+# The offset is in a file that all processes map, so that it changes for all of them at once. Monotonic clocks are
+# unaffected.
 _SOURCE = """
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -70,6 +71,6 @@ class MovedClock:
         self.environment = {"LD_PRELOAD": str(library), "MOVED_CLOCK": str(self._file)}
 
     def ahead(self, seconds: int) -> None:
-        """From now on the clock is so many seconds ahead of the real one."""
+        """Set the clock this many seconds ahead of the real one."""
         with self._file.open("r+b") as file:
             file.write(struct.pack("q", seconds))

@@ -87,8 +87,8 @@ def test_scores_go_on_and_failures_are_seen(fleet: Fleet, clock: MovedClock) -> 
 
 
 def test_dead_beat_is_replaced_after_the_clock_is_corrected(fleet: Fleet, clock: MovedClock) -> None:
-    """Its lock in Redis would last until that time comes. The last test here: the other beat has the right time."""
-    # After three cycles beat has taken or extended its lock with the clock ahead.
+    """The lock in Redis would last until that time. This is the last test here: the other beat has the right time."""
+    # After three cycles beat has acquired or extended its lock with the clock ahead.
     fleet.wait_success("sample", cycles=3)
     fleet.kill("beat")
     clock.ahead(0)

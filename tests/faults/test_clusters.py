@@ -23,7 +23,7 @@ from tests.support.httpserver import Gate
 QUEUE_LIMIT, VALIDITY = 5, 4
 #: Clock difference that is tolerated.
 TOLERATED = 10
-#: Scorers whose cycles have as long as a busy machine needs.
+#: Scorers whose cycles have as much time as a busy machine needs.
 PATIENT = ("one", "two", "three")
 
 
@@ -49,7 +49,7 @@ def gauge(fleet: Fleet, process: str, scorer: str, cluster: str) -> float | None
     return fleet.metric(process, "dynamic_score", ds_score_name=f"{scorer}-score", ds_cluster=cluster)
 
 
-def gaps(fleet: Fleet, since: float) -> list[float]:
+def list_gaps(fleet: Fleet, since: float) -> list[float]:
     """Return the times between the ends of two cycles of c1 since then (unix seconds), however they ended."""
     times = [entry.at for entry in fleet.history("cpu") if entry.at >= since]
     return [new - old for new, old in pairwise(times)]
@@ -70,19 +70,19 @@ def test_stopped_agent_is_reported_and_its_queue_stays_bounded(fleet: Fleet) -> 
         assert gauge(fleet, "web", "cpu", "c2") is None
         fleet.until(lambda: gauge(fleet, "web", "cpu", "c1") == 10)
 
-        # Its queue does not grow, and what is not sent is counted.
+        # Its queue does not grow, and skipped ticks are counted.
         fleet.until(lambda: fleet.state("cpu", "c2").read_skip_counts().get("queue_full", 0) >= 3)
         queue = keys.spoke_queue("c2")
         assert fleet.redis.llen(queue) <= QUEUE_LIMIT
-        # The exporter shows what it has read, which is older on a busy machine.
+        # The exporter shows its last read, which is older on a busy machine.
         length = functools.partial(fleet.metric, "web", "dynamic_scoring_queue_length", queue=queue)
         fleet.until(lambda: length() == QUEUE_LIMIT, "the length of the queue to be shown")
-        # A dispatched run without a result is reported as a failure of its own.
+        # A dispatched run without a result is reported as a separate failure.
         fleet.check_failure("cpu", "", "lost", "check that the agent of c2 runs", cluster="c2", counted_by_agent=False)
         fleet.wait_success("cpu")
     fleet.until(lambda: fleet.failures("cpu") == [], "no failure here")
-    # Waiting for what is away would take one of its time-outs in each cycle.
-    assert median(gaps(fleet, since)) < 5
+    # Waiting for an unreachable cluster would take a whole timeout in each cycle.
+    assert median(list_gaps(fleet, since)) < 5
     process = fleet.dsf("rescore", "cpu", "--cluster", "c2")
     assert process.returncode == 1
     assert "is it running?" in process.stdout + process.stderr
@@ -99,7 +99,7 @@ def test_stopped_agent_is_reported_and_its_queue_stays_bounded(fleet: Fleet) -> 
 
 
 def test_mask_during_a_cycle_removes_the_score_without_a_failure(fleet: Fleet) -> None:
-    """The score goes from the hub and from both /metrics, and what the running cycle brings is not taken in."""
+    """The score is removed from the hub and from both /metrics, and the result of the running cycle is refused."""
     fleet.scorer("masked", scores(10), interval=2)
     for cluster in ("c1", "c2"):
         fleet.until(lambda cluster=cluster: fleet.items("masked", cluster) == {"n1": 10})  # type: ignore[misc]
@@ -127,7 +127,7 @@ def test_mask_during_a_cycle_removes_the_score_without_a_failure(fleet: Fleet) -
 
 
 def test_agent_with_a_clock_ahead_runs_without_failures(fleet: Fleet) -> None:
-    """By more than the interval: ticks would all be over by the agent's own clock, and it goes by the hub's."""
+    """By more than the interval: all ticks would have expired by the agent's clock, but it uses the hub's."""
     fleet.altered["agent c2"] = ("--clock", str(TOLERATED))
     fleet.restart("agent c2")
     fleet.wait_success("cpu", "c2", cycles=3)
@@ -138,7 +138,7 @@ def test_agent_with_a_clock_ahead_runs_without_failures(fleet: Fleet) -> None:
 
 @contextmanager
 def slow(process: Child, *, runs: float, waits: float) -> Iterator[None]:
-    """With so many seconds of CPU at most, then none for so many, over and over."""
+    """Let a process use this many seconds of CPU, then none for as long, repeatedly."""
     end = threading.Event()
 
     def work() -> None:

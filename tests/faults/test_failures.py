@@ -1,4 +1,5 @@
-"""Sources and scoring APIs that fail, lie and flood, beside one that works: the user reads why, nobody else notices.
+"""Failing, wrong and oversized sources and scoring APIs beside a working one: users see the reasons, others are
+unaffected.
 
 The messages of each failure are tested with their packages: `tests/integration/http`, `auth`, `sources`, `cycle`.
 """
@@ -18,24 +19,24 @@ import pytest
 from dsf.up.stack import make_http_check
 from tests.faults.fleet import BY_HAND, Fleet, scores
 from tests.support.child import Child
-from tests.support.httpserver import answer, bomb, endless, half, hang
+from tests.support.httpserver import answer, send_gzip_bomb, send_endless, send_half, hang
 from tests.support.plugins import install
 from tests.support.programs import find
 from tests.support.redisserver import free_port
 from tests.support.stack import pass_time
 from tests.support.wait import wait_for
 
-#: Seconds between two cycles of those that fail.
+#: Seconds between two cycles of the failing scorers.
 INTERVAL = 4
 #: Bytes that an agent may grow by with all these at once. A response of up to 8 MB, the limit, is in memory as a whole,
 #: and the one of 200,000 results takes about 100 MB while it is read as JSON.
 GROWTH = 250_000_000
 FLOODS = {
     "hangs": hang,
-    "stops-halfway": half,
-    "sends-a-gigabyte": endless(1 << 30),
-    "sends-without-end": endless(),
-    "sends-a-bomb": bomb,
+    "stops-halfway": send_half,
+    "sends-a-gigabyte": send_endless(1 << 30),
+    "sends-without-end": send_endless(),
+    "sends-a-bomb": send_gzip_bomb,
     "sends-too-many": answer(json.dumps({"results": [{"metric": {"node": "n1"}, "score": 1}] * 200_000}).encode()),
 }
 PLUGIN = (
@@ -45,7 +46,7 @@ PLUGIN = (
 )
 
 
-class World(Fleet):
+class FaultyFleet(Fleet):
     """The stack, whose agent has a plug-in that fails."""
 
     def __init__(self, folder: Path) -> None:
@@ -53,7 +54,7 @@ class World(Fleet):
         install(folder / "packages", "dsf_raises", {"raises.example.com": "dsf_raises:it"}, PLUGIN)
 
     def environment(self, name: str) -> dict[str, str]:
-        """The agent's image has it, nobody else's."""
+        """Return the variables of the agent's image, which other processes do not have."""
         variables = super().environment(name)
         if name.startswith("agent"):
             variables["PYTHONPATH"] += os.pathsep + str(self.folder / "packages")
@@ -85,7 +86,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory, prometheus: str) -> Iterator[Fleet]:
     """All response well until a test says otherwise."""
-    world = World(tmp_path_factory.mktemp("failures") / "stack")
+    world = FaultyFleet(tmp_path_factory.mktemp("failures") / "stack")
     world.scorer("steady", scores(60), interval=BY_HAND, query="up", source=prometheus)
     for name in FLOODS:
         world.scorer(name, scores(10), interval=INTERVAL, execution={"maxRetries": 0})
@@ -141,7 +142,7 @@ def test_plugin_exception_is_reported_as_fetch_failure(fleet: Fleet) -> None:
 
 
 def test_invalid_manifests_are_reported_by_dsf_status(fleet: Fleet) -> None:
-    """Refused as a whole, or of no use on a cluster: `dsf status` says both."""
+    """The manifest is refused, or cannot be used on a cluster: `dsf status` reports both."""
     fleet.scorer("nameless", scores(10), query='up{r="${label:region}"}')
     fleet.scorer("unknown", scores(10), query="up", wrong=True)
 

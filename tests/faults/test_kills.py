@@ -1,4 +1,4 @@
-"""kill -9 of every process, at the worst moments: the next tick scores, nothing is lost that was queued."""
+"""kill -9 of every process at the worst moments: the next tick scores, and nothing in a queue is lost."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from dsf.store.history import HistoryEntry
 from dsf.store.ticks import send_now
 from tests.faults.fleet import BY_HAND, SERIES, STALL, Fleet, scores
 from tests.support.httpserver import Gate, matrix
-from tests.support.mail import Sent
+from tests.support.mail import MailboxReader
 
-#: Seconds: interval of `held`, whose stages are held up.
+#: Interval in seconds of `held`, whose stages wait at gates.
 INTERVAL = 2
 USER = "agent-c1"
 
@@ -43,10 +43,10 @@ def runs_of(fleet: Fleet, scorer: str) -> list[str]:
     return [run for pair, _, run in pairs if pair == keys.pair("c1", scorer)]
 
 
-def hold(fleet: Fleet, stage: str) -> str:
-    """Bring a cycle of `held` into this stage and keep it there; the id of its run.
+def hold_at_stage(fleet: Fleet, stage: str) -> str:
+    """Run a cycle of `held` until this stage and hold it there; return the id of its run.
 
-    The cycle has a minute: with two seconds the stage would be over before a busy machine kills the process.
+    The cycle has a minute: with two seconds the stage would end before a busy machine kills the process.
     """
     fleet.until(lambda: fleet.items("held") == {"n1": 50})
     fleet.schedule.set_override("c1/held", paused=True)
@@ -80,7 +80,7 @@ def release(fleet: Fleet) -> None:
 
 @pytest.mark.parametrize("stage", ["fetch", "score", "publish"])
 def test_agent_killed_in_any_stage_scores_at_the_next_tick(fleet: Fleet, stage: str) -> None:
-    run = hold(fleet, stage)
+    run = hold_at_stage(fleet, stage)
     fleet.kill("agent c1")
     release(fleet)
     assert fleet.items("held") == {"n1": 50}
@@ -90,7 +90,7 @@ def test_agent_killed_in_any_stage_scores_at_the_next_tick(fleet: Fleet, stage: 
     assert fleet.wait_success("held", timeout=INTERVAL + 5) < INTERVAL + 5 + STALL
     fleet.wait_success("steady")
 
-    # Its run was sent and never heard of: that is what the books say, once. Its time is over.
+    # Its run was dispatched and has no result, which the books count once after its deadline.
     fleet.redis.zadd(keys.OPEN_RUNS, {keys.run_member("c1", "held", run): time.time()}, xx=True)
     fleet.until(lambda: run not in runs_of(fleet, "held"), "the killed run to be declared lost")
     assert [entry.outcome for entry in fleet.history("held") if entry.run == run] == ["lost"]
@@ -103,14 +103,14 @@ def test_agent_killed_in_any_stage_scores_at_the_next_tick(fleet: Fleet, stage: 
 def test_killed_beat_is_replaced_by_a_standby_or_a_new_process(fleet: Fleet) -> None:
     fleet.schedule.set_override("c1/held", interval=3, note="incident 42")
     fleet.run("beat 2")
-    # Either of them: one that gets no CPU for two seconds loses its lock.
+    # Either beat: one without CPU for two seconds loses its lock.
     fleet.until(lambda: "stands by" in fleet.log("beat 2") + fleet.log("beat"), "one beat to stand by")
     for dead, successor in (("beat", "beat 2"), ("beat 2", "beat")):
         started, before = time.monotonic(), fleet.state("steady").scheduled
         fleet.kill(dead)
         if successor not in fleet.processes:
             fleet.run(successor)
-        # The lock's 2 s, one look at it, one interval of 1 s, and the start of a process.
+        # The lock's 2 s, one poll of it, one interval of 1 s, and the start of a process.
         fleet.until(lambda previous_ticks=before: fleet.state("steady").scheduled > previous_ticks + 1, "ticks", 10)  # type: ignore[misc]
         fleet.wait_success("steady")
         # Skipped, not caught up.
@@ -126,7 +126,7 @@ def test_killed_beat_is_replaced_by_a_standby_or_a_new_process(fleet: Fleet) -> 
 def test_killed_results_worker_loses_no_queued_result(fleet: Fleet) -> None:
     for _ in range(2):
         fleet.kill("results")
-        queued_results = Sent(fleet.redis, "c1")
+        queued_results = MailboxReader(fleet.redis, "c1")
         fleet.until(lambda results=queued_results: results.count() >= 4, "results in the queue")  # type: ignore[misc]
         # Otherwise newer scores replace them while a worker starts, and their runs are correctly counted as lost.
         fleet.schedule.set_override("c1/steady", paused=True)
@@ -145,7 +145,7 @@ def test_killed_results_worker_loses_no_queued_result(fleet: Fleet) -> None:
             return entries_by_run
 
         entries = fleet.until(ingested_entries, "queued results to be taken in")
-        # A cycle of a second may have had no time; what it says of that is no less taken in.
+        # A cycle of one second may have had no time; its failure is ingested nevertheless.
         unsuccessful_entries = [entries[run] for run in waiting if entries[run].outcome not in ("ok", "skipped")]
         assert {(entry.outcome, entry.reason) for entry in unsuccessful_entries} <= {("error", FailureReason.DEADLINE)}
         fleet.check_books("steady")
@@ -160,7 +160,7 @@ def test_scoring_goes_on_while_the_hub_is_killed(fleet: Fleet) -> None:
     with fleet.expect_unaffected("calm"):
         fleet.wait_success("steady", cycles=2)
         fleet.wait_success("held")
-        # Applied while nobody looks.
+        # Applied while no hub runs.
         fleet.scorer("late", scores(10))
         fleet.run("hub")
         fleet.wait_success("late")

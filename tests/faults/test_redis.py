@@ -1,4 +1,4 @@
-"""Redis is away, freezes, or takes no writes: everything comes back by itself."""
+"""Redis stops, freezes, or refuses writes: everything recovers by itself."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from tests.faults.fleet import STALL, Fleet, scores
 from tests.support.stack import pass_time
 
-#: Seconds for which Redis is away.
+#: Seconds for which Redis is stopped.
 AWAY = 12.0
 SCORERS = ("fast", "queried")
 
@@ -30,7 +30,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
 
 @pytest.fixture(autouse=True)
 def _nobody_ends(fleet: Fleet) -> Iterator[None]:
-    """No process dies of it, so nothing outside has to start one again."""
+    """No process ends, so none has to be restarted."""
     yield
     assert [name for name, process in fleet.processes.items() if not process.is_running] == []
 
@@ -89,11 +89,11 @@ def test_fleet_recovers_from_a_frozen_redis_with_half_open_connections(fleet: Fl
 
 @pytest.mark.parametrize(
     ("setting", "noticed"),
-    # From a full one ticks can be taken, and no result can be sent.
+    # A full Redis allows reading ticks, but not sending results.
     [("min-replicas-to-write", "Connection to broker lost"), ("maxmemory", "no scorer had a good cycle")],
 )
 def test_fleet_recovers_from_a_redis_that_refuses_writes(fleet: Fleet, setting: str, noticed: str) -> None:
-    """Its replica is gone, or it is full: other than a Redis that is away, it answers."""
+    """Its replica is missing, or it is full: unlike a stopped Redis, it responds."""
     before = {name: len(fleet.log(name)) for name in ("agent c1", "results", "hub")}
     fleet.redis.config_set(setting, "1")
     try:

@@ -1,4 +1,4 @@
-"""The hub as one process with all its services: what it serves, how it ends, and that a kill loses nothing."""
+"""The hub as one process with all its services: its endpoints, its end, and a kill, which loses nothing."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Random faults on two clusters and a hub of one process, each kind at least once; afterwards the books balance.
 
-`DSF_SOAK_SECONDS` (45) is how long the faults go on, `DSF_SOAK_SEED` which ones they are. `make soak` is an hour.
+`DSF_SOAK_SECONDS` (45) is the duration of the faults, `DSF_SOAK_SEED` selects them. `make soak` takes an hour.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ BAD_SCORERS = (
     answer("<html>", Content_Type="text/html"),
     EMPTY,
     PARTIAL,
-    httpserver.half,
+    httpserver.send_half,
     httpserver.close_early,
     slow(0.7, scores(1)),
     slow(3.0, scores(2)),
@@ -49,7 +49,7 @@ BAD_SCORERS = (
 BAD_SOURCES = (
     answer("starting", 503),
     answer({"status": "error", "errorType": "bad_data", "error": "parse error"}, 400),
-    httpserver.half_chunked,
+    httpserver.send_half_chunked,
     slow(3.0, matrix(SERIES)),
 )
 
@@ -60,7 +60,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
         tmp_path_factory.mktemp("soak") / "stack",
         CLUSTERS,
         single=True,
-        # The mix already has runs that end late; waiting a minute for each lost run would add nothing.
+        # The faults already cause runs that end late; waiting a minute for each lost run would add nothing.
         altered={"whole": ("--run-slack", "5")},
         # The mix has no health checks.
         settings={"whole": {"queue_limit": 8, "health_interval": 5}},
@@ -78,7 +78,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
 
 
 class Mix:
-    """Random faults, and what has to be done later because of them."""
+    """Random faults, and actions that they schedule for later."""
 
     def __init__(self, fleet: Fleet, seed: int) -> None:
         self.fleet = fleet
@@ -96,7 +96,7 @@ class Mix:
             (2, self.freeze_agent),
             (5, self.kill_hub),
             (1, self.kill_redis),
-            (3, self.garbage),
+            (3, self.push_malformed_result),
         ]
 
     def run(self, seconds: float) -> None:
@@ -116,7 +116,7 @@ class Mix:
                 self.fleet.check_books(scorer, cluster)
         self.catch_up(float("inf"))
 
-    def complete(self) -> None:
+    def add_missing_outcomes(self) -> None:
         """See to it that every way to end is in the books, whatever chance has brought."""
         for outcome, handler in (("empty", EMPTY), ("partial", PARTIAL)):
             self.fleet.api.script(handler, path="/odd")
@@ -131,13 +131,13 @@ class Mix:
         self.fleet.api.script(scores(10), path="/plain")
 
     def catch_up(self, now: float) -> None:
-        """Do what is due."""
+        """Run the actions that are due."""
         due = [entry for entry in self._later if entry[0] <= now]
         self._later = [entry for entry in self._later if entry[0] > now]
         for _, action in due:
             action()
 
-    def later(self, longest: float, action: Callable[[], None]) -> None:
+    def schedule_later(self, longest: float, action: Callable[[], None]) -> None:
         self._later.append((time.monotonic() + self.random.uniform(0, longest), action))
 
     # --- faults --------------------------------------------------------------------------------------------------
@@ -146,12 +146,12 @@ class Mix:
         scorer = self.random.choice(SCORERS)
         self.fleet.api.script(self.random.choice(BAD_SCORERS), path=f"/{scorer}")
         valid_scores = scores(self.random.randint(-120, 120))
-        self.later(5, lambda: self.fleet.api.script(valid_scores, path=f"/{scorer}"))
+        self.schedule_later(5, lambda: self.fleet.api.script(valid_scores, path=f"/{scorer}"))
 
     def source_fails(self) -> None:
         scorer = self.random.choice(("queried", "slowly"))
         self.fleet.source.script(self.random.choice(BAD_SOURCES), path=f"/{scorer}")
-        self.later(5, lambda: self.fleet.source.script(matrix(SERIES), path=f"/{scorer}"))
+        self.schedule_later(5, lambda: self.fleet.source.script(matrix(SERIES), path=f"/{scorer}"))
 
     def rescore(self) -> None:
         cluster, scorer = self.random.choice(PAIRS)
@@ -164,12 +164,12 @@ class Mix:
     def pause(self) -> None:
         target = keys.pair(self.random.choice(("*", *CLUSTERS)), self.random.choice(SCORERS))
         self.fleet.schedule.set_override(target, paused=True)
-        self.later(4, lambda: self._reset(target))
+        self.schedule_later(4, lambda: self._reset(target))
 
     def change_interval(self) -> None:
         target = keys.pair(self.random.choice(("*", *CLUSTERS)), self.random.choice(SCORERS))
         self.fleet.schedule.set_override(target, interval=self.random.randint(1, 3))
-        self.later(8, lambda: self._reset(target))
+        self.schedule_later(8, lambda: self._reset(target))
 
     def _reset(self, target: str) -> None:
         self.fleet.schedule.reset(target)
@@ -183,20 +183,20 @@ class Mix:
     def _kill(self, name: str, longest: float) -> None:
         if name in self.fleet.processes:
             self.fleet.kill(name)
-            self.later(longest, lambda: self.fleet.run(name))
+            self.schedule_later(longest, lambda: self.fleet.run(name))
 
     def freeze_agent(self) -> None:
         process = self.fleet.processes.get(f"agent {self.random.choice(CLUSTERS)}")
         if process is not None:
             process.signal(signal.SIGSTOP)
-            self.later(4, lambda: process.signal(signal.SIGCONT))
+            self.schedule_later(4, lambda: process.signal(signal.SIGCONT))
 
     def kill_redis(self) -> None:
         self.fleet.redis_server.kill()
         pass_time(self.random.uniform(0, 3))
         self.fleet.redis_server.restart()
 
-    def garbage(self) -> None:
+    def push_malformed_result(self) -> None:
         """Push a malformed result with a valid credential."""
         cluster = self.random.choice(CLUSTERS)
         garbage = self.random.choice(("", "{}", "[1]" * 100, "no json" * 50, '{"body": 1}'))
@@ -207,7 +207,7 @@ class Mix:
 def test_books_balance_after_a_mix_of_faults(fleet: Fleet, capsys: pytest.CaptureFixture[str]) -> None:
     mix = Mix(fleet, SEED)
     mix.run(SECONDS)
-    mix.complete()
+    mix.add_missing_outcomes()
     _restart_hub(fleet, "controller,results,web")
     started = time.monotonic()
     fleet.until(
@@ -240,7 +240,7 @@ def test_books_balance_after_a_mix_of_faults(fleet: Fleet, capsys: pytest.Captur
     check_history(fleet)
     assert all(totals[outcome] for outcome in OUTCOMES), totals
 
-    # And everything is as it was before.
+    # Everything else is unchanged.
     _restart_hub(fleet, "all")
     for cluster, scorer in PAIRS:
         fleet.wait_success(scorer, cluster)
@@ -280,7 +280,7 @@ def check_metrics(fleet: Fleet) -> None:
 
 
 def check_history(fleet: Fleet) -> None:
-    """`dsf history` says the same, and knows no run twice."""
+    """`dsf history` agrees, and has no run twice."""
     for cluster, scorer in PAIRS:
         report = fleet.data("history", scorer, "--cluster", cluster)
         books = {outcome: report["books"][outcome] for outcome in ("scheduled", *OUTCOMES, "open")}

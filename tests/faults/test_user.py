@@ -1,4 +1,4 @@
-"""The product as its user meets it: ask for a score, change the pace, restart all; and a beat that stands still."""
+"""The product as its users meet it: request a score, change the interval, restart all; and a beat that hangs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.webprocess import WebProcess
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     stack = Fleet(tmp_path_factory.mktemp("user") / "stack", ("c1", "c2"))
-    # No cycle of the schedule comes in between.
+    # No scheduled cycle runs in between.
     stack.scorer("sample", scores(10), interval=BY_HAND, query="up")
     with stack:
         for cluster in stack.clusters:
@@ -48,18 +48,18 @@ def test_rescore_returns_the_new_score(fleet: Fleet) -> None:
 
 
 def test_stopped_beat_is_reported_by_page_metrics_and_status(fleet: Fleet, tmp_path: Path) -> None:
-    """Whatever people look at says that no ticks are sent, although all scores are fresh."""
+    """All views report that no ticks are sent, although all scores are fresh."""
     url = fleet.redis_server.url
     with WebProcess(url, tmp_path / "web.log", manifests=fleet.manifests) as page:
         with stopped(fleet.processes["beat"]):
-            # As if that much time had passed, and some more: the pair is due, and beat does not move its due time.
+            # As if that much time had passed: the pair is due, and beat does not move its due time.
             fleet.redis.zadd(keys.DUE, {"c1/sample": time.time() - MAX_LATENESS - 10}, xx=True)
             fleet.until(lambda: fleet.page("web", "/readyz").status_code == 503, "the page's readiness")
             assert "no ticks are sent: c1/sample" in fleet.page("web", "/readyz").text
             assert fleet.metric("web", "dynamic_scoring_ticks_stopped") == 1
             status = fleet.dsf("status")
             assert (status.returncode, "no ticks are sent: c1/sample" in status.stdout) == (1, True)
-            # The page shows what it has read for some seconds.
+            # The page shows its last read for some seconds.
             fleet.until(lambda: "No ticks are sent: c1/sample" in page.get("/").text, "the page's headline")
             assert "scores are fresh" not in page.get("/").text
 
@@ -78,11 +78,11 @@ def pace(fleet: Fleet, cluster: str, cycles: int) -> list[float]:
 
 
 def left_out(fleet: Fleet) -> int:
-    """Slots of c1 that passed while beat got no CPU for longer than an interval; it counts them."""
+    """Return the slots of c1 that passed while beat had no CPU for longer than an interval, as beat counts them."""
     return fleet.state("sample").read_skip_counts().get("expired", 0)
 
 
-def gaps(fleet: Fleet, runs: int) -> list[float]:
+def list_gaps(fleet: Fleet, runs: int) -> list[float]:
     """Return seconds between the newest runs of c1, whether or not their cycles have ended."""
     # In this order: a run that ends meanwhile is in both.
     started = [member.rpartition("/") for member in fleet.open_runs()]
@@ -93,14 +93,14 @@ def gaps(fleet: Fleet, runs: int) -> list[float]:
 
 
 def check_gaps(fleet: Fleet, runs: int, before: int) -> None:
-    """The newest runs are two seconds apart, each, unless `left_out` is more than `before`: then those after them."""
-    seconds_between_runs, skipped = gaps(fleet, runs), left_out(fleet)
+    """Check that the newest runs are two seconds apart; those after them if `left_out` is more than `before`."""
+    seconds_between_runs, skipped = list_gaps(fleet, runs), left_out(fleet)
     for _ in range(2):
         if skipped == before:
             break
         before = skipped
         fleet.wait_success("sample", cycles=runs + 1)
-        seconds_between_runs, skipped = gaps(fleet, runs), left_out(fleet)
+        seconds_between_runs, skipped = list_gaps(fleet, runs), left_out(fleet)
     assert seconds_between_runs == pytest.approx([2] * (runs - 1), abs=0.01)
 
 

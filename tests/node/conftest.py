@@ -1,4 +1,6 @@
-"""All tests on real pods share one set of clusters. Without root, or what else it takes, they skip; in CI they fail."""
+"""All tests on real pods share one set of clusters. Without root or other requirements they are skipped; in CI they
+fail.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +12,10 @@ import pytest
 
 from tests.node.lab import clusters, folders, host, kind
 from tests.node.lab.command import CannotRunError
-from tests.node.world import World
+from tests.node.world import InstalledQuickstart
 
-#: The files in the order in which they can share the clusters: what takes things away comes last. Enforcement cuts
-#: connections, which costs cycles: no file that counts them comes right after it.
+#: The files in the order in which they can share the clusters: files that remove things come last. Enforcement of
+#: NetworkPolicies interrupts connections, which costs cycles, so no file that counts cycles follows it directly.
 _ORDER = [
     "quickstart",
     "hub_api",
@@ -35,7 +37,9 @@ _ORDER = [
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Sort by _ORDER; the first test also waits for the clusters. Where none can run, one says why and not all."""
+    """Sort the files by _ORDER. The first test also waits for the clusters; if they cannot run, only one test reports
+    why.
+    """
     node_items = [item for item in items if item.path.parent == folders.HERE]
     node_items.sort(key=lambda item: _ORDER.index(item.path.stem.removeprefix("test_")))
     if reason_against():
@@ -56,7 +60,7 @@ def reason_against() -> str:
 
 @pytest.fixture(scope="session")
 def lab() -> Iterator[None]:
-    """The machine is ready for clusters, and as it was after the last test."""
+    """Prepare the machine for clusters, and restore it after the last test."""
     if obstacle := reason_against():
         cannot(obstacle)
     if kind.is_selected():
@@ -75,9 +79,9 @@ def lab() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def world(lab: None) -> Iterator[World]:
+def world(lab: None) -> Iterator[InstalledQuickstart]:
     """The clusters as docs/quickstart.md leaves them."""
-    with World() as environment:
+    with InstalledQuickstart() as environment:
         yield environment
 
 

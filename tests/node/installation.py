@@ -1,4 +1,6 @@
-"""The framework put on the hub as docs/quickstart.md does it, taken off as docs/install.md says, and what stays."""
+"""Installs the framework on the hub as docs/quickstart.md does, uninstalls it as docs/install.md does, and checks what
+remains.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +8,16 @@ from collections.abc import Iterator
 
 from tests.integration.docs import pages
 from tests.node.lab.cluster import Cluster
-from tests.node.world import AGENT_NAMESPACE, HUB_IMAGE, HUB_NAMESPACE, MANAGED, RELEASE, World
+from tests.node.world import AGENT_NAMESPACE, HUB_IMAGE, HUB_NAMESPACE, MANAGED, RELEASE, InstalledQuickstart
 from tests.support.wait import wait_for
 
 LABEL = f"app.kubernetes.io/name={RELEASE}"
-#: The objects that docs/install.md says stay, with the chart's label.
+#: Objects with the chart's label that remain according to docs/install.md.
 STAYS = {"persistentvolumeclaim/data-dynamic-scoring-redis-0"}
 _INSTALL = pages.ROOT / "docs" / "install.md"
-#: Objects that OCM or Kubernetes keeps in the agents' namespace, which stays for the Secrets that people made in it.
+#: Objects that OCM or Kubernetes keeps in the agents' namespace, which remains for Secrets that users created there.
 _KUBERNETES_OWN = {"configmap/kube-root-ca.crt", "serviceaccount/default"}
-#: Kinds that come and go by themselves.
+#: Kinds whose objects appear and disappear by themselves.
 _PASSING = {
     "events",
     "events.events.k8s.io",
@@ -25,14 +27,14 @@ _PASSING = {
 }
 
 
-def install(world: World, folder: str = ".", *helm_options: str) -> None:
+def install(world: InstalledQuickstart, folder: str = ".", *helm_options: str) -> None:
     """Type the page's command for the chart, with that of another folder and more of helm's words."""
     command = world.command("helm upgrade --install dynamic-scoring-framework")
     world.type(" ".join((command.replace(" deploy/", f" {folder}/deploy/"), *helm_options)))
 
 
-def furnish(world: World, image: str = HUB_IMAGE) -> None:
-    """The page's test pod, with that image, and its scorers; returns when both clusters have a score."""
+def furnish(world: InstalledQuickstart, image: str = HUB_IMAGE) -> None:
+    """Run the page's test pod with this image, and its scorers, and wait until both clusters have a score."""
     place_test_pod(world, image)
     world.type(world.command("sample-scorer/manifests/dynamicscorer.yaml"))
     world.type(world.command("deploy/utils/cluster-free-scorer.yaml"))
@@ -40,23 +42,23 @@ def furnish(world: World, image: str = HUB_IMAGE) -> None:
         wait_for(lambda name=name: world.score(name), 300, f"a score of {name}", interval=1)
 
 
-def place_test_pod(world: World, image: str = HUB_IMAGE) -> None:
-    """The page's test pod, in the place of one that is there."""
+def place_test_pod(world: InstalledQuickstart, image: str = HUB_IMAGE) -> None:
+    """Replace the page's test pod by a new one."""
     world.hub.kubectl("-n", HUB_NAMESPACE, "delete", "pod", "dynamic-scoring-test", "--ignore-not-found", "--now")
     manifest = (pages.ROOT / "deploy" / "utils" / "test-pod.yaml").read_text()
     world.hub.kubectl("apply", "-f", "-", stdin=manifest.replace(HUB_IMAGE, image))
     world.type(world.command("pod/dynamic-scoring-test --timeout"))
 
 
-def uninstall(world: World) -> None:
-    """Type the page's commands; returns when nothing is left but what the page says."""
+def uninstall(world: InstalledQuickstart) -> None:
+    """Type the page's commands, and wait until only the documented objects remain."""
     for command in _section("Uninstall"):
         world.type(command)
     wait_until_gone(world)
 
 
-def wait_until_gone(world: World) -> None:
-    """Wait until nothing of the framework is left but what docs/install.md says, on the hub or elsewhere."""
+def wait_until_gone(world: InstalledQuickstart) -> None:
+    """Wait until only the documented objects of docs/install.md remain, on the hub and elsewhere."""
     # The page's pod has the chart's label, so that Redis lets it in.
     world.hub.kubectl("-n", HUB_NAMESPACE, "delete", "pod", "dynamic-scoring-test", "--ignore-not-found", "--now")
 
@@ -75,9 +77,8 @@ def wait_until_gone(world: World) -> None:
     wait_for(nothing, 120, "nothing to be left", interval=2)
 
 
-def forget(world: World) -> None:
-    """Remove what an uninstallation keeps on purpose: the volume with Redis' data, the owners of names, and the
-    CRDs.
+def forget(world: InstalledQuickstart) -> None:
+    """Remove the objects that an uninstallation keeps: the volume with Redis' data, the owners of names, and the CRDs.
     """
     world.hub.kubectl("-n", HUB_NAMESPACE, "delete", "pvc", "data-dynamic-scoring-redis-0", "--ignore-not-found")
     world.hub.kubectl("-n", HUB_NAMESPACE, "delete", "configmap", "dynamic-scoring-names", "--ignore-not-found")

@@ -18,8 +18,9 @@ from tests.support.programs import find
 
 
 def main() -> None:
-    """Prints JSON: the status of the login's answer, that of the first page and its text, what went wrong in the
-    browser, and with --compare what was shown at the end; null where the page offers no comparison."""
+    """Print JSON: status of the login, status and text of the first page, errors in the browser, and with --compare
+    the final page, or null if the page does not offer a comparison.
+    """
     parser = argparse.ArgumentParser()
     parser.add_argument("url")
     parser.add_argument("--picture")
@@ -54,7 +55,7 @@ def main() -> None:
 
 
 def _compared(page: Page, other: str) -> str | None:
-    """Start a comparison of the scores in force, wait for its end, and return what the page says then."""
+    """Start a comparison of the current scores, wait for its end, and return the text of the page."""
     link = page.get_by_role("link", name="Compare", exact=True)
     if not link.count():
         return None

@@ -34,7 +34,8 @@ class Typed:
 
 
 class Reader:
-    """Types into a shell that keeps its variables; `replaced` are patterns of what is otherwise here than on a page."""
+    """Types into a shell that keeps its variables; `replaced` has patterns of texts that differ from those on a page.
+    """
 
     def __init__(
         self, folder: Path, environment: Mapping[str, str], *, before: Sequence[str], replaced: Mapping[str, str]
@@ -78,7 +79,7 @@ class Reader:
         raise AssertionError(f"the shell ended at line {command.line}: {output}")
 
     def close(self) -> None:
-        """End the shell, and what stays or still runs in it."""
+        """End the shell, and everything that still runs in it."""
         assert self._shell.stdin is not None
         assert self._shell.stdout is not None
         with contextlib.suppress(ProcessLookupError):

@@ -1,5 +1,7 @@
-"""The last release, from which an upgrade starts: its chart and images, made from its tag. Before the first release it
-is the last commit."""
+"""The last release, from which an upgrade starts: its chart and images, built from its tag.
+
+Before the first release it is the last commit.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from pathlib import Path
 
 from tests.node.lab.command import LabError
 from tests.node.lab.folders import ROOT
-from tests.node.world import AGENT_IMAGE, HUB_IMAGE, MANAGED, World
+from tests.node.world import AGENT_IMAGE, HUB_IMAGE, MANAGED, InstalledQuickstart
 
 #: Image -> its target in the Dockerfile, the chart's values of its name and tag, and the clusters that run it.
 _IMAGES: dict[str, tuple[str, str, tuple[str, ...]]] = {
@@ -23,7 +25,7 @@ _IMAGES: dict[str, tuple[str, str, tuple[str, ...]]] = {
 
 @dataclass(frozen=True)
 class Release:
-    """A state of the project in a folder of its own."""
+    """A checked-out state of the project in a separate folder."""
 
     #: The tag, such as v0.1.0, or a commit.
     name: str
@@ -42,12 +44,12 @@ class Release:
     @property
     def values(self) -> Sequence[str]:
         """Helm's words for its images."""
-        # A tag without a name would be taken for one of upstream's.
+        # A tag without this name would look like one of upstream's.
         return [
             f"--set-string {value}.name={name},{value}.tag={self.image_tag}" for name, (_, value, _) in _IMAGES.items()
         ]
 
-    def build(self, world: World) -> None:
+    def build(self, world: InstalledQuickstart) -> None:
         """Build its images from its own Dockerfile, and load them where their pods run."""
         for name, (target, _, clusters) in _IMAGES.items():
             image = f"{name}:{self.image_tag}"
@@ -63,7 +65,7 @@ OWN_IMAGES = [f"--set-string {value}.tag=" for _, value, _ in _IMAGES.values()]
 def last(folder: Path, root: Path = ROOT) -> Release:
     """Return the files of the newest tag `vX.Y.Z` before HEAD or at it, else those of HEAD, in `folder`.
 
-    Raises LabError where there is no repository.
+    Raises LabError without a repository.
     """
     tag = _git(root, "describe", "--tags", "--abbrev=0", "--match=v[0-9]*", must=False).decode().strip()
     name = tag or _git(root, "rev-parse", "--short", "HEAD").decode().strip()

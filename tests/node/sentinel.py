@@ -1,4 +1,6 @@
-"""A Redis of one's own with a replica and three Sentinels, as pods on the hub, made as deploy/redis/README.md says."""
+"""An external Redis with a replica and three Sentinels, as pods on the hub, set up as deploy/redis/README.md
+describes.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,7 @@ class SentinelPods:
         wait_for(lambda: self.master() == SERVERS["redis-0"], 120, "Sentinels that agree", interval=1)
 
     def master(self) -> int:
-        """Return the port of the server that the Sentinels name. Raises AssertionError unless all that run agree."""
+        """Return the port of the primary by the Sentinels. Raises AssertionError unless all running ones agree."""
         ports = set()
         for name in SENTINELS:
             try:
@@ -79,7 +81,7 @@ class SentinelPods:
         self.hub.kubectl("-n", HUB_NAMESPACE, "exec", name, "--", "sh", "-c", "kill -9 -1 || true")
 
     def remove(self) -> None:
-        """Take all of it away."""
+        """Remove all of it."""
         mark = ("-l", "test=sentinel")
         self.hub.kubectl("-n", HUB_NAMESPACE, "delete", "pods,services,secrets", *mark, "--grace-period=1", timeout=180)
 
@@ -131,7 +133,7 @@ class SentinelPods:
             "securityContext": _CONFINED,
             "volumeMounts": [mounts[0], {"name": "users", "mountPath": "/etc/dsf/users", "readOnly": True}],
         }
-        # A Sentinel writes its own configuration anew: it starts from a copy, unless it has one already.
+        # A Sentinel rewrites its configuration, so it starts from a copy, unless it already has one.
         copy = {
             "name": "prepare",
             "image": REDIS,

@@ -10,7 +10,7 @@ import pytest
 
 from dsf.messages import CYCLE_TASK, INGEST_TASK
 from tests.node.lab.command import LabError
-from tests.node.world import AGENT_NAMESPACE, HUB_NAMESPACE, MANAGED, World
+from tests.node.world import AGENT_NAMESPACE, HUB_NAMESPACE, MANAGED, InstalledQuickstart
 from tests.support.wait import wait_for
 
 AGENTS = {name: f"spoke@{name}" for name in MANAGED}
@@ -20,13 +20,13 @@ _EVERY, _SINCE = 30, 120
 
 @pytest.mark.parametrize("scorer", ["sample-scorer", "cluster-free"])
 @pytest.mark.parametrize("name", MANAGED)
-def test_backtest_runs_in_an_agent_pod(world: World, name: str, scorer: str) -> None:
-    """As docs/backtest.md has it: the agent's own source, and what was delivered to it; for any user id."""
+def test_backtest_runs_in_an_agent_pod(world: InstalledQuickstart, name: str, scorer: str) -> None:
+    """As in docs/backtest.md: the agent's own source, and the delivered summary; for any user id."""
     pod = ("-n", AGENT_NAMESPACE, "exec", "deployment/dynamic-scoring-agent", "--")
     exec_command = (*pod, *f"dsf backtest {scorer} --since {_SINCE}s --every {_EVERY}s -o jsonl".split())
 
     def backtest_rows() -> list[dict[str, Any]]:
-        # A Prometheus that is as young as this cluster may have nothing yet: then the command says so and fails.
+        # A Prometheus as young as this cluster may have no data yet; then the command reports that, and fails.
         try:
             return [json.loads(line) for line in world.managed[name].kubectl(*exec_command).splitlines()]
         except LabError as error:
@@ -45,13 +45,13 @@ def test_backtest_runs_in_an_agent_pod(world: World, name: str, scorer: str) -> 
         assert all(set(item_names) == {"cluster_free"} for item_names in items)
 
 
-def celery(world: World, *arguments: str) -> str:
-    """Celery in the page's test pod, whose Redis user is dsf-operator."""
+def celery(world: InstalledQuickstart, *arguments: str) -> str:
+    """Run Celery in the page's test pod, whose Redis user is dsf-operator."""
     pod = ("-n", HUB_NAMESPACE, "exec", "dynamic-scoring-test", "--")
     return world.hub.kubectl(*pod, "celery", "-A", "dsf.celery", *arguments, "--timeout", "10")
 
 
-def inspected(world: World, question: str, *arguments: str) -> dict[str, Any]:
+def inspected(world: InstalledQuickstart, question: str, *arguments: str) -> dict[str, Any]:
     """Worker -> its response. AssertionError unless all agents and a results worker answer."""
     try:
         replies: dict[str, Any] = json.loads(celery(world, "inspect", question, "--json", *arguments))
@@ -62,7 +62,7 @@ def inspected(world: World, question: str, *arguments: str) -> dict[str, Any]:
     return replies
 
 
-def test_celery_status_names_hub_workers_and_agents(world: World) -> None:
+def test_celery_status_names_hub_workers_and_agents(world: InstalledQuickstart) -> None:
     workers = [f"results@{pod['metadata']['name']}" for pod in _results(world)]
 
     def status() -> bool:
@@ -74,11 +74,11 @@ def test_celery_status_names_hub_workers_and_agents(world: World) -> None:
     assert wait_for(status, 60, "every worker to answer", interval=1)
 
 
-def _results(world: World) -> list[dict[str, Any]]:
+def _results(world: InstalledQuickstart) -> list[dict[str, Any]]:
     return world.wait_ready(world.hub, HUB_NAMESPACE, "app.kubernetes.io/component=hub")
 
 
-def test_celery_inspect_returns_tasks_and_stats(world: World) -> None:
+def test_celery_inspect_returns_tasks_and_stats(world: InstalledQuickstart) -> None:
     def ask(question: str) -> dict[str, Any]:
         return wait_for(lambda: inspected(world, question), 60, f"answers to {question}", interval=1)
 
@@ -98,14 +98,14 @@ def test_celery_inspect_returns_tasks_and_stats(world: World) -> None:
         assert {task["name"] for task in tasks} <= dsf_tasks, f"{worker}: {tasks}"
 
 
-def _cycles(world: World) -> dict[str, int]:
+def _cycles(world: InstalledQuickstart) -> dict[str, int]:
     """Cluster -> cycles that its agent has begun since its start."""
     stats = wait_for(lambda: inspected(world, "stats"), 60, "answers to stats", interval=1)
     return {name: stats[worker]["total"].get(CYCLE_TASK, 0) for name, worker in AGENTS.items()}
 
 
-def test_celery_control_limits_the_rate_of_one_agent(world: World) -> None:
-    """The limited cluster runs one cycle an hour, while the other one goes on."""
+def test_celery_control_limits_the_rate_of_one_agent(world: InstalledQuickstart) -> None:
+    """The limited cluster runs one cycle an hour, while the other one continues."""
     limited, free = MANAGED
     try:
         output = celery(world, "control", "rate_limit", CYCLE_TASK, "1/h", "--destination", AGENTS[limited])

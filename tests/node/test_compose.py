@@ -55,7 +55,7 @@ class Compose:
 
 
 def _builds() -> dict[str, dict[str, str]]:
-    """Image -> how the file says that it is built. Compose itself could only build with a network of its own."""
+    """Return image -> its build section in the file. Compose itself could only build with a separate network."""
     services = yaml.safe_load((folders.ROOT / "docker-compose.yaml").read_text())["services"].values()
     builds = {service["image"]: service["build"] for service in services if "build" in service}
     return {image: {"context": build} if isinstance(build, str) else build for image, build in builds.items()}
@@ -95,7 +95,9 @@ def test_services_are_healthy_and_both_clusters_have_scores(compose: Compose) ->
 
 
 def test_killed_container_is_restarted(compose: Compose) -> None:
-    """Each, one after the other. Its process dies; `docker kill` would mean that it shall stay away."""
+    """Kill each container, one after the other. Its process dies, because after `docker kill` it would not be
+    restarted.
+    """
     for service in SERVICES:
         before = compose.container(service)["State"]["Pid"]
         os.kill(before, 9)

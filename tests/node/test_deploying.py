@@ -7,7 +7,7 @@ import pytest
 
 from tests.node import installation
 from tests.node.lab.cluster import Cluster
-from tests.node.world import AGENT_IMAGE, AGENT_NAMESPACE, HUB_IMAGE, HUB_NAMESPACE, MANAGED, World
+from tests.node.world import AGENT_IMAGE, AGENT_NAMESPACE, HUB_IMAGE, HUB_NAMESPACE, MANAGED, InstalledQuickstart
 from tests.support.wait import wait_for
 
 _NAMES = {"hub": HUB_IMAGE.rpartition(":")[0], "agent": AGENT_IMAGE.rpartition(":")[0]}
@@ -16,7 +16,7 @@ _BUNDLED_REDIS = "app.kubernetes.io/component=redis"
 
 
 @pytest.fixture(scope="module")
-def images(world: World) -> dict[str, str]:
+def images(world: InstalledQuickstart) -> dict[str, str]:
     """Part -> the image that `make image` has built and loaded."""
     world.judge()
     world.type("kubectl config use-context kind-hub")
@@ -29,7 +29,7 @@ def images(world: World) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def deployed(world: World, images: dict[str, str]) -> dict[str, str]:
+def deployed(world: InstalledQuickstart, images: dict[str, str]) -> dict[str, str]:
     """The page's release, upgraded by `make deploy`."""
     world.type(f'make deploy ARGS="{_HELM}"')
     return images
@@ -41,7 +41,7 @@ def _on_node(cluster: Cluster) -> set[str]:
     return {name for image in node["status"].get("images") or [] for name in image.get("names") or []}
 
 
-def test_make_image_loads_each_image_where_its_pods_run(world: World, images: dict[str, str]) -> None:
+def test_make_image_loads_each_image_where_its_pods_run(world: InstalledQuickstart, images: dict[str, str]) -> None:
     for cluster in (world.hub, *world.managed.values()):
         expected_images = set(images.values()) if cluster is world.hub else {images["agent"]}
 
@@ -53,8 +53,10 @@ def test_make_image_loads_each_image_where_its_pods_run(world: World, images: di
         wait_for(loaded, 120, f"the images on {cluster.name}", interval=1)
 
 
-def _runs_them(world: World, images: dict[str, str]) -> bool:
-    """Every pod of ours has an image that was built here; raises AssertionError while one has another."""
+def _runs_them(world: InstalledQuickstart, images: dict[str, str]) -> bool:
+    """Check that every pod of ours has an image that was built here. Raises AssertionError while one has another
+    image.
+    """
     redis = {pod["metadata"]["name"] for pod in world.pods(world.hub, HUB_NAMESPACE, _BUNDLED_REDIS)}
     for part, cluster, namespace in (
         ("hub", world.hub, HUB_NAMESPACE),
@@ -66,12 +68,12 @@ def _runs_them(world: World, images: dict[str, str]) -> bool:
     return True
 
 
-def test_make_deploy_updates_the_images_of_an_installation(world: World, deployed: dict[str, str]) -> None:
+def test_make_deploy_updates_the_images_of_an_installation(world: InstalledQuickstart, deployed: dict[str, str]) -> None:
     wait_for(lambda: _runs_them(world, deployed), 180, "pods with the images that were built", interval=1)
     world.rescore()
 
 
-def test_make_undeploy_leaves_nothing_and_make_deploy_installs_anew(world: World, deployed: dict[str, str]) -> None:
+def test_make_undeploy_leaves_nothing_and_make_deploy_installs_anew(world: InstalledQuickstart, deployed: dict[str, str]) -> None:
     world.type('make undeploy ARGS="--timeout 8m"')
     installation.wait_until_gone(world)
     world.type(f'make deploy ARGS="--values deploy/exposure/nodeport.yaml --set redis.exposure.host=$HUB_IP {_HELM}"')

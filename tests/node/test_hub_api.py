@@ -1,4 +1,4 @@
-"""Agents reach Redis through the hub's API server: what their credential may do, and what interrupts them."""
+"""Agents reach Redis through the hub's API server: rights of their credentials, and interruptions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from tests.integration.docs import pages
 from tests.node.lab.command import LabError
-from tests.node.world import AGENT_NAMESPACE, HUB_NAMESPACE, World, restarts
+from tests.node.world import AGENT_NAMESPACE, HUB_NAMESPACE, InstalledQuickstart, restarts
 from tests.support.wait import wait_for
 
 _SECRET = "dynamic-scoring-framework-hub-kubeconfig"
@@ -18,7 +18,7 @@ _LISTENING = "0A"
 
 
 @pytest.fixture
-def stolen(world: World, tmp_path: Path) -> Path:
+def stolen(world: InstalledQuickstart, tmp_path: Path) -> Path:
     """The kubeconfig of cluster1's agent for the hub, with its certificate beside it."""
     secret = world.managed["cluster1"].get("secret", _SECRET, "-n", AGENT_NAMESPACE)
     for name, text in secret["data"].items():
@@ -27,7 +27,7 @@ def stolen(world: World, tmp_path: Path) -> Path:
 
 
 @pytest.mark.usefixtures("own_nodes")
-def test_agents_are_configured_to_use_the_hub_api(world: World) -> None:
+def test_agents_are_configured_to_use_the_hub_api(world: InstalledQuickstart) -> None:
     deployment = world.managed["cluster1"].get("deployment", "dynamic-scoring-agent", "-n", AGENT_NAMESPACE)
     environment = {
         entry["name"]: entry.get("value") for entry in deployment["spec"]["template"]["spec"]["containers"][0]["env"]
@@ -35,7 +35,7 @@ def test_agents_are_configured_to_use_the_hub_api(world: World) -> None:
     assert environment["DSF_REDIS_POD"] == f"{HUB_NAMESPACE}/{_REDIS}:6379"
 
 
-def test_check_succeeds_in_the_agents_pod(world: World) -> None:
+def test_check_succeeds_in_the_agents_pod(world: InstalledQuickstart) -> None:
     output = world.managed["cluster1"].kubectl(
         "-n", AGENT_NAMESPACE, "exec", "deployment/dynamic-scoring-agent", "--", "dsf", "agent", "--check"
     )
@@ -43,7 +43,7 @@ def test_check_succeeds_in_the_agents_pod(world: World) -> None:
     assert "FAIL" not in output
 
 
-def test_check_succeeds_as_a_job(world: World) -> None:
+def test_check_succeeds_as_a_job(world: InstalledQuickstart) -> None:
     """The Job that docs/install.md names, in a pod beside the agent's."""
     cluster = world.managed["cluster1"]
     manifest = (pages.ROOT / "deploy" / "utils" / "agent-check.yaml").read_text()
@@ -75,7 +75,7 @@ def test_check_succeeds_as_a_job(world: World) -> None:
     ],
 )
 def test_stolen_credential_may_only_forward_to_redis(
-    world: World, stolen: Path, verb: str, resource: str, namespace: str, is_allowed: bool
+    world: InstalledQuickstart, stolen: Path, verb: str, resource: str, namespace: str, is_allowed: bool
 ) -> None:
     kind, _, name_and_subresource = resource.partition("/")
     name, _, subresource = name_and_subresource.partition("/")
@@ -98,7 +98,7 @@ def test_stolen_credential_may_only_forward_to_redis(
     assert ("yes" in response.splitlines()[0:1]) == is_allowed, response
 
 
-def test_redis_pod_listens_on_its_port_alone(world: World) -> None:
+def test_redis_pod_listens_on_its_port_alone(world: InstalledQuickstart) -> None:
     tables = world.hub.kubectl(
         "-n", HUB_NAMESPACE, "exec", _REDIS, "--", "sh", "-c", "cat /proc/net/tcp /proc/net/tcp6"
     )
@@ -108,7 +108,7 @@ def test_redis_pod_listens_on_its_port_alone(world: World) -> None:
 
 
 @pytest.mark.usefixtures("own_nodes")
-def test_agents_reconnect_after_a_restart_of_the_api_server(world: World) -> None:
+def test_agents_reconnect_after_a_restart_of_the_api_server(world: InstalledQuickstart) -> None:
     daemon = world.hub.daemon("kube-apiserver")
     with world.watch() as watch, watch.window("API server restarted", 30):
         daemon.stop()
@@ -119,7 +119,7 @@ def test_agents_reconnect_after_a_restart_of_the_api_server(world: World) -> Non
 
 
 @pytest.mark.usefixtures("own_nodes")
-def test_agents_reconnect_after_a_restart_of_the_kubelet(world: World) -> None:
+def test_agents_reconnect_after_a_restart_of_the_kubelet(world: InstalledQuickstart) -> None:
     with world.watch() as watch, watch.window("kubelet restarted", 30):
         world.hub.daemon("kubelet").stop()
         world.hub.node.start_kubelet(world.hub)
@@ -128,7 +128,7 @@ def test_agents_reconnect_after_a_restart_of_the_kubelet(world: World) -> None:
     assert _agent_restarts(world) == {0}
 
 
-def _agent_restarts(world: World) -> set[int]:
+def _agent_restarts(world: InstalledQuickstart) -> set[int]:
     pods = [
         pod
         for cluster in world.managed.values()
@@ -138,8 +138,8 @@ def _agent_restarts(world: World) -> set[int]:
 
 
 @pytest.mark.usefixtures("own_nodes")
-def test_renewed_certificate_is_used_for_new_connections(world: World) -> None:
-    """The Secret is replaced and Redis restarts: every agent connects anew, with what is in the Secret then."""
+def test_renewed_certificate_is_used_for_new_connections(world: InstalledQuickstart) -> None:
+    """The Secret is replaced and Redis restarts: every agent reconnects with the new content of the Secret."""
     for cluster in world.managed.values():
         cluster.kubectl("-n", AGENT_NAMESPACE, "delete", "secret", _SECRET)
 

@@ -1,4 +1,4 @@
-"""The project's own images, run as the chart runs them: nothing can be written, any user, no rights, no network."""
+"""The project's own images, run as the chart runs them: no writes, any user, no rights, no network."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.node.lab import engine
 from tests.node.lab.command import run
 from tests.node.lab.folders import ROOT
 from tests.node.lab.images import PYTHON
-from tests.node.world import AGENT_IMAGE, HUB_IMAGE, World
+from tests.node.world import AGENT_IMAGE, HUB_IMAGE, InstalledQuickstart
 
 #: Bytes that an agent's image may have beyond its base.
 AGENT_SIZE = 120_000_000
@@ -37,7 +37,7 @@ def test_image_contains_no_writable_folders(image: str) -> None:
     assert [path for path in writable_folders if not path.startswith(("/run/lock", "/var/lib/dsf"))] == []
 
 
-def test_agent_image_is_small(world: World) -> None:
+def test_agent_image_is_small(world: InstalledQuickstart) -> None:
     sizes = [int(run(*engine.docker("image", "inspect", "--format={{.Size}}", name))) for name in (AGENT_IMAGE, PYTHON)]
     assert sizes[0] - sizes[1] <= AGENT_SIZE, sizes
 

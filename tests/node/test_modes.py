@@ -1,4 +1,4 @@
-"""The mode of the chart is changed by `helm upgrade`, in both directions: nothing of what people see is lost."""
+"""`helm upgrade` changes the mode of the chart, in both directions, without a loss of data that users see."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.node.world import HUB_NAMESPACE, MANAGED, World
+from tests.node.world import HUB_NAMESPACE, MANAGED, InstalledQuickstart
 from tests.support.wait import wait_for
 
 #: Processes of the hub by mode.
@@ -17,7 +17,7 @@ _INTERVAL = 29
 
 
 @pytest.fixture(autouse=True)
-def _interval(world: World) -> Iterator[None]:
+def _interval(world: InstalledQuickstart) -> Iterator[None]:
     """The override, as long as the test runs."""
     world.dsf("schedule", "set", "sample-scorer", "--interval", str(_INTERVAL))
     world.rescore()
@@ -26,7 +26,7 @@ def _interval(world: World) -> Iterator[None]:
     world.dsf("schedule", "reset", "sample-scorer")
 
 
-def test_change_of_mode_loses_no_score_override_or_history(world: World) -> None:
+def test_change_of_mode_loses_no_score_override_or_history(world: InstalledQuickstart) -> None:
     with world.watch() as watch:
         for mode, processes in PROCESSES.items():
             redis, runs = _uids(world, "redis"), {name: _runs(world, name) for name in MANAGED}
@@ -45,17 +45,17 @@ def test_change_of_mode_loses_no_score_override_or_history(world: World) -> None
             assert "Phase:          Succeeded" in world.helm("test", "--timeout 5m")
 
 
-def _components(world: World) -> set[str]:
+def _components(world: InstalledQuickstart) -> set[str]:
     """Return the components that have pods, without Flower, Redis and people's pods."""
     pods = world.pods(world.hub, HUB_NAMESPACE, "app.kubernetes.io/name=dynamic-scoring-framework")
     components = {pod["metadata"]["labels"]["app.kubernetes.io/component"] for pod in pods}
     return components - {"flower", "redis", "operator"}
 
 
-def _uids(world: World, component: str) -> set[str]:
+def _uids(world: InstalledQuickstart, component: str) -> set[str]:
     pods = world.pods(world.hub, HUB_NAMESPACE, f"app.kubernetes.io/component={component}")
     return {pod["metadata"]["uid"] for pod in pods}
 
 
-def _runs(world: World, cluster: str) -> set[str]:
+def _runs(world: InstalledQuickstart, cluster: str) -> set[str]:
     return {cycle["runId"] for cycle in world.history(cluster)["cycles"]}

@@ -1,4 +1,4 @@
-"""The page in its pod, seen by a browser through `kubectl port-forward`; the hub's API server says who may look."""
+"""The page in its pod, in a browser through `kubectl port-forward`; the hub's API server authorizes readers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.node.lab import kind, network
-from tests.node.world import HUB_NAMESPACE, MANAGED, World
+from tests.node.world import HUB_NAMESPACE, MANAGED, InstalledQuickstart
 from tests.support.child import Child
 from tests.support.programs import find
 from tests.support.wait import wait_for
@@ -36,7 +36,7 @@ _ROLES = {"looking": "viewer", "editing": "editor", "stranger": ""}
 
 
 @pytest.fixture(scope="module")
-def tokens(world: World) -> Iterator[dict[str, str]]:
+def tokens(world: InstalledQuickstart) -> Iterator[dict[str, str]]:
     """Account -> a token of it."""
     tokens_by_account = {}
     roles = {name: role for name, role in _ROLES.items() if role}
@@ -51,21 +51,21 @@ def tokens(world: World) -> Iterator[dict[str, str]]:
     world.hub.kubectl("-n", HUB_NAMESPACE, "delete", "serviceaccount", *tokens_by_account)
 
 
-def test_api_requires_the_token_of_a_permitted_viewer(world: World, tokens: dict[str, str]) -> None:
+def test_api_requires_the_token_of_a_permitted_viewer(world: InstalledQuickstart, tokens: dict[str, str]) -> None:
     url = f"http://dynamic-scoring-hub.{HUB_NAMESPACE}:{_PORT}/api/v1/summary"
 
     def status(token: str) -> int:
         pod = ("-n", HUB_NAMESPACE, "exec", "dynamic-scoring-test", "--", "python", "-c", _FETCH, url, token)
         return int(world.hub.kubectl(*pod))
 
-    # A right that was just given is not known everywhere at once.
+    # A new right takes a moment to become effective everywhere.
     wait_for(lambda: status(tokens["looking"]) == 200, 30, "an account that may look")
     assert (status(tokens["stranger"]), status("made-up"), status("")) == (403, 401, 401)
 
 
 @pytest.fixture(scope="module")
-def look(world: World, tokens: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Look]:
-    """Opens the page as an account in a browser; more words are arguments of `tests.node.look`."""
+def look(world: InstalledQuickstart, tokens: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Look]:
+    """Open the page as an account in a browser; further words are arguments of `tests.node.look`."""
     if kind.is_selected():
         pytest.skip("the browser looks from the network of our own nodes")
     find("chromium")
@@ -107,7 +107,7 @@ def test_page_in_a_browser_shows_the_fleet_to_permitted_users(look: Look) -> Non
     assert not [name for name in ("sample-scorer", *MANAGED) if name in denied_page["text"]]
 
 
-def test_editor_compares_two_versions_of_a_scorer(world: World, look: Look) -> None:
+def test_editor_compares_two_versions_of_a_scorer(world: InstalledQuickstart, look: Look) -> None:
     """In the pod of the page; a viewer is not offered to."""
     scorer_object = world.hub.get("dynamicscorer", "cluster-free", "-n", HUB_NAMESPACE)
     spec = copy.deepcopy(scorer_object["spec"])

@@ -17,7 +17,7 @@ from tests.node.installation import place_test_pod
 from tests.node.lab import clusters, images, network
 from tests.node.lab.command import say
 from tests.node.lab.noderuntime import NodeRuntime
-from tests.node.world import AGENT_NAMESPACE, HUB_NAMESPACE, MANAGED, World
+from tests.node.world import AGENT_NAMESPACE, HUB_NAMESPACE, MANAGED, InstalledQuickstart
 from tests.support.wait import wait_for
 
 pytestmark = pytest.mark.usefixtures("own_nodes")
@@ -25,31 +25,31 @@ pytestmark = pytest.mark.usefixtures("own_nodes")
 _REDIS_PAGE, _BACKUP_PAGE = (pages.ROOT / "docs" / name for name in ("redis.md", "upgrade.md"))
 _POD, _STATEFUL_SET = "dynamic-scoring-redis-0", "statefulset/dynamic-scoring-redis"
 _SELECTOR = "app.kubernetes.io/component=redis"
-#: An override by hand, in seconds.
+#: An override in seconds.
 _OVERRIDE = 31
 #: Seconds after which Kubernetes gives up a silent node (kube-controller-manager's --node-monitor-grace-period), and
-#: those after which another node runs Redis.
+#: Seconds after which another node runs Redis.
 _GIVEN_UP, _MOVED = 60, 20
 
 
 @pytest.fixture(autouse=True)
-def _hub_context(world: World) -> None:
-    """Commands of these pages are for the current context. Cycles of earlier files are judged while Redis has them."""
+def _hub_context(world: InstalledQuickstart) -> None:
+    """Set the context for commands of these pages, and judge cycles of earlier files while Redis has them."""
     world.judge()
     world.type("kubectl config use-context kind-hub")
 
 
-def _intervals(world: World) -> dict[str, int]:
+def _intervals(world: InstalledQuickstart) -> dict[str, int]:
     """Pair -> interval in force, of all scorers."""
     entries = json.loads(world.dsf("schedule", "list", "--output", "json"))["entries"]
     return {f"{entry['cluster']}/{entry['scorer']}": entry["intervalSeconds"] for entry in entries}
 
 
-def _runs(world: World) -> set[str]:
+def _list_runs(world: InstalledQuickstart) -> set[str]:
     return {cycle["runId"] for name in MANAGED for cycle in world.history(name)["cycles"]}
 
 
-def _scoring(world: World) -> dict[str, Any]:
+def _scoring(world: InstalledQuickstart) -> dict[str, Any]:
     """DynamicScorer -> clusters that succeed and its condition Ready, as its status has them."""
     return {
         scorer["metadata"]["name"]: (
@@ -60,8 +60,8 @@ def _scoring(world: World) -> dict[str, Any]:
     }
 
 
-def test_documented_commands_move_redis_off_a_lost_node(world: World) -> None:
-    """With a volume, which is on this node alone: Redis runs again, with its data, once the node is back."""
+def test_documented_commands_move_redis_off_a_lost_node(world: InstalledQuickstart) -> None:
+    """With a volume, which is on this node alone: Redis runs again with its data once the node is back."""
     world.dsf("schedule", "set", "sample-scorer", "--interval", str(_OVERRIDE))
     commands = [
         command.text for command in pages.commands(_REDIS_PAGE) if "LOST-NODE" in command.text or _POD in command.text
@@ -89,7 +89,7 @@ def test_documented_commands_move_redis_off_a_lost_node(world: World) -> None:
 
 
 @pytest.fixture
-def second_node(world: World) -> Iterator[NodeRuntime]:
+def second_node(world: InstalledQuickstart) -> Iterator[NodeRuntime]:
     """A second node of the hub, which alone runs Redis without a volume."""
     before = world.revision()
     with clusters.second_node(world.hub, images.VALKEY) as node:
@@ -113,7 +113,7 @@ def second_node(world: World) -> Iterator[NodeRuntime]:
     world.settle()
 
 
-def _move_redis(world: World, node: NodeRuntime) -> None:
+def _move_redis(world: InstalledQuickstart, node: NodeRuntime) -> None:
     world.hub.kubectl("cordon", world.hub.name)
     world.hub.kubectl("uncordon", node.name)
     world.hub.kubectl("-n", HUB_NAMESPACE, "delete", "pod", _POD, timeout=60)
@@ -121,18 +121,18 @@ def _move_redis(world: World, node: NodeRuntime) -> None:
     world.hub.kubectl("uncordon", world.hub.name)
 
 
-def _runs_on(world: World, node_name: str) -> bool:
+def _runs_on(world: InstalledQuickstart, node_name: str) -> bool:
     (pod,) = world.all_ready(world.hub, HUB_NAMESPACE, _SELECTOR)
     return bool(pod["spec"]["nodeName"] == node_name)
 
 
 def test_redis_without_a_volume_moves_to_another_node_and_is_filled_again(
-    world: World, second_node: NodeRuntime
+    world: InstalledQuickstart, second_node: NodeRuntime
 ) -> None:
     world.settle()
     world.dsf("schedule", "set", "sample-scorer", "--cluster", "cluster1", "--interval", str(_OVERRIDE))
     world.rescore()
-    intervals, statuses, runs = _intervals(world), _scoring(world), _runs(world)
+    intervals, statuses, runs = _intervals(world), _scoring(world), _list_runs(world)
     assert intervals["cluster1/sample-scorer"] == _OVERRIDE
 
     network.unplug(second_node.address)
@@ -147,30 +147,31 @@ def test_redis_without_a_volume_moves_to_another_node_and_is_filled_again(
     scoring = time.monotonic() - began
     say(f"Redis without a volume: node given up after {given_up:.0f} s, moved after {moved:.0f}, cycles {scoring:.0f}")
 
-    # The hub has written registry, entries and users: cycles of all clusters succeed, and nothing is left out.
+    # The hub has written registry, entries and users: cycles of all clusters succeed, and no pair is missing.
     assert _intervals(world) == {**intervals, "cluster1/sample-scorer": intervals["cluster2/sample-scorer"]}
     wait_for(lambda: _scoring(world) == statuses, 90, f"the statuses to be {statuses}", interval=1)
-    # Histories and counters begin anew.
-    assert not runs & _runs(world)
+    # Histories and counters start anew.
+    assert not runs & _list_runs(world)
     for name in MANAGED:
         assert world.history(name)["books"]["scheduled"] < 20
 
 
-def test_documented_backup_restores_an_emptied_hub(world: World, tmp_path: Path) -> None:
-    """Everything on the hub is lost, with the volume: its namespace, the CRDs and all objects of them."""
+def test_documented_backup_restores_an_emptied_hub(world: InstalledQuickstart, tmp_path: Path) -> None:
+    """Everything on the hub is lost, with the volume: its namespace, the CRDs and all their objects."""
     world.dsf("schedule", "set", "sample-scorer", "--cluster", "cluster1", "--interval", str(_OVERRIDE))
     world.rescore()
-    scorers, secret, runs = _scoring(world), _agents_secret(world), _runs(world)
+    scorers, secret, runs = _scoring(world), _agents_secret(world), _list_runs(world)
     world.type(f"ln -s $PWD/deploy {tmp_path}/deploy; CHECKOUT=$PWD; cd {tmp_path}")
     world.type('dsf() { kubectl -n open-cluster-management exec dynamic-scoring-test -- dsf "$@"; }')
     try:
-        for text in _section("Before the upgrade"):
+        for text in _read_section("Before the upgrade"):
             world.type(text)
-        # Uninstallation and all that it keeps; a hub that is lost at once would leave the agents as they are.
+        # Uninstallation, and removal of everything that it keeps; a sudden loss of the hub would leave the agents
+        # unchanged.
         installation.uninstall(world)
         installation.forget(world)
         world.hub.kubectl("delete", "namespace", HUB_NAMESPACE, timeout=180)
-        for text in _section("Restore"):
+        for text in _read_section("Restore"):
             world.type(text)
     finally:
         world.type('cd "$CHECKOUT"; unset -f dsf')
@@ -179,8 +180,8 @@ def test_documented_backup_restores_an_emptied_hub(world: World, tmp_path: Path)
 
     wait_for(lambda: _scoring(world) == scorers, 90, f"the statuses to be {scorers}", interval=1)
     assert _agents_secret(world) == secret, "the master secret makes the same credentials"
-    # Of Redis nothing is left but what the backup has of the schedule.
-    assert not runs & _runs(world)
+    # Of Redis' data, only the schedule's overrides in the backup remain.
+    assert not runs & _list_runs(world)
     assert _intervals(world)["cluster1/sample-scorer"] == 30
     saved_entries = json.loads((tmp_path / "schedule.json").read_text())["entries"]
     for target, interval in {
@@ -193,15 +194,15 @@ def test_documented_backup_restores_an_emptied_hub(world: World, tmp_path: Path)
     world.dsf("schedule", "reset", "sample-scorer")
 
 
-def _section(title: str) -> Iterator[str]:
+def _read_section(title: str) -> Iterator[str]:
     lines = _BACKUP_PAGE.read_text().splitlines()
     first = lines.index(f"## {title}") + 1
     last = next(number for number, line in enumerate(lines[first:], first) if line.startswith("## "))
     yield from (command.text for command in pages.commands(_BACKUP_PAGE) if first < command.line <= last)
 
 
-def _agents_secret(world: World) -> dict[str, str]:
-    """Return what the agent of cluster1 logs in with."""
+def _agents_secret(world: InstalledQuickstart) -> dict[str, str]:
+    """Return the credentials of the agent of cluster1."""
     (secret,) = world.managed["cluster1"].items(
         "secrets", "-n", AGENT_NAMESPACE, "--field-selector=metadata.name=dynamic-scoring-agent-credentials"
     )

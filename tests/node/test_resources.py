@@ -10,10 +10,10 @@ from typing import Any
 
 from tests.node.lab.cluster import Cluster
 from tests.node.lab.command import say
-from tests.node.world import AGENT_NAMESPACE, HUB_NAMESPACE, MANAGED, World
+from tests.node.world import AGENT_NAMESPACE, HUB_NAMESPACE, MANAGED, InstalledQuickstart
 from tests.support.wait import wait_for
 
-#: Scorers besides those of the page, and their interval in seconds.
+#: Additional scorers, and their interval in seconds.
 SCORERS, INTERVAL = 20, 5
 #: Looks at the pods, and seconds between two: kubelet's own figures are 10 s old at most.
 LOOKS, PAUSE = 4, 6
@@ -22,7 +22,7 @@ HEADROOM = 1.5
 #: A request is at least the median, and at most this many times it. Requests follow resident memory (bench/rest.py);
 #: kubelet's working set lacks the pages of libraries that pods share.
 NEAR = 2.5
-#: Its memory is that of the fleet's data: the request is for a fleet, and two clusters say nothing of it.
+#: Its memory depends on the fleet's data: the request is for a large fleet, unlike these two clusters.
 GROWS = {"redis"}
 _MI = 1024 * 1024
 
@@ -44,19 +44,21 @@ def _usage(cluster: Cluster, namespace: str, pods: set[str]) -> dict[tuple[str, 
 
 @dataclass
 class Seen:
-    """Usage of one kind of container: bytes of each sample, and its share of a core between the first and the last."""
+    """Usage of one kind of container: bytes of each sample, and the share of a core between the first and the last
+    sample.
+    """
 
     memory: list[int]
     cores: float = 0.0
 
 
-def _watch(world: World) -> dict[str, Seen]:
-    """Look at every container LOOKS times; of several of one name the one that takes most counts."""
+def _watch(world: InstalledQuickstart) -> dict[str, Seen]:
+    """Sample every container LOOKS times; of several with the same name, the one with the highest usage counts."""
     usage_by_container: dict[str, Seen] = {}
     first: dict[tuple[str, str], tuple[float, float]] = {}
     for _ in range(LOOKS):
         time.sleep(PAUSE)  # a sample, not a wait for something
-        for cluster, namespace in _places(world):
+        for cluster, namespace in _list_places(world):
             pods = {pod["metadata"]["name"] for pod in world.pods(cluster, namespace)}
             memory_by_container: dict[str, int] = {}
             for (pod, name), (memory, seconds) in _usage(cluster, namespace, pods).items():
@@ -71,14 +73,14 @@ def _watch(world: World) -> dict[str, Seen]:
     return usage_by_container
 
 
-def _places(world: World) -> list[tuple[Cluster, str]]:
+def _list_places(world: InstalledQuickstart) -> list[tuple[Cluster, str]]:
     return [
         (world.hub, HUB_NAMESPACE),
         *((managed_cluster, AGENT_NAMESPACE) for managed_cluster in world.managed.values()),
     ]
 
 
-def _resources(world: World, cluster: Cluster, namespace: str) -> dict[str, dict[str, Any]]:
+def _resources(world: InstalledQuickstart, cluster: Cluster, namespace: str) -> dict[str, dict[str, Any]]:
     pods = world.pods(cluster, namespace)
     return {c["name"]: c.get("resources", {}) for pod in pods for c in pod["spec"]["containers"]}
 
@@ -88,7 +90,7 @@ def _bytes(quantity: str) -> int:
     return int(quantity[:-2]) * units[quantity[-2:]] if quantity[-2:] in units else int(quantity)
 
 
-def _scorer(world: World, number: int) -> dict[str, Any]:
+def _scorer(world: InstalledQuickstart, number: int) -> dict[str, Any]:
     (page,) = world.hub.items("dynamicscorers", "-n", HUB_NAMESPACE, "--field-selector=metadata.name=cluster-free")
     spec = json.loads(json.dumps(page["spec"]))
     spec["scoring"]["params"] |= {"name": f"load_{number}", "interval": INTERVAL}
@@ -100,7 +102,7 @@ def _scorer(world: World, number: int) -> dict[str, Any]:
     }
 
 
-def test_limits_have_headroom_and_requests_are_near_with_twenty_scorers(world: World) -> None:
+def test_limits_have_headroom_and_requests_are_near_with_twenty_scorers(world: InstalledQuickstart) -> None:
     usage_at_rest = _watch(world)
     for number in range(SCORERS):
         world.hub.apply(_scorer(world, number))
@@ -115,7 +117,7 @@ def test_limits_have_headroom_and_requests_are_near_with_twenty_scorers(world: W
         world.hub.kubectl("-n", HUB_NAMESPACE, "delete", "dynamicscorers", "-l", "load=true", timeout=180)
     resources_of = {
         name: resources
-        for cluster, namespace in _places(world)
+        for cluster, namespace in _list_places(world)
         for name, resources in _resources(world, cluster, namespace).items()
     }
     problems = []

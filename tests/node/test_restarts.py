@@ -12,35 +12,35 @@ import pytest
 
 from tests.node.lab.cluster import Cluster
 from tests.node.watch import Watch
-from tests.node.world import AGENT_NAMESPACE, HUB_NAMESPACE, World, restarts
+from tests.node.world import AGENT_NAMESPACE, HUB_NAMESPACE, InstalledQuickstart, restarts
 from tests.support.wait import wait_for
 
 COMPONENTS = ("redis", "hub", "flower")
 AGENT = "app=dynamic-scoring-agent"
-#: An override of the schedule that a person made, in seconds: it must outlive everything here.
+#: A user's override of the schedule in seconds, which must survive everything here.
 OVERRIDE = 29
 
 
-def _places(world: World) -> dict[str, tuple[Cluster, str, str]]:
+def _list_places(world: InstalledQuickstart) -> dict[str, tuple[Cluster, str, str]]:
     selectors = {name: (world.hub, HUB_NAMESPACE, f"app.kubernetes.io/component={name}") for name in COMPONENTS}
     return selectors | {"agent": (world.managed["cluster1"], AGENT_NAMESPACE, AGENT)}
 
 
 @pytest.fixture(scope="module")
-def watch(world: World) -> Iterator[Watch]:
+def watch(world: InstalledQuickstart) -> Iterator[Watch]:
     world.dsf("schedule", "set", "sample-scorer", "--interval", str(OVERRIDE))
     with world.watch() as watch:
         yield watch
 
 
 @pytest.fixture(autouse=True)
-def _afterwards(world: World, watch: Watch, request: pytest.FixtureRequest) -> Iterator[None]:
-    """After each test every pod is ready, cycles succeed, one was missed at most, and the override is kept."""
-    # A node without power is away for longer, and re-scores by hand that expire meanwhile count, too.
+def _afterwards(world: InstalledQuickstart, watch: Watch, request: pytest.FixtureRequest) -> Iterator[None]:
+    """After each test every pod is ready, cycles succeed, at most one was missed, and the override is unchanged."""
+    # A node without power is down for longer, and cycles that the test requests meanwhile expire and count, too.
     away = request.function is test_node_that_loses_power_recovers
     with contextlib.nullcontext() if away else watch.window(request.node.name, OVERRIDE):
         yield
-        for cluster, namespace, selector in _places(world).values():
+        for cluster, namespace, selector in _list_places(world).values():
             world.wait_ready(cluster, namespace, selector)
         world.rescore()
     entries = json.loads(world.dsf("schedule", "list", "--output", "json"))
@@ -50,8 +50,8 @@ def _afterwards(world: World, watch: Watch, request: pytest.FixtureRequest) -> I
 
 
 @pytest.mark.parametrize("name", [*COMPONENTS, "agent"])
-def test_deleted_pod_is_replaced(world: World, name: str) -> None:
-    cluster, namespace, selector = _places(world)[name]
+def test_deleted_pod_is_replaced(world: InstalledQuickstart, name: str) -> None:
+    cluster, namespace, selector = _list_places(world)[name]
     before = {pod["metadata"]["uid"] for pod in world.wait_ready(cluster, namespace, selector)}
     cluster.kubectl("-n", namespace, "delete", "pod", "-l", selector, timeout=180)
     world.wait_ready(cluster, namespace, selector)
@@ -59,10 +59,10 @@ def test_deleted_pod_is_replaced(world: World, name: str) -> None:
 
 
 @pytest.mark.usefixtures("own_nodes")
-def test_killed_container_is_restarted_and_scoring_goes_on(world: World) -> None:
-    """SIGKILL to the first process of each, all at once."""
+def test_killed_container_is_restarted_and_scoring_goes_on(world: InstalledQuickstart) -> None:
+    """Send SIGKILL to the first process of each container at once."""
     before: dict[str, int] = {}
-    for cluster, namespace, selector in _places(world).values():
+    for cluster, namespace, selector in _list_places(world).values():
         for pod in world.wait_ready(cluster, namespace, selector):
             before |= restarts(pod)
             for status in pod["status"]["containerStatuses"]:
@@ -70,7 +70,7 @@ def test_killed_container_is_restarted_and_scoring_goes_on(world: World) -> None
 
     def started_again() -> bool:
         now: dict[str, int] = {}
-        for cluster, namespace, selector in _places(world).values():
+        for cluster, namespace, selector in _list_places(world).values():
             for pod in world.pods(cluster, namespace, selector):
                 now |= restarts(pod)
         return all(now.get(name, 0) > count for name, count in before.items())
@@ -78,7 +78,7 @@ def test_killed_container_is_restarted_and_scoring_goes_on(world: World) -> None
     wait_for(started_again, 90, "every container started again", interval=1)
 
 
-def test_drained_node_gets_its_pods_back(world: World) -> None:
+def test_drained_node_gets_its_pods_back(world: InstalledQuickstart) -> None:
     cluster = world.managed["cluster1"]
     cluster.kubectl("drain", cluster.name, "--force", "--delete-emptydir-data", "--timeout=120s", timeout=150)
     cluster.kubectl("uncordon", cluster.name)
@@ -87,8 +87,8 @@ def test_drained_node_gets_its_pods_back(world: World) -> None:
 
 
 @pytest.mark.usefixtures("own_nodes")
-def test_node_that_loses_power_recovers(world: World) -> None:
-    """kubelet, containerd and all containers end at once, and start again."""
+def test_node_that_loses_power_recovers(world: InstalledQuickstart) -> None:
+    """End kubelet, containerd and all containers at once, and start them again."""
     cluster = world.managed["cluster1"]
     ids = {pod["status"]["containerStatuses"][0]["containerID"] for pod in world.pods(cluster, AGENT_NAMESPACE, AGENT)}
     cluster.node.cut_power()

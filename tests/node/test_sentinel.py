@@ -1,5 +1,6 @@
-"""Redis outside of the chart, with TLS and Sentinel, as deploy/exposure/external-sentinel.yaml has it: what is killed
-is replaced, and scores go on."""
+"""Redis outside of the chart with TLS and Sentinel, as in deploy/exposure/external-sentinel.yaml: killed servers are
+replaced, and scores continue.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +9,14 @@ from collections.abc import Iterator
 import pytest
 
 from tests.node.sentinel import SERVERS, SentinelPods
-from tests.node.world import HUB_NAMESPACE, World
+from tests.node.world import HUB_NAMESPACE, InstalledQuickstart
 from tests.support.wait import wait_for
 
 pytestmark = pytest.mark.usefixtures("own_nodes")
 
 
 @pytest.fixture(scope="module")
-def pods(world: World) -> Iterator[SentinelPods]:
+def pods(world: InstalledQuickstart) -> Iterator[SentinelPods]:
     sentinel_pods = SentinelPods(world.hub)
     sentinel_pods.start()
     before = world.revision()
@@ -31,8 +32,8 @@ def pods(world: World) -> Iterator[SentinelPods]:
         world.settle()
 
 
-def _one_cycle(world: World) -> None:
-    """From inside, with the chart's own settings: the page's test pod still speaks of the bundled Redis."""
+def _one_cycle(world: InstalledQuickstart) -> None:
+    """From inside, with the chart's own settings: the page's test pod still has those of the bundled Redis."""
 
     def succeeds() -> bool:
         return "Succeeded" in world.helm("test", "--timeout 5m")
@@ -40,18 +41,18 @@ def _one_cycle(world: World) -> None:
     wait_for(succeeds, 120, "a cycle on every cluster", interval=1)
 
 
-def test_agents_switch_to_the_sentinel_setup(world: World, pods: SentinelPods) -> None:
+def test_agents_switch_to_the_sentinel_setup(world: InstalledQuickstart, pods: SentinelPods) -> None:
     _one_cycle(world)
     assert not world.pods(world.hub, HUB_NAMESPACE, "app.kubernetes.io/component=redis")
 
 
-def test_killed_sentinel_is_replaced(world: World, pods: SentinelPods) -> None:
+def test_killed_sentinel_is_replaced(world: InstalledQuickstart, pods: SentinelPods) -> None:
     pods.kill("sentinel-0")
     _one_cycle(world)
     wait_for(lambda: pods.master() == SERVERS["redis-0"], 60, "the Sentinels to agree again", interval=1)
 
 
-def test_killed_master_is_replaced_by_the_replica(world: World, pods: SentinelPods) -> None:
+def test_killed_master_is_replaced_by_the_replica(world: InstalledQuickstart, pods: SentinelPods) -> None:
     world.hub.kubectl("-n", HUB_NAMESPACE, "delete", "pod", "redis-0", "--grace-period=0", "--force")
     _one_cycle(world)
     # A different Sentinel may have reported it first.

@@ -12,29 +12,29 @@ import pytest
 from tests.node import installation, release
 from tests.node.lab.command import say
 from tests.node.release import Release
-from tests.node.world import AGENT_NAMESPACE, HUB_NAMESPACE, MANAGED, World, restarts
+from tests.node.world import AGENT_NAMESPACE, HUB_NAMESPACE, MANAGED, InstalledQuickstart, restarts
 from tests.support.wait import wait_for
 
 COMPONENTS = ("hub", "flower")
 _AGENT = "app=dynamic-scoring-agent"
-#: Seconds between two cycles of a pair, by an override: an agent that is replaced is away for less.
+#: Seconds between two cycles of a pair, by an override: a replaced agent is away for less.
 _INTERVAL = 29
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _judged(world: World) -> Iterator[None]:
-    """The windows of this file and those before it: the next one takes another Redis, which has none of the cycles."""
+def _judged(world: InstalledQuickstart) -> Iterator[None]:
+    """Judge the windows of this file and those before it: the next file uses another Redis, without these cycles."""
     yield
     world.judge()
 
 
-def test_helm_test_runs_one_cycle_inside_the_cluster(world: World) -> None:
+def test_helm_test_runs_one_cycle_inside_the_cluster(world: InstalledQuickstart) -> None:
     output = world.helm("test", "--timeout 5m")
     assert "Phase:          Succeeded" in output
 
 
 @pytest.fixture
-def released(world: World, tmp_path: Path) -> Release:
+def released(world: InstalledQuickstart, tmp_path: Path) -> Release:
     """The last release on empty clusters, with its own chart, CRDs and images, and the page's scorers."""
     last_release = release.last(tmp_path)
     say(f"upgrade: from {last_release.name}")
@@ -48,8 +48,8 @@ def released(world: World, tmp_path: Path) -> Release:
     return last_release
 
 
-def test_upgrade_from_the_last_release_misses_at_most_one_cycle_of_each_pair(world: World, released: Release) -> None:
-    """Every pod is replaced: of the hub's processes and, through OCM, of the agents; then Redis, on its volume."""
+def test_upgrade_from_the_last_release_misses_at_most_one_cycle_of_each_pair(world: InstalledQuickstart, released: Release) -> None:
+    """Replace every pod: of the hub's processes and, through OCM, of the agents; then restart Redis, on its volume."""
     assert released.hub_image in _images(world.pods(world.hub, HUB_NAMESPACE))
     world.dsf("schedule", "set", "sample-scorer", "--interval", str(_INTERVAL))
     world.rescore()
@@ -89,11 +89,11 @@ def _images(pods: list[dict[str, Any]]) -> set[str]:
     return {container["image"] for pod in pods for container in pod["spec"]["containers"]}
 
 
-def _uids(world: World, cluster: str) -> set[str]:
+def _uids(world: InstalledQuickstart, cluster: str) -> set[str]:
     return {pod["metadata"]["uid"] for pod in world.pods(world.managed[cluster], AGENT_NAMESPACE, _AGENT)}
 
 
-def test_pods_become_ready_with_a_tenth_of_a_core(world: World) -> None:
+def test_pods_become_ready_with_a_tenth_of_a_core(world: InstalledQuickstart) -> None:
     before = world.revision()
     limits = [f"--set {part}.resources.limits.cpu=100m" for part in (*COMPONENTS, "redis", "spokeSetting.agent")]
     world.helm("upgrade", "deploy/helm", "--reuse-values", *limits, "--wait --timeout 10m")

@@ -32,9 +32,9 @@ class Watch:
         began = datetime.datetime.now(datetime.UTC)
         yield
         self._windows.append((event, interval, began, datetime.datetime.now(datetime.UTC)))
-        self._look()
+        self._count_open_cycles()
         for name in self._clusters:
-            times = [began, *sorted(due for due, _ in self._due(name) if due > began)]
+            times = [began, *sorted(due for due, _ in self._iterate_due_times(name) if due > began)]
             gap = max((later - earlier).total_seconds() for earlier, later in itertools.pairwise(times))
             assert gap <= 2 * interval, f"{name}: {gap:.0f} s without a cycle, which is due every {interval} s: {times}"
 
@@ -44,12 +44,12 @@ class Watch:
         Cycles that were replaced by a retry, as when Prometheus returns later than the agent, count as one miss if they
         lie within an interval: a person may ask for a cycle every second.
         """
-        wait_for(lambda: not self._look(), _JUDGED, "every cycle to have an outcome", interval=2)
+        wait_for(lambda: not self._count_open_cycles(), _JUDGED, "every cycle to have an outcome", interval=2)
         problems = []
         for event, interval, began, end in self._windows:
             for name in self._clusters:
                 missed = {
-                    due: cycle for due, cycle in self._due(name) if began <= due <= end and cycle["outcome"] in _MISSED
+                    due: cycle for due, cycle in self._iterate_due_times(name) if began <= due <= end and cycle["outcome"] in _MISSED
                 }
                 missed_cycles = [cycle for cycle in missed.values() if cycle["reason"] != "overlap"]
                 # Due times are rounded to milliseconds.
@@ -58,7 +58,7 @@ class Watch:
                     problems.append(f"{event}: {name} missed {[*missed.values()]}")
         assert not problems, "\n".join(problems)
 
-    def _look(self) -> int:
+    def _count_open_cycles(self) -> int:
         """Read the histories; returns the number of cycles that have no outcome yet."""
         waiting = 0
         for name in self._clusters:
@@ -67,7 +67,7 @@ class Watch:
             self._cycles |= {(name, cycle["runId"]): cycle for cycle in history["cycles"]}
         return waiting
 
-    def _due(self, cluster: str) -> Iterator[tuple[datetime.datetime, dict[str, Any]]]:
+    def _iterate_due_times(self, cluster: str) -> Iterator[tuple[datetime.datetime, dict[str, Any]]]:
         for (name, _), cycle in self._cycles.items():
             if name == cluster:
                 yield datetime.datetime.fromisoformat(cycle["at"]), cycle

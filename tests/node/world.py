@@ -1,4 +1,4 @@
-"""The clusters as docs/quickstart.md leaves them, and what tests ask of them."""
+"""The clusters as docs/quickstart.md leaves them, and helpers of the tests."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ AGENT_IMAGE = "ghcr.io/open-cluster-management-io/dynamic-scoring-agent:0.1.0"
 RELEASE = "dynamic-scoring-framework"
 PAGE = pages.ROOT / "docs" / "quickstart.md"
 MANAGED = ("cluster1", "cluster2")
-#: After this command a reader waits for the first score; after the other one everything is gone.
+#: Commands after which a reader waits for the first score, and after which everything is removed.
 _REGISTERS = re.compile(r"sample-scorer/manifests/dynamicscorer\.yaml")
 _REMOVES = re.compile(r"^kind delete ")
 #: Files that the page fetches from other projects, and their local copies.
@@ -36,8 +36,9 @@ _FETCHED = {
 FIRST_SCORE = 60.0
 
 
-class World:
-    """Used as a context manager: follows the page at the start, and types its last command at the end."""
+class InstalledQuickstart:
+    """The installed quickstart. A context manager: runs the page's commands at the start, and its last one at the end.
+    """
 
     def __init__(self) -> None:
         make_cluster = kind.KindCluster if kind.is_selected() else clusters.cluster
@@ -55,7 +56,7 @@ class World:
             self.reader = Reader(pages.ROOT, standins.environment(), before=before, replaced=_FETCHED)
         self._commands = pages.commands(PAGE)
 
-    def __enter__(self) -> World:
+    def __enter__(self) -> InstalledQuickstart:
         try:
             self._follow_the_page()
         except BaseException:
@@ -123,12 +124,12 @@ class World:
         yield self._watches[-1]
 
     def judge(self) -> None:
-        """Judge all windows: that a cycle is lost is known a minute later, and others go on meanwhile."""
+        """Judge all windows. Lost cycles are known a minute later, and others run meanwhile."""
         while self._watches:
             self._watches.pop(0).judge()
 
     def rescore(self, scorer: str = "sample-scorer") -> None:
-        """Run a cycle on every cluster now, and wait for one that succeeds."""
+        """Run a cycle on every cluster now, and wait for a successful one."""
 
         def succeeds() -> bool:
             try:
@@ -164,7 +165,7 @@ class World:
         return [pod for pod in lasting if "deletionTimestamp" not in pod["metadata"]]
 
     def all_ready(self, cluster: Cluster, namespace: str, selector: str = "") -> list[dict[str, Any]]:
-        """Return the pods; raises AssertionError while there are none or one is not ready."""
+        """Return the pods. Raises AssertionError while there are none or one is not ready."""
         pods = self.pods(cluster, namespace, selector)
         assert pods, f"no pods of {selector}"
         for pod in pods:

@@ -24,11 +24,11 @@ _Real = datetime_module.datetime
 
 
 def shift_clock(seconds: float) -> None:
-    """To be called before anything else is imported: names that are imported from these modules stay what they are."""
+    """Shift the clock. Call this before any other import: names that were imported from these modules do not change."""
     real_time, real_time_ns = time.time, time.time_ns
 
     class _Meta(type):
-        # Instances that the C functions of the module return belong to the real class.
+        # Instances that the module's C functions return belong to the real class.
         def __instancecheck__(cls, instance: object) -> bool:
             return isinstance(instance, _Real)
 
@@ -47,11 +47,11 @@ def shift_clock(seconds: float) -> None:
 
 
 def count_calls(file: str) -> None:
-    """From now on, in all threads."""
+    """Count the calls of all threads from now on, and write the counts to a file."""
     calls: dict[str, int] = {}
 
     def profile(frame: FrameType, event: str, _: object) -> None:
-        # Most calls are of others, and of each one there is also its return.
+        # Most calls are of other modules, and each call has a return event as well.
         if event == "call" and (name := str(frame.f_globals.get("__name__", ""))).startswith("dsf."):
             function = f"{name}:{frame.f_code.co_qualname}"
             calls[function] = calls.get(function, 0) + 1
@@ -69,7 +69,7 @@ def count_calls(file: str) -> None:
 
 
 def main() -> None:
-    """Read the arguments and become the module."""
+    """Read the arguments and run the module."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--clock", type=float, default=0.0)
     parser.add_argument("--run-slack", type=float)

@@ -1,4 +1,4 @@
-"""The signature that Amazon wants, by the published rules, with code of its own."""
+"""Computes Amazon's request signature by the published rules, independently of botocore."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ AWS = {
 METHODS = {"aws": AWS}
 
 
-def _canonical(query: str) -> str:
-    """Names and values as the server reads them, with all but unreserved characters in percent-encoding, in order."""
+def _make_canonical_query(query: str) -> str:
+    """Return the query's names and values, decoded, sorted, and encoded again except for unreserved characters."""
     pairs = parse_qsl(query, keep_blank_values=True)
     return "&".join(sorted(f"{quote(name, safe='~')}={quote(value, safe='~')}" for name, value in pairs))
 
 
-def expected(exchange: Exchange, region: str, service: str, signed: list[str]) -> str:
+def compute_signature(exchange: Exchange, region: str, service: str, signed: list[str]) -> str:
     """Return the signature that this request must have."""
     request = exchange.request
     raw = urlsplit(exchange.http.path)
     headers = {name.lower(): value.strip() for name, value in request.headers.items()}
     canonical = "\n".join(
         [
-            *(request.method, raw.path, _canonical(raw.query)),
+            *(request.method, raw.path, _make_canonical_query(raw.query)),
             *(f"{name}:{headers[name]}" for name in signed),
             *("", ";".join(signed), hashlib.sha256(request.body).hexdigest()),
         ]

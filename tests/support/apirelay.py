@@ -1,4 +1,4 @@
-"""A relay between a client and the API server that tests share: one test loses the server, all others keep it."""
+"""A relay between a client and the shared API server, so that one test can lose the server while all others keep it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from tests.support.forwarder import Forwarder
 
 
 class ApiServerRelay(Forwarder):
-    """`kubeconfig` leads through the relay, as an admin or as the user of another kubeconfig. Use as a context manager.
+    """A relay to an API server. `kubeconfig` leads through it, as an admin or as the user of another kubeconfig.
 
-    `cut` is to a client as a server that was killed, and `stalled` as one that was stopped by SIGSTOP.
+    A context manager. To its client, `cut` looks like a server that was killed, and `stalled` like one that was
+    stopped by SIGSTOP.
     """
 
     def __init__(self, plane: ControlPlane, kubeconfig: Path | None = None) -> None:

@@ -1,4 +1,5 @@
-"""An assistant: the official client of the protocol, over either transport, in its old and its new dialect."""
+"""An assistant: the official client of the Model Context Protocol, over both transports and in both protocol versions.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +18,12 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.types import CallToolResult, Tool
 
 _Value = TypeVar("_Value")
-#: `legacy` begins with the handshake of the versions until 2025, `auto` uses the newest version that both know.
+#: `legacy` begins with the handshake of versions until 2025, `auto` uses the newest version that both sides support.
 Mode = Literal["legacy", "auto"]
 
 
 class Assistant:
-    """Calls tools; each call is a conversation of its own, so nothing is carried over."""
+    """Calls tools. Each call is a separate conversation, so that calls are independent."""
 
     def __init__(
         self,
@@ -33,7 +34,10 @@ class Assistant:
         errors: str = "",
         mode: Mode = "auto",
     ) -> None:
-        """With `url` over HTTP; else by `dsf mcp` with that environment, its standard error in the file `errors`."""
+        """Prepare an assistant: with `url` over HTTP, otherwise by `dsf mcp` with that environment.
+
+        The standard error of `dsf mcp` goes to the file `errors`.
+        """
         self._url = url
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._environment = dict(environment or {})
@@ -46,7 +50,8 @@ class Assistant:
         async def talk() -> _Value:
             async with AsyncExitStack() as stack:
                 if self._url:
-                    # Over plain HTTP: reading all CAs of the system would take longer than a call.
+                    # Without TLS verification: loading all CAs of the system would take longer than a call over plain
+                    # HTTP.
                     without_tls = httpx2.AsyncClient(headers=self._headers, timeout=300, verify=False)
                     http = await stack.enter_async_context(without_tls)
                     transport: Any = streamable_http_client(self._url, http_client=http)
@@ -87,7 +92,7 @@ class Assistant:
 
 
 def answer(result: CallToolResult) -> dict[str, Any]:
-    """Return a good response; its text says the same as its data."""
+    """Return the data of a successful response, after checking that its text has the same data."""
     text = result.content[0].text  # type: ignore[union-attr]
     assert not result.is_error, text
     assert result.structured_content is not None
@@ -96,7 +101,7 @@ def answer(result: CallToolResult) -> dict[str, Any]:
 
 
 def problem(result: CallToolResult) -> str:
-    """Return an error as the assistant reads it."""
+    """Return the text of an error, as the assistant reads it."""
     assert result.is_error, result.content
     assert result.structured_content is None
     (content,) = result.content

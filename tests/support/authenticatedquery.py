@@ -1,4 +1,4 @@
-"""Servers that look at who asks, Secrets in a folder, and the stage fetch of an agent between them."""
+"""Servers that check credentials, Secrets in a folder, and the fetch stage of an agent that uses them."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ SERIES = {"metric": {"node": "n1"}, "values": [[1, "1"]]}
 GOOD = matrix(SERIES)
 
 
-class Bed:
-    """An agent's Secrets, and its access to a source. Any Secret may go to 127.0.0.1 and localhost."""
+class SourceAccessHarness:
+    """An agent's Secrets, and its requests to a source. A Secret may be sent to 127.0.0.1 and localhost by default."""
 
     def __init__(self, folder: Path, settings: Settings) -> None:
         self.folder = folder
         self._settings = settings
         self.secrets = FileSecrets(folder, Release(settings))
         self.shown: tuple[str, ...] = ()
-        #: For a stage; long, for a machine that does much else.
+        #: Seconds for a stage; long, because the machine may be busy.
         self.seconds = 30
         #: HTTP method of range queries; None for the default.
         self.method: str | None = None
         self.stages = Stages(settings, self.secrets, observer=self)  # type: ignore[arg-type]
 
     def put(self, name: str, usable_for: str = "127.0.0.1, localhost", **keys: str | bytes) -> None:
-        """Make or replace a Secret; `_` in a key stands for a dot."""
+        """Create or replace a Secret; `_` in a key stands for a dot."""
         folder = self.folder / name
         folder.mkdir(parents=True, exist_ok=True)
         values: dict[str, str | bytes] = {"usable-for": usable_for, **keys}
@@ -48,7 +48,7 @@ class Bed:
             draft.rename(folder / key.replace("_", "."))
 
     def put_certificate(self, name: str, certificate: Certificate) -> None:
-        """A Secret of type kubernetes.io/tls."""
+        """Create a Secret of type kubernetes.io/tls."""
         self.put(name, tls_crt=certificate.cert.read_bytes(), tls_key=certificate.key.read_bytes())
 
     def summary(self, url: str, methods: dict[str, Any] | None, tls: dict[str, Any] | None = None) -> ScorerSummary:
@@ -71,12 +71,12 @@ class Bed:
         )
 
     def fetch(self, url: str, methods: dict[str, Any] | None = None, tls: dict[str, Any] | None = None) -> int:
-        """Return the number of series that the source gives. Raises CycleError."""
+        """Return the number of series from the source. Raises CycleError."""
         cycle = Cycle("one", "run", self.summary(url, methods, tls), math.inf)
         return self.stages.fetch(cycle).series
 
     def failure(self, url: str, methods: dict[str, Any] | None = None, tls: dict[str, Any] | None = None) -> CycleError:
-        """Why it gives none."""
+        """Return the error of a request to the source, which must fail."""
         try:
             self.fetch(url, methods, tls)
         except CycleError as error:
@@ -86,23 +86,24 @@ class Bed:
     # --- as the stages' observer ------------------------------------------------------------------------------------
 
     def on_authenticated(self, stage: str, access: Access, source: str | None) -> None:
-        """Keep what people are shown."""
+        """Record the requests as displayed to users."""
         self.shown = access.shown
 
     def on_query(self, stage: str, question: RequestRecord) -> None:
-        """Nothing."""
+        """Ignore queries."""
 
     def on_timed(self, score_name: str, stage: str, seconds: float) -> None:
-        """Nothing."""
+        """Ignore durations."""
 
 
-def ref(name: str, key: str = "token") -> dict[str, dict[str, str]]:
-    """Return a value that is in a Secret."""
+def make_secret_ref(name: str, key: str = "token") -> dict[str, dict[str, str]]:
+    """Return a reference to a value in a Secret."""
     return {"secretRef": {"name": name, "key": key}}
 
 
 def server_context(certificate: Certificate, clients: TestCa | None = None) -> ssl.SSLContext:
-    """For a server that shows this certificate, and wants one of `clients`."""
+    """Return a context for a server with this certificate, which requires a client certificate of `clients` if given.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate.cert, certificate.key)
     if clients is not None:
@@ -111,8 +112,8 @@ def server_context(certificate: Certificate, clients: TestCa | None = None) -> s
     return context
 
 
-def asks_for(header: str, value: Callable[[], str]) -> Handler:
-    """Series for those who send this header, 401 with all that they sent for others."""
+def require_header(header: str, value: Callable[[], str]) -> Handler:
+    """Respond with series to requests with this header, and with 401 and the received headers to others."""
 
     def handle(exchange: Exchange) -> None:
         if exchange.request.headers.get(header) == value():
@@ -123,26 +124,26 @@ def asks_for(header: str, value: Callable[[], str]) -> Handler:
     return handle
 
 
-def echo(exchange: Exchange) -> None:
-    """A refusal that says all that was sent."""
+def refuse_with_echo(exchange: Exchange) -> None:
+    """Refuse a request with a text that contains all received headers and the body."""
     request = exchange.request
     exchange.send(json.dumps({"headers": request.headers, "query": request.query}).encode(), 403)
 
 
 class TokenServer:
-    """An OAuth2 server: a new token for each good request, named by its number."""
+    """An OAuth2 server that returns a new token, named by its number, for each valid request."""
 
     def __init__(self, secret: str = "s3cret-of-client", seconds: int = 3600) -> None:
         self.secret = secret
         self.seconds = seconds
         self.tokens_issued = 0
-        #: Asked before a response.
+        #: Called before each response.
         self.before: Callable[[], None] = lambda: None
         self.server = ScriptedServer(self._give)
 
     @property
     def token(self) -> str:
-        """The newest."""
+        """The newest token."""
         return f"token-{self.tokens_issued}-of-server"
 
     def _give(self, exchange: Exchange) -> None:

@@ -1,4 +1,4 @@
-"""Fixtures of the tests of authentication: servers and Secrets. A conftest.py imports those that its folder uses."""
+"""Fixtures for tests of authentication: servers and Secrets. A conftest.py imports those that its folder uses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from dsf.auth import tokencache
 from dsf.http import transport
 from dsf.settings import Settings
-from tests.support.authenticatedquery import Bed, server_context
+from tests.support.authenticatedquery import SourceAccessHarness, server_context
 from tests.support.tlsca import TestCa
 
 
@@ -25,13 +25,13 @@ def ca(tmp_path_factory: pytest.TempPathFactory) -> TestCa:
 
 @pytest.fixture(scope="session")
 def local(ca: TestCa) -> ssl.SSLContext:
-    """For servers of 127.0.0.1 that the CA vouches for."""
+    """Context of servers on 127.0.0.1 with a certificate of the CA."""
     return server_context(ca.issue("127.0.0.1"))
 
 
 @pytest.fixture
 def later(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """Sets the clock by which tokens are kept so many seconds ahead; it stands still, and is nobody else's."""
+    """Return a function that moves the clock of cached tokens ahead by seconds. The clock stands still otherwise."""
     began, ahead = time.monotonic(), 0.0
 
     def move(seconds: float) -> None:
@@ -43,7 +43,7 @@ def later(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
 
 
 @pytest.fixture
-def bed(tmp_path: Path, settings_factory: Callable[..., Settings]) -> Iterator[Bed]:
-    """Secrets in a folder, and an agent's stage fetch."""
-    yield Bed(tmp_path / "secrets", settings_factory())
+def bed(tmp_path: Path, settings_factory: Callable[..., Settings]) -> Iterator[SourceAccessHarness]:
+    """Secrets in a folder, and an agent's fetch stage."""
+    yield SourceAccessHarness(tmp_path / "secrets", settings_factory())
     transport.close()

@@ -1,4 +1,4 @@
-"""Backtests and comparisons as the hub keeps them."""
+"""Backtests and comparisons as the hub stores them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def backtest(cluster: str = "c1", items: int = 1, columns: int = 3, text: str = 
 
 
 def comparison(at: float, *, clusters: int = 2, placements: int = 1, spans: int = 1, items: int = 1) -> KeptRun:
-    """Return a run of the command line."""
+    """Return a stored comparison of the command line."""
     names = [f"c{number}" for number in range(clusters)]
     span = Span(start=START, seconds=60, a=names, b=names)
     placement_views = [

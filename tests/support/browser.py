@@ -1,4 +1,4 @@
-"""A real browser: Debian's Chromium, driven by Playwright. Where there is none, tests are skipped; in CI they fail."""
+"""A real browser: Debian's Chromium, driven by Playwright. Without Chromium, tests are skipped; in CI they fail."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ from playwright.sync_api import Browser, BrowserContext, Page, ViewportSize, syn
 from dsf.errors import ToolError
 from tests.support.programs import find
 
-#: As root, in containers, and where there is no graphics card.
+#: Options for root, containers and machines without a graphics card.
 ARGUMENTS = ("--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage")
-#: Milliseconds: a busy machine may take long.
+#: Milliseconds; long, because the machine may be busy.
 TIMEOUT = 60_000
 #: Colour schemes of every page.
 THEMES: Final = ("light", "dark")
-#: axe's rules of colours.
+#: axe's rules about colours.
 _COLOURS: Final = ["color-contrast", "link-in-text-block"]
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Start one browser for a file. While it runs, its event loop occupies this thread, and no other loop can."""
+    """Start one browser for a test file. Meanwhile its event loop occupies this thread, so that no other loop can run.
+    """
     try:
         program = find("chromium")
     except ToolError as error:
@@ -35,7 +36,7 @@ def browser() -> Iterator[Browser]:
         pytest.skip(reason)
     with sync_playwright() as playwright:
         launched = playwright.chromium.launch(executable_path=str(program), args=list(ARGUMENTS), timeout=TIMEOUT)
-        # The one that tabs share, kept warm by a page that shows nothing.
+        # The context that tabs share, kept open by an empty page.
         launched.new_context().new_page()
         yield launched
         launched.close()
@@ -44,8 +45,8 @@ def browser() -> Iterator[Browser]:
 class Tab:
     """A browser page of one visitor; records the requests to each server and the errors.
 
-    With `options` it is in a context of its own, which takes most of the work of a tab. All others share one, and none
-    has a cookie of those before it.
+    With `options` it has a separate context, whose creation takes most of the time of a tab. All others share a
+    context, without the cookies of earlier tabs.
     """
 
     def __init__(self, browser: Browser, base: str, *, viewport: ViewportSize | None = None, **options: object) -> None:
@@ -73,18 +74,18 @@ class Tab:
             self.context.close()
 
     def open(self, path: str) -> Page:
-        """Go to a page of the site."""
+        """Open a page of the site."""
         self.page.goto(self.base + path, wait_until="load")
         return self.page
 
     def picture(self, name: str) -> None:
-        """Save what is seen as web-NAME.png in the folder DSF_PICTURES, if that is set: for docs/web.md."""
+        """Save a screenshot as web-NAME.png in the folder DSF_PICTURES, if it is set: for docs/web.md."""
         if folder := os.environ.get("DSF_PICTURES"):
             self.page.screenshot(path=f"{folder}/web-{name}.png")
 
     @property
     def nodes(self) -> int:
-        """Elements of the page."""
+        """Number of elements of the page."""
         return int(self.page.evaluate("document.querySelectorAll('*').length"))
 
     @property
@@ -93,10 +94,9 @@ class Tab:
         return [url for url in self.asked if not url.startswith((self.base + "/", "data:"))]
 
     def violations(self, *themes: Literal["light", "dark"]) -> list[str]:
-        """Return the violations that axe reports, with their elements, in each of these colour schemes. The last scheme
-        stays set.
+        """Return the violations that axe reports, with their elements, in each of these colour schemes.
 
-        A scheme changes colours alone, so that of further ones only those are looked at.
+        The last scheme stays set. Further schemes are checked for colours only, because they change nothing else.
         """
         self.page.evaluate(resources.files("axe_playwright_python").joinpath("axe.min.js").read_text(encoding="utf-8"))
         violations = []

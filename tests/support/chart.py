@@ -1,4 +1,4 @@
-"""The chart, rendered as `helm template` would: by helm on PATH, else by Helm's own code in helm-python-sdk."""
+"""Renders the chart as `helm template` does: with helm on PATH, otherwise with Helm's own code in helm-python-sdk."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from tests.support.child import ran
+from tests.support.child import run_program
 
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "deploy" / "helm"
@@ -26,11 +26,11 @@ ADDON_GROUP = "system:open-cluster-management:addon:dynamic-scoring-framework"
 Object = dict[str, Any]
 Values = dict[str, Any]
 
-#: The services of the hub: with mode Single in one process, `hub`, with mode Distributed each in its own.
+#: Services of the hub: one process in mode Single, a process for each in mode Distributed.
 SERVICES = ("controller", "beat", "results", "web")
 MODES = {"Single": ("hub",), "Distributed": SERVICES}
 
-#: Whatever is off in the defaults, in mode Distributed.
+#: Values that turn on everything that is off by default, in mode Distributed.
 EVERYTHING: Values = {
     "mode": "Distributed",
     "hubSetting": {
@@ -102,7 +102,7 @@ EVERYTHING: Values = {
             "loadBalancerClass": "example.com/internal",
             "externalTrafficPolicy": "Local",
             "ipFamilyPolicy": "PreferDualStack",
-            # Real API servers of the tests have no other.
+            # The API servers of the tests have IPv4 only.
             "ipFamilies": ["IPv4"],
         },
     },
@@ -134,12 +134,12 @@ EVERYTHING: Values = {
 DEFAULTS: Values = yaml.safe_load((CHART / "values.yaml").read_text())
 
 
-def _external(name: str) -> Values:
+def _read_exposure(name: str) -> Values:
     values: Values = yaml.safe_load((ROOT / "deploy" / "exposure" / f"{name}.yaml").read_text())
     return values
 
 
-#: The values that every check is made with.
+#: Values with which every check is repeated.
 MATRIX: dict[str, Values] = {
     "defaults": {},
     "distributed": {"mode": "Distributed"},
@@ -177,10 +177,10 @@ MATRIX: dict[str, Values] = {
     },
     "own-certificate": {"redis": {"tls": {"source": "existingSecret", "existingSecret": "redis-cert"}}},
     "external": {"redis": {"mode": "external", "usersSecret": "users", "external": {"url": "rediss://redis:6380/0"}}},
-    **{path.stem: _external(path.stem) for path in sorted((ROOT / "deploy" / "exposure").glob("*.yaml"))},
+    **{path.stem: _read_exposure(path.stem) for path in sorted((ROOT / "deploy" / "exposure").glob("*.yaml"))},
 }
 
-#: Kinds of other operators, whose CRDs a hub need not have, by the values of the matrix that create them.
+#: Kinds of other operators, whose CRDs a hub may lack, by the values in MATRIX that create them.
 FOREIGN = {
     "everything": {"ServiceMonitor", "PrometheusRule"},
     "everything-single": {"ServiceMonitor", "PrometheusRule"},
@@ -202,11 +202,11 @@ class RenderError(Exception):
 
 def render(values: Values | None = None, *, release: str = RELEASE, namespace: str = NAMESPACE) -> list[Object]:
     """Return every object of the chart. Raises RenderError with Helm's message."""
-    return [json.loads(text) for text in _rendered(json.dumps(values or {}, sort_keys=True), release, namespace)]
+    return [json.loads(text) for text in _render_documents(json.dumps(values or {}, sort_keys=True), release, namespace)]
 
 
 def notes(values: Values | None = None) -> str:
-    """Return the notes printed after an installation; works only without a helm on PATH."""
+    """Return the notes printed after an installation. Does not work with a helm on PATH."""
     return _files(json.dumps(values or {}, sort_keys=True), RELEASE, NAMESPACE)[f"{RELEASE}/templates/NOTES.txt"]
 
 
@@ -225,7 +225,7 @@ def lint(values: Values | None = None) -> list[str]:
 
 
 @functools.cache
-def _rendered(values: str, release: str, namespace: str) -> tuple[str, ...]:
+def _render_documents(values: str, release: str, namespace: str) -> tuple[str, ...]:
     if helm := shutil.which("helm"):
         with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
             file.write(values)
@@ -247,7 +247,7 @@ def _files(values: str, release: str, namespace: str) -> dict[str, str]:
 
     chart = _chart()
     try:
-        # Every command of helm validates the schema, but render does not.
+        # Helm's commands validate the schema; rendering alone does not.
         chart.validate_schema(json.loads(values))
         return chart.render(json.loads(values), name=release, namespace=namespace)
     except helm_python.HelmError as error:
@@ -256,15 +256,15 @@ def _files(values: str, release: str, namespace: str) -> dict[str, str]:
 
 @functools.cache
 def _chart() -> Any:
-    """Return the chart, read once: what is read cannot be changed."""
+    """Return the chart, read once, because its files do not change."""
     import helm_python
 
     return helm_python.Chart.load(CHART)
 
 
-# In C where PyYAML was built with it: ten times as fast, and tests render the chart hundreds of times.
+# C code if PyYAML has it: ten times as fast, and tests render the chart hundreds of times.
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """Refuses a key that is there twice, of which the last one would win in silence."""
+    """Refuses duplicate keys, of which PyYAML silently keeps the last one."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         names = [self.construct_object(key, deep=deep) for key, _ in node.value]
@@ -275,10 +275,10 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
 
 
 def _run(*command: str) -> subprocess.CompletedProcess[str]:
-    return ran(command)
+    return run_program(command)
 
 
-def one(objects: Iterable[Object], kind: str, name: str = "") -> Object:
+def find_object(objects: Iterable[Object], kind: str, name: str = "") -> Object:
     """Return the object of this kind and name."""
     (found,) = [o for o in objects if o["kind"] == kind and (not name or o["metadata"]["name"] == name)]
     return found
@@ -295,7 +295,7 @@ def agent_objects(objects: list[Object]) -> list[Object]:
 
 
 def workloads(objects: list[Object]) -> dict[str, Object]:
-    """Deployments and StatefulSets by name, that of the agent included."""
+    """Return Deployments and StatefulSets by name, including the agent's."""
     everything = [*objects, *agent_objects(objects)]
     return {o["metadata"]["name"]: o for o in of_kind(everything, "Deployment", "StatefulSet")}
 
@@ -307,17 +307,17 @@ def pod(workload: Object) -> Object:
 
 
 def containers(workload: Object) -> list[Object]:
-    """Its containers, init containers first."""
+    """Return the containers of a workload, init containers first."""
     spec = pod(workload)
     return [*spec.get("initContainers", []), *spec["containers"]]
 
 
 def environment(container: Object) -> dict[str, str]:
-    """Its environment; `(a reference)` for what is not in the manifest."""
+    """Return the environment of a container; `(a reference)` for values from other objects."""
     return {entry["name"]: entry.get("value", "(a reference)") for entry in container.get("env", [])}
 
 
-def told(objects: list[Object] | dict[str, Object], name: str) -> dict[str, str]:
+def get_environment(objects: list[Object] | dict[str, Object], name: str) -> dict[str, str]:
     """Return the environment of the only container of a process, of these objects or workloads."""
     (container,) = containers((workloads(objects) if isinstance(objects, list) else objects)[f"dynamic-scoring-{name}"])
     return environment(container)

@@ -1,4 +1,4 @@
-"""Child processes of a test run: in a session of their own, ended by the kernel when the test process ends."""
+"""Child processes of a test run. Each has its own session; the kernel ends it when the test process ends."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import psutil
 
 from tests.support.wait import wait_for
 
-# Becomes the program after asking the kernel to kill it with its parent (PR_SET_PDEATHSIG): a test run that is killed
-# leaves nothing behind. A preexec_fn would be unsafe as soon as the test process has threads.
+# Asks the kernel to kill the process with its parent (PR_SET_PDEATHSIG), then becomes the program, so that a killed
+# test run leaves nothing behind. A preexec_fn would be unsafe once the test process has threads.
 _DIE_WITH_PARENT = (
     "import ctypes,os,sys;sys.platform=='linux' and ctypes.CDLL(None).prctl(1,9);os.execv(sys.argv[1],sys.argv[1:])"
 )
@@ -25,8 +25,8 @@ _DIE_WITH_PARENT = (
 class Child:
     """A running program, given by its absolute path; its output is appended to `log`.
 
-    `environment` is added to this process's one, or the whole of it with `inherit=False`. `errors` is where stderr goes
-    if not to `log`.
+    `environment` is added to that of this process, or replaces it with `inherit=False`. `errors` is the file for
+    stderr; default: `log`.
     """
 
     def __init__(
@@ -51,44 +51,44 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """Process id."""
         return self._process.pid
 
     @property
     def is_running(self) -> bool:
-        """Whether it has not ended."""
+        """True until the process has ended."""
         return self._process.poll() is None
 
     def tail(self) -> str:
-        """Return the end of what it printed, for messages."""
+        """Return the end of its output, for messages."""
         return self.log.read_text(errors="replace")[-3000:]
 
     def signal(self, number: signal.Signals) -> None:
-        """Send it a signal; it is no error when it has ended."""
+        """Send a signal, unless the process has ended."""
         with contextlib.suppress(ProcessLookupError):
             self._process.send_signal(number)
 
     def wait(self, timeout: float = 60.0) -> int:
-        """Its exit code, once it has ended."""
+        """Return the exit code once the process has ended."""
         return self._process.wait(timeout)
 
     def kill(self) -> None:
-        """SIGKILL, as a power cut would be; also of a process that is stopped by SIGSTOP."""
+        """Send SIGKILL, which also ends a process that was stopped by SIGSTOP."""
         self.signal(signal.SIGKILL)
         self.wait()
 
 
-def ran(command: Sequence[object], **options: Any) -> subprocess.CompletedProcess[str]:
-    """Return a program that has run, with what it printed; `options` are those of subprocess.run."""
+def run_program(command: Sequence[object], **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run a program and return its exit code and output; `options` are those of subprocess.run."""
     usual = {"capture_output": True, "text": True, "timeout": 300, "check": False}
     return subprocess.run([str(argument) for argument in command], **{**usual, **options})
 
 
 @contextlib.contextmanager
 def stopped(child: Child) -> Iterator[None]:
-    """SIGSTOP while the context is open: the process is there and does nothing."""
+    """Suspend the process with SIGSTOP while the context is open."""
     child.signal(signal.SIGSTOP)
-    # On a busy machine it still works for a moment.
+    # On a busy machine the process continues for a moment.
     wait_for(lambda: psutil.Process(child.pid).status() == psutil.STATUS_STOPPED, message=f"{child.pid} to stop")
     try:
         yield

@@ -1,4 +1,4 @@
-"""Servers that play those of the clouds and check the signature of the ServiceAccount's token."""
+"""Servers that imitate those of the clouds and check the signature of the ServiceAccount's token."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from joserfc.jwk import RSAKey
 from dsf.api.types import AGENT_ACCOUNT, AGENT_NAMESPACE
 from dsf.auth.secrets import Token
 from tests.support import amazon
-from tests.support.authenticatedquery import Bed
+from tests.support.authenticatedquery import SourceAccessHarness
 from tests.support.httpserver import Exchange, Handler, ScriptedServer, answer
 
-# As docs/sources.md has it, for people to give to their cloud.
+# As in docs/sources.md, for the users' clouds.
 ACCOUNT = f"system:serviceaccount:{AGENT_NAMESPACE}:{AGENT_ACCOUNT}"
 POOL = "//iam.googleapis.com/projects/1/locations/global/workloadIdentityPools/fleet/providers/cluster1"
 ROLE = "arn:aws:iam::123456789012:role/scoring"
@@ -29,12 +29,12 @@ AWS_KEY = ("ASIAEXAMPLE", amazon.KEY, "sessi0n-of-role")
 
 
 class Cluster:
-    """The managed cluster's API server as far as it signs tokens of ServiceAccounts."""
+    """The part of a managed cluster's API server that signs tokens of ServiceAccounts."""
 
     def __init__(self) -> None:
         self.key = RSAKey.generate_key(2048)
         self.issued_tokens: list[str] = []
-        #: Seconds that its clock is ahead.
+        #: Seconds by which the cluster's clock is ahead.
         self.ahead = 0
 
     def token(self, audience: str, seconds: int, until: float = 0.0) -> Token:
@@ -45,8 +45,8 @@ class Cluster:
         self.issued_tokens.append(jwt.encode({"alg": "RS256"}, claims, self.key))
         return Token(self.issued_tokens[-1], float(seconds))
 
-    def good(self, token: str, audience: str) -> bool:
-        """Whether this is a token of the agent's account for this audience, by its signature."""
+    def is_valid_token(self, token: str, audience: str) -> bool:
+        """True if this is a token of the agent's account for this audience, with a valid signature."""
         try:
             claims = jwt.decode(token, self.key).claims
             jwt.JWTClaimsRegistry().validate(claims)
@@ -56,7 +56,7 @@ class Cluster:
 
 
 class Clouds:
-    """All three. Tokens are named by their number."""
+    """The servers of all three clouds. Tokens are named by their number."""
 
     def __init__(self, cluster: Cluster, context: Any) -> None:
         self.cluster = cluster
@@ -66,11 +66,11 @@ class Clouds:
 
     @property
     def token(self) -> str:
-        """The newest."""
+        """The newest token."""
         return f"cl0ud-token-{self.tokens_issued}"
 
     def give(self, exchange: Exchange) -> None:
-        """A token for who shows a good one."""
+        """Respond with a token to a request with a valid one."""
         form = {name: values[0] for name, values in parse_qs(exchange.request.body.decode()).items()}
         path = exchange.request.path
         if path == "/tenant/oauth2/v2.0/token":
@@ -86,7 +86,7 @@ class Clouds:
         else:
             token_response = None
         if token_response is None:
-            # As a careless server does: with all that was sent.
+            # As a careless server: the response contains everything that was sent.
             exchange.send(exchange.request.body + str(exchange.request.headers).encode(), 400)
         elif isinstance(token_response, bytes):
             exchange.send(token_response, Content_Type="text/xml")
@@ -100,7 +100,7 @@ class Clouds:
             "client_id": "app",
             "scope": "https://prometheus.monitor.azure.com/.default",
         }
-        is_valid = self.cluster.good(form.get("client_assertion", ""), "api://AzureADTokenExchange")
+        is_valid = self.cluster.is_valid_token(form.get("client_assertion", ""), "api://AzureADTokenExchange")
         if not is_valid or not expected_form.items() <= form.items():
             return None
         self.tokens_issued += 1
@@ -108,7 +108,7 @@ class Clouds:
 
     def _google(self, form: dict[str, str]) -> Any:
         expected_form = {"grant_type": "urn:ietf:params:oauth:grant-type:token-exchange", "audience": POOL}
-        is_valid = self.cluster.good(form.get("subject_token", ""), f"https:{POOL}")
+        is_valid = self.cluster.is_valid_token(form.get("subject_token", ""), f"https:{POOL}")
         if not is_valid or not expected_form.items() <= form.items():
             return None
         self.tokens_issued += 1
@@ -136,7 +136,7 @@ class Clouds:
         return {"accessToken": self.token, "expireTime": ends.strftime("%Y-%m-%dT%H:%M:%SZ")}
 
     def _amazon(self, form: dict[str, str]) -> Any:
-        is_valid = self.cluster.good(form.get("WebIdentityToken", ""), "sts.amazonaws.com")
+        is_valid = self.cluster.is_valid_token(form.get("WebIdentityToken", ""), "sts.amazonaws.com")
         if not is_valid or form["RoleArn"] != ROLE:
             return None
         self.tokens_issued += 1
@@ -151,15 +151,15 @@ class Clouds:
         ).encode()
 
 
-class World(NamedTuple):
-    """An agent, and the clouds behind one address."""
+class AgentAndClouds(NamedTuple):
+    """An agent, and the servers of the clouds at one address."""
 
-    bed: Bed
+    bed: SourceAccessHarness
     clouds: Clouds
     tls: dict[str, Any]
 
     def methods(self, cloud: str, url: str = "", **options: Any) -> dict[str, Any]:
-        """Return the method of a cloud; `url` is where tokens are given."""
+        """Return the method of a cloud; `url` is the server for tokens."""
         url = url or self.clouds.server.url
         methods_by_cloud: dict[str, dict[str, Any]] = {
             "azure": {"tenantID": "tenant", "clientID": "app", "authorityURL": url},
@@ -170,19 +170,19 @@ class World(NamedTuple):
 
 
 POD = {"aws": {"region": "eu-west-1", "podIdentity": True}}
-#: Token of EKS's agent on each node, which EKS puts into a pod.
+#: Token for EKS's agent on each node, which EKS puts into a pod.
 POD_TOKEN = "p0d-token-of-eks"
 
 
 def as_pod(monkeypatch: pytest.MonkeyPatch, server: ScriptedServer, file: Path) -> None:
-    """Configure the environment as EKS does for a pod with an association."""
+    """Set the environment variables of a pod with an association in EKS."""
     file.write_text(f"{POD_TOKEN}\n")
     monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", f"{server.url}/v1/credentials")
     monkeypatch.setenv("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", str(file))
 
 
-def gives_keys(clouds: Clouds) -> Handler:
-    """EKS's agent on the node."""
+def serve_pod_keys(clouds: Clouds) -> Handler:
+    """Return a handler that imitates EKS's agent on the node."""
 
     def give(exchange: Exchange) -> None:
         if exchange.request.headers.get("Authorization") != POD_TOKEN:

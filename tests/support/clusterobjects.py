@@ -22,14 +22,14 @@ RULES: list[dict[str, Any]] = next(
 
 
 def add_node(session: Session, name: str, *, cordoned: bool = False, **allocatable: str) -> None:
-    """A node as a kubelet registers it."""
+    """Create a node as a kubelet registers it."""
     spec = {"unschedulable": True} if cordoned else {}
     session.create(NODES.path(), {"metadata": {"name": name}, "spec": spec})
     session.merge(NODES.path(name=name, subresource="status"), {"status": {"allocatable": allocatable}})
 
 
 def add_pod(session: Session, namespace: str, name: str, node: str = "", **spec: Any) -> None:
-    """A pod, on a node if one is named. `cpu` and `memory` are the requests of its one container."""
+    """Create a pod, on a node if one is named. `cpu` and `memory` are the requests of its container."""
     requests = {key: spec.pop(key) for key in ("cpu", "memory") if key in spec}
     container = {"name": "main", "image": "none", "resources": {"requests": requests}}
     body = {"containers": [container], "automountServiceAccountToken": False, **spec}
@@ -39,5 +39,5 @@ def add_pod(session: Session, namespace: str, name: str, node: str = "", **spec:
 
 
 def end_pod(session: Session, namespace: str, name: str) -> None:
-    """The pod has done its work."""
+    """Set the phase of a pod to Succeeded."""
     session.merge(PODS.path(namespace, name, "status"), {"status": {"phase": "Succeeded"}})

@@ -1,4 +1,4 @@
-"""`dsf` in this process."""
+"""Runs `dsf` in this process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typer.testing import CliRunner, Result
 
 from dsf.cli.main import app
 
-#: Makes all commands; that takes longer than most of them.
+#: Builds all commands, once, because that takes longer than most of them.
 _made = functools.cache(get_command)
 
 

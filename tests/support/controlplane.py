@@ -33,27 +33,28 @@ from tests.support.wait import wait_for
 
 _SCRIPT = Path(__file__).parents[2] / "scripts" / "controlplane"
 _START_TIMEOUT = 60.0
-#: Which API server of scripts/controlplane the tests use: DSF_TEST_KUBE_APISERVER=kube-apiserver-1.31 is an old one.
+#: API server of scripts/controlplane that the tests use, such as DSF_TEST_KUBE_APISERVER=kube-apiserver-1.31.
 API_SERVER = os.environ.get("DSF_TEST_KUBE_APISERVER", "kube-apiserver")
 
 _NAMESPACES = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
 _SERVICE_ACCOUNTS = Resource("", "v1", "serviceaccounts", "ServiceAccount")
 _RBAC = ("rbac.authorization.k8s.io", "v1")
 _CLUSTER_ROLES = Resource(*_RBAC, "clusterroles", "ClusterRole", namespaced=False)
-#: Where it is asked what somebody may do.
+#: Path for reviews of a user's rights.
 _REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 _CLUSTER_ROLE_BINDINGS = Resource(*_RBAC, "clusterrolebindings", "ClusterRoleBinding", namespaced=False)
 
 
 class ControlPlaneMissingError(Exception):
-    """The programs are not there; the message is one line that says how to get them."""
+    """The programs are missing; the message is one line that says how to get them."""
 
 
 @functools.cache
 def find(*names: str) -> Path:
-    """The folder of the named programs, or with the name `crds` that of OCM's CRDs; nothing is built or downloaded.
+    """Return the folder of the named programs, or with the name `crds` that of OCM's CRDs; builds and downloads
+    nothing.
 
-    Each test process looks up a program that exists once, and a missing one each time.
+    Each test process looks up an existing program once, and a missing one each time.
     """
     response = subprocess.run(
         [sys.executable, str(_SCRIPT), "--no-build", *names], capture_output=True, text=True, check=False
@@ -71,7 +72,7 @@ class ControlPlane:
     """
 
     def __init__(self, *, options: Sequence[str] = (), crds: bool = True) -> None:
-        """`options` are more flags for kube-apiserver; without `crds` it knows built-in kinds only and starts faster.
+        """Prepare the servers. `options` are further flags of kube-apiserver.
 
         Raises ControlPlaneMissingError.
         """
@@ -91,7 +92,7 @@ class ControlPlane:
     # --- life ------------------------------------------------------------------------------------------------------
 
     def start(self) -> ControlPlane:
-        """Start both servers and install the CRDs. Raises AssertionError with the log when one does not come up."""
+        """Start both servers and install the CRDs. Raises AssertionError with the log if one does not start."""
         self.dir.mkdir(exist_ok=True)
         (self.dir / "tokens.csv").write_text("admin-token,admin,admin,system:masters\n")
         self._make_service_account_key()
@@ -112,13 +113,13 @@ class ControlPlane:
         return self
 
     def start_apiserver(self) -> None:
-        """Start it again after `kill_apiserver`, on the same port and with the same certificate; wait until ready."""
+        """Start the API server again after `kill_apiserver`, on the same port and with the same certificate."""
         self._apiserver = Child(
             [
                 str(self._programs / API_SERVER),
                 f"--etcd-servers=http://127.0.0.1:{self._etcd_ports[0]}",
                 *("--bind-address=127.0.0.1", "--advertise-address=127.0.0.1", f"--secure-port={self.port}"),
-                # Makes a self-signed certificate there at the first start.
+                # The server creates a self-signed certificate there at its first start.
                 f"--cert-dir={self.dir / 'certs'}",
                 *(f"--token-auth-file={self.dir / 'tokens.csv'}", "--authorization-mode=RBAC"),
                 "--service-account-issuer=https://dsf.test",
@@ -128,7 +129,7 @@ class ControlPlane:
                 *self._options,
             ],
             self.dir / "apiserver.log",
-            # A seventh of its CPU goes into collecting garbage at its start.
+            # Fewer garbage collections, which take a seventh of its CPU at the start.
             {"GOGC": "400"},
         )
         wait_for(self._has_certificate, _START_TIMEOUT, "the API server's certificate")
@@ -137,28 +138,28 @@ class ControlPlane:
         wait_for(lambda: self._is_ready(trusted), _START_TIMEOUT, f"the API server on {self.url}")
 
     def ensure(self) -> None:
-        """Start what was stopped or killed."""
+        """Start the servers that were stopped or killed."""
         if self._etcd is None:
             self.start()
         elif self._apiserver is None:
             self.start_apiserver()
 
     def kill_apiserver(self) -> None:
-        """SIGKILL; etcd and all that is in it stay."""
+        """Kill the API server with SIGKILL; etcd and its data stay."""
         if self._apiserver is not None:
             self._apiserver.kill()
             self._apiserver = None
 
     @contextlib.contextmanager
     def paused(self, program: str = "kube-apiserver") -> Iterator[None]:
-        """SIGSTOP while the context is open: connections stay, nothing answers. `program` may also be `etcd`."""
+        """Suspend a server with SIGSTOP: connections stay, without responses. `program` may also be `etcd`."""
         child = {"kube-apiserver": self._apiserver, "etcd": self._etcd}[program]
         assert child is not None
         with stopped(child):
             yield
 
     def stop(self) -> None:
-        """End both servers, close the sessions that were given out, remove the folder."""
+        """End both servers, close the sessions that were handed out, and remove the folder."""
         for session in self._sessions:
             session.close()
         self._sessions.clear()
@@ -181,20 +182,20 @@ class ControlPlane:
     # --- use -------------------------------------------------------------------------------------------------------
 
     def session(self, kubeconfig: Path | None = None, **options: int) -> Session:
-        """Return a new session as admin, or with another kubeconfig; closed by `stop`, closing it before is fine."""
+        """Return a new session as admin, or with another kubeconfig. `stop` closes it, if the test did not."""
         session = Session.load(kubeconfig or self.kubeconfig, **options)
         self._sessions.append(session)
         return session
 
     def kubectl(self, *arguments: str, stdin: str | None = None, check: bool = True) -> str:
-        """Run kubectl and return both output streams. Raises AssertionError when it fails and `check` is set."""
+        """Run kubectl and return both output streams. Raises AssertionError if it fails and `check` is set."""
         response = subprocess.run(
             [str(self._programs / "kubectl"), "--kubeconfig", str(self.kubeconfig), *arguments],
             input=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            # Its discovery cache must neither be that of the user nor that of another control plane.
+            # A separate discovery cache, neither the user's nor that of another control plane.
             env={**os.environ, "KUBECACHEDIR": str(self.dir / "kubectl-cache")},
             timeout=300,
             check=False,
@@ -203,20 +204,20 @@ class ControlPlane:
         return response.stdout
 
     def namespace(self, prefix: str = "test") -> str:
-        """Return a new namespace with a name nobody else has."""
-        # Padded: names sort as they were given, and tests may compare sorted lists.
+        """Create a namespace with a unique name, and return the name."""
+        # Padded, so that names sort in the order of creation, and tests may compare sorted lists.
         name = f"{prefix}-{os.getpid()}-{next(self._numbers):05d}"
         self._admin().create(_NAMESPACES.path(), {"metadata": {"name": name}})
         return name
 
     def cluster(self, prefix: str = "cluster", *, accepted: bool = True) -> str:
-        """Return a new ManagedCluster with its namespace; its name."""
+        """Create a ManagedCluster with its namespace, and return its name."""
         name = self.namespace(prefix)
         self._admin().create(MANAGED_CLUSTERS.path(), _managed_cluster(name, accepted))
         return name
 
     def clusters(self, names: Sequence[str]) -> None:
-        """Make accepted ManagedClusters of these names, with their namespaces; several at a time."""
+        """Create accepted ManagedClusters with these names, with their namespaces, several at a time."""
         admin = self._admin()
 
         def make(name: str) -> None:
@@ -227,7 +228,7 @@ class ControlPlane:
             list(threads.map(make, names))
 
     def service_account(self, namespace: str, name: str, rules: Sequence[dict[str, Any]]) -> Path:
-        """A kubeconfig of a new ServiceAccount that may do what `rules` (of a ClusterRole) say, and nothing else."""
+        """Return a kubeconfig of a new ServiceAccount with the rights in `rules` (of a ClusterRole), and no others."""
         admin = self._admin()
         admin.create(_SERVICE_ACCOUNTS.path(namespace), {"metadata": {"name": name}})
         role = f"{namespace}-{name}"
@@ -245,16 +246,16 @@ class ControlPlane:
         return path
 
     def set_rules(self, namespace: str, name: str, rules: Sequence[dict[str, Any]]) -> None:
-        """Change what a ServiceAccount made by `service_account` may do, and wait until that counts."""
+        """Change the rights of a ServiceAccount of `service_account`, and wait until the change is effective."""
         with self.granting(namespace, name, rules) as marked:
             self._admin().merge(_CLUSTER_ROLES.path(name=f"{namespace}-{name}"), {"rules": marked})
 
     @contextlib.contextmanager
     def granting(self, namespace: str, name: str, rules: Sequence[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
-        """Gives the rules to write into a role of a ServiceAccount, and waits at the end until they count.
+        """Yield the rules for a role of a ServiceAccount, and wait at the end until they are effective.
 
-        The API server hears of roles by a watch, some time after they were written. The rules are those that are given
-        and one more, about nothing that there is, by which that can be asked.
+        The API server learns of roles by a watch, with a delay. The yielded rules contain one more, about a resource
+        that does not exist, whose review shows when they are effective.
         """
         marker = f"marker-{next(self._numbers)}"
         resource = {"group": "test.dsf", "resource": "markers", "name": marker, "verb": "get"}
@@ -268,7 +269,7 @@ class ControlPlane:
 
     @property
     def is_running(self) -> bool:
-        """Whether it was started, and not stopped since."""
+        """True between start and stop."""
         return self._etcd is not None
 
     @property
@@ -280,7 +281,7 @@ class ControlPlane:
 
     @property
     def certificate(self) -> Path:
-        """The API server's certificate, which is its own authority."""
+        """The API server's certificate, which is self-signed."""
         return self.dir / "certs" / "apiserver.crt"
 
     # --- parts -----------------------------------------------------------------------------------------------------
@@ -311,7 +312,7 @@ class ControlPlane:
 
     def _has_certificate(self) -> bool:
         self._check_running()
-        # Its file is empty at first.
+        # The file is empty at first.
         return self.certificate.exists() and self.certificate.read_text().endswith("-----END CERTIFICATE-----\n")
 
     def _check_running(self) -> None:

@@ -14,7 +14,7 @@ from dsf.kube.resources import Resource
 from dsf.kube.session import ApiServerError, Session
 from tests.support.wait import wait_for
 
-#: The folders of OCM's API module whose CRDs a hub has.
+#: Folders of OCM's API module with the CRDs of a hub.
 _HUB_CRDS = ("cluster/v1", "cluster/v1alpha1", "cluster/v1beta1", "cluster/v1beta2", "work/v1", "addon/v1alpha1")
 #: Kinds of a managed cluster in the same folders.
 _SPOKE_CRDS = ("clusterclaims", "appliedmanifestworks")
@@ -22,12 +22,14 @@ CRDS = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", "Cust
 
 
 def install_crds(session: Session, ocm: Path) -> None:
-    """Create them all and wait until they are served; `ocm` is the folder of OCM's API module."""
+    """Create all CRDs and wait until they are served; `ocm` is the folder of OCM's API module."""
     create_crds(session, [*make_crds(), *read_ocm_crds(ocm)])
 
 
 def give_crds_to_helm(session: Session, release: str, namespace: str) -> None:
-    """Make our CRDs those of a release, as `helm upgrade --take-ownership` does: Helm refuses others' objects."""
+    """Assign our CRDs to a release, as `helm upgrade --take-ownership` does. Helm refuses objects that it does not
+    own.
+    """
     metadata = {
         "labels": {"app.kubernetes.io/managed-by": "Helm"},
         "annotations": {"meta.helm.sh/release-name": release, "meta.helm.sh/release-namespace": namespace},
@@ -47,7 +49,7 @@ def read_ocm_crds(ocm: Path) -> list[dict[str, Any]]:
 
 
 def open_crd(group: str, version: str, plural: str, kind: str) -> dict[str, Any]:
-    """Return a CRD of a namespaced kind of another project, whose objects may have any fields and a status."""
+    """Return a CRD of a namespaced kind of another project. Its objects may have any fields and a status."""
     schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     only = {"name": version, "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
     names = {"kind": kind, "plural": plural, "singular": kind.lower()}
@@ -61,7 +63,7 @@ def open_crd(group: str, version: str, plural: str, kind: str) -> dict[str, Any]
 
 
 def create_crds(session: Session, manifests: list[dict[str, Any]]) -> None:
-    """Create those that are not there, and wait until all are served."""
+    """Create the missing CRDs, and wait until all are served."""
     for manifest in manifests:
         # Tests of several folders share an API server.
         with contextlib.suppress(ObjectConflictError):
@@ -75,13 +77,14 @@ def create_crds(session: Session, manifests: list[dict[str, Any]]) -> None:
 
 
 def _is_established(session: Session, name: str) -> bool:
-    # The conditions of one that was made just now are null.
+    # The conditions of a new CRD are null.
     conditions = session.get(CRDS.path(name=name)).get("status", {}).get("conditions") or []
     return any(condition["type"] == "Established" and condition["status"] == "True" for condition in conditions)
 
 
 def _is_served(session: Session, resource: Resource) -> bool:
-    """Established is said a moment before the paths are there, and these say 429 while their cache is filled."""
+    """True if the resource is served. A CRD is Established slightly before its paths exist, which return 429 at first.
+    """
     try:
         session.request("GET", resource.path(), query={"limit": "1"})
     except ObjectNotFoundError:

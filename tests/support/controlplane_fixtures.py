@@ -10,19 +10,19 @@ import pytest
 
 from dsf.kube.session import Session
 from tests.support.controlplane import ControlPlane, ControlPlaneMissingError
-from tests.support.distribution import asks_api_server, is_unit
+from tests.support.distribution import uses_api_server, is_unit
 
-#: The one that tests share, once there was one.
+#: The server that tests share, once it exists.
 _shared: list[ControlPlane] = []
-#: Marks of the test that runs.
+#: Marks of the current test.
 _marks: set[str] = set()
 
 
 @pytest.fixture(scope="session")
 def control_plane() -> Iterator[ControlPlane]:
-    """A real API server, one for the run: one test process runs all of its tests, which may kill and stall it.
+    """A real API server, one per run. One test process runs all of its tests, which may kill and stall it.
 
-    The server stops where the unit tests begin, which need none and come last.
+    The server stops before the unit tests, which come last and do not need it.
     """
     with control_plane_or_skip() as server:
         _shared.append(server)
@@ -32,7 +32,7 @@ def control_plane() -> Iterator[ControlPlane]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Start the shared server again, or its one program that the test before has killed."""
+    """Start the shared server, or its program that the previous test killed, again."""
     _marks.clear()
     _marks.update(mark.name for mark in item.iter_markers())
     for server in _shared:
@@ -45,7 +45,7 @@ def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
     """End the shared server before the unit tests."""
     file = nextitem.nodeid.partition("::")[0] if nextitem is not None else ""
     for server in _shared:
-        if is_unit(file) and server.is_running and not asks_api_server(file):
+        if is_unit(file) and server.is_running and not uses_api_server(file):
             server.stop()
 
 
@@ -57,19 +57,20 @@ def session(control_plane: ControlPlane) -> Iterator[Session]:
 
 
 def control_plane_or_skip(*, crds: bool = True) -> ControlPlane:
-    """Return a control plane, not started. Without the programs the test is skipped; in CI that is a failure."""
+    """Return a control plane, not started. Without the programs the test is skipped; in CI it fails."""
     with programs_needed():
         return ControlPlane(crds=crds)
 
 
 @contextlib.contextmanager
 def programs_needed() -> Iterator[None]:
-    """When a program is found to be missing, the test is skipped; in CI that is a failure.
+    """Skip the test if a program is missing; in CI it fails.
 
-    Raises RuntimeError in a test without the mark `kube` or `whole`, which `make test` would run without the programs.
+    Raises RuntimeError in a test without the mark `kube` or `whole`, because `make test` would run it without the
+    programs.
     """
     if not _marks & {"kube", "whole"}:
-        raise RuntimeError("this test needs a real API server: add its file to PLACES of tests/support/kinds.py")
+        raise RuntimeError("this test needs a real API server: add its file to MARKS_BY_PATH of tests/support/kinds.py")
     try:
         yield
     except ControlPlaneMissingError as error:

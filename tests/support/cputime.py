@@ -1,6 +1,7 @@
 """CPU seconds of the tests by folder, printed at the end of a run: `DSF_TEST_CPU=1 make test`.
 
-The processes that a test starts count, also those that run on. Work of a shared server counts for the test that runs.
+Includes the processes that a test starts, even if they keep running. Work of a shared server counts for the current
+test.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ _LOADING: Final = "loading of all tests in each test process"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Measure if the variable asks for it."""
+    """Start the measurement if the variable is set."""
     if os.environ.get(_VARIABLE):
         config.pluginmanager.register(CpuTime(config), "cputime")
 
 
 class CpuTime:
-    """The measurement. Each test process takes it, and the process that prints the summary collects it."""
+    """The measurement. Each test process measures, and the process that prints the summary collects the results."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
@@ -39,7 +40,7 @@ class CpuTime:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self) -> None:
-        """Report what the imports of this process have taken."""
+        """Report the time for the imports of this process."""
         self._measured = self._measure()
         output = getattr(self._config, "workeroutput", None)
         if output is None:
@@ -49,14 +50,14 @@ class CpuTime:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_teardown(self, item: pytest.Item) -> Iterator[None]:
-        """Report the seconds since the test before."""
+        """Report the seconds since the previous test."""
         yield
         measured = self._measure()
         item.user_properties.append((_PROPERTY, measured - self._measured))
         self._measured = measured
 
     def _measure(self) -> float:
-        """Return the CPU seconds so far, without those that the measurements took."""
+        """Return the CPU seconds so far, without those of the measurements themselves."""
         started = time.thread_time()
         seconds = cpu_seconds()
         self._own_seconds += time.thread_time() - started
@@ -65,13 +66,13 @@ class CpuTime:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Add the seconds of a test."""
         if report.when == "teardown" and not hasattr(self._config, "workerinput"):
-            folder = folder_of(report.nodeid)
+            folder = get_folder(report.nodeid)
             self._tests[folder] += 1
             self._seconds[folder] += float(str(dict(report.user_properties).get(_PROPERTY, 0)))
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: object) -> None:
-        """Add what a test process has taken before its first test."""
+        """Add the time of a test process before its first test."""
         self._seconds[_LOADING] += getattr(node, "workeroutput", {}).get(_PROPERTY, 0)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
@@ -84,7 +85,7 @@ class CpuTime:
 
 
 def cpu_seconds() -> float:
-    """CPU seconds of this process and of its descendants, ended ones included."""
+    """Return the CPU seconds of this process and of its descendants, including ended ones."""
     seconds = 0.0
     process = psutil.Process()
     for each in (process, *process.children(recursive=True)):
@@ -94,7 +95,8 @@ def cpu_seconds() -> float:
     return seconds
 
 
-def folder_of(nodeid: str) -> str:
-    """The folder or file below `unit` or `integration`, such as `tests/unit/hub` and `tests/unit/test_log.py`."""
+def get_folder(nodeid: str) -> str:
+    """Return the folder or file below `unit` or `integration`, such as `tests/unit/hub` and `tests/unit/test_log.py`.
+    """
     parts = nodeid.partition("::")[0].split("/")
     return "/".join(parts[: parts.index("tests") + 3])

@@ -1,4 +1,4 @@
-"""How tests are shared out between processes (`-n 2 --dist loadgroup`): whole files, never single tests.
+"""Distributes tests over processes (`-n 2 --dist loadgroup`) by file.
 
 Most files have servers of their own, whose tests follow each other; the files of some folders share them. The mark of
 pytest-xdist for that, `xdist_group`, does nothing with pytest 9.2
@@ -16,26 +16,26 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-#: Folders whose files run in one process: they take well-known ports, or share what takes seconds to build.
+#: Folders whose files run in one process: they use well-known ports, or share what takes seconds to build.
 _TOGETHER = (
     "demo/tests/integration/demo/",
     "tests/integration/release/",
     "tests/integration/security/running/",
     "deploy/tests/unit/",
 )
-#: Name of the group of all files that use the shared API server, so that a run starts one server. Hubs work on all
-#: objects of a server, so tests in other processes would change what their tests see.
+#: Name of the group of all files that use the shared API server, so that a run starts one. Hubs process all objects of
+#: a server, so tests in other processes would interfere.
 _API_SERVER = "api-server/"
-#: Folder of files that each run a whole fleet and look at the clock: beside each other they would be late.
+#: Folder of files that each run a whole fleet and measure times. In parallel they would be late.
 _FLEETS = "tests/faults/"
-#: Spread the files of that folder: every eighth file that begins is from it.
+#: Distance between files of that folder: every eighth file that starts is one of them.
 _APART = 8
 _ROOT = Path(__file__).parents[2]
 
 
 @functools.cache
-def asks_api_server(file: str) -> bool:
-    """Whether tests of this file or folder, named relative to the repository, use the API server that tests share."""
+def uses_api_server(file: str) -> bool:
+    """True if tests of this file or folder, named relative to the repository, use the shared API server."""
     path = _ROOT / file
     sources = (
         path,
@@ -52,23 +52,23 @@ def is_unit(file: str) -> bool:
     return "tests/unit/" in file
 
 
-def group_of(nodeid: str) -> str:
+def get_group(nodeid: str) -> str:
     """Return the group of a test, which one process runs: its file, or a folder or name that files share."""
     file = nodeid.partition("::")[0]
-    if asks_api_server(file):
+    if uses_api_server(file):
         return _API_SERVER
     return next((folder for folder in _TOGETHER if file.startswith(folder)), file)
 
 
-def _turn(file: str) -> int:
-    # A folder that one process runs takes longer than a file: at the end the other processes would wait for it.
+def _order(file: str) -> int:
+    # A folder in one process takes longer than a file, so it starts first: the others would wait for it at the end.
     if file in (*_TOGETHER, _API_SERVER):
         return 0
     return 2 if is_unit(file) else 1
 
 
 class Spread(OrderedDict[str, dict[str, bool]]):
-    """Tests by file, given out in the order of names, with three exceptions.
+    """Tests by file, in the order of names, with three exceptions.
 
     Groups that one process runs come first. Files of fleets are spread over the others. Unit tests come last.
     """
@@ -81,7 +81,7 @@ class Spread(OrderedDict[str, dict[str, bool]]):
         """Return the next file; always from the front, as the scheduler does it."""
         is_turn = self._given % _APART == 0
         self._given += 1
-        names = sorted(self, key=_turn)
+        names = sorted(self, key=_order)
         file = next((name for name in names if name.startswith(_FLEETS) == is_turn), "") or names[0]
         return file, self.pop(file)
 
@@ -92,7 +92,7 @@ class _ByFile(LoadScopeScheduling):
         self.workqueue = Spread()
 
     def _split_scope(self, nodeid: str) -> str:
-        return group_of(nodeid)
+        return get_group(nodeid)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -100,6 +100,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
     """Return the scheduler of `--dist loadgroup`."""
     if config.getvalue("dist") != "loadgroup":
         return None
-    # In the order of their names: the slow ones come first, and the short ones of single modules fill up the end.
+    # In the order of names: slow files come first, and short files of single modules fill the end.
     config.option.loadscopereorder = False
     return _ByFile(config, log)

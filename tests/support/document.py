@@ -1,4 +1,4 @@
-"""The files and commands of a document, as a reader writes and runs them, and whether they print what it says."""
+"""The files and commands of a document, run as a reader runs them, and a check of their output."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 _FENCE = re.compile(r"^```(\w*)$")
-#: Matches the comment that marks or names the block after it.
+#: Matches the comment that marks or names the following block.
 _MARK = re.compile(r"^<!-- (?:(?P<mark>not run|background)\b.*|file: (?P<file>\S+) )-->$")
-#: In place of lines that differ each time.
+#: Stands for lines that differ each time.
 _ANY = "..."
 
 
@@ -34,8 +34,8 @@ class Command:
     expected_lines: list[str] = field(default_factory=list)
 
 
-def steps(document: Path) -> Iterator[File | Command]:
-    """The blocks that a comment names as files, and the commands of all `console` blocks, in their order."""
+def parse_steps(document: Path) -> Iterator[File | Command]:
+    """Yield the blocks that a comment names as files, and the commands of all `console` blocks, in order."""
     language, mark, file = None, "", ""
     lines: list[str] = []
     for number, line in enumerate(document.read_text(encoding="utf-8").splitlines(), 1):
@@ -51,16 +51,16 @@ def steps(document: Path) -> Iterator[File | Command]:
             if file:
                 yield File(file, "".join(f"{line}\n" for line in lines))
             elif language == "console":
-                yield from _typed(lines, number - len(lines), mark)
+                yield from _parse_commands(lines, number - len(lines), mark)
             language, mark, file = None, "", ""
 
 
-def commands(document: Path) -> Iterator[Command]:
-    """The commands alone."""
-    return (step for step in steps(document) if isinstance(step, Command))
+def parse_commands(document: Path) -> Iterator[Command]:
+    """Yield the commands without the files."""
+    return (step for step in parse_steps(document) if isinstance(step, Command))
 
 
-def _typed(lines: list[str], first: int, mark: str) -> Iterator[Command]:
+def _parse_commands(lines: list[str], first: int, mark: str) -> Iterator[Command]:
     current: Command | None = None
     for number, line in enumerate(lines, first):
         if line.startswith("$ "):
@@ -76,7 +76,7 @@ def _typed(lines: list[str], first: int, mark: str) -> Iterator[Command]:
 
 
 def run(command: Command, *, cwd: Path, environment: Mapping[str, str], replace: Mapping[str, str]) -> tuple[int, str]:
-    """Exit code and output of a command; `replace` changes words of it, such as a port that is taken here."""
+    """Return exit code and output of a command; `replace` changes parts of it, such as a port that is in use here."""
     text = command.text
     for old, new in replace.items():
         text = text.replace(old, new)
@@ -95,7 +95,7 @@ def run(command: Command, *, cwd: Path, environment: Mapping[str, str], replace:
 
 
 def matches(expected_lines: list[str], printed: str) -> bool:
-    """Whether a command printed what it should; `...` stands for any lines."""
+    """True if a command printed the expected lines; `...` stands for any lines."""
     lines = [line.rstrip() for line in printed.splitlines()]
     pattern = "".join("(?:.*\n)*" if line == _ANY else re.escape(line) + "\n" for line in expected_lines)
     return re.fullmatch(pattern, "".join(f"{line}\n" for line in lines)) is not None

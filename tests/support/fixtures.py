@@ -1,4 +1,4 @@
-"""Fixtures for every test: a real Redis per test process, and settings that know nothing of the caller's shell."""
+"""Fixtures for every test: a real Redis per test process, and settings that are independent of the shell."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from tests.support.wait import PATIENCE
 SettingsFactory = Callable[..., Settings]
 
 
-# A shell that starts us in the background makes us ignore SIGINT, and every process started here would inherit that.
+# Processes that a shell starts in the background ignore SIGINT, and child processes would inherit this.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Tests read what is shown: no colours, which a shell or GitHub's runners may ask for, and no other width of texts.
+# Tests compare printed texts, so colours are off and the width of texts is fixed, whatever the shell or CI sets.
 for _variable in ("FORCE_COLOR", "GITHUB_ACTIONS", "PY_COLORS", "TTY_COMPATIBLE", "TERMINAL_WIDTH"):
     os.environ.pop(_variable, None)
 
-# How fast an example runs says nothing of the code beside other tests. CI draws the same examples each time:
-# a failure there is one of the change, and a person's machine goes on looking for new ones.
+# No deadline, because the duration of an example says nothing beside other tests. CI draws the same examples each
+# time, so that a failure comes from the change; local runs try new ones.
 hypothesis.settings.register_profile(
     "busy",
     deadline=None,
@@ -40,7 +40,7 @@ hypothesis.settings.load_profile("busy")
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """Modules and tests are there until the end: a look for garbage among them takes time and finds none."""
+    """Freeze modules and collected tests: they stay until the end, and garbage collection would scan them in vain."""
     gc.disable()
     try:
         return (yield)
@@ -51,14 +51,14 @@ def pytest_collection() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _own_logging() -> Iterator[None]:
-    """A test that sets up logging does so for itself alone."""
+    """Restore logging after each test."""
     with restored_logging():
         yield
 
 
 @pytest.fixture(autouse=True)
 def _own_signals() -> Iterator[None]:
-    """A program that a test runs in this process handles signals for that test alone."""
+    """Restore signal handlers after each test."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     yield
     for number, handler in before.items():
@@ -67,14 +67,14 @@ def _own_signals() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _own_context() -> Iterator[None]:
-    """A command that a test runs in this process chooses a demo for that test alone."""
+    """Restore the chosen demo after each test."""
     yield
     context.select_demo(None)
 
 
 @pytest.fixture(scope="session")
 def redis_server() -> Iterator[RedisServer]:
-    """A real server, one per test process (xdist starts one per worker). Tests that kill Redis start their own."""
+    """A real server, one per test process. Tests that kill Redis start their own."""
     with RedisServer() as server:
         yield server
 
@@ -97,7 +97,7 @@ def redis_url(redis_server: RedisServer, redis_client: redis.Redis) -> str:
 
 @pytest.fixture
 def settings_factory(monkeypatch: pytest.MonkeyPatch) -> SettingsFactory:
-    """`settings_factory(role="hub", ...) -> Settings`, untouched by DSF_ variables of the shell."""
+    """Return `settings_factory(role="hub", ...) -> Settings`, which ignores DSF_ variables of the shell."""
     for name in [name for name in os.environ if name.startswith(ENV_PREFIX)]:
         monkeypatch.delenv(name)
 

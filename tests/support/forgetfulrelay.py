@@ -1,4 +1,4 @@
-"""A relay that forgets idle connections, as load balancers and NAT do."""
+"""A relay that drops idle connections, as load balancers and NAT do."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ import threading
 import time
 from typing import Final
 
-#: SO_LINGER that makes close() send a reset.
+#: SO_LINGER with which close() sends a reset.
 _RESET: Final = struct.pack("ii", 1, 0)
 
 
 class _Use:
-    """When a connection began, and when it was last used in either direction: times of `time.monotonic`."""
+    """Start of a connection, and the time of its last use in either direction, by `time.monotonic`."""
 
     def __init__(self) -> None:
         self.began_at = self.last_at = time.monotonic()
 
 
 class ForgetfulRelay:
-    """Passes connections on to a port. What comes on a connection that was idle too long is dropped in both directions,
-    or requests on it are answered by a reset.
+    """Forwards connections to a port. Data on a connection that was idle for too long are dropped in both directions,
+    or requests on it get a reset.
 
-    `seconds` is how long it remembers an idle one. Use as a context manager.
+    `seconds` is the maximum idle time. A context manager.
     """
 
     def __init__(self, target: int, seconds: float, *, resets: bool) -> None:
@@ -38,7 +38,7 @@ class ForgetfulRelay:
         self._forgot_at = 0.0
         self.port: int = self._listener.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
-        #: Connections that were made, and those that were used after they were forgotten.
+        #: Number of connections, and of those that were used after the relay had dropped them.
         self.connections = 0
         self.forgotten = 0
 
@@ -56,7 +56,7 @@ class ForgetfulRelay:
             connection.close()
 
     def forget(self) -> None:
-        """Forget all connections that there are now. New ones work."""
+        """Drop all current connections. New ones work."""
         self._forgot_at = time.monotonic()
 
     def _accept(self) -> None:

@@ -1,4 +1,4 @@
-"""Our modules as processes, forked from one that has them loaded: a third of the CPU of a fresh one.
+"""Runs our modules as processes, forked from one that has loaded them, for a third of the CPU of a fresh process.
 
 For tests of what a process does. Session, descriptors, environment, signals, exit codes and what is printed at the very
 end are those of a process; how the interpreter and its imports start is for other tests.
@@ -24,9 +24,9 @@ from tests.support import forkserver
 from tests.support.child import Child
 from tests.support.wait import PATIENCE
 
-#: Variables that a process reads at its start. They belong to the library of tests/faults/movedclock.py.
+#: Variables that are read at the start of a process. They belong to the library of tests/faults/movedclock.py.
 _AT_START = ("LD_PRELOAD", "MOVED_CLOCK")
-#: By module, and values of the variables above.
+#: Servers by module and values of the variables above.
 _servers: dict[tuple[str | None, ...], _Server] = {}
 _lock = threading.Lock()
 
@@ -34,7 +34,7 @@ _lock = threading.Lock()
 def child(
     command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None, *, inherit: bool = True
 ) -> Child:
-    """Return a `Child`, forked if the command is one of our modules."""
+    """Return a `Child`, forked if the command runs one of our modules."""
     match command:
         case [sys.executable, "-m", module, *arguments] if module in forkserver.LOADED:
             return Forked(module, log, environment, arguments=arguments, inherit=inherit)
@@ -42,8 +42,9 @@ def child(
 
 
 class Forked(Child):
-    """A process of one of our modules, as `python -m MODULE ARGUMENT ...` is a `Child`; `errors` is where stderr goes
-    if not to `log`.
+    """A process of one of our modules, such as a `Child` of `python -m MODULE ARGUMENT ...`.
+
+    `errors` is the file for stderr; default: `log`.
     """
 
     def __init__(
@@ -74,19 +75,19 @@ class Forked(Child):
 def dsf(
     arguments: Sequence[str], environment: Mapping[str, str], timeout: float = 300
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command with this environment and no other. Raises TimeoutExpired after `timeout` seconds."""
+    """Run a command with this environment alone. Raises TimeoutExpired after `timeout` seconds."""
     return run("dsf.cli", arguments, environment, timeout)
 
 
 def celery(arguments: Sequence[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-    """Run a command of Celery itself on our application, with this environment and no other."""
+    """Run a command of Celery on our application, with this environment alone."""
     return run("celery", ["-A", "dsf.celery", *arguments], environment)
 
 
 def run(
     module: str, arguments: Sequence[str], environment: Mapping[str, str], timeout: float = 300
 ) -> subprocess.CompletedProcess[str]:
-    """Run a module with this environment and no other. Raises TimeoutExpired after `timeout` seconds."""
+    """Run a module with this environment alone. Raises TimeoutExpired after `timeout` seconds."""
     with tempfile.TemporaryDirectory() as folder:
         out, err = (Path(folder, name) for name in ("out", "err"))
         process = Forked(module, out, environment, arguments=arguments, inherit=False, errors=err)
@@ -98,23 +99,23 @@ def run(
 
 
 class _Process:
-    """As far as `Child` uses it, a subprocess.Popen."""
+    """The parts of subprocess.Popen that `Child` uses."""
 
     def __init__(self, server: _Server, pid: int) -> None:
         self._server = server
         self.pid = pid
 
     def poll(self) -> int | None:
-        """Its exit code; None while it runs."""
-        return self._server.code_of(self.pid)
+        """Return the exit code; None while the process runs."""
+        return self._server.get_exit_code(self.pid)
 
     def send_signal(self, number: signal.Signals) -> None:
-        """Send it a signal, if it has not ended."""
+        """Send a signal, unless the process has ended."""
         if self.poll() is None:
             os.kill(self.pid, number)
 
     def wait(self, timeout: float | None = None) -> int:
-        """Its exit code, once it has ended. Raises subprocess.TimeoutExpired."""
+        """Return the exit code once the process has ended. Raises subprocess.TimeoutExpired."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while (code := self.poll()) is None:
             if deadline is not None and time.monotonic() > deadline:
@@ -124,7 +125,7 @@ class _Process:
 
 
 class _Server:
-    """A process that has a module loaded; it ends with this one, and what it has forked with it."""
+    """A process that has loaded a module. It ends with this one, and the processes forked from it end with it."""
 
     def __init__(self, name: str, variables: Mapping[str, str]) -> None:
         self._socket, server_socket = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -134,7 +135,7 @@ class _Server:
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("DSF_", "PYTEST_"))}
         environment.update(variables)
         with server_socket:
-            # A session of its own: Ctrl-C is for the tests, whose end it notices.
+            # A separate session, because Ctrl-C is for the tests, whose end the server notices.
             self._process = subprocess.Popen(
                 [sys.executable, "-P", forkserver.__file__, str(server_socket.fileno()), name],
                 pass_fds=[server_socket.fileno()],
@@ -153,7 +154,7 @@ class _Server:
                 if "code" not in reply:
                     return _Process(self, reply["pid"])
 
-    def code_of(self, pid: int) -> int | None:
+    def get_exit_code(self, pid: int) -> int | None:
         """Return the exit code of a process; None while it runs."""
         with self._lock, contextlib.suppress(BlockingIOError):
             while pid not in self._codes:

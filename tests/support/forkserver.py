@@ -39,7 +39,7 @@ _AGENT = (
 )
 _RESULTS = ("dsf.results.worker", *_WORKER, "dsf.backends")
 _COMMANDS = ("dsf.cli.dryrun", "dsf.cli.main", "dsf.cli.session", "dsf.cli.statusreport")
-#: Module, or module and first argument -> what is loaded for it, in the order in which it would be.
+#: Module, or module and first argument -> modules that are loaded for it, in the order of a normal start.
 LOADED: dict[str, tuple[str, ...]] = {
     "celery": ("celery.bin.celery", *_RESULTS),
     "dsf.worker": ("celery.bin.celery", *_RESULTS),
@@ -74,30 +74,30 @@ LOADED: dict[str, tuple[str, ...]] = {
     ),
     "tests.integration.security.identities": (*_AGENT, "azure.identity", "botocore.session", "google.auth"),
 }
-#: A request is one packet; the environment is most of it.
+#: Maximum bytes of a request, which is one packet; most of it is the environment.
 MOST_BYTES = 1 << 20
 _PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
-    """Serve until the other half is gone; in a process that is forked off, be that module."""
+    """Serve until the client closes the connection. In a forked process, become the requested module."""
     control = socket.socket(fileno=int(sys.argv[1]))
     name = sys.argv[2]
     libc = ctypes.CDLL(None)
     for module in LOADED[name]:
         importlib.import_module(module)
-    # Freezing exempts loaded objects from collection, which would also copy their memory into each child.
+    # Freezing exempts loaded objects from garbage collection, which would copy their memory into each child.
     gc.collect()
     gc.freeze()
     request = _serve(control)
     if request is not None:
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        _furnish(request)
+        _prepare_process(request)
         runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
 
 
 def _serve(control: socket.socket) -> dict[str, Any] | None:
-    """Fork for each request; returns it in the new process, and None in this one when there are no more."""
+    """Fork for each request. Returns the request in the new process, and None in the server after the last one."""
     running: dict[int, int] = {}
     with selectors.DefaultSelector() as selector:
         selector.register(control, selectors.EVENT_READ)
@@ -127,7 +127,7 @@ def _serve(control: socket.socket) -> dict[str, Any] | None:
                 control.send(json.dumps({"pid": pid}).encode())
 
 
-def _furnish(request: dict[str, Any]) -> None:
+def _prepare_process(request: dict[str, Any]) -> None:
     """Set up session, folder, environment, descriptors and arguments of the forked process."""
     os.setsid()
     os.chdir(request["folder"])

@@ -1,4 +1,4 @@
-"""An address behind which one server after the other may be, as a Service of Kubernetes or a virtual IP has it."""
+"""An address in front of changing servers, such as a Service of Kubernetes or a virtual IP."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 
 class Forwarder:
-    """Passes each connection on to the port that is `target` when it is made. Use as a context manager."""
+    """Forwards each connection to the port that is `target` when it is made. A context manager."""
 
     def __init__(self, target: int) -> None:
         self.target = target
@@ -17,7 +17,7 @@ class Forwarder:
         self.port: int = self._listener.getsockname()[1]
         self.url = f"redis://127.0.0.1:{self.port}/0"
         self._open: list[socket.socket] = []
-        #: Ends of the connections that pass, and those of which a subclass passes nothing on.
+        #: Ends of the forwarded connections, and of those from which a subclass forwards nothing.
         self.passing: list[socket.socket] = self._open
         self.forgotten: set[socket.socket] = set()
         self._flows = threading.Event()
@@ -33,15 +33,16 @@ class Forwarder:
             connection.close()
 
     def cut(self) -> None:
-        """End what passes, and let nobody pass until there is another target."""
+        """Close all connections, and refuse new ones until `target` changes."""
         self.target = 0
         for connection in self._open:
             _end(connection)
 
     @contextlib.contextmanager
     def stalled(self) -> Iterator[None]:
-        """While the context is open, connections stay and new ones are accepted, but no data passes. What was sent
-        meanwhile passes at the end.
+        """Stop forwarding data while the context is open; connections stay, and new ones are accepted.
+
+        Data that were sent meanwhile are forwarded at the end.
         """
         self._flows.clear()
         try:
@@ -61,13 +62,13 @@ class Forwarder:
                     continue
                 self._open.append(far)
                 if not self.target:
-                    # Cut meanwhile.
+                    # The relay was cut meanwhile.
                     _end(far)
                 for source, sink in ((near, far), (far, near)):
                     threading.Thread(target=self._pump, args=(source, sink), daemon=True).start()
 
     def pass_on(self, source: socket.socket, sink: socket.socket, data: bytes) -> None:
-        """Pass data on from one end of a connection to the other."""
+        """Forward data from one end of a connection to the other."""
         sink.sendall(data)
 
     def _pump(self, source: socket.socket, sink: socket.socket) -> None:

@@ -1,4 +1,4 @@
-"""Hostile JSON for every reader of foreign bytes, and the memory that a reader takes for it.
+"""Hostile JSON for every reader of untrusted data, and the memory that a reader takes for it.
 
 `documents` puts values that grow when they are parsed where a reader expects something. `growth` calls a reader with
 each of them in a separate process under a limit of memory and CPU time, so that a failing reader kills only that one.
@@ -19,17 +19,17 @@ from tests.support import forked
 
 #: Seconds of CPU for all documents of one reader.
 _CPU: Final = 100
-#: Megabytes that the process may map beyond those it has at its start: enough to measure, too few for the machine.
+#: Megabytes that the process may map beyond those at its start: enough to measure growth, without harm to the machine.
 _ROOM: Final = 1500
-#: Characters of an error that its reader may raise: it goes to logs and statuses.
+#: Maximum characters of an error, because errors appear in logs and statuses.
 _LONGEST_ERROR: Final = 64 * 1024
 _HOLE: Final = b"@HOLE@"
 
 
 def values(size: int) -> dict[str, Callable[[], bytes]]:
-    """Functions that make JSON values of about `size` bytes, by what the values consist of.
+    """Return functions that make JSON values of about `size` bytes, by the content of the values.
 
-    Some values are cut: the parser fails at their end.
+    Some values are cut, so that the parser fails at their end.
     """
 
     def list_of(element: bytes) -> bytes:
@@ -71,7 +71,7 @@ def values(size: int) -> dict[str, Callable[[], bytes]]:
 
 
 def documents(template: bytes, size: int) -> Iterator[tuple[str, bytes]]:
-    """Yield the `template` with each of `values` in place of each `@HOLE@`, and each of `values` by itself."""
+    """Yield the `template` with each of `values` in place of each `@HOLE@`, and each of `values` alone."""
     for name, make in values(size).items():
         value = make()
         yield f"bare {name}", value
@@ -82,7 +82,7 @@ def documents(template: bytes, size: int) -> Iterator[tuple[str, bytes]]:
             before = before + b"null" + head
 
 
-def growth(reader: str, template: str, size: int) -> dict[str, float]:
+def measure_growth(reader: str, template: str, size: int) -> dict[str, float]:
     """Return the megabytes by which the process grows at most while `reader` (`module:function`) reads each document.
 
     The reader gets bytes; an error that it raises is its response. Fails if the process dies.
@@ -96,7 +96,7 @@ def growth(reader: str, template: str, size: int) -> dict[str, float]:
 
 
 def _peak() -> float:
-    """Megabytes of this process at its peak since `_reset`."""
+    """Return the peak memory of this process in megabytes since the counter was reset."""
     return _status("VmHWM")
 
 
@@ -114,7 +114,7 @@ def _main(reader: str, template: str, size: int) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     resource.setrlimit(resource.RLIMIT_CPU, (_CPU, _CPU))
     for label, document in documents(template.encode(), size):
-        # From here on the peak counts anew.
+        # The peak is counted anew from here.
         Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
         before = _status("VmRSS")
         try:

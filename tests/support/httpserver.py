@@ -1,4 +1,4 @@
-"""A real HTTP server that does what a test tells it: answers, hangs, drips, lies about lengths, closes early."""
+"""A real HTTP server whose responses a test scripts: normal ones, none, slow ones, wrong lengths, early ends."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.wait import PATIENCE
 
 @dataclass(frozen=True)
 class Received:
-    """A request as it arrived."""
+    """A received request."""
 
     method: str
     path: str
@@ -40,19 +40,19 @@ Handler = Callable[["Exchange"], None]
 
 @dataclass
 class Exchange:
-    """The request that a handler answers, and the ways to answer it."""
+    """A request, and methods to respond to it."""
 
     request: Received
     http: BaseHTTPRequestHandler
     closing: threading.Event
 
     def send(self, body: bytes, status: int = 200, **headers: str) -> None:
-        """A complete response. Underscores in header names stand for dashes."""
+        """Send a complete response. Underscores in header names stand for dashes."""
         self.start(status, len(body), **headers)
         self.http.wfile.write(body)
 
     def start(self, status: int, length: int | None, **headers: str) -> None:
-        """Status line and headers; a length of None leaves Content-Length out."""
+        """Send status line and headers; without Content-Length if the length is None."""
         self.http.send_response(status)
         headers.setdefault("Content_Type", "application/json")
         for name, value in headers.items():
@@ -66,9 +66,10 @@ class Exchange:
 
 
 class ScriptedServer:
-    """Answers each request with the next handler of `script`, the last one for ever; a path may have its own script.
+    """Answers each request with the next handler of `script`; the last one is repeated. A path may have its own
+    script.
 
-    `requests` are those that were received, `connections` how many were opened. With `tls` it speaks https. Use as a
+    `requests` are the received ones, `connections` is the number of opened ones. With `tls` the server uses https. A
     context manager.
     """
 
@@ -85,7 +86,7 @@ class ScriptedServer:
 
         class _Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
-            # Headers and body in one segment and without Nagle's delay.
+            # Headers and body in one segment, and without Nagle's delay.
             wbufsize = -1
             disable_nagle_algorithm = True
 
@@ -107,34 +108,34 @@ class ScriptedServer:
             do_GET = do_POST = _serve
 
             def log_message(self, *_: object) -> None:
-                """Quiet."""
+                """Log nothing."""
 
         class _Server(ThreadingHTTPServer):
-            # Joined when the server is closed: no thread and no socket outlives a test.
+            # Threads are joined when the server closes, so that no thread or socket outlives a test.
             daemon_threads = False
             request_queue_size = 64
 
             def handle_error(self, *_: object) -> None:
-                """Clients that go away are what these tests are about."""
+                """Ignore errors, because disconnecting clients are expected in these tests."""
 
         self._server = _Server(("127.0.0.1", 0), _Handler)
         if tls is not None:
-            # The handshake is the thread's of the connection: one that does not come must not keep the others.
+            # The handshake runs in the connection's thread, so that a missing one does not block other connections.
             self._server.socket = tls.wrap_socket(self._server.socket, server_side=True, do_handshake_on_connect=False)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
 
     @property
     def port(self) -> int:
-        """The port it listens on."""
+        """Port on which it listens."""
         return int(self._server.server_address[1])
 
     @property
     def url(self) -> str:
-        """`http://127.0.0.1:port`, or https."""
+        """URL: `http://127.0.0.1:port`, or https."""
         return f"{self._scheme}://127.0.0.1:{self.port}"
 
     def script(self, *handlers: Handler, path: str | None = None) -> None:
-        """Answer from now on with these handlers, for one path if given."""
+        """Set the handlers of future requests, for one path if given."""
         with self._lock:
             if path is None:
                 self._script = list(handlers)
@@ -142,7 +143,7 @@ class ScriptedServer:
                 self._by_path[path] = list(handlers)
 
     def paths(self) -> list[str]:
-        """Paths of the requests so far."""
+        """Return the paths of the requests so far."""
         return [request.path for request in list(self.requests)]
 
     def _serve(self, http: BaseHTTPRequestHandler) -> None:
@@ -181,7 +182,7 @@ class ScriptedServer:
 
 
 def answer(body: object, status: int = 200, **headers: str) -> Handler:
-    """Return a complete response: bytes and text as they are, anything else as JSON."""
+    """Return a handler with a complete response: bytes and text are sent unchanged, anything else as JSON."""
     data = body if isinstance(body, bytes) else body.encode() if isinstance(body, str) else json.dumps(body).encode()
 
     def handle(exchange: Exchange) -> None:
@@ -190,8 +191,9 @@ def answer(body: object, status: int = 200, **headers: str) -> Handler:
     return handle
 
 
-def at_another_time(ahead: float, then: Handler) -> Handler:
-    """Return the same from a machine whose clock is this many seconds ahead, as the header Date says."""
+def with_clock_offset(ahead: float, then: Handler) -> Handler:
+    """Return a handler that responds like another one, from a machine whose clock is ahead, as the header Date shows.
+    """
 
     def handle(exchange: Exchange) -> None:
         date = email.utils.formatdate(time.time() + ahead, usegmt=True)
@@ -199,31 +201,31 @@ def at_another_time(ahead: float, then: Handler) -> Handler:
         try:
             then(exchange)
         finally:
-            # The connection may be used again.
+            # The connection may be reused.
             del exchange.http.date_time_string
 
     return handle
 
 
 def zipped(body: bytes) -> Handler:
-    """Return a complete response with Content-Encoding: gzip."""
+    """Return a handler with a complete response in gzip, with Content-Encoding."""
     return answer(gzip.compress(body), Content_Encoding="gzip")
 
 
 def matrix(*series: object) -> Handler:
-    """Prometheus' response to a range query."""
+    """Return a handler with Prometheus' response to a range query."""
     document = {"status": "success", "data": {"resultType": "matrix", "result": list(series)}}
     return answer(json.dumps(document, separators=(",", ":")))
 
 
 def hang(exchange: Exchange) -> None:
-    """No response until the server is closed."""
+    """Send no response until the server closes."""
     exchange.closing.wait()
     exchange.http.close_connection = True
 
 
 def slow(seconds: float, then: Handler) -> Handler:
-    """Wait, then run another handler."""
+    """Return a handler that waits, then runs another handler."""
 
     def handle(exchange: Exchange) -> None:
         exchange.closing.wait(seconds)
@@ -232,23 +234,23 @@ def slow(seconds: float, then: Handler) -> Handler:
     return handle
 
 
-def drip(exchange: Exchange) -> None:
-    """A response of which one byte comes every 50 ms."""
+def send_slowly(exchange: Exchange) -> None:
+    """Send a response at a byte per 50 ms."""
     exchange.start(200, 1_000_000)
     while not exchange.closing.wait(0.05):
         exchange.http.wfile.write(b"x")
         exchange.http.wfile.flush()
 
 
-def half(exchange: Exchange) -> None:
-    """Half of what Content-Length promises, then the end of the connection."""
+def send_half(exchange: Exchange) -> None:
+    """Send half of the announced bytes, then close the connection."""
     exchange.start(200, 2000)
     exchange.http.wfile.write(b'{"status":"success","data":{"resultType":"matrix","result":[' + b" " * 940)
     exchange.http.close_connection = True
 
 
-def half_chunked(exchange: Exchange) -> None:
-    """A chunked answer without its last chunk."""
+def send_half_chunked(exchange: Exchange) -> None:
+    """Send a chunked response without its last chunk."""
     exchange.http.send_response(200)
     exchange.http.send_header("Transfer-Encoding", "chunked")
     exchange.http.end_headers()
@@ -257,12 +259,12 @@ def half_chunked(exchange: Exchange) -> None:
 
 
 def close_early(exchange: Exchange) -> None:
-    """The connection ends without a response."""
+    """Close the connection without a response."""
     exchange.http.close_connection = True
 
 
-def endless(length: int | None = None) -> Handler:
-    """Return a body of 1 GB, announced with `length` or not at all."""
+def send_endless(length: int | None = None) -> Handler:
+    """Return a handler with a body of 1 GB, announced with `length` or without Content-Length."""
 
     def handle(exchange: Exchange) -> None:
         exchange.start(200, length)
@@ -278,8 +280,8 @@ def _zeros() -> bytes:
     return gzip.compress(bytes(1 << 24), 9)
 
 
-def bomb(exchange: Exchange) -> None:
-    """1 GB of zeros in 1 MB of gzip."""
+def send_gzip_bomb(exchange: Exchange) -> None:
+    """Send 1 GB of zeros in 1 MB of gzip."""
     block = _zeros()
     exchange.start(200, len(block) * 64, Content_Encoding="gzip")
     for _ in range(64):
@@ -288,7 +290,7 @@ def bomb(exchange: Exchange) -> None:
 
 @dataclass
 class Gate:
-    """Holds a response until a test opens it; `entered` says that a request is waiting."""
+    """A handler that delays a response until a test opens it; `entered` is set when a request waits."""
 
     then: Handler
     entered: threading.Event = field(default_factory=threading.Event)

@@ -1,4 +1,6 @@
-"""Jobs where no kubelet runs their pods: Helm waits for those of its hooks, which other tests run as processes."""
+"""Completes Jobs on an API server without kubelet: Helm waits for the Jobs of its hooks, which other tests run as
+processes.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +20,14 @@ JOBS = Resource("batch", "v1", "jobs", "Job")
 
 @contextlib.contextmanager
 def jobs_complete(kubeconfig: Path, namespace: str, context: str | None = None) -> Iterator[None]:
-    """Inside, each Job of the namespace is complete as soon as it is there, whatever it was for."""
+    """Set each Job of the namespace to complete as soon as it exists, while the context is open."""
     stop = threading.Event()
 
     def play(session: Session) -> None:
         while not stop.wait(0.1):
             for job in session.get(JOBS.path(namespace))["items"]:
                 if not job.get("status", {}).get("completionTime"):
-                    # Helm may have removed it, or the controller may have changed it: the next look tells.
+                    # Helm may have removed the Job, or the controller may have changed it; the next round sees that.
                     with contextlib.suppress(BackendError):
                         session.merge(JOBS.path(namespace, job["metadata"]["name"], "status"), {"status": _complete()})
 

@@ -23,10 +23,10 @@ from typing import Final
 import pytest
 from _pytest.mark.expression import Expression
 
-#: Tests that use one of these fixtures, directly or through another one, need it.
+#: Marks of tests that use one of these fixtures, directly or through another one.
 _FIXTURES: Final = {"control_plane": "kube", "browser": "browser"}
-#: Start of a test's path -> its mark, for tests that build what they need themselves.
-PLACES: Final = {
+#: Start of a test's path -> mark, for tests that build their own environment.
+MARKS_BY_PATH: Final = {
     "tests/e2e/": "kube",
     "deploy/tests/integration/": "kube",
     "packages/dsf-optimizer/tests/integration/optimizer/mcp/": "kube",
@@ -34,7 +34,7 @@ PLACES: Final = {
     "tests/integration/web/test_browser.py": "browser",
     "tests/integration/api/test_crds.py": "kube",
     "packages/dsf-backtest/tests/integration/backtest/test_page.py": "whole",
-    # Downloads and unpacks large packages.
+    # These download and unpack large packages.
     "demo/tests/integration/demo/test_debian.py": "whole",
     "tests/integration/cycle/test_path.py": "whole",
     "tests/integration/docs/": "whole",
@@ -55,15 +55,15 @@ PLACES: Final = {
     "tests/unit/policywatcher/": "whole",
     "tests/integration/policywatcher/": "whole",
     "tests/faults/": "whole",
-    # Importing Schemathesis takes a tenth of what all tests together take.
+    # The import of Schemathesis takes a tenth of the time of all tests together.
     "packages/dsf-scorer/tests/unit/scorer/test_schemathesis.py": "whole",
 }
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Skip folders and files of which `-m` selects no test: each test process takes seconds to import them."""
+    """Skip files and folders without a test that `-m` selects: importing them takes seconds in each test process."""
     path = collection_path.relative_to(config.rootpath).as_posix() + ("/" if collection_path.is_dir() else "")
-    marks = kinds_by_place(path)
+    marks = list_marks_by_path(path)
     expression = config.getoption("markexpr")
     return True if marks and expression and not may_select(expression, marks) else None
 
@@ -80,17 +80,17 @@ def may_select(expression: str, marks: AbstractSet[str]) -> bool:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark each test, before `-m` selects some."""
     for item in items:
-        for name in kinds(item):
+        for name in list_marks(item):
             item.add_marker(name)
 
 
-def kinds(item: pytest.Item) -> set[str]:
+def list_marks(item: pytest.Item) -> set[str]:
     """Return the marks of a test."""
     by_fixture = {mark for fixture, mark in _FIXTURES.items() if fixture in getattr(item, "fixturenames", ())}
-    return by_fixture | kinds_by_place(item.nodeid.partition("::")[0])
+    return by_fixture | list_marks_by_path(item.nodeid.partition("::")[0])
 
 
 @functools.cache
-def kinds_by_place(path: str) -> frozenset[str]:
+def list_marks_by_path(path: str) -> frozenset[str]:
     """Return the marks of a file or folder, named relative to the repository. A folder ends with a slash."""
-    return frozenset(mark for place, mark in PLACES.items() if path.startswith(place))
+    return frozenset(mark for place, mark in MARKS_BY_PATH.items() if path.startswith(place))

@@ -1,4 +1,4 @@
-"""Logging is of the whole process: what one test sets up must not be there in the next one."""
+"""Restores logging, which belongs to the whole process, so that tests do not influence each other."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import dsf.log
 
 @contextlib.contextmanager
 def restored_logging() -> Iterator[None]:
-    """Whatever is set up inside is gone afterwards.
+    """Undo the logging setup of the code inside.
 
     Code under test may set up logging, as every process does at its start: to the standard error of that moment. Its
     target is often a file of the test, which is closed with the test, so that every later log line would fail.

@@ -1,4 +1,4 @@
-"""Results that agents have sent and no results worker has ingested."""
+"""Results that agents have put into their mailbox and that no results worker has ingested."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import redis
 from dsf import keys
 
 
-class Sent:
-    """Takes results of one cluster out of its mailbox, in the order in which its agent puts them in."""
+class MailboxReader:
+    """Reads the results of one cluster from its mailbox, in the order in which its agent puts them in."""
 
     def __init__(self, client: redis.Redis, cluster: str) -> None:
         self._redis = client
@@ -16,7 +16,7 @@ class Sent:
         self._next = 0
 
     def take(self) -> str | None:
-        """Return the oldest one, or None."""
+        """Remove and return the oldest result, or None."""
         for step in range(len(self._slots)):
             slot = (self._next + step) % len(self._slots)
             body = self._redis.getdel(self._slots[slot])
@@ -26,9 +26,9 @@ class Sent:
         return None
 
     def count(self) -> int:
-        """How many there are."""
+        """Return the number of results."""
         return int(self._redis.exists(*self._slots))
 
     def texts(self) -> list[str]:
-        """Return all that are there, as they were sent; they stay."""
+        """Return all results as they were sent, without removing them."""
         return [str(text) for text in self._redis.mget(self._slots) if text is not None]

@@ -1,4 +1,4 @@
-"""Manifests for the tests, as a user or the hub would write them."""
+"""Manifests for the tests, as a user or the hub writes them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ CONFIG_URL = "http://sample-scorer.dynamic-scoring.svc:8000/config"
 
 
 def scorer(namespace: str, name: str = "sample", **spec: Any) -> dict[str, Any]:
-    """Return a DynamicScorer with the least a user must write, and `spec` on top.
+    """Return a DynamicScorer with the required fields and those of `spec`.
 
-    A value of None takes a field away.
+    A value of None removes a field.
     """
     whole = {"description": "A sample", "configURL": CONFIG_URL, "configSyncMode": "Full", **spec}
     return {
@@ -27,7 +27,7 @@ def scorer(namespace: str, name: str = "sample", **spec: Any) -> dict[str, Any]:
 
 
 def ignored(manifest: dict[str, Any], reason: str = OTHER_NAMESPACE) -> dict[str, Any]:
-    """Return a DynamicScorer with the condition by which the hub says that it ignores it."""
+    """Return a DynamicScorer with the condition by which the hub ignores it."""
     condition = {"type": "Ready", "status": "False", "reason": reason, "message": "", "lastTransitionTime": _NOW}
     return {**manifest, "status": {"conditions": [condition]}}
 
@@ -43,7 +43,7 @@ def config(namespace: str, **spec: Any) -> dict[str, Any]:
 
 
 def applied(generation: int) -> dict[str, Any]:
-    """Return the condition that OCM's work agent sets on a ManifestWork when it has applied this generation of it."""
+    """Return the condition that OCM's work agent sets after it has applied this generation of a ManifestWork."""
     return {
         "type": "Applied",
         "status": "True",

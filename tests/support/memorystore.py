@@ -1,4 +1,4 @@
-"""Redis in this process's memory, for tests to which it is a store and nothing else.
+"""Redis in this process's memory, for tests that only need a store.
 
 The real Lua scripts run in it. Tests of several connections, blocking commands, ACLs, outages or memory (MEMORY USAGE
 is not implemented) need a real server. Tests of the store run on both.
@@ -14,7 +14,7 @@ import redis
 
 
 class _Scripts:
-    """A Lua runtime that compiles each script once; the library does it at each call, and then collects garbage."""
+    """A Lua runtime that compiles each script once. The library compiles, and collects garbage, at each call."""
 
     def __init__(self, runtime: Any) -> None:
         self._runtime = runtime
@@ -22,10 +22,11 @@ class _Scripts:
 
     def execute(self, script: bytes | str) -> Any:
         if isinstance(script, str):
-            # The library's own, after each call: "collectgarbage()".
+            # The library itself runs this after each call: "collectgarbage()".
             return None
         if script not in self._compiled:
-            # Lua knows no first line such as "#!lua flags=allow-oom"; errors keep their line numbers.
+            # Lua does not know a first line such as "#!lua flags=allow-oom". As a comment it keeps the numbers of the
+            # other lines.
             self._compiled[script] = self._runtime.compile(b"--" + script if script.startswith(b"#!") else script)
         return self._compiled[script]()
 
@@ -37,14 +38,14 @@ class _Scripts:
 def _server() -> fakeredis.FakeServer:
     server = fakeredis.FakeServer()
     with fakeredis.FakeRedis(server=server) as client:
-        # Makes the runtime.
+        # This call creates the runtime.
         client.eval("return 1", 0)
     server._lua_runtime = _Scripts(server._lua_runtime)
     return server
 
 
 def memory_client() -> redis.Redis:
-    """Return a client of the empty store in memory, which is one per process; it decodes to str."""
+    """Return a client of the empty store in memory, one per process; it decodes to str."""
     client: redis.Redis = fakeredis.FakeRedis(server=_server(), decode_responses=True)
     client.flushall()
     return client

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.support.child import Child
 from tests.support.programs import find
-from tests.support.redisserver import free_port, listens
+from tests.support.redisserver import free_port, is_listening
 from tests.support.tlsca import Certificate
 from tests.support.wait import wait_for
 
@@ -29,7 +29,7 @@ http {{
 
 @contextmanager
 def nginx(folder: Path, server: str, certificate: Certificate | None = None) -> Iterator[str]:
-    """Its URL, once it listens. `server` is what its `server` block has; with a certificate it wants TLS."""
+    """Yield its URL once it listens. `server` is the content of its `server` block; with a certificate it uses TLS."""
     port = free_port()
     if certificate is not None:
         server = f"ssl_certificate {certificate.cert};\nssl_certificate_key {certificate.key};\n{server}"
@@ -39,7 +39,7 @@ def nginx(folder: Path, server: str, certificate: Certificate | None = None) -> 
         [str(find("nginx")), "-p", str(folder), "-e", "stderr", "-c", str(folder / "nginx.conf")], folder / "nginx.log"
     )
     try:
-        wait_for(lambda: listens(port), 30, child.tail())
+        wait_for(lambda: is_listening(port), 30, child.tail())
         yield f"{'http' if certificate is None else 'https'}://127.0.0.1:{port}"
     finally:
         child.kill()

@@ -1,4 +1,4 @@
-"""Schemas of OCM's kinds, from its CRD files, and of ours, made as strict as the API server's strict validation."""
+"""Schemas of OCM's kinds from its CRD files, and of our kinds, as strict as the API server's strict validation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import yaml
 
 from dsf.api.crd import make_crds
 from tests.support.chart import ROOT
-from tests.support.child import ran
+from tests.support.child import run_program
 
 #: (apiVersion, kind) -> schema
 Schemas = dict[tuple[str, str], dict[str, Any]]
@@ -20,8 +20,8 @@ Schemas = dict[tuple[str, str], dict[str, Any]]
 _METADATA = {"type": "object", "required": ["name"]}
 
 
-def by_kind() -> Schemas:
-    """Schemas of the whole objects. Without OCM's files the test is skipped; in CI that is a failure."""
+def read_schemas() -> Schemas:
+    """Return the schemas of whole objects. Without OCM's files the test is skipped; in CI it fails."""
     folder = _folder()
     if folder is None:
         message = "OCM's CRD files are not here; `scripts/controlplane crds` gets them"
@@ -33,7 +33,7 @@ def by_kind() -> Schemas:
 
 @functools.cache
 def _folder() -> Path | None:
-    process = ran([ROOT / "scripts" / "controlplane", "--no-build", "crds"])
+    process = run_program([ROOT / "scripts" / "controlplane", "--no-build", "crds"])
     return Path(process.stdout.strip()) if process.returncode == 0 else None
 
 
@@ -44,21 +44,21 @@ def _read(folder: Path) -> Schemas:
     for crd in [*make_crds(), *(yaml.safe_load(path.read_text()) for path in sorted(files))]:
         spec = crd["spec"]
         for version in spec["versions"]:
-            schema = _strict(version["schema"]["openAPIV3Schema"])
+            schema = _make_strict(version["schema"]["openAPIV3Schema"])
             schema["properties"] |= {"apiVersion": {}, "kind": {}, "metadata": _METADATA}
             schemas[f"{spec['group']}/{version['name']}", spec["names"]["kind"]] = schema
     return schemas
 
 
-def _strict(schema: Any) -> Any:
-    """Refuse fields that the API server would refuse under strict validation, too."""
+def _make_strict(schema: Any) -> Any:
+    """Return a schema that refuses the fields that the API server refuses under strict validation."""
     if isinstance(schema, list):
-        return [_strict(part) for part in schema]
+        return [_make_strict(part) for part in schema]
     if not isinstance(schema, dict):
         return schema
     strict = {
-        # Names of properties are no keywords.
-        name: {key: _strict(part) for key, part in value.items()} if name == "properties" else _strict(value)
+        # Keys of `properties` are names of fields, not keywords.
+        name: {key: _make_strict(part) for key, part in value.items()} if name == "properties" else _make_strict(value)
         for name, value in schema.items()
         if name not in ("default", "example", "enum")
     }

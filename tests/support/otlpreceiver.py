@@ -1,4 +1,4 @@
-"""A real receiver of traces: OTLP over HTTP, read with the protocol's own classes."""
+"""A receiver of traces: OTLP over HTTP, parsed with the protocol's own classes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 
 class Receiver:
-    """A server of OTLP over HTTP; `spans` are what it was sent, each with the name of its service."""
+    """A server of OTLP over HTTP; `spans` are the received ones, each with the name of its service."""
 
     def __init__(self) -> None:
         self.spans: list[tuple[str, Any]] = []
@@ -29,14 +29,14 @@ class Receiver:
                 self.end_headers()
 
             def log_message(self, *_: Any) -> None:
-                """Nothing."""
+                """Log nothing."""
 
         self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self._server.server_port}"
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
     def take(self, path: str, body: bytes) -> None:
-        """One request."""
+        """Store the spans of one request."""
         assert path == "/v1/traces"
         self.raw += body
         for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
@@ -44,7 +44,7 @@ class Receiver:
             for scope in resource.scope_spans:
                 self.spans += [(attributes["service.name"], span) for span in scope.spans]
 
-    def of(self, trace: str) -> list[tuple[str, Any]]:
+    def list_spans(self, trace: str) -> list[tuple[str, Any]]:
         """Return the spans of one trace."""
         return [(service, span) for service, span in list(self.spans) if span.trace_id.hex() == trace]
 

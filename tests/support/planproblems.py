@@ -1,4 +1,4 @@
-"""Instances of any size: clusters differ in how good they are, workloads in size; capacity is scarce as `load` says."""
+"""Optimisation problems of any size. Clusters and workloads differ, and `load` says how scarce the capacity is."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import random
 from dsf.optimizer.model import Cluster, Configuration, PlanInput, Preference, ScoreTable, Workload
 
 
-def sized(size: str) -> PlanInput:
-    """Return the instance of a size such as `100x50x3`, or `mixed-100x50x3`: several kinds, replicas and weights."""
+def make_sized_problem(size: str) -> PlanInput:
+    """Return the problem of a size such as `100x50x3`, or `mixed-100x50x3` with several kinds, replicas and weights."""
     mixed, _, numbers = size.rpartition("-")
     workloads, clusters, configurations = (int(number) for number in numbers.split("x"))
     if mixed:
         weights = {"s": 1.0, "t": 0.5, "u": -0.3}
-        return instance(workloads, clusters, configurations, kinds=3, replicas=3, weights=weights)
-    return instance(workloads, clusters, configurations)
+        return make_problem(workloads, clusters, configurations, kinds=3, replicas=3, weights=weights)
+    return make_problem(workloads, clusters, configurations)
 
 
-def instance(
+def make_problem(
     workloads: int,
     clusters: int,
     configurations: int,
@@ -28,9 +28,10 @@ def instance(
     replicas: int = 1,
     weights: dict[str, float] | None = None,
 ) -> PlanInput:
-    """`load` is the sum of all requests as a share of what the average configurations supply.
+    """Return a problem. `load` is the sum of all requests as a share of the supplies of average configurations.
 
-    Half of the workloads have one replica, the others up to `replicas`. A workload asks for one of the `kinds` or more.
+    Half of the workloads have one replica, the others up to `replicas`. A workload requests one or more of the
+    `kinds`.
     """
     rng = random.Random(seed)
     preferences = ["gpu", *(f"kind{number}" for number in range(1, kinds))]

@@ -1,4 +1,4 @@
-"""Packages with source plug-ins, as an installer leaves them behind: modules and their metadata in a folder."""
+"""Packages with source plug-ins as installers leave them: modules and their metadata in a folder."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ SAMPLE = Path(__file__).resolve().parents[2] / "samples" / "csv-source"
 
 
 def install(folder: Path, name: str, entries: Mapping[str, str], module: str | None = None) -> None:
-    """A distribution `name` 1.0 with these entry points and, unless it is None, the text of the module `name`."""
+    """Install a distribution `name` 1.0 with these entry points and, unless it is None, the text of the module `name`.
+    """
     metadata = folder / f"{name}-1.0.dist-info"
     metadata.mkdir(parents=True)
     (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
@@ -24,7 +25,7 @@ def install(folder: Path, name: str, entries: Mapping[str, str], module: str | N
 
 
 def install_sample(folder: Path) -> None:
-    """The package in samples/csv-source, by what its own pyproject.toml says."""
+    """Install the package in samples/csv-source, as its pyproject.toml describes it."""
     project = tomllib.loads((SAMPLE / "pyproject.toml").read_text())["project"]
     module = (SAMPLE / "dsf_csv_source.py").read_text()
     install(folder, project["name"].replace("-", "_"), project["entry-points"][registry.GROUP], module)

@@ -1,6 +1,6 @@
-"""Kinds that the optimiser needs and a hub of the other tests does not have.
+"""CRDs of kinds that only the optimiser needs. Policy and PlacementBinding are not in OCM's API module.
 
-Policy and PlacementBinding are not in OCM's API module. The CRDs have only the fields that tests use.
+The CRDs have only the fields that tests use.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ _REFERENCE = {
 
 
 def install_policy_crds(session: Session) -> None:
-    """Create them, and ManifestWorkReplicaSet's from OCM's API module, where they are not there; wait until all are
-    served."""
+    """Create the missing ones of these CRDs, and ManifestWorkReplicaSet's from OCM's API module; wait until all are
+    served.
+    """
     folder = find("crds") / "work" / "v1alpha1"
     (file,) = folder.glob(f"*{MANIFEST_WORK_REPLICA_SETS.plural}.crd.yaml")
     binding = {"placementRef": _REFERENCE, "subjects": {"type": "array", "minItems": 1, "items": _REFERENCE}}

@@ -1,4 +1,4 @@
-"""An API server that serves `pods/portforward` and given objects, for what a real one does not do on demand.
+"""An API server with `pods/portforward` and given objects, for cases that a real one does not produce on demand.
 
 The server speaks Kubernetes' v4.channel.k8s.io and connects each WebSocket to a local port, or responds with a status.
 """
@@ -20,27 +20,27 @@ import tornado.netutil
 import tornado.web
 import tornado.websocket
 
-#: Value of DSF_REDIS_POD that the server accepts, as it does any other.
+#: Value of DSF_REDIS_POD; the server accepts any.
 POD = "open-cluster-management/dynamic-scoring-redis-0:6379"
 Response = tuple[int, Any]
 DATA, ERROR = b"\x00", b"\x01"
 
 
 class PortForwardServer:
-    """Serves in a thread of its own. Change its attributes at any time."""
+    """A server in a thread. Its attributes can be changed at any time."""
 
     def __init__(self, target: int, *, port: int = 0, certificate: Path | None = None) -> None:
         """Listen on `port`, by default a free one. With a certificate, whose key is beside it, the server speaks TLS
         and is also a kubelet to a real API server."""
         self._certificate = certificate
-        #: Port that connections lead to.
+        #: Port to which connections lead.
         self.target = target
         #: HTTP status of each request; 101 upgrades.
         self.status = 101
-        #: Responses to other requests by method and path: a status and an object, or a function that returns both for
-        #: the request's headers and body.
+        #: Responses to other requests by method and path: a status and an object, or a function of the request's
+        #: headers and body that returns both.
         self.documents: dict[tuple[str, str], Response | Callable[[Mapping[str, str], Any], Response]] = {}
-        #: Error text of the kubelet on the error channel, in place of a connection.
+        #: The kubelet's error text on the error channel, sent instead of connecting.
         self.kubelet_error = ""
         #: Path of each request so far.
         self.paths: list[str] = []
@@ -127,7 +127,7 @@ class _PortForward(tornado.websocket.WebSocketHandler):
     async def open(self) -> None:  # type: ignore[override]
         owner = self._owner
         owner.open.add(self)
-        # API servers ask kubelets for a `port`.
+        # API servers send `port` to kubelets.
         port = int(self.get_query_argument("ports", None) or self.get_query_argument("port"))
         for channel in (DATA, ERROR):
             await self.write_message(channel + struct.pack("<H", port), binary=True)
@@ -148,7 +148,7 @@ class _PortForward(tornado.websocket.WebSocketHandler):
     async def on_message(self, message: str | bytes) -> None:  # type: ignore[override]
         assert isinstance(message, bytes)
         assert message[:1] == DATA
-        # The relay may send before the connection to the target is there.
+        # The relay may send data before the connection to the target exists.
         await self._is_connected.wait()
         assert self._writer is not None
         self._writer.write(message[1:])
@@ -173,7 +173,7 @@ class _PortForward(tornado.websocket.WebSocketHandler):
 
 @contextlib.contextmanager
 def serving(target: int, *, port: int = 0, certificate: Path | None = None) -> Iterator[PortForwardServer]:
-    """A running server; see PortForwardServer."""
+    """Yield a running server; see PortForwardServer."""
     server = PortForwardServer(target, port=port, certificate=certificate)
     server.start()
     try:

@@ -26,11 +26,11 @@ PROGRAMS = {
         DebianProgram("redis-server", "redis-server", _REDIS, ("valkey-server",)),
         DebianProgram("redis-cli", "redis-tools", _REDIS, ("valkey-cli",)),
         DebianProgram("victoria-metrics", "victoria-metrics", "https://docs.victoriametrics.com/"),
-        # Pages and scripts of samples tell people to type it.
+        # Documentation pages and scripts of samples use it.
         DebianProgram("curl", "curl", "https://curl.se/"),
-        # For proxy tests.
+        # For tests of proxies.
         DebianProgram("tinyproxy", "tinyproxy-bin", "https://tinyproxy.github.io/"),
-        # For tests and pictures of the page.
+        # For tests and screenshots of the page.
         DebianProgram("nginx", "nginx", "https://nginx.org/"),
         DebianProgram(
             "chromium",
@@ -54,7 +54,7 @@ def find(name: str) -> Path:
 
 
 def fetch(names: Iterable[str] = tuple(PROGRAMS)) -> Iterator[str]:
-    """Fetch the missing ones of these programs. Yields the reason for each that cannot be fetched."""
+    """Fetch the missing ones of these programs. Yields the reason for each one that cannot be fetched."""
     for name in names:
         try:
             find(name)
@@ -63,7 +63,7 @@ def fetch(names: Iterable[str] = tuple(PROGRAMS)) -> Iterator[str]:
 
 
 def selected_programs(program_names: list[str]) -> list[str]:
-    """Return the programs that the command line names; all of them without words."""
+    """Return the programs that the command line names; all of them by default."""
     if program_names[:1] == ["--without"]:
         return [name for name in PROGRAMS if name not in program_names[1:]]
     return program_names or list(PROGRAMS)

@@ -1,4 +1,4 @@
-"""A real Prometheus with a past: samples that promtool makes blocks of."""
+"""A real Prometheus with past samples, which promtool imports as blocks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Past = Mapping[str, Callable[[int], float]]
 
 
 class RecordedPrometheus:
-    """A context manager. The server scrapes nothing."""
+    """A Prometheus with these samples, which scrapes nothing. A context manager."""
 
     def __init__(self, folder: Path, past: Past, times: range) -> None:
         self._folder = folder

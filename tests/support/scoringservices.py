@@ -22,8 +22,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @contextmanager
 def served(app: Any) -> Iterator[str]:
-    """The URL of this ASGI application, without a path."""
-    # With the protocol named: asyncio switches Nagle's delay off for such sockets only.
+    """Serve an ASGI application, and yield its URL, without a path."""
+    # With the protocol named: asyncio disables Nagle's delay only for such sockets.
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listening:
         listening.bind(("127.0.0.1", 0))
         server = uvicorn.Server(uvicorn.Config(app, log_level="critical", timeout_graceful_shutdown=5))
@@ -37,19 +37,19 @@ def served(app: Any) -> Iterator[str]:
             thread.join(PATIENCE)
 
 
-def hub_waits(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
-    """Let `dsf scorer check` take answers as in time that come within these seconds, instead of the hub's."""
+def set_hub_timeout(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Set the seconds that `dsf scorer check` takes as the hub's timeout."""
     for module in (case, service, target):
         monkeypatch.setattr(module, "HUB_TIMEOUT", seconds)
 
 
 def load(file: Path) -> Any:
-    """Return the module in a file that is in no package."""
+    """Load a module from a file that belongs to no package."""
     spec = importlib.util.spec_from_file_location(f"loaded_{file.parent.name.replace('-', '_')}_{file.stem}", file)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    # FastAPI looks up annotations in the module.
+    # FastAPI resolves annotations in the module.
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     return module

@@ -1,4 +1,4 @@
-"""A real Redis as it stands in production: TLS only, the default user off, our users from an ACL file."""
+"""A real Redis as in production: TLS only, the default user off, our users from an ACL file."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ _ADMIN = f"user admin on #{hash_password(ADMIN_PASSWORD)} ~* &* +@all"
 
 
 def find_tls_server() -> str:
-    """Return a server program that speaks TLS: on PATH, else Debian's in the demo's cache (fetched if need be)."""
+    """Return a server program with TLS: on PATH, otherwise Debian's, which is fetched if needed."""
     return os.environ.get("DSF_TEST_REDIS_SERVER") or str(programs.find("redis-server"))
 
 
 def path_with_redis() -> str:
-    """PATH with the folders of redis-server and redis-cli, as in Redis' image."""
+    """Return PATH with the folders of redis-server and redis-cli in front, as in Redis' image."""
     programs_of_image = ("redis-server", "redis-cli")
     folders = dict.fromkeys(str(programs.find(name).parent) for name in programs_of_image)
     return os.pathsep.join((*folders, os.environ["PATH"]))
 
 
 class SecureRedis(Server):
-    """A Redis server with the hub's users; their passwords are in `passwords`. The user `admin` may do everything."""
+    """A Redis server with the hub's users, whose passwords are in `passwords`. The user `admin` has all rights."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class SecureRedis(Server):
         options: tuple[str, ...] = (),
     ) -> None:
         super().__init__()
-        # Once: another program may not be able to read its data.
+        # Looked up once, because another program may be unable to read the data.
         self._program = find_tls_server()
         self.ca = ca
         self.passwords = passwords or {role: f"password-of-{role}" for role in hub_roles()}
@@ -52,7 +52,7 @@ class SecureRedis(Server):
         self._options = options
 
     def url(self, user: str = "", password: str = "") -> str:
-        """`rediss://user:password@localhost:port/0`; without arguments, without user."""
+        """Return `rediss://user:password@localhost:port/0`; by default without user."""
         return f"rediss://{f'{user}:{password}@' if user else ''}localhost:{self.port}/0"
 
     def hub_url(self, role: str) -> str:
@@ -107,12 +107,12 @@ class SecureRedis(Server):
         )
 
     def restart(self, certificate: Certificate | None = None) -> None:
-        """Start again on the same port and in the same folder, if given with another certificate."""
+        """Start again on the same port and in the same folder, with another certificate if given."""
         self.certificate = certificate or self.certificate
         super().restart()
 
-    def restart_blindly(self, certificate: Certificate) -> None:
-        """Start again with a certificate that nobody accepts."""
+    def restart_with_untrusted(self, certificate: Certificate) -> None:
+        """Start again with a certificate that clients do not accept."""
         self._end(signal.SIGTERM)
         self.certificate = certificate
         self._spawn()

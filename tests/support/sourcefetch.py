@@ -1,4 +1,4 @@
-"""Helpers that the tests of sources share."""
+"""Helpers for the tests of sources."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dsf.sources.window import WindowBudget
 
 
 def summary(kind: str, query: str = "", *, name: str = "s", **values: Any) -> ScorerSummary:
-    """Return a scorer that asks a source of this type."""
+    """Return a scorer with a source of this type."""
     fields = {"scoring_interval": 30, "source_query": query, **values}
     return ScorerSummary(name=name, score_name=name, source_type=kind, **fields)
 
@@ -35,7 +35,7 @@ def ask(
     seconds: float = 10,
     max_bytes: int = 1_000_000,
 ) -> list[dict[str, Any]]:
-    """Return the series that a scoring API would be sent. Raises HttpError."""
+    """Return the series that a scoring API would receive. Raises HttpError."""
     context = FetchContext(
         time.monotonic() + seconds, max_bytes, time.time() if now is None else now, access, source_memory
     )

@@ -1,4 +1,4 @@
-"""Everything that runs in production, as processes on this machine: real Redis, the hub's services, agents.
+"""All processes of production on this machine: real Redis, the hub's services, agents.
 
 Each service is a process. Processes have names: `hub` (the controller), `beat`, `results`, `web`, and `agent
 <cluster>`; a second one of a kind is `beat 2`. With `single` there is `whole` in place of the first four. The processes
@@ -37,9 +37,9 @@ _MODULES = {
     "agent": ("dsf.agent",),
     "flower": ("dsf.cli", "flower"),
 }
-#: Processes of the hub, and the services of each. `whole` is the one that has all of them.
+#: Processes of the hub, and their value of --target. `whole` has all services.
 _TARGETS = {"hub": "controller", "beat": "beat", "results": "results", "web": "web", "whole": "all"}
-#: Shorter than in production, so that a test sees each of them; what they are for stays the same.
+#: Shorter than in production, so that a test reaches each of them.
 _SETTINGS: dict[str, object] = {
     "backend": "dir",
     "health_interval": 0.5,
@@ -50,13 +50,13 @@ _SETTINGS: dict[str, object] = {
 
 
 class Stack:
-    """A hub and the agents of `clusters`, on a folder of manifests. A context manager.
+    """A hub and the agents of `clusters`, on a folder of manifests. A context manager. A context manager.
 
     `settings` are by process name or by its first word (`agent c1` before `agent`); `altered` are arguments for
     `tests/support/altered.py`, by process name likewise.
     """
 
-    #: Starts a process. A bench starts fresh ones, whose memory is all their own.
+    #: Starts a process. A bench starts fresh ones, which share no memory.
     child: Callable[..., Child] = staticmethod(forked.child)
 
     def __init__(
@@ -77,7 +77,7 @@ class Stack:
         for subfolder in (self.manifests, self.logs):
             subfolder.mkdir(parents=True)
         self.clusters = tuple(clusters)
-        #: Whether one process, `whole`, has all services.
+        #: True if one process, `whole`, has all services.
         self.single = single
         self.settings = {name: dict(values) for name, values in (settings or {}).items()}
         self.altered = {name: tuple(arguments) for name, arguments in (altered or {}).items()}
@@ -107,36 +107,36 @@ class Stack:
 
     @property
     def web(self) -> str:
-        """The name of the process with the web service."""
+        """Name of the process with the web service."""
         return "whole" if self.single else "web"
 
     def run(self, name: str) -> None:
         """Start one process without waiting for it."""
-        # -P: the folder of altered.py must not be where modules are looked for.
-        program = ("-P", str(_ALTERED), *self._of(self.altered, name, ())) if self._is_altered(name) else ("-m",)
+        # -P: modules must not be found in the folder of altered.py.
+        program = ("-P", str(_ALTERED), *self._get_by_name(self.altered, name, ())) if self._is_altered(name) else ("-m",)
         arguments = ("--port", str(self.port(name))) if name == "flower" else ()
         command = (sys.executable, *program, *_MODULES["hub" if _role(name) in _TARGETS else _role(name)], *arguments)
         log = self.logs / f"{name.replace(' ', '-')}.log"
         self.processes[name] = self.child(command, log, self.environment(name), inherit=False)
 
     def wait_ready(self, name: str, timeout: float = 30.0) -> None:
-        """Wait until a process does its work, where it says so."""
+        """Wait until a process is ready, if it reports that."""
 
         def ready() -> bool:
             if not self.processes[name].is_running:
                 raise RuntimeError(f"{name} ended: {self.tail(name)}")
-            return self._answers(name)
+            return self._is_responding(name)
 
         wait_for(ready, timeout, f"{name} to be ready; {self.tail(name)}")
 
     def kill(self, name: str) -> None:
-        """SIGKILL, as a power cut or the kernel's out-of-memory killer would be."""
+        """Kill a process with SIGKILL."""
         self.processes.pop(name).kill()
         # Only a process that exits regularly removes its ready file.
         self._ready_file(name).unlink(missing_ok=True)
 
     def stop(self, *names: str) -> list[int]:
-        """SIGTERM to all of them at once; their exit codes."""
+        """Send SIGTERM to all of them at once, and return their exit codes."""
         ending = [self.processes.pop(name) for name in names]
         for process in ending:
             process.signal(signal.SIGTERM)
@@ -150,11 +150,11 @@ class Stack:
         self.wait_ready(name)
 
     def pid(self, name: str) -> int:
-        """Its process id."""
+        """Return its process id."""
         return self.processes[name].pid
 
     def memory(self, name: str) -> int:
-        """Its resident memory in bytes."""
+        """Return its resident memory in bytes."""
         return int(psutil.Process(self.pid(name)).memory_info().rss)
 
     def tail(self, name: str) -> str:
@@ -162,11 +162,11 @@ class Stack:
         return self.processes[name].tail()
 
     def log(self, name: str) -> str:
-        """Return all that it logged."""
+        """Return its whole log."""
         return (self.logs / f"{name.replace(' ', '-')}.log").read_text(errors="replace")
 
     def port(self, name: str) -> int:
-        """Return the port that it serves on; the same after a restart."""
+        """Return the port on which it serves; it stays the same after a restart."""
         return self._ports.setdefault(name, free_port())
 
     def __enter__(self) -> Self:
@@ -183,7 +183,7 @@ class Stack:
         self._http.close()
         self.redis_server.stop()
 
-    # --- what can be seen ----------------------------------------------------------------------------------------
+    # --- reads of state ------------------------------------------------------------------------------------------
 
     @property
     def redis(self) -> redis.Redis:
@@ -193,7 +193,7 @@ class Stack:
         return self._client
 
     def spooled(self, cluster: str) -> list[str]:
-        """Return the names of the files in the agents' folder for payloads, which have none."""
+        """Return the names of the files in the agents' folders for payloads, which must be empty."""
         del cluster
         return sorted(path.name for path in (self.folder / "spool").iterdir())
 
@@ -202,14 +202,14 @@ class Stack:
         return self._http.get(f"http://127.0.0.1:{self.port(name)}{path}", timeout=300)
 
     def samples(self, name: str) -> Iterator[Sample]:
-        """All samples of a process's /metrics, parsed as Prometheus' text format."""
+        """Yield all samples of a process's /metrics, parsed as Prometheus' text format."""
         response = self.page(name, "/metrics")
         assert response.status_code == 200
         for family in text_string_to_metric_families(response.text):
             yield from family.samples
 
     def metric(self, process: str, sample: str, **labels: str) -> float | None:
-        """Return the sum of the samples of this name that have these labels; None when there is none."""
+        """Return the sum of the samples with this name and these labels; None if there is none."""
         values = [
             metric.value
             for metric in self.samples(process)
@@ -232,7 +232,7 @@ class Stack:
     # --- details -------------------------------------------------------------------------------------------------
 
     def environment(self, name: str) -> dict[str, str]:
-        """Return all variables of one process, without any `DSF_` one of the shell."""
+        """Return all variables of one process, without `DSF_` variables of the shell."""
         role, _, cluster = name.partition(" ")
         values = _SETTINGS | {"role": role, "redis_url": self.redis_server.url, "manifests": self.manifests}
         if role in _TARGETS:
@@ -250,15 +250,15 @@ class Stack:
                 "listen_port": self.port(name),
                 "probe_dir": self._ready_file(name).parent,
             }
-        values |= self._of(self.settings, name, {})
+        values |= self._get_by_name(self.settings, name, {})
         environment = {variable: value for variable, value in os.environ.items() if not variable.startswith(ENV_PREFIX)}
-        # A demo that runs on this machine is none of ours.
+        # Separate state, because a demo may run on this machine.
         environment |= {"XDG_STATE_HOME": str(self.folder / "state"), "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
         if role == "flower":
             environment["FLOWER_UNAUTHENTICATED_API"] = "true"
         return environment | {ENV_PREFIX + variable.upper(): str(value) for variable, value in values.items()}
 
-    def _answers(self, name: str) -> bool:
+    def _is_responding(self, name: str) -> bool:
         match _role(name):
             case "agent":
                 return self._ready_file(name).exists()
@@ -272,7 +272,7 @@ class Stack:
         return name in self.altered or _role(name) in self.altered
 
     @staticmethod
-    def _of(values: Mapping[str, Any], name: str, default: Any) -> Any:
+    def _get_by_name(values: Mapping[str, Any], name: str, default: Any) -> Any:
         return values.get(name, values.get(_role(name), default))
 
     def _cluster_dir(self, cluster: str) -> Path:
@@ -292,5 +292,5 @@ def _role(name: str) -> str:
 
 
 def pass_time(seconds: float) -> None:
-    """Let time pass where its passing is what is tested."""
+    """Sleep, where the passing of time itself is tested."""
     time.sleep(seconds)

@@ -44,11 +44,11 @@ class Certificate(NamedTuple):
 class TestCa:
     """A certificate authority with its files in `folder`."""
 
-    #: Tells pytest that this is no class of tests.
+    #: Prevents pytest from collecting this class.
     __test__ = False
 
     def __init__(self, folder: Path, name: str = "test CA", extensions: str = "v3_ca") -> None:
-        """Make the authority. `extensions` is v3_ca, or plain for a CA without key usage and key identifiers."""
+        """Create the authority. `extensions` is v3_ca, or plain for a CA without key usage and key identifiers."""
         self._extensions = extensions
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
@@ -61,7 +61,7 @@ class TestCa:
         self._sign_itself(*_new_key(self._key))
 
     def renew(self) -> None:
-        """Make the authority's certificate again, with its name and key."""
+        """Create the authority's certificate again, with its name and key."""
         self._sign_itself("-key", str(self._key))
 
     def _sign_itself(self, *key: str) -> None:
@@ -73,7 +73,7 @@ class TestCa:
     def issue(
         self, *names: str, start: timedelta = timedelta(hours=-1), end: timedelta = timedelta(days=1)
     ) -> Certificate:
-        """Return a certificate for these names or IP addresses, valid from `start` to `end` counted from now."""
+        """Return a certificate for these names or IP addresses, valid from `start` to `end`, relative to now."""
         self._number += 1
         certificate = Certificate(self._folder / f"{self._number}.crt", self._folder / f"{self._number}.key")
         request = self._folder / f"{self._number}.csr"
@@ -88,7 +88,7 @@ class TestCa:
         _openssl(
             *("ca", "-batch", "-notext", "-config", str(self._config), "-cert", str(self.cert)),
             *("-keyfile", str(self._key), "-in", str(request), "-out", str(certificate.cert)),
-            *("-startdate", _moment(start), "-enddate", _moment(end)),
+            *("-startdate", _format_time(start), "-enddate", _format_time(end)),
         )
         return certificate
 
@@ -97,7 +97,7 @@ def _new_key(path: Path) -> tuple[str, ...]:
     return ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout", str(path))
 
 
-def _moment(distance: timedelta) -> str:
+def _format_time(distance: timedelta) -> str:
     return (datetime.now(UTC) + distance).strftime("%Y%m%d%H%M%SZ")
 
 

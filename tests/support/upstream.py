@@ -15,9 +15,9 @@ from dsf.kube.resources import ADDON_PLACEMENT_SCORES, DYNAMIC_SCORING_CONFIGS, 
 from dsf.kube.session import Session
 from tests.support.manifests import config
 
-#: Field manager of upstream's controller: the name of its binary.
+#: Field manager of upstream's controller: the name of its program.
 MANAGER = "manager"
-#: The same of its agent.
+#: Field manager of its agent.
 AGENT = "dynamic-scoring-addon"
 
 

@@ -1,4 +1,4 @@
-"""Waiting for something to become true, without sleeping for luck."""
+"""Waits until a condition is true, instead of sleeping."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from collections.abc import Callable
 from typing import TypeVar
 
 _Value = TypeVar("_Value")
-#: A busy machine may take this many times as long as a test states. Only a test that fails waits for so long.
+#: Factor for all limits of tests, because the machine may be busy. Only a failing test waits for so long.
 _PATIENCE = float(os.environ.get("DSF_TEST_PATIENCE", "6"))
-#: Seconds, before they are multiplied: what takes a tenth of a second waits for a minute on a machine that is busy.
+#: Minimum seconds before the factor: on a busy machine, a tenth of a second may become a minute.
 _LEAST = 10.0
-#: Seconds for one step of what a test waits for without `wait_for`: a response, a process or thread that ends. A limit
-#: on what is said to come soon is no shorter either: how fast something is, bench/ measures.
+#: Seconds for a step without `wait_for`, such as a response or the end of a process. Limits on short waits are no
+#: shorter, because tests check that something happens; bench/ measures how fast.
 PATIENCE = _LEAST * _PATIENCE
-#: Looks take no more than a third of the time, so that what is waited for has the processor; but one comes each quarter
-#: of a second.
+#: Polls take at most a third of the time, so that the observed process gets the processor, but at least one runs each
+#: quarter of a second.
 _REST, _LONGEST_REST = 2.0, 0.25
 
 
 def wait_for(
     condition: Callable[[], _Value], timeout: float = 10.0, message: str = "", *, interval: float = 0.02
 ) -> _Value:
-    """Poll `condition` until it returns something true, and return that; every `interval` seconds if that is cheap.
+    """Poll `condition` until it returns a true value, and return that; every `interval` seconds if the poll is cheap.
 
     An AssertionError inside the condition counts as "not yet"; its text is part of the final message. Any other error
     passes through at once. Raises AssertionError after DSF_TEST_PATIENCE (6) times `timeout` seconds, which counts as

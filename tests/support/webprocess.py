@@ -1,4 +1,4 @@
-"""Processes that serve people, on free ports."""
+"""Processes that serve HTTP, on free ports."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TIMEOUT = 60
 
 
 class HttpProcess:
-    """A process of the hub with one service; a context manager. `settings` are field names of the settings."""
+    """A process of the hub with one service. A context manager. `settings` are field names of the settings."""
 
     def __init__(self, target: str, redis_url: str, log: Path, **settings: object) -> None:
         self.port = free_port()
@@ -33,9 +33,9 @@ class HttpProcess:
         self.process: Forked | None = None
 
     def start(self) -> None:
-        """Start it and wait until it serves."""
+        """Start the process and wait until it serves."""
         self.process = Forked(self._module, self._log, self._environment, inherit=False)
-        wait_for(self._serves, 60, f"{self._module} to serve")
+        wait_for(self._is_serving, 60, f"{self._module} to serve")
 
     def __enter__(self) -> Self:
         self.start()
@@ -45,7 +45,7 @@ class HttpProcess:
         if self.process is not None:
             self.process.kill()
 
-    def _serves(self) -> bool:
+    def _is_serving(self) -> bool:
         assert self.process is not None
         if not self.process.is_running:
             raise RuntimeError(self.log)
@@ -60,7 +60,7 @@ class HttpProcess:
         return self._log.read_text()
 
     def get(self, path: str, **headers: str) -> requests.Response:
-        """GET on a connection of its own."""
+        """Send GET on a new connection."""
         return self.request("GET", path, headers=headers)
 
     def request(self, method: str, path: str, **options: object) -> requests.Response:
@@ -70,7 +70,7 @@ class HttpProcess:
             return session.request(method, self.url + path, timeout=TIMEOUT, allow_redirects=False, **options)  # type: ignore[arg-type]
 
     def terminate(self) -> int:
-        """SIGTERM; the exit code."""
+        """Send SIGTERM, and return the exit code."""
         assert self.process is not None
         self.process.signal(signal.SIGTERM)
         return self.process.wait(TIMEOUT)

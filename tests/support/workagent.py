@@ -1,4 +1,5 @@
-"""OCM's own work agent of one managed cluster: applies what ManifestWorks hold, and says so in their status."""
+"""OCM's own work agent of one managed cluster: applies the content of ManifestWorks, and reports that in their status.
+"""
 
 from __future__ import annotations
 
@@ -12,20 +13,23 @@ from tests.support.controlplane import ControlPlane, find
 from tests.support.controlplane_crds import create_crds
 from tests.support.redisserver import free_port
 
-#: Its own books, on the managed cluster.
+#: CRD of its own records, on the managed cluster.
 _CRD = "work/v1/0000_01_work.open-cluster-management.io_appliedmanifestworks.crd.yaml"
 
 
 @contextlib.contextmanager
 def work_agent(cluster: str, hub: ControlPlane, managed: ControlPlane) -> Iterator[Child]:
-    """Runs while the context is open, as admin of both, which may be one. Raises ControlPlaneMissingError."""
+    """Run the agent while the context is open, as admin of both clusters, which may be one.
+
+    Raises ControlPlaneMissingError.
+    """
     program = find("work") / "work"
     create_crds(managed.session(), [yaml.safe_load((find("crds") / _CRD).read_text())])
     arguments = [
         *(str(program), f"--spoke-cluster-name={cluster}", f"--kubeconfig={managed.kubeconfig}"),
         *("--workload-source-driver=kube", f"--workload-source-config={hub.kubeconfig}"),
         *("--namespace=default", "--disable-leader-election", f"--listen=127.0.0.1:{free_port()}"),
-        # Between two looks at what it made, to report on it; 10 s otherwise.
+        # Interval of its checks of applied objects, for its reports; 10 s by default.
         "--status-sync-interval=1s",
     ]
     child = Child(arguments, managed.dir / f"work-{cluster}.log", {"POD_NAMESPACE": "default"})

@@ -27,7 +27,7 @@ def _name(file: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def _imported(file: Path, modules: Mapping[str, Path]) -> Iterator[str]:
+def _iterate_imports(file: Path, modules: Mapping[str, Path]) -> Iterator[str]:
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -40,7 +40,7 @@ def _imported(file: Path, modules: Mapping[str, Path]) -> Iterator[str]:
 def _graph(root: Path) -> _Graph:
     modules = _modules(root)
     return {
-        name: {other for other in _imported(file, modules) if other in modules} - {name}
+        name: {other for other in _iterate_imports(file, modules) if other in modules} - {name}
         for name, file in modules.items()
     }
 
@@ -57,7 +57,7 @@ def _children(parent: str, graph: _Graph) -> _Graph:
     return imports_by_child
 
 
-def _circle(graph: _Graph) -> str:
+def _find_circle(graph: _Graph) -> str:
     """Return a circle such as `a -> b -> a`, or an empty text."""
     try:
         TopologicalSorter(graph).prepare()
@@ -74,12 +74,12 @@ def ours() -> _Graph:
 
 
 def test_no_module_imports_itself_through_others(ours: _Graph) -> None:
-    assert _circle(ours) == ""
+    assert _find_circle(ours) == ""
 
 
 @pytest.mark.parametrize("package", sorted({name.rpartition(".")[0] for name in _modules(_ROOT)} - {""}))
 def test_no_package_imports_itself_through_its_neighbours(package: str, ours: _Graph) -> None:
-    assert _circle(_children(package, ours)) == ""
+    assert _find_circle(_children(package, ours)) == ""
 
 
 def test_framework_imports_no_module_of_other_distributions(ours: _Graph) -> None:
@@ -109,19 +109,19 @@ def test_circles_are_found(tmp_path: Path) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
     graph = _graph(tmp_path)
-    assert _circle(graph) == ""
-    assert set(_circle(_children("dsf", graph)).split(" -> ")) == {"a", "b", "c"}
+    assert _find_circle(graph) == ""
+    assert set(_find_circle(_children("dsf", graph)).split(" -> ")) == {"a", "b", "c"}
     (tmp_path / "dsf" / "a" / "four.py").write_text("from dsf.a.one import f\n")
-    assert "dsf.b.two" in _circle(_graph(tmp_path))
+    assert "dsf.b.two" in _find_circle(_graph(tmp_path))
 
 
-def _reached(starts: Iterable[str]) -> set[str]:
+def _find_reachable(starts: Iterable[str]) -> set[str]:
     """Return all modules that these modules import, directly or not; foreign modules by their top-level name."""
     modules = _modules(_ROOT)
     reached: set[str] = set()
     waiting = list(starts)
     while waiting:
-        for name in _imported(modules[waiting.pop()], modules):
+        for name in _iterate_imports(modules[waiting.pop()], modules):
             module = name if name in modules else name.partition(".")[0]
             if module not in reached:
                 reached.add(module)
@@ -129,32 +129,32 @@ def _reached(starts: Iterable[str]) -> set[str]:
     return reached
 
 
-def _below(names: Iterable[str], *packages: str) -> list[str]:
+def _select_below(names: Iterable[str], *packages: str) -> list[str]:
     return sorted(name for name in names if any(f"{name}.".startswith(f"{package}.") for package in packages))
 
 
 def test_scorer_library_is_independent() -> None:
-    library = _below(_modules(_ROOT), "dsf.scorer")
-    reached = _reached(library)
-    assert set(_below(reached, "dsf")) <= set(library)
+    library = _select_below(_modules(_ROOT), "dsf.scorer")
+    reached = _find_reachable(library)
+    assert set(_select_below(reached, "dsf")) <= set(library)
     assert "fastapi" in reached
     assert not reached & {"celery", "kubernetes", "redis", "requests"}
 
 
 def test_optimizer_imports_no_module_of_cycles() -> None:
     """The optimizer imports no hub controller and no agent, and only the readers of Redis."""
-    optimizer = _below(_modules(_ROOT), "dsf.optimizer")
+    optimizer = _select_below(_modules(_ROOT), "dsf.optimizer")
     # The command line and the page load these modules.
-    commands = _below(optimizer, "dsf.optimizer.commands", "dsf.optimizer.pages")
-    reached = _reached(set(optimizer) - set(commands))
+    commands = _select_below(optimizer, "dsf.optimizer.commands", "dsf.optimizer.pages")
+    reached = _find_reachable(set(optimizer) - set(commands))
     assert "fastapi" in reached
     hub = ("celery", "demo", "fleetmetrics", "hub", "results", "schedule")
     agent = ("agent", "auth", "cycle", "sources")
-    assert _below(reached, *commands, *(f"dsf.{name}" for name in (*hub, *agent))) == []
+    assert _select_below(reached, *commands, *(f"dsf.{name}" for name in (*hub, *agent))) == []
 
 
 def test_model_and_solver_of_the_optimizer_do_no_input_and_output() -> None:
-    reached = _reached(f"dsf.optimizer.{name}" for name in ("model", "plan", "labels", "solve"))
+    reached = _find_reachable(f"dsf.optimizer.{name}" for name in ("model", "plan", "labels", "solve"))
     outside = (
         "dsf.kube",
         "dsf.optimizer.backend",
@@ -165,4 +165,4 @@ def test_model_and_solver_of_the_optimizer_do_no_input_and_output() -> None:
         "requests",
     )
     assert "numpy" in reached
-    assert _below(reached, *outside) == []
+    assert _select_below(reached, *outside) == []

@@ -25,7 +25,7 @@ MASTER = bytes(range(32))
 RUN = "1799999999000-0123abcd"
 
 
-def _sent(reason: str) -> Result:
+def _make_signed_result(reason: str) -> Result:
     result = Result.model_construct(cluster="c", scorer="s", run=RUN, at=1.0, outcome="error", reason=reason)
     signed_frame = sign(result, derive_key(MASTER, "c", 1))
     assert json.loads(signed_frame.partition(b"\n")[2])["reason"] == reason
@@ -33,13 +33,13 @@ def _sent(reason: str) -> Result:
 
 
 def test_reason_is_one_word() -> None:
-    assert _sent("http_error").reason == "http_error"
+    assert _make_signed_result("http_error").reason == "http_error"
 
 
 @pytest.mark.parametrize("reason", ["abc\n", "\nabc", "abc\n\n", "a b", "Abc", "a:b", "é"])
 def test_invalid_reason_is_refused(reason: str) -> None:
     with pytest.raises(MessageRejectedError, match="reason: Value error, not a snake_case word"):
-        _sent(reason)
+        _make_signed_result(reason)
 
 
 def test_sender_is_verified_before_anything_is_parsed(monkeypatch: pytest.MonkeyPatch) -> None:

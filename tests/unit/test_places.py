@@ -15,9 +15,9 @@ from tests.support.uv import ROOT
 
 #: Distributions beside the core, each with modules in `dsf` and tests in `tests`.
 _DISTRIBUTIONS = [ROOT / "demo", *sorted((ROOT / "packages").iterdir())]
-#: Folders with a folder `tests`, which has `unit` or `integration`, in which are folders named after what is in `dsf`.
+#: Folders with a folder `tests`, which has `unit` or `integration`, whose folders are named after those in `dsf`.
 _HOMES = [ROOT, *_DISTRIBUTIONS]
-#: Folders and files of tests whose subject is nothing in the home's dsf/: name -> what is tested.
+#: Folders and files of tests whose subject is not in `dsf/` of their home: name -> subject.
 _OTHERS = {
     "bench": "bench/",
     "circles": "imports between all modules",
@@ -34,7 +34,7 @@ _OTHERS = {
     "security": "the whole framework on a Redis with TLS and users",
     "support": "tests/support/",
 }
-#: The same in distributions: a source type with its agent, its server and what it is pushed by.
+#: The same in distributions: a source type with its agent, its server and its clients.
 _OTHERS_OF_DISTRIBUTIONS = {"packages/dsf-sources": {"sources"}}
 
 
@@ -46,16 +46,16 @@ def _names(folder: Path) -> set[str]:
     return {path.stem for path in paths} - {"__init__", "conftest"}
 
 
-def _tested(home: Path) -> set[str]:
+def _list_tested(home: Path) -> set[str]:
     names = _names(home / "tests" / "unit") | _names(home / "tests" / "integration")
     return {name.removeprefix("test_") for name in names}
 
 
-def _others(home: Path) -> set[str]:
+def _list_others(home: Path) -> set[str]:
     return set(_OTHERS) if home == ROOT else _OTHERS_OF_DISTRIBUTIONS.get(str(home.relative_to(ROOT)), set())
 
 
-def _imported(file: Path) -> Iterator[str]:
+def _find_imports(file: Path) -> Iterator[str]:
     """Return packages and modules of `dsf` that a file imports, by their names in dsf/."""
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.module:
@@ -67,13 +67,13 @@ def _imported(file: Path) -> Iterator[str]:
 
 @pytest.mark.parametrize("home", _HOMES, ids=lambda home: home.name)
 def test_each_folder_of_tests_is_one_of_its_distribution_or_a_named_other(home: Path) -> None:
-    assert _tested(home) - _names(home / "dsf") - _others(home) == set()
+    assert _list_tested(home) - _names(home / "dsf") - _list_others(home) == set()
 
 
 @pytest.mark.parametrize("home", _HOMES, ids=lambda home: home.name)
 def test_listed_foreign_folders_have_tests_and_are_no_modules(home: Path) -> None:
-    assert _others(home) <= _tested(home)
-    assert not _others(home) & _names(home / "dsf")
+    assert _list_others(home) <= _list_tested(home)
+    assert not _list_others(home) & _names(home / "dsf")
 
 
 @pytest.mark.parametrize("home", _DISTRIBUTIONS, ids=lambda home: home.name)
@@ -90,7 +90,7 @@ def test_files_of_tests_are_in_folders_that_pytest_collects() -> None:
 
 
 def test_unit_test_imports_its_own_package() -> None:
-    """Tests that import only other packages belong to those; tests without imports start programs."""
+    """Tests that import only other packages belong to those packages; tests without imports start programs."""
     packages = {
         name: home for home in _HOMES for name in _names(home / "dsf") if not (home / "dsf" / f"{name}.py").is_file()
     }
@@ -98,7 +98,7 @@ def test_unit_test_imports_its_own_package() -> None:
         str(file.relative_to(ROOT)): sorted(imported & packages.keys())
         for package, home in packages.items()
         for file in (home / "tests" / "unit" / package).rglob("test_*.py")
-        if (imported := set(_imported(file))) & packages.keys() and package not in imported
+        if (imported := set(_find_imports(file))) & packages.keys() and package not in imported
     }
     assert elsewhere == {}
     assert any((ROOT / "tests" / "unit").rglob("test_*.py"))

@@ -43,7 +43,8 @@ class HubCluster:
     def release(
         self, values: chart.Values | None = None, namespace: str = chart.NAMESPACE, folder: Path = chart.CHART
     ) -> Iterator[Release]:
-        """The chart installed with these values, as long as the API server runs. `folder` has another version of it."""
+        """The chart installed with these values while the API server runs. `folder` has another version of the chart.
+        """
         with helm_python.Config(kubeconfig_path=self.plane.kubeconfig, namespace=namespace) as config:
             release = Release(config, self.plane.kubeconfig, namespace)
             release.install(values, folder)

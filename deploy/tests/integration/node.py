@@ -68,18 +68,18 @@ class Pod:
         return self
 
     def passes(self, probe: str) -> bool:
-        """Whether it passes one of its probes, asked for as the kubelet would ask."""
+        """True if it passes one of its probes, as the kubelet checks it."""
         assert self.child is not None
         assert self.child.is_running, self.child.tail()
         probe_spec = self._container[probe]
         if "exec" in probe_spec:
-            command = [self._here(text) for text in probe_spec["exec"]["command"]]
+            command = [self._replace_places(text) for text in probe_spec["exec"]["command"]]
             return subprocess.run(command, check=False, timeout=300, capture_output=True).returncode == 0
         port, path = self.ports[probe_spec["httpGet"]["port"]], probe_spec["httpGet"]["path"]
         return self.get(port, path)[0] == 200
 
     def get(self, port: int, path: str) -> tuple[int, str]:
-        """Status and text of a page; 0 when nobody answers."""
+        """Return status and text of a page; 0 without a response."""
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=300) as response:
                 return response.status, response.read().decode()
@@ -104,14 +104,14 @@ class Pod:
             return
         for item in items or [{"key": key, "path": key} for key in files]:
             # A configuration names paths of its pod, and a port.
-            (folder / item["path"]).write_text(self._here(files[item["key"]]))
+            (folder / item["path"]).write_text(self._replace_places(files[item["key"]]))
 
     def _command(self, container: chart.Object) -> list[str]:
-        arguments = [self._here(text) for text in container.get("args", [])]
+        arguments = [self._replace_places(text) for text in container.get("args", [])]
         if "command" not in container:
             return [*_ENTRY_POINT, *arguments]
         program, *arguments_of_command = container["command"]
-        return [_PROGRAMS[program], *(self._here(text) for text in arguments_of_command), *arguments]
+        return [_PROGRAMS[program], *(self._replace_places(text) for text in arguments_of_command), *arguments]
 
     def _environment(self, container: chart.Object) -> dict[str, str]:
         variables = {"PATH": path_with_redis(), "PYTHONPATH": str(chart.ROOT), "HOME": str(self.folder)}
@@ -119,7 +119,7 @@ class Pod:
             source: Any = entry.get("valueFrom")
             if source is None:
                 text = re.sub(r"\$\((\w+)\)", lambda match: variables[match[1]], entry.get("value", ""))
-                variables[entry["name"]] = self._here(text)
+                variables[entry["name"]] = self._replace_places(text)
             elif "fieldRef" in source:
                 assert source["fieldRef"]["fieldPath"] == "metadata.namespace"
                 variables[entry["name"]] = self._namespace
@@ -129,8 +129,8 @@ class Pod:
                 variables[entry["name"]] = base64.b64decode(data[reference["key"]]).decode()
         return variables
 
-    def _here(self, text: str) -> str:
-        """A text of the manifests with our places for theirs, all at once: one may look like another one's."""
+    def _replace_places(self, text: str) -> str:
+        """Replace places in a text of the manifests by ours, all in one pass, because one may look like another."""
         if text.isdigit() and (self.name, int(text)) in self._node.fixed:
             return str(self._node.fixed[self.name, int(text)])
         paths = "|".join(re.escape(path) for path in sorted(self._places, key=len, reverse=True))
@@ -174,7 +174,7 @@ class Node:
         return wait_for(found_object, 30, f"{resource.kind} {namespace}/{name}; {self.logs()}")
 
     def until(self, condition: Any, message: str, timeout: float = 60.0) -> Any:
-        """Wait; on failure say what the logs end with."""
+        """Wait for a condition; a failure quotes the ends of the logs."""
         try:
             return wait_for(condition, timeout, message)
         except (AssertionError, RuntimeError) as error:

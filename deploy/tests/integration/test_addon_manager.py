@@ -1,4 +1,4 @@
-"""OCM's own placement controller and addon manager make of the chart what OCM's work agent would deploy."""
+"""OCM's own placement controller and addon manager turn the chart into the objects that OCM's work agent deploys."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def cluster(ocm: ControlPlane, hub: HubCluster) -> Iterator[str]:
         release.uninstall()
 
 
-def _deployed(session: Session, cluster: str) -> Objects:
-    """The objects in the addon's ManifestWork, by kind. Raises AssertionError until it is there."""
+def _list_deployed_objects(session: Session, cluster: str) -> Objects:
+    """Return the objects in the addon's ManifestWork, by kind. Raises AssertionError until it exists."""
     try:
         work = session.get(MANIFEST_WORKS.path(cluster, WORK))
     except ObjectNotFoundError as error:
@@ -61,7 +61,7 @@ def _deployed(session: Session, cluster: str) -> Objects:
 @pytest.fixture
 def deployed(session: Session, cluster: str) -> Objects:
     """Return the objects that OCM would create on the cluster."""
-    return wait_for(lambda: _deployed(session, cluster), 60)
+    return wait_for(lambda: _list_deployed_objects(session, cluster), 60)
 
 
 def test_addon_is_installed_on_the_cluster(session: Session, cluster: str, deployed: Objects) -> None:
@@ -70,7 +70,7 @@ def test_addon_is_installed_on_the_cluster(session: Session, cluster: str, deplo
     }
 
     def addon_with_configs() -> dict[str, Any]:
-        # By other controllers than the one that makes the ManifestWork.
+        # Other controllers than the one that creates the ManifestWork set these.
         addon = session.get(MANAGED_CLUSTER_ADDONS.path(cluster, ADDON_NAME))
         assert addon.get("status", {}).get("namespace") == AGENT_NAMESPACE
         assert _conditions(addon).get("Configured") == "True"
@@ -117,10 +117,10 @@ def test_user_secrets_survive_the_removal_of_the_addon(session: Session, cluster
 def test_addon_config_of_one_cluster_overrides_its_variables_and_keeps_the_namespace(
     session: Session, ocm: ControlPlane, cluster: str
 ) -> None:
-    """With a config of its own that says nothing of the namespace, OCM's default would win: it must be said."""
+    """With a config that does not set the namespace, OCM's default would apply, so the config must set it."""
     assert cluster
     other = ocm.cluster("worker")
-    wait_for(lambda: _deployed(session, other), 60)
+    wait_for(lambda: _list_deployed_objects(session, other), 60)
     body = {
         "apiVersion": ADDON_CONFIGS.api_version,
         "kind": ADDON_CONFIGS.kind,
@@ -139,7 +139,7 @@ def test_addon_config_of_one_cluster_overrides_its_variables_and_keeps_the_names
     session.merge(MANAGED_CLUSTER_ADDONS.path(other, ADDON_NAME), {"spec": {"configs": [reference]}})
 
     def moved() -> Objects:
-        deployed_objects = _deployed(session, other)
+        deployed_objects = _list_deployed_objects(session, other)
         (container,) = chart.containers(deployed_objects["Deployment"])
         assert chart.environment(container)["X"] == "7"
         return deployed_objects
@@ -163,29 +163,29 @@ def test_upgrade_is_delivered_to_the_cluster(
         config.upgrade(chart.CHART, chart.RELEASE, values, reset_values=True)
 
     def upgraded() -> bool:
-        (container,) = chart.containers(_deployed(session, cluster)["Deployment"])
+        (container,) = chart.containers(_list_deployed_objects(session, cluster)["Deployment"])
         return chart.environment(container)["DSF_LOG_LEVEL"] == "DEBUG"
 
     wait_for(upgraded, 60)
     # Sources that were enabled, with the right of the whole cluster for the agent's account and no other.
     work = session.get(MANIFEST_WORKS.path(cluster, WORK))
     manifests: list[chart.Object] = work["spec"]["workload"]["manifests"]
-    (subject,) = chart.one(manifests, "ClusterRoleBinding")["subjects"]
-    account = chart.one(manifests, "ServiceAccount")["metadata"]
+    (subject,) = chart.find_object(manifests, "ClusterRoleBinding")["subjects"]
+    account = chart.find_object(manifests, "ServiceAccount")["metadata"]
     assert (subject["name"], subject["namespace"]) == (account["name"], AGENT_NAMESPACE)
-    assert chart.one(manifests, "ClusterRole")["rules"][0]["resources"] == ["nodes", "pods"]
-    assert chart.one(manifests, "Service", "dynamic-scoring-agent-otlp")["metadata"]["namespace"] == AGENT_NAMESPACE
-    (container,) = chart.containers(chart.one(manifests, "Deployment"))
+    assert chart.find_object(manifests, "ClusterRole")["rules"][0]["resources"] == ["nodes", "pods"]
+    assert chart.find_object(manifests, "Service", "dynamic-scoring-agent-otlp")["metadata"]["namespace"] == AGENT_NAMESPACE
+    (container,) = chart.containers(chart.find_object(manifests, "Deployment"))
     assert chart.environment(container)["DSF_OTLP_PORT"] == "4318"
 
 
 def test_manifests_rendered_by_ocm_deploy_the_agent(
     session: Session, ocm: ControlPlane, cluster: str, deployed: Objects
 ) -> None:
-    """Applied in the place of OCM's work agent, as strictly as can be; hub and managed cluster are one."""
+    """Apply objects as strictly as possible in place of OCM's work agent; hub and managed cluster are the same."""
     assert deployed
     manifests = session.get(MANIFEST_WORKS.path(cluster, WORK))["spec"]["workload"]["manifests"]
-    # Their order is not kept by OCM; its work agent tries again until all of them are there.
+    # OCM does not keep their order; its work agent retries until all of them exist.
     manifests.sort(key=lambda manifest: manifest["kind"] != "Namespace")
     manifest_list = json.dumps({"apiVersion": "v1", "kind": "List", "items": manifests})
     output = ocm.kubectl("apply", "--server-side", "--validate=strict", "-f", "-", stdin=manifest_list)
@@ -195,10 +195,10 @@ def test_manifests_rendered_by_ocm_deploy_the_agent(
 
 
 def test_work_agent_of_ocm_deploys_the_addon(session: Session, ocm: ControlPlane, cluster: str) -> None:
-    """On a cluster that shares the hub's API server. OCM's status follows the agent, which is ready while it scores."""
+    """On a cluster that is also the hub. OCM's status follows the agent, which is ready while it scores."""
     assert cluster
     real_cluster = ocm.cluster("real")
-    wait_for(lambda: _deployed(session, real_cluster), 60)
+    wait_for(lambda: _list_deployed_objects(session, real_cluster), 60)
     with programs_needed(), work_agent(real_cluster, ocm, ocm) as child:
         wait_for(lambda: _agents_cluster(session) == real_cluster, 60, "the Deployment of the agent")
         work = MANIFEST_WORKS.path(real_cluster, WORK)
@@ -213,7 +213,7 @@ def test_work_agent_of_ocm_deploys_the_addon(session: Session, ocm: ControlPlane
                 60,
                 f"{available}\n{child.tail()}",
             )
-        # OpenShift's part. The ConfigMap asks for it, and keeps it when all is applied again.
+        # OpenShift injects this into ConfigMaps that request it, and keeps it when the objects are applied again.
         service_ca = CONFIG_MAPS.path(AGENT_NAMESPACE, "dynamic-scoring-agent-service-ca")
         annotations = session.get(service_ca)["metadata"]["annotations"]
         assert annotations["service.beta.openshift.io/inject-cabundle"] == "true"
@@ -237,7 +237,7 @@ def test_unreachable_cluster_keeps_its_agent(session: Session, cluster: str, dep
     uid = session.get(MANAGED_CLUSTER_ADDONS.path(cluster, ADDON_NAME))["metadata"]["uid"]
     # Something that happens after it shows that the taint was seen: another cluster is chosen.
     later = _plane_cluster(session)
-    wait_for(lambda: _deployed(session, later), 60)
+    wait_for(lambda: _list_deployed_objects(session, later), 60)
     assert session.get(MANAGED_CLUSTER_ADDONS.path(cluster, ADDON_NAME))["metadata"]["uid"] == uid
 
 

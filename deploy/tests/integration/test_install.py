@@ -29,7 +29,7 @@ from dsf.errors import ObjectNotFoundError
 from dsf.kube.resources import DYNAMIC_SCORING_CONFIGS, SECRETS
 from dsf.kube.session import Session
 from tests.support import chart
-from tests.support.child import ran
+from tests.support.child import run_program
 from tests.support.controlplane import ControlPlane, find
 from tests.support.controlplane_crds import CRDS, create_crds, read_ocm_crds
 from tests.support.controlplane_fixtures import control_plane_or_skip
@@ -67,9 +67,9 @@ def _template(session: Session) -> list[dict[str, Any]]:
 
 
 def test_objects_are_accepted_unchanged(plane: ControlPlane) -> None:
-    """All sets of values at once, each in namespaces of its own, whose names say whose object kubectl speaks of.
+    """Yield all sets of values, each with its own namespaces, whose names appear in kubectl's messages.
 
-    Objects that an earlier set has too are left out, except for its namespace and generated objects.
+    Objects that an earlier set also has are left out, except for its namespace and generated objects.
     """
     accounts, objects = [], []
     applied_texts: set[str] = set()
@@ -77,7 +77,7 @@ def test_objects_are_accepted_unchanged(plane: ControlPlane) -> None:
         copied = {key: dict(value) if isinstance(value, dict) else value for key, value in values.items()}
         copied.setdefault("hubSetting", {})["namespace"] = f"hub-{name}"
         copied.setdefault("spokeSetting", {})["namespace"] = f"agent-{name}"
-        # The CRDs are there already, as those of the release.
+        # The CRDs exist already, as those of the release.
         rendered = [o for o in chart.render(copied) if o["kind"] != "CustomResourceDefinition"]
         for o in [*rendered, *_agent(rendered)]:
             text = re.sub(rf"(hub|agent)-{name}\b|\b[0-9a-f]{{64}}\b", "", json.dumps(o, sort_keys=True))
@@ -88,10 +88,10 @@ def test_objects_are_accepted_unchanged(plane: ControlPlane) -> None:
         # Pods need the account that a controller manager makes.
         default = {"name": "default", "namespace": f"hub-{name}"}
         accounts.append({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": default})
-    plane.kubectl("create", "-f", "-", stdin=_listed(accounts))
+    plane.kubectl("create", "-f", "-", stdin=_dump_list(accounts))
     # First the Service that names a port of the nodes: others get any that is free.
     objects.sort(key=lambda o: o["kind"] != "Service" or "nodePort" not in str(o["spec"]))
-    output = plane.kubectl("apply", "--server-side", "--validate=strict", "-f", "-", stdin=_listed(objects))
+    output = plane.kubectl("apply", "--server-side", "--validate=strict", "-f", "-", stdin=_dump_list(objects))
     assert output.count("serverside-applied") == len(objects), output
     assert "Warning" not in output
     # Names for the whole cluster, and ports of its nodes, are free for the other tests.
@@ -100,15 +100,15 @@ def test_objects_are_accepted_unchanged(plane: ControlPlane) -> None:
     }
     remaining = [o for (_, kind, _), o in names.items() if kind != "Namespace"]
     remaining += [o for o in objects if o["kind"] == "Service" and o["spec"].get("type") == "NodePort"]
-    plane.kubectl("delete", "-f", "-", stdin=_listed(remaining))
+    plane.kubectl("delete", "-f", "-", stdin=_dump_list(remaining))
 
 
-def _listed(objects: list[chart.Object]) -> str:
+def _dump_list(objects: list[chart.Object]) -> str:
     return json.dumps({"apiVersion": "v1", "kind": "List", "items": objects})
 
 
 def _agent(objects: list[chart.Object]) -> list[chart.Object]:
-    # With the variables of OCM replaced; in a namespace that goes with the test.
+    # With the variables of OCM replaced, in a namespace that is deleted with the test.
     text = json.dumps(chart.agent_objects(objects)).replace("{{CLUSTER_NAME}}", "c1")
     agent: list[chart.Object] = json.loads(text)
     return sorted(agent, key=lambda o: o["kind"] != "Namespace")
@@ -139,11 +139,11 @@ def test_renewed_ca_and_its_predecessor_accept_each_others_certificates(
 
 
 def test_rsa_ca_keeps_its_key_on_upgrade(release: Release, session: Session, tmp_path: Path) -> None:
-    """The chart once made such keys."""
+    """Earlier versions of the chart created such keys."""
     tls, ca = "dynamic-scoring-redis-tls", "dynamic-scoring-redis-ca"
     subject = ["-subj", f"/CN={ca}", "-addext", "keyUsage=critical,digitalSignature,keyEncipherment,keyCertSign"]
-    ran(["openssl", "genrsa", "-traditional", "-out", "rsa.key", "2048"], cwd=tmp_path, check=True)
-    ran(["openssl", "req", "-x509", "-key", "rsa.key", "-out", "rsa.crt", *subject], cwd=tmp_path, check=True)
+    run_program(["openssl", "genrsa", "-traditional", "-out", "rsa.key", "2048"], cwd=tmp_path, check=True)
+    run_program(["openssl", "req", "-x509", "-key", "rsa.key", "-out", "rsa.crt", *subject], cwd=tmp_path, check=True)
     files = {"tls.crt": "rsa.crt", "tls.key": "rsa.key"}
     rsa_files = {key: base64.b64encode((tmp_path / name).read_bytes()).decode() for key, name in files.items()}
     secret = session.get(SECRETS.path(HUB_NAMESPACE, ca))
@@ -176,7 +176,7 @@ def test_ca_with_a_new_key_is_installed_by_the_documented_commands(
         if text.startswith("openssl "):
             subprocess.run(["sh", "-c", text], cwd=tmp_path, check=True, capture_output=True)
         elif text.startswith("kubectl "):
-            expanded_command = ran(["sh", "-c", f"echo {text}"], check=True).stdout
+            expanded_command = run_program(["sh", "-c", f"echo {text}"], check=True).stdout
             plane.kubectl(*(str(tmp_path / w) if w.startswith("new.") else w for w in expanded_command.split()[1:]))
         elif "--set-file redis.tls.ca=new.crt" in text:
             release.upgrade({"redis": {"tls": {"ca": (tmp_path / "new.crt").read_text()}}})
@@ -205,7 +205,7 @@ def _verify(folder: Path, authority: str, certificate: str) -> None:
         (folder / name).write_bytes(base64.b64decode(encoded))
     # As strict as Python is.
     command = ["openssl", "verify", "-x509_strict", "-purpose", "sslserver", "-CAfile", "ca.crt", "tls.crt"]
-    process = ran(command, cwd=folder)
+    process = run_program(command, cwd=folder)
     assert process.returncode == 0, process.stderr
 
 

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from deploy.tests.integration.hubcluster import STATEFUL_SETS, HubCluster, Release
-from deploy.tests.integration.test_whole import CLUSTER, SCORER, ScriptedServer, World, answer
+from deploy.tests.integration.test_whole import CLUSTER, SCORER, ScriptedServer, InstalledChart, answer
 from tests.support import chart
-from tests.support.child import ran
+from tests.support.child import run_program
 from tests.support.controlplane_fixtures import programs_needed
 from tests.support.workagent import work_agent
 
@@ -30,14 +30,14 @@ INTERVAL = 5
 
 
 @pytest.fixture(scope="module")
-def installed(hub: HubCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[World, Release]]:
+def installed(hub: HubCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[InstalledChart, Release]]:
     """The chart with its default mode, one managed cluster, and a scorer."""
     with contextlib.ExitStack() as stack:
         scorer = stack.enter_context(ScriptedServer(answer("ok")))
         scorer.script(answer({"results": [{"metric": {"node": "n1"}, "score": 42.7}]}), path="/scoring")
         session = stack.enter_context(contextlib.closing(hub.plane.session()))
         release = stack.enter_context(hub.release(VALUES))
-        world = World(hub, session, tmp_path_factory.mktemp("modes"), scorer)
+        world = InstalledChart(hub, session, tmp_path_factory.mktemp("modes"), scorer)
         stack.callback(world.node.stop)
         with programs_needed():
             stack.enter_context(work_agent(CLUSTER, hub.plane, hub.plane))
@@ -47,7 +47,7 @@ def installed(hub: HubCluster, tmp_path_factory: pytest.TempPathFactory) -> Iter
         yield world, release
 
 
-def _dsf(world: World, *arguments: str) -> Any:
+def _dsf(world: InstalledChart, *arguments: str) -> Any:
     """Run `dsf` as an operator and return its parsed JSON."""
     password = world.node.folder / "operator"
     with contextlib.closing(world.client("operator")) as client:
@@ -59,24 +59,24 @@ def _dsf(world: World, *arguments: str) -> Any:
         "DSF_REDIS_PASSWORD_FILE": str(password),
         "DSF_REDIS_CA_FILE": str(world.node.folder / "redis" / "tls" / "ca.crt"),
     }
-    process = ran([sys.executable, "-P", "-m", "dsf.cli", *arguments, "--output", "json"], env=environment)
+    process = run_program([sys.executable, "-P", "-m", "dsf.cli", *arguments, "--output", "json"], env=environment)
     assert process.returncode == 0, process.stderr
     return json.loads(process.stdout)
 
 
-def _good_runs(world: World) -> set[str]:
+def _good_runs(world: InstalledChart) -> set[str]:
     """Run ids of the cycles that succeeded, of the last 50."""
     cycles = _dsf(world, "history", SCORER, "--cluster", CLUSTER)["cycles"]
     return {cycle["runId"] for cycle in cycles if cycle["outcome"] == "ok"}
 
 
-def _redis_generation(world: World) -> int:
+def _redis_generation(world: InstalledChart) -> int:
     path = STATEFUL_SETS.path(chart.NAMESPACE, "dynamic-scoring-redis")
     generation: int = world.session.get(path)["metadata"]["generation"]
     return generation
 
 
-def test_change_of_mode_loses_no_score_override_or_history(installed: tuple[World, Release]) -> None:
+def test_change_of_mode_loses_no_score_override_or_history(installed: tuple[InstalledChart, Release]) -> None:
     world, release = installed
     world.node.until(lambda: world.score() == [("n1", 42)], "a score", 120)
     _dsf(world, "schedule", "set", SCORER, "--interval", str(INTERVAL))

@@ -58,7 +58,7 @@ def _response(api_server: ControlPlane, settings_factory: SettingsFactory, verbs
 
 
 def _rule() -> dict[str, Any]:
-    (rule,) = chart.one(chart.render({}), "Role", "dynamic-scoring-redis-portforward")["rules"]
+    (rule,) = chart.find_object(chart.render({}), "Role", "dynamic-scoring-redis-portforward")["rules"]
     return dict(rule)
 
 

@@ -38,18 +38,18 @@ class Bundled:
         self.folder = folder
         self.port = free_port()
         self._process: Child | None = None
-        secret = chart.one(OBJECTS, "Secret", "dynamic-scoring-redis-users")
+        secret = chart.find_object(OBJECTS, "Secret", "dynamic-scoring-redis-users")
         self.passwords: dict[str, str] = {role: chart.secret_text(secret, role) for role in ROLES}
         for name, key in (("tls", "ca.crt"), ("tls", "tls.crt"), ("tls", "tls.key")):
-            text = chart.secret_text(chart.one(OBJECTS, "Secret", f"dynamic-scoring-redis-{name}"), key)
+            text = chart.secret_text(chart.find_object(OBJECTS, "Secret", f"dynamic-scoring-redis-{name}"), key)
             (folder / key).write_text(text)
         (folder / "passwords").mkdir()
         for role, password in self.passwords.items():
             (folder / "passwords" / role).write_text(password)
-        text = chart.one(OBJECTS, "ConfigMap", "dynamic-scoring-redis")["data"]["redis.conf"]
+        text = chart.find_object(OBJECTS, "ConfigMap", "dynamic-scoring-redis")["data"]["redis.conf"]
         text = text.replace("/etc/redis-tls", str(folder)).replace("/data", str(folder)).replace("6379", str(self.port))
         (folder / "redis.conf").write_text(text.replace("bind * -::*", "bind 127.0.0.1"))
-        script = chart.one(OBJECTS, "ConfigMap", "dynamic-scoring-redis")["data"]["start-server"]
+        script = chart.find_object(OBJECTS, "ConfigMap", "dynamic-scoring-redis")["data"]["start-server"]
         (folder / "start-server").write_text(script)
 
     def write_users(self) -> None:
@@ -59,8 +59,8 @@ class Bundled:
         file.write_text(render_acl_file(make_hub_users(self.passwords), existing))
 
     def run_init_container(self) -> None:
-        """Do what it does, with the shell and the tools that are in Redis' image."""
-        data = chart.one(OBJECTS, "ConfigMap", "dynamic-scoring-redis")["data"]
+        """Run the script as the pod does, with the shell and the tools of Redis' image."""
+        data = chart.find_object(OBJECTS, "ConfigMap", "dynamic-scoring-redis")["data"]
         (container,) = chart.pod(chart.workloads(OBJECTS)["dynamic-scoring-redis"])["initContainers"]
         mounts = {"/etc/redis/": "configuration/", "/etc/dsf/users": "passwords", "/data/": ""}
         (self.folder / "configuration").mkdir(exist_ok=True)
@@ -105,7 +105,7 @@ class Bundled:
             self._process = None
 
     def answers_probe(self) -> bool:
-        """Whether `redis-cli --tls --insecure ping` would say NOAUTH."""
+        """True if `redis-cli --tls --insecure ping` would print NOAUTH."""
         assert self._process is not None
         assert self._process.is_running, self._process.tail()
         probe = redis.Redis(
@@ -135,11 +135,11 @@ def bundled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bundled]:
 
 @pytest.fixture
 def as_process(bundled: Bundled, settings_factory: Callable[..., Settings]) -> Iterator[Callable[[str], redis.Redis]]:
-    """`as_process(name)` -> a client made of the environment that the chart gives the process."""
+    """Return `as_process(name)` -> a client with the environment that the chart gives the process."""
     with contextlib.ExitStack() as stack:
 
         def make(name: str) -> redis.Redis:
-            environment = chart.told(OBJECTS, name)
+            environment = chart.get_environment(OBJECTS, name)
             host = "dynamic-scoring-redis.open-cluster-management.svc:6379"
             settings = settings_factory(
                 redis_url=environment["DSF_REDIS_URL"].replace(host, f"localhost:{bundled.port}"),
@@ -256,7 +256,7 @@ def test_init_container_writes_the_users_of_the_hub(tmp_path: Path) -> None:
     file = tmp_path / "users.acl"
     cluster = User.of_cluster("c1", "cluster-password").line()
     expected = f"{file.read_text()}{cluster}\n"
-    # As the server saves it; somebody else's user goes.
+    # As the server saves it; users that do not belong there are removed.
     file.write_text(f"user somebody on nopass ~* &* +@all\n{cluster}\n")
     server.run_init_container()
     assert file.read_text() == expected

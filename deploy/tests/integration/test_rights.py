@@ -167,7 +167,7 @@ def test_controller_writes_scores(as_account: Callable[..., Session], plane: Con
     controller = as_account("dynamic-scoring-controller")
     backend = KubeScores(controller, lambda key: None, lambda obj: None)
     score = SCORE | {"metadata": {**_metadata(SCORE), "namespace": cluster}}
-    # New, changed, with something to take away, gone.
+    # A new namespace, a changed one, one with objects to remove, and a deleted one.
     backend.apply_score(score, STATUS)
     backend.apply_score(score, STATUS | {"scores": [{"name": "b", "value": 2}]})
     path = ADDON_PLACEMENT_SCORES.path(cluster, "s")
@@ -197,9 +197,9 @@ def test_agent_reads_its_own_objects_only(
     secret = {"name": "prometheus-token", "hosts": ["prometheus.example.com"]}
     template = chart.render({"spokeSetting": {"agent": {"tokenSecrets": [secret]}}})
     agent = chart.agent_objects(template)
-    session.create(NAMESPACES.path(), chart.one(agent, "Namespace"))
+    session.create(NAMESPACES.path(), chart.find_object(agent, "Namespace"))
     for resource in (SERVICE_ACCOUNTS, ROLES, ROLE_BINDINGS):
-        session.create(resource.path(AGENT_NAMESPACE), chart.one(agent, resource.kind))
+        session.create(resource.path(AGENT_NAMESPACE), chart.find_object(agent, resource.kind))
     for name, key, value in (
         (CREDENTIALS_NAME, CREDENTIALS_KEY, "1:" + "ab" * 32),
         ("prometheus-token", "token", "secret-token"),

@@ -19,7 +19,7 @@ import yaml
 from dsf.errors import BackendError, ObjectNotFoundError
 from dsf.kube.resources import Resource
 from dsf.kube.session import Session
-from tests.support.child import ran
+from tests.support.child import run_program
 from tests.support.controlplane import ControlPlane, find
 from tests.support.controlplane_crds import create_crds, open_crd
 
@@ -43,7 +43,7 @@ def _condition(kind: str) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _skupper(session: Session) -> Iterator[None]:
-    """Grants get what is needed for a link, and tokens with the right code are redeemed."""
+    """Complete grants with the data for a link, and redeem tokens with the right code."""
     finished = threading.Event()
 
     def work() -> None:
@@ -85,7 +85,7 @@ def _link(plane: ControlPlane, folder: Path, *contexts: str) -> subprocess.Compl
     (folder / "kubeconfig").write_text(yaml.safe_dump(config))
     path = os.pathsep.join([str(find("kubectl")), os.environ["PATH"]])
     environment = {**os.environ, "PATH": path, "KUBECONFIG": str(folder / "kubeconfig"), "LINK_ACCESS": "nodeport"}
-    return ran([SCRIPT, *contexts], env=environment)
+    return run_program([SCRIPT, *contexts], env=environment)
 
 
 def test_link_script_links_all_clusters_at_once(control_plane: ControlPlane, session: Session, tmp_path: Path) -> None:
@@ -104,5 +104,5 @@ def test_link_script_links_all_clusters_at_once(control_plane: ControlPlane, ses
 
 
 def test_link_script_reports_wrong_usage() -> None:
-    process = ran([SCRIPT, "kind-hub"])
+    process = run_program([SCRIPT, "kind-hub"])
     assert (process.returncode, "usage: " in process.stderr) == (2, True)

@@ -53,15 +53,15 @@ from dsf.kube.session import ForbiddenError, Session
 from dsf.store.pairs import Pairs
 from tests.support import chart
 from tests.support.assistant import Assistant
-from tests.support.authenticatedquery import asks_for
+from tests.support.authenticatedquery import require_header
 from tests.support.controlplane_fixtures import programs_needed
 from tests.support.httpserver import ScriptedServer, answer
-from tests.support.redisserver import free_port, listens
+from tests.support.redisserver import free_port, is_listening
 from tests.support.workagent import work_agent
 
 CLUSTER = "whole-c1"
 SCORER = "sample"
-#: Long: every cycle after the first one is asked for by the test.
+#: Long, because the test requests every cycle after the first one.
 INTERVAL = 600
 _HOST = f"dynamic-scoring-redis.{HUB_NAMESPACE}.svc:6379"
 _RESULTS = {"results": [{"metric": {"node": "n1"}, "score": 42.7}]}
@@ -86,7 +86,7 @@ VALUES: chart.Values = {
 }
 
 
-class World:
+class InstalledChart:
     """Everything of the chart, running."""
 
     def __init__(self, hub: HubCluster, session: Session, folder: Path, scorer: ScriptedServer) -> None:
@@ -174,7 +174,7 @@ class World:
         template = self.session.get(ADDON_TEMPLATES.path(name=ADDON_NAME))
         manifests = template["spec"]["agentSpec"]["workload"]["manifests"]
         objects = json.loads(json.dumps(manifests).replace("{{CLUSTER_NAME}}", CLUSTER))
-        self.session.create(NAMESPACES.path(), chart.one(objects, "Namespace"))
+        self.session.create(NAMESPACES.path(), chart.find_object(objects, "Namespace"))
         collector = {"metadata": {"name": "collector"}, "stringData": {"token": _COLLECTOR_TOKEN}}
         self.session.create(SECRETS.path(AGENT_NAMESPACE), collector)
         for kind, resource in _EARLIER:
@@ -188,7 +188,7 @@ class World:
         self.node.run(agent, "agent", DSF_LISTEN_PORT=str(port))
 
     def client(self, role: str) -> redis.Redis:
-        """A client with the password of one of the hub's users, as it is in the Secret."""
+        """Return a client with the password of one of the hub's users from the Secret."""
         users = self.session.get(SECRETS.path(HUB_NAMESPACE, "dynamic-scoring-redis-users"))["data"]
         return self.connected(f"dsf-{role}", base64.b64decode(users[role]).decode())
 
@@ -214,14 +214,14 @@ class World:
 
 
 @pytest.fixture(scope="module")
-def world(hub: HubCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def world(hub: HubCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[InstalledChart]:
     """A hub with the chart on it, one managed cluster, and a scorer."""
     with contextlib.ExitStack() as stack:
         scorer = stack.enter_context(ScriptedServer(answer("ok")))
         scorer.script(answer(_RESULTS), path="/scoring")
         session = stack.enter_context(contextlib.closing(hub.plane.session()))
         stack.enter_context(hub.release(VALUES))
-        new_world = World(hub, session, tmp_path_factory.mktemp("whole"), scorer)
+        new_world = InstalledChart(hub, session, tmp_path_factory.mktemp("whole"), scorer)
         stack.callback(new_world.node.stop)
         with programs_needed():
             stack.enter_context(work_agent(CLUSTER, hub.plane, hub.plane))
@@ -229,11 +229,11 @@ def world(hub: HubCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         yield new_world
 
 
-def test_installed_chart_produces_a_score(world: World) -> None:
+def test_installed_chart_produces_a_score(world: InstalledChart) -> None:
     world.node.until(lambda: world.score() == [("n1", 42)], "a score")
 
 
-def test_pods_pass_their_probes(world: World) -> None:
+def test_pods_pass_their_probes(world: InstalledChart) -> None:
     for name, pod in world.node.pods.items():
         if name == "redis":
             # redis-cli is in its image, not here; that this user may ping is tested with the bundled Redis.
@@ -248,17 +248,17 @@ def test_pods_pass_their_probes(world: World) -> None:
             if probe in chart.pod(workload)["containers"][0]:
                 world.node.until(lambda p=pod, which=probe: p.passes(which), f"{name} to pass its {probe}", 30)
 
-    # Both hubs are ready, one works; for a moment none, when a lease ran out.
-    def leading() -> list[int]:
+    # Both hubs are ready and one works; none does for a moment after a lease has expired.
+    def count_leaders() -> list[int]:
         return sorted(
             pod.get(pod.ports["probes"], "/metrics")[1].count("dynamic_scoring_hub_leading 1.0")
             for pod in (world.node.pods["hub"], world.node.pods["hub-2"])
         )
 
-    world.node.until(lambda: leading() == [0, 1], "one of the hubs to work")
+    world.node.until(lambda: count_leaders() == [0, 1], "one of the hubs to work")
 
 
-def test_assistant_may_rescore(world: World, hub: HubCluster) -> None:
+def test_assistant_may_rescore(world: InstalledChart, hub: HubCluster) -> None:
     rules = [{"apiGroups": [DYNAMIC_SCORERS.group], "resources": ["dynamicscorers"], "verbs": ["update"]}]
     kubeconfig = yaml.safe_load(hub.plane.service_account(HUB_NAMESPACE, "whole-assistant", rules).read_text())
     assistant = Assistant(
@@ -272,7 +272,7 @@ def test_assistant_may_rescore(world: World, hub: HubCluster) -> None:
         world.node.until(lambda: Pairs(client).read_state(CLUSTER, SCORER).count("ok") > before, "another cycle", 30)
 
 
-def test_processes_are_denied_no_redis_command(world: World) -> None:
+def test_processes_are_denied_no_redis_command(world: InstalledChart) -> None:
     with contextlib.closing(world.client("hub")) as hub:
         # The hub's user may create users, so the test lets it create a reader of the log of denials.
         hub.execute_command("ACL", "SETUSER", "reader", "on", ">reader-password", "+acl|log", "+client|list")
@@ -288,9 +288,10 @@ def test_processes_are_denied_no_redis_command(world: World) -> None:
     assert denied_commands == []
 
 
-def test_delivered_secret_and_its_rotation_reach_the_source(world: World, hub: HubCluster) -> None:
-    """All of the way: Secret on the hub, ManifestWork, OCM's work agent, Secret of the agents' namespace, agent with
-    the rights that came with its scorers, and a source that wants the token."""
+def test_delivered_secret_and_its_rotation_reach_the_source(world: InstalledChart, hub: HubCluster) -> None:
+    """The whole path: Secret on the hub, ManifestWork, OCM's work agent, Secret in the agents' namespace, an agent
+    with the rights of its scorers, and a source that requires the token.
+    """
     token, name, session = "first-t0ken", "delivered", world.session
     path, copy = SECRETS.path(HUB_NAMESPACE, name), SECRETS.path(AGENT_NAMESPACE, name)
 
@@ -299,7 +300,7 @@ def test_delivered_secret_and_its_rotation_reach_the_source(world: World, hub: H
             return base64.b64decode(session.get(copy)["data"]["token"]).decode()
         return ""
 
-    with ScriptedServer(asks_for("Authorization", lambda: f"Bearer {token}")) as source:
+    with ScriptedServer(require_header("Authorization", lambda: f"Bearer {token}")) as source:
         labels = {DELIVER_LABEL: "true"}
         secret = {"metadata": {"name": name, "labels": labels}, "stringData": {"token": token}}
         session.create(SECRETS.path(HUB_NAMESPACE), secret)
@@ -351,22 +352,22 @@ def test_delivered_secret_and_its_rotation_reach_the_source(world: World, hub: H
     assert "sec0nd" not in logs
 
 
-def test_collector_pushes_metrics_with_its_token(world: World) -> None:
+def test_collector_pushes_metrics_with_its_token(world: InstalledChart) -> None:
     # The receiver starts with the first scorer of pushed metrics.
     world.scorer("pushed", {"type": "OpenTelemetry", "path": "/v1/metrics", "params": {"query": "m"}})
-    world.node.until(lambda: listens(world.node.pods["agent"].ports["otlp-http"]), "the receiver")
+    world.node.until(lambda: is_listening(world.node.pods["agent"].ports["otlp-http"]), "the receiver")
     world.node.until(lambda: _push(world, _COLLECTOR_TOKEN) == 200, "the receiver to know the token")
     assert _push(world, "another") == 401
 
 
-def _push(world: World, token: str) -> int:
-    """The status that a push of nothing gets."""
+def _push(world: InstalledChart, token: str) -> int:
+    """Return the status of an empty push."""
     url = f"http://127.0.0.1:{world.node.pods['agent'].ports['otlp-http']}/v1/metrics"
     headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
     return _status(urllib.request.Request(url, b"{}", headers))
 
 
-def test_agent_may_read_nodes_and_pods_if_enabled(world: World, hub: HubCluster) -> None:
+def test_agent_may_read_nodes_and_pods_if_enabled(world: InstalledChart, hub: HubCluster) -> None:
     kubeconfig = hub.kubeconfig_of(AGENT_NAMESPACE, "dynamic-scoring-agent-sa")
     with contextlib.closing(Session.load(kubeconfig)) as agent:
         assert agent.get("/api/v1/nodes")["items"] == []
@@ -376,7 +377,7 @@ def test_agent_may_read_nodes_and_pods_if_enabled(world: World, hub: HubCluster)
                 agent.get(path)
 
 
-def test_optimiser_authenticates_its_callers(world: World, hub: HubCluster) -> None:
+def test_optimiser_authenticates_its_callers(world: InstalledChart, hub: HubCluster) -> None:
     # Anonymous callers and known callers without rights are refused: the optimiser does not lend its own rights.
     kubeconfig = yaml.safe_load(hub.kubeconfig_of(HUB_NAMESPACE, "dynamic-scoring-flower").read_text())
     url = f"http://127.0.0.1:{world.node.pods['optimizer'].ports['http']}/plans?namespace={HUB_NAMESPACE}"
@@ -394,7 +395,7 @@ def _status(request: urllib.request.Request) -> int:
             return error.code
 
 
-def test_deleted_cluster_is_cut_off_and_its_objects_are_removed(world: World) -> None:
+def test_deleted_cluster_is_cut_off_and_its_objects_are_removed(world: InstalledChart) -> None:
     world.session.delete(MANAGED_CLUSTERS.path(name=CLUSTER))
     with contextlib.closing(world.client("hub")) as hub:
         user = f"user spoke-{CLUSTER} "
@@ -403,6 +404,6 @@ def test_deleted_cluster_is_cut_off_and_its_objects_are_removed(world: World) ->
     world.node.until(lambda: not agent.passes("readinessProbe"), "the agent to be not ready", 30)
     assert agent.passes("livenessProbe")
     world.node.until(lambda: world.score() == [], "the score to go", 30)
-    # OCM's work agent lets go of one when what is in it is removed from the cluster.
+    # OCM's work agent removes it once the objects in it are removed from the cluster.
     works = MANIFEST_WORKS.path(CLUSTER)
     world.node.until(lambda: world.session.get(works)["items"] == [], "the ManifestWorks to go", 30)

@@ -25,8 +25,8 @@ def _read(path: Path) -> list[dict[str, Any]]:
     return [document for document in yaml.safe_load_all(path.read_text()) if document]
 
 
-def _of(name: str, kind: str) -> dict[str, Any]:
-    return chart.one(_read(DEPLOY / name), kind)
+def _find_object(name: str, kind: str) -> dict[str, Any]:
+    return chart.find_object(_read(DEPLOY / name), kind)
 
 
 @pytest.mark.parametrize(
@@ -44,8 +44,8 @@ def test_manifests_are_valid(path: Path) -> None:
 def test_feedback_objects_are_those_of_the_addon() -> None:
     values = {"spokeSetting": {"agent": {"serviceMonitor": {"enabled": True}}}}
     deployed = chart.agent_objects(chart.render(values))
-    assert _of("agentfeedback/service.yaml", "Service") == chart.one(deployed, "Service")
-    ours, theirs = _of("agentfeedback/servicemonitor.yaml", "ServiceMonitor"), chart.one(deployed, "ServiceMonitor")
+    assert _find_object("agentfeedback/service.yaml", "Service") == chart.find_object(deployed, "Service")
+    ours, theirs = _find_object("agentfeedback/servicemonitor.yaml", "ServiceMonitor"), chart.find_object(deployed, "ServiceMonitor")
     assert ours["metadata"] == theirs["metadata"]
     assert ours["spec"]["endpoints"] == theirs["spec"]["endpoints"]
     assert ours["spec"]["selector"] == theirs["spec"]["selector"]
@@ -64,27 +64,27 @@ def test_prometheus_sends_scores_and_the_summary() -> None:
 
 
 def test_skupper_leads_to_the_name_in_the_certificate() -> None:
-    listener = _of("skupper/v2/managed-cluster.yaml", "Listener")
-    connector = chart.one(chart.render(chart.MATRIX["skupper-v2"]), "Connector")
+    listener = _find_object("skupper/v2/managed-cluster.yaml", "Listener")
+    connector = chart.find_object(chart.render(chart.MATRIX["skupper-v2"]), "Connector")
     assert listener["spec"]["routingKey"] == connector["spec"]["routingKey"]
-    url = chart.told(chart.render(chart.MATRIX["skupper-v2"]), "agent")["DSF_REDIS_URL"]
+    url = chart.get_environment(chart.render(chart.MATRIX["skupper-v2"]), "agent")["DSF_REDIS_URL"]
     assert url == f"rediss://{listener['spec']['host']}:{listener['spec']['port']}/0"
 
 
 def test_test_pod_uses_the_redis_of_the_chart() -> None:
-    spec = _of("utils/test-pod.yaml", "Pod")
+    spec = _find_object("utils/test-pod.yaml", "Pod")
     (container,) = spec["spec"]["containers"]
     environment = chart.environment(container)
     assert set(environment) <= {ENV_PREFIX + name.upper() for name in Settings.model_fields}
     objects = chart.render()
     same = ("DSF_REDIS_URL", "DSF_REDIS_PASSWORD_FILE", "DSF_REDIS_CA_FILE")
-    assert {name: environment[name] for name in same} == {name: chart.told(objects, "hub")[name] for name in same}
+    assert {name: environment[name] for name in same} == {name: chart.get_environment(objects, "hub")[name] for name in same}
     assert environment["DSF_REDIS_USERNAME"] == hub_user("operator")
     for volume in spec["spec"]["volumes"]:
         if "secret" in volume:
-            secret = chart.one(objects, "Secret", volume["secret"]["secretName"])
+            secret = chart.find_object(objects, "Secret", volume["secret"]["secretName"])
             assert {item["key"] for item in volume["secret"]["items"]} <= set(secret["data"])
-    (rule,) = chart.one(objects, "NetworkPolicy", "dynamic-scoring-redis")["spec"]["ingress"]
+    (rule,) = chart.find_object(objects, "NetworkPolicy", "dynamic-scoring-redis")["spec"]["ingress"]
     labels = spec["metadata"]["labels"]
     assert [peer for peer in rule["from"] if peer["podSelector"]["matchLabels"].items() <= labels.items()]
 
@@ -117,5 +117,5 @@ def test_every_user_of_the_chart_is_one_of_redis(values: chart.Values) -> None:
         for container in chart.containers(workload):
             name = chart.environment(container).get("DSF_REDIS_USERNAME", "")
             assert not name or name in users or name.startswith("spoke-")
-    for key in chart.one(objects, "Secret", "dynamic-scoring-redis-users")["data"]:
+    for key in chart.find_object(objects, "Secret", "dynamic-scoring-redis-users")["data"]:
         assert f"dsf-{key}" in users

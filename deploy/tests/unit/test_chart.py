@@ -15,7 +15,7 @@ import yaml
 
 from dsf.api.crd import dump_crds, make_crds
 from tests.support import chart, ocmschemas
-from tests.support.child import ran
+from tests.support.child import run_program
 
 #: Values of earlier versions, which the schema lets pass for a template to refuse with a sentence.
 REFUSED = {"exporter", "results.writeRate", "web.enabled"}
@@ -42,7 +42,7 @@ def test_objects_of_kubernetes_are_valid(objects: list[chart.Object], version: s
 
 
 def test_objects_of_ocm_and_ours_are_valid(objects: list[chart.Object]) -> None:
-    schemas = ocmschemas.by_kind()
+    schemas = ocmschemas.read_schemas()
     for obj in [*objects, *chart.agent_objects(objects)]:
         if (schema := schemas.get((obj["apiVersion"], obj["kind"]))) is not None:
             jsonschema.Draft202012Validator(schema).validate(obj)
@@ -161,13 +161,13 @@ def test_notes_name_the_next_steps() -> None:
     account = re.search(r"kubectl -n (\S+) create token (\S+)", notes)
     assert account is not None
     assert account[1] == chart.NAMESPACE
-    chart.one(chart.render(), "ServiceAccount", account[2])
+    chart.find_object(chart.render(), "ServiceAccount", account[2])
     assert "create token" not in chart.notes({"web": {"auth": "open"}})
 
 
 def test_values_table_is_up_to_date() -> None:
     script = chart.ROOT / "scripts" / "helm-values-table"
-    process = ran([sys.executable, script, "--print"], check=True)
+    process = run_program([sys.executable, script, "--print"], check=True)
     assert (chart.ROOT / "docs" / "helm-values.md").read_text() == process.stdout, "run: scripts/helm-values-table"
     rows = re.findall(r"^\| `([^`]+)` \|", process.stdout, re.MULTILINE)
     readme = (chart.CHART / "README.md").read_text()
@@ -196,7 +196,7 @@ def test_chart_metadata_is_what_artifact_hub_shows() -> None:
 
 def test_settings_template_is_up_to_date() -> None:
     script = chart.ROOT / "scripts" / "chart-settings"
-    process = ran([sys.executable, script, "--print"], check=True)
+    process = run_program([sys.executable, script, "--print"], check=True)
     template = (chart.CHART / "templates" / "_settings.tpl").read_text()
     assert template == process.stdout, "run: .venv/bin/python scripts/chart-settings"
 
@@ -301,7 +301,7 @@ def test_chart_version_cannot_be_taken_for_upstream() -> None:
     assert described["appVersion"] == version[1]
     major, _, rest = version[1].partition(".")
     assert described["version"] == f"{int(major) + 1}.{rest}"
-    labels = chart.one(chart.render(), "Deployment", "dynamic-scoring-hub")["metadata"]["labels"]
+    labels = chart.find_object(chart.render(), "Deployment", "dynamic-scoring-hub")["metadata"]["labels"]
     assert labels["helm.sh/chart"] == f"dynamic-scoring-framework-{described['version']}"
     assert labels["app.kubernetes.io/version"] == version[1]
     assert described["name"] == "dynamic-scoring-framework"

@@ -26,28 +26,28 @@ PRESET = {"CLUSTER_NAME"}
 
 def test_names_are_those_that_other_programs_know() -> None:
     objects = chart.render()
-    assert chart.one(objects, "ClusterManagementAddOn")["metadata"]["name"] == ADDON_NAME
-    template = chart.one(objects, "AddOnTemplate")
+    assert chart.find_object(objects, "ClusterManagementAddOn")["metadata"]["name"] == ADDON_NAME
+    template = chart.find_object(objects, "AddOnTemplate")
     assert template["apiVersion"] == "addon.open-cluster-management.io/v1alpha1"
     assert template["spec"]["addonName"] == ADDON_NAME
     agent = chart.agent_objects(objects)
-    deployment = chart.one(agent, "Deployment", AGENT_NAME)
+    deployment = chart.find_object(agent, "Deployment", AGENT_NAME)
     assert deployment["metadata"]["namespace"] == AGENT_NAMESPACE
     assert deployment["spec"]["template"]["metadata"]["labels"]["app"] == AGENT_NAME
     assert chart.pod(deployment)["serviceAccountName"] == AGENT_ACCOUNT
-    chart.one(agent, "ServiceAccount", AGENT_ACCOUNT)
+    chart.find_object(agent, "ServiceAccount", AGENT_ACCOUNT)
     (container,) = chart.containers(deployment)
     assert chart.environment(container)["DSF_REDIS_USERNAME"] == "spoke-{{CLUSTER_NAME}}"
-    role = chart.one(agent, "Role")
+    role = chart.find_object(agent, "Role")
     # A rule for Secrets without names would cover all; the agent's Secrets are mounted.
     assert [rule["resourceNames"] for rule in role["rules"]] == [[CONFIGMAP_NAME]]
     [mounted] = [volume["secret"] for volume in chart.pod(deployment)["volumes"] if volume["name"] == "credentials"]
     assert mounted["secretName"] == CREDENTIALS_NAME
     assert {item["key"] for item in mounted["items"]} >= {CREDENTIALS_KEY, REDIS_PASSWORD_KEY}
-    service = chart.one(agent, "Service", "dynamic-scoring-agent-service")
+    service = chart.find_object(agent, "Service", "dynamic-scoring-agent-service")
     assert [(port["name"], port["port"]) for port in service["spec"]["ports"]] == [("http-metrics", 8080)]
     enabled = chart.render({"spokeSetting": {"agent": {"serviceMonitor": {"enabled": True}}}})
-    chart.one(chart.agent_objects(enabled), "ServiceMonitor", "dynamic-scoring-agent-monitor")
+    chart.find_object(chart.agent_objects(enabled), "ServiceMonitor", "dynamic-scoring-agent-monitor")
     assert {o["metadata"].get("namespace", HUB_NAMESPACE) for o in objects} == {HUB_NAMESPACE}
 
 
@@ -56,30 +56,30 @@ def test_referenced_configs_exist() -> None:
         objects = chart.render(values)
         for addon in chart.of_kind(objects, "ClusterManagementAddOn"):
             defaults = {config["resource"]: config["defaultConfig"] for config in addon["spec"]["supportedConfigs"]}
-            chart.one(objects, "AddOnTemplate", defaults["addontemplates"]["name"])
-            config = chart.one(objects, "AddOnDeploymentConfig", defaults["addondeploymentconfigs"]["name"])
+            chart.find_object(objects, "AddOnTemplate", defaults["addontemplates"]["name"])
+            config = chart.find_object(objects, "AddOnDeploymentConfig", defaults["addondeploymentconfigs"]["name"])
             assert config["metadata"]["namespace"] == defaults["addondeploymentconfigs"]["namespace"]
             for placement in addon["spec"]["installStrategy"].get("placements", []):
-                placement_object = chart.one(objects, "Placement", placement["name"])
+                placement_object = chart.find_object(objects, "Placement", placement["name"])
                 assert placement_object["metadata"]["namespace"] == placement["namespace"]
 
 
 def test_placement_may_use_its_cluster_set() -> None:
     objects = chart.render({"addon": {"clusterSet": "edge"}})
-    assert chart.one(objects, "Placement")["spec"]["clusterSets"] == ["edge"]
-    binding = chart.one(objects, "ManagedClusterSetBinding")
+    assert chart.find_object(objects, "Placement")["spec"]["clusterSets"] == ["edge"]
+    binding = chart.find_object(objects, "ManagedClusterSetBinding")
     assert binding["metadata"]["name"] == binding["spec"]["clusterSet"] == "edge"
 
 
 @pytest.mark.parametrize("namespace", [AGENT_NAMESPACE, "elsewhere"])
 def test_agent_namespace_is_the_same_everywhere(namespace: str) -> None:
     objects = chart.render({"spokeSetting": {"namespace": namespace}})
-    # OCM's default would use another namespace than the one that the hub delivers to.
-    assert chart.one(objects, "AddOnDeploymentConfig")["spec"]["agentInstallNamespace"] == namespace
+    # OCM's default namespace differs from the one that the hub delivers to.
+    assert chart.find_object(objects, "AddOnDeploymentConfig")["spec"]["agentInstallNamespace"] == namespace
     agent = chart.agent_objects(objects)
     assert {o["metadata"].get("namespace", namespace) for o in agent} == {namespace}
-    assert chart.one(agent, "Namespace")["metadata"]["name"] == namespace
-    assert chart.told(objects, "hub")["DSF_AGENT_NAMESPACE"] == namespace
+    assert chart.find_object(agent, "Namespace")["metadata"]["name"] == namespace
+    assert chart.get_environment(objects, "hub")["DSF_AGENT_NAMESPACE"] == namespace
     (container,) = chart.containers(chart.workloads(objects)["dynamic-scoring-agent"])
     assert {"name": "DSF_AGENT_NAMESPACE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}} in container[
         "env"
@@ -106,7 +106,7 @@ def test_registration_is_requested_without_hub_permissions_and_for_hub_api_only(
 
 def test_agents_reach_redis_through_the_hub_api_by_default() -> None:
     objects = chart.render()
-    role = chart.one(objects, "Role", "dynamic-scoring-redis-portforward")
+    role = chart.find_object(objects, "Role", "dynamic-scoring-redis-portforward")
     assert role["rules"] == [
         {
             "apiGroups": [""],
@@ -115,7 +115,7 @@ def test_agents_reach_redis_through_the_hub_api_by_default() -> None:
             "verbs": ["get", "create"],
         }
     ]
-    binding = chart.one(objects, "RoleBinding", "dynamic-scoring-redis-portforward")
+    binding = chart.find_object(objects, "RoleBinding", "dynamic-scoring-redis-portforward")
     assert [subject["name"] for subject in binding["subjects"]] == [chart.ADDON_GROUP]
     workload = chart.workloads(objects)["dynamic-scoring-agent"]
     environment = chart.environment(chart.containers(workload)[0])
@@ -149,22 +149,22 @@ def test_ready_means_that_cycles_succeed() -> None:
     file = chart.environment(container)["DSF_PROBE_DIR"] + "/ready"
     assert container["readinessProbe"]["exec"]["command"] == ["test", "-f", file]
     # OCM checks the Deployment's ready replicas; metrics must be scraped from unready pods too.
-    service = chart.one(chart.agent_objects(objects), "Service")
+    service = chart.find_object(chart.agent_objects(objects), "Service")
     assert service["spec"]["publishNotReadyAddresses"] is True
 
 
 def test_namespace_with_users_secrets_outlives_the_addon() -> None:
     orphan = "addon.open-cluster-management.io/deletion-orphan"
-    namespace = chart.one(chart.agent_objects(chart.render()), "Namespace")
+    namespace = chart.find_object(chart.agent_objects(chart.render()), "Namespace")
     assert orphan in namespace["metadata"]["annotations"]
     values = {"spokeSetting": {"keepNamespace": False}}
-    removed_namespace = chart.one(chart.agent_objects(chart.render(values)), "Namespace")
+    removed_namespace = chart.find_object(chart.agent_objects(chart.render(values)), "Namespace")
     assert orphan not in removed_namespace["metadata"].get("annotations", {})
 
 
 def test_without_the_addon_every_accepted_cluster_is_served() -> None:
     objects = chart.render({"addon": {"enabled": False}})
-    assert chart.told(objects, "hub")["DSF_ADDON_MODE"] == "false"
+    assert chart.get_environment(objects, "hub")["DSF_ADDON_MODE"] == "false"
     assert not [
         o for o in objects if "open-cluster-management.io/v1" in o["apiVersion"] and "dynamic" not in o["apiVersion"]
     ]
@@ -172,7 +172,7 @@ def test_without_the_addon_every_accepted_cluster_is_served() -> None:
 
 def test_pull_secret_of_the_hub_is_delivered_and_used() -> None:
     objects = chart.render({"spokeSetting": {"agent": {"pullSecret": "ours", "imagePullSecrets": ["there"]}}})
-    account = chart.one(chart.agent_objects(objects), "ServiceAccount")
+    account = chart.find_object(chart.agent_objects(objects), "ServiceAccount")
     assert account["imagePullSecrets"] == [{"name": "there"}, {"name": PULL_SECRET_NAME}]
     hub = chart.workloads(objects)["dynamic-scoring-hub"]
     (container,) = chart.containers(hub)
@@ -187,7 +187,7 @@ def test_pull_secret_of_the_hub_is_delivered_and_used() -> None:
     assert file == f"{mount['mountPath']}/{item['path']}"
     assert (volume["secret"]["secretName"], item["key"]) == ("ours", ".dockerconfigjson")
     assert volume["secret"]["optional"], "the hub goes on without it"
-    assert "imagePullSecrets" not in chart.one(chart.agent_objects(chart.render()), "ServiceAccount")
+    assert "imagePullSecrets" not in chart.find_object(chart.agent_objects(chart.render()), "ServiceAccount")
 
 
 def test_upstreams_variables_count_where_the_values_name_them() -> None:
@@ -195,7 +195,7 @@ def test_upstreams_variables_count_where_the_values_name_them() -> None:
     objects = chart.render({"addon": {"customizedVariables": variables}})
     (container,) = chart.containers(chart.workloads(objects)["dynamic-scoring-agent"])
     assert container["image"] == "{{Image}}"
-    account = chart.one(chart.agent_objects(objects), "ServiceAccount")
+    account = chart.find_object(chart.agent_objects(objects), "ServiceAccount")
     assert account["imagePullSecrets"] == [{"name": "{{ImagePullSecret}}"}]
     (container,) = chart.containers(chart.workloads(chart.render())["dynamic-scoring-agent"])
     assert container["image"].startswith("ghcr.io/open-cluster-management-io/dynamic-scoring-agent:")

@@ -12,7 +12,7 @@ import yaml
 
 from dsf import metrics
 from tests.support import chart, programs
-from tests.support.child import ran
+from tests.support.child import run_program
 
 DEPLOY = chart.ROOT / "deploy"
 DASHBOARD = json.loads((chart.CHART / "files" / "fleet-dashboard.json").read_text())
@@ -45,7 +45,7 @@ ALERTS = {
 }
 
 
-def _exposed() -> dict[str, set[str]]:
+def _list_exposed_labels() -> dict[str, set[str]]:
     """Return the labels of every series that the processes expose, by name."""
     labels_by_series: dict[str, set[str]] = {}
     for metric in (value for value in vars(metrics).values() if isinstance(value, metrics.Metric)):
@@ -67,7 +67,7 @@ def _exposed() -> dict[str, set[str]]:
 
 def _rules() -> list[dict[str, Any]]:
     values = {"monitoring": {"prometheusRule": {"enabled": True, "alertLabels": {"team": "platform"}}}}
-    (group,) = chart.one(chart.render(values), "PrometheusRule")["spec"]["groups"]
+    (group,) = chart.find_object(chart.render(values), "PrometheusRule")["spec"]["groups"]
     rules: list[dict[str, Any]] = group["rules"]
     return rules
 
@@ -104,13 +104,13 @@ def _recording_rules() -> list[dict[str, Any]]:
 
 
 def _all_queries() -> list[str]:
-    keda = chart.one(chart.render({"mode": "Distributed", "results": {"keda": {"enabled": True}}}), "ScaledObject")
+    keda = chart.find_object(chart.render({"mode": "Distributed", "results": {"keda": {"enabled": True}}}), "ScaledObject")
     trigger = keda["spec"]["triggers"][0]["metadata"]["query"]
     return [*_dashboard_queries(), *(rule["expr"] for rule in _rules()), trigger]
 
 
 def test_every_query_names_metrics_that_exist() -> None:
-    exposed = _exposed() | {rule["record"]: {"cluster"} for rule in _recording_rules()}
+    exposed = _list_exposed_labels() | {rule["record"]: {"cluster"} for rule in _recording_rules()}
     queries = _all_queries()
     assert len(queries) > 50
     for query in queries:
@@ -210,7 +210,7 @@ def test_each_alert_has_a_runbook_in_the_documentation() -> None:
 
 def test_dashboard_is_installed_for_the_sidecar_of_grafana() -> None:
     values = {"dashboards": {"enabled": True, "annotations": {"grafana_folder": "OCM"}}}
-    dashboard = chart.one(chart.render(values), "ConfigMap", "dynamic-scoring-dashboard")
+    dashboard = chart.find_object(chart.render(values), "ConfigMap", "dynamic-scoring-dashboard")
     assert dashboard["metadata"]["labels"]["grafana_dashboard"] == "1"
     assert dashboard["metadata"]["annotations"] == {"grafana_folder": "OCM"}
     assert json.loads(dashboard["data"]["dynamic-scoring-fleet.json"]) == DASHBOARD
@@ -231,7 +231,7 @@ def test_metrics_of_every_process_are_scraped(mode: str) -> None:
         targets = {port["name"]: numbers[port["targetPort"]] for port in service["spec"]["ports"]}
         scraped = {targets[endpoint["port"]] for endpoint in monitor["spec"]["endpoints"]}
         assert scraped == set(numbers.values())
-        rules = chart.one(objects, "NetworkPolicy", name)["spec"]["ingress"]
+        rules = chart.find_object(objects, "NetworkPolicy", name)["spec"]["ingress"]
         peers = chart.DEFAULTS["networkPolicy"]["metricsFrom"]
         assert {port["port"] for rule in rules if rule["from"] == peers for port in rule["ports"]} == scraped
     assert not chart.of_kind(chart.render(), "ServiceMonitor", "PrometheusRule")
@@ -251,7 +251,7 @@ def _promtool(word: str, document: dict[str, Any], folder: Path) -> None:
     """Run `promtool check rules` or `promtool test rules` on a document. Raises AssertionError with its output."""
     (folder / f"{word}.yaml").write_text(yaml.safe_dump(document))
     command = [programs.find("promtool"), word, "rules", f"{word}.yaml"]
-    process = ran(command, cwd=folder)
+    process = run_program(command, cwd=folder)
     assert process.returncode == 0, process.stdout + process.stderr
 
 

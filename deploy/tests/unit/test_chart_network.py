@@ -9,7 +9,7 @@ from kubernetes.client import rest
 
 from tests.support import chart
 
-#: NetworkPolicyPorts of what is asked for here.
+#: Matches the NetworkPolicyPorts of these ports.
 REDIS = [{"port": 6379, "protocol": "TCP"}]
 FLOWER = [{"port": 5555, "protocol": "TCP"}]
 #: Components that use the API server and have restricted egress.
@@ -17,7 +17,7 @@ USE_THE_API = ("web", "optimizer")
 
 
 def _policy(values: chart.Values, component: str) -> dict[str, Any]:
-    spec: dict[str, Any] = chart.one(chart.render(values), "NetworkPolicy", f"dynamic-scoring-{component}")["spec"]
+    spec: dict[str, Any] = chart.find_object(chart.render(values), "NetworkPolicy", f"dynamic-scoring-{component}")["spec"]
     return spec
 
 
@@ -117,7 +117,7 @@ def test_proxy_port_is_allowed(component: str, proxy: dict[str, str], port: int 
 def test_api_server_of_the_cluster_is_not_proxied(component: str, host: str) -> None:
     proxy = {"httpsProxy": "http://proxy:3128", "noProxy": "10.9.0.0/16,example.com"}
     workloads = chart.workloads(chart.render({"mode": "Distributed", "proxy": proxy, "optimizer": {"enabled": True}}))
-    environment = chart.told(workloads, component)
+    environment = chart.get_environment(workloads, component)
     assert environment["HTTPS_PROXY"] == proxy["httpsProxy"]
     # The kubelet expands the variable this way.
     direct = environment["NO_PROXY"].replace("$(KUBERNETES_SERVICE_HOST)", host)

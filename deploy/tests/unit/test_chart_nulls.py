@@ -51,7 +51,7 @@ def _set(values: chart.Values, path: str, value: Any) -> None:
     values[last] = value
 
 
-def _leaves(outer: tuple[str, ...]) -> list[str]:
+def _list_innermost(outer: tuple[str, ...]) -> list[str]:
     """Return the paths of `outer` that contain no other of them."""
     return [path for path in outer if not any(path.startswith(f"{other}.") for other in outer)]
 
@@ -60,7 +60,7 @@ def _leaves(outer: tuple[str, ...]) -> list[str]:
 def test_empty_upstream_values_mean_the_default(how: str) -> None:
     values: chart.Values = {}
     outer = [path for path in UPSTREAM if any(other.startswith(f"{path}.") for other in UPSTREAM)]
-    for path in _leaves(UPSTREAM) if how == "outer null" else UPSTREAM:
+    for path in _list_innermost(UPSTREAM) if how == "outer null" else UPSTREAM:
         if path not in outer or how == "outer null":
             default_objects = _default(path)
             empty = EMPTY[str if default_objects is None else type(default_objects)]
@@ -68,11 +68,11 @@ def test_empty_upstream_values_mean_the_default(how: str) -> None:
     if how == "empty":
         values["hubSetting"]["addonController"] = {"image": {}}
     rendered, default_objects = chart.render(values), chart.render()
-    assert [_comparable(o) for o in rendered] == [_comparable(o) for o in default_objects]
+    assert [_drop_random_parts(o) for o in rendered] == [_drop_random_parts(o) for o in default_objects]
     assert "dynamic-scoring" in chart.notes(values)
 
 
-def _comparable(rendered_object: chart.Object) -> Any:
+def _drop_random_parts(rendered_object: chart.Object) -> Any:
     """Return an object without the parts that are random at each rendering."""
     if rendered_object["kind"] == "Secret":
         return rendered_object["metadata"]["name"], sorted(rendered_object["data"])

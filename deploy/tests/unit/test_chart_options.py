@@ -26,7 +26,7 @@ def _agent(sources: dict[str, Any], **agent: Any) -> list[chart.Object]:
 
 
 def _container(objects: list[chart.Object]) -> chart.Object:
-    (container,) = chart.containers(chart.one(objects, "Deployment"))
+    (container,) = chart.containers(chart.find_object(objects, "Deployment"))
     return container
 
 
@@ -34,8 +34,8 @@ def test_optional_parts_are_off_by_default() -> None:
     objects = chart.render()
     agent = chart.agent_objects(objects)
     assert not chart.of_kind(agent, "ClusterRole", "ClusterRoleBinding")
-    assert chart.one(agent, "Service")["metadata"]["name"] == "dynamic-scoring-agent-service"
-    assert chart.one(agent, "NetworkPolicy")["metadata"]["name"] == "dynamic-scoring-agent"
+    assert chart.find_object(agent, "Service")["metadata"]["name"] == "dynamic-scoring-agent-service"
+    assert chart.find_object(agent, "NetworkPolicy")["metadata"]["name"] == "dynamic-scoring-agent"
     assert not [name for name in chart.environment(_container(agent)) if "OTLP" in name]
     assert not [o for o in objects if o["metadata"]["name"] == "dynamic-scoring-optimizer"]
 
@@ -49,7 +49,7 @@ def test_rights_for_the_source_kubernetes_are_those_of_the_manifest() -> None:
     (subject,) = binding["subjects"]
     assert (subject["name"], subject["namespace"]) == (AGENT_ACCOUNT, AGENT_NAMESPACE)
     elsewhere = {"spokeSetting": {"namespace": "elsewhere", "agent": {"sources": {"kubernetes": True}}}}
-    (subject,) = chart.one(chart.agent_objects(chart.render(elsewhere)), "ClusterRoleBinding")["subjects"]
+    (subject,) = chart.find_object(chart.agent_objects(chart.render(elsewhere)), "ClusterRoleBinding")["subjects"]
     assert subject["namespace"] == "elsewhere"
 
 
@@ -59,12 +59,12 @@ def test_rights_for_the_source_object_cover_the_named_kinds() -> None:
         {"apiGroup": "", "resource": "persistentvolumeclaims"},
     ]
     objects = _agent({"objects": source_objects})
-    role = chart.one(objects, "ClusterRole", "dynamic-scoring-agent-object-source")
+    role = chart.find_object(objects, "ClusterRole", "dynamic-scoring-agent-object-source")
     assert role["rules"] == [
         {"apiGroups": ["apps"], "resources": ["deployments"], "verbs": ["list"]},
         {"apiGroups": [""], "resources": ["persistentvolumeclaims"], "verbs": ["list"]},
     ]
-    binding = chart.one(objects, "ClusterRoleBinding", "dynamic-scoring-agent-object-source")
+    binding = chart.find_object(objects, "ClusterRoleBinding", "dynamic-scoring-agent-object-source")
     assert binding["roleRef"]["name"] == role["metadata"]["name"]
     assert [subject["name"] for subject in binding["subjects"]] == ["dynamic-scoring-agent-sa"]
     allowed_objects = json.loads(chart.environment(_container(objects))["DSF_AGENT_OBJECTS"])
@@ -91,11 +91,11 @@ def test_partial_kinds_are_refused_for_the_source_object(entry: dict[str, str]) 
 
 def test_otlp_is_offered_as_in_the_manifest() -> None:
     objects = _agent({"otlp": {"enabled": True}})
-    service = chart.one(objects, "Service", "dynamic-scoring-agent-otlp")
+    service = chart.find_object(objects, "Service", "dynamic-scoring-agent-otlp")
     (port,) = service["spec"]["ports"]
     (named_port,) = [p for p in _container(objects)["ports"] if p["name"] == port["targetPort"]]
     port["targetPort"] = named_port["containerPort"]
-    policy = chart.one(objects, "NetworkPolicy", "dynamic-scoring-agent-otlp")
+    policy = chart.find_object(objects, "NetworkPolicy", "dynamic-scoring-agent-otlp")
     assert [service, policy] == _read("sources/otlp.yaml")
     assert service["spec"]["selector"] == policy["spec"]["podSelector"]["matchLabels"] == {"app": AGENT_NAME}
     assert {o["metadata"]["namespace"] for o in (service, policy)} == {AGENT_NAMESPACE}
@@ -108,9 +108,9 @@ def test_otlp_port_is_the_same_everywhere(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("DSF_OTLP_PORT", environment["DSF_OTLP_PORT"])
     assert Settings.load().otlp_port == 14318
     assert {"name": "otlp-http", "containerPort": 14318} in _container(objects)["ports"]
-    (port,) = chart.one(objects, "Service", "dynamic-scoring-agent-otlp")["spec"]["ports"]
+    (port,) = chart.find_object(objects, "Service", "dynamic-scoring-agent-otlp")["spec"]["ports"]
     assert port["port"] == 14318
-    (rule,) = chart.one(objects, "NetworkPolicy", "dynamic-scoring-agent-otlp")["spec"]["ingress"]
+    (rule,) = chart.find_object(objects, "NetworkPolicy", "dynamic-scoring-agent-otlp")["spec"]["ingress"]
     assert rule == {"from": [{"podSelector": {}}], "ports": [{"port": 14318, "protocol": "TCP"}]}
     # A policy for this port alone would block the metrics port.
     assert not chart.of_kind(_agent({"otlp": {"enabled": True}}, networkPolicy=False), "NetworkPolicy")
@@ -122,12 +122,12 @@ def test_otlp_token_is_a_mounted_secret() -> None:
     folder, _, key = file.rpartition("/")
     mounts = _container(objects)["volumeMounts"]
     (name,) = [mount["name"] for mount in mounts if mount["mountPath"] == folder and mount["readOnly"]]
-    volumes = chart.pod(chart.one(objects, "Deployment"))["volumes"]
+    volumes = chart.pod(chart.find_object(objects, "Deployment"))["volumes"]
     (secret,) = [volume["secret"] for volume in volumes if volume["name"] == name]
     # The Secret is required: without it everybody could push.
     assert secret == {"secretName": "collector", "items": [{"key": "token", "path": key}]}
     # The kubelet mounts the Secret, so the agent's account needs no right to it.
-    assert "collector" not in str(chart.one(objects, "Role"))
+    assert "collector" not in str(chart.find_object(objects, "Role"))
     without = chart.environment(_container(_agent({"otlp": {"enabled": True}})))
     assert "DSF_CLIENT_TOKEN_FILE" not in without
     off = _container(_agent({"otlp": {"enabled": False, "tokenSecret": "collector"}}))
@@ -140,9 +140,9 @@ def test_optimizer_equals_the_one_of_the_manifest() -> None:
     objects = chart.render({"optimizer": {"enabled": True}})
     name = "dynamic-scoring-optimizer"
     for kind, part in (("ClusterRole", "rules"), ("ClusterRoleBinding", "roleRef"), ("ClusterRoleBinding", "subjects")):
-        assert chart.one(objects, kind, name)[part] == chart.one(alone, kind)[part]
-    assert chart.one(objects, "ServiceAccount", name)["metadata"]["namespace"] == chart.NAMESPACE
-    ours, theirs = chart.one(objects, "Deployment", name), chart.one(alone, "Deployment")
+        assert chart.find_object(objects, kind, name)[part] == chart.find_object(alone, kind)[part]
+    assert chart.find_object(objects, "ServiceAccount", name)["metadata"]["namespace"] == chart.NAMESPACE
+    ours, theirs = chart.find_object(objects, "Deployment", name), chart.find_object(alone, "Deployment")
     for key in ("replicas", "strategy"):
         assert ours["spec"][key] == theirs["spec"][key]
     (chart_container,), (manifest_container,) = chart.containers(ours), chart.containers(theirs)
@@ -150,12 +150,12 @@ def test_optimizer_equals_the_one_of_the_manifest() -> None:
         assert chart_container[key] == manifest_container[key], key
     for probe in ("livenessProbe", "readinessProbe"):
         assert chart_container[probe]["httpGet"] == manifest_container[probe]["httpGet"]
-    assert chart.pod(ours)["volumes"] == [_needed(volume) for volume in chart.pod(theirs)["volumes"]]
+    assert chart.pod(ours)["volumes"] == [_make_expected_volume(volume) for volume in chart.pod(theirs)["volumes"]]
     assert chart.environment(manifest_container).items() <= chart.environment(chart_container).items()
-    assert chart.one(objects, "Service", name)["spec"]["ports"] == chart.one(alone, "Service")["spec"]["ports"]
+    assert chart.find_object(objects, "Service", name)["spec"]["ports"] == chart.find_object(alone, "Service")["spec"]["ports"]
 
 
-def _needed(volume: chart.Object) -> chart.Object:
+def _make_expected_volume(volume: chart.Object) -> chart.Object:
     """Return a volume of the manifest like the chart's, which creates the Secret too, so a pod may wait for it."""
     if "secret" not in volume:
         return volume
@@ -181,25 +181,25 @@ def test_optimizer_has_a_separate_redis_user() -> None:
         {"secretName": "dynamic-scoring-redis-users", "items": [{"key": "optimizer", "path": "password"}]},
         {"secretName": "dynamic-scoring-redis-tls", "items": [{"key": "ca.crt", "path": "ca.crt"}]},
     ]
-    assert len(chart.secret_text(chart.one(objects, "Secret", "dynamic-scoring-redis-users"), "optimizer")) == 40
+    assert len(chart.secret_text(chart.find_object(objects, "Secret", "dynamic-scoring-redis-users"), "optimizer")) == 40
 
 
 def test_optimizer_uses_the_queue_limit() -> None:
     workloads = chart.workloads(chart.render({"optimizer": {"enabled": True}, "beat": {"queueLimit": 1000000}}))
     for name in ("hub", "optimizer"):
-        assert chart.told(workloads, name)["DSF_QUEUE_LIMIT"] == "1000000"
+        assert chart.get_environment(workloads, name)["DSF_QUEUE_LIMIT"] == "1000000"
 
 
 def test_without_an_optimiser_it_has_no_user() -> None:
     objects = chart.render()
-    assert "optimizer" not in chart.one(objects, "Secret", "dynamic-scoring-redis-users")["data"]
-    assert "optimizer" not in str(chart.one(objects, "NetworkPolicy", "dynamic-scoring-redis")["spec"])
+    assert "optimizer" not in chart.find_object(objects, "Secret", "dynamic-scoring-redis-users")["data"]
+    assert "optimizer" not in str(chart.find_object(objects, "NetworkPolicy", "dynamic-scoring-redis")["spec"])
 
 
 def test_network_policies_connect_optimizer_and_redis() -> None:
     objects = chart.render({"optimizer": {"enabled": True}})
-    redis = chart.one(objects, "NetworkPolicy", "dynamic-scoring-redis")["spec"]
-    optimizer = chart.one(objects, "NetworkPolicy", "dynamic-scoring-optimizer")["spec"]
+    redis = chart.find_object(objects, "NetworkPolicy", "dynamic-scoring-redis")["spec"]
+    optimizer = chart.find_object(objects, "NetworkPolicy", "dynamic-scoring-optimizer")["spec"]
     port = {"port": 6379, "protocol": "TCP"}
     assert {"to": [{"podSelector": redis["podSelector"]}], "ports": [port]} in optimizer["egress"]
     (rule,) = redis["ingress"]
@@ -222,10 +222,10 @@ def test_optimizer_uses_an_external_redis() -> None:
 
 def test_optimizer_admits_only_configured_peers() -> None:
     name = "dynamic-scoring-optimizer"
-    closed = chart.one(chart.render({"optimizer": {"enabled": True}}), "NetworkPolicy", name)["spec"]
+    closed = chart.find_object(chart.render({"optimizer": {"enabled": True}}), "NetworkPolicy", name)["spec"]
     assert closed["ingress"] == []
     assert {port["port"] for rule in closed["egress"] for port in rule["ports"]} == {53, 5353, 443, 6443, 6379}
-    opened = chart.one(chart.render(chart.EVERYTHING), "NetworkPolicy", name)["spec"]
+    opened = chart.find_object(chart.render(chart.EVERYTHING), "NetworkPolicy", name)["spec"]
     assert opened["ingress"] == [{"from": [{"podSelector": {}}], "ports": [{"port": 8338, "protocol": "TCP"}]}]
 
 
@@ -233,4 +233,4 @@ def test_link_local_addresses_are_allowed_by_a_value() -> None:
     for part, name in (({"hubSetting": {}}, "hub"), ({"spokeSetting": {"agent": {}}}, "agent")):
         for allowed in (False, True):
             values = json.loads(json.dumps(part).replace("{}", json.dumps({"allowLinkLocal": allowed})))
-            assert chart.told(chart.render(values), name)["DSF_ALLOW_LINK_LOCAL"] == ("true" if allowed else "false")
+            assert chart.get_environment(chart.render(values), name)["DSF_ALLOW_LINK_LOCAL"] == ("true" if allowed else "false")

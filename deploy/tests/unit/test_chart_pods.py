@@ -57,7 +57,7 @@ def test_options_of_a_process_reach_its_pods_alone(mode: str) -> None:
         assert metadata["annotations"]["example.com/process"] == name
         assert {"name": "extra", "emptyDir": {}} in spec["volumes"]
         assert {"name": "extra", "mountPath": "/extra"} in chart.containers(workload)[-1]["volumeMounts"]
-        account = chart.one(objects, "ServiceAccount", f"dynamic-scoring-{name}")
+        account = chart.find_object(objects, "ServiceAccount", f"dynamic-scoring-{name}")
         assert account["metadata"]["annotations"] == {"eks.amazonaws.com/role-arn": name}
 
 
@@ -94,7 +94,7 @@ def test_pull_secrets_are_names_or_references_as_in_a_pod() -> None:
     for name, workload in chart.workloads(objects).items():
         if name != "dynamic-scoring-agent":
             assert chart.pod(workload)["imagePullSecrets"] == expected
-    account = chart.one(chart.agent_objects(objects), "ServiceAccount")
+    account = chart.find_object(chart.agent_objects(objects), "ServiceAccount")
     assert account["imagePullSecrets"] == [{"name": "first"}, {"name": "second"}]
 
 
@@ -154,8 +154,8 @@ def test_extra_objects_are_manifests_or_templates_of_them() -> None:
     manifest = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "{{ .Release.Name }}-extra"}}
     text = 'apiVersion: v1\nkind: ConfigMap\nmetadata: {name: text, namespace: "{{ .Release.Namespace }}"}\n'
     objects = chart.render({"extraObjects": [manifest, text]})
-    assert chart.one(objects, "ConfigMap", f"{chart.RELEASE}-extra")
-    assert chart.one(objects, "ConfigMap", "text")["metadata"]["namespace"] == chart.NAMESPACE
+    assert chart.find_object(objects, "ConfigMap", f"{chart.RELEASE}-extra")
+    assert chart.find_object(objects, "ConfigMap", "text")["metadata"]["namespace"] == chart.NAMESPACE
 
 
 #: Every value that is free text, as a number that YAML would read.
@@ -222,19 +222,19 @@ def test_values_that_look_like_numbers_stay_texts(base: str) -> None:
         }
     objects = chart.render(values, release="1234", namespace="5678")
     # The CRDs have no values in them but labels.
-    leaves = _leaves([o if o["kind"] != "CustomResourceDefinition" else o["metadata"] for o in objects])
+    leaves = _iterate_scalars([o if o["kind"] != "CustomResourceDefinition" else o["metadata"] for o in objects])
     numbers = {path for path, value in leaves if isinstance(value, int | float) and not isinstance(value, bool)}
     assert {path for path in numbers if not _NUMERIC.search(path)} == set()
     assert chart.of_kind(objects, "Deployment")[0]["metadata"]["namespace"] == "1"
 
 
-def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+def _iterate_scalars(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     """Yield every scalar of a document with its path, without indices of lists."""
     if isinstance(value, dict):
         for name, part in value.items():
-            yield from _leaves(part, f"{path}.{name}")
+            yield from _iterate_scalars(part, f"{path}.{name}")
     elif isinstance(value, list):
         for part in value:
-            yield from _leaves(part, path)
+            yield from _iterate_scalars(part, path)
     else:
         yield path, value

@@ -84,7 +84,7 @@ def test_flower_may_start_tasks_only_when_it_is_to(read_only: bool, user: str) -
     assert ("--read_only=True" in commands.make_flower_command("h", 1, read_only=read_only)) is read_only
     assert chart.environment(container)["DSF_REDIS_USERNAME"] == f"dsf-{user}"
     # Users of the other mode are not created.
-    passwords = set(chart.one(objects, "Secret", "dynamic-scoring-redis-users")["data"])
+    passwords = set(chart.find_object(objects, "Secret", "dynamic-scoring-redis-users")["data"])
     assert passwords & {"flower", "flower-tasks"} == {user}
 
 
@@ -96,9 +96,9 @@ def test_flower_wants_a_password() -> None:
     assert "FLOWER_UNAUTHENTICATED_API" not in environment
     names = [entry["name"] for entry in container["env"]]
     assert max(names.index("FLOWER_USER"), names.index("FLOWER_PASSWORD")) < names.index("FLOWER_BASIC_AUTH")
-    secret = chart.one(objects, "Secret", "dynamic-scoring-flower")
+    secret = chart.find_object(objects, "Secret", "dynamic-scoring-flower")
     assert re.fullmatch(r"[A-Za-z0-9]{32}", chart.secret_text(secret, "password"))
-    assert chart.one(objects, "Service", "dynamic-scoring-flower")["spec"]["type"] == "ClusterIP"
+    assert chart.find_object(objects, "Service", "dynamic-scoring-flower")["spec"]["type"] == "ClusterIP"
     assert not chart.of_kind(objects, "Ingress", "Route")
 
 
@@ -169,11 +169,11 @@ def test_each_process_mounts_its_own_password_only(workloads: dict[str, chart.Ob
 
 
 def test_signing_secret_has_the_name_that_the_hub_uses() -> None:
-    secret = chart.one(chart.render(), "Secret", SIGNING_SECRET_NAME)
+    secret = chart.find_object(chart.render(), "Secret", SIGNING_SECRET_NAME)
     assert set(secret["data"]) == {SIGNING_SECRET_KEY}
     workloads = chart.workloads(chart.render()) | chart.workloads(chart.render({"mode": "Distributed"}))
     for name in ("hub", "controller", "results"):
-        assert chart.told(workloads, name)["DSF_SIGNING_SECRET_FILE"].endswith(f"/{SIGNING_SECRET_KEY}")
+        assert chart.get_environment(workloads, name)["DSF_SIGNING_SECRET_FILE"].endswith(f"/{SIGNING_SECRET_KEY}")
 
 
 def test_ports_match(process: tuple[str, chart.Object]) -> None:
@@ -294,7 +294,7 @@ def test_network_policies_let_in_what_is_offered(mode: str) -> None:
 def test_page_accepts_names_of_its_service_and_ingress() -> None:
     ingress = {"enabled": True, "host": "page.example.com"}
     values = {"web": {"hosts": ["scores.example.com"], "trustedProxies": ["10.0.0.0/8"], "ingress": ingress}}
-    hosts = json.loads(chart.told(chart.render(values), "hub")["DSF_HOST_NAMES"])
+    hosts = json.loads(chart.get_environment(chart.render(values), "hub")["DSF_HOST_NAMES"])
     service = f"dynamic-scoring-hub.{chart.NAMESPACE}"
     assert hosts == [
         *("scores.example.com", service, f"{service}.svc", f"{service}.svc.cluster.local", "page.example.com")
@@ -314,17 +314,17 @@ def test_default_values_run_three_pods() -> None:
 
 def test_page_has_one_name_in_both_modes() -> None:
     for mode in chart.MODES:
-        service = chart.one(chart.render({"mode": mode}), "Service", "dynamic-scoring-hub")
+        service = chart.find_object(chart.render({"mode": mode}), "Service", "dynamic-scoring-hub")
         assert {port["name"]: port["port"] for port in service["spec"]["ports"]} == {"http": 8080, "http-metrics": 8081}
 
 
 def test_change_of_mode_leaves_redis_as_it_is() -> None:
     """Redis has the users of both modes, since a restart would lose data without a volume."""
     single, distributed = (chart.render({"mode": mode}) for mode in chart.MODES)
-    users = [set(chart.one(o, "Secret", "dynamic-scoring-redis-users")["data"]) for o in (single, distributed)]
+    users = [set(chart.find_object(o, "Secret", "dynamic-scoring-redis-users")["data"]) for o in (single, distributed)]
     assert users[0] == users[1] >= {"hub", *chart.SERVICES}
     volatile = ("checksum/users",)
-    templates = [chart.one(o, "StatefulSet")["spec"]["template"] for o in (single, distributed)]
+    templates = [chart.find_object(o, "StatefulSet")["spec"]["template"] for o in (single, distributed)]
     for template in templates:
         for name in volatile:
             del template["metadata"]["annotations"][name]

@@ -15,19 +15,19 @@ from dsf.redisacl.keyids import KeyIds
 from dsf.redisacl.users import hash_password
 from dsf.redislink import address
 from tests.support import chart
-from tests.support.child import ran
+from tests.support.child import run_program
 
 _SCRIPTS = [chart.ROOT / "deploy" / folder / "start-server" for folder in ("helm/files", "redis")]
 
 
 def _configuration(values: chart.Values | None = None) -> list[tuple[str, str]]:
-    text = chart.one(chart.render(values), "ConfigMap", "dynamic-scoring-redis")["data"]["redis.conf"]
+    text = chart.find_object(chart.render(values), "ConfigMap", "dynamic-scoring-redis")["data"]["redis.conf"]
     lines = [line.partition(" ") for line in text.splitlines() if line and not line.startswith("#")]
     return [(name, value) for name, _, value in lines]
 
 
 def _agent_environment(values: chart.Values) -> dict[str, str]:
-    return chart.told(chart.render(values), "agent")
+    return chart.get_environment(chart.render(values), "agent")
 
 
 def test_configuration_is_safe() -> None:
@@ -54,12 +54,12 @@ def test_first_server_of_the_image_is_started(tmp_path: Path, names: tuple[str, 
     configuration = tmp_path / "redis.conf"
     configuration.write_text("port 6379\n")
     environment = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
-    process = ran(["/bin/sh", _SCRIPTS[0], configuration], env=environment)
+    process = run_program(["/bin/sh", _SCRIPTS[0], configuration], env=environment)
     assert process.stdout == f"{names[0]} {configuration}\n", process.stderr
 
 
 def test_image_without_a_server_is_reported(tmp_path: Path) -> None:
-    process = ran(["/bin/sh", _SCRIPTS[0], tmp_path / "redis.conf"], env={"PATH": str(tmp_path)})
+    process = run_program(["/bin/sh", _SCRIPTS[0], tmp_path / "redis.conf"], env={"PATH": str(tmp_path)})
     assert (process.returncode, process.stderr) == (2, "start-server: no server in this image\n")
 
 
@@ -70,7 +70,7 @@ def test_script_that_starts_the_server_is_that_of_the_manifests_without_helm() -
 def test_changed_certificate_restarts_nothing() -> None:
     """The script in the pod loads it."""
     templates = [
-        chart.one(chart.render({"redis": {"tls": {"extraHosts": hosts}}}), "StatefulSet")["spec"]["template"]
+        chart.find_object(chart.render({"redis": {"tls": {"extraHosts": hosts}}}), "StatefulSet")["spec"]["template"]
         for hosts in ([], ["redis.example.com"])
     ]
     for template in templates:
@@ -82,10 +82,10 @@ def test_changed_certificate_restarts_nothing() -> None:
 def test_redis_without_a_volume_moves_to_another_node() -> None:
     """The controller removes the pod of a lost node; both leave such a node at once, as the role names the pod."""
     objects = chart.render({"redis": {"persistence": {"enabled": False}}, "tolerations": [{"key": "hubs"}]})
-    assert chart.told(objects, "hub")["DSF_REDIS_MOVABLE_POD"] == f"{chart.NAMESPACE}/dynamic-scoring-redis-0"
+    assert chart.get_environment(objects, "hub")["DSF_REDIS_MOVABLE_POD"] == f"{chart.NAMESPACE}/dynamic-scoring-redis-0"
     (rule,) = [
         rule
-        for rule in chart.one(objects, "Role", "dynamic-scoring-controller")["rules"]
+        for rule in chart.find_object(objects, "Role", "dynamic-scoring-controller")["rules"]
         if rule["resources"] == ["pods"]
     ]
     assert (rule["resourceNames"], rule["verbs"]) == (["dynamic-scoring-redis-0"], ["get", "delete"])
@@ -97,9 +97,9 @@ def test_redis_without_a_volume_moves_to_another_node() -> None:
 
 def test_redis_with_a_volume_is_moved_by_a_person() -> None:
     objects = chart.render()
-    assert "DSF_REDIS_MOVABLE_POD" not in chart.told(objects, "hub")
+    assert "DSF_REDIS_MOVABLE_POD" not in chart.get_environment(objects, "hub")
     assert "tolerations" not in chart.pod(chart.workloads(objects)["dynamic-scoring-redis"])
-    assert "pods" not in str(chart.one(objects, "Role", "dynamic-scoring-controller")["rules"])
+    assert "pods" not in str(chart.find_object(objects, "Role", "dynamic-scoring-controller")["rules"])
 
 
 def _names(certificate: Path) -> tuple[set[str], dict[str, Any]]:
@@ -113,7 +113,7 @@ def test_certificate_is_valid_for_every_name(tmp_path: Path) -> None:
     values = {
         "redis": {"exposure": {"type": "NodePort", "host": "192.0.2.8"}, "tls": {"extraHosts": ["r.example.com"]}}
     }
-    secret = chart.one(chart.render(values), "Secret", "dynamic-scoring-redis-tls")
+    secret = chart.find_object(chart.render(values), "Secret", "dynamic-scoring-redis-tls")
     for name in ("ca.crt", "tls.crt", "tls.key"):
         (tmp_path / name).write_text(chart.secret_text(secret, name))
     names, certificate = _names(tmp_path / "tls.crt")
@@ -127,7 +127,7 @@ def test_certificate_is_valid_for_every_name(tmp_path: Path) -> None:
     }
     assert ssl.cert_time_to_seconds(certificate["notAfter"]) - ssl.cert_time_to_seconds(certificate["notBefore"]) > 3e8
     # Python 3.13 and later are this strict by default.
-    process = ran(
+    process = run_program(
         ["openssl", "verify", "-x509_strict", "-purpose", "sslserver", "-CAfile", "ca.crt", "tls.crt"], cwd=tmp_path
     )
     assert process.returncode == 0, process.stderr
@@ -136,18 +136,18 @@ def test_certificate_is_valid_for_every_name(tmp_path: Path) -> None:
 
 def test_other_authorities_are_trusted_besides_the_generated_one() -> None:
     objects = chart.render({"redis": {"tls": {"ca": _CA}}})
-    generated_ca = chart.secret_text(chart.one(objects, "Secret", "dynamic-scoring-redis-ca"), "tls.crt").strip()
-    hub = chart.secret_text(chart.one(objects, "Secret", "dynamic-scoring-redis-tls"), "ca.crt")
-    agents = chart.one(chart.agent_objects(objects), "ConfigMap", "dynamic-scoring-agent-ca")["data"]["redis-ca.crt"]
+    generated_ca = chart.secret_text(chart.find_object(objects, "Secret", "dynamic-scoring-redis-ca"), "tls.crt").strip()
+    hub = chart.secret_text(chart.find_object(objects, "Secret", "dynamic-scoring-redis-tls"), "ca.crt")
+    agents = chart.find_object(chart.agent_objects(objects), "ConfigMap", "dynamic-scoring-agent-ca")["data"]["redis-ca.crt"]
     assert hub.strip() == agents.strip() == f"{generated_ca}\n{_CA}"
 
 
 def test_passwords_differ_and_are_long() -> None:
-    secret = chart.one(chart.render(), "Secret", "dynamic-scoring-redis-users")
+    secret = chart.find_object(chart.render(), "Secret", "dynamic-scoring-redis-users")
     passwords = {chart.secret_text(secret, key) for key in secret["data"]}
     assert len(passwords) == len(secret["data"]) == 9
     assert min(map(len, passwords)) == 40
-    signing = chart.one(chart.render(), "Secret", "dynamic-scoring-hub-signing")
+    signing = chart.find_object(chart.render(), "Secret", "dynamic-scoring-hub-signing")
     assert len(bytes.fromhex(chart.secret_text(signing, "signing-secret"))) == 32
 
 
@@ -191,17 +191,17 @@ def test_service_for_agents_has_the_network_settings_of_the_values() -> None:
         for values in ({}, settings):
             exposure = {"type": kind, "host": "192.0.2.8"} | values
             objects = chart.render({"redis": {"exposure": exposure}})
-            spec = chart.one(objects, "Service", "dynamic-scoring-redis-external")["spec"]
+            spec = chart.find_object(objects, "Service", "dynamic-scoring-redis-external")["spec"]
             assert {name: spec[name] for name in settings if name in spec} == {
                 name: value for name, value in values.items() if name in names
             }
             # The Service of the hub's own processes is not exposed.
-            assert not set(chart.one(objects, "Service", "dynamic-scoring-redis")["spec"]) & set(settings)
+            assert not set(chart.find_object(objects, "Service", "dynamic-scoring-redis")["spec"]) & set(settings)
 
 
 def test_tls_route_passes_the_host_to_redis() -> None:
     values = chart.MATRIX["tlsroute"]
-    route = chart.one(chart.render(values), "TLSRoute")
+    route = chart.find_object(chart.render(values), "TLSRoute")
     exposure = values["redis"]["exposure"]
     assert route["spec"] == {
         "parentRefs": exposure["parentRefs"],
@@ -212,7 +212,7 @@ def test_tls_route_passes_the_host_to_redis() -> None:
 
 def test_ingress_passes_tls_through_to_redis() -> None:
     values = chart.MATRIX["ingress"]
-    ingress = chart.one(chart.render(values), "Ingress", "dynamic-scoring-redis")
+    ingress = chart.find_object(chart.render(values), "Ingress", "dynamic-scoring-redis")
     host = values["redis"]["exposure"]["host"]
     # A Secret here would end TLS at the controller.
     assert ingress["spec"]["tls"] == [{"hosts": [host]}]
@@ -229,7 +229,7 @@ def test_ingress_passes_tls_through_to_redis() -> None:
     values = {
         "redis": {"exposure": {"type": "Ingress", "host": host, "annotations": {"haproxy.org/ssl-passthrough": "x"}}}
     }
-    annotations = chart.one(chart.render(values), "Ingress", "dynamic-scoring-redis")["metadata"]["annotations"]
+    annotations = chart.find_object(chart.render(values), "Ingress", "dynamic-scoring-redis")["metadata"]["annotations"]
     assert annotations["haproxy.org/ssl-passthrough"] == "x"
 
 
@@ -292,7 +292,7 @@ def test_agents_ask_the_sentinels_as_the_hub_does() -> None:
 def test_agents_get_no_password_that_they_do_not_need(redis: chart.Values) -> None:
     workloads = chart.workloads(chart.render({"redis": redis}))
     assert "sentinel-password" not in str(workloads["dynamic-scoring-agent"])
-    assert "DSF_AGENT_SENTINEL_PASSWORD_FILE" not in chart.told(workloads, "hub")
+    assert "DSF_AGENT_SENTINEL_PASSWORD_FILE" not in chart.get_environment(workloads, "hub")
 
 
 def test_agents_never_get_the_password_of_the_sentinels_administrators() -> None:
@@ -344,7 +344,7 @@ def test_redis_restarts_only_for_changes_that_it_reads() -> None:
 
 def test_no_password_is_in_a_configmap() -> None:
     objects = chart.render(chart.EVERYTHING)
-    secret = chart.one(objects, "Secret", "dynamic-scoring-redis-users")
+    secret = chart.find_object(objects, "Secret", "dynamic-scoring-redis-users")
     texts = str(chart.of_kind(objects, "ConfigMap", "StatefulSet"))
     for key in secret["data"]:
         password = chart.secret_text(secret, key)
@@ -361,14 +361,14 @@ def test_load_balancer_without_an_address_is_noted() -> None:
 
 
 def test_exposure_objects() -> None:
-    route = chart.one(chart.render(chart.MATRIX["route"]), "Route")
+    route = chart.find_object(chart.render(chart.MATRIX["route"]), "Route")
     assert route["spec"]["tls"] == {"termination": "passthrough", "insecureEdgeTerminationPolicy": "None"}
     from_there = {"redis": {"exposure": {"type": "LoadBalancer", "sourceRanges": ["192.0.2.0/24"]}}}
-    balanced = chart.one(chart.render(from_there), "Service", "dynamic-scoring-redis-external")
+    balanced = chart.find_object(chart.render(from_there), "Service", "dynamic-scoring-redis-external")
     assert balanced["spec"]["loadBalancerSourceRanges"] == ["192.0.2.0/24"]
-    connector = chart.one(chart.render(chart.MATRIX["skupper-v2"]), "Connector")
+    connector = chart.find_object(chart.render(chart.MATRIX["skupper-v2"]), "Connector")
     assert connector["spec"]["routingKey"] == "dynamic-scoring-redis"
-    service = chart.one(chart.render(chart.MATRIX["skupper-v1"]), "Service", "dynamic-scoring-redis")
+    service = chart.find_object(chart.render(chart.MATRIX["skupper-v1"]), "Service", "dynamic-scoring-redis")
     assert service["metadata"]["annotations"] == {"skupper.io/proxy": "tcp"}
 
 
@@ -391,7 +391,7 @@ def test_missing_ca_is_noted(redis: chart.Values, secret: str) -> None:
     values_with_ca = {"redis": redis | {"tls": redis.get("tls", {}) | {"ca": _CA}}}
     assert "no ca.crt" not in chart.notes(values_with_ca)
     assert _agent_environment(values_with_ca)["DSF_REDIS_CA_FILE"] == "/etc/dsf/ca/redis-ca.crt"
-    ca = chart.one(chart.agent_objects(chart.render(values_with_ca)), "ConfigMap", "dynamic-scoring-agent-ca")["data"]
+    ca = chart.find_object(chart.agent_objects(chart.render(values_with_ca)), "ConfigMap", "dynamic-scoring-agent-ca")["data"]
     assert ca["redis-ca.crt"].strip() == _CA
 
 

@@ -41,12 +41,12 @@ def test_process_of_all_services_has_the_rights_of_each() -> None:
     for mode, (controller, web) in {"Single": ("hub", "hub"), "Distributed": ("controller", "web")}.items():
         objects = chart.render({"mode": mode})
         for service, process in (("controller", controller), ("web", web)):
-            binding = chart.one(objects, "ClusterRoleBinding", f"dynamic-scoring-{service}")
+            binding = chart.find_object(objects, "ClusterRoleBinding", f"dynamic-scoring-{service}")
             assert [subject["name"] for subject in binding["subjects"]] == [f"dynamic-scoring-{process}"]
 
 
 def test_hub_may_list_and_watch_its_kinds() -> None:
-    rules = _rules(chart.one(chart.render(), "ClusterRole", "dynamic-scoring-controller"))
+    rules = _rules(chart.find_object(chart.render(), "ClusterRole", "dynamic-scoring-controller"))
     # Secrets need delivery and one namespace; another test covers them.
     for watched in (watched for kind, watched in WATCHED.items() if kind is not Kind.SECRET):
         resource_rules = rules[watched.resource.plural]
@@ -55,7 +55,7 @@ def test_hub_may_list_and_watch_its_kinds() -> None:
 
 
 def test_hub_has_only_rights_that_its_code_uses() -> None:
-    role = chart.one(chart.render(), "ClusterRole", "dynamic-scoring-controller")
+    role = chart.find_object(chart.render(), "ClusterRole", "dynamic-scoring-controller")
     granted = {
         (resource, verb, tuple(rule.get("resourceNames", ())))
         for rule in role["rules"]
@@ -81,24 +81,24 @@ def test_hub_has_only_rights_that_its_code_uses() -> None:
 
 def test_hub_may_change_only_its_manifestworks() -> None:
     objects = chart.render()
-    rules = _rules(chart.one(objects, "ClusterRole", "dynamic-scoring-controller"))
-    uninstall = _rules(chart.one(objects, "ClusterRole", "dynamic-scoring-uninstall"))
+    rules = _rules(chart.find_object(objects, "ClusterRole", "dynamic-scoring-controller"))
+    uninstall = _rules(chart.find_object(objects, "ClusterRole", "dynamic-scoring-uninstall"))
     for rule in (*rules["manifestworks"], *uninstall["manifestworks"]):
         assert set(rule["resourceNames"]) == {MANIFESTWORK_NAME, CREDENTIALS_WORK_NAME}
     assert [rule["resourceNames"] for rule in rules["managedclusteraddons"]] == [[ADDON_NAME]]
     assert "secrets" not in rules
-    role = chart.one(objects, "Role", "dynamic-scoring-controller")
+    role = chart.find_object(objects, "Role", "dynamic-scoring-controller")
     resources = {resource for rule in role["rules"] for resource in rule["resources"]}
     assert resources == {"leases", "configmaps", "dynamicscoringconfigs"}
     assert [(rule["verbs"], rule.get("resourceNames")) for rule in _rules(role)["configmaps"]] == [
         (["create"], None),
         (["get", "update"], [CLAIMS_NAME]),
     ]
-    role = chart.one(chart.render({"hubSetting": {"scorerNamespaces": ["team"]}}), "Role", "dynamic-scoring-controller")
+    role = chart.find_object(chart.render({"hubSetting": {"scorerNamespaces": ["team"]}}), "Role", "dynamic-scoring-controller")
     assert _rules(role)["configmaps"][1]["resourceNames"] == [CLAIMS_NAME, f"{CLAIMS_NAME}.team"]
     assert [LEASE_NAME] in [rule.get("resourceNames") for rule in role["rules"]]
     assert "managedclusteraddons" not in _rules(
-        chart.one(chart.render({"addon": {"enabled": False}}), "ClusterRole", "dynamic-scoring-controller")
+        chart.find_object(chart.render({"addon": {"enabled": False}}), "ClusterRole", "dynamic-scoring-controller")
     )
 
 
@@ -112,7 +112,7 @@ def test_bindings_cover_only_expected_service_accounts() -> None:
         expected_accounts = {f"dynamic-scoring-{name}" for name in (*services, "uninstall", "viewer")}
         assert subjects == expected_accounts | optimizer
         for binding in bindings:
-            chart.one(objects, binding["roleRef"]["kind"], binding["roleRef"]["name"])
+            chart.find_object(objects, binding["roleRef"]["kind"], binding["roleRef"]["name"])
 
 
 def test_no_wildcards_in_rights_of_processes() -> None:
@@ -127,18 +127,18 @@ def test_no_wildcards_in_rights_of_processes() -> None:
 @pytest.mark.parametrize(("role", "into"), [("admin", "admin"), ("editor", "edit"), ("viewer", "view")])
 def test_roles_for_people_are_aggregated_to_builtin_roles_on_request(role: str, into: str) -> None:
     name, label = f"dynamic-scoring-framework-{role}", f"rbac.authorization.k8s.io/aggregate-to-{into}"
-    cluster_role = chart.one(chart.render({"rbac": {"aggregate": True}}), "ClusterRole", name)
+    cluster_role = chart.find_object(chart.render({"rbac": {"aggregate": True}}), "ClusterRole", name)
     assert cluster_role["metadata"]["labels"][label] == "true"
     assert cluster_role["rules"][0]["apiGroups"] == [GROUP]
     # Aggregation is off by default: authors of DynamicScorers decide which servers agents query.
-    alone = chart.one(chart.render(), "ClusterRole", name)
+    alone = chart.find_object(chart.render(), "ClusterRole", name)
     assert label not in alone["metadata"]["labels"]
 
 
 def test_agent_may_read_its_configmap_and_named_secrets_in_its_namespace() -> None:
     values = {"spokeSetting": {"namespace": "a", "agent": {"tokenSecrets": ["one", {"name": "two", "hosts": ["h:1"]}]}}}
     objects = chart.agent_objects(chart.render(values))
-    role = chart.one(objects, "Role")
+    role = chart.find_object(objects, "Role")
     assert role["metadata"]["namespace"] == "a"
     assert {rule["resources"][0]: rule["resourceNames"] for rule in role["rules"]} == {
         "configmaps": ["dynamic-scoring-config"],
@@ -146,14 +146,14 @@ def test_agent_may_read_its_configmap_and_named_secrets_in_its_namespace() -> No
     }
     assert {verb for rule in role["rules"] for verb in rule["verbs"]} == {"get", "list", "watch"}
     assert not chart.of_kind(objects, "ClusterRole", "ClusterRoleBinding")
-    (subject,) = chart.one(objects, "RoleBinding")["subjects"]
+    (subject,) = chart.find_object(objects, "RoleBinding")["subjects"]
     assert subject == {"kind": "ServiceAccount", "name": "dynamic-scoring-agent-sa", "namespace": "a"}
 
 
 def test_agent_setting_lists_allowed_hosts_of_tokens() -> None:
     secrets = ["labelled", {"name": "one", "hosts": ["h:1", "https://i"]}, {"name": "one", "hosts": ["j"]}]
     objects = chart.agent_objects(chart.render({"spokeSetting": {"agent": {"tokenSecrets": secrets}}}))
-    [container] = chart.pod(chart.one(objects, "Deployment"))["containers"]
+    [container] = chart.pod(chart.find_object(objects, "Deployment"))["containers"]
     environment = {variable["name"]: variable.get("value") for variable in container["env"]}
     assert json.loads(environment["DSF_AGENT_TOKEN_SECRETS"]) == {"one": ["h:1", "https://i", "j"]}
     assert environment["DSF_SIGNING_KEY_FILE"].rpartition("/")[0] in {
@@ -171,13 +171,13 @@ def test_hub_settings_list_scorer_namespaces_and_allowed_hosts() -> None:
             "tokenHosts": ["thanos.example:9091"],
         }
     }
-    [container] = chart.containers(chart.one(chart.render(values), "Deployment", "dynamic-scoring-hub"))
+    [container] = chart.containers(chart.find_object(chart.render(values), "Deployment", "dynamic-scoring-hub"))
     environment = chart.environment(container)
     assert json.loads(environment["DSF_SCORER_NAMESPACES"]) == ["team"]
     assert json.loads(environment["DSF_SCORE_NAMES"]) == names
     assert json.loads(environment["DSF_SCORER_HOSTS"]) == ["a:1"]
     assert json.loads(environment["DSF_TOKEN_HOSTS"]) == ["thanos.example:9091"]
-    [container] = chart.containers(chart.one(chart.render(), "Deployment", "dynamic-scoring-hub"))
+    [container] = chart.containers(chart.find_object(chart.render(), "Deployment", "dynamic-scoring-hub"))
     assert not {"DSF_SCORER_NAMESPACES", "DSF_SCORE_NAMES", "DSF_TOKEN_HOSTS"} & set(chart.environment(container))
 
 
@@ -189,12 +189,12 @@ def test_credentials_secret_of_the_agent_is_refused_as_token_secret(entry: objec
 
 def test_hub_reads_secrets_only_with_secret_delivery() -> None:
     def secrets(values: dict[str, object]) -> list[list[str]]:
-        role = chart.one(chart.render(values), "Role", "dynamic-scoring-controller")
+        role = chart.find_object(chart.render(values), "Role", "dynamic-scoring-controller")
         return [rule["verbs"] for rule in role["rules"] if "secrets" in rule["resources"]]
 
     assert secrets({}) == []
     assert secrets({"hubSetting": {"secretDelivery": True}}) == [["list", "watch"]]
     [container] = chart.containers(
-        chart.one(chart.render({"hubSetting": {"secretDelivery": True}}), "Deployment", "dynamic-scoring-hub")
+        chart.find_object(chart.render({"hubSetting": {"secretDelivery": True}}), "Deployment", "dynamic-scoring-hub")
     )
     assert chart.environment(container)["DSF_SECRET_DELIVERY"] == "true"

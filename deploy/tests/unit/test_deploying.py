@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from tests.support import chart
-from tests.support.child import ran
+from tests.support.child import run_program
 from tests.support.controlplane import find
 from tests.support.controlplane_fixtures import programs_needed
 
@@ -49,13 +49,13 @@ class Machine:
 
     def run(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         """Run the script with these arguments."""
-        return ran(
+        return run_program(
             ["/bin/sh", ROOT / "scripts" / "deploy", *arguments],
             env={"PATH": str(self.folder / "bin"), "WORLD": str(self.folder), **environment},
         )
 
     def calls(self, program: str) -> list[str]:
-        """Return the calls of a program without read-only ones."""
+        """Return the calls of a program except read-only ones."""
         lines = (self.folder / "calls").read_text().splitlines()
         asks = (f"{program} image inspect", f"{program} config current-context")
         return [line for line in lines if line.startswith(f"{program} ") and not line.startswith(asks)]
@@ -187,7 +187,7 @@ def test_kustomize_base_equals_the_rendered_chart(tmp_path: Path) -> None:
 def test_kustomize_builds_the_base() -> None:
     with programs_needed():
         kubectl = str(find("kubectl") / "kubectl")
-    process = ran([kubectl, "kustomize", BASE], check=True)
+    process = run_program([kubectl, "kustomize", BASE], check=True)
     built = [manifest for manifest in yaml.safe_load_all(process.stdout) if manifest]
     names = {(manifest["kind"], manifest["metadata"]["name"]) for manifest in built}
     base_objects = list(yaml.safe_load_all((BASE / "hub.yaml").read_text()))
@@ -209,13 +209,13 @@ def test_namespace_of_an_overlay_leaves_the_documented_places(tmp_path: Path) ->
         kubectl = str(find("kubectl") / "kubectl")
     shutil.copytree(BASE, tmp_path / "base")
     (tmp_path / "kustomization.yaml").write_text("namespace: elsewhere\nresources: [base]\n")
-    process = ran([kubectl, "kustomize", tmp_path], check=True)
+    process = run_program([kubectl, "kustomize", tmp_path], check=True)
     built = [manifest for manifest in yaml.safe_load_all(process.stdout) if manifest]
     namespaces = {manifest["metadata"]["namespace"] for manifest in built if "namespace" in manifest["metadata"]}
     assert namespaces == {"elsewhere"}
     remaining = "\n".join(_find_namespace_names(built))
     page = (ROOT / "docs" / "gitops.md").read_text()
-    # The page says that this is not enough: an overlay that changed all of them would be.
+    # The page warns that this is not enough: an overlay must change all of them.
     assert "`namespace:` of an overlay is not enough" in page
     for place in ("value: open-cluster-management", "dynamic-scoring-redis.open-cluster-management.svc:6379"):
         assert place in remaining
@@ -234,7 +234,7 @@ def test_base_of_another_namespace_names_no_other(tmp_path: Path) -> None:
 def test_kustomize_base_of_refused_values_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "bad.yaml").write_text("redis: {mode: cluster}\n")
     command = [sys.executable, ROOT / "scripts" / "kustomize-base", tmp_path / "bad.yaml", tmp_path / "out"]
-    process = ran(command, cwd=ROOT)
+    process = run_program(command, cwd=ROOT)
     assert process.returncode == 1
     assert "bad.yaml" in process.stderr
     assert "mode" in process.stderr

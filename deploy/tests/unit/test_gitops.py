@@ -25,36 +25,36 @@ _UNSETTLED = re.compile(r"\b(lookup|rand\w+|gen[A-Z]\w+|now|uuidv4|derivePasswor
 _ACTION = re.compile(r"\{\{-?\s*(?!-?\s*/\*)(\$\w+ :?= )?(.*?)-?\}\}", re.DOTALL)
 
 
-def _deaf(folder: Path) -> Path:
+def _copy_strict_chart(folder: Path) -> Path:
     """Return a copy of the chart whose rendering fails at look-ups and random values."""
     copy = folder / "chart"
     shutil.copytree(chart.CHART, copy)
     for file in (copy / "templates").rglob("*.*"):
-        file.write_text(_ACTION.sub(_refusing, file.read_text(encoding="utf-8")), encoding="utf-8")
+        file.write_text(_ACTION.sub(_refuse_function, file.read_text(encoding="utf-8")), encoding="utf-8")
     return copy
 
 
-def _refusing(action: re.Match[str]) -> str:
+def _refuse_function(action: re.Match[str]) -> str:
     function = _UNSETTLED.search(action[2])
     return f'{{{{ {action[1] or ""}fail "{function[1]} was asked" }}}}' if function else action[0]
 
 
-def _rendered(folder: Path, values: chart.Values) -> dict[str, str]:
+def _render_files(folder: Path, values: chart.Values) -> dict[str, str]:
     with helm_python.Chart.load(folder) as loaded:
         loaded.validate_schema(values)
         files: dict[str, str] = loaded.render(values, name=chart.RELEASE, namespace=chart.NAMESPACE)
     return files
 
 
-def _given(redis: dict[str, Any]) -> chart.Values:
+def _make_values(redis: dict[str, Any]) -> chart.Values:
     return {**SETTLED, "redis": redis, "optimizer": {"enabled": True}}
 
 
-@pytest.mark.parametrize("values", [SETTLED, _given(SETTLED["redis"]), _given(_OWN_REDIS)])
+@pytest.mark.parametrize("values", [SETTLED, _make_values(SETTLED["redis"]), _make_values(_OWN_REDIS)])
 def test_rendering_with_existing_secrets_is_deterministic(tmp_path: Path, values: chart.Values) -> None:
-    first, second = (_rendered(chart.CHART, values) for _ in range(2))
+    first, second = (_render_files(chart.CHART, values) for _ in range(2))
     assert first == second
-    assert _rendered(_deaf(tmp_path), values) == first
+    assert _render_files(_copy_strict_chart(tmp_path), values) == first
     objects = [
         manifest
         for name, text in first.items()
@@ -73,14 +73,14 @@ def test_argo_cd_application_renders_without_random_values(tmp_path: Path) -> No
     [file] = source["helm"]["valueFiles"]
     values: chart.Values = yaml.safe_load((chart.ROOT / source["path"] / file).read_text())
     values["redis"]["tls"] |= source["helm"]["valuesObject"]["redis"]["tls"]
-    assert _rendered(_deaf(tmp_path), values) == _rendered(chart.CHART, values)
+    assert _render_files(_copy_strict_chart(tmp_path), values) == _render_files(chart.CHART, values)
     version = yaml.safe_load((chart.CHART / "Chart.yaml").read_text())["appVersion"]
     assert source["targetRevision"] == f"v{version}"
     assert spec["destination"]["namespace"] == chart.NAMESPACE
 
 
 def test_settled_chart_uses_the_existing_secrets() -> None:
-    redis = chart.one(chart.render(SETTLED), "StatefulSet", "dynamic-scoring-redis")
+    redis = chart.find_object(chart.render(SETTLED), "StatefulSet", "dynamic-scoring-redis")
     volumes = {
         volume["name"]: volume["secret"]["secretName"] for volume in chart.pod(redis)["volumes"] if "secret" in volume
     }
@@ -100,10 +100,10 @@ def test_missing_gitops_value_is_named(tmp_path: Path, value_path: str) -> None:
         "host": (values["redis"]["exposure"], "redis.exposure.host"),
     }.get(value_path, (values, f"{value_path}.existingSecret"))
     del part[value_path]
-    text = _rendered(chart.CHART, values)[f"{chart.RELEASE}/templates/NOTES.txt"]
+    text = _render_files(chart.CHART, values)[f"{chart.RELEASE}/templates/NOTES.txt"]
     assert re.findall(r"^  (\S+)$", text.partition("made these itself")[2].partition("\n\n")[0], re.MULTILINE) == [name]
     with pytest.raises(helm_python.HelmError, match="was asked"):
-        _rendered(_deaf(tmp_path), values)
+        _render_files(_copy_strict_chart(tmp_path), values)
 
 
 def test_gitops_page_and_values_list_the_keys_of_the_secrets() -> None:
@@ -113,7 +113,7 @@ def test_gitops_page_and_values_list_the_keys_of_the_secrets() -> None:
     # Every process on the hub has the key of its user.
     expected_keys = {
         item["key"]
-        for workload in chart.workloads(chart.render(_given(SETTLED["redis"]))).values()
+        for workload in chart.workloads(chart.render(_make_values(SETTLED["redis"]))).values()
         for volume in chart.pod(workload)["volumes"]
         if volume.get("secret", {}).get("secretName") == "our-redis-users"
         for item in volume["secret"].get("items", ())

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.support.child import ran
+from tests.support.child import run_program
 
 ROOT = Path(__file__).resolve().parents[3]
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
@@ -23,34 +23,34 @@ PAGES = sorted((ROOT / "docs").glob("*.md"))
 
 
 @functools.cache
-def locked() -> dict[str, dict[str, Any]]:
+def read_locked_packages() -> dict[str, dict[str, Any]]:
     """Return the packages of uv.lock by name."""
     packages = tomllib.loads((ROOT / "uv.lock").read_text())["package"]
     return {package["name"]: package for package in packages}
 
 
-def needed(extra: str) -> set[str]:
+def list_needed_packages(extra: str) -> set[str]:
     """Return the packages of an extra of the framework, and their dependencies."""
     packages: set[str] = set()
 
     def follow(dependencies: list[dict[str, Any]]) -> None:
         for dependency in dependencies:
-            package = locked()[dependency["name"]]
+            package = read_locked_packages()[dependency["name"]]
             if not dependency["name"].startswith("dynamic-scoring-") and dependency["name"] not in packages:
                 packages.add(dependency["name"])
                 follow(package.get("dependencies", []))
             for name in dependency.get("extra", ()):
                 follow(package.get("optional-dependencies", {}).get(name, []))
 
-    follow(locked()["dynamic-scoring-framework"]["optional-dependencies"][extra])
+    follow(read_locked_packages()["dynamic-scoring-framework"]["optional-dependencies"][extra])
     return packages
 
 
-def conditional(extras: str) -> set[str]:
+def list_omitted_packages(extras: str) -> set[str]:
     """Return packages that the agent's build omits with these extras, by running its shell code."""
     script = re.search(r"^RUN (case .*? esac) ", DOCKERFILE, re.MULTILINE | re.DOTALL)
     assert script is not None
-    process = ran(["sh", "-c", script[1].replace("\\\n", " ")], env={"AGENT_EXTRAS": extras}, check=True)
+    process = run_program(["sh", "-c", script[1].replace("\\\n", " ")], env={"AGENT_EXTRAS": extras}, check=True)
     return set(process.stdout.split()) - {"--no-install-package"}
 
 
@@ -68,11 +68,11 @@ def test_each_extra_that_a_page_names_is_there(page: str, extras: str) -> None:
 @pytest.mark.parametrize("extra", ["aws", "azure", "gcp", "otel", "sources", "traces"])
 def test_agent_image_with_an_extra_has_its_dependencies(extra: str) -> None:
     assert "fastapi" in LEFT_OUT
-    assert needed(extra) & (LEFT_OUT | conditional(f"--extra otel --extra {extra}")) == set()
+    assert list_needed_packages(extra) & (LEFT_OUT | list_omitted_packages(f"--extra otel --extra {extra}")) == set()
 
 
 def test_default_agent_image_has_no_cryptography() -> None:
-    assert "cryptography" in conditional("--extra otel")
+    assert "cryptography" in list_omitted_packages("--extra otel")
 
 
 def _base_images() -> Iterator[tuple[Path, str]]:

@@ -14,7 +14,7 @@ from threading import Thread
 import pytest
 
 from tests.support import chart
-from tests.support.child import ran
+from tests.support.child import run_program
 
 SCRIPT = chart.CHART / "files" / "test-installation.py"
 
@@ -50,7 +50,7 @@ def _run(folder: Path, page: str, *probes: str, entries: list[str], code: int = 
     # The script does not wait: services that are not ready are failures.
     text = SCRIPT.read_text().replace("PATIENCE = 120.0", "PATIENCE = 0.0")
     environment = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
-    process = ran([sys.executable, "-c", text, page, *probes], env=environment)
+    process = run_program([sys.executable, "-c", text, page, *probes], env=environment)
     return process.returncode, process.stdout + process.stderr
 
 
@@ -99,7 +99,7 @@ def test_redis_that_restarts_is_waited_for(tmp_path: Path, failures: int) -> Non
 @pytest.mark.parametrize("mode", chart.MODES)
 def test_every_process_and_the_page_are_tested(mode: str) -> None:
     objects = chart.render({"mode": mode})
-    (container,) = chart.one(objects, "Pod", "dynamic-scoring-installation-test")["spec"]["containers"]
+    (container,) = chart.find_object(objects, "Pod", "dynamic-scoring-installation-test")["spec"]["containers"]
     script, page, *probes = container["args"]
     assert container["command"] == ["python", "-c"]
     assert script.strip() == SCRIPT.read_text().strip()

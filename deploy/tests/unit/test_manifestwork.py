@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.support.child import ran
+from tests.support.child import run_program
 
 ROOT = Path(__file__).parents[3]
 SCRIPT = ROOT / "deploy" / "utils" / "manifestwork.sh"
@@ -17,7 +17,7 @@ FILES = sorted((ROOT / "samples").glob("*/manifests/deployment.yaml"))
 
 def work(*arguments: object) -> subprocess.CompletedProcess[str]:
     command = [str(SCRIPT), *map(str, arguments)]
-    return ran(command)
+    return run_program(command)
 
 
 @pytest.mark.parametrize("file", FILES, ids=[file.parent.parent.name for file in FILES])

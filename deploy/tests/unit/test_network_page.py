@@ -30,7 +30,7 @@ def _numbers(cell: str) -> set[int]:
     return {int(number) for number in re.findall(r"\b\d+\b", cell)}
 
 
-def _admitted(objects: list[chart.Object]) -> Iterator[tuple[str, int]]:
+def _iterate_admitted(objects: list[chart.Object]) -> Iterator[tuple[str, int]]:
     """Yield the process and port of each rule for incoming connections."""
     for policy in chart.of_kind(objects, "NetworkPolicy"):
         component = policy["metadata"]["name"].removeprefix("dynamic-scoring-").removesuffix("-otlp")
@@ -42,7 +42,7 @@ def _admitted(objects: list[chart.Object]) -> Iterator[tuple[str, int]]:
 @pytest.mark.parametrize("mode", chart.MODES)
 def test_each_port_that_a_policy_admits_has_a_row(mode: str) -> None:
     objects = chart.render(EVERY_SERVER | {"mode": mode})
-    admitted = set(_admitted(objects)) | set(_admitted(chart.agent_objects(objects)))
+    admitted = set(_iterate_admitted(objects)) | set(_iterate_admitted(chart.agent_objects(objects)))
     assert {"redis", "flower", "optimizer", "agent"} <= {component for component, _ in admitted}
     rows = [*_rows("On the hub"), *_rows("On each managed cluster")]
     for component, port in sorted(admitted):
@@ -74,7 +74,7 @@ def test_each_exposure_type_has_a_row() -> None:
 
 def test_default_node_port_is_on_the_page() -> None:
     (row,) = [row for row in _rows("From managed clusters to the hub") if row[0] == "`NodePort`"]
-    service = chart.one(
+    service = chart.find_object(
         chart.render({"redis": {"exposure": {"type": "NodePort", "host": "node.example.com"}}}),
         "Service",
         "dynamic-scoring-redis-external",

@@ -78,7 +78,7 @@ def test_manifests_with_pods_are_looked_at() -> None:
 
 def test_uninstall_hook_runs_the_leave_command() -> None:
     objects = chart.render()
-    job = chart.one(objects, "Job", "dynamic-scoring-uninstall")
+    job = chart.find_object(objects, "Job", "dynamic-scoring-uninstall")
     assert chart.containers(job)[0]["args"] == ["hub", "--leave"]
     hooks = [o for o in objects if o["metadata"].get("annotations", {}).get("helm.sh/hook") == "pre-delete"]
     assert {o["kind"] for o in hooks} == {
@@ -91,6 +91,6 @@ def test_uninstall_hook_runs_the_leave_command() -> None:
     }
     for hook in hooks:
         assert "hook-succeeded" in hook["metadata"]["annotations"]["helm.sh/hook-delete-policy"]
-    test = chart.one(objects, "Pod", "dynamic-scoring-installation-test")
+    test = chart.find_object(objects, "Pod", "dynamic-scoring-installation-test")
     assert test["metadata"]["annotations"]["helm.sh/hook"] == "test"
     assert chart.environment(test["spec"]["containers"][0])["DSF_REDIS_USERNAME"] == "dsf-operator"

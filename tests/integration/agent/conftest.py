@@ -56,7 +56,7 @@ def own_agent(make_agent: AgentFactory, source: ScriptedServer, scorer: Scripted
 
 @pytest.fixture(scope="module")
 def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agent]:
-    """An agent with a Redis of its own, for the tests of a file."""
+    """An agent with its own Redis, for the tests of a file."""
     with RedisServer() as server:
         agent = Agent(tmp_path_factory.mktemp("agent"), server.url)
         agent.configure()

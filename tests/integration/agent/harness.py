@@ -18,7 +18,7 @@ from dsf.messages import Result, derive_key, make_run_id, verify
 from dsf.settings import ENV_PREFIX
 from dsf.store.ticks import make_tick_message
 from tests.support.forked import Forked
-from tests.support.mail import Sent
+from tests.support.mail import MailboxReader
 from tests.support.wait import PATIENCE, wait_for
 
 CLUSTER = "worker01"
@@ -53,7 +53,7 @@ class Agent:
         self.alive = folder / "alive"
         self.log_file = folder / "log"
         self.redis: redis.Redis = redis.Redis.from_url(redis_url, decode_responses=True, socket_timeout=PATIENCE)
-        self.sent = Sent(self.redis, CLUSTER)
+        self.sent = MailboxReader(self.redis, CLUSTER)
         self.process: Forked | None = None
         self._log_from = 0
         self._settings = {
@@ -97,7 +97,7 @@ class Agent:
         self.rotate(1)
         self.configure(*summaries)
         self._log_from = len(self._whole_log())
-        self.sent = Sent(self.redis, CLUSTER)
+        self.sent = MailboxReader(self.redis, CLUSTER)
 
     def launch(self) -> None:
         """Start the process without waiting for it."""
@@ -139,7 +139,7 @@ class Agent:
         self.redis.close()
 
     def log(self) -> str:
-        """Return all that it logged in this test."""
+        """Return everything that it logged in this test."""
         return self._whole_log()[self._log_from :]
 
     def _whole_log(self) -> str:
@@ -158,7 +158,7 @@ class Agent:
         return verify(raw.encode(), MASTER).result
 
     def no_result(self, seconds: float = 0.5) -> bool:
-        """Whether nothing is sent for a while."""
+        """True if no result arrives for a while."""
         time.sleep(seconds)
         return self.sent.count() == 0
 

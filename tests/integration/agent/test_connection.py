@@ -12,7 +12,7 @@ from tests.integration.agent.conftest import RESULTS, SERIES
 from tests.integration.agent.harness import CLUSTER, Agent, summary
 from tests.support.forwarder import Forwarder
 from tests.support.httpserver import Gate, ScriptedServer, answer, matrix
-from tests.support.mail import Sent
+from tests.support.mail import MailboxReader
 from tests.support.redisserver import RedisServer
 from tests.support.wait import wait_for
 
@@ -31,7 +31,7 @@ def server() -> Iterator[RedisServer]:
 def busy(
     server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[tuple[Agent, Gate, ScriptedServer]]:
-    """An agent two of whose three threads wait at the gate."""
+    """An agent with two of its three threads waiting at the gate."""
     (tmp_path / "tmp").mkdir()
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
     gate = Gate(matrix(SERIES))
@@ -50,7 +50,7 @@ def busy(
 
 
 def left_over(folder: Path) -> list[str]:
-    """Files that kombu writes what it cannot put back into."""
+    """Return the files to which kombu writes messages that it cannot put back."""
     return sorted(path.name for path in (folder / "tmp").iterdir() if not path.name.startswith(("dsf", ".")))
 
 
@@ -80,7 +80,7 @@ def test_killed_redis_leaves_neither_log_noise_nor_files(
 
 
 def test_cut_connection_does_not_end_running_cycles(busy: tuple[Agent, Gate, ScriptedServer]) -> None:
-    """As when a password is withdrawn: what has begun goes on."""
+    """As after the removal of a password: running cycles continue."""
     agent, gate, source = busy
     for client in agent.redis.client_list():
         if str(client["name"]).startswith("dsf-agent"):
@@ -112,7 +112,7 @@ def test_agent_never_has_more_than_four_connections(busy: tuple[Agent, Gate, Scr
     agent, gate, source = busy
     agent.tick("later")
     wait_for(lambda: len(source.requests) == BUSY + 1, 20, "all threads to be busy")
-    # All write their results at once, and have to wait.
+    # All cycles publish their results at once, and have to wait.
     agent.redis.client_pause(60_000, all=False)
     gate.opened.set()
     wait_for(
@@ -127,7 +127,7 @@ def test_agent_never_has_more_than_four_connections(busy: tuple[Agent, Gate, Scr
 
 
 def test_agent_reconnects_if_its_redis_becomes_a_replica(server: RedisServer, tmp_path: Path) -> None:
-    """A planned switchover behind one address: the old primary lives on, and so do all connections to it."""
+    """A planned switchover behind one address: the old primary continues, and so do all connections to it."""
     gate = Gate(matrix(SERIES))
     with (
         RedisServer() as other,
@@ -146,7 +146,7 @@ def test_agent_reconnects_if_its_redis_becomes_a_replica(server: RedisServer, tm
             wait_for(lambda: agent.log().count("Connection to broker lost") > 1, 20, "the agent to see it")
             address.target = other.port
             gate.opened.set()
-            agent.redis, agent.sent = new, Sent(new, CLUSTER)
+            agent.redis, agent.sent = new, MailboxReader(new, CLUSTER)
             result = agent.result()
             assert (result.run, result.outcome) == (run, "ok")
             run = agent.tick("later", expires=120)

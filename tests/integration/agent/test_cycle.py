@@ -51,7 +51,7 @@ def test_cycle_reads_several_sources_of_two_types(agent: Agent, source: Scripted
         [],
     )
     (free,) = scoring_request["sources"]["free"]
-    # Each has a window of its own in the agent's memory.
+    # Each has its own window in the agent's memory.
     assert (free["metric"]["node"], free["values"][-1][1]) == ("n1", "7")
 
 
@@ -74,12 +74,12 @@ def test_repeated_tick_does_not_start_a_second_cycle(agent: Agent, source: Scrip
     assert agent.result().run == run
     for expires in (60, -1):
         agent.tick("sample", run_id=run, expires=expires)
-    # Ticks are taken in order.
+    # Ticks are handled in order.
     last = agent.tick("sample")
     assert agent.result().run == last
     assert agent.no_result(0.2)
     assert len(source.requests) == 2
-    # Celery swallows what fails in whoever hears of an expired task: no result either.
+    # Celery ignores errors of handlers of expired tasks, so there is no result either.
     assert "Signal handler" not in agent.log()
     assert "Traceback" not in agent.log()
 

@@ -18,7 +18,7 @@ CANARY = "canary-token-93b1c7"
 
 def test_cycle_ends_before_the_next_tick(agent: Agent, source: ScriptedServer) -> None:
     source.script(httpserver.hang)
-    # More where the tick's time was over before the source was asked: machines are busy.
+    # Longer if the tick's time was over before the request to the source, because the machine may be busy.
     for seconds in (1.5, 6.0, 20.0, 60.0):
         started = time.monotonic()
         agent.tick("sample", expires=seconds)
@@ -83,7 +83,7 @@ def test_hanging_scorers_of_one_namespace_stop_no_others(make_agent: AgentFactor
                 result = agent.result()
                 assert (result.scorer, result.outcome) == (name, "ok")
         assert source.paths().count("/hanging") == 3
-        # Ticks whose time is over while the threads of their namespace hang say so, although all of them wait.
+        # Ticks that expire while the threads of their namespace hang report that, although all of them wait.
         agent.tick("hanging23", expires=1)
         result = agent.result()
         assert (result.scorer, result.outcome, result.reason) == ("hanging23", "skipped", "share_full")
@@ -120,9 +120,9 @@ def test_killed_in_a_stage_the_next_tick_scores(
     agent.start()
     gate = Gate(answer(RESULTS))
     if stage == "score":
-        # More than is kept in memory between two stages.
+        # More than fits into memory between two stages.
         source.script(matrix(*[SERIES] * 4000))
-    # For publish, Redis keeps the message from being taken, so the agent dies between score and publish.
+    # Redis keeps the message of publish in the queue, so the agent dies between score and publish.
     scorer.script(gate)
     agent.tick("sample")
     assert gate.entered.wait(60)
@@ -141,7 +141,7 @@ def test_killed_in_a_stage_the_next_tick_scores(
     runs = [agent.result().run]
     while runs[-1] != run_id:
         runs.append(agent.result().run)
-    # At most the old run's publish survived in the queue; nothing comes twice.
+    # At most the publish of the old run survived in the queue; no result arrives twice.
     assert len(runs) <= 2
     assert len(set(runs)) == len(runs)
     assert agent.no_result(0.3)
@@ -149,7 +149,7 @@ def test_killed_in_a_stage_the_next_tick_scores(
 
 
 def test_tick_with_a_huge_expiry_does_not_block_later_ticks(agent: Agent, source: ScriptedServer) -> None:
-    # A tick that says it lasts a year: its run is over when three time-outs have passed at the latest.
+    # A tick with a deadline in a year: its run ends after at most three timeouts.
     source.script(answer("no", 404))
     agent.tick("sample", expires=31_536_000)
     assert agent.result().reason == "http_error"

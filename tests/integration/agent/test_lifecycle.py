@@ -25,7 +25,7 @@ def test_deleted_configuration_removes_all_scorers_and_scores(agent: Agent) -> N
     # Without a tick or a scrape.
     wait_for(lambda: "scorers=[]" in agent.log())
     assert agent.metrics("dynamic_score{") == []
-    # The agent looks again for as long as the tick lasts; more where that was over before the first look.
+    # The agent retries as long as the tick lasts; longer if that was over before the first attempt.
     for seconds in (3, 20):
         agent.tick("sample", expires=seconds)
         result = agent.result()
@@ -80,7 +80,7 @@ def test_probe_files_disappear_when_the_agent_stops(
     gate.opened.set()
     assert process.wait(60) == 0
     assert not agent.alive.exists()
-    # The cycle that had begun was finished, and no other one was begun.
+    # The running cycle was finished, and no other one was started.
     result = agent.result()
     assert (result.run, result.outcome) == (run_id, "ok")
 

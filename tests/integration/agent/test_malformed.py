@@ -1,4 +1,4 @@
-"""A whole worker whose queue is full of what is no message: it drops and counts that, and runs the next honest tick."""
+"""A whole worker whose queue is full of invalid messages: it drops and counts them, and runs the next valid tick."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_thousands_of_malformed_messages(agent: Agent, source: ScriptedServer, s
         pipe.execute()
 
     def queue_is_empty() -> bool:
-        # Some are ticks whose time is over, and a hub takes what is said of them.
+        # Some are expired ticks, whose results a hub takes.
         while agent.sent.take():
             pass
         return agent.redis.llen(QUEUE) == 0 or not process.is_running
@@ -53,7 +53,7 @@ def test_thousands_of_malformed_messages(agent: Agent, source: ScriptedServer, s
     assert process.is_running
     (counted,) = agent.metrics(REFUSED)
     assert float(counted.split()[1]) > MANY / 2
-    # Throttled, and nothing of what was pushed is in it.
+    # The log is throttled, and contains nothing of the pushed messages.
     assert agent.log().count("message refused") < MANY / 10
     assert "Traceback" not in agent.log()
     assert agent.spooled() == []

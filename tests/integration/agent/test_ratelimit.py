@@ -12,7 +12,7 @@ from tests.integration.agent.conftest import RESULTS, SERIES, AgentFactory
 from tests.integration.agent.harness import Agent, summary
 from tests.support.httpserver import Exchange, Handler, ScriptedServer, answer, matrix
 
-#: Tasks per second, and what is sent at once.
+#: Tasks per second, and tasks that start at once.
 RATE = 4
 TICKS = 7
 #: Seconds by which clocks of two threads may read differently, and by which Celery rounds.
@@ -20,7 +20,7 @@ _GRAIN = 0.02
 
 
 class Stopwatch:
-    """Answers as a handler does and notes when it was asked, in seconds since `start`."""
+    """Responds as a handler does, and records the times of requests, in seconds since `start`."""
 
     def __init__(self, handler: Handler) -> None:
         self.times: list[float] = []
@@ -40,12 +40,12 @@ def limited(make_agent: AgentFactory, source: str, scorer: str, **limits: str) -
 
 
 def asked_in_all(make_agent: AgentFactory, expires: float) -> tuple[list[float], list[tuple[str, str]]]:
-    """Times at which the source was asked, and how the ticks ended: outcome and reason of each."""
+    """Return the times of requests to the source, and the outcome and reason of each tick."""
     watch = Stopwatch(matrix(SERIES))
     with ScriptedServer(watch) as source, ScriptedServer(answer(RESULTS)) as scorer:
         agent = limited(make_agent, source.url, scorer.url, agent_rate_limit=f"{RATE}/s")
         with agent:
-            # The pace is measured from here: a late first request says nothing about it.
+            # The pace is measured from here, because a late first request proves nothing.
             watch.start = time.monotonic()
             until = time.time() + expires
             run_ids = {agent.tick(f"s{n}", expires=until - time.time()) for n in range(TICKS)}

@@ -15,10 +15,10 @@ def test_agent_is_ready_while_cycles_succeed(
     # Ready for 15 s from its start: for as long as this process may need to see that.
     agent.configure(summary("sample", source.url, scorer.url, scoringInterval=5, maxRetries=0))
     with agent:
-        # At its start it has time for a first cycle; then nothing comes.
+        # At its start it has time for a first cycle; afterwards it gets no tick.
         wait_for(lambda: not agent.ready.exists(), 20, "not to be ready without a cycle")
         assert "no scorer had a good cycle" in agent.log()
-        # A cycle that fails changes nothing, one that succeeds does at once.
+        # A failed cycle changes nothing, a successful one does at once.
         scorer.script(answer("broken", 500))
         agent.tick("sample")
         assert agent.result().outcome == "error"

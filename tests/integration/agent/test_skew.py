@@ -20,7 +20,7 @@ def test_ticks_and_summaries_of_neighbouring_versions_are_understood(
     agent.configure()
     with agent:
         for number, name in enumerate(NAMES):
-            # Each tick as it was recorded but for its run, of which none may come twice.
+            # Each tick as recorded, except for its run id, which must be unique.
             text = json.dumps(recorded(name))
             case = json.loads(text.replace("1800000000000", f"180000000000{number}").replace("SCORING_URL", scorer.url))
             agent.configure(*case["summaries"])

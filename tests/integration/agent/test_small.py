@@ -1,4 +1,4 @@
-"""An agent in the environment of its image: what is left out there can be neither imported nor missed."""
+"""An agent in the environment of its image: omitted modules can be neither imported nor are they needed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.httpserver import ScriptedServer
 ROOT = Path(__file__).resolve().parents[3]
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
 
-#: All that an agent is made of. Every package added here is in every agent of a fleet.
+#: All packages of an agent. Each package added here is in every agent of a fleet.
 NEEDED = {
     "celery",
     "kombu",

@@ -72,7 +72,7 @@ def test_each_stage_is_a_task_for_whoever_listens(own_agent: Agent, scorer: Scri
     assert [event["parent_id"] for event in received] == [None, *[ids[0]] * 3]
     assert {event["hostname"] for event in events} == {f"spoke@{CLUSTER}"}
     results = [event for event in whole if event["type"] == "task-succeeded"]
-    # The cycle itself is argument and result of its stages; it shows scorer and run id, and what the stage got.
+    # The cycle itself is argument and result of its stages. Events show scorer and run id, and the sizes of its data.
     fetch, score, publish = (event["args"] for event in received[1:])
     assert (fetch, publish) == (f"(sample {runs[0]},)", f"(sample {runs[0]}: 1 results,)")
     assert re.fullmatch(rf"\(sample {runs[0]}: [0-9]+ series, [0-9]+ bytes,\)", score)

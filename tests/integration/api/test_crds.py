@@ -93,7 +93,7 @@ def _refusal(session: Session, manifest: dict[str, Any]) -> str:
     try:
         session.request("POST", path, query={"dryRun": "All", "fieldValidation": "Strict"}, body=manifest)
     except BackendError as error:
-        # Kubernetes 1.31 says the same in other words.
+        # Kubernetes 1.31 has another wording.
         message = str(error).replace('Invalid value: "object": ', "Invalid value: ")
         return message.replace("may not be longer than", "may not be more than")
     return ""
@@ -134,7 +134,7 @@ def test_upstream_manifests_apply_unchanged(control_plane: ControlPlane, session
 def test_objects_of_the_first_crds_are_read_and_changed_under_current_crds(
     control_plane: ControlPlane, session: Session
 ) -> None:
-    """The CRDs have a different group, so that this API server has not had today's yet."""
+    """Apply CRDs with a different group, so that they are new to this API server."""
     plane, namespace = control_plane, control_plane.namespace()
     scorers, configs = (replace(resource, group=OLD_GROUP) for resource in (DYNAMIC_SCORERS, DYNAMIC_SCORING_CONFIGS))
     create_crds(session, _of_old_group(FIRST.read_text()))
@@ -164,7 +164,7 @@ def test_objects_of_the_first_crds_are_read_and_changed_under_current_crds(
     read = _read(after)
     assert read.spec == _read(before).spec
     assert read.status.clusters.succeeding == 1
-    # By those whose manifest it is, by others, and by the hub.
+    # Changes by the manifest's owners, by others, and by the hub.
     assert plane.kubectl("apply", "-f", "-", stdin=manifests).count("unchanged") == 2
     changes = {"description": "changed", "scoring": {"params": {"interval": 60}}}
     changed = _read(session.merge(path, {"spec": changes})).spec

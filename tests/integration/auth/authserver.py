@@ -1,4 +1,4 @@
-"""An OAuth2 server and a resource server of Authlib: what they take, refuse and say is that library's."""
+"""An OAuth2 server and a resource server of Authlib, which decides on requests and responses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from authlib.oauth2.rfc9068 import JWTBearerTokenGenerator, JWTBearerTokenValida
 from joserfc.jwk import KeySet, RSAKey
 
 from tests.support.authenticatedquery import GOOD
-from tests.support.httpserver import Exchange, ScriptedServer, at_another_time
+from tests.support.httpserver import Exchange, ScriptedServer, with_clock_offset
 
 #: With characters that mean something in URLs, forms and headers.
 CLIENT, SECRET = "agents of/fleet+1", "s3cret of:the&cl%ient+/="
@@ -60,9 +60,10 @@ class _Given(TokenMixin):
 
 
 class AuthServer(AuthorizationServer):  # type: ignore[misc]
-    """Tokens at `/token` and their end at `/revoke`; all other paths are of the source, which wants the scope `read`.
+    """Tokens at `/token` and their revocation at `/revoke`; all other paths belong to the source, which requires the
+    scope `read`.
 
-    Tokens are signed (RFC 9068), so that the source looks at their times by its own clock.
+    Tokens are signed (RFC 9068), so that the source checks their times by its own clock.
     """
 
     def __init__(self, tls: Any) -> None:
@@ -83,10 +84,10 @@ class AuthServer(AuthorizationServer):  # type: ignore[misc]
         self._protector.register_token_validator(_Validator(self))
         self.http = ScriptedServer(self._source, tls=tls, token=self._token, revoke=self._revoke)
 
-    # --- what Authlib leaves to whoever stores and serves ------------------------------------------------------------
+    # --- storage and server, which Authlib leaves to us --------------------------------------------------------------
 
     def query_client(self, client_id: str) -> _Client | None:
-        """Return the only one that there is."""
+        """Return the only client."""
         return _Client() if client_id == CLIENT else None
 
     def save_token(self, token: dict[str, Any], request: OAuth2Request) -> None:
@@ -105,7 +106,7 @@ class AuthServer(AuthorizationServer):  # type: ignore[misc]
         return oauth2_request
 
     def handle_response(self, status: int, body: Any, headers: Any) -> tuple[int, Any, Any]:
-        """Return the response as it is; the caller sends it."""
+        """Return the response unchanged; the caller sends it."""
         return status, body, headers
 
     # --- over HTTP ---------------------------------------------------------------------------------------------------
@@ -117,7 +118,7 @@ class AuthServer(AuthorizationServer):  # type: ignore[misc]
         _send(exchange, *self.create_endpoint_response("revocation", exchange))
 
     def _source(self, exchange: Exchange) -> None:
-        at_another_time(self.source_ahead, self._protected)(exchange)
+        with_clock_offset(self.source_ahead, self._protected)(exchange)
 
     def _protected(self, exchange: Exchange) -> None:
         try:
@@ -125,7 +126,7 @@ class AuthServer(AuthorizationServer):  # type: ignore[misc]
         except OAuth2Error as error:
             self.answers.append(error.status_code)
             status, body, headers = error()
-            # All that RFC 6750 asks for is the header; many servers have no body.
+            # RFC 6750 requires only the header; many servers send no body.
             _send(exchange, status, "" if status == 401 else body, headers)
             return
         self.answers.append(200)
@@ -160,7 +161,7 @@ class _Validator(JWTBearerTokenValidator):  # type: ignore[misc]
         if self._server.takes_none or token_string in self._server.revoked:
             raise InvalidTokenError("The token was revoked", realm=self.realm)
         token = super().authenticate_token(token_string)
-        # Authlib looks at the machine's clock; this is the same as another one.
+        # Authlib uses the machine's clock; moving the times in the token has the same effect.
         for name in ("iat", "nbf", "exp"):
             token[name] -= int(self._server.source_ahead)
         return token

@@ -1,4 +1,4 @@
-"""Tokens of the agent's own account, by an API server that is scripted: what real ones do not do at will."""
+"""Tokens of the agent's own account, from a scripted API server, for responses that real ones do not give on demand."""
 
 from __future__ import annotations
 

@@ -11,14 +11,14 @@ import pytest
 import requests
 
 from tests.integration.auth.authserver import CLIENT, SECRET, AuthServer
-from tests.support.authenticatedquery import Bed, ref
+from tests.support.authenticatedquery import SourceAccessHarness, make_secret_ref
 from tests.support.tlsca import TestCa
 
 
-class World(NamedTuple):
+class OAuthSetup(NamedTuple):
     """An agent, and the server."""
 
-    bed: Bed
+    bed: SourceAccessHarness
     server: AuthServer
     ca: TestCa
 
@@ -27,7 +27,7 @@ class World(NamedTuple):
         return {
             "oauth2": {
                 "tokenURL": f"{self.server.http.url}/token",
-                "clientID": ref("client", "id"),
+                "clientID": make_secret_ref("client", "id"),
                 "clientSecret": {"name": "client", "key": "secret"},
                 "scopes": ["read"],
                 **options,
@@ -39,7 +39,9 @@ class World(NamedTuple):
         return self.bed.fetch(self.server.http.url, self.methods(**options), _TLS)
 
     def failure(self, **options: Any) -> tuple[str, str]:
-        """Why there are none: reason and message, which has neither the secret nor a token."""
+        """Return reason and message of the failed request, after checking that they contain neither the secret nor a
+        token.
+        """
         error = self.bed.failure(self.server.http.url, self.methods(**options), _TLS)
         for secret in (SECRET, *self.server.issued_tokens):
             assert secret not in error.message
@@ -58,17 +60,17 @@ _TLS = {"caRef": {"kind": "Secret", "name": "ca"}}
 
 
 @pytest.fixture
-def world(bed: Bed, ca: TestCa, local: ssl.SSLContext) -> Iterator[World]:
-    """A server that a private CA vouches for, and what its client has."""
+def world(bed: SourceAccessHarness, ca: TestCa, local: ssl.SSLContext) -> Iterator[OAuthSetup]:
+    """A server with a certificate of a private CA, and the credentials of its client."""
     bed.put("ca", ca_crt=ca.cert.read_bytes())
     bed.put("client", id=CLIENT, secret=SECRET)
     server = AuthServer(local)
     with server.http:
-        yield World(bed, server, ca)
+        yield OAuthSetup(bed, server, ca)
 
 
 @pytest.mark.parametrize("how", ["Basic", "Post"])
-def test_concurrent_fetches_share_one_token(world: World, how: str) -> None:
+def test_concurrent_fetches_share_one_token(world: OAuthSetup, how: str) -> None:
     series_counts: list[int] = []
     options: dict[str, Any] = {"clientAuthentication": how, "scopes": ["read", "write"], "audience": "metrics"}
     threads = [threading.Thread(target=lambda: series_counts.append(world.fetch(**options))) for _ in range(8)]
@@ -83,14 +85,14 @@ def test_concurrent_fetches_share_one_token(world: World, how: str) -> None:
     assert "Authorization: Bearer ***" in world.bed.shown
 
 
-def test_token_is_renewed_before_its_end(world: World, later: Callable[[float], None]) -> None:
+def test_token_is_renewed_before_its_end(world: OAuthSetup, later: Callable[[float], None]) -> None:
     world.server.seconds = 100
     for seconds, expected_tokens in ((0, 1), (79, 1), (81, 2)):
         later(seconds)
         assert (world.fetch(), len(world.server.issued_tokens)) == (1, expected_tokens)
 
 
-def test_wrong_client_secret_is_reported_and_its_correction_is_used_at_once(world: World) -> None:
+def test_wrong_client_secret_is_reported_and_its_correction_is_used_at_once(world: OAuthSetup) -> None:
     world.bed.put("client", secret="wr0ng of:the&cl%ient")
     reason, message = world.failure()
     assert (reason, world.server.issued_tokens, world.server.answers) == ("auth_failed", [], [])
@@ -98,19 +100,19 @@ def test_wrong_client_secret_is_reported_and_its_correction_is_used_at_once(worl
     assert "HTTP 401" in message
     assert "invalid_client" in message
     assert "wr0ng" not in message
-    # The right one counts at once.
+    # The right one takes effect at once.
     world.bed.put("client", secret=SECRET)
     assert world.fetch() == 1
 
 
-def test_scope_refused_by_the_token_server_fails_as_auth_failed(world: World) -> None:
+def test_scope_refused_by_the_token_server_fails_as_auth_failed(world: OAuthSetup) -> None:
     reason, message = world.failure(scopes=["read", "admin"])
     assert (reason, world.server.issued_tokens) == ("auth_failed", [])
     assert "HTTP 400" in message
     assert "invalid_scope" in message
 
 
-def test_scope_refused_by_the_source_fails_as_unauthorized(world: World) -> None:
+def test_scope_refused_by_the_source_fails_as_unauthorized(world: OAuthSetup) -> None:
     reason, message = world.failure(scopes=["write"])
     assert reason == "unauthorized"
     assert "HTTP 403" in message
@@ -119,7 +121,7 @@ def test_scope_refused_by_the_source_fails_as_unauthorized(world: World) -> None
     assert (len(world.server.issued_tokens), world.server.answers) == (1, [403])
 
 
-def test_revoked_token_is_renewed_once(world: World) -> None:
+def test_revoked_token_is_renewed_once(world: OAuthSetup) -> None:
     assert world.fetch() == 1
     world.revoke(world.server.issued_tokens[0])
     assert world.fetch() == 1
@@ -133,8 +135,8 @@ def test_revoked_token_is_renewed_once(world: World) -> None:
 
 
 @pytest.mark.parametrize("ahead", [7200, -7200])
-def test_clock_difference_of_the_token_server_is_reported(world: World, ahead: int) -> None:
-    """A token that is not yet good, or is over: the source's own clock says so."""
+def test_clock_difference_of_the_token_server_is_reported(world: OAuthSetup, ahead: int) -> None:
+    """A token that is not valid yet, or has expired, by the source's own clock."""
     world.server.ahead = ahead
     reason, message = world.failure()
     assert (reason, world.server.answers) == ("unauthorized", [401, 401])
@@ -145,11 +147,11 @@ def test_clock_difference_of_the_token_server_is_reported(world: World, ahead: i
 
 
 @pytest.mark.parametrize(("ahead", "direction"), [(7200, "ahead of"), (-7200, "behind")])
-def test_clock_difference_of_the_source_is_reported(world: World, ahead: int, direction: str) -> None:
+def test_clock_difference_of_the_source_is_reported(world: OAuthSetup, ahead: int, direction: str) -> None:
     world.server.source_ahead = ahead
     reason, message = world.failure()
     assert (reason, world.server.answers) == ("unauthorized", [401, 401])
     assert f"s {direction} that of who asks, so tokens and signatures may not count" in message
-    # Mended, without anything else.
+    # It recovers without any other action.
     world.server.source_ahead = 0.0
     assert world.fetch() == 1

@@ -1,4 +1,4 @@
-"""Which way a scoring API is asked: Internal without a proxy, External through one; by agents and by the hub."""
+"""Routes to scoring APIs: Internal without a proxy, External through one; for agents and for the hub."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from dsf.errors import HttpError
 from dsf.http.access import DIRECT, Access
 from dsf.hub.health import HealthTarget, check
 from tests.integration.http.test_proxies import Proxy, clean
-from tests.support.authenticatedquery import Bed
+from tests.support.authenticatedquery import SourceAccessHarness
 from tests.support.httpserver import ScriptedServer, answer
 from tests.support.wait import PATIENCE
 
-# The proxies of this shell are not asked.
+# The proxies of this shell are not used.
 __all__ = ["clean"]
 
 BOUND = {"methods": {}, "authentication": "a", "allowedHosts": ["127.0.0.1"], "proxyURL": "http://proxy.example:3128"}
 
 
-def access(bed: Bed, stage: str, **summary_fields: object) -> Access:
-    """How an agent asks."""
+def access(bed: SourceAccessHarness, stage: str, **summary_fields: object) -> Access:
+    """Return the access with which an agent sends its requests."""
     summary = bed.summary("http://127.0.0.1:1", None).model_dump(by_alias=True, exclude_none=True, mode="json")
     summary.pop("sourceAccess")
     scorer_summary = ScorerSummary.model_validate({**summary, **summary_fields})
     return Authenticator(bed.secrets).access(scorer_summary, stage, time.monotonic() + 30)  # type: ignore[arg-type]
 
 
-def test_agent_access_uses_the_proxy_for_external_scoring_apis_only(bed: Bed) -> None:
+def test_agent_access_uses_the_proxy_for_external_scoring_apis_only(bed: SourceAccessHarness) -> None:
     assert access(bed, "score", location="Internal").is_direct
     assert not access(bed, "score", location="External").is_direct
     # The location concerns the scoring API: for sources there is NO_PROXY.
@@ -46,7 +46,7 @@ def test_agent_access_uses_the_proxy_for_external_scoring_apis_only(bed: Bed) ->
 @pytest.mark.parametrize("is_named", [True, False])
 @pytest.mark.parametrize("location", ["Internal", "External"])
 def test_token_server_uses_the_proxy_of_the_scoring_api_location(
-    bed: Bed, monkeypatch: pytest.MonkeyPatch, location: str, is_named: bool
+    bed: SourceAccessHarness, monkeypatch: pytest.MonkeyPatch, location: str, is_named: bool
 ) -> None:
     """The token server is accessed like the server for which the token is."""
     bed.put("client", usable_for="sso.test, 127.0.0.1", secret="s3cret")
@@ -85,7 +85,7 @@ def test_hub_health_check_uses_the_proxy_for_external_scoring_apis(api: Scripted
         external = HealthTarget(url, ConfigSyncMode.None_, Access(proxy=f"http://{proxy.address}"))
         assert check(external, timeout=PATIENCE).health_failure is None
         assert proxy.asked == [f"GET http://scorer.test:{api.port}/healthz"]
-        # Without a proxy, nobody knows that name.
+        # Without a proxy, this name does not resolve.
         failure = check(HealthTarget(url, ConfigSyncMode.None_, DIRECT), timeout=PATIENCE).health_failure
         assert failure is not None
         assert "cannot be resolved" in failure.message

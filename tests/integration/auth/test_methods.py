@@ -8,7 +8,7 @@ from urllib.parse import parse_qsl
 
 import pytest
 
-from tests.support.authenticatedquery import GOOD, Bed, echo, ref
+from tests.support.authenticatedquery import GOOD, SourceAccessHarness, refuse_with_echo, make_secret_ref
 from tests.support.httpserver import ScriptedServer
 
 KEY_ALONE = base64.b64encode(b"k3y-of-api:").decode()
@@ -23,7 +23,7 @@ def source() -> Any:
 
 
 @pytest.fixture
-def filled(bed: Bed) -> Bed:
+def filled(bed: SourceAccessHarness) -> SourceAccessHarness:
     """With Secrets."""
     bed.put("s", token="t0ken-of-source\n", user="reader", password="pa55-of-reader", key="k3y-of-api")
     return bed
@@ -43,13 +43,13 @@ def filled(bed: Bed) -> Bed:
             "Authorization: Basic reader:***",
         ),
         (
-            {"basic": {"username": ref("s", "user"), "password": {"name": "s", "key": "password"}}},
+            {"basic": {"username": make_secret_ref("s", "user"), "password": {"name": "s", "key": "password"}}},
             {"Authorization": f"Basic {BASIC}"},
             "Authorization: Basic ***:***",
         ),
         (
             # An API key as the user, without a password.
-            {"basic": {"username": ref("s", "key")}},
+            {"basic": {"username": make_secret_ref("s", "key")}},
             {"Authorization": f"Basic {KEY_ALONE}"},
             "Authorization: Basic ***:",
         ),
@@ -59,7 +59,7 @@ def filled(bed: Bed) -> Bed:
             "X-Scope-OrgID: team-a|team-b",
         ),
         (
-            {"headers": [{"name": "X-Api-Key", **ref("s", "key")}, {"name": "Accept", "value": "text/plain"}]},
+            {"headers": [{"name": "X-Api-Key", **make_secret_ref("s", "key")}, {"name": "Accept", "value": "text/plain"}]},
             {"X-Api-Key": "k3y-of-api", "Accept": "text/plain"},
             "X-Api-Key: ***",
         ),
@@ -67,7 +67,7 @@ def filled(bed: Bed) -> Bed:
 )
 @pytest.mark.parametrize("verb", ["GET", "POST"])
 def test_headers_are_sent_and_masked_in_output(
-    filled: Bed, source: ScriptedServer, methods: dict[str, Any], headers: dict[str, str], shown_headers: str, verb: str
+    filled: SourceAccessHarness, source: ScriptedServer, methods: dict[str, Any], headers: dict[str, str], shown_headers: str, verb: str
 ) -> None:
     filled.method = verb
     assert filled.fetch(source.url, methods) == 1
@@ -78,8 +78,8 @@ def test_headers_are_sent_and_masked_in_output(
 
 
 @pytest.mark.parametrize("verb", ["GET", "POST"])
-def test_url_parameters_are_sent_and_masked(filled: Bed, source: ScriptedServer, verb: str) -> None:
-    parameters = [{"name": "tenant", "value": "a&b=c d"}, {"name": "api_key", **ref("s", "key")}]
+def test_url_parameters_are_sent_and_masked(filled: SourceAccessHarness, source: ScriptedServer, verb: str) -> None:
+    parameters = [{"name": "tenant", "value": "a&b=c d"}, {"name": "api_key", **make_secret_ref("s", "key")}]
     filled.method = verb
     assert filled.fetch(source.url, {"queryParameters": parameters}) == 1
     (request,) = source.requests
@@ -88,7 +88,7 @@ def test_url_parameters_are_sent_and_masked(filled: Bed, source: ScriptedServer,
     assert filled.shown == ("?tenant=a&b=c d", "?api_key=***")
 
 
-def test_several_methods_are_combined(filled: Bed, source: ScriptedServer) -> None:
+def test_several_methods_are_combined(filled: SourceAccessHarness, source: ScriptedServer) -> None:
     methods = {
         "tokenSecretRef": {"name": "s", "key": "token"},
         "headers": [{"name": "X-Scope-OrgID", "value": "a"}],
@@ -101,8 +101,8 @@ def test_several_methods_are_combined(filled: Bed, source: ScriptedServer) -> No
     )  # fmt: skip
 
 
-def test_changed_secret_is_used_at_once(filled: Bed, source: ScriptedServer) -> None:
-    methods = {"headers": [{"name": "X-Api-Key", **ref("s", "key")}]}
+def test_changed_secret_is_used_at_once(filled: SourceAccessHarness, source: ScriptedServer) -> None:
+    methods = {"headers": [{"name": "X-Api-Key", **make_secret_ref("s", "key")}]}
     filled.fetch(source.url, methods)
     filled.put("s", key="an0ther-key")
     filled.fetch(source.url, methods)
@@ -110,11 +110,11 @@ def test_changed_secret_is_used_at_once(filled: Bed, source: ScriptedServer) -> 
 
 
 @pytest.mark.parametrize("value", ["two\nlines", "x\r\nInjected: 1", "tab\there", "\x00", "ü", ""])
-def test_secret_with_a_line_break_is_not_sent(bed: Bed, source: ScriptedServer, value: str) -> None:
+def test_secret_with_a_line_break_is_not_sent(bed: SourceAccessHarness, source: ScriptedServer, value: str) -> None:
     bed.put("s", key=value)
     for methods in (
-        {"headers": [{"name": "X-Api-Key", **ref("s", "key")}]},
-        {"queryParameters": [{"name": "k", **ref("s", "key")}]},
+        {"headers": [{"name": "X-Api-Key", **make_secret_ref("s", "key")}]},
+        {"queryParameters": [{"name": "k", **make_secret_ref("s", "key")}]},
         {"basic": {"username": {"value": "u"}, "password": {"name": "s", "key": "key"}}},
     ):
         error = bed.failure(source.url, methods)
@@ -132,20 +132,20 @@ def test_secret_with_a_line_break_is_not_sent(bed: Bed, source: ScriptedServer, 
     ],
 )
 def test_missing_secret_is_named(
-    filled: Bed, source: ScriptedServer, reference: dict[str, str], expected_message: str
+    filled: SourceAccessHarness, source: ScriptedServer, reference: dict[str, str], expected_message: str
 ) -> None:
     error = filled.failure(source.url, {"basic": {"username": {"value": "u"}, "password": reference}})
     assert (error.reason, source.requests) == ("secret_missing", [])
     assert expected_message in error.message
 
 
-def test_unreleased_secret_is_not_sent(bed: Bed, source: ScriptedServer) -> None:
+def test_unreleased_secret_is_not_sent(bed: SourceAccessHarness, source: ScriptedServer) -> None:
     bed.put("s", usable_for="elsewhere.example", key="k3y-of-api")
-    error = bed.failure(source.url, {"headers": [{"name": "X-Api-Key", **ref("s", "key")}]})
+    error = bed.failure(source.url, {"headers": [{"name": "X-Api-Key", **make_secret_ref("s", "key")}]})
     assert (error.reason, source.requests) == ("secret_refused", [])
 
 
-def test_unknown_method_fails_its_scorer_only(filled: Bed, source: ScriptedServer) -> None:
+def test_unknown_method_fails_its_scorer_only(filled: SourceAccessHarness, source: ScriptedServer) -> None:
     error = filled.failure(source.url, {"kerberos": {"realm": "EXAMPLE"}})
     assert (error.reason, source.requests) == ("auth_unsupported", [])
     assert "methods.kerberos: is not a known field" in error.message
@@ -157,13 +157,13 @@ def test_unknown_method_fails_its_scorer_only(filled: Bed, source: ScriptedServe
     [
         {"tokenSecretRef": {"name": "s", "key": "token"}},
         {"basic": {"username": {"value": "reader"}, "password": {"name": "s", "key": "password"}}},
-        {"basic": {"username": ref("s", "key")}},
-        {"headers": [{"name": "X-Api-Key", **ref("s", "key")}]},
-        {"queryParameters": [{"name": "api_key", **ref("s", "key")}]},
+        {"basic": {"username": make_secret_ref("s", "key")}},
+        {"headers": [{"name": "X-Api-Key", **make_secret_ref("s", "key")}]},
+        {"queryParameters": [{"name": "api_key", **make_secret_ref("s", "key")}]},
     ],
 )
-def test_echoed_secrets_are_not_shown(filled: Bed, methods: dict[str, Any]) -> None:
-    with ScriptedServer(echo) as source:
+def test_echoed_secrets_are_not_shown(filled: SourceAccessHarness, methods: dict[str, Any]) -> None:
+    with ScriptedServer(refuse_with_echo) as source:
         error = filled.failure(source.url, methods)
     assert error.reason == "unauthorized"
     for secret in ("t0ken-of-source", "pa55-of-reader", "k3y-of-api", BASIC, KEY_ALONE):

@@ -1,4 +1,4 @@
-"""OAuth2's client credentials where servers do what a good one does not; `test_authserver.py` has a good one."""
+"""OAuth2's client credentials with servers that misbehave; `test_authserver.py` has a correct one."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from dsf.auth import tokencache
-from tests.support.authenticatedquery import Bed, TokenServer, asks_for, ref
+from tests.support.authenticatedquery import SourceAccessHarness, TokenServer, require_header, make_secret_ref
 from tests.support.httpserver import Exchange, Handler, ScriptedServer, answer, hang
 
 
 @pytest.fixture
-def tokens(bed: Bed) -> Iterator[TokenServer]:
+def tokens(bed: SourceAccessHarness) -> Iterator[TokenServer]:
     """A server of tokens, and the client's secret."""
     token_server = TokenServer()
     bed.put("client", id="client", secret=token_server.secret)
@@ -25,7 +25,7 @@ def tokens(bed: Bed) -> Iterator[TokenServer]:
 @pytest.fixture
 def source(tokens: TokenServer) -> Iterator[ScriptedServer]:
     """Takes the newest token only."""
-    with ScriptedServer(asks_for("Authorization", lambda: f"Bearer {tokens.token}")) as running:
+    with ScriptedServer(require_header("Authorization", lambda: f"Bearer {tokens.token}")) as running:
         yield running
 
 
@@ -35,7 +35,7 @@ def methods(tokens: TokenServer | ScriptedServer, **options: Any) -> dict[str, A
     return {
         "oauth2": {
             "tokenURL": f"{server.url}/token",
-            "clientID": ref("client", "id"),
+            "clientID": make_secret_ref("client", "id"),
             "clientSecret": {"name": "client", "key": "secret"},
             **options,
         }
@@ -43,7 +43,7 @@ def methods(tokens: TokenServer | ScriptedServer, **options: Any) -> dict[str, A
 
 
 def test_valid_oauth2_token_is_used_while_its_server_fails(
-    bed: Bed, tokens: TokenServer, source: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+    bed: SourceAccessHarness, tokens: TokenServer, source: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Renewed from the first moment on.
     monkeypatch.setattr(tokencache, "_RENEWAL_SHARE", 0.0)
@@ -56,7 +56,7 @@ def test_valid_oauth2_token_is_used_while_its_server_fails(
 
 
 def test_valid_oauth2_token_is_used_while_its_server_hangs(
-    bed: Bed, tokens: TokenServer, source: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+    bed: SourceAccessHarness, tokens: TokenServer, source: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tokencache, "_RENEWAL_SHARE", 0.0)
     monkeypatch.setattr(tokencache, "_MAX_RENEWAL_SECONDS", 1.0)
@@ -71,7 +71,7 @@ def test_valid_oauth2_token_is_used_while_its_server_hangs(
 @pytest.mark.parametrize(
     "seconds", [10**400, "9" * 400, float("nan"), None, -1], ids=["huge", "as text", "nan", "null", "negative"]
 )
-def test_invalid_token_lifetime_is_tolerated(bed: Bed, source: ScriptedServer, seconds: Any) -> None:
+def test_invalid_token_lifetime_is_tolerated(bed: SourceAccessHarness, source: ScriptedServer, seconds: Any) -> None:
     bed.put("client", id="client", secret="s3cret-of-client")
     token_response = {"access_token": "token-0-of-server", "token_type": "Bearer", "expires_in": seconds}
     with ScriptedServer(answer(token_response)) as running:
@@ -79,7 +79,7 @@ def test_invalid_token_lifetime_is_tolerated(bed: Bed, source: ScriptedServer, s
 
 
 @pytest.mark.parametrize("as_json", [True, False])
-def test_renewed_token_echoed_by_the_source_is_not_shown(bed: Bed, tokens: TokenServer, as_json: bool) -> None:
+def test_renewed_token_echoed_by_the_source_is_not_shown(bed: SourceAccessHarness, tokens: TokenServer, as_json: bool) -> None:
     source_methods = methods(tokens)
 
     def repeat(exchange: Exchange) -> None:
@@ -98,7 +98,7 @@ def test_renewed_token_echoed_by_the_source_is_not_shown(bed: Bed, tokens: Token
     assert error.reason == "bad_answer"
 
 
-def test_changed_client_secret_is_used_at_once(bed: Bed, tokens: TokenServer, source: ScriptedServer) -> None:
+def test_changed_client_secret_is_used_at_once(bed: SourceAccessHarness, tokens: TokenServer, source: ScriptedServer) -> None:
     source_methods = methods(tokens)
     bed.fetch(source.url, source_methods)
     tokens.secret = "an0ther-secret"
@@ -125,10 +125,10 @@ def test_changed_client_secret_is_used_at_once(bed: Bed, tokens: TokenServer, so
         (hang, "no complete answer"),
     ],
 )
-def test_oauth2_server_without_a_token_fails_as_auth_failed(bed: Bed, server: Handler, expected_message: str) -> None:
+def test_oauth2_server_without_a_token_fails_as_auth_failed(bed: SourceAccessHarness, server: Handler, expected_message: str) -> None:
     bed.put("client", id="client", secret="s3cret-of-client")
     with ScriptedServer(server) as running, ScriptedServer(answer("never asked")) as source:
-        # More where it was not asked in that time: machines are busy.
+        # Longer if the server was not called in that time, because the machine may be busy.
         for seconds in (2, 8, 30) if server is hang else (30,):
             bed.seconds = seconds
             error = bed.failure(source.url, methods(running))
@@ -141,7 +141,7 @@ def test_oauth2_server_without_a_token_fails_as_auth_failed(bed: Bed, server: Ha
 
 @pytest.mark.parametrize("how", ["Basic", "Post"])
 @pytest.mark.parametrize("as_error", [True, False])
-def test_client_secret_echoed_in_any_encoding_is_not_shown(bed: Bed, how: str, as_error: bool) -> None:
+def test_client_secret_echoed_in_any_encoding_is_not_shown(bed: SourceAccessHarness, how: str, as_error: bool) -> None:
     secret = "a/b+Zk93 =kd"
     bed.put("client", id="client", secret=secret)
 
@@ -150,7 +150,7 @@ def test_client_secret_echoed_in_any_encoding_is_not_shown(bed: Bed, how: str, a
         exchange.send(json.dumps({"error": client_credentials} if as_error else client_credentials).encode(), 401)
 
     with ScriptedServer(repeat) as running:
-        # The id is no secret: it must not be what withholds the message.
+        # The id is no secret, so it must not be the reason for withholding the message.
         source_methods = methods(running, clientAuthentication=how, clientID={"value": "client"})
         error = bed.failure("http://127.0.0.1:1", source_methods)
         (request,) = running.requests
@@ -160,18 +160,18 @@ def test_client_secret_echoed_in_any_encoding_is_not_shown(bed: Bed, how: str, a
     assert "HTTP 401" in error.message
 
 
-def test_query_parameter_echoed_by_the_source_is_not_shown(bed: Bed) -> None:
+def test_query_parameter_echoed_by_the_source_is_not_shown(bed: SourceAccessHarness) -> None:
     bed.put("keys", token="k3y of a+b Zk93")
 
     def repeat(exchange: Exchange) -> None:
         exchange.send(exchange.http.path.encode(), 400)
 
     with ScriptedServer(repeat) as source:
-        error = bed.failure(source.url, {"queryParameters": [{"name": "key", **ref("keys")}]})
+        error = bed.failure(source.url, {"queryParameters": [{"name": "key", **make_secret_ref("keys")}]})
     assert (error.stage, "Zk93" in error.message) == ("fetch", False)
 
 
-#: A token that was given just now, so that nobody can mask it.
+#: A new token, which cannot be masked yet.
 NEW = "eyJuZXctdG9rZW4iOiJvZi1zZXJ2ZXIifQ"
 
 
@@ -187,7 +187,7 @@ NEW = "eyJuZXctdG9rZW4iOiJvZi1zZXJ2ZXIifQ"
         answer({"token": NEW}),
     ],
 )
-def test_token_in_an_invalid_oauth2_response_is_not_shown(bed: Bed, server: Handler) -> None:
+def test_token_in_an_invalid_oauth2_response_is_not_shown(bed: SourceAccessHarness, server: Handler) -> None:
     bed.put("client", id="client", secret="s3cret-of-client")
     with ScriptedServer(server) as running:
         error = bed.failure("http://127.0.0.1:1", methods(running))
@@ -196,7 +196,7 @@ def test_token_in_an_invalid_oauth2_response_is_not_shown(bed: Bed, server: Hand
 
 
 def test_client_secret_echoed_by_the_token_server_is_not_shown(
-    bed: Bed, tokens: TokenServer, source: ScriptedServer
+    bed: SourceAccessHarness, tokens: TokenServer, source: ScriptedServer
 ) -> None:
     bed.put("client", secret="wr0ng-secret")
     error = bed.failure(source.url, methods(tokens))
@@ -205,7 +205,7 @@ def test_client_secret_echoed_by_the_token_server_is_not_shown(
     assert "wr0ng-secret" not in error.message
 
 
-def test_client_secret_is_withheld_from_an_unreleased_token_server(bed: Bed, tokens: TokenServer) -> None:
+def test_client_secret_is_withheld_from_an_unreleased_token_server(bed: SourceAccessHarness, tokens: TokenServer) -> None:
     bed.put("client", usable_for="127.0.0.1:1", secret=tokens.secret, id="client")
     error = bed.failure("http://127.0.0.1:1", methods(tokens))
     assert error.reason == "secret_refused"

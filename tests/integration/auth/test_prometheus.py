@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.authenticatedquery import Bed
+from tests.support.authenticatedquery import SourceAccessHarness
 from tests.support.child import Child
 from tests.support.programs import find
 from tests.support.redisserver import free_port
@@ -29,7 +29,7 @@ METHODS = {
 
 @pytest.fixture(scope="module")
 def prometheus(ca: TestCa, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """URL of a Prometheus that asks for both."""
+    """URL of a Prometheus that requires both."""
     folder, port = tmp_path_factory.mktemp("prometheus"), free_port()
     server_certificate, client = ca.issue("127.0.0.1"), ca.issue("probe")
     web, config = folder / "web.yml", folder / "prometheus.yml"
@@ -57,7 +57,7 @@ def prometheus(ca: TestCa, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         try:
             urllib.request.urlopen(f"{url}/-/ready", context=context, timeout=PATIENCE)
         except urllib.error.HTTPError as error:
-            # Who is asked for a password has somebody there.
+            # A prompt for a password needs a terminal.
             with error:
                 return error.code == 401
         except OSError:
@@ -72,7 +72,7 @@ def prometheus(ca: TestCa, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 @pytest.fixture
-def filled(bed: Bed, ca: TestCa) -> Bed:
+def filled(bed: SourceAccessHarness, ca: TestCa) -> SourceAccessHarness:
     """With all Secrets."""
     bed.put("reader", password=PASSWORD)
     bed.put("private-ca", ca_crt=Path(ca.cert).read_bytes())
@@ -80,12 +80,12 @@ def filled(bed: Bed, ca: TestCa) -> Bed:
     return bed
 
 
-def test_prometheus_accepts_password_and_certificate(filled: Bed, prometheus: str) -> None:
-    # Prometheus scrapes nothing, so that there are no series; a refusal would be an error.
+def test_prometheus_accepts_password_and_certificate(filled: SourceAccessHarness, prometheus: str) -> None:
+    # Prometheus scrapes nothing, so there are no series; a refusal would be an error.
     assert filled.fetch(prometheus, METHODS, CA) == 0
 
 
-def test_wrong_password_is_reported_and_its_correction_is_used_at_once(filled: Bed, prometheus: str) -> None:
+def test_wrong_password_is_reported_and_its_correction_is_used_at_once(filled: SourceAccessHarness, prometheus: str) -> None:
     filled.put("reader", password="wr0ng-password")
     error = filled.failure(prometheus, METHODS, CA)
     assert error.reason == "unauthorized"
@@ -94,6 +94,6 @@ def test_wrong_password_is_reported_and_its_correction_is_used_at_once(filled: B
     assert filled.fetch(prometheus, METHODS, CA) == 0
 
 
-def test_prometheus_refuses_a_client_without_a_certificate(filled: Bed, prometheus: str) -> None:
+def test_prometheus_refuses_a_client_without_a_certificate(filled: SourceAccessHarness, prometheus: str) -> None:
     error = filled.failure(prometheus, {"basic": METHODS["basic"]}, CA)
     assert error.reason == "connection_failed"

@@ -10,14 +10,14 @@ from dsf.api.summary import ScorerSummary
 from dsf.cycle.stages import Cycle
 from dsf.errors import CycleError
 from tests.integration.http.test_proxies import Proxy
-from tests.support.authenticatedquery import GOOD, Bed, TokenServer
+from tests.support.authenticatedquery import GOOD, SourceAccessHarness, TokenServer
 from tests.support.httpserver import ScriptedServer, answer
 
 TOKEN = {"tokenSecretRef": {"name": "s", "key": "token"}}
 
 
-def fetch(bed: Bed, url: str, methods: dict[str, Any], *hosts: str, **access_fields: Any) -> str:
-    """The reason why there is no response, or `ok`; `access_fields` change the access of the source."""
+def fetch(bed: SourceAccessHarness, url: str, methods: dict[str, Any], *hosts: str, **access_fields: Any) -> str:
+    """Return the reason of the failure, or `ok`; `access_fields` change the access of the source."""
     summary = bed.summary(url, methods).model_dump(by_alias=True, exclude_none=True, mode="json")
     summary["sourceAccess"] |= {"authentication": "bound", "allowedHosts": list(hosts), **access_fields}
     try:
@@ -27,7 +27,7 @@ def fetch(bed: Bed, url: str, methods: dict[str, Any], *hosts: str, **access_fie
     return "ok"
 
 
-def test_bound_secret_needs_no_label(bed: Bed) -> None:
+def test_bound_secret_needs_no_label(bed: SourceAccessHarness) -> None:
     bed.put("s", usable_for="", token="t0ken")
     with ScriptedServer(GOOD) as server:
         assert fetch(bed, server.url, TOKEN, "127.0.0.1") == "ok"
@@ -35,16 +35,16 @@ def test_bound_secret_needs_no_label(bed: Bed) -> None:
         assert len(server.requests) == 2
 
 
-def test_unbound_server_gets_neither_secret_nor_header(bed: Bed) -> None:
+def test_unbound_server_gets_neither_secret_nor_header(bed: SourceAccessHarness) -> None:
     bed.put("s", token="t0ken")
     with ScriptedServer(GOOD) as server:
         assert fetch(bed, server.url, TOKEN, "other.example") == "secret_refused"
-        # Nor a plain header: what the object says is for its servers.
+        # Plain headers are not sent either: the object's values are for its servers.
         assert fetch(bed, server.url, {"headers": [{"name": "X-A", "value": "b"}]}, "other.example") == "secret_refused"
         assert server.requests == []
 
 
-def test_label_of_a_secret_overrides_the_binding(bed: Bed) -> None:
+def test_label_of_a_secret_overrides_the_binding(bed: SourceAccessHarness) -> None:
     bed.put("s", usable_for="elsewhere.example", token="t0ken")
     with ScriptedServer(GOOD) as server:
         assert fetch(bed, server.url, TOKEN, "127.0.0.1") == "secret_refused"
@@ -54,7 +54,7 @@ def test_label_of_a_secret_overrides_the_binding(bed: Bed) -> None:
 @pytest.mark.parametrize(("url", "tls"), [("http", {}), ("https", {"insecureSkipVerify": True})])
 @pytest.mark.parametrize("methods", [TOKEN, {"headers": [{"name": "X-A", "secretRef": {"name": "s", "key": "token"}}]}])
 def test_proxy_that_can_read_a_secret_must_be_released(
-    bed: Bed, url: str, tls: dict[str, Any], methods: dict[str, Any]
+    bed: SourceAccessHarness, url: str, tls: dict[str, Any], methods: dict[str, Any]
 ) -> None:
     url = f"{url}://prom.test:1"
     bed.put("s", usable_for="prom.test", token="t0ken")
@@ -62,7 +62,7 @@ def test_proxy_that_can_read_a_secret_must_be_released(
         through = {"proxyURL": f"http://{proxy.address}", "tls": tls}
         assert fetch(bed, url, methods, "prom.test", **through) == "secret_refused"
         assert proxy.asked == []
-        # Who keeps the Secret may trust the proxy; and where nobody says a word of it, the object does.
+        # The Secret's owner may release it for the proxy; if nobody does, the object may.
         for usable_for in (f"prom.test, {proxy.address}", ""):
             before = len(proxy.asked)
             bed.put("s", usable_for=usable_for, token="t0ken")
@@ -70,7 +70,7 @@ def test_proxy_that_can_read_a_secret_must_be_released(
             assert len(proxy.asked) > before
 
 
-def test_proxy_that_can_read_a_client_secret_must_be_released(bed: Bed) -> None:
+def test_proxy_that_can_read_a_client_secret_must_be_released(bed: SourceAccessHarness) -> None:
     secret = {"name": "s", "key": "token"}
     methods = {"oauth2": {"tokenURL": "http://sso.test:1/token", "clientID": {"value": "a"}, "clientSecret": secret}}
     with ScriptedServer(answer("no", 403)) as proxy:
@@ -82,7 +82,7 @@ def test_proxy_that_can_read_a_client_secret_must_be_released(bed: Bed) -> None:
         assert len(proxy.requests) == 1
 
 
-def test_proxy_that_sees_no_secret_needs_no_release(bed: Bed) -> None:
+def test_proxy_that_sees_no_secret_needs_no_release(bed: SourceAccessHarness) -> None:
     bed.put("s", usable_for="prom.test", token="t0ken")
     with Proxy() as proxy:
         through = {"proxyURL": f"http://{proxy.address}"}
@@ -90,7 +90,7 @@ def test_proxy_that_sees_no_secret_needs_no_release(bed: Bed) -> None:
         assert proxy.asked[0].startswith("CONNECT prom.test:1")
 
 
-def test_token_server_is_bound_by_its_url(bed: Bed) -> None:
+def test_token_server_is_bound_by_its_url(bed: SourceAccessHarness) -> None:
     token_server = TokenServer()
     bed.put("client", usable_for="", secret=token_server.secret)
     with token_server.server, ScriptedServer(GOOD) as server:
@@ -104,5 +104,5 @@ def test_token_server_is_bound_by_its_url(bed: Bed) -> None:
     assert token_server.tokens_issued == 1
 
 
-def test_service_account_token_needs_a_cluster(bed: Bed) -> None:
+def test_service_account_token_needs_a_cluster(bed: SourceAccessHarness) -> None:
     assert fetch(bed, "http://127.0.0.1:1", {"serviceAccountToken": {"audience": "a"}}, "127.0.0.1") == "secret_missing"

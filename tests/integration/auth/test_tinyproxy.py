@@ -18,11 +18,11 @@ from dsf.errors import CycleError
 from dsf.http import transport
 from dsf.http.access import DIRECT, Access
 from dsf.hub.health import HealthTarget, check
-from tests.support.authenticatedquery import GOOD, Bed
+from tests.support.authenticatedquery import GOOD, SourceAccessHarness
 from tests.support.child import Child
 from tests.support.httpserver import ScriptedServer, answer
 from tests.support.programs import find
-from tests.support.redisserver import free_port, listens
+from tests.support.redisserver import free_port, is_listening
 from tests.support.tlsca import TestCa
 from tests.support.wait import wait_for
 
@@ -42,7 +42,7 @@ Start = Callable[..., TinyProxy]
 
 @pytest.fixture
 def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
-    """Starts a proxy, with more lines of its configuration; the environment names none."""
+    """Start a proxy with these further lines of configuration, without variables of the environment."""
     for name in ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.lower(), raising=False)
@@ -54,7 +54,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
             conf.write_text("\n".join((*base_lines, *lines, "")))
             child = Child([str(find("tinyproxy")), "-d", "-c", str(conf)], log)
             stack.callback(child.kill)
-            wait_for(lambda: listens(port), 30, child.tail())
+            wait_for(lambda: is_listening(port), 30, child.tail())
             return TinyProxy(f"127.0.0.1:{port}", log)
 
         yield begin
@@ -72,12 +72,12 @@ def server() -> Iterator[ScriptedServer]:
 
 
 def proxied_requests(server: ScriptedServer) -> list[bool]:
-    """Whether each request came through the proxy, which says so."""
+    """True if each request came through the proxy, which adds a header."""
     return ["tinyproxy" in request.headers.get("Via", "") for request in server.requests]
 
 
 def once_more(stage: Callable[[], Any]) -> Any:
-    """As an agent does: this proxy closes each connection after a response and does not say so before."""
+    """Send requests as an agent does: this proxy closes each connection after a response without announcing it."""
     try:
         return stage()
     except CycleError as error:
@@ -86,7 +86,7 @@ def once_more(stage: Callable[[], Any]) -> Any:
         return stage()
 
 
-def cycle(bed: Bed, url: str, location: str, proxy: str | None = None, **access: Any) -> None:
+def cycle(bed: SourceAccessHarness, url: str, location: str, proxy: str | None = None, **access: Any) -> None:
     """Fetch and score once."""
     summary = bed.summary(url, None).model_dump(by_alias=True, exclude_none=True, mode="json")
     access |= {"authentication": "a", "allowedHosts": ["127.0.0.1", "source.test"]}
@@ -101,7 +101,7 @@ def cycle(bed: Bed, url: str, location: str, proxy: str | None = None, **access:
 
 
 def test_proxy_is_configured_by_environment_variables(
-    bed: Bed, server: ScriptedServer, start: Start, monkeypatch: pytest.MonkeyPatch
+    bed: SourceAccessHarness, server: ScriptedServer, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Only beyond the proxy is there such a name.
     proxy = start(f"BasicAuth agent {PASSWORD}", f"Upstream http 127.0.0.1:{server.port}")
@@ -125,7 +125,7 @@ def test_proxy_is_configured_by_environment_variables(
     assert len(server.requests) == 3
 
 
-def test_proxy_is_configured_by_a_scoring_authentication(bed: Bed, server: ScriptedServer, start: Start) -> None:
+def test_proxy_is_configured_by_a_scoring_authentication(bed: SourceAccessHarness, server: ScriptedServer, start: Start) -> None:
     proxy = f"http://{start().address}"
     cycle(bed, server.url, "External", proxy)
     cycle(bed, server.url, "Internal", proxy)
@@ -134,7 +134,7 @@ def test_proxy_is_configured_by_a_scoring_authentication(bed: Bed, server: Scrip
         cycle(bed, server.url, "External", f"http://127.0.0.1:{free_port()}")
 
 
-def test_tls_uses_a_proxy_tunnel(bed: Bed, start: Start, ca: TestCa, local: ssl.SSLContext) -> None:
+def test_tls_uses_a_proxy_tunnel(bed: SourceAccessHarness, start: Start, ca: TestCa, local: ssl.SSLContext) -> None:
     proxy = start()
     bed.put("ca", ca_crt=ca.cert.read_bytes())
     bed.put("source", token="t0ken-of-source")

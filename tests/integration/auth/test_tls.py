@@ -1,4 +1,4 @@
-"""Certificates of clients, CAs of servers: on real TLS, and what is said when they do not fit."""
+"""Client certificates and CAs on real TLS, and the messages when they do not match."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from tests.support.authenticatedquery import GOOD, Bed, server_context
+from tests.support.authenticatedquery import GOOD, SourceAccessHarness, server_context
 from tests.support.httpserver import ScriptedServer, answer
 from tests.support.tlsca import TestCa
 
@@ -23,7 +23,7 @@ def clients(tmp_path_factory: pytest.TempPathFactory) -> TestCa:
 
 
 @pytest.fixture
-def private(ca: TestCa, local: ssl.SSLContext, bed: Bed) -> Iterator[ScriptedServer]:
+def private(ca: TestCa, local: ssl.SSLContext, bed: SourceAccessHarness) -> Iterator[ScriptedServer]:
     """A server with a certificate of the private CA, which is in a ConfigMap."""
     bed.put("private-ca", ca_crt=ca.cert.read_bytes())
     with ScriptedServer(GOOD, tls=local) as running:
@@ -31,21 +31,21 @@ def private(ca: TestCa, local: ssl.SSLContext, bed: Bed) -> Iterator[ScriptedSer
 
 
 @pytest.fixture
-def mutual(ca: TestCa, clients: TestCa, bed: Bed) -> Iterator[ScriptedServer]:
+def mutual(ca: TestCa, clients: TestCa, bed: SourceAccessHarness) -> Iterator[ScriptedServer]:
     """The same; it wants certificates."""
     bed.put("private-ca", ca_crt=ca.cert.read_bytes())
     with ScriptedServer(GOOD, tls=server_context(ca.issue("127.0.0.1"), clients)) as running:
         yield running
 
 
-def test_private_ca_is_trusted_for_its_own_server_only(bed: Bed, private: ScriptedServer) -> None:
+def test_private_ca_is_trusted_for_its_own_server_only(bed: SourceAccessHarness, private: ScriptedServer) -> None:
     assert bed.fetch(private.url, tls=CA) == 1
     error = bed.failure(private.url)
     assert error.reason == "connection_failed"
     assert "TLS failed" in error.message
 
 
-def test_ca_that_did_not_sign_the_server_is_refused(bed: Bed, private: ScriptedServer, clients: TestCa) -> None:
+def test_ca_that_did_not_sign_the_server_is_refused(bed: SourceAccessHarness, private: ScriptedServer, clients: TestCa) -> None:
     bed.put("private-ca", ca_crt=clients.cert.read_bytes())
     error = bed.failure(private.url, tls=CA)
     assert error.reason == "connection_failed"
@@ -56,7 +56,7 @@ def test_ca_that_did_not_sign_the_server_is_refused(bed: Bed, private: ScriptedS
 @pytest.mark.parametrize(
     ("content", "expected_message"), [(b"no PEM", "has no certificate in PEM"), (None, "is missing")]
 )
-def test_unusable_ca_is_named(bed: Bed, private: ScriptedServer, content: bytes | None, expected_message: str) -> None:
+def test_unusable_ca_is_named(bed: SourceAccessHarness, private: ScriptedServer, content: bytes | None, expected_message: str) -> None:
     if content is None:
         (bed.folder / "private-ca" / "ca.crt").unlink()
     else:
@@ -66,7 +66,7 @@ def test_unusable_ca_is_named(bed: Bed, private: ScriptedServer, content: bytes 
     assert f"key 'ca.crt' of ConfigMap 'private-ca' {expected_message}" in error.message
 
 
-def test_server_name_overrides_the_host_in_the_certificate_check(bed: Bed, ca: TestCa) -> None:
+def test_server_name_overrides_the_host_in_the_certificate_check(bed: SourceAccessHarness, ca: TestCa) -> None:
     bed.put("private-ca", ca_crt=ca.cert.read_bytes())
     with ScriptedServer(GOOD, tls=server_context(ca.issue("prometheus.internal"))) as server:
         assert "TLS failed" in bed.failure(server.url, tls=CA).message
@@ -74,14 +74,14 @@ def test_server_name_overrides_the_host_in_the_certificate_check(bed: Bed, ca: T
         assert "TLS failed" in bed.failure(server.url, tls={**CA, "serverName": "other.internal"}).message
 
 
-def test_unverified_server_is_reported(bed: Bed, private: ScriptedServer) -> None:
+def test_unverified_server_is_reported(bed: SourceAccessHarness, private: ScriptedServer) -> None:
     assert bed.fetch(private.url, tls={"insecureSkipVerify": True}) == 1
     assert "the server's certificate is not verified" in bed.shown
     # A client that verifies certificates does not reuse that connection.
     assert "TLS failed" in bed.failure(private.url).message
 
 
-def test_token_server_certificate_is_always_verified(bed: Bed, private: ScriptedServer, local: ssl.SSLContext) -> None:
+def test_token_server_certificate_is_always_verified(bed: SourceAccessHarness, private: ScriptedServer, local: ssl.SSLContext) -> None:
     bed.put("client", secret="s3cret-of-client")
     token_response = answer({"access_token": "t0ken", "token_type": "Bearer"})
     with ScriptedServer(token_response, tls=local) as tokens:
@@ -93,7 +93,7 @@ def test_token_server_certificate_is_always_verified(bed: Bed, private: Scripted
 
 
 def test_client_certificate_is_sent_and_its_rotation_opens_a_new_connection(
-    bed: Bed, mutual: ScriptedServer, clients: TestCa
+    bed: SourceAccessHarness, mutual: ScriptedServer, clients: TestCa
 ) -> None:
     bed.put_certificate("client", clients.issue("agent-one"))
     for _ in range(5):
@@ -106,7 +106,7 @@ def test_client_certificate_is_sent_and_its_rotation_opens_a_new_connection(
     assert mutual.connections == 2
 
 
-def test_missing_client_certificate_is_refused_by_the_server(bed: Bed, mutual: ScriptedServer) -> None:
+def test_missing_client_certificate_is_refused_by_the_server(bed: SourceAccessHarness, mutual: ScriptedServer) -> None:
     error = bed.failure(mutual.url, None, CA)
     assert error.reason == "connection_failed"
 
@@ -119,7 +119,7 @@ def test_missing_client_certificate_is_refused_by_the_server(bed: Bed, mutual: S
     ],
 )
 def test_client_certificate_outside_its_validity_is_not_sent(
-    bed: Bed, mutual: ScriptedServer, clients: TestCa, start: timedelta, end: timedelta, expected_message: str
+    bed: SourceAccessHarness, mutual: ScriptedServer, clients: TestCa, start: timedelta, end: timedelta, expected_message: str
 ) -> None:
     bed.put_certificate("client", clients.issue("agent", start=start, end=end))
     error = bed.failure(mutual.url, CERTIFICATE, CA)
@@ -128,7 +128,7 @@ def test_client_certificate_outside_its_validity_is_not_sent(
 
 
 def test_client_key_that_does_not_match_its_certificate_is_refused(
-    bed: Bed, mutual: ScriptedServer, clients: TestCa
+    bed: SourceAccessHarness, mutual: ScriptedServer, clients: TestCa
 ) -> None:
     first_certificate, other = clients.issue("one"), clients.issue("other")
     bed.put("client", tls_crt=first_certificate.cert.read_bytes(), tls_key=other.key.read_bytes())
@@ -141,6 +141,6 @@ def test_client_key_that_does_not_match_its_certificate_is_refused(
     assert "no certificate in PEM" in bed.failure(mutual.url, CERTIFICATE, CA).message
 
 
-def test_client_certificate_requires_https(bed: Bed, clients: TestCa) -> None:
+def test_client_certificate_requires_https(bed: SourceAccessHarness, clients: TestCa) -> None:
     bed.put_certificate("client", clients.issue("agent"))
     assert "https://" in bed.failure("http://127.0.0.1:1", CERTIFICATE).message

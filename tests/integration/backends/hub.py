@@ -11,7 +11,7 @@ from tests.support.controlplane import ControlPlane
 
 
 class Hub:
-    """A started backend whose own namespace is new, that records its notifications."""
+    """A started backend in a new namespace, which records its notifications."""
 
     def __init__(self, plane: ControlPlane, settings: Settings) -> None:
         self.namespace = settings.namespace

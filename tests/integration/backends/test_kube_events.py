@@ -1,4 +1,4 @@
-"""Events on a real API server: said once."""
+"""Events on a real API server, each written once."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ def test_manual_edits_are_overwritten(
 
 def test_owner_and_labels_are_repaired(backend: KubeScores, session: Session, cluster: Cluster) -> None:
     backend.apply_score(cluster.manifest(), _status(("a", 1)))
-    # The ManagedCluster was deleted and made again; OCM keeps its namespace and what is in it.
+    # The ManagedCluster was deleted and created again; OCM keeps its namespace and the objects in it.
     session.delete(MANAGED_CLUSTERS.path(name=cluster.name))
     body = {"apiVersion": MANAGED_CLUSTERS.api_version, "kind": "ManagedCluster", "metadata": {"name": cluster.name}}
     cluster.uid = session.create(MANAGED_CLUSTERS.path(), body)["metadata"]["uid"]
@@ -191,7 +191,7 @@ def test_foreign_score_is_neither_written_nor_deleted(
 
 
 def test_score_without_the_label_is_abandoned(backend: KubeScores, session: Session, cluster: Cluster) -> None:
-    """Its uid is the one that was written."""
+    """Its uid is that of the written object."""
     backend.apply_score(cluster.manifest(), _status(("a", 1)))
     session.merge(cluster.path, {"metadata": {"labels": {"app.kubernetes.io/managed-by": None}}})
     with pytest.raises(ForeignObjectError):

@@ -120,7 +120,7 @@ def test_manifest_work_keeps_foreign_fields_and_is_repaired(
 
 
 def _foreign_work(cluster: str, name: str) -> dict[str, Any]:
-    """Return a ManifestWork of another program, which has taken our name."""
+    """Return a ManifestWork of another program with our name."""
     manifest = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "theirs", "namespace": "default"}}
     return {
         "apiVersion": MANIFEST_WORKS.api_version,
@@ -288,7 +288,7 @@ def test_credentials_have_a_manifest_work_of_their_own(
     (secret,) = stored_work["spec"]["workload"]["manifests"]
     assert (secret["kind"], secret["metadata"]["namespace"]) == ("Secret", "dynamic-scoring")
     assert {name: base64.b64decode(text).decode() for name, text in secret["data"].items()} == {"signing-key": key}
-    # Which ones are valid is noted there, and read from the key itself when the note is lost.
+    # The valid ids are recorded there, and read from the key itself if the record is lost.
     assert hub.backend.get_delivered_key_ids(cluster) == KeyIds()
     rotating = KeyIds(4, 3, 1700000000.5)
     newer = derive_key(b"x" * 32, cluster, 4).dump()
@@ -296,7 +296,7 @@ def test_credentials_have_a_manifest_work_of_their_own(
     assert hub.backend.get_delivered_key_ids(cluster) == rotating
     (secret,) = session.get(path)["spec"]["workload"]["manifests"]
     assert base64.b64decode(secret["data"]["redis-password"]) == b"word"
-    # A password that is wanted no more goes.
+    # An unneeded password is removed.
     hub.backend.deliver_credentials(cluster, Credentials(rotating, newer))
     (secret,) = session.get(path)["spec"]["workload"]["manifests"]
     assert list(secret["data"]) == ["signing-key"]

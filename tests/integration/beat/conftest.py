@@ -10,5 +10,5 @@ from tests.integration.beat.support import Bench
 
 @pytest.fixture
 def bench(redis_client: redis.Redis) -> Bench:
-    """A beat with nothing to do yet."""
+    """A beat without entries."""
     return Bench(redis_client)

@@ -37,7 +37,7 @@ class Process:
 
 @contextlib.contextmanager
 def running(*module: str, **settings: object) -> Iterator[Process]:
-    """A module with its arguments and with these DSF_ settings; killed at the end if it still runs."""
+    """Run a module with its arguments and these DSF_ settings; it is killed at the end if it still runs."""
     with tempfile.NamedTemporaryFile(prefix="dsf-process-", suffix=".log") as log:
         command = (sys.executable, "-m", *module)
         process = Process(forked.child(command, Path(log.name), make_child_environment(**settings), inherit=False))

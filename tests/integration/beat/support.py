@@ -1,4 +1,4 @@
-"""A schedule under test: entries, a clock of its own, and the books."""
+"""A schedule under test: entries, its own clock, and the books."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def books(client: redis.Redis, cluster: str, scorer: str = "s") -> PairState:
 
 @dataclass
 class Bench:
-    """A dispatcher that lives in a time of its own."""
+    """A dispatcher with its own clock."""
 
     client: redis.Redis
     queue_limit: int = 1000

@@ -64,7 +64,7 @@ def test_missed_slots_are_not_caught_up_and_late_pairs_are_spread(redis_client: 
     back = bench.now
     bench.run(1)
     at_once = sum(len(pushed(bench.client, cluster)) - before[cluster] for cluster in clusters)
-    # Ten a second, and those whose slot is in this second.
+    # Ten per second, and those whose slot is in this second.
     assert 10 <= at_once <= 30
     bench.run(9.1)
     for cluster in clusters:
@@ -112,7 +112,7 @@ def test_counters_are_exact_under_every_skip_reason(redis_client: redis.Redis) -
     )
     for _ in range(30):
         bench.run(5)
-        # Odd clusters are away, the others take everything.
+        # Agents of clusters with odd numbers are away, the others take everything.
         for cluster in clusters[::2]:
             for scorer, _ in pushed(redis_client, cluster):
                 redis_client.hincrby("taken", f"{cluster}/{scorer}", 1)
@@ -145,7 +145,7 @@ def test_beats_that_ignore_the_lock_send_every_tick_once(redis_server: RedisServ
     def later() -> None:
         bench.now += 0.05
 
-    # All look at the same moments at the same time, however slow one is: none has a reason to leave a slot out.
+    # All beats check the same moments at the same time, however slow one is, so none has a reason to omit a slot.
     together = threading.Barrier(3, later)
 
     def beat() -> None:
@@ -154,7 +154,7 @@ def test_beats_that_ignore_the_lock_send_every_tick_once(redis_server: RedisServ
         try:
             for _ in range(100):
                 together.wait()
-                # The one that is first goes on to the rest while the others still look at what it took.
+                # The first beat continues with the rest while the others still check the entries that it took.
                 dispatcher.run()
                 dispatcher.run()
         except BaseException:

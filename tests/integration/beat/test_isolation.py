@@ -9,7 +9,7 @@ from dsf import keys
 from dsf.beat import dispatch
 from tests.integration.beat.support import START, Bench, entry, pushed, register
 
-#: Stands for what no slot can be worked out for.
+#: Intervals for which no slot can be computed.
 _STRANGE = 77
 
 
@@ -36,7 +36,7 @@ def test_pair_with_an_unexpected_error_is_postponed(bench: Bench, monkeypatch: p
     # Both were met in the same second.
     lines = [line for line in logged if line["event"] == "pair cannot be scheduled"]
     assert [line["retry_seconds"] for line in lines] == [60]
-    # Written anew by the hub, it runs again.
+    # After the hub has written it again, it runs.
     bench.store.upsert([entry("c1", "s1", interval=2)], bench.now)
     bench.run(10)
     assert "s1" in {scorer for scorer, _ in pushed(bench.client, "c1")}

@@ -1,4 +1,4 @@
-"""Beat's lock where Redis does not do what is asked of it."""
+"""Beat's lock with a Redis that does not execute its commands."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.redisserver import RedisServer
 
 @pytest.fixture
 def full(redis_client: redis.Redis) -> Iterator[redis.Redis]:
-    """A Redis that takes nothing more."""
+    """A Redis that accepts no further commands."""
     redis_client.config_set("maxmemory", "1")
     with pytest.raises(redis.exceptions.OutOfMemoryError):
         redis_client.set("x", "y")
@@ -34,7 +34,7 @@ def test_full_redis_grants_the_lock_to_a_starting_beat(full: redis.Redis) -> Non
     assert not other.ensure()
     lock.release()
     assert other.ensure()
-    # The time of the first one was over while it did not look.
+    # The first one's lock expired while it was suspended.
     full.delete(keys.BEAT_LOCK)
     other._renew_at = 0.0
     with capture_logs() as logged:
@@ -47,7 +47,7 @@ def test_full_redis_grants_the_lock_to_a_starting_beat(full: redis.Redis) -> Non
 def test_lock_with_our_token_is_held_despite_a_lost_response(redis_client: redis.Redis) -> None:
     lock = BeatLock(redis_client, 60)
     assert lock.ensure()
-    # As when the response did not come.
+    # As if the response was lost.
     lock._is_held = False
     with capture_logs() as logged:
         assert lock.ensure()

@@ -1,4 +1,4 @@
-"""Ticks that beat does not send: the pair says how many in a row, since when and why, until one is sent."""
+"""Ticks that beat skips: the pair has their number, start and reason until one is sent."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_pause_is_the_skip_reason_until_a_tick_is_sent(begun: Bench) -> None:
     assert skips is not None
     assert 2 <= skips.ticks <= 4
     assert books(begun.client, "c1").read_skip_counts() == {"paused": 6 + skips.ticks}
-    # A pair that ran between its slots leaves one out that would come too soon.
+    # A pair that ran between its slots skips one that would follow too soon.
     assert int(paused_at) <= skips.since <= paused_at + 15
 
 
@@ -103,7 +103,7 @@ def test_rate_limit_shared_by_many_clusters_is_the_skip_reason(redis_client: red
     clusters = [f"c{n}" for n in range(12)]
     bench.store.upsert([entry(cluster, interval=10, rate_limit="2/m") for cluster in clusters], bench.now)
     bench.run(120)
-    # Four or five of them had a turn, and the next one has its in 30 seconds.
+    # Four or five of them had a turn, and the next one has its turn in 30 seconds.
     ticks_per_cluster = {cluster: len(pushed(redis_client, cluster)) for cluster in clusters}
     never = [cluster for cluster, number in ticks_per_cluster.items() if number == 0]
     assert len(never) >= 7
@@ -118,7 +118,7 @@ def test_rate_limit_shared_by_many_clusters_is_the_skip_reason(redis_client: red
     bench.run(600)
     for cluster in never:
         skips = books(redis_client, cluster).skips
-        # Since its turn it counts anew.
+        # Since its turn the count starts anew.
         assert skips is None or skips.ticks < books(redis_client, cluster).read_skip_counts()["rate_limit"]
 
 

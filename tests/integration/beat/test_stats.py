@@ -38,6 +38,6 @@ def test_counters_follow_the_ticks_of_beat(redis_client: redis.Redis) -> None:
     assert 0.5 < metrics["dynamic_scoring_schedule_lag_seconds_sum",] < 0.6
     assert metrics["dynamic_scoring_entries",] == 3
     assert metrics["dynamic_scoring_queue_length", "spoke.c1"] == 1
-    # The entries were written as due at once, at a clock far behind: no beat has sent them.
+    # The entries were written as due at once by a clock far behind: no beat has sent them.
     assert metrics["dynamic_scoring_ticks_stopped",] == 1
     assert len(list(make_schedule_metrics(redis_client))) == 7

@@ -21,7 +21,7 @@ Dsf = Callable[..., Result]
 
 @pytest.fixture
 def dsf(redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Dsf]:
-    """`dsf("status", "-o", "json")`; standard output and standard error are kept apart."""
+    """Return `dsf("status", "-o", "json")`; standard output and standard error are separate."""
     for name in [name for name in os.environ if name.startswith("DSF_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("DSF_REDIS_URL", redis_url)
@@ -39,6 +39,6 @@ def fleet(redis_client: redis.Redis) -> Fleet:
 
 
 def loaded(result: Result) -> Any:
-    """Standard output as JSON; there was nothing else in it."""
+    """Return standard output, which has only JSON."""
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     return json.loads(result.stdout)

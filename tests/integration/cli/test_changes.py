@@ -1,4 +1,4 @@
-"""dsf changes: what people did with the commands, by whom, and that it stays bounded and readable."""
+"""dsf changes: users' actions by the commands, with authors, bounded and readable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands on a machine whose clock is wrong: the hub's time counts, and the difference is said."""
+"""Commands on a machine with a wrong clock: they use the hub's time and report the difference."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def off(request: pytest.FixtureRequest, clock: MovedClock) -> int:
 
 @pytest.fixture
 def dsf(redis_url: str, clock: MovedClock, tmp_path: Path) -> WrongDsf:
-    """Runs a command as a process whose clock is wrong."""
+    """Run a command as a process with a wrong clock."""
     variables = {name: value for name, value in os.environ.items() if not name.startswith("DSF_")}
     variables |= {"DSF_REDIS_URL": redis_url, "XDG_STATE_HOME": str(tmp_path)} | clock.environment
 
@@ -56,7 +56,7 @@ def fleet(redis_client: redis.Redis) -> Fleet:
 
 
 def has_difference(result: subprocess.CompletedProcess[str], off: int) -> bool:
-    """Whether standard error says by how much this machine's clock is off."""
+    """True if standard error reports the difference of this machine's clock."""
     side = "ahead of" if off > 0 else "behind"
     pattern = rf"the clock of this machine is (599|60\d) s {side} the hub's, whose time counts here"
     return re.search(pattern, result.stderr) is not None

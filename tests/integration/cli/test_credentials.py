@@ -1,4 +1,4 @@
-"""dsf credentials: what people see and ask for. The hub's part is tested with a hub."""
+"""dsf credentials: output and requests of users. The hub's part is tested with a hub."""
 
 from __future__ import annotations
 

@@ -39,8 +39,8 @@ RESULTS = {
 }
 
 
-class Bed:
-    """A cluster to which one scorer is delivered: its source has one series and its scoring API answers RESULTS."""
+class ExplainSetup:
+    """A cluster with one delivered scorer: its source has one series and its scoring API responds with RESULTS."""
 
     def __init__(self, dsf: Dsf, folder: Path, source: ScriptedServer, scorer: ScriptedServer) -> None:
         self.folder = folder
@@ -88,23 +88,23 @@ class Bed:
 
 
 @pytest.fixture
-def bed(dsf: Dsf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bed]:
+def bed(dsf: Dsf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ExplainSetup]:
     """The hub's output folder with one cluster, and both servers."""
     folder = tmp_path / "_out" / "clusters" / "worker01"
     folder.mkdir(parents=True)
     monkeypatch.setenv("DSF_OUT_DIR", str(tmp_path / "_out"))
     with ScriptedServer(matrix(SERIES)) as source, ScriptedServer(answer(RESULTS)) as scorer:
-        yield Bed(dsf, folder, source, scorer)
+        yield ExplainSetup(dsf, folder, source, scorer)
 
 
-def test_explain_shows_the_form_of_a_post_query(bed: Bed) -> None:
+def test_explain_shows_the_form_of_a_post_query(bed: ExplainSetup) -> None:
     bed.deliver(source_method="POST", source_query="up")
     text = bed.explain().stdout
     assert f"POST     {bed.source.url}/api/v1/query_range\n   with     form query=up&start=" in text
     assert bed.source.requests[0].method == "POST"
 
 
-def test_explain_shows_every_step(bed: Bed) -> None:
+def test_explain_shows_every_step(bed: ExplainSetup) -> None:
     bed.deliver()
     result = bed.explain()
     assert result.exit_code == 0, result.output
@@ -122,14 +122,14 @@ def test_explain_shows_every_step(bed: Bed) -> None:
     assert "null_score" in rows[3]
     assert "empty_dimension" in rows[4]
     assert text.splitlines()[-1].rstrip() == "partial: 2 of 5 results are used. Nothing was published."
-    # The scoring API gets what an agent would send.
+    # The scoring API gets the same request as from an agent.
     source, scorer = bed.source, bed.scorer
     assert [request.query["query"] for request in source.requests] == ['up{job="a;b"}', "rate(x[1m])"]
     assert int(source.requests[0].query["end"]) - int(source.requests[0].query["start"]) == 60
     assert [request.json() for request in scorer.requests] == [{"data": [SERIES, SERIES]}]
 
 
-def test_explain_saves_the_request_as_a_sample_for_the_check(bed: Bed, tmp_path: Path) -> None:
+def test_explain_saves_the_request_as_a_sample_for_the_check(bed: ExplainSetup, tmp_path: Path) -> None:
     bed.deliver()
     file = tmp_path / "sample.json"
     assert bed.explain("--save", str(file)).exit_code == 0
@@ -139,7 +139,7 @@ def test_explain_saves_the_request_as_a_sample_for_the_check(bed: Bed, tmp_path:
     assert "--save" in result.output
 
 
-def test_explain_prints_json(bed: Bed) -> None:
+def test_explain_prints_json(bed: ExplainSetup) -> None:
     bed.deliver()
     report = bed.report()
     assert [(query["status"], query["series"]) for query in report["queries"]] == [(200, 1), (200, 1)]
@@ -156,7 +156,7 @@ def test_explain_prints_json(bed: Bed) -> None:
     ]
 
 
-def test_explain_reports_rounding_down(bed: Bed) -> None:
+def test_explain_reports_rounding_down(bed: ExplainSetup) -> None:
     bed.scorer.script(answer({"results": [{"metric": {"node": "n1"}, "score": -12.25}]}))
     bed.deliver()
     report = bed.report()
@@ -164,7 +164,7 @@ def test_explain_reports_rounding_down(bed: Bed) -> None:
     assert report["outcome"] == "ok"
 
 
-def test_explain_shows_the_prometheus_error_of_an_invalid_query(bed: Bed) -> None:
+def test_explain_shows_the_prometheus_error_of_an_invalid_query(bed: ExplainSetup) -> None:
     error = {"status": "error", "errorType": "bad_data", "error": "1:4: parse error: unexpected identifier"}
     bed.source.script(answer(error, 400))
     bed.deliver()
@@ -181,7 +181,7 @@ def test_explain_shows_the_prometheus_error_of_an_invalid_query(bed: Bed) -> Non
     ("body", "status", "reason"),
     [("oops", 500, "http_error"), ("<html>", 200, "bad_answer"), ('{"results": 1}', 200, "bad_answer")],
 )
-def test_explain_reports_a_failing_scoring_api(bed: Bed, body: str, status: int, reason: str) -> None:
+def test_explain_reports_a_failing_scoring_api(bed: ExplainSetup, body: str, status: int, reason: str) -> None:
     bed.scorer.script(answer(body, status))
     bed.deliver()
     result = bed.explain("-o", "json")
@@ -192,7 +192,7 @@ def test_explain_reports_a_failing_scoring_api(bed: Bed, body: str, status: int,
     assert body in report["message"] + report["response"]["head"]
 
 
-def test_explain_reports_an_unreachable_scoring_api(bed: Bed) -> None:
+def test_explain_reports_an_unreachable_scoring_api(bed: ExplainSetup) -> None:
     bed.deliver(scoring_endpoint="http://127.0.0.1:1/scoring")
     result = bed.explain()
     assert result.exit_code == 1
@@ -201,7 +201,7 @@ def test_explain_reports_an_unreachable_scoring_api(bed: Bed) -> None:
     )
 
 
-def test_explain_of_a_scorer_without_a_source_queries_nothing(bed: Bed) -> None:
+def test_explain_of_a_scorer_without_a_source_queries_nothing(bed: ExplainSetup) -> None:
     bed.deliver(source_type="None", source_endpoint="", source_query="")
     result = bed.explain()
     assert result.exit_code == 0
@@ -209,7 +209,7 @@ def test_explain_of_a_scorer_without_a_source_queries_nothing(bed: Bed) -> None:
     assert bed.scorer.requests[0].json() == {"data": []}
 
 
-def test_explain_reports_an_unknown_source(bed: Bed) -> None:
+def test_explain_reports_an_unknown_source(bed: ExplainSetup) -> None:
     bed.deliver(source_type="Carbon")
     result = bed.explain()
     assert result.exit_code == 1
@@ -217,12 +217,12 @@ def test_explain_reports_an_unknown_source(bed: Bed) -> None:
 
 
 def test_explain_of_a_plugin_source_sends_and_hides_the_token(
-    bed: Bed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bed: ExplainSetup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(tmp_path / "packages"))
     install_sample(tmp_path / "packages")
     bed.secret("files")
-    # Whatever it says of its token must not be shown.
+    # Its text about the token must not be shown.
     bed.source.script(answer(f"time,value,node\n1,2,n1\n1,3,{TOKEN}\n"), answer(f"time\n{TOKEN}\n"))
     bed.scorer.script(answer({"results": [{"metric": {"node": "n1"}, "score": 1}]}))
     reference = {"source_endpoint_auth_name": "files", "source_endpoint_auth_key": "token"}
@@ -254,9 +254,9 @@ def test_explain_of_a_plugin_source_sends_and_hides_the_token(
 
 
 @pytest.mark.parametrize("output", ["table", "json", "yaml"])
-def test_explain_sends_tokens_and_never_shows_them(bed: Bed, output: str) -> None:
+def test_explain_sends_tokens_and_never_shows_them(bed: ExplainSetup, output: str) -> None:
     bed.secret("scorer-token")
-    # A server that repeats what it was sent, in good responses and in bad ones.
+    # A server that repeats received headers, in good responses and in bad ones.
     echo = {"results": [{"metric": {"node": TOKEN}, "score": 1}] * 40, "you sent": f"Bearer {TOKEN}"}
     bed.scorer.script(answer(echo))
     reference = {"scoring_endpoint_auth_name": "scorer-token", "scoring_endpoint_auth_key": "token"}
@@ -273,7 +273,7 @@ def test_explain_sends_tokens_and_never_shows_them(bed: Bed, output: str) -> Non
     assert "unauthorized" in result.stdout
 
 
-def test_explain_masks_a_differently_encoded_token_in_a_response(bed: Bed) -> None:
+def test_explain_masks_a_differently_encoded_token_in_a_response(bed: ExplainSetup) -> None:
     bed.secret("scorer-token")
     spelt = "".join(f"\\u{ord(char):04x}" for char in TOKEN)
     bed.scorer.script(answer(f'{{"results": [{{"metric": {{"node": "{spelt}"}}, "score": 1}}]}}'))
@@ -283,7 +283,7 @@ def test_explain_masks_a_differently_encoded_token_in_a_response(bed: Bed) -> No
     assert "repeats a token" in report["response"]["head"]
 
 
-def test_explain_masks_a_token_that_is_part_of_a_number(bed: Bed) -> None:
+def test_explain_masks_a_token_that_is_part_of_a_number(bed: ExplainSetup) -> None:
     """As the number of a tenant is."""
     (bed.secret("scorer-token") / "token").write_text("42\n")
     bed.scorer.script(answer({"results": [{"metric": {"node": "n1"}, "score": 42.5}]}))
@@ -294,7 +294,7 @@ def test_explain_masks_a_token_that_is_part_of_a_number(bed: Bed) -> None:
     assert "42" not in result["result"] + report["response"]["head"]
 
 
-def test_explain_names_a_missing_token_and_its_file(bed: Bed) -> None:
+def test_explain_names_a_missing_token_and_its_file(bed: ExplainSetup) -> None:
     bed.deliver(source_endpoint_auth_name="prometheus-token", source_endpoint_auth_key="token")
     result = bed.explain()
     assert result.exit_code == 1
@@ -305,7 +305,7 @@ def test_explain_names_a_missing_token_and_its_file(bed: Bed) -> None:
     assert bed.source.requests == []
 
 
-def test_explain_limits_the_listed_results(bed: Bed) -> None:
+def test_explain_limits_the_listed_results(bed: ExplainSetup) -> None:
     bed.deliver()
     result = bed.explain("--limit", "2")
     assert "3 more; --limit shows them" in result.stdout
@@ -314,7 +314,7 @@ def test_explain_limits_the_listed_results(bed: Bed) -> None:
 
 @pytest.mark.parametrize(("since", "expected_text"), [(1.7e9, "until "), (None, ": too near")])
 def test_explain_shows_items_held_back_and_their_rule(
-    fleet: Fleet, bed: Bed, since: float | None, expected_text: str
+    fleet: Fleet, bed: ExplainSetup, since: float | None, expected_text: str
 ) -> None:
     hold = HoldRule(min_change=5, for_seconds=120)
     record = ScorerRecord(name="sample-scorer", score_name="sample_score", interval=10, validity=300, hold=hold)
@@ -340,13 +340,13 @@ def test_explain_shows_items_held_back_and_their_rule(
     ]
 
 
-def test_explain_of_a_metrics_only_scorer_shows_metrics(bed: Bed) -> None:
+def test_explain_of_a_metrics_only_scorer_shows_metrics(bed: ExplainSetup) -> None:
     bed.deliver(score_destination="None")
     report = bed.report()
     assert [result["fate"] for result in report["results"]] == ["metric", "metric", "metric", "refused", "metric"]
 
 
-def test_explain_shows_the_address_behind_a_host_alias(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_explain_shows_the_address_behind_a_host_alias(bed: ExplainSetup, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DSF_REDIS_URL")
     monkeypatch.delenv("DSF_OUT_DIR")
     aliases = {"worker01": {"prometheus.test:9090": f"127.0.0.1:{bed.source.port}"}}
@@ -369,14 +369,14 @@ def test_explain_shows_the_address_behind_a_host_alias(bed: Bed, monkeypatch: py
 
 
 def test_explain_reads_a_saved_configuration_file(
-    dsf: Dsf, tmp_path: Path, bed: Bed, monkeypatch: pytest.MonkeyPatch
+    dsf: Dsf, tmp_path: Path, bed: ExplainSetup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("DSF_OUT_DIR")
     file = bed.deliver(tmp_path)
     assert dsf("explain", "sample-scorer", "--cluster", "anything", "--config", str(file)).exit_code == 0
 
 
-def test_explain_reads_the_cluster_from_the_environment(dsf: Dsf, bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_explain_reads_the_cluster_from_the_environment(dsf: Dsf, bed: ExplainSetup, monkeypatch: pytest.MonkeyPatch) -> None:
     bed.deliver()
     monkeypatch.setenv("DSF_CLUSTER", "worker01")
     assert loaded(dsf("explain", "sample-scorer", "-o", "json"))["cluster"] == "worker01"
@@ -386,7 +386,7 @@ def test_explain_reads_the_cluster_from_the_environment(dsf: Dsf, bed: Bed, monk
     assert "--cluster" in result.stderr
 
 
-def test_explain_of_source_kubernetes_needs_the_cluster_of_the_agent(bed: Bed) -> None:
+def test_explain_of_source_kubernetes_needs_the_cluster_of_the_agent(bed: ExplainSetup) -> None:
     bed.deliver(source_type="Kubernetes", source_endpoint="", source_query="")
     result = bed.explain()
     assert result.exit_code == 1
@@ -400,7 +400,7 @@ def test_explain_without_any_configuration_is_a_usage_error(dsf: Dsf) -> None:
     assert "DSF_AGENT_CONFIG" in result.stderr
 
 
-def test_explain_of_an_undelivered_scorer_is_an_error(dsf: Dsf, bed: Bed) -> None:
+def test_explain_of_an_undelivered_scorer_is_an_error(dsf: Dsf, bed: ExplainSetup) -> None:
     bed.deliver()
     result = dsf("explain", "nobody", "--cluster", "worker01")
     assert result.exit_code == 1
@@ -409,7 +409,7 @@ def test_explain_of_an_undelivered_scorer_is_an_error(dsf: Dsf, bed: Bed) -> Non
 
 
 @pytest.mark.parametrize("cluster", ["mars", "../clusters/worker01"])
-def test_explain_of_an_unknown_cluster_is_an_error(dsf: Dsf, bed: Bed, cluster: str) -> None:
+def test_explain_of_an_unknown_cluster_is_an_error(dsf: Dsf, bed: ExplainSetup, cluster: str) -> None:
     result = dsf("explain", "sample-scorer", "--cluster", cluster)
     assert result.exit_code == 1
     assert "is accepted" in result.stderr
@@ -417,7 +417,7 @@ def test_explain_of_an_unknown_cluster_is_an_error(dsf: Dsf, bed: Bed, cluster: 
 
 
 @pytest.mark.parametrize("text", ["{", "a: b", '[{"name": ""}]'])
-def test_explain_names_an_unusable_file(bed: Bed, tmp_path: Path, text: str) -> None:
+def test_explain_names_an_unusable_file(bed: ExplainSetup, tmp_path: Path, text: str) -> None:
     file = tmp_path / "config"
     file.write_text(text)
     result = bed.explain("--config", str(file))
@@ -429,7 +429,7 @@ def test_explain_names_an_unusable_file(bed: Bed, tmp_path: Path, text: str) -> 
     assert "there is no such file" in absent_file.stderr
 
 
-def test_explain_shows_several_sources_with_masked_secrets(bed: Bed) -> None:
+def test_explain_shows_several_sources_with_masked_secrets(bed: ExplainSetup) -> None:
     bed.secret("energy")
     with ScriptedServer(matrix(SERIES, SERIES)) as other:
         power = {"name": "power", "type": "Prometheus", "endpoint": f"{other.url}/api/v1/query_range"}
@@ -453,7 +453,7 @@ def test_explain_shows_several_sources_with_masked_secrets(bed: Bed) -> None:
     assert report["request"]["series"] == 4
 
 
-def test_explain_shows_items_of_several_formats(bed: Bed) -> None:
+def test_explain_shows_items_of_several_formats(bed: ExplainSetup) -> None:
     bed.deliver(more_dimension_formats=("${pod}", "${node}!", "n2"))
     report = bed.report()
     fates = [(result["fate"], result["name"], result["value"]) for result in report["results"]]
@@ -466,7 +466,7 @@ def test_explain_shows_items_of_several_formats(bed: Bed) -> None:
     ]
 
 
-def test_explain_shows_aggregated_results(bed: Bed) -> None:
+def test_explain_shows_aggregated_results(bed: ExplainSetup) -> None:
     bed.deliver(aggregate_by=("node",), aggregate_with="max")
     report = bed.report()
     fates = [(result["fate"], result["name"], result["value"]) for result in report["results"]]

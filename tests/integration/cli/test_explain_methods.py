@@ -16,7 +16,7 @@ from dsf.agent.secrets import FileSecrets
 from dsf.settings import Settings
 from tests.integration.cli.conftest import Dsf, loaded
 from tests.support import amazon, cloudservers
-from tests.support.authenticatedquery import Bed, TokenServer, ref, server_context
+from tests.support.authenticatedquery import SourceAccessHarness, TokenServer, make_secret_ref, server_context
 from tests.support.cloudservers import Clouds, Cluster
 from tests.support.httpserver import ScriptedServer, answer, matrix
 from tests.support.tlsca import TestCa
@@ -33,10 +33,10 @@ BEARER = "Authorization: Bearer ***"
 
 
 @dataclass
-class World:
+class ExplainServers:
     """The servers: sources with and without TLS, of tokens, clouds."""
 
-    bed: Bed
+    bed: SourceAccessHarness
     ca: TestCa
     source: ScriptedServer
     secure: ScriptedServer
@@ -46,7 +46,7 @@ class World:
     cluster: Cluster
 
     def secrets(self) -> list[str]:
-        """Return all secrets: those in Secrets, and what was got for them."""
+        """Return all secrets: those in Secrets, and tokens that were obtained with them."""
         tokens = [f"token-{number}-of-server" for number in range(1, 9)]
         clouds = [f"cl0ud-token-{number}" for number in range(1, 9)]
         return [
@@ -73,14 +73,14 @@ def cluster() -> Cluster:
 
 
 @pytest.fixture
-def world(dsf: Dsf, tmp_path: Path, ca: TestCa, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+def world(dsf: Dsf, tmp_path: Path, ca: TestCa, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[ExplainServers]:
     """All Secrets are there."""
     monkeypatch.setenv("DSF_OUT_DIR", str(tmp_path / "_out"))
     # Replaces the API server of the managed cluster, which issues tokens to an agent in a pod.
     monkeypatch.setattr(FileSecrets, "request_account_token", lambda _, *arguments: cluster.token(*arguments))
     context = server_context(ca.issue("127.0.0.1"), None)
-    explain_world = World(
-        Bed(tmp_path / "_secrets" / "worker01", Settings()),
+    explain_world = ExplainServers(
+        SourceAccessHarness(tmp_path / "_secrets" / "worker01", Settings()),
         ca,
         ScriptedServer(matrix(SERIES)),
         ScriptedServer(matrix(SERIES), tls=context),
@@ -97,7 +97,7 @@ def world(dsf: Dsf, tmp_path: Path, ca: TestCa, cluster: Cluster, monkeypatch: p
     key = {"type": "service_account", "client_email": cloudservers.KEY_OF, "token_uri": "https://evil.example"}
     private = cluster.key.as_pem(private=True).decode()
     explain_world.bed.put("google", key_json=json.dumps({**key, "private_key": private, "private_key_id": "1"}))
-    pod = ScriptedServer(cloudservers.gives_keys(explain_world.clouds))
+    pod = ScriptedServer(cloudservers.serve_pod_keys(explain_world.clouds))
     cloudservers.as_pod(monkeypatch, pod, tmp_path / "pod-token")
     with (
         explain_world.source,
@@ -110,13 +110,13 @@ def world(dsf: Dsf, tmp_path: Path, ca: TestCa, cluster: Cluster, monkeypatch: p
         yield explain_world
 
 
-def cloud(name: str, **options: Any) -> Callable[[World], dict[str, Any]]:
+def cloud(name: str, **options: Any) -> Callable[[ExplainServers], dict[str, Any]]:
     """Return a workload identity."""
-    return lambda world: {name: {**cloudservers.World(world.bed, world.clouds, {}).methods(name)[name], **options}}
+    return lambda world: {name: {**cloudservers.AgentAndClouds(world.bed, world.clouds, {}).methods(name)[name], **options}}
 
 
 #: Row of the table -> (methods, lines that are shown, whether the source has TLS).
-CASES: dict[str, tuple[Callable[[World], dict[str, Any]], list[str], bool]] = {
+CASES: dict[str, tuple[Callable[[ExplainServers], dict[str, Any]], list[str], bool]] = {
     "`tokenSecretRef`": (lambda _: {"tokenSecretRef": {"name": "token", "key": "token"}}, [BEARER], False),
     "`basic`": (
         lambda _: {"basic": {"username": {"value": "reader"}, "password": {"name": "token", "key": "password"}}},
@@ -129,12 +129,12 @@ CASES: dict[str, tuple[Callable[[World], dict[str, Any]], list[str], bool]] = {
         True,
     ),
     "`headers`": (
-        lambda _: {"headers": [{"name": "X-Scope-OrgID", "value": "team-a"}, {"name": "X-Api-Key", **ref("token")}]},
+        lambda _: {"headers": [{"name": "X-Scope-OrgID", "value": "team-a"}, {"name": "X-Api-Key", **make_secret_ref("token")}]},
         ["X-Scope-OrgID: team-a", "X-Api-Key: ***"],
         False,
     ),
     "`queryParameters`": (
-        lambda _: {"queryParameters": [{"name": "tenant", "value": "a"}, {"name": "api_key", **ref("token")}]},
+        lambda _: {"queryParameters": [{"name": "tenant", "value": "a"}, {"name": "api_key", **make_secret_ref("token")}]},
         ["?tenant=a", "?api_key=***"],
         False,
     ),
@@ -178,8 +178,8 @@ def test_documented_methods_are_shown_by_explain() -> None:
     assert list(CASES) == METHODS
 
 
-def deliver(world: World, name: str) -> ScriptedServer:
-    """Return a scorer whose source is asked by this method, beside another one without any; the server of the first."""
+def deliver(world: ExplainServers, name: str) -> ScriptedServer:
+    """Return a scorer with a source of this method and one without, and the server of the first."""
     methods, _, is_secure = CASES[name]
     server = world.secure if is_secure else world.source
     access = {"methods": methods(world), "tls": {"caRef": {"kind": "Secret", "name": "ca"}} if is_secure else None}
@@ -204,7 +204,7 @@ def deliver(world: World, name: str) -> ScriptedServer:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_explain_shows_sent_requests_without_secrets(dsf: Dsf, world: World, name: str) -> None:
+def test_explain_shows_sent_requests_without_secrets(dsf: Dsf, world: ExplainServers, name: str) -> None:
     server = deliver(world, name)
     table = dsf("explain", "one", "--cluster", "worker01")
     assert table.exit_code == 0, table.output

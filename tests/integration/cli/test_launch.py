@@ -1,4 +1,4 @@
-"""Each process as a module says what is wrong with its settings in one line, with the one exit code."""
+"""Each process as a module reports a wrong setting in one line, with the same exit code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""status, scores, history: what people look at."""
+"""The read-only commands status, scores and history."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from dsf.settings import Settings
 from tests.integration.cli.conftest import Dsf, loaded
 from tests.integration.exporter.fleet import SAMPLE, Fleet
 from tests.support import forked
-from tests.support.child import ran
+from tests.support.child import run_program
 from tests.support.forked import Forked
 from tests.support.redisserver import free_port
 from tests.support.wait import PATIENCE, wait_for
@@ -144,11 +144,11 @@ def test_help_loads_nothing_heavy(tmp_path: Path) -> None:
         "try:\n    app(['--help'])\nexcept SystemExit:\n    pass\n"
         "print([name for name in ('redis', 'celery', 'kubernetes', 'fastapi', 'structlog') if name in sys.modules])"
     )
-    process = ran([sys.executable, "-c", code], env=environment())
+    process = run_program([sys.executable, "-c", code], env=environment())
     assert process.stdout.splitlines()[-1] == "[]"
 
 
-#: All that commands which only look may load: each package more is CPU time before the first line is shown.
+#: All modules that read-only commands may load: each further one costs CPU time before the first line.
 LIGHT = {
     *("dsf", "typer", "shellingham", "rich", "redis", "hiredis", "yaml"),
     *("pydantic", "pydantic_core", "pydantic_settings", "dotenv"),
@@ -169,7 +169,7 @@ def test_reading_commands_load_only_needed_modules(redis_url: str, fleet: Fleet,
         "print(*sorted(name for name in names if not name.startswith('_')))"
     )
     values = environment(DSF_REDIS_URL=redis_url, XDG_STATE_HOME=str(tmp_path))
-    process = ran([sys.executable, "-c", code], env=values)
+    process = run_program([sys.executable, "-c", code], env=values)
     assert set(process.stdout.splitlines()[-1].split()) <= LIGHT
 
 
@@ -179,7 +179,7 @@ def test_log_writes_errors_at_level_error(tmp_path: Path) -> None:
         "dsf.log.prepare(Settings(log_level='ERROR', log_format='json'))\n"
         "log.warning('not this')\nlog.error('this', cluster='worker01')"
     )
-    process = ran([sys.executable, "-c", code], env=environment())
+    process = run_program([sys.executable, "-c", code], env=environment())
     (line,) = process.stderr.splitlines()
     assert (json.loads(line)["event"], json.loads(line)["cluster"]) == ("this", "worker01")
 
@@ -276,7 +276,7 @@ def test_settings_of_another_redis_are_ignored_for_a_running_demo(
 
 @contextlib.contextmanager
 def watched(tmp_path: Path, *arguments: str, **values: str) -> Iterator[Forked]:
-    """`dsf scores --watch`, whose output and errors are the files `out` and `err`."""
+    """Run `dsf scores --watch`, with its output and errors in the files `out` and `err`."""
     watch_arguments = ("scores", "--watch", *arguments)
     out, err = tmp_path / "out", tmp_path / "err"
     err.touch()
@@ -333,7 +333,7 @@ def test_closed_output_pipe_is_not_reported_as_error(fleet: Fleet, redis_url: st
 def test_process_command_runs_its_function_with_options_as_settings(
     dsf: Dsf, monkeypatch: pytest.MonkeyPatch, command: str, called: dict[str, str]
 ) -> None:
-    """Demo and `dsf up` start these processes as modules; what the functions do is seen there."""
+    """Demo and `dsf up` start these processes as modules; other tests cover the functions."""
     run: dict[str, object] = {}
     monkeypatch.setattr(
         "dsf.cli.processes._run_process", lambda function, **values: run.update(values, function=function)
@@ -378,7 +378,7 @@ def test_celery_processes_run_by_their_commands(
         if command == "flower":
             url = f"http://127.0.0.1:{port}"
             wait_for(lambda: _status("GET", f"{url}/healthcheck") == 200, 40, "Flower to answer")
-            # Looking is all that it lets anybody do.
+            # Its user may only read.
             assert _status("GET", f"{url}/tasks") == 200
             assert _status("POST", f"{url}/api/worker/shutdown/x") in (403, 405)
         else:

@@ -1,4 +1,4 @@
-"""dsf placement: OCM's scheduler is asked where it is named, and what it cannot say is computed and said."""
+"""dsf placement: OCM's scheduler is queried if it is set, and otherwise the result is computed and marked as such."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ def test_scheduler_debugger_is_queried_with_the_token(tmp_path: Path, monkeypatc
             PlacementSettings(placement_debugger=server.url + "/", placement_debugger_token_file=token)
         )
         assert debugger is not None
-        outcome = debugger.ask("apps", "best")
+        outcome = debugger.fetch_result("apps", "best")
         assert outcome.passed == {"a", "b"}
         assert outcome.scores == {("Steady", 1): {"a": 100, "b": 0}}
         assert server.requests[-1].headers["Authorization"] == "Bearer sesame"
         with pytest.raises(HttpError):
-            debugger.ask("apps", "other")
+            debugger.fetch_result("apps", "other")
     with pytest.raises(HttpError):
-        debugger.ask("apps", "best")
+        debugger.fetch_result("apps", "best")
     token.unlink()
     with pytest.raises(SettingsError, match="DSF_PLACEMENT_DEBUGGER_TOKEN_FILE"):
-        debugger.ask("apps", "best")
+        debugger.fetch_result("apps", "best")
 
 
 @pytest.mark.parametrize("arguments", [("--what-if", "c1=5"), ("best", "--score", "a/b")])

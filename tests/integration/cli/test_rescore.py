@@ -163,7 +163,7 @@ def test_interrupted_rescore_wait_reports_received_results(fleet: Fleet, redis_u
 
 def test_rescore_reports_results_that_no_worker_ingests(dsf: Dsf, fleet: Fleet) -> None:
     with playing(fleet.redis, "worker01", lambda *_: fleet.redis.set(keys.mail_slot("worker01", 3), "result") and None):
-        # More where the tick was not taken in that time: machines are busy.
+        # Longer if the tick was not taken in that time, because the machine may be busy.
         for seconds in ("1", "5", "20"):
             result = dsf("rescore", SAMPLE, "--cluster", "worker01", "--wait", "--timeout", seconds)
             wait_for(lambda: fleet.redis.llen("spoke.worker01") == 0, 5, "the tick to be taken")

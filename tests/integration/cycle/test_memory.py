@@ -1,4 +1,4 @@
-"""Memory of an agent whose scorers are due together, with sources that answer as much as they may."""
+"""Memory of an agent whose scorers are due together, with sources whose responses have the maximum size."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _anonymous() -> float:
 
 
 def _measure(url: str, folder: Path) -> dict[str, Any]:
-    """Fetch in as many threads as an agent has; in a process of its own."""
+    """Fetch in as many threads as an agent has, in a separate process."""
     settings = Settings(agent_spool_dir=folder)
     stages, budget = Stages(settings, None), ResponseBudget(2 * settings.max_source_bytes)  # type: ignore[arg-type]
     summary = ScorerSummary(

@@ -1,4 +1,4 @@
-"""Who follows a tick and its result through the processes comes by few modules."""
+"""The path of a tick and its result through the processes touches few modules."""
 
 from __future__ import annotations
 

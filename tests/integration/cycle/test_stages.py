@@ -1,4 +1,4 @@
-"""Fetch and score against real HTTP servers, and what an observer is told."""
+"""Fetch and score against real HTTP servers, and the observer's data."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from tests.support.httpserver import (
     Handler,
     ScriptedServer,
     answer,
-    bomb,
+    send_gzip_bomb,
     close_early,
-    drip,
-    endless,
-    half,
-    half_chunked,
+    send_slowly,
+    send_endless,
+    send_half,
+    send_half_chunked,
     hang,
     matrix,
 )
@@ -37,7 +37,7 @@ GOOD = {"results": [{"metric": {"node": "n1"}, "score": 1.5}]}
 
 
 class Recorder(Observer):
-    """Keeps what it is told."""
+    """Records the calls."""
 
     def __init__(self) -> None:
         self.questions: list[tuple[str, RequestRecord]] = []
@@ -138,10 +138,10 @@ VECTOR = answer({"status": "success", "data": {"resultType": "vector", "result":
         ("fetch", answer("starting", 503), "http_error", "HTTP 503: starting"),
         ("fetch", answer("<html>not here</html>"), "bad_answer", "not JSON"),
         ("fetch", VECTOR, "bad_answer", "'vector' and not a matrix"),
-        ("fetch", half, "truncated", "ends too early"),
-        ("fetch", half_chunked, "truncated", "ends too early"),
+        ("fetch", send_half, "truncated", "ends too early"),
+        ("fetch", send_half_chunked, "truncated", "ends too early"),
         ("fetch", answer("", 302, Location="http://127.0.0.1:1/"), "redirect", "give the final URL"),
-        ("fetch", endless(1 << 30), "too_large", "1073741824 bytes"),
+        ("fetch", send_endless(1 << 30), "too_large", "1073741824 bytes"),
         ("fetch", answer("log in", 401), "unauthorized", "HTTP 401: log in"),
         ("score", answer("boom", 500), "http_error", "HTTP 500: boom"),
         ("score", answer("slow down", 429, Retry_After="30"), "http_error", "HTTP 429: slow down"),
@@ -149,12 +149,12 @@ VECTOR = answer({"status": "success", "data": {"resultType": "vector", "result":
         ("score", answer({"results": {}}), "bad_answer", 'not {"results": [...]}'),
         ("score", answer("", 307, Location="http://127.0.0.1:1/"), "redirect", "redirects are not followed"),
         ("score", answer("no", 401), "unauthorized", "HTTP 401: no"),
-        ("score", half, "truncated", "ends too early"),
+        ("score", send_half, "truncated", "ends too early"),
         ("score", close_early, "connection_failed", "closed the connection"),
-        ("score", endless(), "too_large", "8388608 bytes"),
-        ("score", bomb, "too_large", "8388608 bytes"),
+        ("score", send_endless(), "too_large", "8388608 bytes"),
+        ("score", send_gzip_bomb, "too_large", "8388608 bytes"),
         ("score", hang, "timeout", "no complete answer within"),
-        ("score", drip, "timeout", "no complete answer within"),
+        ("score", send_slowly, "timeout", "no complete answer within"),
     ],
 )
 def test_invalid_response_fails_with_a_reason_and_advice(
@@ -162,7 +162,7 @@ def test_invalid_response_fails_with_a_reason_and_advice(
 ) -> None:
     server, method = (servers[0], "GET") if stage == "fetch" else (servers[1], "POST")
     server.script(handler)
-    # A second is short on a busy machine: more where it was over before the server was asked.
+    # A second is short on a busy machine; longer if it was over before the request.
     for seconds in (1, 4, 12) if reason == "timeout" else (60,):
         stages, cycle = Stages(Settings(), NoSecrets()), cycle_of(servers, timeout_seconds=seconds)
         with pytest.raises(CycleError) as caught:
@@ -208,7 +208,7 @@ def test_connections_to_several_sources_are_reused(servers: tuple[ScriptedServer
     with ScriptedServer(matrix(SERIES)) as other:
         for _ in range(cycles):
             assert stages.fetch(several(servers, other.url, timeout_seconds=60)).series == 2
-        # A few threads are asking in turns, each over connections of its own.
+        # A few threads send requests in turns, each on its own connections.
         for server in (servers[0], other):
             assert len(server.requests) == cycles
             assert server.connections <= cycles // 2
@@ -288,7 +288,7 @@ def test_retry_after_expires(servers: tuple[ScriptedServer, ScriptedServer]) -> 
 
 
 def test_hanging_source_ends_at_the_shared_deadline(servers: tuple[ScriptedServer, ScriptedServer]) -> None:
-    # More where the other one had not answered by then: machines are busy.
+    # Longer if the other one had not responded by then, because the machine may be busy.
     for seconds in (1, 10):
         with ScriptedServer(hang) as other, pytest.raises(CycleError) as caught:
             Stages(Settings(), NoSecrets()).fetch(several(servers, other.url, timeout_seconds=seconds))

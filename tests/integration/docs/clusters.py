@@ -1,4 +1,4 @@
-"""A hub and a managed cluster for the pages: two real API servers, with what OCM and the hub would have made.
+"""A hub and a managed cluster for the pages: two real API servers, with the objects of OCM and the hub.
 
 kubectl knows them as `kind-hub`, `kind-cluster1` and `kind-cluster2`; the last two are one server.
 """
@@ -23,7 +23,7 @@ from dsf.kube.resources import SECRETS
 from tests.integration.docs.helm import helm
 from tests.integration.docs.pages import ROOT, Block, Command, needs_a_shell
 from tests.support import chart
-from tests.support.child import ran
+from tests.support.child import run_program
 from tests.support.controlplane import ControlPlane, find
 from tests.support.controlplane_crds import give_crds_to_helm, open_crd
 from tests.support.stack import pass_time
@@ -42,7 +42,7 @@ _FOREIGN = {
 
 
 class Clusters:
-    """Pages are followed in `folder`, which looks like a checkout. A context manager."""
+    """Pages run in `folder`, which looks like a checkout. A context manager."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "checkout"
@@ -57,11 +57,11 @@ class Clusters:
         self.kubeconfig = folder / "kubeconfig"
         self.hub = ControlPlane()
         self.managed = ControlPlane(crds=False)
-        #: Shell variables of the page; a test adds values that come from programs that are not here.
+        #: Shell variables of the page; a test adds values of programs that are not installed here.
         self.variables: dict[str, str] = {}
 
     def start(self) -> Self:
-        """Start both and make what is there before the first page."""
+        """Start both servers and create the objects that exist before the first page."""
         self.hub.start()
         self.managed.start()
         self._write_kubeconfig()
@@ -97,7 +97,7 @@ class Clusters:
             try:
                 return self._helm(command.text, render)
             except (AssertionError, HelmError, OSError, SystemExit) as error:
-                # argparse has said on stderr what it does not know.
+                # argparse has printed the error on stderr.
                 raise AssertionError(f"{command.page}:{command.line}\n$ {command.text}\n{error}") from error
         variables_file = self.folder / ".variables"
         lines = [f"{name}={value!r}" for name, value in self.variables.items()]
@@ -121,7 +121,7 @@ class Clusters:
                 (self.folder / name_match[1]).write_text(block.text)
 
     def install(self) -> None:
-        """The chart, as `docs/install.md` does, where a page needs it to be there and the one before has removed it."""
+        """Install the chart as `docs/install.md` does, if a page needs it and the previous one has removed it."""
         with contextlib.closing(self.hub.session()) as session:
             names = [secret["metadata"]["name"] for secret in session.get(SECRETS.path(NAMESPACE))["items"]]
         if not any(name.startswith("sh.helm.release.v1.dynamic-scoring-framework.") for name in names):
@@ -140,7 +140,7 @@ class Clusters:
         return output
 
     def _typed(self, script: str) -> subprocess.CompletedProcess[str]:
-        return ran(
+        return run_program(
             ["/bin/bash", "-o", "pipefail", "-euc", script], cwd=self.folder, env=self._environment(), timeout=180
         )
 
@@ -151,7 +151,7 @@ class Clusters:
             "KUBECONFIG": str(self.kubeconfig),
             "KUBECACHEDIR": str(self.hub.dir / "kubectl-cache"),
             "PYTHONPATH": str(ROOT),
-            # kubectl collects garbage while it reads what the server can do.
+            # kubectl collects garbage while it reads the server's API.
             "GOGC": "400",
         }
 

@@ -27,7 +27,7 @@ def parser() -> argparse.ArgumentParser:
     upgrade = commands.add_parser("upgrade", parents=[common], allow_abbrev=False)
     upgrade.add_argument("release")
     upgrade.add_argument("chart")
-    # Without effect here: these CRDs are always those of the release.
+    # Ignored here: these CRDs always belong to the release.
     for flag in ("--install", "--create-namespace", "--reset-then-reuse-values", "--take-ownership"):
         upgrade.add_argument(flag, action="store_true")
     upgrade.add_argument("--version")
@@ -48,7 +48,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def merged(*values: dict[str, Any]) -> dict[str, Any]:
-    """Later ones win, key by key."""
+    """Merge values key by key; later ones win."""
     merged_values: dict[str, Any] = {}
     for mapping in values:
         for key, value in mapping.items():
@@ -99,9 +99,7 @@ def _releases(config: helm_python.Config) -> list[dict[str, Any]]:
 
 
 def helm(helm_arguments: Sequence[str], kubeconfig: Path, *, render: bool = False) -> str:
-    """Run Helm with these arguments and return its output. Raises HelmError, and AssertionError for what Helm refuses,
-    too.
-    """
+    """Run Helm with these arguments and return its output. Raises HelmError, and AssertionError for refused values."""
     arguments = parser().parse_args(helm_arguments)
     with helm_python.Config(
         kubeconfig_path=str(kubeconfig),

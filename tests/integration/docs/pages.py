@@ -17,9 +17,9 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 _FENCE = re.compile(r"^(?P<indent> *)```(?P<language>[\w-]*)\n(?P<text>.*?)^(?P=indent)```$", re.DOTALL | re.MULTILINE)
 _LINK = re.compile(r"(?<!!)\[[^\]]*\]\((?P<target>[^)\s]+)\)")
 _SHELLS = ("console", "sh", "bash", "shell")
-#: A word that is in the place of a command and is none.
+#: A word in the place of a command that is not a command.
 _KEYWORDS = {"do", "done", "then", "fi", "if", "else", "while"}
-#: Characters that a shell interprets, beside quotes; it interprets nothing in single quotes.
+#: Characters that a shell interprets, apart from quotes; in single quotes it interprets nothing.
 _FOR_A_SHELL = re.compile(r"[|&;<>$`()*?{}~!\[\\]")
 _STRING = re.compile(r"'[^']*'|\"[^\"]*\"")
 _OPERATORS = {"|", "||", "&&", ";", "(", "&", "|&"}
@@ -51,12 +51,13 @@ class Command:
 
     @property
     def words(self) -> list[str]:
-        """Its words, if it is one program and needs no shell; else none."""
+        """Return its words, if it is one program and needs no shell; else an empty list."""
         return [] if needs_a_shell(self.text) else shlex.split(self.text)
 
     @functools.cached_property
     def programs(self) -> list[str]:
-        """The programs that it calls, in the order of the text; assignments and the shell's words are none."""
+        """Return the programs that it calls, in the order of the text, without assignments and the shell's own words.
+        """
         return list(_programs(self.text))
 
 

@@ -19,7 +19,7 @@ from tests.integration.docs import pages
 from tests.integration.docs.pages import ROOT, Command
 from tests.integration.docs.venues import EXPORTS
 from tests.support import forked
-from tests.support.child import Child, ran
+from tests.support.child import Child, run_program
 from tests.support.httpserver import ScriptedServer, answer
 from tests.support.programs import find
 from tests.support.redisserver import free_port
@@ -27,7 +27,8 @@ from tests.support.wait import wait_for
 
 SCORER = "sample-scorer"
 CLUSTERS = ("worker01", "worker02")
-#: Seconds; a cycle asked for by hand is not to meet one of these, and has as long: in 10 s a busy machine may fail one.
+#: Interval in seconds. Requested cycles should not coincide with scheduled ones, and have as much time: in 10 s a busy
+#: machine may fail one.
 INTERVAL = 60
 _LOGIN = "admin:a-password"
 #: Metrics of kube-state-metrics for a cluster with two nodes and their pods.
@@ -147,7 +148,7 @@ class StackWorld(Fleet):
                 with contextlib.chdir(self.folder):
                     process = forked.celery(arguments, environment)
             case _:
-                process = ran(
+                process = run_program(
                     ["/bin/bash", "-o", "pipefail", "-euc", text], cwd=self.folder, env=environment, timeout=180
                 )
         assert process.returncode == 0, (
@@ -161,9 +162,9 @@ class StackWorld(Fleet):
         code = "\n".join(block.text for block in pages.blocks(path) if block.language == "python")
         code = re.sub(r"\blocalhost:8080\b", f"127.0.0.1:{self.port('web')}", code)
         environment = self.environment("cli") | {"PATH": os.environ["PATH"]}
-        # The page says that a program needs none.
+        # The page says that a program needs no role.
         environment.pop("DSF_ROLE")
-        process = ran([sys.executable, "-c", code], cwd=self.folder, env=environment, timeout=180)
+        process = run_program([sys.executable, "-c", code], cwd=self.folder, env=environment, timeout=180)
         assert process.returncode == 0, f"{page}\n{process.stdout}{process.stderr}"
         return process.stdout
 

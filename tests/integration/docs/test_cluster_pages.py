@@ -23,13 +23,13 @@ from tests.support.controlplane import ControlPlaneMissingError
 QUICKSTART = "docs/quickstart.md"
 #: Pages on which Helm really changes the release; on the others its values are checked and rendered.
 REAL = {QUICKSTART, "docs/install.md", "docs/upgrade.md", "docs/rotation.md", "docs/migration.md"}
-#: An address of the hub's node, which a container engine would have told.
+#: An address of the hub's node, which a container engine would report.
 HUB_IP = "192.0.2.10"
 
 
 @pytest.fixture(scope="module")
 def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clusters]:
-    """Hub and managed clusters. Without the programs the tests are skipped; in CI that is a failure."""
+    """Hub and managed clusters. Without the programs the tests are skipped; in CI they fail."""
     try:
         new_clusters = Clusters(tmp_path_factory.mktemp("clusters"))
     except ControlPlaneMissingError as error:
@@ -65,7 +65,7 @@ def test_quickstart_commands_run_on_real_api_servers(clusters: Clusters) -> None
 
 
 def _others() -> list[str]:
-    """The one that ends with the chart's removal comes last: the others need it to be there."""
+    """Return the pages in order. The one that removes the chart comes last, because the others need it."""
     names = [name for page in PAGES if (name := pages.name(page)) != QUICKSTART and _commands(name)]
     return sorted(names, key=lambda name: name == "docs/install.md")
 

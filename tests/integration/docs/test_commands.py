@@ -1,4 +1,4 @@
-"""Every command on every page is known: it is run by a test, or it is said why not and looked at all the same."""
+"""Every command on every page is run by a test, or listed with the reason why not, and then at least parsed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.integration.docs import helm, pages, venues
 from tests.integration.docs.pages import PAGES, ROOT, Command
 from tests.integration.docs.venues import NOWHERE, OWN_TESTS, Venue, reason, venue
 from tests.support import programs
-from tests.support.child import ran
+from tests.support.child import run_program
 from tests.support.controlplane import ControlPlaneMissingError, find
 
 COMMANDS = pages.all_commands()
@@ -101,9 +101,9 @@ def test_referenced_files_exist() -> None:
 def test_kubectl_accepts_the_flags(command: Command) -> None:
     tokens = shlex.split(command.text)
     end = next((index for index, token in enumerate(tokens) if token in ("--", "|")), len(tokens))
-    # With --help it reads all flags and does nothing.
+    # With --help it parses all flags and has no effect.
     arguments = [*tokens[1:end], "--help"]
-    process = ran([_kubectl(), *arguments])
+    process = run_program([_kubectl(), *arguments])
     assert process.returncode == 0, process.stderr
     assert "Usage:" in process.stdout
 
@@ -126,7 +126,7 @@ def test_helm_accepts_the_flags(command: Command) -> None:
 
 @pytest.mark.parametrize("command", [c for c in COMMANDS if "make" in c.programs], ids=str)
 def test_make_targets_exist(command: Command) -> None:
-    process = ran(["make", "-n", *shlex.split(command.text)[1:]], cwd=ROOT)
+    process = run_program(["make", "-n", *shlex.split(command.text)[1:]], cwd=ROOT)
     assert process.returncode == 0, process.stderr
 
 
@@ -134,5 +134,5 @@ def test_make_targets_exist(command: Command) -> None:
 def test_standalone_commands_run_here(command: Command) -> None:
     program_folders = [str(Path(program).parent) for program in (programs.find("promtool"), sys.executable)]
     path = os.pathsep.join([*program_folders, os.environ["PATH"]])
-    process = ran(["/bin/bash", "-euc", command.text], cwd=ROOT, env=os.environ | {"PATH": path})
+    process = run_program(["/bin/bash", "-euc", command.text], cwd=ROOT, env=os.environ | {"PATH": path})
     assert process.returncode == 0, process.stdout + process.stderr

@@ -18,7 +18,7 @@ from tests.integration.docs.pages import PAGES, ROOT, Block
 from tests.support import ocmschemas
 
 OURS = "dynamic-scoring.open-cluster-management.io/"
-#: Kinds of projects of which there is no schema here; docs/ says on each page what was not tried.
+#: Kinds of other projects without a schema here; each page in docs/ lists untested parts.
 FOREIGN = {"Connector", "Kustomization", "Listener", "Site"}
 #: Pages for contributors, without commands of users.
 OTHERS = ("CONTRIBUTING.md", "SECURITY.md", "CODE_OF_CONDUCT.md")
@@ -32,7 +32,7 @@ def _blocks(*languages: str) -> list[Block]:
 @pytest.mark.parametrize("page", PAGES, ids=pages.name)
 def test_code_blocks_declare_a_known_language(page: Path) -> None:
     assert {block.language for block in pages.blocks(page)} <= LANGUAGES
-    # A fence that is not closed would make a block of what follows.
+    # An unclosed fence would make a block of the following text.
     assert page.read_text(encoding="utf-8").count("```") == 2 * len(pages.blocks(page))
 
 
@@ -82,4 +82,4 @@ def _check(document: dict[str, Any], block: Block) -> None:
 
 @functools.cache
 def _schemas() -> ocmschemas.Schemas:
-    return ocmschemas.by_kind()
+    return ocmschemas.read_schemas()

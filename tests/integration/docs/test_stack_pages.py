@@ -1,4 +1,4 @@
-"""Pages that speak of a running framework, followed beside one; and what its metrics are used for."""
+"""Pages about a running framework, followed beside one, and the uses of its metrics."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_programs_of_pages_work(world: StackWorld, page: str) -> None:
 
 
 def test_dashboard_panels_show_series(world: StackWorld) -> None:
-    # For panels of what goes wrong: a scorer that fails, results that are refused, and ticks that are skipped.
+    # For panels of failures: a failing scorer, refused results, and skipped ticks.
     world.scorer(_FAILING, answer("no", 500), interval=1, execution={"maxRetries": 0})
     results = [{"metric": {"node": "n1"}, "score": 1}, {"metric": {"node": "n2"}, "score": None}]
     world.scorer("partly", answer({"results": results}), interval=1)
@@ -102,7 +102,7 @@ def test_dashboard_panels_show_series(world: StackWorld) -> None:
         return {series["metric"]["reason"] for series in world.query(_filled(queries["Failures by reason"][0]))}
 
     world.until(lambda: "http_error" in reasons(), "the failures of a scorer", 40)
-    # A cycle may have had no time: it has as long as its interval.
+    # A cycle may have had no time; it has as long as its interval.
     assert reasons() <= {"http_error", "deadline", "timeout"}
 
 
@@ -116,7 +116,7 @@ def test_central_store_receives_the_documented_metrics(world: StackWorld) -> Non
     for name in names:
         world.until(lambda n=name: world.query(n, world.receiver_port), f"{name} at the receiver", 30)  # type: ignore[misc]
     (cpu,) = world.query("cluster_cpu_free", world.receiver_port)
-    # The pod that has ended requests nothing.
+    # The ended pod requests nothing.
     assert (float(cpu["value"][1]), cpu["metric"]["cluster"]) == (8 - 1.5, "worker01")
     (memory,) = world.query("cluster_memory_free", world.receiver_port)
     assert float(memory["value"][1]) == 750

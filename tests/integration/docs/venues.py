@@ -1,6 +1,6 @@
-"""Where each command of the pages is run by a test, and which cannot be run here and why.
+"""Lists where each command of the pages is run by a test, and which cannot be run here, with the reason.
 
-A command that is in none of these tables fails `test_commands.py`: who writes a new one says here how it is checked.
+A command in none of these tables fails `test_commands.py`: add new ones here.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Venue(enum.Enum):
     NOWHERE = "nowhere"
 
 
-#: Pages whose commands are run by a test of their own.
+#: Pages whose commands are run by their own test.
 OWN_TESTS = {
     "docs/backtest.md": "packages/dsf-backtest/tests/integration/backtest/test_page.py",
     "docs/tutorial.md": "demo/tests/integration/demo/test_demo.py",
@@ -44,7 +44,7 @@ _NETWORK = "nothing is fetched from other projects by tests"
 _LONG = "starts a process that stays; the demo's and the stack's tests run it, its options are checked"
 _TARGET = "would run for minutes; the target exists"
 
-#: Pattern of what cannot be run here -> why.
+#: Pattern of commands that cannot be run here -> reason.
 NOWHERE = {
     r"^(kind|docker|podman)\b": _CONTAINERS,
     r"^HUB_IP=\$\(docker ": _CONTAINERS,
@@ -89,7 +89,7 @@ _CLUSTER_PROGRAMS = {"kubectl", "helm"}
 _STACK_PROGRAMS = {"dsf", "celery", "curl"}
 #: Programs that a command may use beside those of the tables above.
 TOOLS = {"sed", "base64", "grep", "openssl", "date", "cd", "export", "source", "promtool", "jq"}
-#: Programs that need nothing of ours, or only files.
+#: Programs that need nothing of this project, or only files.
 _HERE_FIRST = {"export", "source", "promtool"}
 #: Commands of `dsf` that need only files of the repository.
 _FILES_ONLY = re.compile(r"dsf scorer test\b")
@@ -98,7 +98,7 @@ EXPORTS = {"DSF_ROLE": "cli"}
 
 
 def venue(command: Command) -> Venue:
-    """Where a command is run. Raises LookupError for a program that nobody has thought of."""
+    """Return where a command is run. Raises LookupError for a program in none of the tables."""
     if command.page in OWN_TESTS:
         return Venue.OWN
     if reason(command):
@@ -120,7 +120,7 @@ def venue(command: Command) -> Venue:
 
 @functools.cache
 def of(*venues: Venue) -> tuple[Command, ...]:
-    """Return the commands of all pages that are run there; one that nobody has thought of is nowhere."""
+    """Return the commands of all pages that run at these venues; commands in none of the tables are left out."""
     return tuple(command for command in pages.all_commands() if _known(command) in venues)
 
 

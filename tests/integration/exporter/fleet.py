@@ -22,7 +22,7 @@ RESULTS = [({"node": "n1", "meta": "mean"}, 12.5), ({"node": "n2", "meta": "mean
 
 
 class Fleet:
-    """Writes what the hub controller, beat and the results worker would write."""
+    """Writes the data of hub controller, beat and results worker."""
 
     def __init__(self, client: redis.Redis) -> None:
         self.redis = client
@@ -85,7 +85,9 @@ class Fleet:
         self.pair(cluster, scorer, failure=failure.model_dump_json(), failing=in_a_row)
 
     def skips(self, cluster: str, reason: str, ticks: int, *, scorer: str = SAMPLE, ago: float = 90) -> None:
-        """The newest ticks of the pair were not sent, the first of them so many seconds ago; 0: the newest one was."""
+        """Set the newest ticks of the pair as skipped, the first of them this many seconds ago; 0: the newest was
+        sent.
+        """
         since = int(self.now - ago)
         self.redis.hset(keys.SKIPS, keys.pair(cluster, scorer), f"{ticks} {since} {int(self.now)} {reason}")
         if not ticks:
@@ -98,7 +100,7 @@ class Fleet:
         self.redis.lpush(keys.history_key(cluster, scorer), entry.dump())
 
     def counters(self, key: str, values: Mapping[str, int]) -> None:
-        """A hash of counters, such as those of the writer."""
+        """Write a hash of counters, such as those of the writer."""
         self.redis.hset(key, mapping={name: str(number) for name, number in values.items()})
 
 

@@ -17,5 +17,5 @@ class ApiProcess(WebProcess):
         super().__init__(redis_url, log, listen_host="127.0.0.1", probe_port=free_port())
 
     def get(self, path: str, **headers: str) -> requests.Response:
-        """GET on a connection of its own, of a response that is not compressed."""
+        """Send GET on a new connection, for a response without compression."""
         return super().get(path, **{"Accept-Encoding": "identity", **headers})

@@ -1,4 +1,4 @@
-"""Redis cannot save and takes no writes (MISCONF): who only looks still sees everything."""
+"""Redis cannot save and refuses writes (MISCONF): readers still see everything."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["dsf"]
 
 @pytest.fixture(scope="module")
 def redis_url() -> Iterator[str]:
-    """A Redis with a good fleet, whose folder has been removed."""
+    """A Redis with a healthy fleet, whose folder has been removed."""
     with RedisServer() as server:
         client = server.client()
         good_fleet(client)

@@ -47,7 +47,7 @@ _GREETINGS: Final = (
 
 
 def result(data: bytes) -> None:
-    """A result that its agent, or whoever has its credentials, has signed."""
+    """Read a result that is signed by its agent, or by somebody with its credentials."""
     verify(make_frame(data, derive_key(_SECRET, "c1", 1), "c1"), _SECRET)
 
 
@@ -110,7 +110,7 @@ def plan_request(data: bytes) -> None:
 
 
 def assistant(data: bytes) -> None:
-    """A line on the standard input of `dsf mcp`, behind the first ones of a client."""
+    """Read a line on the standard input of `dsf mcp`, after the first ones of a client."""
     # Here, because all test processes load this module and one reads with MCP.
     from dsf.optimizer import mcp
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.hostile import growth
+from tests.support.hostile import measure_growth
 
 _MB = 1_000_000
 _RESULT = '"scorer":"s","run":"1800000000000-00000000","at":1,"outcome":"ok"'
@@ -71,6 +71,6 @@ _CASES = [
 
 @pytest.mark.parametrize(("reader", "template", "size", "limit"), _CASES)
 def test_memory_of_a_reader_is_bounded(reader: str, template: str, size: int, limit: int) -> None:
-    grown = growth(f"tests.integration.hostile.readers:{reader}", template, size)
+    grown = measure_growth(f"tests.integration.hostile.readers:{reader}", template, size)
     assert grown
     assert {label: megabytes for label, megabytes in grown.items() if megabytes > limit} == {}

@@ -1,4 +1,4 @@
-"""Answers of servers that mean harm or are broken, each with what must be said of it."""
+"""Responses of malicious or broken servers, each with the expected message."""
 
 from __future__ import annotations
 
@@ -31,8 +31,9 @@ Bytes = Callable[[], Iterator[bytes]]
 
 @dataclass(frozen=True)
 class Hostile:
-    """A response: bytes that the server sends before it closes the connection. Endless ones end when the client has
-    gone.
+    """A response: bytes that the server sends before it closes the connection.
+
+    Endless ones end when the client disconnects.
     """
 
     name: str
@@ -181,7 +182,7 @@ TABLE = [
 
 
 class RawServer:
-    """Answers every connection with the same bytes, once a whole request head has come."""
+    """Responds on every connection with the same bytes, once it has received a whole request head."""
 
     def __init__(self, payload: Bytes) -> None:
         self._sent = payload
@@ -189,7 +190,7 @@ class RawServer:
         self._threads: list[threading.Thread] = []
         self._connections: list[socket.socket] = []
         self._thread = threading.Thread(target=self._accept)
-        #: Whether a whole request head came.
+        #: True once a whole request head has arrived.
         self.asked = False
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
 
@@ -213,10 +214,10 @@ class RawServer:
             for data in self._sent():
                 connection.sendall(data)
                 if not data and select.select([connection], [], [], 0)[0] and not connection.recv(65536):
-                    # The client has gone.
+                    # The client has disconnected.
                     return
             connection.shutdown(socket.SHUT_WR)
-            # Until the client has gone: a reset would take away what it has not read.
+            # Until the client has disconnected: a reset would drop data that it has not read.
             while connection.recv(65536):
                 pass
 
@@ -242,12 +243,12 @@ def tickets(listener: socket.socket, certificate: Certificate, secrets: Path) ->
     context.num_tickets = 0
     with contextlib.suppress(OSError), context.wrap_socket(listener.accept()[0], server_side=True) as connection:
         connection.recv(65536)
-        # The kernel of a client that has gone may be silent about it.
+        # The kernel of a disconnected client may not report that.
         connection.settimeout(5.0)
         cipher = connection.cipher()
         assert cipher is not None
         assert cipher[:2] == ("TLS_AES_256_GCM_SHA384", "TLSv1.3")
-        # Made here, for Python sends none later. A small one takes the client as long as a large one.
+        # Generated here, because Python sends none later. A small one takes the client as long as a large one.
         [secret] = [line.split()[2] for line in secrets.read_text().splitlines() if "SERVER_TRAFFIC_SECRET_0" in line]
         ticket = bytes.fromhex("0400000e 00001c20 00000001 00 0001 78 0000")
         record = ticket * (16380 // len(ticket)) + b"\x16"

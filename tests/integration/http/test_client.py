@@ -54,7 +54,7 @@ def test_get_returns_the_body_and_sends_query_and_token() -> None:
 
 def test_finished_exchange_is_freed() -> None:
     class Cycle:
-        """Its payload would stay in memory until Python looks for garbage."""
+        """Its payload would stay in memory until Python collects garbage."""
 
         deadline = time.monotonic() + 60
 
@@ -123,7 +123,7 @@ def test_connections_are_kept_open() -> None:
 
 @pytest.mark.parametrize("status", [102, 103, 199])
 def test_interim_response_is_skipped(status: int) -> None:
-    """Nor is the one that comes after it that of the next request."""
+    """The connection's next response is not that of the next request either."""
     ports = []
 
     def twice(exchange: httpserver.Exchange) -> None:
@@ -191,7 +191,7 @@ def test_server_that_does_not_read_times_out_at_the_deadline() -> None:
         with pytest.raises(HttpError) as caught:
             http.post(url, bytes(50_000_000), deadline=started + 4, max_bytes=100)
         assert 3.5 < time.monotonic() - started < 4 + PATIENCE
-        # On a machine that is too slow to connect in time nobody came.
+        # A machine that is too slow to connect in time has sent no request.
         with suppress(OSError):
             listener.shutdown(socket.SHUT_RDWR)
         thread.join()
@@ -266,7 +266,7 @@ def test_unexpected_success_status_names_the_expected_one(status: int) -> None:
 
 @contextmanager
 def _dead_address() -> Iterator[tuple[str, int]]:
-    """An address that drops new connections, as one whose machine is gone: its queue is full."""
+    """An address that drops new connections, like that of a lost machine: its queue is full."""
     with ExitStack() as stack:
         listener = stack.enter_context(socket.socket())
         listener.bind(("127.0.0.1", 0))

@@ -25,11 +25,11 @@ from tests.support.httpserver import ScriptedServer, answer
 from tests.support.tlsca import TestCa
 from tests.support.wait import PATIENCE
 
-#: Seconds that an exchange has, more where they were over before the server was asked: machines are busy.
+#: Seconds of an exchange; longer if they were over before the request, because the machine may be busy.
 _SECONDS = (0.4, 2.0, 10.0, 60.0)
 #: Seconds that floods have, which end by their size: a million chunks of one byte take seconds of CPU.
 _FLOOD_SECONDS = 150.0
-#: Bytes that an exchange may need; compressed and decompressed, in pieces and joined, and what the server holds.
+#: Bytes that an exchange may need: compressed and decompressed data, in pieces and joined, and the server's data.
 _MEMORY = 40 * MAX_BYTES
 
 Ask = Callable[[str, float], object]
@@ -53,7 +53,7 @@ def _close_connections() -> Iterator[None]:
     transport.close()
 
 
-#: Rows that are tried in every way to ask: what reads a response is the same for all.
+#: Rows that are tried with every method, because all methods read responses in the same way.
 _EACH_WAY = ("headers never end", "chunks drip", "chunks for ever", "gzip cut off", "closed at once", "redirect")
 
 
@@ -96,7 +96,7 @@ def test_hostile_response_fails_the_health_check_with_a_message(row: Hostile) ->
 
 
 def test_deadline_applies_to_compressed_bytes_already_received() -> None:
-    # Everything is in the socket's buffer at once, so only the work on it takes time.
+    # Everything is in the socket's buffer already, so that only the work on it takes time.
     row = next(row for row in TABLE if row.name == "gzip bomb of members")
     with RawServer(row.payload) as server, pytest.raises(HttpError) as caught:
         http.get(server.url, deadline=time.monotonic() + 0.05, max_bytes=1 << 40)
@@ -159,7 +159,7 @@ _getaddrinfo = socket.getaddrinfo
 
 
 def _name_server(monkeypatch: pytest.MonkeyPatch, look_up: Callable[..., object]) -> None:
-    """Answers for names; an address stands for itself, as everywhere."""
+    """Resolve names; an address stands for itself, as everywhere."""
 
     def either(host: str, *arguments: Any, **options: Any) -> object:
         return (_getaddrinfo if host[0].isdigit() else look_up)(host, *arguments, **options)
@@ -185,7 +185,7 @@ def test_checked_address_is_the_one_connected_to(ask: Ask, monkeypatch: pytest.M
         ScriptedServer(answer("good")) as checked_server,
         socket.create_server(("127.0.0.2", checked_server.port)) as secret,
     ):
-        # In the place of a metadata service, to which nothing can listen here.
+        # In place of a metadata service, on whose address no program can listen here.
         monkeypatch.setattr(addresses, "_METADATA_NETWORKS", (ipaddress.ip_network("127.0.0.2"),))
         first, then = ((2, 1, 6, "", (address, checked_server.port)) for address in ("127.0.0.1", "127.0.0.2"))
         looked_up: list[str] = []

@@ -1,4 +1,4 @@
-"""Connections that are kept between cycles, and what forgets them meanwhile."""
+"""Connections that are kept between cycles, and devices that drop them meanwhile."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_failure_after_a_part_of_the_response_is_not_repeated() -> None:
         if exchange.http.path == "/good":
             exchange.send(b"hello")
         else:
-            httpserver.half(exchange)
+            httpserver.send_half(exchange)
 
     with ScriptedServer(half) as server:
         assert _ask(f"{server.url}/good", None) == b"hello"

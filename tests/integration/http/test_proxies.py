@@ -1,4 +1,4 @@
-"""Requests through a proxy that the environment names, and those that never go through one."""
+"""Requests through a proxy of the environment, and those that never use one."""
 
 from __future__ import annotations
 
@@ -235,7 +235,7 @@ def test_silent_proxy_times_out_at_the_deadline(monkeypatch: pytest.MonkeyPatch,
             http.get("https://scorer.test/", deadline=started + 1, max_bytes=100)
         assert time.monotonic() - started < PATIENCE
         over.set()
-        # On a machine that is too slow to connect in time nobody came.
+        # A machine that is too slow to connect in time has sent no request.
         with suppress(OSError):
             silent.shutdown(socket.SHUT_RDWR)
         thread.join()

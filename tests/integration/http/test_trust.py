@@ -53,7 +53,7 @@ def by_agent(url: str) -> bytes:
     try:
         return http.get(url, deadline=time.monotonic() + 60, max_bytes=100)
     finally:
-        # A connection that is kept asks for no certificate again.
+        # A kept connection needs no certificate again.
         transport.close()
 
 
@@ -94,7 +94,7 @@ def test_private_ca_is_trusted_while_its_file_is_in_the_folder(
     # A name that is not in the certificate is refused all the same.
     with pytest.raises(HttpError, match="TLS failed"):
         ask(f"https://127.0.0.1:{server}/healthz")
-    # A file that is of no use does not take the others away.
+    # An invalid file does not affect the others.
     before = trust.context()
     (folder / "broken.crt").write_text("not PEM")
     wait_for(lambda: trust.context() is not before, message="another context")
@@ -236,7 +236,7 @@ def _drip(head: bytes, drop: bytes) -> Callable[[socket.socket], None]:
         (_drip(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n", b"y"), b"{}"),
         (_drip(b"HTTP/1.0 200 OK\r\n\r\n", b"y"), b"{}"),
         (_drip(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"1\r\ny\r\n"), b"{}"),
-        # More than the buffers of a connection take while nobody reads.
+        # More than the buffers of a connection hold while nobody reads.
         (lambda _: None, bytes(20_000_000)),
     ],
     ids=["headers", "body", "body without length", "chunks", "unread"],
@@ -282,7 +282,7 @@ def test_tls_handshake_is_cut_with_its_owner() -> None:
     accepted = threading.Event()
 
     def serve(connection: socket.socket) -> None:
-        # Its greeting has come: the handshake goes on.
+        # Its greeting has arrived: the handshake continues.
         connection.recv(65536)
         accepted.set()
         while connection.recv(65536):

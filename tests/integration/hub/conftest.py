@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from tests.integration.hub.world import World, scoring_api
+from tests.integration.hub.world import HubHarness, scoring_api
 from tests.support.fixtures import SettingsFactory
 from tests.support.httpserver import ScriptedServer
 
@@ -20,7 +20,7 @@ def world(
     redis_url: str,
     settings_factory: SettingsFactory,
     monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[World]:
+) -> Iterator[HubHarness]:
     """A hub that is not started, on an empty folder."""
     # A shorter check timeout could end before the server answers and count as one more failed check.
     monkeypatch.setattr("dsf.hub.health.CHECK_TIMEOUT", 30.0)
@@ -32,10 +32,10 @@ def world(
         manifests=folder,
         redis_url=redis_url,
         health_interval=0.2,
-        # Tests cover what follows the grace; tests/unit/hub/test_departures.py covers the grace itself.
+        # Tests here cover the time after the grace; tests/unit/hub/test_departures.py covers the grace itself.
         departure_grace=0,
     )
-    hub_world = World(folder, redis_client, settings)
+    hub_world = HubHarness(folder, redis_client, settings)
     yield hub_world
     hub_world.stop()
 
@@ -48,7 +48,7 @@ def api() -> Iterator[ScriptedServer]:
 
 
 @pytest.fixture
-def running(world: World, api: ScriptedServer) -> World:
+def running(world: HubHarness, api: ScriptedServer) -> HubHarness:
     """A started hub with one configuration, clusters a and b, and the scorer `cpu-scorer` running on both."""
     world.config()
     world.cluster("a")

@@ -12,15 +12,15 @@ from dsf import keys
 from dsf.fleet import changes
 from dsf.hub import acts
 from dsf.store.history import HistoryEntry
-from tests.integration.hub.world import World
+from tests.integration.hub.world import HubHarness
 from tests.support.httpserver import ScriptedServer
 
 GROUP = "dynamic-scoring.open-cluster-management.io"
 
 
 @pytest.fixture
-def annotate(running: World, api: ScriptedServer) -> Any:
-    """`annotate(rescore="1")` sets annotations of cpu-scorer, besides those that were set before."""
+def annotate(running: HubHarness, api: ScriptedServer) -> Any:
+    """Return `annotate(rescore="1")`, which sets annotations of cpu-scorer, besides the existing ones."""
     annotations: dict[str, str] = {}
 
     def set_annotations(**values: str) -> None:
@@ -30,7 +30,7 @@ def annotate(running: World, api: ScriptedServer) -> Any:
     return set_annotations
 
 
-def answer_to(world: World, act: str, request: str) -> dict[str, Any]:
+def answer_to(world: HubHarness, act: str, request: str) -> dict[str, Any]:
     """Return the response to this request, when it is complete."""
 
     def find() -> dict[str, Any] | None:
@@ -47,14 +47,14 @@ def answer_to(world: World, act: str, request: str) -> dict[str, Any]:
     return dict(world.until(find, f"{act}: no answer to {request}"))
 
 
-def recorded(world: World) -> list[tuple[str, list[str], str, bool, str, str]]:
+def recorded(world: HubHarness) -> list[tuple[str, list[str], str, bool, str, str]]:
     return [
         (change.action.value, change.clusters, change.by, change.claimed, change.way, change.note)
         for change in reversed(changes.read_changes(world.client).changes)
     ]
 
 
-def test_pause_resume_interval_and_reset_change_overrides(running: World, annotate: Any) -> None:
+def test_pause_resume_interval_and_reset_change_overrides(running: HubHarness, annotate: Any) -> None:
     annotate(pause="1h cluster=a note='new disks'")
     answer = answer_to(running, "pause", "1h cluster=a note='new disks'")
     assert (answer["outcome"], answer["clusters"], answer["by"]) == ("Done", 1, "file scorers/cpu-scorer.yaml")
@@ -84,7 +84,7 @@ def test_pause_resume_interval_and_reset_change_overrides(running: World, annota
     running.until(lambda: reasons <= {reason for _, reason, _ in running.events()})
 
 
-def test_act_is_executed_once_also_after_a_restart_of_the_hub(running: World, annotate: Any) -> None:
+def test_act_is_executed_once_also_after_a_restart_of_the_hub(running: HubHarness, annotate: Any) -> None:
     annotate(rescore="1 cluster=a")
     running.until(lambda: running.client.llen("spoke.a") == 1)
     running.restart()
@@ -100,7 +100,7 @@ def test_act_is_executed_once_also_after_a_restart_of_the_hub(running: World, an
     assert [change[0] for change in recorded(running)] == ["rescore", "pause", "resume"]
 
 
-def test_rescore_is_answered_when_its_cycles_have_ended(running: World, annotate: Any) -> None:
+def test_rescore_is_answered_when_its_cycles_have_ended(running: HubHarness, annotate: Any) -> None:
     annotate(rescore="now")
     runs = {}
     for cluster in ("a", "b"):
@@ -110,7 +110,7 @@ def test_rescore_is_answered_when_its_cycles_have_ended(running: World, annotate
 
     def requested() -> bool:
         acts = running.status("cpu-scorer").get("acts") or []
-        # The status says "accepted" before the act is executed.
+        # The status has "accepted" before the act is executed.
         return [(act["outcome"], act["message"]) for act in acts] == [("Running", "2 of 2 cycles requested")]
 
     running.until(requested)
@@ -125,13 +125,13 @@ def test_rescore_is_answered_when_its_cycles_have_ended(running: World, annotate
     ]
 
 
-def end(world: World, cluster: str, run: str, **fields: Any) -> None:
+def end(world: HubHarness, cluster: str, run: str, **fields: Any) -> None:
     """Write the end of a cycle, as the results worker does."""
     row = HistoryEntry(run=run, at=time.time(), **fields).dump()
     world.client.lpush(keys.history_key(cluster, "cpu-scorer"), row)
 
 
-def test_selector_chooses_clusters_by_their_labels(running: World, annotate: Any) -> None:
+def test_selector_chooses_clusters_by_their_labels(running: HubHarness, annotate: Any) -> None:
     running.cluster("b", labels={"region": "eu"})
     annotate(pause="at=1 selector=region=eu")
     answer = answer_to(running, "pause", "at=1 selector=region=eu")
@@ -139,7 +139,7 @@ def test_selector_chooses_clusters_by_their_labels(running: World, annotate: Any
     assert list(running.schedule.read_overrides()) == ["b/cpu-scorer"]
 
 
-def test_sync_reads_the_config_now(running: World, annotate: Any, api: ScriptedServer) -> None:
+def test_sync_reads_the_config_now(running: HubHarness, annotate: Any, api: ScriptedServer) -> None:
     annotate(sync="1")
     answer = answer_to(running, "sync", "1")
     assert (answer["outcome"], answer["message"]) == ("Done", "/config was read")
@@ -154,7 +154,7 @@ def test_sync_reads_the_config_now(running: World, annotate: Any, api: ScriptedS
     ],
 )
 def test_impossible_act_is_refused_with_the_reason(
-    running: World, annotate: Any, monkeypatch: pytest.MonkeyPatch, act: str, request_: str, message: str
+    running: HubHarness, annotate: Any, monkeypatch: pytest.MonkeyPatch, act: str, request_: str, message: str
 ) -> None:
     monkeypatch.setattr(acts, "_REGISTRATION_GRACE", 0.0)
     annotate(**{act: request_})
@@ -164,7 +164,7 @@ def test_impossible_act_is_refused_with_the_reason(
     assert recorded(running) == []
 
 
-def test_answers_survive_a_mistake_in_the_manifest(running: World, annotate: Any, api: ScriptedServer) -> None:
+def test_answers_survive_a_mistake_in_the_manifest(running: HubHarness, annotate: Any, api: ScriptedServer) -> None:
     annotate(pause="at=1")
     answer_to(running, "pause", "at=1")
     running.scorer("cpu-scorer", api, scoring={"params": {"name": "", "interval": 0}}, mode="None")

@@ -1,10 +1,10 @@
-"""ScoringAuthentications in the folder of manifests: what a cluster's agent is told, and what people are."""
+"""ScoringAuthentications in the folder of manifests: the data that agents get, and the messages for users."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from tests.integration.hub.world import World
+from tests.integration.hub.world import HubHarness
 from tests.support.httpserver import ScriptedServer
 
 SOURCE = {
@@ -27,7 +27,7 @@ def authentication(**spec: Any) -> dict[str, Any]:
     }
 
 
-def test_authentication_is_applied_updated_and_removed(running: World, api: ScriptedServer) -> None:
+def test_authentication_is_applied_updated_and_removed(running: HubHarness, api: ScriptedServer) -> None:
     world = running
     world.scorer("cpu", api, mode="None", source=SOURCE, scoring=SCORING)
     world.until(lambda: world.condition("cpu", "ConfigSynced")[1] == "MissingAuthentication")

@@ -7,20 +7,20 @@ import time
 
 from dsf import keys
 from dsf.fleet.changes import Action, Actor, UserAction, record_change
-from tests.integration.hub.world import World
+from tests.integration.hub.world import HubHarness
 
 ANN = Actor(name="ann", claimed=False, way="page")
 BOB = Actor(name="bob@laptop", claimed=True, way="cli")
 
 
-def change_events(world: World) -> list[tuple[str, str]]:
+def change_events(world: HubHarness) -> list[tuple[str, str]]:
     """Reason and message of the events of people's changes."""
     reasons = ("Paused", "Rescored", "IntervalChanged")
     events = world.read("events.yaml") or []
     return [(event["reason"], event["message"]) for event in events if event["reason"] in reasons]
 
 
-def test_user_action_becomes_an_event_of_its_scorer(running: World) -> None:
+def test_user_action_becomes_an_event_of_its_scorer(running: HubHarness) -> None:
     running.until(lambda: running.record("cpu-scorer") is not None)
     record_change(
         running.client, ANN, UserAction(action=Action.PAUSE, scorer="cpu-scorer", clusters=["a"], note="power work")
@@ -40,7 +40,7 @@ def test_user_action_becomes_an_event_of_its_scorer(running: World) -> None:
     assert {name for name, reason, _ in running.events() if reason in ("Paused", "Rescored")} == {"cpu-scorer"}
 
 
-def test_user_actions_during_an_outage_of_the_hub_become_events_once(running: World) -> None:
+def test_user_actions_during_an_outage_of_the_hub_become_events_once(running: HubHarness) -> None:
     running.until(lambda: running.record("cpu-scorer") is not None)
     first = record_change(running.client, ANN, UserAction(action=Action.PAUSE, scorer="cpu-scorer"))
     running.until(lambda: running.client.get(keys.CHANGES_NOTIFIED) == first)

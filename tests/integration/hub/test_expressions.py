@@ -1,4 +1,4 @@
-"""A running hub with scorers that have an expression: delivery, health, and conditions of wrong ones."""
+"""A running hub with scorers that have an expression: delivery, health, and conditions of invalid ones."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.hub.world import World
+from tests.integration.hub.world import HubHarness
 
 
 def expression(name: str, text: str, **inputs: str) -> dict[str, Any]:
@@ -25,7 +25,7 @@ def expression(name: str, text: str, **inputs: str) -> dict[str, Any]:
 
 
 @pytest.fixture
-def hub(world: World) -> World:
+def hub(world: HubHarness) -> HubHarness:
     """A hub with a cluster and an expression that runs."""
     world.config()
     world.cluster("a", labels={"price": "5"})
@@ -35,7 +35,7 @@ def hub(world: World) -> World:
     return world
 
 
-def test_expression_and_composite_are_active_and_delivered(hub: World) -> None:
+def test_expression_and_composite_are_active_and_delivered(hub: HubHarness) -> None:
     hub.write("mix.yaml", expression("mix", "cpu + double(clusterLabels.price)", cpu="good"))
     hub.until(lambda: hub.pairs() == ["a/good", "a/mix"])
     good, mix = hub.summaries("a") or []
@@ -45,7 +45,7 @@ def test_expression_and_composite_are_active_and_delivered(hub: World) -> None:
     assert hub.status("mix")["healthStatus"] == "Active"
 
 
-def test_wrong_expression_is_inactive_until_it_is_corrected(hub: World) -> None:
+def test_wrong_expression_is_inactive_until_it_is_corrected(hub: HubHarness) -> None:
     hub.write("good.yaml", expression("good", "100 * lats"))
     hub.until(lambda: hub.condition("good", "Healthy")[:2] == ("False", "ExpressionInvalid"))
     hub.until(lambda: hub.delivered_scorers("a") == [])
@@ -57,7 +57,7 @@ def test_wrong_expression_is_inactive_until_it_is_corrected(hub: World) -> None:
     hub.until(lambda: hub.status("good")["healthStatus"] == "Active")
 
 
-def test_composites_that_cannot_be_evaluated_name_the_cause_and_leave_others_alone(hub: World) -> None:
+def test_composites_that_cannot_be_evaluated_name_the_cause_and_leave_others_alone(hub: HubHarness) -> None:
     hub.write("self.yaml", expression("self", "x", x="self"))
     hub.write("orphan.yaml", expression("orphan", "x", x="gone"))
     hub.until(lambda: hub.condition("self", "ConfigSynced")[1] == "InputInvalid")
@@ -67,7 +67,7 @@ def test_composites_that_cannot_be_evaluated_name_the_cause_and_leave_others_alo
     assert hub.delivered_scorers("a") == ["good"]
 
 
-def test_composite_stops_with_its_deleted_input_and_runs_again_with_a_new_one(hub: World) -> None:
+def test_composite_stops_with_its_deleted_input_and_runs_again_with_a_new_one(hub: HubHarness) -> None:
     hub.write("mix.yaml", expression("mix", "x", x="good"))
     hub.until(lambda: hub.delivered_scorers("a") == ["good", "mix"])
     hub.remove("good.yaml")
@@ -86,14 +86,14 @@ def test_composite_stops_with_its_deleted_input_and_runs_again_with_a_new_one(hu
         ("1" + "+1" * 1000, "the expression has more than 100 levels"),
     ],
 )
-def test_hostile_expression_has_a_condition_and_leaves_others_alone(hub: World, text: str, message: str) -> None:
+def test_hostile_expression_has_a_condition_and_leaves_others_alone(hub: HubHarness, text: str, message: str) -> None:
     hub.write("hostile.yaml", expression("hostile", text))
     hub.until(lambda: hub.condition("hostile", "Healthy")[:2] == ("False", "ExpressionInvalid"))
     assert message in hub.condition("hostile", "ConfigSynced")[2]
     assert hub.delivered_scorers("a") == ["good"]
 
 
-def test_expression_of_100_kb_is_refused_with_its_field(hub: World) -> None:
+def test_expression_of_100_kb_is_refused_with_its_field(hub: HubHarness) -> None:
     hub.write("hostile.yaml", expression("hostile", "1" + "+1" * 50_000))
     (problem,) = hub.until(hub.problems)
     assert "spec.scoring.expression" in problem

@@ -1,4 +1,4 @@
-"""Restarts of the hub and of Redis, and what is left over from before."""
+"""Restarts of the hub and of Redis, and data from before the restart."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from typing import Any
 import pytest
 import structlog
 
-from tests.integration.hub.world import World
+from tests.integration.hub.world import HubHarness
 from tests.support.fixtures import SettingsFactory
 from tests.support.httpserver import ScriptedServer, answer
 from tests.support.redisserver import RedisServer
 
 
-def test_hub_restart_keeps_statuses_and_due_times(running: World, api: ScriptedServer) -> None:
+def test_hub_restart_keeps_statuses_and_due_times(running: HubHarness, api: ScriptedServer) -> None:
     running.until(lambda: running.condition("cpu-scorer", "Distributed")[0] == "True")
     running.succeed("a", "cpu-scorer", time.time())
     running.until(lambda: running.status("cpu-scorer")["clusters"]["succeeding"] == 1)
     running.stop()
-    # The restart must work although the API is slow or away at that moment.
+    # The restart must work although the API is slow or down at that moment.
     api.script(answer("busy", 503), path="/healthz")
     due = running.schedule.read_due_times(running.pairs())
     before = running.read("dynamicscorers/cpu-scorer.yaml")
@@ -46,7 +46,7 @@ def test_hub_restart_keeps_statuses_and_due_times(running: World, api: ScriptedS
     running.until(lambda: running.status("cpu-scorer")["healthStatus"] == "Inactive")
 
 
-def test_objects_deleted_while_the_hub_is_down_are_removed(running: World) -> None:
+def test_objects_deleted_while_the_hub_is_down_are_removed(running: HubHarness) -> None:
     running.stop()
     running.remove("clusters/b.yaml")
     running.start()
@@ -61,7 +61,7 @@ def test_objects_deleted_while_the_hub_is_down_are_removed(running: World) -> No
     running.until(lambda: not list((running.out / "dynamicscorers").glob("*.yaml")))
 
 
-def test_foreign_redis_records_are_removed_at_the_next_resync(running: World) -> None:
+def test_foreign_redis_records_are_removed_at_the_next_resync(running: HubHarness) -> None:
     entry = running.entries()["a/cpu-scorer"]
     record, cluster = running.record("cpu-scorer"), running.cluster_record("a")
     assert record is not None
@@ -87,7 +87,7 @@ def captured_logs() -> Iterator[list[MutableMapping[str, Any]]]:
 
 @pytest.fixture
 def own_redis() -> Iterator[RedisServer]:
-    """A server that a test may kill; what it held is gone then."""
+    """A server that a test may kill; its data is lost then."""
     with RedisServer() as server:
         yield server
 
@@ -95,14 +95,14 @@ def own_redis() -> Iterator[RedisServer]:
 @pytest.fixture
 def frail(
     tmp_path: Path, own_redis: RedisServer, settings_factory: SettingsFactory, api: ScriptedServer
-) -> Iterator[World]:
+) -> Iterator[HubHarness]:
     """A started hub with that Redis and one cluster."""
     folder = tmp_path / "manifests"
     folder.mkdir()
     settings = settings_factory(
         role="hub", backend="dir", manifests=folder, redis_url=own_redis.url, health_interval=0.2
     )
-    world = World(folder, own_redis.client(), settings)
+    world = HubHarness(folder, own_redis.client(), settings)
     # Only the end of an outage may bring Redis up to date.
     world.resync = 600
     world.config()
@@ -118,7 +118,7 @@ def frail(
 
 
 def test_redis_away_stops_neither_health_nor_distribution(
-    captured_logs: list[MutableMapping[str, Any]], frail: World, own_redis: RedisServer, api: ScriptedServer
+    captured_logs: list[MutableMapping[str, Any]], frail: HubHarness, own_redis: RedisServer, api: ScriptedServer
 ) -> None:
     own_redis.kill()
     frail.cluster("b")
@@ -140,7 +140,7 @@ def test_redis_away_stops_neither_health_nor_distribution(
     assert sum(line["event"] == "reachable again" for line in captured_logs) == 1
 
 
-def test_hanging_redis_delays_deliveries_by_a_single_timeout(frail: World, own_redis: RedisServer) -> None:
+def test_hanging_redis_delays_deliveries_by_a_single_timeout(frail: HubHarness, own_redis: RedisServer) -> None:
     # With this many clusters, two workers that waited for a timeout on each would exceed the test's patience.
     clusters = [f"new-{number}" for number in range(60)]
     patience = 2 * frail.settings.redis_socket_timeout

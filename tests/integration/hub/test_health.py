@@ -1,4 +1,4 @@
-"""Health checks and /config: what makes a scorer Active or Inactive, and what stays in force."""
+"""Health checks and /config: conditions of Active and Inactive, and the configuration that stays in force."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import time
 
 import pytest
 
-from tests.integration.hub.world import World, remote_config, scoring_api
+from tests.integration.hub.world import HubHarness, remote_config, scoring_api
 from tests.support.httpserver import ScriptedServer, answer
 
 
-def health(world: World, scorer: str = "cpu-scorer") -> str:
+def health(world: HubHarness, scorer: str = "cpu-scorer") -> str:
     return str(world.status(scorer).get("healthStatus"))
 
 
 @pytest.fixture
-def world_with_cluster(world: World, api: ScriptedServer) -> World:
+def world_with_cluster(world: HubHarness, api: ScriptedServer) -> HubHarness:
     """A folder with one accepted cluster; the hub is not started."""
     world.config()
     world.cluster("a")
@@ -23,7 +23,7 @@ def world_with_cluster(world: World, api: ScriptedServer) -> World:
 
 
 def test_scoring_api_with_password_is_checked_at_a_separate_config_url(
-    world_with_cluster: World, api: ScriptedServer
+    world_with_cluster: HubHarness, api: ScriptedServer
 ) -> None:
     basic = {"username": {"value": "u"}, "password": {"name": "s", "key": "k"}}
     scoring = {"params": {"name": "cpu", "interval": 30}, "auth": {"basic": basic}}
@@ -34,7 +34,7 @@ def test_scoring_api_with_password_is_checked_at_a_separate_config_url(
         reason, message = world_with_cluster.condition("cpu-scorer", "Healthy")[1:]
         assert reason == "HTTPError"
         assert "the hub asks without scoring.auth: let it in, or set another configURL" in message
-        # As docs/sources.md has it: configURL is of a server that answers, scoring.host of the one that scores.
+        # As in docs/sources.md: configURL is on a reachable server, scoring.host on the one that scores.
         world_with_cluster.scorer("cpu-scorer", api, mode="None", scoring={**scoring, "host": guarded.url})
         world_with_cluster.until(lambda: health(world_with_cluster) == "Active")
         world_with_cluster.until(lambda: world_with_cluster.delivered_scorers("a") == ["cpu-scorer"])
@@ -43,7 +43,7 @@ def test_scoring_api_with_password_is_checked_at_a_separate_config_url(
         assert summary["scoringAccess"]["methods"]["basic"]["password"] == {"name": "s", "key": "k"}
 
 
-def test_inactive_scorer_keeps_its_entries_and_recovers(running: World, api: ScriptedServer) -> None:
+def test_inactive_scorer_keeps_its_entries_and_recovers(running: HubHarness, api: ScriptedServer) -> None:
     running.client.hset("dsf:pair:a/cpu-scorer", "n:scheduled", 7)
     api.script(answer("busy", 503), path="/healthz")
     running.until(lambda: health(running) == "Inactive")
@@ -53,7 +53,7 @@ def test_inactive_scorer_keeps_its_entries_and_recovers(running: World, api: Scr
     record = running.record("cpu-scorer")
     assert record is not None
     assert record.health == "Inactive"
-    # Scores expire in their own time: nobody is told to remove them, and the books stay.
+    # Scores expire at their own time: nobody is told to remove them, and the books stay.
     assert running.client.hget("dsf:pair:a/cpu-scorer", "n:scheduled") == "7"
     running.until(lambda: ("cpu-scorer", "HTTPError", "Warning") in running.events())
     api.script(answer("ok"), path="/healthz")
@@ -62,7 +62,7 @@ def test_inactive_scorer_keeps_its_entries_and_recovers(running: World, api: Scr
     running.until(lambda: running.delivered_scorers("a") == ["cpu-scorer"])
 
 
-def test_invalid_config_leaves_the_last_valid_config_in_force(running: World, api: ScriptedServer) -> None:
+def test_invalid_config_leaves_the_last_valid_config_in_force(running: HubHarness, api: ScriptedServer) -> None:
     api.script(answer('{"scoring": {"params": {"interval": "soon"}}}'), path="/config")
     running.until(lambda: running.condition("cpu-scorer", "ConfigSynced")[:2] == ("False", "ConfigInvalid"))
     message = running.condition("cpu-scorer", "ConfigSynced")[2]
@@ -80,7 +80,7 @@ def test_invalid_config_leaves_the_last_valid_config_in_force(running: World, ap
     assert running.status("cpu-scorer")["lastSyncedConfig"]["scoring"]["params"]["interval"] == 9
 
 
-def test_changed_config_url_is_checked_and_applied_at_once(world: World, api: ScriptedServer) -> None:
+def test_changed_config_url_is_checked_and_applied_at_once(world: HubHarness, api: ScriptedServer) -> None:
     world.settings = world.settings.model_copy(update={"health_interval": 600.0})
     world.config()
     world.cluster("a")
@@ -95,7 +95,7 @@ def test_changed_config_url_is_checked_and_applied_at_once(world: World, api: Sc
     world.until(lambda: not world.entries()["a/cpu-scorer"].runnable)
 
 
-def test_removed_scorer_is_no_longer_checked(running: World, api: ScriptedServer) -> None:
+def test_removed_scorer_is_no_longer_checked(running: HubHarness, api: ScriptedServer) -> None:
     running.remove("scorers/cpu-scorer.yaml")
     running.until(lambda: running.pairs() == [])
     running.until(lambda: running.record("cpu-scorer") is None)
@@ -105,6 +105,6 @@ def test_removed_scorer_is_no_longer_checked(running: World, api: ScriptedServer
         time.sleep(1.2)  # six intervals: the silence itself is what is tested
         return len(api.requests) - request_count
 
-    # A check that was under way ends: that is one request, or two, in two looks where it has to wait for the CPU.
+    # A running check ends: that is one request, or two, in two attempts where it has to wait for the CPU.
     assert (first := requests()) <= 2
     assert first == 0 or (second := requests()) == 0 or (first + second <= 2 and requests() == 0)

@@ -5,17 +5,17 @@ from __future__ import annotations
 import time
 
 from dsf.store.entries import ALL_CLUSTERS
-from tests.integration.hub.world import World
+from tests.integration.hub.world import HubHarness
 
 EVERYWHERE = f"{ALL_CLUSTERS}/cpu-scorer"
 
 
-def _shown(world: World) -> tuple[int, int, int]:
+def _shown(world: HubHarness) -> tuple[int, int, int]:
     status = world.status("cpu-scorer")
     return status["interval"], status["declaredInterval"], status["clustersWithOtherInterval"]
 
 
-def test_interval_override_is_in_the_status_at_once(running: World) -> None:
+def test_interval_override_is_in_the_status_at_once(running: HubHarness) -> None:
     # A periodic resync would hide a missing notification.
     running.resync = 600.0
     running.restart()
@@ -37,7 +37,7 @@ def test_interval_override_is_in_the_status_at_once(running: World) -> None:
     running.until(lambda: _shown(running) == (6, 30, 1))
 
 
-def test_user_pause_is_in_the_status_until_it_ends(running: World) -> None:
+def test_user_pause_is_in_the_status_until_it_ends(running: HubHarness) -> None:
     running.resync = 600.0
     running.restart()
     running.until(lambda: running.condition("cpu-scorer", "Scoring")[1] == "NoCyclesYet")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import structlog
 
-from tests.integration.hub.world import World, remote_config, scoring_api
+from tests.integration.hub.world import HubHarness, remote_config, scoring_api
 from tests.support.httpserver import ScriptedServer, answer
 
 CANARY = "injected by the test"
@@ -20,7 +20,7 @@ Wrong = Callable[..., bool]
 
 @pytest.fixture(autouse=True)
 def logged() -> Iterator[list[str]]:
-    """The lines that are logged, as in production; the default shows all local variables, half a second each.
+    """Return the logged lines, formatted as in production; the default shows all local variables, half a second each.
 
     capfd is not used: reading its file while threads write to it can end the interpreter (CPython's gh-119506).
     """
@@ -48,7 +48,7 @@ def _is_cluster(name: str, *arguments: Any) -> bool:
 
 
 def _break(monkeypatch: pytest.MonkeyPatch, target: str, is_wrong: Wrong) -> list[str]:
-    """Let a function or method raise something that nobody expects, for the bad one only; each time is noted."""
+    """Let a function or method raise an unexpected error for the bad object only; each call is recorded."""
     module, _, path = target.partition(":")
     owner: Any = importlib.import_module(module)
     *classes, name = path.split(".")
@@ -67,7 +67,7 @@ def _break(monkeypatch: pytest.MonkeyPatch, target: str, is_wrong: Wrong) -> lis
     return times
 
 
-#: Step -> where the scorer's status says so; empty where it has none, since it cannot be read or written.
+#: Step -> location in the scorer's status; empty without one, because the status cannot be read or written.
 SCORER_STEPS = {
     "dsf.hub.desiredstate:read_object": "",
     "dsf.hub.plan:resolve_everywhere": "ConfigSynced",
@@ -95,7 +95,7 @@ CLUSTER_STEPS = (
 
 
 def test_errors_of_some_scorers_do_not_affect_others(
-    running: World, monkeypatch: pytest.MonkeyPatch, logged: list[str]
+    running: HubHarness, monkeypatch: pytest.MonkeyPatch, logged: list[str]
 ) -> None:
     """Each step of the hub's work raises an error for some scorers."""
     step_by_scorer = {f"bad-{number:02}": step for number, step in enumerate(SCORER_STEPS)}
@@ -128,7 +128,7 @@ def test_errors_of_some_scorers_do_not_affect_others(
             lambda: {pair for pair in running.pairs() if "bad" not in pair} == {"a/mem-scorer", "c/mem-scorer"}
         )
         running.until(lambda: running.record("cpu-scorer") is None)
-        # And the scorers themselves, as soon as nothing goes wrong any more.
+        # The scorers themselves recover as soon as nothing fails any more.
         monkeypatch.undo()
         for name in step_by_scorer:
             running.scorer(name, apis[name], metadata={"annotations": {"changed": "1"}})
@@ -139,7 +139,7 @@ def test_errors_of_some_scorers_do_not_affect_others(
 
 
 def test_errors_of_some_clusters_do_not_affect_others(
-    running: World, monkeypatch: pytest.MonkeyPatch, logged: list[str]
+    running: HubHarness, monkeypatch: pytest.MonkeyPatch, logged: list[str]
 ) -> None:
     """Each step of the hub's work raises an error for some clusters."""
     step_by_cluster = {f"bad-{number}": step for number, step in enumerate(CLUSTER_STEPS)}
@@ -169,7 +169,7 @@ def test_errors_of_some_clusters_do_not_affect_others(
 
 
 def test_failing_notification_does_not_stop_later_notifications(
-    running: World, monkeypatch: pytest.MonkeyPatch
+    running: HubHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _break(monkeypatch, "dsf.hub.hub:Hub._refresh_statuses", lambda *hub_and_scorers: hub_and_scorers[1] == {"broken"})
     running.tell("broken")
@@ -178,7 +178,7 @@ def test_failing_notification_does_not_stop_later_notifications(
     running.until(lambda: running.status("cpu-scorer")["clusters"]["failing"] == 1)
 
 
-def test_malformed_address_is_refused_and_blocks_nothing(running: World) -> None:
+def test_malformed_address_is_refused_and_blocks_nothing(running: HubHarness) -> None:
     config = remote_config("bad")
     config["scoring"]["host"] = "http\u017f://x"
     with scoring_api() as hostile_api, scoring_api("mem") as other:
@@ -195,7 +195,7 @@ def test_malformed_address_is_refused_and_blocks_nothing(running: World) -> None
 
 
 def test_unexpected_exception_counts_as_failed_health_check(
-    running: World, monkeypatch: pytest.MonkeyPatch, api: ScriptedServer
+    running: HubHarness, monkeypatch: pytest.MonkeyPatch, api: ScriptedServer
 ) -> None:
     monkeypatch.setattr("dsf.http.probe", lambda *_, **__: {}["surprise"])
     running.until(lambda: running.condition("cpu-scorer", "Healthy")[:2] == ("False", "CheckFailed"))
@@ -206,7 +206,7 @@ def test_unexpected_exception_counts_as_failed_health_check(
     running.until(lambda: running.condition("cpu-scorer", "Healthy")[0] == "True")
 
 
-def test_scorer_of_an_unlisted_namespace_is_ignored(running: World) -> None:
+def test_scorer_of_an_unlisted_namespace_is_ignored(running: HubHarness) -> None:
     with scoring_api("theirs") as foreign_api:
         running.scorer(
             "theirs", foreign_api, metadata={"namespace": "team", "creationTimestamp": "2020-01-01T00:00:00Z"}
@@ -222,7 +222,7 @@ def test_scorer_of_an_unlisted_namespace_is_ignored(running: World) -> None:
         running.restart()
         running.until(lambda: running.pairs() == ["a/theirs", "b/theirs"])
         running.until(lambda: running.condition("team_theirs", "Scoring")[1] == "NoCyclesYet")
-        # And it is taken away from the agents when its namespace does not count any more.
+        # It is removed from the agents when its namespace is no longer accepted.
         running.settings = running.settings.model_copy(update={"scorer_namespaces": []})
         running.restart()
         running.until(lambda: running.pairs() == [] and running.delivered_scorers("a") == [])

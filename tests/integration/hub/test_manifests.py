@@ -1,14 +1,14 @@
-"""A hub on a folder: manifests with mistakes, and what people do to the out folder. More: tests/unit/backends."""
+"""A hub on a folder: invalid manifests, and users' edits of the out folder. More: tests/unit/backends."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from dsf.process.launch import FAILED
-from tests.integration.hub.world import World, hub_process
+from tests.integration.hub.world import HubHarness, hub_process
 
 
-def test_edited_or_deleted_output_files_are_repaired(running: World) -> None:
+def test_edited_or_deleted_output_files_are_repaired(running: HubHarness) -> None:
     work = running.out / "clusters/a/manifestwork-dynamic-scoring-config-manifestwork.yaml"
     delivered = running.out / "clusters/b/dynamic-scoring-config.yaml"
     text = work.read_text()
@@ -21,7 +21,7 @@ def test_edited_or_deleted_output_files_are_repaired(running: World) -> None:
     running.until(work.exists)
 
 
-def test_second_hub_on_the_same_folder_is_refused(running: World, tmp_path: Path) -> None:
+def test_second_hub_on_the_same_folder_is_refused(running: HubHarness, tmp_path: Path) -> None:
     process = hub_process(running, tmp_path / "log")
     try:
         assert process.wait(60) == FAILED
@@ -30,7 +30,7 @@ def test_second_hub_on_the_same_folder_is_refused(running: World, tmp_path: Path
         process.kill()
 
 
-def test_emptied_redis_is_refilled_despite_stray_score_files(running: World) -> None:
+def test_emptied_redis_is_refilled_despite_stray_score_files(running: HubHarness) -> None:
     strays = {"a/addonplacementscores/cpu copy.yaml": b"a: b\n", "a copy/addonplacementscores/cpu.yaml": b"a: b\n"}
     unreadable = {"a/addonplacementscores/old.yaml": b"note: caf\xe9\n"}
     for name, content in (strays | unreadable).items():

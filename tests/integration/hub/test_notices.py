@@ -9,7 +9,7 @@ import redis
 from dsf import keys
 from dsf.fleet.queries import FleetQueries
 from dsf.store.notices import ClusterNotice, Notices
-from tests.integration.hub.world import World, scoring_api
+from tests.integration.hub.world import HubHarness, scoring_api
 from tests.support.httpserver import answer
 
 
@@ -18,7 +18,7 @@ def _conditions(client: redis.Redis, scorer: str) -> dict[str, str]:
     return {condition.type: condition.reason for condition in scorer_notices.conditions} if scorer_notices else {}
 
 
-def test_scorer_conditions_and_unready_scorers_are_published(running: World, redis_client: redis.Redis) -> None:
+def test_scorer_conditions_and_unready_scorers_are_published(running: HubHarness, redis_client: redis.Redis) -> None:
     running.until(lambda: _conditions(redis_client, "cpu-scorer").get("Distributed") == "Distributed")
     conditions = {condition.type: condition for condition in FleetQueries(redis_client).scorer("cpu-scorer").conditions}
     assert (conditions["Healthy"].status, conditions["Healthy"].reason) == ("True", "HealthCheckPassed")
@@ -33,7 +33,7 @@ def test_scorer_conditions_and_unready_scorers_are_published(running: World, red
     running.until(lambda: _conditions(redis_client, "broken") == {})
 
 
-def test_cluster_labels_and_masks_are_published(running: World, redis_client: redis.Redis) -> None:
+def test_cluster_labels_and_masks_are_published(running: HubHarness, redis_client: redis.Redis) -> None:
     running.until(lambda: {"a", "b"} <= Notices(redis_client).read_clusters().keys())
     running.cluster("a", labels={"env": "prod", "feature.open-cluster-management.io/addon-x": "available"})
     running.until(lambda: FleetQueries(redis_client).cluster("a").labels == {"env": "prod"})
@@ -41,7 +41,7 @@ def test_cluster_labels_and_masks_are_published(running: World, redis_client: re
     running.until(
         lambda: "masked on this cluster" in FleetQueries(redis_client).cluster("a").absent.get("cpu-scorer", "")
     )
-    # The next resync publishes again what Redis has lost.
+    # The next resync publishes the lost notices again.
     redis_client.delete(keys.CLUSTER_NOTICES)
     running.until(lambda: {"a", "b"} <= Notices(redis_client).read_clusters().keys())
     # An older copy in Redis is replaced too.

@@ -14,7 +14,7 @@ import pytest
 from dsf.process.launch import USAGE
 from dsf.services.process import run
 from dsf.store.agents import AgentRecord, Agents
-from tests.integration.hub.world import World, hub_process
+from tests.integration.hub.world import HubHarness, hub_process
 from tests.support.httpserver import ScriptedServer
 from tests.support.redisserver import free_port
 from tests.support.wait import wait_for
@@ -31,7 +31,7 @@ def page(port: int, path: str) -> tuple[int, str]:
         return 0, ""
 
 
-def test_hub_process_answers_probes_and_recovers_from_kill(world: World, api: ScriptedServer, tmp_path: Path) -> None:
+def test_hub_process_answers_probes_and_recovers_from_kill(world: HubHarness, api: ScriptedServer, tmp_path: Path) -> None:
     port = free_port()
     world.config()
     world.cluster("a")
@@ -61,14 +61,14 @@ def test_hub_process_answers_probes_and_recovers_from_kill(world: World, api: Sc
         process.kill()
 
 
-def test_occupied_probe_port_is_reported(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+def test_occupied_probe_port_is_reported(world: HubHarness, capsys: pytest.CaptureFixture[str]) -> None:
     with contextlib.closing(socket.create_server(("0.0.0.0", 0))) as occupied_socket:
         update = {"target": "controller", "listen_host": "0.0.0.0", "probe_port": occupied_socket.getsockname()[1]}
         assert run(world.settings.model_copy(update=update)) == USAGE
     assert "DSF_PROBE_PORT: cannot listen on" in capsys.readouterr().err
 
 
-def test_outdated_agent_is_named_in_the_status(running: World) -> None:
+def test_outdated_agent_is_named_in_the_status(running: HubHarness) -> None:
     agents = Agents(running.client)
     name = "dynamic-scoring-config"
     running.until(lambda: running.config_condition(name, "Distributed")[0] == "True")

@@ -1,4 +1,4 @@
-"""From manifests to a running scorer, and what follows from each change."""
+"""From manifests to a running scorer, and the effects of each change."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from dsf.fleet.queries import FleetQueries
 from dsf.messages import SigningKey, derive_key
 from dsf.process.hubclock import HubClock
 from dsf.store.server import Owner
-from tests.integration.hub.world import World, scoring_api
+from tests.integration.hub.world import HubHarness, scoring_api
 from tests.support.httpserver import ScriptedServer
 
 
-def test_manifest_produces_a_config_map_an_entry_and_a_status(running: World) -> None:
+def test_manifest_produces_a_config_map_an_entry_and_a_status(running: HubHarness) -> None:
     world = running
     assert world.delivered_scorers("a") == world.delivered_scorers("b") == ["cpu-scorer"]
     [summary] = world.summaries("a") or []
@@ -65,7 +65,7 @@ def test_manifest_produces_a_config_map_an_entry_and_a_status(running: World) ->
 
 @pytest.mark.parametrize("off", [-20.0, 20.0])
 def test_first_cycle_is_due_at_once_whatever_the_clock_of_the_hubs_machine_shows(
-    world: World, api: ScriptedServer, monkeypatch: pytest.MonkeyPatch, off: float
+    world: HubHarness, api: ScriptedServer, monkeypatch: pytest.MonkeyPatch, off: float
 ) -> None:
     machine = functools.partial(HubClock, own_clock=lambda: time.time() + off)
     monkeypatch.setattr("dsf.hub.hub.HubClock", machine)
@@ -78,17 +78,17 @@ def test_first_cycle_is_due_at_once_whatever_the_clock_of_the_hubs_machine_shows
     assert began - 1 <= world.schedule.read_due_times(["a/cpu-scorer"])["a/cpu-scorer"] <= time.time() + 1
 
 
-def _second(world: World, tmp_path: Path) -> World:
+def _second(world: HubHarness, tmp_path: Path) -> HubHarness:
     """Return a hub of another folder on the same Redis."""
     folder = tmp_path / "other"
     folder.mkdir()
     settings = world.settings.model_copy(update={"manifests": folder})
-    second = World(folder, world.client, settings)
+    second = HubHarness(folder, world.client, settings)
     second.config()
     return second
 
 
-def test_second_hub_on_the_same_redis_stops_with_the_first_ones_name(running: World, tmp_path: Path) -> None:
+def test_second_hub_on_the_same_redis_stops_with_the_first_ones_name(running: HubHarness, tmp_path: Path) -> None:
     running.schedule.set_override("a/cpu-scorer", interval=3)
     second = _second(running, tmp_path)
     with pytest.raises(SettingsError, match=f"is in use by the hub of {running.folder} on "):
@@ -96,14 +96,14 @@ def test_second_hub_on_the_same_redis_stops_with_the_first_ones_name(running: Wo
     second.stop()
     assert running.pairs() == ["a/cpu-scorer", "b/cpu-scorer"]
     assert running.schedule.read_overrides()["a/cpu-scorer"].interval == 3
-    # The first one has stopped: its data is nobody's.
+    # The first hub has stopped, so its data has no owner.
     running.stop()
     second.start()
     second.stop()
 
 
 def test_hub_stops_when_its_database_becomes_anothers(
-    running: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    running: HubHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dsf.hub.rediswatch._SERVER_CHECK_SECONDS", 0.0)
     monkeypatch.setattr("dsf.hub.rediswatch._CHECK_SECONDS", 0.05)
@@ -119,7 +119,7 @@ def test_hub_stops_when_its_database_becomes_anothers(
     [({"redis_version": "6.2.14"}, "Redis 6.2.14, and version 7.0"), ({"redis_mode": "cluster"}, "a Redis Cluster")],
 )
 def test_hub_does_not_start_on_an_unusable_redis(
-    world: World, monkeypatch: pytest.MonkeyPatch, info: dict[str, object], expected_message: str
+    world: HubHarness, monkeypatch: pytest.MonkeyPatch, info: dict[str, object], expected_message: str
 ) -> None:
     monkeypatch.setattr("redis.Redis.info", lambda *_: {"redis_version": "7.4.0", **info})
     world.config()
@@ -128,7 +128,7 @@ def test_hub_does_not_start_on_an_unusable_redis(
 
 
 def test_eviction_policy_of_redis_is_reported_until_it_is_corrected(
-    running: World, monkeypatch: pytest.MonkeyPatch
+    running: HubHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dsf.hub.rediswatch._SERVER_CHECK_SECONDS", 0.0)
     monkeypatch.setattr("dsf.hub.rediswatch._CHECK_SECONDS", 0.05)
@@ -144,7 +144,7 @@ def test_eviction_policy_of_redis_is_reported_until_it_is_corrected(
     running.until(lambda: not FleetQueries(running.client).summary().problems)
 
 
-def test_credentials_are_the_ones_the_hub_verifies_with(running: World) -> None:
+def test_credentials_are_the_ones_the_hub_verifies_with(running: HubHarness) -> None:
     secret_file = running.out / ".hub" / "signing-secret"
     key_file = running.out / "clusters/a/agent-credentials/signing-key"
     assert secret_file.stat().st_mode & 0o777 == 0o600
@@ -157,7 +157,7 @@ def test_credentials_are_the_ones_the_hub_verifies_with(running: World) -> None:
     assert secret_file.read_text() == before
 
 
-def test_new_scorers_and_clusters_take_effect_at_once_and_removed_ones_leave_nothing(running: World) -> None:
+def test_new_scorers_and_clusters_take_effect_at_once_and_removed_ones_leave_nothing(running: HubHarness) -> None:
     running.resync = 600
     running.restart()
     with scoring_api("mem") as other:
@@ -176,7 +176,7 @@ def test_new_scorers_and_clusters_take_effect_at_once_and_removed_ones_leave_not
     assert running.pairs() == ["a/cpu-scorer", "b/cpu-scorer"]
 
 
-def test_unmasked_scorers_return_with_their_overrides(running: World) -> None:
+def test_unmasked_scorers_return_with_their_overrides(running: HubHarness) -> None:
     running.schedule.set_override("b/cpu-scorer", interval=3)
     running.config(("b", "*"))
     running.until(lambda: running.pairs() == ["a/cpu-scorer"])
@@ -194,7 +194,7 @@ def test_unmasked_scorers_return_with_their_overrides(running: World) -> None:
     running.until(lambda: running.schedule.read_overrides() == {})
 
 
-def test_edited_interval_changes_the_entry_only(running: World, api: ScriptedServer) -> None:
+def test_edited_interval_changes_the_entry_only(running: HubHarness, api: ScriptedServer) -> None:
     uid = running.read("dynamicscorers/cpu-scorer.yaml")["metadata"]["uid"]
     scoring = {"params": {"name": "cpu", "interval": 7}}
     source = {"params": {"query": "up", "range": 60, "step": 5}}
@@ -206,11 +206,11 @@ def test_edited_interval_changes_the_entry_only(running: World, api: ScriptedSer
     metadata = running.read("dynamicscorers/cpu-scorer.yaml")["metadata"]
     assert (metadata["uid"], metadata["generation"]) == (uid, 2)
     assert running.condition("cpu-scorer", "ConfigSynced")[:2] == ("True", "SpecOnly")
-    # The config synced in mode Full is kept, but not in force.
+    # The config synced in mode Full is stored, but not in force.
     assert running.status("cpu-scorer")["lastSyncedConfig"]["scoring"]["params"]["interval"] == 30
 
 
-def test_holder_keeps_its_score_name(running: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_holder_keeps_its_score_name(running: HubHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     with scoring_api("cpu", 5) as other:
         # Sorts before the holder: it is not the name that decides. The claim must be older than a rename may be.
         monkeypatch.setattr(nameclaims, "RENAMED", -3600)
@@ -236,7 +236,7 @@ def test_holder_keeps_its_score_name(running: World, monkeypatch: pytest.MonkeyP
         running.until(lambda: running.condition("an-older", "Distributed")[0] == "True")
 
 
-def test_suspended_and_paused_scorers_are_reported(running: World, api: ScriptedServer) -> None:
+def test_suspended_and_paused_scorers_are_reported(running: HubHarness, api: ScriptedServer) -> None:
     running.scorer("cpu-scorer", api, execution={"suspend": True})
     running.until(lambda: running.entries()["a/cpu-scorer"].suspended)
     running.until(lambda: running.condition("cpu-scorer", "Scoring")[1] == "Suspended")
@@ -257,7 +257,7 @@ def test_suspended_and_paused_scorers_are_reported(running: World, api: Scripted
     assert time.time() >= int(until)
 
 
-def test_successful_cycle_clears_the_failure_in_the_status(running: World) -> None:
+def test_successful_cycle_clears_the_failure_in_the_status(running: HubHarness) -> None:
     now = time.time()
     running.succeed("a", "cpu-scorer", now)
     running.fail("b", "cpu-scorer", "bad_query", "parse error at char 5", now)
@@ -276,10 +276,10 @@ def test_successful_cycle_clears_the_failure_in_the_status(running: World) -> No
     assert running.status("cpu-scorer")["failures"] == []
 
 
-def test_unchanged_objects_are_not_written(running: World) -> None:
+def test_unchanged_objects_are_not_written(running: HubHarness) -> None:
 
     def is_distributed() -> bool:
-        """To both clusters: one alone is said first."""
+        """To both clusters; a delivery to one alone is reported first."""
         scorer = running.status("cpu-scorer")
         config = (running.read("dynamicscoringconfigs/dynamic-scoring-config.yaml") or {}).get("status") or {}
         return (scorer["clusters"]["desired"], config.get("clusters"), config.get("scorers")) == (2, 2, 1)
@@ -300,7 +300,7 @@ def test_unchanged_objects_are_not_written(running: World) -> None:
     assert stamps() == before
 
 
-def test_additional_configuration_is_marked_as_ignored(running: World) -> None:
+def test_additional_configuration_is_marked_as_ignored(running: HubHarness) -> None:
     masks = [{"clusterName": "*", "scoreName": "*"}]
     other = {"apiVersion": "dynamic-scoring.open-cluster-management.io/v1alpha1", "kind": "DynamicScoringConfig"}
     name, namespace = {"name": "mine"}, {"name": "dynamic-scoring-config", "namespace": "elsewhere"}
@@ -315,7 +315,7 @@ def test_additional_configuration_is_marked_as_ignored(running: World) -> None:
     assert running.pairs() == ["a/cpu-scorer", "b/cpu-scorer"]
 
 
-def test_agent_sentinel_password_follows_its_file(world: World, tmp_path: Path) -> None:
+def test_agent_sentinel_password_follows_its_file(world: HubHarness, tmp_path: Path) -> None:
     file = tmp_path / "sentinel-password"
     file.write_text("first\n")
     world.settings = world.settings.model_copy(update={"agent_sentinel_password_file": file})
@@ -325,6 +325,6 @@ def test_agent_sentinel_password_follows_its_file(world: World, tmp_path: Path) 
     world.until(lambda: delivered.exists() and delivered.read_text() == "first\n")
     file.write_text("second\n")
     world.until(lambda: delivered.read_text() == "second\n")
-    # And it comes back when it is changed where it was delivered.
+    # It comes back when it is changed where it was delivered.
     delivered.write_text("other\n")
     world.until(lambda: delivered.read_text() == "second\n")

@@ -1,4 +1,4 @@
-"""Clusters without a score because beat sends them no ticks: the status of the DynamicScorer says so and why."""
+"""Clusters without a score because beat skips their ticks: the status of the DynamicScorer has the reason."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dsf import keys
 from dsf.demo.report import DemoReport
 from dsf.fleet.queries import FleetQueries
 from tests.integration.beat.support import Bench, pushed
-from tests.integration.hub.world import World
+from tests.integration.hub.world import HubHarness
 from tests.support.httpserver import ScriptedServer, answer
 
 
-def test_skipped_scorer_reports_the_reason_until_a_tick_is_sent(running: World) -> None:
+def test_skipped_scorer_reports_the_reason_until_a_tick_is_sent(running: HubHarness) -> None:
     running.until(lambda: running.pairs() == ["a/cpu-scorer", "b/cpu-scorer"])
     bench = Bench(running.client, queue_limit=1, now=time.time())
     for cluster in "ab":
@@ -39,7 +39,7 @@ def test_skipped_scorer_reports_the_reason_until_a_tick_is_sent(running: World) 
     running.until(lambda: running.condition("cpu-scorer", "Scoring")[:2] == ("True", "CyclesSucceed"))
 
 
-def test_unhealthy_scoring_api_is_reported_as_inactive_and_not_as_paused(running: World, api: ScriptedServer) -> None:
+def test_unhealthy_scoring_api_is_reported_as_inactive_and_not_as_paused(running: HubHarness, api: ScriptedServer) -> None:
     api.script(answer("", 500), path="/healthz")
     running.until(lambda: all(not entry.runnable for entry in running.entries().values()))
     bench = Bench(running.client, now=time.time())
@@ -52,8 +52,8 @@ def test_unhealthy_scoring_api_is_reported_as_inactive_and_not_as_paused(running
     assert "status 500" in scorer.problem
     reasons = [(reason.reason, reason.clusters, reason.message) for reason in scorer.reasons]
     assert (scorer.states.skipped, reasons) == (2, [("inactive", 2, scorer.problem)])
-    # The live table of the demo says it, too, and counts down to nothing.
-    lines = DemoReport(running.client, running.folder, running.out).lines()
+    # The live table of the demo shows it as well, without a next run.
+    lines = DemoReport(running.client, running.folder, running.out).read_lines()
     assert {(line.failure, line.next_run) for line in lines} == {(scorer.problem, None)}
     # A user's resume sends no ticks for scorers that were not delivered to agents.
     for pair in running.pairs():

@@ -12,12 +12,12 @@ from typer.testing import CliRunner, Result
 from dsf.cli.main import app
 from dsf.fleet.queries import FleetQueries
 from dsf.store.notices import Notices
-from tests.integration.hub.world import World, remote_config
+from tests.integration.hub.world import HubHarness, remote_config
 from tests.support.httpserver import ScriptedServer, answer
 
 
 @pytest.fixture
-def slow(world: World, api: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> World:
+def slow(world: HubHarness, api: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> HubHarness:
     """A hub that checks each scoring API once, and from then on when it is asked; commands use its Redis."""
     world.settings = world.settings.model_copy(update={"health_interval": 3600.0})
     world.config()
@@ -39,7 +39,7 @@ def status(result: Result) -> dict[str, Any]:
     return dict(scorer_status)
 
 
-def test_sync_reads_the_config_now_and_shows_the_time_of_the_read(slow: World, api: ScriptedServer) -> None:
+def test_sync_reads_the_config_now_and_shows_the_time_of_the_read(slow: HubHarness, api: ScriptedServer) -> None:
     slow.until(lambda: Notices(slow.client).read_config_read("cpu-scorer") is not None)
     first = status(dsf("status", "cpu-scorer"))["configRead"]
     assert first is not None
@@ -59,7 +59,7 @@ def test_sync_reads_the_config_now_and_shows_the_time_of_the_read(slow: World, a
 
 
 def test_sync_of_an_invalid_config_reports_it_and_keeps_the_time_of_the_last_valid_read(
-    slow: World, api: ScriptedServer
+    slow: HubHarness, api: ScriptedServer
 ) -> None:
     slow.until(lambda: Notices(slow.client).read_config_read("cpu-scorer") is not None)
     [before] = FleetQueries(slow.client).scorers().scorers
@@ -72,7 +72,7 @@ def test_sync_of_an_invalid_config_reports_it_and_keeps_the_time_of_the_last_val
     assert after.config_read == before.config_read is not None
 
 
-def test_sync_without_a_hub_ends_with_advice(slow: World) -> None:
+def test_sync_without_a_hub_ends_with_advice(slow: HubHarness) -> None:
     slow.stop()
     result = dsf("sync", "cpu-scorer", "--timeout", "1")
     assert (result.exit_code, result.stdout) == (1, "")
@@ -80,7 +80,7 @@ def test_sync_without_a_hub_ends_with_advice(slow: World) -> None:
     assert dsf("sync", "nobody").exit_code == 1
 
 
-def test_sync_of_an_unread_configuration_fails(slow: World, api: ScriptedServer) -> None:
+def test_sync_of_an_unread_configuration_fails(slow: HubHarness, api: ScriptedServer) -> None:
     scoring = {"params": {"name": "cpu", "interval": 30}}
     slow.scorer("cpu-scorer", api, mode="None", scoring=scoring)
     slow.until(lambda: "not read" in (_read(slow).problem))
@@ -90,7 +90,7 @@ def test_sync_of_an_unread_configuration_fails(slow: World, api: ScriptedServer)
     slow.until(lambda: Notices(slow.client).read_config_read("cpu-scorer") is None)
 
 
-def _read(world: World) -> Any:
+def _read(world: HubHarness) -> Any:
     config_read = Notices(world.client).read_config_read("cpu-scorer")
     assert config_read is not None
     return config_read

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 import redis
 
-from tests.integration.hub.world import World
+from tests.integration.hub.world import HubHarness
 from tests.support.httpserver import ScriptedServer
 
 
 @pytest.fixture
-def world(world: World) -> World:
+def world(world: HubHarness) -> HubHarness:
     """A hub on a folder with one configuration and no cluster."""
     world.config()
     return world
@@ -30,7 +30,7 @@ def call_with_plain_celery(redis_url: str, queue: str, folder: Path) -> None:
 
 
 def test_queue_of_an_unknown_cluster_expires_and_others_stay(
-    world: World, redis_client: redis.Redis, redis_url: str, tmp_path: Path
+    world: HubHarness, redis_client: redis.Redis, redis_url: str, tmp_path: Path
 ) -> None:
     # Every twentieth resync is a full one.
     world.resync = 0.05
@@ -47,7 +47,7 @@ def test_queue_of_an_unknown_cluster_expires_and_others_stay(
 
 
 def test_new_cluster_runs_no_call_from_before_its_registration(
-    world: World, api: ScriptedServer, redis_client: redis.Redis, redis_url: str, tmp_path: Path
+    world: HubHarness, api: ScriptedServer, redis_client: redis.Redis, redis_url: str, tmp_path: Path
 ) -> None:
     # No full resync during the test.
     world.resync = 3600
@@ -60,7 +60,7 @@ def test_new_cluster_runs_no_call_from_before_its_registration(
     assert not redis_client.exists("spoke.later")
 
 
-def test_restarted_hub_keeps_the_queue_of_a_registered_cluster(world: World, redis_client: redis.Redis) -> None:
+def test_restarted_hub_keeps_the_queue_of_a_registered_cluster(world: HubHarness, redis_client: redis.Redis) -> None:
     world.resync = 3600
     world.cluster("a")
     world.start()

@@ -1,4 +1,4 @@
-"""A hub and URLs with secrets in them: users are told what to do, and nobody is shown the secret."""
+"""A hub and URLs with secrets: users get a remedy, and nobody sees the secret."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import yaml
 from dsf.cli.statusreport import read_report
 from dsf.fleet.queries import FleetQueries
 from dsf.web.objects import list_settings, read_from_folder
-from tests.integration.hub.world import World, hub_process, remote_config, scoring_api
+from tests.integration.hub.world import HubHarness, hub_process, remote_config, scoring_api
 from tests.support.httpserver import answer
 
 USER, PASSWORD, TOKEN = "canary-user", "canary-pass/zq9x", "canary-token"
@@ -26,8 +26,8 @@ GROUP = "dynamic-scoring.open-cluster-management.io/v1alpha1"
 QUERY: dict[str, Any] = {"type": "Prometheus", "params": {"query": "up", "range": 60, "step": 10}}
 
 
-def _content(world: World) -> dict[str, str]:
-    """Return all that anybody can read, but for the users' own manifests and their copies in `spec`."""
+def _content(world: HubHarness) -> dict[str, str]:
+    """Return all readable texts, except for the users' own manifests and their copies in `spec`."""
     text_by_surface: dict[str, str] = {}
     for file in world.out.rglob("*.yaml"):
         documents = list(yaml.load_all(file.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader))
@@ -56,7 +56,7 @@ def _content(world: World) -> dict[str, str]:
 
 @pytest.mark.parametrize("url", URLS)
 def test_user_information_of_a_url_is_refused_with_its_remedy_and_shown_nowhere(
-    world: World, tmp_path: Path, url: str
+    world: HubHarness, tmp_path: Path, url: str
 ) -> None:
     world.config()
     world.cluster("a")
@@ -100,7 +100,7 @@ def test_user_information_of_a_url_is_refused_with_its_remedy_and_shown_nowhere(
             process.kill()
 
 
-def test_password_in_an_upstream_status_is_removed(world: World) -> None:
+def test_password_in_an_upstream_status_is_removed(world: HubHarness) -> None:
     world.config()
     world.cluster("a")
     with scoring_api() as api:

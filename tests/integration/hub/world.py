@@ -1,4 +1,4 @@
-"""A hub on a folder, and what a test wants to see of its world: files and Redis, never the hub's insides."""
+"""A hub on a folder, with readers of its files and its Redis, but not of its internals."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def scoring_api(name: str = "cpu", interval: int = 30) -> ScriptedServer:
     return server
 
 
-class World:
-    """Times are short; everything else is as in production."""
+class HubHarness:
+    """A hub with short times; everything else is as in production."""
 
     def __init__(self, folder: Path, client: redis.Redis, settings: Settings) -> None:
         self.folder = folder
@@ -87,7 +87,7 @@ class World:
         path = self.folder / file
         path.parent.mkdir(parents=True, exist_ok=True)
         texts = [item if isinstance(item, str) else yaml.safe_dump(item, sort_keys=False) for item in manifests]
-        # At once: an empty file would be an object that was taken away.
+        # Replaced at once, because an empty file would be a removed object.
         draft = path.with_name(f".{path.name}.new")
         draft.write_text("---\n".join(texts), encoding="utf-8")
         draft.replace(path)
@@ -130,7 +130,7 @@ class World:
         }
         return self.write(file or f"scorers/{name}.yaml", manifest)
 
-    # --- what came of it -----------------------------------------------------------------------------------------
+    # --- results -------------------------------------------------------------------------------------------------
 
     def read(self, file: str) -> Any:
         try:
@@ -154,7 +154,7 @@ class World:
         return None if config_map is None else json.loads(config_map["data"]["summaries"])
 
     def delivered_scorers(self, cluster: str) -> list[str] | None:
-        """Return the names of the scorers that a cluster's agent was told of."""
+        """Return the names of the scorers that are delivered to a cluster's agent."""
         summaries = self.summaries(cluster)
         return None if summaries is None else [summary["name"] for summary in summaries]
 
@@ -203,7 +203,7 @@ class World:
         return wait_for(condition, timeout, message)
 
 
-def hub_process(world: World, log: Path, probe_port: int = 0) -> Child:
+def hub_process(world: HubHarness, log: Path, probe_port: int = 0) -> Child:
     """Return a hub controller with the settings of a world."""
     url = world.settings.redis_url.get_secret_value()
     environment = make_child_environment(

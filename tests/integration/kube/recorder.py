@@ -1,4 +1,4 @@
-"""Reflectors that tests watch: what they reported is kept and compared with the server."""
+"""Reflectors under test: their reports are recorded and compared with the server."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tests.support.wait import wait_for
 
 
 class Recorder:
-    """A handler that keeps every report and plays them into a copy of its own."""
+    """A handler that records every report and applies it to its own copy."""
 
     def __init__(self) -> None:
         self.reports: list[tuple[str, Key]] = []
         #: resourceVersions, from the reports alone.
         self.copy: dict[Key, str] = {}
-        #: Reports that contradict the ones before. Kept, since the reflector survives an error of its handler.
+        #: Reports that contradict earlier ones. Recorded, because the reflector survives an error of its handler.
         self.mistakes: list[str] = []
         self._lock = threading.Lock()
 

@@ -1,4 +1,4 @@
-"""An HTTP server that plays an API server by a script, for what a real one does not do when asked."""
+"""An HTTP server that plays an API server by a script, for responses that a real one does not give on demand."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Exchange:
 
     @property
     def is_watch(self) -> bool:
-        """Whether it asks for a watch rather than a list."""
+        """True if it requests a watch rather than a list."""
         return "watch" in self.query
 
     def answer(self, body: dict[str, Any], status: int = 200, **headers: str) -> None:
@@ -64,7 +64,7 @@ class Exchange:
 
 
 class StubServer:
-    """Calls `script` with each request in a thread of its own; `stopping` is set before it waits for them."""
+    """Calls `script` with each request in a separate thread; `stopping` is set before the server waits for them."""
 
     def __init__(self, script: Callable[[Exchange], None]) -> None:
         self.stopping = threading.Event()

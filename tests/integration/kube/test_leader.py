@@ -33,7 +33,7 @@ _ROOT = Path(__file__).parents[3]
 
 
 class Candidate:
-    """A process of `candidate.py`, and what it wrote."""
+    """A process of `candidate.py`, and its output."""
 
     def __init__(
         self, plane: ControlPlane, namespace: str, identity: str, offset: float, kubeconfig: Path | None
@@ -44,7 +44,7 @@ class Candidate:
         self.process = Child([*command, *arguments], log, {"PYTHONPATH": str(_ROOT)})
 
     def when(self, state: str, timeout: float = 20.0) -> float:
-        """Return the time at which it first said so."""
+        """Return the time of the first event of this kind."""
         return wait_for(lambda: self._times().get(state), timeout, f"{state!r} in {self.process.log}")
 
     def has_logged(self, state: str) -> bool:
@@ -90,7 +90,7 @@ def test_leader_election_takes_over_despite_clock_differences(
     namespace = control_plane.namespace()
     first = candidates(control_plane, namespace, "first")
     first.when("leading")
-    # A clock 20 s ahead sees a lease that seems to have lapsed, one 20 s behind one that seems never to lapse.
+    # To a clock 20 s ahead the lease seems expired, to one 20 s behind it seems never to expire.
     ahead = candidates(control_plane, namespace, "ahead", 20.0)
     ahead.when("campaigning")
     first.process.kill()
@@ -132,7 +132,7 @@ def test_leader_without_an_api_server_resigns_before_its_lease_lapses(
     took = seconds()
     assert took > Times().renew_deadline - 0.5
     if took >= Times().lease:
-        # Again where the machine was busy with something else.
+        # Repeated if the machine was busy.
         took = seconds()
     assert took < Times().lease
 
@@ -168,13 +168,13 @@ class _Elector(LeaderElector):
 def test_stalled_server_ends_leadership_in_time_despite_a_late_response(
     control_plane: ControlPlane, program: str
 ) -> None:
-    # Up to three times where the machine was busy with something else: then it is late, or lost before the stall.
+    # Up to three times, because on a busy machine it is late, or lost before the stall.
     latest = FAST.renew_deadline + 0.5
     assert any(1 < _seconds_to_loss(control_plane, program) < latest for _ in range(3))
 
 
 def _seconds_to_loss(plane: ControlPlane, program: str) -> float:
-    """From the moment at which a server stalls until its leader gives up, and what has to be so after that."""
+    """Measure the time from the stall of a server until its leader resigns, and check the state after that."""
     namespace = plane.namespace()
     stalls, waited = threading.Event(), []
     with contextlib.closing(plane.session()) as session:
@@ -240,7 +240,7 @@ def test_leader_is_unique_among_many_candidates(control_plane: ControlPlane) -> 
             elector.start()
             stack.callback(elector.stop)
         for number in range(1, 4):
-            # Who leads does so before anybody is told.
+            # A leader leads before anybody is notified.
             wait_for(lambda number=number: len(started) == number, 10)
             (leader,) = [elector for elector in electors if elector.is_leading]
             leader.stop()

@@ -180,10 +180,10 @@ def test_objects_deleted_during_an_outage_are_reported(control_plane: ControlPla
         session.delete(CONFIG_MAPS.path(namespace, "b"))
         session.merge(CONFIG_MAPS.path(namespace, "c"), {"data": {"value": "2"}})
         _create(session, namespace, "d")
-        # Deleted and made again: another object under the same name.
+        # Deleted and created again: another object with the same name.
         session.delete(CONFIG_MAPS.path(namespace, "a"))
         _create(session, namespace, "a")
-        # As after hours, when the server does not know any more what has changed since then.
+        # As after hours, when the server no longer has the changes since then.
         reflector._version = None
         relay.restore()
         wait_for(lambda: recorder.copy == on_server(session, CONFIG_MAPS, namespace), 40)

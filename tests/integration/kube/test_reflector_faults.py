@@ -22,7 +22,7 @@ from tests.support.wait import PATIENCE, wait_for
 
 
 class Script:
-    """Answers lists and watches one after the other; the last watch stays open until the server stops."""
+    """Responds to lists and watches one after the other; the last watch stays open until the server stops."""
 
     def __init__(self) -> None:
         self.lists = 0
@@ -297,7 +297,7 @@ def test_server_restored_from_a_backup_replaces_newer_objects() -> None:
 
 
 def test_slow_pages_do_not_prevent_the_first_list() -> None:
-    """For pages a real API server reads also all objects that the selector excludes, which may be many large ones."""
+    """For pages, a real API server also reads all objects that the selector excludes, which may be many large ones."""
 
     class Slow(Script):
         def list(self, number: int, exchange: Exchange) -> None:
@@ -347,7 +347,7 @@ def test_response_without_json_is_a_backend_error() -> None:
 
 
 def test_too_deeply_nested_object_does_not_hide_others() -> None:
-    """The API server keeps up to 10,000 levels where a schema preserves what it does not know."""
+    """The API server accepts up to 10,000 levels where a schema preserves unknown fields."""
 
     def nested_json(obj: dict[str, Any]) -> bytes:
         return json.dumps(obj).replace('"NEST"', '{"a":' * 2000 + '"]"' + "}" * 2000).encode()
@@ -395,7 +395,7 @@ def test_unreachable_server_is_a_backend_error() -> None:
 
 
 def test_dripping_response_ends_at_the_deadline() -> None:
-    """Each byte comes well before the time-out of the socket."""
+    """Each byte arrives well before the timeout of the socket."""
 
     def drip(exchange: Exchange) -> None:
         exchange.begin()

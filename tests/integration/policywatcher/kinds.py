@@ -28,7 +28,7 @@ def install(session: Session) -> None:
 
 
 def uninstall(session: Session) -> None:
-    """Make both kinds unknown, and those that come with policies."""
+    """Remove both kinds, and those that belong to policies."""
     paths = [_CRDS.path(name=str(crd)) for crd in (CLAIMS, POLICIES, PLACEMENT_BINDINGS, MANIFEST_WORK_REPLICA_SETS)]
     for path in paths:
         with contextlib.suppress(ObjectNotFoundError):

@@ -72,7 +72,7 @@ class ManagedCluster:
             wait_for(lambda kind=kind: self._allows(kind), 20, f"the rights of the {kind}")
 
     def forbid(self, kind: str) -> None:
-        """Take away rights by deleting a binding; `apply_manifest` gives them back."""
+        """Remove rights by deleting a binding; `apply_manifest` restores them."""
         self.session.delete(_KINDS[kind].path(self.name, "policy-watcher"))
         wait_for(lambda: not self._allows(kind), 20, f"the rights of the {kind} to go")
 
@@ -136,7 +136,7 @@ class ManagedCluster:
 
     @contextlib.contextmanager
     def watcher(self, *, stable: float = 1.0, interval: float = 0.1, **environment: str) -> Iterator[Child]:
-        """The program, until the context ends; then it must end by itself on SIGTERM, with exit code 0."""
+        """Run the program until the context ends; then it must end on SIGTERM, with exit code 0."""
         self._runs += 1
         values = {
             "KUBECONFIG": str(self.kubeconfig),

@@ -40,7 +40,7 @@ def test_missing_claim_is_created_and_follows_the_policies(cluster: ManagedClust
         started = time.monotonic()
         cluster.policy("one", "Compliant")
         cluster.wait_claim("compliant")
-        # At the first look after the stable time, which began at the first look after the change.
+        # At the first poll after the stable time, which began at the first poll after the change.
         assert time.monotonic() - started >= 2
         cluster.policy("two", "NonCompliant")
         cluster.wait_claim("noncompliant")
@@ -123,7 +123,7 @@ def test_watcher_reads_policies_page_by_page_and_detects_replacements(
         for number in range(4):
             cluster.policy(f"policy-{number}", "Compliant")
         assert watched_cluster.compliance().compliance == "compliant"
-        # As people replace one, between two looks.
+        # As users replace one, between two polls.
         before = watched_cluster.compliance()
         assert (watched_cluster.compliance() == before, len(before.policies)) == (True, 4)
         cluster.delete_policy("policy-3")

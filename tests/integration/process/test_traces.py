@@ -1,4 +1,4 @@
-"""Traces of cycles across beat, agent and results worker, taken by a real OTLP/HTTP receiver."""
+"""Traces of cycles across beat, agent and results worker, received by a real OTLP/HTTP receiver."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def receiver() -> Iterator[Receiver]:
 
 
 class Traced(Fleet):
-    """Processes that send traces; the first batch goes after a fifth of a second."""
+    """Processes that send traces; the first batch follows after a fifth of a second."""
 
     receiver: Receiver
 
@@ -46,17 +46,17 @@ def _trace_of(fleet: Fleet, scorer: str, outcome: str) -> str:
 
 
 def _whole(receiver: Receiver, trace: str, outcome: str) -> dict[str, tuple[str, Any]]:
-    """Return the spans of a trace by name, once that of its result is there.
+    """Return the spans of a trace by name, once that of its result has arrived.
 
-    Names are there once but those of Redis.
+    Names are unique except those of Redis.
     """
 
     def is_whole() -> bool:
-        names = {span.name for _, span in receiver.of(trace)}
+        names = {span.name for _, span in receiver.list_spans(trace)}
         return {"tick", "run/dsf.cycle", "ingest"} <= names
 
     wait_for(is_whole, 30, "the spans of beat, agent and results worker")
-    spans = {span.name: (service, span) for service, span in receiver.of(trace)}
+    spans = {span.name: (service, span) for service, span in receiver.list_spans(trace)}
     attributes = {attribute.key: attribute.value.string_value for attribute in spans["ingest"][1].attributes}
     assert attributes["dsf.outcome"] == outcome
     return spans
@@ -69,7 +69,7 @@ def test_cycle_is_one_trace_across_beat_agent_and_results_worker(tmp_path: Path,
         fleet.scorer("cpu", scores(7.0), query="up", interval=2)
         trace = _trace_of(fleet, "cpu", "ok")
         spans = _whole(receiver, trace, "ok")
-        services = {service for service, _ in receiver.of(trace)}
+        services = {service for service, _ in receiver.list_spans(trace)}
         assert services == {"dsf-beat", "dsf-agent", "dsf-results"}
         root, cycle = spans["tick"][1], spans["run/dsf.cycle"][1]
         assert root.parent_span_id == b""
@@ -77,7 +77,7 @@ def test_cycle_is_one_trace_across_beat_agent_and_results_worker(tmp_path: Path,
         stages = [spans[f"run/dsf.{name}"][1] for name in ("fetch", "score", "publish")]
         assert {stage.parent_span_id for stage in stages} == {cycle.span_id}
         # The requests: to the source below fetch, to the scoring API below score, without parameters.
-        requests = {span.parent_span_id: span for _, span in receiver.of(trace) if span.name in ("GET", "POST")}
+        requests = {span.parent_span_id: span for _, span in receiver.list_spans(trace) if span.name in ("GET", "POST")}
         assert {stage.span_id for stage in stages[:2]} <= set(requests)
         # A request of another server knows its trace as well.
         source_request = fleet.source.requests[-1]

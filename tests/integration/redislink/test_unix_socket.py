@@ -39,7 +39,7 @@ def test_score_is_published_and_visible_through_a_unix_socket(fleet: Fleet) -> N
         lambda: any(task["name"] == "dsf.publish" for task in fleet.page("flower", "/api/tasks").json().values()),
         "Flower to show the cycle",
     )
-    # Its page of queues has a connection of its own.
+    # Its page of queues has a separate connection.
     queues = fleet.page("flower", "/api/queues/length").json()["active_queues"]
     assert queues == [{"name": "spoke.c1", "messages": 0}]
 

@@ -1,6 +1,7 @@
-"""All files of a release, made once for the tests of this folder, which run in one process.
+"""All files of a release, built once for the tests of this folder, which run in one process.
 
-The files are from a dry run of a later version, from the last commit of a repository with the content of this checkout.
+The files are from a dry run of a later version, from the last commit of a repository with the content of this
+checkout.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.child import ran
-from tests.support.uv import ROOT, failed
+from tests.support.child import run_program
+from tests.support.uv import ROOT, fail_or_skip
 
 VERSION = "98.76.54"
 #: The chart of that version.
@@ -24,7 +25,7 @@ CHART_VERSION = "99.76.54"
 
 @dataclass(frozen=True)
 class DryRun:
-    """A repository in which a dry run was made, and its standard error."""
+    """A repository after a dry run, and the standard error of the dry run."""
 
     folder: Path
     stderr: str
@@ -32,7 +33,7 @@ class DryRun:
 
 def run(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
     """Return a command that has to succeed, in a folder."""
-    process = ran(command, cwd=folder)
+    process = run_program(command, cwd=folder)
     assert process.returncode == 0, process.stderr
     return process
 
@@ -43,20 +44,20 @@ def dry_run(tmp_path_factory: pytest.TempPathFactory) -> DryRun:
     folder = tmp_path_factory.mktemp("release") / "repository"
     tracked_files = run(ROOT, "git", "ls-files", "-z", "--cached", "--others", "--exclude-standard").stdout
     for name in tracked_files.strip("\0").split("\0"):
-        # git lists a file whose removal is not committed, too.
+        # git also lists a file whose removal is not committed.
         if os.path.lexists(ROOT / name):
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, folder / name, follow_symlinks=False)
     run(folder, "git", "init", "--quiet")
     run(folder, "git", "add", "--all")
-    # Whatever the person's own settings say of signatures and hooks.
+    # Independent of the user's settings for signatures and hooks.
     identity = ("-c", "user.name=n", "-c", "user.email=e", "-c", "commit.gpgsign=false")
     run(folder, "git", *identity, "commit", "--quiet", "--no-verify", "--message", "all")
     (folder / ".venv").symlink_to(sys.prefix)
     (folder / "pyproject.toml").write_text("not committed")
-    process = ran([folder / "scripts" / "release", VERSION, "--dry-run"], cwd=folder)
+    process = run_program([folder / "scripts" / "release", VERSION, "--dry-run"], cwd=folder)
     if process.returncode:
-        failed(process.stderr)
+        fail_or_skip(process.stderr)
     return DryRun(folder, process.stderr)
 
 
@@ -68,7 +69,7 @@ def dist(dry_run: DryRun) -> Path:
 
 @pytest.fixture(scope="session")
 def sources(dry_run: DryRun, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder with what they were made from."""
+    """The folder from which they were built."""
     folder = tmp_path_factory.mktemp("release") / "sources"
     folder.mkdir()
     archive = folder.with_suffix(".tar")

@@ -1,4 +1,4 @@
-"""The files of a release: what is in them, and that they are of one version and one another's."""
+"""The files of a release: their content, and that all have one version and match each other."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from dsf.auth.authenticator import GROUP, METHODS
 from dsf.sources.base import OTLP, PLUGIN_BY_BUILTIN_TYPE
 from tests.integration.release.conftest import CHART_VERSION, VERSION, DryRun, run, wheel
 from tests.support import chart
-from tests.support.uv import ROOT, built
+from tests.support.uv import ROOT, build_wheel
 
 PACKAGES = {
     "framework": ".",
@@ -106,7 +106,7 @@ def test_release_files_are_complete_and_match_their_checksums(dist: Path) -> Non
 @pytest.mark.parametrize("name", PACKAGES)
 def test_sdist_and_checkout_build_the_same_wheel(dist: Path, sources: Path, name: str, tmp_path: Path) -> None:
     """The wheels of a release are built from the source distribution."""
-    assert contents(wheel(dist, name)) == contents(built(sources / PACKAGES[name], tmp_path, "--wheel"))
+    assert contents(wheel(dist, name)) == contents(build_wheel(sources / PACKAGES[name], tmp_path, "--wheel"))
 
 
 @pytest.mark.parametrize("name", PACKAGES)
@@ -247,7 +247,7 @@ def test_bill_of_materials_lists_the_locked_packages(dist: Path, sources: Path) 
     licences = {component["name"]: component.get("licenses") for component in bill["components"]}
     assert licences["celery"] == [{"license": {"name": "BSD-3-Clause"}}]
     assert licences["dynamic-scoring-optimizer"] == [{"expression": "Apache-2.0"}]
-    # Packages for other machines are not installed here, so that nothing reads their licences.
+    # Packages for other machines are not installed here, so that their licences are not read.
     installed = {distribution.name.lower().replace("_", "-") for distribution in distributions()}
     assert {name for name, licence in licences.items() if not licence} & installed == set()
     (swagger,) = vendored

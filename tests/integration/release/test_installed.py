@@ -18,10 +18,10 @@ import requests
 from tests.integration.release.conftest import VERSION, wheel
 from tests.support.child import Child
 from tests.support.redisserver import free_port
-from tests.support.uv import ROOT, UV, environment, failed
+from tests.support.uv import ROOT, UV, make_venv, fail_or_skip
 from tests.support.wait import PATIENCE, wait_for
 
-#: A program of a user of each public library. mypy takes it only if the library says its types.
+#: A user's program for each public library. mypy accepts it only if the library publishes its types.
 _PROGRAMS = {
     "scorer": ROOT / "samples" / "static-scorer" / "app.py",
     "sources": ROOT / "samples" / "csv-source" / "dsf_csv_source.py",
@@ -73,18 +73,18 @@ def run(*command: str | Path, folder: Path) -> str:
 @pytest.fixture(scope="module")
 def core(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Programs of an environment with the framework alone."""
-    return environment(tmp_path_factory.mktemp("core") / "environment", wheel(dist, "framework"))
+    return make_venv(tmp_path_factory.mktemp("core") / "environment", wheel(dist, "framework"))
 
 
 @pytest.fixture(scope="module")
 def libraries(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Programs of an environment with all that others write programs for."""
+    """Programs of an environment with all distributions for which others write programs."""
     names = ("framework", "backtest", "optimizer", "scorer", "sources")
-    return environment(tmp_path_factory.mktemp("libraries") / "environment", *(wheel(dist, name) for name in names))
+    return make_venv(tmp_path_factory.mktemp("libraries") / "environment", *(wheel(dist, name) for name in names))
 
 
 def installed(programs: Path, *modules: str) -> list[str]:
-    """Return those of the modules that an environment has."""
+    """Return the modules that an environment has, of those named."""
     code = "import sys\nfrom importlib.util import find_spec\nprint(*filter(find_spec, sys.argv[1:]))"
     return run(programs / "python", "-I", "-c", code, *modules, folder=programs).split()
 
@@ -158,14 +158,14 @@ def test_krew_plugin_runs_the_command(dist: Path, core: Path, tmp_path: Path) ->
 
 
 def test_uv_installs_the_command_as_a_tool(dist: Path, core: Path, tmp_path: Path) -> None:
-    """After `core`, so that what it needs is in uv's cache."""
+    """After `core`, so that its packages are in uv's cache."""
     tools = {"UV_TOOL_DIR": str(tmp_path / "tools"), "UV_TOOL_BIN_DIR": str(tmp_path / "bin")}
     command = (UV, "tool", "install", "--quiet", "--python", sys.executable, str(wheel(dist, "framework")))
     process = subprocess.run(
         command, env=os.environ | tools, capture_output=True, text=True, timeout=300, check=False, cwd=tmp_path
     )
     if process.returncode:
-        failed(process.stderr)
+        fail_or_skip(process.stderr)
     assert {path.name for path in (tmp_path / "bin").iterdir()} == {"dsf", "kubectl-dsf", "kubectl_complete-dsf"}
     assert run(tmp_path / "bin" / "dsf", "version", folder=tmp_path).startswith(f"dsf {VERSION} (")
 
@@ -173,7 +173,7 @@ def test_uv_installs_the_command_as_a_tool(dist: Path, core: Path, tmp_path: Pat
 @pytest.fixture
 def scorer(dist: Path, tmp_path: Path) -> Iterator[str]:
     """The URL of a sample that runs on the scorers' library alone."""
-    programs = environment(tmp_path / "environment", wheel(dist, "scorer"))
+    programs = make_venv(tmp_path / "environment", wheel(dist, "scorer"))
     assert installed(programs, "celery", "redis", "kubernetes", "dsf.hub") == []
     shutil.copy2(ROOT / "samples" / "static-scorer" / "app.py", tmp_path / "app.py")
     port = free_port()

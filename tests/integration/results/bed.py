@@ -1,4 +1,4 @@
-"""A hub's Redis with clusters, scorers and a clock that the test moves; and what an agent would send to it."""
+"""A hub's Redis with clusters, scorers and a clock that the test moves, and messages as agents send them."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class MemoryBackend:
 
 
 class BedOwners:
-    """Wants the pairs of the schedule, and more; a score name belongs to the scorer of the registry."""
+    """Accepts the pairs of the schedule and further ones; a score name belongs to the registry's scorer."""
 
     def __init__(self, client: redis.Redis) -> None:
         self._client = client
@@ -131,7 +131,7 @@ class BedOwners:
         return next((scorer.name for scorer in scorers if sanitize_resource_name(scorer.score_name) == name), None)
 
 
-class Bed:
+class ResultsHarness:
     """One hub. Times are unix seconds on its own clock, which stands still unless a test moves it."""
 
     def __init__(self, client: redis.Redis, settings: Settings) -> None:
@@ -224,12 +224,12 @@ class Bed:
         return self.send(run, cluster, scorer, **values)
 
     def sweep(self) -> list[str]:
-        """Declare lost what is."""
+        """Declare runs lost that are due."""
         lost, _ = self.runs.sweep(now=self.now, lost_after=self.settings.lost_after)
         return lost
 
     def write(self, writer: ScoreWriter | None = None) -> list[tuple[str, str, str]]:
-        """Let a writer, by default a new one, do all that is due; returns the requests to the backend."""
+        """Let a writer, by default a new one, write everything that is due; return the requests to the backend."""
         writer, before = writer or self.writer(), len(self.backend.log)
         deadline = time.monotonic() + 20
         while writer.step() == 0.0:
@@ -246,7 +246,7 @@ class Bed:
         return {str(reason): int(number) for reason, number in self.client.hgetall(keys.REJECTED).items()}
 
     def news(self) -> set[str]:
-        """Scorers the hub was told of, and forget it; the wake list never grows."""
+        """Return the scorers that the hub was notified of, and clear them; the wake list never grows."""
         assert self.client.llen(keys.HUB_WAKE) <= 1
         changed = {str(scorer) for scorer in self.client.smembers(keys.HUB_CHANGED)}
         self.client.delete(keys.HUB_CHANGED, keys.HUB_WAKE)

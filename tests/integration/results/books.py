@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dsf import keys
-from tests.integration.results.bed import Bed
+from tests.integration.results.bed import ResultsHarness
 
 
-def books(bed: Bed) -> dict[str, int]:
+def books(bed: ResultsHarness) -> dict[str, int]:
     """Non-zero counts of c1/s1; they always balance."""
     state = bed.state()
     counts = {name: state.count(name) for name in ("ok", "empty", "partial", "error", "skipped", "lost")}

@@ -12,14 +12,16 @@ from dsf import keys
 
 
 def put(client: redis.Redis, slot: int, content: object, cluster: str = "c1") -> None:
-    """Fill one slot, whatever is in it, and set the flag. `content` is text, a frame, or anything that JSON has."""
+    """Fill one slot, whatever it contains, and set the flag. `content` is text, a frame, or anything that JSON can
+    encode.
+    """
     raw = content if isinstance(content, str | bytes) else json.dumps(content)
     client.set(keys.mail_slot(cluster, slot), raw)
     client.set(keys.mail_flag(cluster), slot)
 
 
 def push(client: redis.Redis, frames: Iterable[bytes], cluster: str = "c1", seconds: float = 300.0) -> None:
-    """Put all of these into free slots, as soon as there are any."""
+    """Put all of these into free slots, as soon as there are free ones."""
     deadline = time.monotonic() + seconds
     for frame in frames:
         while not any(client.set(slot, frame, nx=True) for slot in keys.mail_slots(cluster)):

@@ -1,4 +1,4 @@
-"""The books balance to the last run, whatever order things come in and however often."""
+"""The books balance to the last run, in any order of events and with any repetition."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import pytest
 
 from dsf import keys, messages
 from dsf.store.pairs import OUTCOMES
-from tests.integration.results.bed import Bed, handle
+from tests.integration.results.bed import ResultsHarness, handle
 
 PAIRS = [("c1", "s1"), ("c1", "s2"), ("c2", "s1")]
 Run = tuple[str, str, str]
 
 
 class Simulation:
-    """Random events on a hub, and beside it the simplest books there can be: each run has one outcome, or is open."""
+    """Random events on a hub, and the simplest possible books beside it: each run has one outcome, or is open."""
 
-    def __init__(self, bed: Bed, seed: int) -> None:
+    def __init__(self, bed: ResultsHarness, seed: int) -> None:
         self.bed = bed
         self.dice = random.Random(seed)
         self.outcome: dict[Run, str] = {}
@@ -111,7 +111,7 @@ class Simulation:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_books_balance_after_any_sequence_of_results(bed: Bed, seed: int) -> None:
+def test_books_balance_after_any_sequence_of_results(bed: ResultsHarness, seed: int) -> None:
     simulation = Simulation(bed, seed)
     for _ in range(5):
         for _ in range(50):

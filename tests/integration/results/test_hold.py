@@ -1,4 +1,4 @@
-"""`spec.execution.hold` through a results worker: what readers see, what is remembered, and what ends it."""
+"""`spec.execution.hold` through a results worker: values for readers, the stored state, and its end."""
 
 from __future__ import annotations
 
@@ -18,33 +18,34 @@ from dsf.fleet.pairviews import make_item_views
 from dsf.fleet.queries import FleetQueries
 from dsf.fleetmetrics.collector import FleetCollector
 from dsf.results.ingest import Ingest
-from tests.integration.results.bed import Bed
+from tests.integration.results.bed import ResultsHarness
 from tests.integration.scores.writes import APPLY, NAME
 
 HOLD = HoldRule(min_change=5, for_seconds=60)
 
 
 @pytest.fixture
-def bed(bed: Bed) -> Bed:
+def bed(bed: ResultsHarness) -> ResultsHarness:
     """The pair c1/s1 has a hold."""
     bed.add(hold=HOLD)
     return bed
 
 
-def cycle(bed: Bed, *values: float, seconds: float = 30, **options: Any) -> dict[str, int]:
-    """Return a cycle with nodes of these values, so long after the one before; the items in force after it."""
+def cycle(bed: ResultsHarness, *values: float, seconds: float = 30, **options: Any) -> dict[str, int]:
+    """Ingest a cycle with nodes of these values, this long after the previous one; return the items in force after it.
+    """
     bed.now += seconds - 1
     results = [({"node": "abcdefgh"[number]}, value) for number, value in enumerate(values)]
     bed.cycle(results=results, **options)
     return in_force(bed)
 
 
-def in_force(bed: Bed) -> dict[str, int]:
+def in_force(bed: ResultsHarness) -> dict[str, int]:
     score = bed.state().score
     return dict(score.items) if score is not None else {}
 
 
-def gauge(bed: Bed, node: str) -> float | None:
+def gauge(bed: ResultsHarness, node: str) -> float | None:
     registry = CollectorRegistry(auto_describe=False)
     registry.register(FleetCollector(bed.client, lambda: bed.now))
     names = ("device", "namespace", "app", "pod", "container", "meta")
@@ -54,14 +55,14 @@ def gauge(bed: Bed, node: str) -> float | None:
     return registry.get_sample_value("dynamic_score", labels)
 
 
-def held_total(bed: Bed) -> float | None:
+def held_total(bed: ResultsHarness) -> float | None:
     registry = CollectorRegistry(auto_describe=False)
     registry.register(FleetCollector(bed.client, lambda: bed.now))
     labels = {"ds_cluster": "c1", "ds_score_name": "score of s1"}
     return registry.get_sample_value("dynamic_scoring_scores_held_total", labels)
 
 
-def test_noise_changes_neither_object_nor_gauge(bed: Bed) -> None:
+def test_noise_changes_neither_object_nor_gauge(bed: ResultsHarness) -> None:
     assert cycle(bed, 50.75, 10) == {"a": 50, "b": 10}
     assert bed.write() == [APPLY]
     first = bed.backend.objects["c1", NAME]["status"]["validUntil"]
@@ -80,7 +81,7 @@ def test_noise_changes_neither_object_nor_gauge(bed: Bed) -> None:
     assert [entry.counts.get("held") for entry in bed.history()] == [1, 1, 1, 1, 1, None]
 
 
-def test_lasting_change_is_published_after_the_hold(bed: Bed) -> None:
+def test_lasting_change_is_published_after_the_hold(bed: ResultsHarness) -> None:
     cycle(bed, 50)
     assert cycle(bed, 60.5) == {"a": 50}
     assert cycle(bed, 61) == {"a": 50}
@@ -93,14 +94,14 @@ def test_lasting_change_is_published_after_the_hold(bed: Bed) -> None:
     assert bed.backend.scores("c1", NAME) == {"a": 62}
 
 
-def score_at(bed: Bed) -> datetime:
-    """When what waits was measured."""
+def score_at(bed: ResultsHarness) -> datetime:
+    """Return the time at which the waiting value was measured."""
     score = bed.state().score
     assert score is not None
     return datetime.fromtimestamp(score.at, UTC)
 
 
-def test_held_values_are_shown_to_readers(bed: Bed) -> None:
+def test_held_values_are_shown_to_readers(bed: ResultsHarness) -> None:
     cycle(bed, 50, 20)
     cycle(bed, 60, 20)
     client = FleetQueries(bed.client, clock=lambda: bed.now)
@@ -136,7 +137,7 @@ def test_held_values_are_shown_to_readers(bed: Bed) -> None:
     assert "50 (53 held, too near)" in capture.get()
 
 
-def test_hold_continues_in_a_second_worker(bed: Bed) -> None:
+def test_hold_continues_in_a_second_worker(bed: ResultsHarness) -> None:
     cycle(bed, 50)
     cycle(bed, 60)
     bed.ingest = Ingest(bed.client, bed.settings, clock=lambda: bed.now)
@@ -145,7 +146,7 @@ def test_hold_continues_in_a_second_worker(bed: Bed) -> None:
     assert cycle(bed, 60) == {"a": 60}
 
 
-def test_results_of_one_batch_are_evaluated_in_order(bed: Bed) -> None:
+def test_results_of_one_batch_are_evaluated_in_order(bed: ResultsHarness) -> None:
     """A mailbox gives them in any order."""
     cycle(bed, 50)
     frames = []
@@ -159,15 +160,15 @@ def test_results_of_one_batch_are_evaluated_in_order(bed: Bed) -> None:
     assert cycle(bed, 60) == {"a": 60}
 
 
-def test_hold_works_across_two_workers(bed: Bed) -> None:
-    """Each result goes to one of them, as mailboxes are claimed; the state is common."""
+def test_hold_works_across_two_workers(bed: ResultsHarness) -> None:
+    """Each result goes to one of two workers, as they claim mailboxes; they share the state."""
     workers = [Ingest(bed.client, bed.settings, clock=lambda: bed.now) for _ in range(2)]
     for number, (value, expected) in enumerate([(50, 50), (60, 50), (50, 50), (60, 50), (60, 50), (60, 60)]):
         run = bed.open()
         bed.now += 30
         worker = workers[number % 2]
         frame = bed.frame(run, results=[({"node": "a"}, value)])
-        # Both may see it, should a claim run out: the second changes nothing.
+        # Both may process it if a claim expires: the second one changes nothing.
         threads = [
             threading.Thread(target=results_worker.handle_all, args=([frame],))
             for results_worker in (worker, workers[0])
@@ -190,7 +191,7 @@ def test_hold_works_across_two_workers(bed: Bed) -> None:
         pytest.param({"hold": HOLD, "destination": "None"}, None, id="no items"),
     ],
 )
-def test_changed_scorer_ends_the_hold(bed: Bed, end: dict[str, Any], expected: int | None) -> None:
+def test_changed_scorer_ends_the_hold(bed: ResultsHarness, end: dict[str, Any], expected: int | None) -> None:
     cycle(bed, 50)
     cycle(bed, 52)
     if end:
@@ -198,14 +199,14 @@ def test_changed_scorer_ends_the_hold(bed: Bed, end: dict[str, Any], expected: i
     assert list(cycle(bed, 52).values()) == ([] if expected is None else [expected])
 
 
-def test_expired_score_holds_nothing_back(bed: Bed) -> None:
+def test_expired_score_holds_nothing_back(bed: ResultsHarness) -> None:
     cycle(bed, 50)
     assert cycle(bed, 51, seconds=299) == {"a": 50}
     assert cycle(bed, 52, seconds=301) == {"a": 52}
 
 
 @pytest.mark.parametrize(("behavior", "expected"), [("Keep", 50), ("Remove", 52), ("Value", 52)])
-def test_hold_ends_after_when_failing_replaced_the_score(bed: Bed, behavior: str, expected: int) -> None:
+def test_hold_ends_after_when_failing_replaced_the_score(bed: ResultsHarness, behavior: str, expected: int) -> None:
     value = -50 if behavior == "Value" else None
     bed.add(
         hold=HOLD,
@@ -222,20 +223,20 @@ def test_hold_ends_after_when_failing_replaced_the_score(bed: Bed, behavior: str
     assert bed.backend.scores("c1", NAME) == {"a": expected}
 
 
-def test_item_that_vanishes_and_returns_is_not_held(bed: Bed) -> None:
+def test_item_that_vanishes_and_returns_is_not_held(bed: ResultsHarness) -> None:
     assert cycle(bed, 50, 20) == {"a": 50, "b": 20}
     assert cycle(bed, 51) == {"a": 50}
     assert cycle(bed, 52, 21) == {"a": 50, "b": 21}
 
 
-def test_aggregated_items_are_held_and_metrics_show_their_parts(bed: Bed) -> None:
+def test_aggregated_items_are_held_and_metrics_show_their_parts(bed: ResultsHarness) -> None:
     bed.add(hold=HOLD, aggregate=Aggregate(how="mean"), dimension_formats=("all",))
     assert cycle(bed, 40, 60) == {"all": 50}
     assert cycle(bed, 41, 63) == {"all": 50}
     assert (gauge(bed, "a"), gauge(bed, "b")) == (41, 63)
 
 
-def test_gauge_follows_the_result_that_owns_the_item(bed: Bed) -> None:
+def test_gauge_follows_the_result_that_owns_the_item(bed: ResultsHarness) -> None:
     """A pod was replaced: its node's item is held, and the new series shows the same."""
     bed.cycle(results=[({"node": "a", "pod": "x"}, 50.5)])
     bed.cycle(results=[({"node": "a", "pod": "y"}, 53.5)])
@@ -244,7 +245,7 @@ def test_gauge_follows_the_result_that_owns_the_item(bed: Bed) -> None:
     assert (score.items, score.results) == ([("a", 50)], [({"node": "a", "pod": "y"}, 50.0)])
 
 
-def test_gauge_of_a_remaining_result_keeps_the_held_value(bed: Bed) -> None:
+def test_gauge_of_a_remaining_result_keeps_the_held_value(bed: ResultsHarness) -> None:
     """The later of two pods of a node was its item; now only the other pod exists."""
     bed.cycle(results=[({"node": "a", "pod": "x"}, 50.5), ({"node": "a", "pod": "y"}, 10.5)])
     bed.cycle(results=[({"node": "a", "pod": "x"}, 12.5)])
@@ -253,7 +254,7 @@ def test_gauge_of_a_remaining_result_keeps_the_held_value(bed: Bed) -> None:
     assert (score.items, score.results) == ([("a", 10)], [({"node": "a", "pod": "x"}, 10.0)])
 
 
-def test_hold_state_is_removed_with_the_pair(bed: Bed) -> None:
+def test_hold_state_is_removed_with_the_pair(bed: ResultsHarness) -> None:
     cycle(bed, 50)
     cycle(bed, 60)
     bed.client.hdel(keys.ENTRIES, "c1/s1")
@@ -261,17 +262,17 @@ def test_hold_state_is_removed_with_the_pair(bed: Bed) -> None:
     assert [str(key) for key in bed.client.scan_iter(f"*{keys.pair('c1', 's1')}*")] == []
 
 
-def test_damaged_data_of_a_pair_holds_nothing_back(bed: Bed) -> None:
+def test_damaged_data_of_a_pair_holds_nothing_back(bed: ResultsHarness) -> None:
     cycle(bed, 50)
     bed.client.hset(keys.pair_key("c1", "s1"), "score", '{"v": 1, "held": {"a": "no"}}')
     assert cycle(bed, 52) == {"a": 52}
 
 
 def test_scorer_without_hold_needs_no_further_redis_command(
-    bed: Bed, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    bed: ResultsHarness, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
 
-    def calls(of: Bed) -> int:
+    def calls(of: ResultsHarness) -> int:
         before = redis_client.info("commandstats")
         cycle(of, 50)
         after = redis_client.info("commandstats")

@@ -1,4 +1,4 @@
-"""The way of one result from the agent's publish stage into the books: how often it is encoded, decoded and kept."""
+"""The path of one result from the agent's publish stage into the books: how often it is encoded, decoded and stored."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from pydantic import BaseModel
 from dsf.agent.outbox import KeyRing, Outbox
 from dsf.messages import Result, derive_key
 from dsf.results.intake import Intake, ingest
-from tests.integration.results.bed import SECRET, Bed
+from tests.integration.results.bed import SECRET, ResultsHarness
 from tests.support.fixtures import SettingsFactory
 
-#: A label of the result, in whatever is made of it.
+#: A label of the result, which appears in all of its encodings.
 MARK = "node-of-this-result"
 
 
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """Texts with the mark that this process has made and read: `encoded` and `decoded`."""
+    """Texts with the mark that this process has encoded and decoded: `encoded` and `decoded`."""
     counts: Counter[str] = Counter()
 
     def counting(original: Any, operation: str) -> Any:
@@ -46,7 +46,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
 
 def test_result_is_encoded_twice_decoded_once_and_stored_twice(
-    bed: Bed,
+    bed: ResultsHarness,
     redis_client: redis.Redis,
     redis_url: str,
     settings_factory: SettingsFactory,
@@ -69,7 +69,7 @@ def test_result_is_encoded_twice_decoded_once_and_stored_twice(
             outbox.send(result, time.monotonic() + 60)
             intake.turn()
 
-        # The first one also loads scripts and what is registered.
+        # The first one also loads scripts and the registry.
         cycle("first")
         with redis_client.monitor() as monitor:  # type: ignore[no-untyped-call]
             cycle(MARK)

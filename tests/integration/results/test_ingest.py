@@ -12,11 +12,11 @@ from dsf.fleet.verdict import compute_verdict
 from dsf.messages import Result
 from dsf.results import ingest as ingest_module
 from dsf.store.schedule import ScheduleStore
-from tests.integration.results.bed import START, Bed
+from tests.integration.results.bed import START, ResultsHarness
 from tests.integration.results.books import books
 
 
-def test_ok_result_is_stored_and_counted(bed: Bed) -> None:
+def test_ok_result_is_stored_and_counted(bed: ResultsHarness) -> None:
     run = bed.open()
     bed.now += 2
     assert bed.send(run, timings={"fetch": 0.5, "score": 0.25}, counts={"series": 2}) == "ok"
@@ -34,7 +34,7 @@ def test_ok_result_is_stored_and_counted(bed: Bed) -> None:
     assert bed.news() == {"s1"}
 
 
-def test_first_result_of_a_new_pair_is_ingested_despite_a_cached_registry(bed: Bed) -> None:
+def test_first_result_of_a_new_pair_is_ingested_despite_a_cached_registry(bed: ResultsHarness) -> None:
     ingest = bed.ingest
     assert bed.cycle() == "ok"
     bed.add(cluster="c2", scorer="s2")
@@ -43,13 +43,13 @@ def test_first_result_of_a_new_pair_is_ingested_despite_a_cached_registry(bed: B
     assert bed.rejected() == {}
 
 
-def test_empty_result_clears_the_score(bed: Bed) -> None:
+def test_empty_result_clears_the_score(bed: ResultsHarness) -> None:
     assert bed.cycle(outcome="empty") == "empty"
     assert books(bed) == {"empty": 1}
     score = bed.state().score
     assert score is not None
     assert score.items == []
-    # No items is not a score, whether nothing came or nothing could be used; that is news each time it changes.
+    # A result without items is no score, for any reason; each change of the reason is reported.
     assert compute_verdict(bed.state(), bed.now) == "empty"
     bed.news()
     assert bed.cycle() == "ok"
@@ -60,14 +60,14 @@ def test_empty_result_clears_the_score(bed: Bed) -> None:
     assert bed.news() == {"s1"}
 
 
-def test_partial_result_is_decided_by_agent_or_hub(bed: Bed) -> None:
+def test_partial_result_is_decided_by_agent_or_hub(bed: ResultsHarness) -> None:
     assert bed.cycle(outcome="partial", refused={"nan": 2}) == "partial"
     assert bed.cycle(results=[({"node": "a"}, 1.0), ({"pod": "no node"}, 3.0)]) == "partial"
     assert books(bed) == {"partial": 2}
     assert bed.state().read_refusal_counts() == {"nan": 2, "empty_dimension": 1}
 
 
-def test_duplicate_dimension_is_counted_without_an_error(bed: Bed) -> None:
+def test_duplicate_dimension_is_counted_without_an_error(bed: ResultsHarness) -> None:
     results = [({"node": "a", "pod": "x"}, 1.0), ({"node": "a", "pod": "y"}, 7.9), ({"node": "b"}, 1e6)]
     assert bed.cycle(results=results) == "ok"
     state = bed.state()
@@ -77,7 +77,7 @@ def test_duplicate_dimension_is_counted_without_an_error(bed: Bed) -> None:
     assert (state.read_refusal_counts(), state.clamped) == ({"duplicate_dimension": 1}, 1)
 
 
-def test_metrics_only_result_has_no_score_items(bed: Bed) -> None:
+def test_metrics_only_result_has_no_score_items(bed: ResultsHarness) -> None:
     bed.add(destination="None")
     assert bed.cycle(results=[({"pod": "p"}, 1.5)]) == "ok"
     state = bed.state()
@@ -87,7 +87,7 @@ def test_metrics_only_result_has_no_score_items(bed: Bed) -> None:
     assert bed.client.hlen(keys.WRITES) == 0
 
 
-def test_error_keeps_the_score_and_the_next_good_cycle_clears_it(bed: Bed) -> None:
+def test_error_keeps_the_score_and_the_next_good_cycle_clears_it(bed: ResultsHarness) -> None:
     bed.cycle()
     bed.news()
     assert bed.cycle(outcome="error", stage="score", reason="bad_answer", message="no JSON") == "error"
@@ -110,7 +110,7 @@ def test_error_keeps_the_score_and_the_next_good_cycle_clears_it(bed: Bed) -> No
     assert bed.news() == set()
 
 
-def test_skipped_result_keeps_the_state(bed: Bed) -> None:
+def test_skipped_result_keeps_the_state(bed: ResultsHarness) -> None:
     bed.cycle(outcome="error")
     assert bed.cycle(outcome="skipped", reason="overlap") == "skipped"
     state = bed.state()
@@ -119,14 +119,14 @@ def test_skipped_result_keeps_the_state(bed: Bed) -> None:
     assert books(bed) == {"error": 1, "skipped": 1}
 
 
-def test_history_is_bounded(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_history_is_bounded(bed: ResultsHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dsf.store.runs.HISTORY_LENGTH", 5)
     for _ in range(8):
         bed.cycle()
     assert len(bed.history()) == 5
 
 
-def test_texts_from_agents_are_truncated(bed: Bed) -> None:
+def test_texts_from_agents_are_truncated(bed: ResultsHarness) -> None:
     for n in range(300):
         bed.cycle(outcome="error", reason=f"made_up_{n}")
         bed.cycle(outcome="partial", refused={f"made_up_{n}": 1, "NOT A WORD": 1})
@@ -136,21 +136,21 @@ def test_texts_from_agents_are_truncated(bed: Bed) -> None:
     assert bed.state().read_refusal_counts()["other"] > 300
 
 
-def test_absurd_numbers_do_not_corrupt_the_state(bed: Bed) -> None:
+def test_absurd_numbers_do_not_corrupt_the_state(bed: ResultsHarness) -> None:
     assert bed.cycle(timings={"fetch": 1e308, "made up": 1.0}, counts={"n": 10**300, "x" * 99: 1}) == "ok"
     assert bed.cycle(timings={"fetch": 1e308}) == "ok"
     assert bed.state().read_timings() == {"fetch": (2 * 86400.0, 2)}
     assert bed.history()[-1].counts == {"items": 2, "results": 2}
 
 
-def test_history_rows_are_compact(bed: Bed) -> None:
+def test_history_rows_are_compact(bed: ResultsHarness) -> None:
     bed.cycle()
     (row,) = bed.client.lrange(keys.history_key("c1", "s1"), 0, -1)
     assert row.split(" ")[1:] == ["", ",,,2", "1.5"]
 
 
-def test_redis_error_for_one_result_does_not_affect_the_others(bed: Bed) -> None:
-    """More than one call takes. The result of a pair whose history is no list is left, and nothing of it is done."""
+def test_redis_error_for_one_result_does_not_affect_the_others(bed: ResultsHarness) -> None:
+    """More than one call takes. The result of a pair with a broken history is skipped without any effect."""
     bed.add()
     bed.add("c2", "s2")
     bed.client.set(keys.history_key("c2", "s2"), "no list")
@@ -168,7 +168,7 @@ def test_redis_error_for_one_result_does_not_affect_the_others(bed: Bed) -> None
 
 
 @pytest.mark.parametrize("key", [keys.REJECTED, keys.CHANGED, keys.SEQUENCE, keys.HUB_CHANGED, keys.HUB_WAKE])
-def test_failed_notification_does_not_ingest_results_again(bed: Bed, key: str) -> None:
+def test_failed_notification_does_not_ingest_results_again(bed: ResultsHarness, key: str) -> None:
     """Otherwise the whole batch would be ingested again and again."""
     bed.client.delete(key)
     bed.client.set(key, "spoilt")
@@ -178,7 +178,7 @@ def test_failed_notification_does_not_ingest_results_again(bed: Bed, key: str) -
     assert bed.client.zcard(keys.OPEN_RUNS) == 0
 
 
-def test_newest_result_of_a_pair_counts_in_any_order_of_arrival(bed: Bed) -> None:
+def test_newest_result_of_a_pair_counts_in_any_order_of_arrival(bed: ResultsHarness) -> None:
     """Several of a pair in one batch, another pair's between them."""
     bed.add(scorer="s2")
     runs = []
@@ -199,7 +199,7 @@ def test_newest_result_of_a_pair_counts_in_any_order_of_arrival(bed: Bed) -> Non
     assert [entry.run for entry in bed.history()] == [older, failed_run, oldest, newest, newer]
 
 
-def test_redis_error_for_all_results_is_raised_and_results_wait(bed: Bed) -> None:
+def test_redis_error_for_all_results_is_raised_and_results_wait(bed: ResultsHarness) -> None:
     # The first cycle records the agent's version, so that later cycles write nothing else.
     assert bed.cycle() == "ok"
     frames = [bed.frame(bed.open()) for _ in range(3)]
@@ -212,7 +212,7 @@ def test_redis_error_for_all_results_is_raised_and_results_wait(bed: Bed) -> Non
     assert bed.ingest.handle_all(frames) == ["ok"] * 3
 
 
-def test_default_validity_follows_a_longer_interval(bed: Bed) -> None:
+def test_default_validity_follows_a_longer_interval(bed: ResultsHarness) -> None:
     """By default a score is valid for 300 s with an interval of 30 s: with a run every ten minutes scores would be
     absent half of the time.
     """
@@ -227,7 +227,7 @@ def test_default_validity_follows_a_longer_interval(bed: Bed) -> None:
 
 
 def test_result_that_cannot_be_evaluated_does_not_block_other_results(
-    bed: Bed, monkeypatch: pytest.MonkeyPatch
+    bed: ResultsHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bed.add("c2", "s1")
     original_ending_of = ingest_module.make_ending

@@ -12,7 +12,7 @@ from dsf import keys
 from dsf.results import intake as hubs_mail
 from dsf.results.intake import SHORTEST, MailboxContents, Mailboxes, find_cluster
 from dsf.store.agents import count_waiting_results
-from tests.integration.results.bed import Bed
+from tests.integration.results.bed import ResultsHarness
 from tests.integration.results.push import put, waiting
 from tests.support.wait import wait_for
 
@@ -27,19 +27,19 @@ def raw(redis_url: str) -> Iterator[redis.Redis]:
 
 
 @pytest.fixture
-def mail(bed: Bed, raw: redis.Redis) -> Mailboxes:
+def mail(bed: ResultsHarness, raw: redis.Redis) -> Mailboxes:
     for cluster in ("c2", "c3"):
         bed.add(cluster)
     return Mailboxes(raw, 3000)
 
 
-def fill(bed: Bed, cluster: str, slots: range | tuple[int, ...], letter: str = "x", length: int = SHORTEST) -> None:
+def fill(bed: ResultsHarness, cluster: str, slots: range | tuple[int, ...], letter: str = "x", length: int = SHORTEST) -> None:
     for slot in slots:
         put(bed.client, slot, letter * length, cluster)
 
 
 def letters(read: MailboxContents) -> str:
-    """First letters of what was read."""
+    """Return the first letters of the results that were read."""
     return "".join(text.decode()[0] for text in read.texts)
 
 
@@ -51,7 +51,7 @@ def finish(mail: Mailboxes, read: MailboxContents) -> None:
     mail.empty(read.slots, read.texts)
 
 
-def test_clusters_are_read_in_turns(bed: Bed, mail: Mailboxes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clusters_are_read_in_turns(bed: ResultsHarness, mail: Mailboxes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hubs_mail, "_MAX_RESULTS", 6)
     fill(bed, "c1", ALL, "a")
     fill(bed, "c2", (3,), "b")
@@ -70,8 +70,8 @@ def test_clusters_are_read_in_turns(bed: Bed, mail: Mailboxes, monkeypatch: pyte
     assert numbers == [6, 6, 1]
 
 
-def test_clusters_are_never_skipped(bed: Bed, mail: Mailboxes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However few results are read at once, and though each slot is filled again as soon as it is empty."""
+def test_clusters_are_never_skipped(bed: ResultsHarness, mail: Mailboxes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However few results are read at once, and even if each slot is filled again as soon as it is empty."""
     monkeypatch.setattr(hubs_mail, "_MAX_RESULTS", 2)
     for number in range(4, 8):
         bed.add(f"c{number}")
@@ -90,8 +90,8 @@ def test_clusters_are_never_skipped(bed: Bed, mail: Mailboxes, monkeypatch: pyte
     assert max(served.values()) - min(served.values()) <= 4
 
 
-def test_slots_are_read_in_turns(bed: Bed, mail: Mailboxes, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A slot that is filled again at once waits until all other slots were read, also by another worker."""
+def test_slots_are_read_in_turns(bed: ResultsHarness, mail: Mailboxes, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A refilled slot waits until all other slots were read, also by another worker."""
     monkeypatch.setattr(hubs_mail, "_MAX_RESULTS", 1)
     readers = [mail, Mailboxes(raw, 3000)]
     served = []
@@ -103,16 +103,16 @@ def test_slots_are_read_in_turns(bed: Bed, mail: Mailboxes, raw: redis.Redis, mo
     assert served == [1, 4, 9, 1, 4, 9, 1]
 
 
-def test_results_read_at_once_are_bounded_in_bytes(bed: Bed, mail: Mailboxes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_read_at_once_are_bounded_in_bytes(bed: ResultsHarness, mail: Mailboxes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hubs_mail, "_MAX_BYTES", 5000)
     fill(bed, "c1", (0, 1, 2, 3), length=3000)
     assert [len(mail.read().slots) for _ in range(2)] == [2, 2]
 
 
 def test_large_results_of_some_clusters_delay_no_others(
-    bed: Bed, mail: Mailboxes, monkeypatch: pytest.MonkeyPatch
+    bed: ResultsHarness, mail: Mailboxes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Though each is there again as soon as it was read."""
+    """Even if each is there again as soon as it was read."""
     monkeypatch.setattr(hubs_mail, "_MAX_BYTES", 5000)
     names = [f"c{number}" for number in range(1, 8)]
     served: Counter[str] = Counter()
@@ -127,7 +127,7 @@ def test_large_results_of_some_clusters_delay_no_others(
     assert set(served) == set(names)
 
 
-def test_malformed_mail_is_counted_unread(bed: Bed, mail: Mailboxes) -> None:
+def test_malformed_mail_is_counted_unread(bed: ResultsHarness, mail: Mailboxes) -> None:
     fill(bed, "c1", range(8), length=20)
     fill(bed, "c2", (0,), length=3001)
     put(bed.client, 1, "", "c2")
@@ -139,7 +139,7 @@ def test_malformed_mail_is_counted_unread(bed: Bed, mail: Mailboxes) -> None:
     assert count_waiting_results(bed.client, ["c1", "c2"]) == 0
 
 
-def test_mailbox_without_a_flag_is_read_by_a_full_scan(bed: Bed, mail: Mailboxes) -> None:
+def test_mailbox_without_a_flag_is_read_by_a_full_scan(bed: ResultsHarness, mail: Mailboxes) -> None:
     fill(bed, "c1", (4,))
     bed.client.delete(keys.mail_flag("c1"))
     assert mail.read().slots == []
@@ -149,12 +149,12 @@ def test_mailbox_without_a_flag_is_read_by_a_full_scan(bed: Bed, mail: Mailboxes
     assert count_waiting_results(bed.client, ["c1", "c2", "c3"]) == 0
 
 
-def test_mailbox_of_an_unknown_cluster_stays_unread(bed: Bed, mail: Mailboxes) -> None:
+def test_mailbox_of_an_unknown_cluster_stays_unread(bed: ResultsHarness, mail: Mailboxes) -> None:
     fill(bed, "c9", (0,))
     assert mail.read(everywhere=True).slots == []
 
 
-def test_newer_result_in_a_slot_is_kept(bed: Bed, mail: Mailboxes) -> None:
+def test_newer_result_in_a_slot_is_kept(bed: ResultsHarness, mail: Mailboxes) -> None:
     fill(bed, "c1", (0, 1), "a")
     read = mail.read()
     fill(bed, "c1", (1,), "b")
@@ -163,7 +163,7 @@ def test_newer_result_in_a_slot_is_kept(bed: Bed, mail: Mailboxes) -> None:
     assert letters(mail.read()) == "b"
 
 
-def test_two_workers_never_read_one_mailbox_at_once(bed: Bed, mail: Mailboxes, raw: redis.Redis) -> None:
+def test_two_workers_never_read_one_mailbox_at_once(bed: ResultsHarness, mail: Mailboxes, raw: redis.Redis) -> None:
     other = Mailboxes(raw, 3000)
     fill(bed, "c1", (0,), "a")
     read = mail.read()
@@ -175,7 +175,7 @@ def test_two_workers_never_read_one_mailbox_at_once(bed: Bed, mail: Mailboxes, r
 
 
 def test_mailbox_of_a_dead_worker_is_read_by_others(
-    bed: Bed, mail: Mailboxes, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    bed: ResultsHarness, mail: Mailboxes, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(bed, "c1", (0,), "a")
     assert letters(mail.read()) == "a"
@@ -189,7 +189,7 @@ def test_mailbox_of_a_dead_worker_is_read_by_others(
         assert letters(Mailboxes(raw, 3000).read(everywhere=True)) == "a"
 
 
-def test_claim_of_a_removed_cluster_is_deleted(bed: Bed, mail: Mailboxes) -> None:
+def test_claim_of_a_removed_cluster_is_deleted(bed: ResultsHarness, mail: Mailboxes) -> None:
     fill(bed, "c1", (0,))
     fill(bed, "c2", (0,))
     finish(mail, mail.read())
@@ -200,7 +200,7 @@ def test_claim_of_a_removed_cluster_is_deleted(bed: Bed, mail: Mailboxes) -> Non
 
 
 @pytest.mark.parametrize("flag", ["", "-1", "99", "nan", "1e", "x" * 100_000, b"\xff", "7"])
-def test_result_is_found_despite_a_malformed_flag(bed: Bed, mail: Mailboxes, flag: str | bytes) -> None:
+def test_result_is_found_despite_a_malformed_flag(bed: ResultsHarness, mail: Mailboxes, flag: str | bytes) -> None:
     fill(bed, "c1", (4,), "a")
     fill(bed, "c2", (0,), "b")
     bed.client.set(keys.mail_flag("c1"), flag)
@@ -211,8 +211,8 @@ def test_result_is_found_despite_a_malformed_flag(bed: Bed, mail: Mailboxes, fla
     assert not bed.client.exists(keys.mail_flag("c1"))
 
 
-def test_many_clusters_are_read_in_one_round_trip(bed: Bed, mail: Mailboxes) -> None:
-    """More than a command takes; one command looks at the flags of eight."""
+def test_many_clusters_are_read_in_one_round_trip(bed: ResultsHarness, mail: Mailboxes) -> None:
+    """More than one command takes; one command reads the flags of eight."""
     for number in range(1200):
         bed.client.hset(keys.CLUSTERS, f"m{number}", "{}")
     fill(bed, "m7", (3,), "a")
@@ -226,7 +226,7 @@ def test_many_clusters_are_read_in_one_round_trip(bed: Bed, mail: Mailboxes) -> 
     assert mail.read().slots == []
 
 
-def test_slot_with_arbitrary_bytes_is_read(bed: Bed, mail: Mailboxes) -> None:
+def test_slot_with_arbitrary_bytes_is_read(bed: ResultsHarness, mail: Mailboxes) -> None:
     put(bed.client, 0, b"\xff\xfe" * SHORTEST)
     fill(bed, "c2", (0,), "b")
     read = mail.read()
@@ -235,7 +235,7 @@ def test_slot_with_arbitrary_bytes_is_read(bed: Bed, mail: Mailboxes) -> None:
     assert count_waiting_results(bed.client, ["c1", "c2"]) == 0
 
 
-def test_runs_whose_result_waits_in_the_mailbox_are_not_lost(bed: Bed) -> None:
+def test_runs_whose_result_waits_in_the_mailbox_are_not_lost(bed: ResultsHarness) -> None:
     bed.add("c2")
     run, other = bed.open("c1"), bed.open("c2")
     fill(bed, "c1", (0,))
@@ -249,7 +249,7 @@ def test_runs_whose_result_waits_in_the_mailbox_are_not_lost(bed: Bed) -> None:
 
 @pytest.fixture
 def dying(raw: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Mailboxes]:
-    """A new reader, as after the death of those before: their claims are over."""
+    """A new reader, as after the death of earlier ones, whose claims have expired."""
 
     def new_reader() -> Mailboxes:
         monkeypatch.setattr(hubs_mail, "_CLAIM_MILLISECONDS", 1)
@@ -268,14 +268,14 @@ def _read_until_empty(mail: Mailboxes) -> list[str]:
     return reads
 
 
-def test_slots_of_a_dead_reader_are_read_one_by_one(bed: Bed, mail: Mailboxes, dying: Callable[[], Mailboxes]) -> None:
+def test_slots_of_a_dead_reader_are_read_one_by_one(bed: ResultsHarness, mail: Mailboxes, dying: Callable[[], Mailboxes]) -> None:
     reader = dying()
     fill(bed, "c1", (0, 5), "a")
     fill(bed, "c2", (1,), "b")
     assert sorted(letters(reader.read())) == ["a", "a", "b"]
     survivor = dying()
     fill(bed, "c3", (1,), "c")
-    # First what nobody died of.
+    # Mailboxes of which no reader has died come first.
     reads = _read_until_empty(survivor)
     assert (reads[0], sorted(reads[1:])) == ("c", ["", "", "a", "a", "b"])
     assert bed.rejected() == {}
@@ -283,7 +283,7 @@ def test_slots_of_a_dead_reader_are_read_one_by_one(bed: Bed, mail: Mailboxes, d
 
 
 def test_slot_that_killed_two_readers_is_dropped_and_counted(
-    bed: Bed, mail: Mailboxes, dying: Callable[[], Mailboxes]
+    bed: ResultsHarness, mail: Mailboxes, dying: Callable[[], Mailboxes]
 ) -> None:
     reader = dying()
     fill(bed, "c1", (0,), "x")
@@ -308,7 +308,7 @@ def test_slot_that_killed_two_readers_is_dropped_and_counted(
     assert letters(reader.read()) == "a"
 
 
-def test_surviving_reader_leaves_no_suspect_slots(bed: Bed, mail: Mailboxes, dying: Callable[[], Mailboxes]) -> None:
+def test_surviving_reader_leaves_no_suspect_slots(bed: ResultsHarness, mail: Mailboxes, dying: Callable[[], Mailboxes]) -> None:
     reader = dying()
     fill(bed, "c1", (0,), "a")
     read = reader.read()
@@ -317,7 +317,7 @@ def test_surviving_reader_leaves_no_suspect_slots(bed: Bed, mail: Mailboxes, dyi
     assert _read_until_empty(dying()) == ["a"]
 
 
-def test_cluster_has_a_share_of_the_bytes_of_a_read(bed: Bed, mail: Mailboxes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cluster_has_a_share_of_the_bytes_of_a_read(bed: ResultsHarness, mail: Mailboxes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hubs_mail, "_CLUSTER_BYTES", 5000)
     fill(bed, "c1", (0, 1, 2), "a", length=3000)
     fill(bed, "c2", (0, 1, 2), "b", length=2000)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dsf.api.scorerule import FailingRule
-from tests.integration.results.bed import Bed
+from tests.integration.results.bed import ResultsHarness
 from tests.integration.scores.writes import APPLY, NAME
 
 
-def test_when_failing_value_is_written_while_cycles_fail(bed: Bed) -> None:
+def test_when_failing_value_is_written_while_cycles_fail(bed: ResultsHarness) -> None:
     bed.add(when_failing=FailingRule(failure_threshold=2, behavior="Value", value=-50))
     bed.cycle()
     bed.write()
@@ -16,7 +16,7 @@ def test_when_failing_value_is_written_while_cycles_fail(bed: Bed) -> None:
     bed.cycle(outcome="error")
     assert bed.write() == [APPLY]
     assert bed.backend.scores("c1", NAME) == {"a": -50, "b": -50}
-    # Renewed for as long as it fails, far beyond the score's own validity.
+    # Renewed as long as it fails, far beyond the score's own validity.
     renewals = 0
     for _ in range(40):
         bed.cycle(outcome="error")
@@ -29,7 +29,7 @@ def test_when_failing_value_is_written_while_cycles_fail(bed: Bed) -> None:
     assert bed.backend.scores("c1", NAME) == {"a": 1, "b": 2}
 
 
-def test_when_failing_value_applies_without_a_score_and_to_lost_runs(bed: Bed) -> None:
+def test_when_failing_value_applies_without_a_score_and_to_lost_runs(bed: ResultsHarness) -> None:
     bed.add(when_failing=FailingRule(failure_threshold=2, behavior="Value", value=-50))
     for _ in range(2):
         bed.open(deadline=1)

@@ -1,4 +1,4 @@
-"""Results that are refused: clocks, limits, forged and malformed ones, pairs that are gone."""
+"""Refused results: wrong clocks, limits, forged and malformed ones, removed pairs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dsf.api.scoringresponse import MAX_RESULTS
 from dsf.results.ingest import Ingest
 from dsf.store.clocks import read_reports
 from dsf.store.registry import ClusterRecord
-from tests.integration.results.bed import SECRET, START, Bed, handle
+from tests.integration.results.bed import SECRET, START, ResultsHarness, handle
 from tests.integration.results.books import books
 
 
@@ -21,7 +21,7 @@ from tests.integration.results.books import books
     ("outcome", "at", "off"),
     [("ok", 90.0, "60 s ahead of"), ("skipped", 700.0, "670 s ahead of"), ("ok", -31.0, "31 s behind")],
 )
-def test_clock_skew_fails_the_run_with_the_difference(bed: Bed, outcome: str, at: float, off: str) -> None:
+def test_clock_skew_fails_the_run_with_the_difference(bed: ResultsHarness, outcome: str, at: float, off: str) -> None:
     run = bed.open()
     bed.now += 30
     assert bed.send(run, at=START + at, outcome=outcome) == "error"
@@ -39,14 +39,14 @@ def test_clock_skew_fails_the_run_with_the_difference(bed: Bed, outcome: str, at
 
 
 @pytest.mark.parametrize("off", [29, -29])
-def test_clock_within_tolerance_is_replaced_by_the_time_of_the_hub(bed: Bed, off: int) -> None:
+def test_clock_within_tolerance_is_replaced_by_the_time_of_the_hub(bed: ResultsHarness, off: int) -> None:
     run = bed.open()
     assert bed.send(run, at=START + off) == "ok"
     assert bed.state().last_success == START + min(off, 0)
 
 
 @pytest.mark.parametrize("offset", [60.0, -600.0])
-def test_results_are_accepted_if_agents_and_worker_agree_against_redis(bed: Bed, offset: float) -> None:
+def test_results_are_accepted_if_agents_and_worker_agree_against_redis(bed: ResultsHarness, offset: float) -> None:
     """The clock of Redis is `offset` seconds ahead of all others."""
     ingest = Ingest(bed.client, bed.settings, clock=lambda: bed.now, own_offset=lambda: offset)
     run = bed.open()
@@ -57,21 +57,21 @@ def test_results_are_accepted_if_agents_and_worker_agree_against_redis(bed: Bed,
     assert (report.name, report.offset) == ("the agent of c1", offset)
 
 
-def test_results_are_accepted_if_agents_and_redis_agree_against_the_worker(bed: Bed) -> None:
+def test_results_are_accepted_if_agents_and_redis_agree_against_the_worker(bed: ResultsHarness) -> None:
     ingest = Ingest(bed.client, bed.settings, clock=lambda: bed.now, own_offset=lambda: 60.0)
     assert handle(ingest, bed.frame(bed.open())) == "ok"
     [report] = read_reports(bed.client, bed.now)
     assert (report.name, report.offset) == ("the agent of c1", 0.0)
 
 
-def test_results_of_agents_that_agree_with_no_clock_are_refused(bed: Bed) -> None:
+def test_results_of_agents_that_agree_with_no_clock_are_refused(bed: ResultsHarness) -> None:
     ingest = Ingest(bed.client, bed.settings, clock=lambda: bed.now, own_offset=lambda: 60.0)
     assert handle(ingest, bed.frame(bed.open(), at=START + 7200)) == "error"
     assert bed.state().read_error_counts() == {("publish", "clock_skew"): 1}
     assert read_reports(bed.client, bed.now) == []
 
 
-def test_result_older_than_its_validity_is_stale(bed: Bed) -> None:
+def test_result_older_than_its_validity_is_stale(bed: ResultsHarness) -> None:
     run = bed.open()
     frame = bed.frame(run)
     unasked = bed.frame(messages.make_run_id(bed.now))
@@ -85,7 +85,7 @@ def test_result_older_than_its_validity_is_stale(bed: Bed) -> None:
     assert bed.rejected() == {"stale": 2}
 
 
-def test_items_beyond_the_limit_of_an_object_are_refused(bed: Bed) -> None:
+def test_items_beyond_the_limit_of_an_object_are_refused(bed: ResultsHarness) -> None:
     results = [({"node": f"{n:05}" + "x" * 100}, 1.0) for n in range(6000)]
     assert bed.cycle(results=results) == "error"
     failure = bed.state().failure
@@ -94,7 +94,7 @@ def test_items_beyond_the_limit_of_an_object_are_refused(bed: Bed) -> None:
     assert "scoreDimensionFormat" in failure.message
 
 
-def test_results_beyond_the_limit_are_refused(bed: Bed) -> None:
+def test_results_beyond_the_limit_are_refused(bed: ResultsHarness) -> None:
     results = [({"node": "a"}, float(n)) for n in range(MAX_RESULTS + 1)]
     frame = bed.signed(json.dumps({"results": results}).encode())
     assert handle(bed.ingest, frame) == "malformed"
@@ -105,7 +105,7 @@ def _changed(frame: bytes, old: str, new: str) -> bytes:
     return frame.replace(old.encode(), new.encode())
 
 
-def test_forged_results_are_rejected(bed: Bed) -> None:
+def test_forged_results_are_rejected(bed: ResultsHarness) -> None:
     valid_frame = bed.frame(bed.open())
     signature = valid_frame.split()[1].decode()
     bed.add("c2")
@@ -128,7 +128,7 @@ def test_forged_results_are_rejected(bed: Bed) -> None:
     assert handle(bed.ingest, valid_frame) == "ok"
 
 
-def test_rotated_key_is_accepted_until_it_is_withdrawn(bed: Bed) -> None:
+def test_rotated_key_is_accepted_until_it_is_withdrawn(bed: ResultsHarness) -> None:
     bed.registry.put_cluster(ClusterRecord(name="c1", key_ids=(2, 1)))
     bed.ingest = Ingest(bed.client, bed.settings, clock=lambda: bed.now)
     assert bed.cycle(key_id=1) == "ok"
@@ -158,7 +158,7 @@ _SIGNATURE = "0" * 64
         f"DSF1 {_SIGNATURE} 1 c1\n{'x' * (2 * 1024 * 1024 + 1)}",
     ],
 )
-def test_malformed_results_are_rejected(bed: Bed, frame: bytes | str) -> None:
+def test_malformed_results_are_rejected(bed: ResultsHarness, frame: bytes | str) -> None:
     assert handle(bed.ingest, frame) == "malformed"
     assert bed.rejected() == {"malformed": 1}
 
@@ -179,18 +179,18 @@ def test_malformed_results_are_rejected(bed: Bed, frame: bytes | str) -> None:
         '{"scorer":"s1","run":"1800000000000-00000000","at":1,"outcome":"ok","message":"\ud800"}',
     ],
 )
-def test_signed_but_malformed_results_are_rejected(bed: Bed, body: str) -> None:
+def test_signed_but_malformed_results_are_rejected(bed: ResultsHarness, body: str) -> None:
     frame = bed.signed(body.encode("utf-8", "surrogatepass"))
     assert handle(bed.ingest, frame) == "malformed"
 
 
-def test_results_of_unknown_clusters_and_scorers_are_rejected(bed: Bed) -> None:
+def test_results_of_unknown_clusters_and_scorers_are_rejected(bed: ResultsHarness) -> None:
     assert bed.send(messages.make_run_id(bed.now), cluster="c9") == "unknown_cluster"
     assert bed.send(messages.make_run_id(bed.now), scorer="s9") == "stale"
     assert bed.rejected() == {"unknown_cluster": 1, "stale": 1}
 
 
-def test_result_of_a_pair_masked_meanwhile_is_removed(bed: Bed) -> None:
+def test_result_of_a_pair_masked_meanwhile_is_removed(bed: ResultsHarness) -> None:
     run = bed.open()
     bed.schedule.remove(["c1/s1"])
     assert bed.client.zcard(keys.OPEN_RUNS) == 0
@@ -202,17 +202,17 @@ def test_result_of_a_pair_masked_meanwhile_is_removed(bed: Bed) -> None:
     assert books(bed) == {"ok": 1}
 
 
-def test_unknown_reasons_are_counted_as_other(bed: Bed) -> None:
+def test_unknown_reasons_are_counted_as_other(bed: ResultsHarness) -> None:
     refusal_counts = {"nan": 2, "bad_labels": 3, **{f"made_up_{n}": 1 for n in range(60)}}
     assert bed.cycle(outcome="partial", refused=refusal_counts) == "partial"
     assert bed.state().read_refusal_counts() == {"nan": 2, "bad_labels": 3, "other": 60}
-    # Each name was a call in a script that nobody else can be served beside.
+    # Each name would be a call in a script during which Redis serves nobody else.
     flood = _unchecked(bed, bed.open(), refused={f"m{n}": 1 for n in range(100_000)})
     assert handle(bed.ingest, flood) == "malformed"
     assert bed.state().read_refusal_counts()["other"] == 60
 
 
-def test_overflowing_counts_are_malformed(bed: Bed) -> None:
+def test_overflowing_counts_are_malformed(bed: ResultsHarness) -> None:
     run = bed.open()
     for number in (2**53 + 1, 2**63 - 1, 2**64, -1):
         assert handle(bed.ingest, _unchecked(bed, run, refused={"nan": number})) == "malformed"
@@ -220,7 +220,7 @@ def test_overflowing_counts_are_malformed(bed: Bed) -> None:
     assert books(bed) == {"partial": 1}
 
 
-def test_saturated_counters_stay_saturated(bed: Bed) -> None:
+def test_saturated_counters_stay_saturated(bed: ResultsHarness) -> None:
     for _ in range(3):
         assert bed.cycle(outcome="partial", refused={"nan": 2**53, "made_up": 2**53}) == "partial"
     assert bed.state().read_refusal_counts() == {"nan": 2**53, "other": 2**53}
@@ -233,7 +233,7 @@ def test_saturated_counters_stay_saturated(bed: Bed) -> None:
 
 
 @pytest.mark.parametrize("broken", ["pair", "history", "open"])
-def test_result_that_cannot_be_ingested_changes_nothing(bed: Bed, broken: str) -> None:
+def test_result_that_cannot_be_ingested_changes_nothing(bed: ResultsHarness, broken: str) -> None:
     run = bed.open()
     key = {
         "pair": keys.pair_key("c1", "s1"),
@@ -247,7 +247,7 @@ def test_result_that_cannot_be_ingested_changes_nothing(bed: Bed, broken: str) -
     assert _everything(bed) == before
 
 
-def test_full_redis_ingests_results_as_a_whole(bed: Bed) -> None:
+def test_full_redis_ingests_results_as_a_whole(bed: ResultsHarness) -> None:
     runs = [bed.open() for _ in range(3)]
     bed.now += 1
     unasked = messages.make_run_id(bed.now)
@@ -265,11 +265,11 @@ def test_full_redis_ingests_results_as_a_whole(bed: Bed) -> None:
     assert bed.rejected() == {"replayed": 1}
 
 
-def _unchecked(bed: Bed, run: str, **fields: Any) -> bytes:
+def _unchecked(bed: ResultsHarness, run: str, **fields: Any) -> bytes:
     """Return a result with these fields, well signed, as no agent of ours makes one."""
     valid_result = messages.verify(bed.frame(run, outcome="partial"), bytes.fromhex(SECRET)).result
     return messages.sign(valid_result.model_copy(update=fields), messages.derive_key(bytes.fromhex(SECRET), "c1", 1))
 
 
-def _everything(bed: Bed) -> dict[str, str]:
+def _everything(bed: ResultsHarness) -> dict[str, str]:
     return {str(key): str(bed.client.dump(key)) for key in bed.client.keys("*") if "clusters" not in str(key)}

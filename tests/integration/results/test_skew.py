@@ -1,5 +1,6 @@
-"""Hub and agents of neighbouring versions: recorded messages and stored values are understood, and one that is too far
-away is named."""
+"""Hub and agents of neighbouring versions: recorded messages and stored values are accepted, and versions too far
+apart are named.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from dsf.results.ingest import Ingest
 from dsf.store.agents import AgentRecord, Agents
 from dsf.store.schedule import ScheduleStore
 from tests.cases.skew import NAMES, recorded
-from tests.integration.results.bed import Bed, handle
+from tests.integration.results.bed import ResultsHarness, handle
 
 CLUSTER, SCORER = "worker01", "sample"
 #: When the messages were recorded (unix seconds).
@@ -23,8 +24,8 @@ RECORDED = 1_800_000_000.0
 
 
 @pytest.fixture
-def store(bed: Bed) -> Any:
-    """Puts recorded values where another version would have, and gives a results worker that knows nothing yet."""
+def store(bed: ResultsHarness) -> Any:
+    """Put recorded values where another version would have, and return a new results worker."""
     bed.client.flushall()
 
     def put(case: dict[str, Any]) -> Ingest:
@@ -42,7 +43,7 @@ def store(bed: Bed) -> Any:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_messages_of_a_neighbouring_version_are_understood(bed: Bed, store: Any, name: str) -> None:
+def test_messages_of_a_neighbouring_version_are_understood(bed: ResultsHarness, store: Any, name: str) -> None:
     case = recorded(name)
     assert case["schema"] == SCHEMA_VERSION + NAMES.index(name) - 1, "record them anew for the new version"
     assert handle(store(case), case["result"]) == "ok"
@@ -64,7 +65,7 @@ def test_messages_of_a_neighbouring_version_are_understood(bed: Bed, store: Any,
     ("name", "version_text"),
     [("too_old", "its agent (0.0.1) speaks version -1"), ("too_new", "its agent (9.0.0) speaks version 3")],
 )
-def test_agent_of_an_unsupported_version_is_named(bed: Bed, store: Any, name: str, version_text: str) -> None:
+def test_agent_of_an_unsupported_version_is_named(bed: ResultsHarness, store: Any, name: str, version_text: str) -> None:
     ingest, frame = store(recorded("current")), recorded("refused")[name]
     assert handle(ingest, frame) == "malformed"
     assert bed.client.hget(keys.REJECTED, "malformed") == "1"
@@ -80,11 +81,11 @@ def test_agent_of_an_unsupported_version_is_named(bed: Bed, store: Any, name: st
     assert read_report(bed.client, bed.settings, None).problems == []
 
 
-def test_version_without_a_valid_signature_is_ignored(bed: Bed, store: Any) -> None:
+def test_version_without_a_valid_signature_is_ignored(bed: ResultsHarness, store: Any) -> None:
     ingest = store(recorded("current"))
     frame = recorded("refused")["too_old"]
     assert handle(ingest, frame.replace(frame.split()[1], "00" * 32)) == "malformed"
-    # A version that is not the signed one counts for nothing but the refusal.
+    # A version outside of the signed data counts only for the message of the refusal.
     changed = recorded("current")["result"].replace("DSF1", "DSF-5")
     assert handle(ingest, changed) == "malformed"
     assert Agents(bed.client).read_agents().get(CLUSTER, AgentRecord()).version in ("", "0.1.0")

@@ -1,4 +1,4 @@
-"""Runs of which nothing is heard."""
+"""Runs without a result."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dsf import keys
 from dsf.results.worker import Sweeper
 from dsf.store.client import connect
-from tests.integration.results.bed import Bed
+from tests.integration.results.bed import ResultsHarness
 from tests.support.wait import PATIENCE, wait_for
 
 
-def test_run_is_lost_after_its_deadline_only(bed: Bed) -> None:
+def test_run_is_lost_after_its_deadline_only(bed: ResultsHarness) -> None:
     run = bed.open(deadline=60)
     bed.now += 60 + bed.settings.lost_after - 1
     assert bed.sweep() == []
@@ -29,7 +29,7 @@ def test_run_is_lost_after_its_deadline_only(bed: Bed) -> None:
     assert bed.sweep() == []
 
 
-def test_older_lost_run_does_not_fail_the_pair(bed: Bed) -> None:
+def test_older_lost_run_does_not_fail_the_pair(bed: ResultsHarness) -> None:
     bed.open(deadline=1)
     bed.now += 30
     bed.cycle()
@@ -41,7 +41,7 @@ def test_older_lost_run_does_not_fail_the_pair(bed: Bed) -> None:
     assert bed.news() == set()
 
 
-def test_consecutive_losses_are_notified_once(bed: Bed) -> None:
+def test_consecutive_losses_are_notified_once(bed: ResultsHarness) -> None:
     for _ in range(3):
         bed.open(deadline=1)
         bed.now += 100
@@ -53,7 +53,7 @@ def test_consecutive_losses_are_notified_once(bed: Bed) -> None:
     assert (bed.state().failing, bed.news()) == (4, set())
 
 
-def test_runs_of_removed_pairs_are_forgotten(bed: Bed) -> None:
+def test_runs_of_removed_pairs_are_forgotten(bed: ResultsHarness) -> None:
     bed.open(deadline=1)
     bed.client.hdel(keys.ENTRIES, "c1/s1")
     bed.now += 100
@@ -61,7 +61,7 @@ def test_runs_of_removed_pairs_are_forgotten(bed: Bed) -> None:
     assert bed.client.zcard(keys.OPEN_RUNS) == 0
 
 
-def test_lost_runs_are_remembered_for_an_hour(bed: Bed) -> None:
+def test_lost_runs_are_remembered_for_an_hour(bed: ResultsHarness) -> None:
     bed.open(deadline=1)
     bed.now += 100
     bed.sweep()
@@ -74,7 +74,7 @@ def test_lost_runs_are_remembered_for_an_hour(bed: Bed) -> None:
     assert bed.client.zcard(keys.LOST_RUNS) == 0
 
 
-def test_many_workers_declare_each_run_once(bed: Bed) -> None:
+def test_many_workers_declare_each_run_once(bed: ResultsHarness) -> None:
     for n in range(1500):
         bed.now += 0.01
         bed.open("c1", "s1", deadline=n % 5)
@@ -85,7 +85,7 @@ def test_many_workers_declare_each_run_once(bed: Bed) -> None:
     assert (bed.state().count("lost"), bed.state().open) == (1500, 0)
 
 
-def test_sweeper_thread_finds_lost_runs(bed: Bed) -> None:
+def test_sweeper_thread_finds_lost_runs(bed: ResultsHarness) -> None:
     stopping = threading.Event()
     client = connect(bed.settings)
     thread = threading.Thread(target=Sweeper(client, bed.settings, stopping).run)
@@ -101,8 +101,8 @@ def test_sweeper_thread_finds_lost_runs(bed: Bed) -> None:
     assert not thread.is_alive()
 
 
-def test_leftovers_of_a_removed_pair_are_deleted_after_two_sweeps(bed: Bed) -> None:
-    """As when the hub controller dies between taking a pair out of the schedule and forgetting it."""
+def test_leftovers_of_a_removed_pair_are_deleted_after_two_sweeps(bed: ResultsHarness) -> None:
+    """As if the hub controller died between removing a pair from the schedule and removing its state."""
     bed.add("c2")
     for cluster in ("c1", "c2"):
         bed.cycle(cluster)
@@ -116,14 +116,14 @@ def test_leftovers_of_a_removed_pair_are_deleted_after_two_sweeps(bed: Bed) -> N
     assert bed.state("c1").last_success is None
     assert bed.history("c1") == []
     assert bed.state("c2").count("ok") == 1
-    # Readers may hear that it went until the next time.
+    # Readers may see its removal until the next sweep.
     assert bed.client.zrange(keys.CHANGED, 0, -1) == ["c2/s1", "c1/s1"]
     sweeper.forget_leftovers()
     sweeper.forget_leftovers()
     assert bed.client.zrange(keys.CHANGED, 0, -1) == ["c2/s1"]
 
 
-def test_pair_that_returns_between_sweeps_keeps_its_counters(bed: Bed) -> None:
+def test_pair_that_returns_between_sweeps_keeps_its_counters(bed: ResultsHarness) -> None:
     bed.cycle()
     sweeper = Sweeper(bed.client, bed.settings, threading.Event())
     sweeper.forget_leftovers()
@@ -136,7 +136,7 @@ def test_pair_that_returns_between_sweeps_keeps_its_counters(bed: Bed) -> None:
     assert bed.state().count("ok") == 1
 
 
-def test_many_leftovers_are_forgotten_in_batches(bed: Bed) -> None:
+def test_many_leftovers_are_forgotten_in_batches(bed: ResultsHarness) -> None:
     pairs = [f"c1/gone{number}" for number in range(1200)]
     bed.client.zadd(keys.CHANGED, dict.fromkeys(pairs, 1))
     for pair in pairs[::2]:

@@ -1,4 +1,6 @@
-"""The whole results worker: from mailboxes to books and scores in Redis; it loses no result, and obeys none."""
+"""The whole results worker, from mailboxes to books and scores in Redis: it loses no result, and executes no commands
+in them.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from typing import Any
 import pytest
 import redis
 
-from tests.integration.results.bed import Bed
+from tests.integration.results.bed import ResultsHarness
 from tests.integration.results.push import push, put, waiting
 from tests.integration.results.workerprocess import CELERY, OWN, WorkerProcess
 from tests.support.redisserver import RedisServer
@@ -31,7 +33,7 @@ def folder(tmp_path: Path) -> Path:
 
 @contextmanager
 def pushing(client: redis.Redis, frames: list[Any]) -> Iterator[None]:
-    """Put these results into the mailbox beside what the test does."""
+    """Put these results into the mailbox while the test continues."""
     thread = threading.Thread(target=push, args=(client, frames))
     thread.start()
     try:
@@ -43,7 +45,7 @@ def pushing(client: redis.Redis, frames: list[Any]) -> Iterator[None]:
 
 @pytest.mark.parametrize("command", [CELERY, OWN], ids=["celery", "own"])
 def test_result_becomes_a_score_for_the_writer(
-    bed: Bed, redis_url: str, folder: Path, command: tuple[str, ...]
+    bed: ResultsHarness, redis_url: str, folder: Path, command: tuple[str, ...]
 ) -> None:
     bed.now = time.time()
     alive = folder / "alive"
@@ -77,7 +79,7 @@ def test_worker_does_not_start_without_the_master_secret(
         assert "Traceback" not in worker.log()
 
 
-def test_malformed_results_do_not_affect_valid_results(bed: Bed, redis_url: str, folder: Path) -> None:
+def test_malformed_results_do_not_affect_valid_results(bed: ResultsHarness, redis_url: str, folder: Path) -> None:
     valid_frames = bed.backlog(40)
     long = {"padding": "x" * 300}
     # A JSON decoder that supports types of its own would fail on this payload.
@@ -114,7 +116,7 @@ def test_malformed_results_do_not_affect_valid_results(bed: Bed, redis_url: str,
     assert "Traceback" not in worker.log()
 
 
-def test_kill_9_in_the_middle_loses_nothing(bed: Bed, redis_url: str, folder: Path) -> None:
+def test_kill_9_in_the_middle_loses_nothing(bed: ResultsHarness, redis_url: str, folder: Path) -> None:
     worker = WorkerProcess(redis_url, folder)
     # Some of these results remain for the second kill, even if this process notices the first one late.
     number, kills = 600, 0
@@ -138,7 +140,7 @@ def test_kill_9_in_the_middle_loses_nothing(bed: Bed, redis_url: str, folder: Pa
 def test_worker_survives_a_redis_outage(settings_factory, folder: Path) -> None:
     with RedisServer(aof=True) as server:
         client = server.client()
-        bed = Bed(client, settings_factory(redis_url=server.url, signing_secret="5e" * 32))
+        bed = ResultsHarness(client, settings_factory(redis_url=server.url, signing_secret="5e" * 32))
         bed.add()
         bed.now = time.time()
         with WorkerProcess(server.url, folder, DSF_PROBE_DIR=str(folder)) as worker:
@@ -160,7 +162,7 @@ def test_worker_survives_a_redis_outage(settings_factory, folder: Path) -> None:
 def test_worker_started_with_a_full_redis_ingests_results(settings_factory, folder: Path) -> None:
     with RedisServer() as server:
         client = server.client()
-        bed = Bed(client, settings_factory(redis_url=server.url, signing_secret="5e" * 32))
+        bed = ResultsHarness(client, settings_factory(redis_url=server.url, signing_secret="5e" * 32))
         bed.add()
         bed.now = time.time()
         push(client, [bed.frame(bed.open()) for _ in range(3)])
@@ -172,7 +174,7 @@ def test_worker_started_with_a_full_redis_ingests_results(settings_factory, fold
         assert "Connection to broker lost" not in worker.log()
 
 
-def test_ingested_results_are_visible_to_flower(bed: Bed, redis_url: str, folder: Path) -> None:
+def test_ingested_results_are_visible_to_flower(bed: ResultsHarness, redis_url: str, folder: Path) -> None:
     bed.now = time.time()
     event_bodies: list[str] = []
     with bed.client.pubsub() as events:

@@ -1,4 +1,4 @@
-"""A real results worker in a process of its own, writing into a folder."""
+"""A real results worker in a separate process, which writes into a folder."""
 
 from __future__ import annotations
 

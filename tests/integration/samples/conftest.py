@@ -21,7 +21,7 @@ Start = Callable[..., str]
 
 @pytest.fixture(scope="package")
 def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
-    """`start("sample-scorer") -> url`: the process of a sample, the same one each time with the same environment."""
+    """Return `start("sample-scorer") -> url`: the process of a sample, shared by calls with the same environment."""
     supervisor = Supervisor(tmp_path_factory.mktemp("samples"), lambda _: None)
     running: dict[tuple[object, ...], str] = {}
 
@@ -46,7 +46,7 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
 
 @pytest.fixture(scope="module")
 def llm_forecast() -> Iterator[Start]:
-    """`llm_forecast(MODEL_NAME="...") -> url`: llm-forecast-scorer in this process; the same one each time."""
+    """Return `llm_forecast(MODEL_NAME="...") -> url`: llm-forecast-scorer in this process, shared by equal calls."""
     running: dict[Any, str] = {}
     with ExitStack() as stack:
 

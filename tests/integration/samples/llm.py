@@ -1,4 +1,4 @@
-"""A language model behind OpenAI's completions protocol, as vLLM serves it; what it says is told beforehand."""
+"""A language model behind OpenAI's completions protocol, as vLLM serves it, with scripted responses."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ MODEL = "test/model-1b"
 
 
 class LanguageModel:
-    """Answers prompts. Use as a context manager.
+    """Responds to prompts. A context manager.
 
-    `says` is the text of each response, `seconds` how long it thinks, `token` what it wants to be asked with.
+    `says` is the text of each response, `seconds` its delay, `token` the required token.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""`dsf scorer check` finds no mistake in the samples, each a process of its own, whose script asks it."""
+"""`dsf scorer check` finds no mistake in the samples, each in a separate process, checked by its own script."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.integration.samples.conftest import Start, series
 from tests.integration.samples.llm import MODEL, LanguageModel
 from tests.support.commandline import dsf
 from tests.support.programs import find
-from tests.support.scoringservices import hub_waits
+from tests.support.scoringservices import set_hub_timeout
 from tests.support.uv import ROOT
 
 #: Sample -> its /config paths, each with the names that items shall have.
@@ -35,7 +35,7 @@ SKIPPED_WITHOUT_SOURCE = SKIPPED | {"one-series", "many-series", "gaps", "nan", 
 
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    hub_waits(monkeypatch, 60)
+    set_hub_timeout(monkeypatch, 60)
 
 
 @pytest.fixture

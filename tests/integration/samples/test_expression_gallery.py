@@ -26,7 +26,7 @@ _MANIFESTS = sorted(
 )
 _PAGE = _ROOT / "docs" / "expression-gallery.md"
 _CLUSTER = ClusterFacts(name="paris", labels={"price-per-hour": "0.14", "region": "eu-west-1"}, claims={})
-#: The newest sample, which every source is asked for.
+#: Time of the newest sample, at which every source is queried.
 _END = int(time.time()) // 300 * 300 - 3600
 _LENGTH = 7 * 3600
 

@@ -28,7 +28,7 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     command = [sys.executable, "-m", "tests.integration.samples.llamaserver", str(folder / "tiny.gguf")]
     child = Child(command, folder / "log", dict(os.environ), inherit=False)
     try:
-        # The server's own log comes in between, in the middle of lines too.
+        # The server's own log is mixed in, also in the middle of lines.
         address_match = wait_for(
             lambda: re.search(r"address (http://[\d.]+:\d+)", child.log.read_text()), 60, f"llama.cpp: {child.log}"
         )

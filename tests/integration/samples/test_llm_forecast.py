@@ -11,7 +11,7 @@ import requests
 
 from tests.integration.samples.conftest import Start, ask, series
 from tests.integration.samples.llm import MODEL, LanguageModel
-from tests.support.httpserver import answer, close_early, drip, endless, half
+from tests.support.httpserver import answer, close_early, send_slowly, send_endless, send_half
 
 #: A series with samples, and one without any usable value.
 TWO = {"data": [series(["1", "2"], pod="web"), series(["NaN"], pod="lost")]}
@@ -153,9 +153,9 @@ def test_error_text_and_retry_after_of_the_model_are_passed_on(
         (answer('{"choices": []}'), "not one of the completions protocol"),
         (answer('{"choices": [{"text": null}]}'), "not one of the completions protocol"),
         (close_early, "RemoteProtocolError"),
-        (half, "RemoteProtocolError"),
-        (drip, "no answer within 6 s"),
-        (endless(None), "more than 1048576 bytes"),
+        (send_half, "RemoteProtocolError"),
+        (send_slowly, "no answer within 6 s"),
+        (send_endless(None), "more than 1048576 bytes"),
     ],
 )
 def test_failing_model_produces_no_score(model: LanguageModel, scorer: str, handler: Any, reason: str) -> None:
@@ -166,7 +166,7 @@ def test_failing_model_produces_no_score(model: LanguageModel, scorer: str, hand
 def test_unreachable_model_is_reported_and_the_scorer_stays_healthy(llm_forecast: Start) -> None:
     url = llm_forecast(INFERENCE_ENDPOINT="http://127.0.0.1:1/v1/completions")
     assert unavailable(url) == "the language model gave no usable number: ConnectError"
-    # The model is away, but the scorer is healthy.
+    # The model is down, but the scorer is healthy.
     assert ask("GET", f"{url}/healthz") == {"status": "ok"}
     assert ask("POST", f"{url}/scoring", {"data": []}) == {"results": []}
 
@@ -187,7 +187,7 @@ def test_failed_response_does_not_affect_other_scores(model: LanguageModel, scor
 
 
 def test_concurrent_model_requests_are_limited(model: LanguageModel, scorer: str) -> None:
-    # Long enough for three to come together on a busy machine.
+    # Long enough for three requests to coincide on a busy machine.
     model.seconds = 0.5
     body = {"data": [series(["1"], pod=str(number)) for number in range(12)]}
     assert len(ask("POST", f"{scorer}/scoring", body)["results"]) == 12
@@ -196,7 +196,7 @@ def test_concurrent_model_requests_are_limited(model: LanguageModel, scorer: str
 
 def test_series_beyond_the_deadline_are_left_out(llm_forecast: Start, model: LanguageModel) -> None:
     body = {"data": [series(["1"], pod=str(number)) for number in range(12)]}
-    # More where the time was over before the first three answers came: machines are busy.
+    # Longer if the time was over before the first three responses, because the machine may be busy.
     for seconds in (2, 20):
         scorer = started(llm_forecast, model, inference="25", scoring=str(seconds))
         model.seconds = 0.35 * seconds

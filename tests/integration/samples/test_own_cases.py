@@ -1,4 +1,4 @@
-"""Each sample has cases of its own for `dsf scorer test`, and passes them."""
+"""Each sample has its own cases for `dsf scorer test`, and passes them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from tests.integration.samples.llm import MODEL, LanguageModel
 from tests.support.commandline import dsf
-from tests.support.scoringservices import hub_waits
+from tests.support.scoringservices import set_hub_timeout
 from tests.support.uv import ROOT
 
 FOLDER = ROOT / "samples"
@@ -17,7 +17,7 @@ SAMPLES = [*sorted(path.parent.name for path in FOLDER.glob("*-scorer/app.py")),
 
 @pytest.mark.parametrize("name", SAMPLES)
 def test_sample_passes_its_own_cases(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    hub_waits(monkeypatch, 60)
+    set_hub_timeout(monkeypatch, 60)
     with LanguageModel() as model:
         model.says = "42"
         monkeypatch.setenv("VLLM_ENDPOINT", model.url)
@@ -27,5 +27,5 @@ def test_sample_passes_its_own_cases(name: str, monkeypatch: pytest.MonkeyPatch)
     report = json.loads(result.stdout)
     assert [failure for case in report["cases"] for failure in case["failures"]] == []
     assert result.exit_code == 0
-    # Some items come out, or the cases would say nothing.
+    # Some items are expected, or the cases would prove nothing.
     assert "value:" in file.read_text()

@@ -1,4 +1,4 @@
-"""How fast scores are written, and what follows for their validity."""
+"""The rate of score writes, and its effect on their validity."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from dsf.scores import writer as writer_module
-from tests.integration.results.bed import Bed
+from tests.integration.results.bed import ResultsHarness
 from tests.support.wait import wait_for
 
 
-def fill(bed: Bed, clusters: int, write_rate: float) -> None:
+def fill(bed: ResultsHarness, clusters: int, write_rate: float) -> None:
     """Add clusters, each with a score to write, at this many writes a second."""
     bed.settings = bed.settings.model_copy(update={"write_rate": write_rate})
     for n in range(clusters):
@@ -21,7 +21,7 @@ def fill(bed: Bed, clusters: int, write_rate: float) -> None:
         bed.cycle(f"c{n}")
 
 
-def test_writes_keep_to_the_rate(bed: Bed) -> None:
+def test_writes_keep_to_the_rate(bed: ResultsHarness) -> None:
     fill(bed, 45, write_rate=50.0)
     began = time.monotonic()
     bed.write()
@@ -31,7 +31,7 @@ def test_writes_keep_to_the_rate(bed: Bed) -> None:
     assert seconds >= 0.75
 
 
-def test_write_turns_are_taken_by_one_thread_at_a_time(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_write_turns_are_taken_by_one_thread_at_a_time(bed: ResultsHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(bed, 30, write_rate=100.0)
     writer = bed.writer()
     take, asking = writer._turns.take, threading.Lock()
@@ -52,7 +52,7 @@ def test_write_turns_are_taken_by_one_thread_at_a_time(bed: Bed, monkeypatch: py
     assert all(was_alone)
 
 
-def test_validities_are_extended_with_the_size_of_the_fleet(bed: Bed) -> None:
+def test_validities_are_extended_with_the_size_of_the_fleet(bed: ResultsHarness) -> None:
     fill(bed, 31, write_rate=1000.0)
     bed.write()
     bed.settings = bed.settings.model_copy(update={"write_rate": 0.1})
@@ -70,8 +70,8 @@ def test_validities_are_extended_with_the_size_of_the_fleet(bed: Bed) -> None:
     assert abs(state.valid_until - bed.now - 300 * 31 / 150 / 0.05) < 2
 
 
-def test_waiting_results_go_before_scores(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a batch of scores the process's other threads have its CPU; the writer waits for results only."""
+def test_waiting_results_go_before_scores(bed: ResultsHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a batch of scores the process's other threads get its CPU; the writer only waits for results."""
     monkeypatch.setattr(writer_module, "_CPU_SHARE_OF_INGEST", 1e9)
     monkeypatch.setattr(writer_module, "_MAX_YIELD_SECONDS", 600.0)
     fill(bed, 40, write_rate=100_000.0)
@@ -89,7 +89,7 @@ def test_waiting_results_go_before_scores(bed: Bed, monkeypatch: pytest.MonkeyPa
     assert len(bed.backend.log) == 40
 
 
-def test_counters_of_a_batch_are_stored_together(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counters_of_a_batch_are_stored_together(bed: ResultsHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(bed, 30, write_rate=100_000.0)
     writer, recorded = bed.writer(), []
     record = writer._writes.record_turn

@@ -16,11 +16,11 @@ from dsf.results.ingest import Ingest
 from dsf.scores import writer as writer_module
 from dsf.store.entries import Entry
 from dsf.store.registry import ClusterRecord
-from tests.integration.results.bed import Bed
+from tests.integration.results.bed import ResultsHarness
 from tests.integration.scores.writes import APPLY, DELETE, NAME, stats
 
 
-def test_newest_score_is_written_after_a_failure(bed: Bed) -> None:
+def test_newest_score_is_written_after_a_failure(bed: ResultsHarness) -> None:
     writer = bed.writer()
     bed.cycle()
     bed.backend.error = BackendError("disk full")
@@ -43,7 +43,7 @@ def test_newest_score_is_written_after_a_failure(bed: Bed) -> None:
     assert stats(bed) == {"failed": 2, "written": 1, "coalesced": 10}
 
 
-def test_malformed_data_of_a_pair_does_not_delay_others(bed: Bed) -> None:
+def test_malformed_data_of_a_pair_does_not_delay_others(bed: ResultsHarness) -> None:
     bed.add("c2")
     bed.cycle()
     bed.cycle("c2")
@@ -60,7 +60,7 @@ def test_malformed_data_of_a_pair_does_not_delay_others(bed: Bed) -> None:
         (ForeignObjectError("somebody else's"), "ScoreNameForeign"),
     ],
 )
-def test_refused_write_is_reported_at_once_and_until_it_succeeds(bed: Bed, error: Exception, reason: str) -> None:
+def test_refused_write_is_reported_at_once_and_until_it_succeeds(bed: ResultsHarness, error: Exception, reason: str) -> None:
     writer = bed.writer()
     bed.cycle()
     bed.backend.error = error
@@ -93,7 +93,7 @@ def test_refused_write_is_reported_at_once_and_until_it_succeeds(bed: Bed, error
     ],
 )
 def test_any_lasting_failure_is_reported_and_written_soon_after_its_end(
-    bed: Bed, error: Exception, monkeypatch: pytest.MonkeyPatch
+    bed: ResultsHarness, error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Readers see it whatever the error is, and no pair waits for a long backoff."""
     monkeypatch.setattr(writer_module, "_OUTAGE_RETRY_SECONDS", 0.0)
@@ -119,7 +119,7 @@ def test_any_lasting_failure_is_reported_and_written_soon_after_its_end(
     assert int(bed.client.get(keys.SEQUENCE) or 0) > sequence
 
 
-def test_outage_of_the_backend_is_reported_for_every_pair(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outage_of_the_backend_is_reported_for_every_pair(bed: ResultsHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer_module, "_OUTAGE_REPORT_SECONDS", 0.0)
     clusters = [f"c{number}" for number in range(1, 41)]
     for cluster in clusters:
@@ -134,7 +134,7 @@ def test_outage_of_the_backend_is_reported_for_every_pair(bed: Bed, monkeypatch:
     assert all(bed.state(cluster).unwritten for cluster in clusters)
 
 
-def test_first_success_after_a_failure_retries_the_other_pairs(bed: Bed) -> None:
+def test_first_success_after_a_failure_retries_the_other_pairs(bed: ResultsHarness) -> None:
     clusters = [f"c{number}" for number in range(1, 41)]
     for cluster in clusters:
         bed.add(cluster)
@@ -152,7 +152,7 @@ def test_first_success_after_a_failure_retries_the_other_pairs(bed: Bed) -> None
     assert {cluster for _, cluster, _ in bed.backend.log} == set(clusters)
 
 
-def test_failing_pairs_use_a_small_share_of_the_writes(bed: Bed) -> None:
+def test_failing_pairs_use_a_small_share_of_the_writes(bed: ResultsHarness) -> None:
     """A namespace whose scores are refused must not slow down the scores of all others."""
     for number in range(60):
         bed.add(f"bad{number}")
@@ -180,7 +180,7 @@ def test_failing_pairs_use_a_small_share_of_the_writes(bed: Bed) -> None:
     assert stats(bed)["failed"] - failed_before <= 24
 
 
-def test_scores_are_written_and_pairs_removed_while_redis_is_full(bed: Bed) -> None:
+def test_scores_are_written_and_pairs_removed_while_redis_is_full(bed: ResultsHarness) -> None:
     """Otherwise valid scores would expire, and removing a scorer could not free any memory."""
     writer = bed.writer()
     bed.add("c2")
@@ -209,7 +209,7 @@ def test_scores_are_written_and_pairs_removed_while_redis_is_full(bed: Bed) -> N
     assert bed.state("c2").unwritten is None
 
 
-def test_objects_of_a_batch_are_written_concurrently(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_objects_of_a_batch_are_written_concurrently(bed: ResultsHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     for cluster in ("c2", "c3", "c4"):
         bed.add(cluster)
         bed.cycle(cluster)
@@ -224,7 +224,7 @@ def test_objects_of_a_batch_are_written_concurrently(bed: Bed, monkeypatch: pyte
     assert sorted(bed.write()) == [("apply", f"c{number}", NAME) for number in (1, 2, 3, 4)]
 
 
-def test_pairs_of_a_batch_are_checked_again_after_an_outage_of_redis(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pairs_of_a_batch_are_checked_again_after_an_outage_of_redis(bed: ResultsHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     for cluster in ("c1", "c2", "c3"):
         bed.add(cluster)
         bed.cycle(cluster)
@@ -247,7 +247,7 @@ def _away(*_: object, **__: object) -> None:
     raise redis.ConnectionError("away")
 
 
-def test_wait_between_attempts_doubles_up_to_five_seconds(bed: Bed) -> None:
+def test_wait_between_attempts_doubles_up_to_five_seconds(bed: ResultsHarness) -> None:
     bed.cycle()
     bed.backend.error = RuntimeError("a bug in the backend")
     writer, waits = bed.writer(), []
@@ -261,7 +261,7 @@ def test_wait_between_attempts_doubles_up_to_five_seconds(bed: Bed) -> None:
     assert waits == [1, 2, 4, 5, 5, 5, 5]
 
 
-def test_record_of_an_earlier_leader_is_cleared(bed: Bed) -> None:
+def test_record_of_an_earlier_leader_is_cleared(bed: ResultsHarness) -> None:
     bed.cycle()
     bed.backend.error = ApiServerError("403: no right", 403)
     bed.write()

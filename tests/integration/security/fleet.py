@@ -1,4 +1,4 @@
-"""The whole framework as in production: TLS, a user of its own for each process, real tokens, two clusters.
+"""The whole framework as in production: TLS, a separate user for each process, real tokens, two clusters.
 
 The names of the clusters are chosen so that a careless pattern for `c1` would also match `c10`.
 """
@@ -86,14 +86,16 @@ class Fleet:
     """Start once, use often: starting takes some ten seconds. Tests leave it as they found it."""
 
     def __init__(self, folder: Path, clusters: tuple[str, ...] = CLUSTERS, *, every_method: bool = False) -> None:
-        """`every_method` gives it scorers of every method of authentication, besides the one with bearer tokens."""
+        """Prepare the fleet; `every_method` adds scorers of every method of authentication to the one with bearer
+        tokens.
+        """
         self.folder = folder
         self.clusters = clusters
         self.every_method = every_method
         self.manifests = folder / "manifests"
         self.out = folder / "out"
         self.logs = folder / "logs"
-        #: Commands that Redis had denied before a test began.
+        #: Commands that Redis had denied before the test began.
         self.refused: list[str] = []
         self.flower_port, self.web_port = free_port(), free_port()
         self._stack = contextlib.ExitStack()
@@ -107,7 +109,7 @@ class Fleet:
         passwords: dict[str, str] = {r: CANARIES[f"password of {r}"] for r in hub_roles()}
         self.redis = self._stack.enter_context(SecureRedis(TestCa(self.folder / "ca"), passwords=passwords))
         self.admin = self.redis.client()
-        # For what tests do in the hub's place, and to know passwords; the users are made by the hub process.
+        # For actions in the hub's place, and for passwords; the hub process creates the users.
         self.users = ClusterUsers(self.redis.client(hub_user("controller"), passwords["controller"]), MASTER)
         self.source = self._stack.enter_context(ScriptedServer())
         self.give_series()
@@ -156,7 +158,7 @@ class Fleet:
         plain.load_cert_chain(server_certificate.cert, server_certificate.key)
         self._identities = identities.Identities(self._stack, matrix(_SERIES), plain)
 
-        # Servers of clouds: one that is asked with Amazon's signature, and those of Google's tokens.
+        # Servers of clouds: one that requires Amazon's signature, and those of Google's tokens.
         self._google_key = RSAKey.generate_key(2048).as_pem(private=True).decode()
         CANARIES["google key"] = self._google_key.splitlines()[1]
         self.amazon = self._stack.enter_context(ScriptedServer(matrix(_SERIES)))
@@ -197,7 +199,7 @@ class Fleet:
         )
 
     def run_agent(self, cluster: str) -> None:
-        """Start the agent of a cluster, with what the hub delivered as a Secret would be mounted."""
+        """Start the agent of a cluster, with the hub's delivered data as mounted files."""
         folder = self.out / "clusters" / cluster
         self.until(
             lambda: (
@@ -283,7 +285,7 @@ class Fleet:
         return self._children[name]
 
     def log(self, name: str) -> str:
-        """Return all that a process printed."""
+        """Return the whole output of a process."""
         return (self.logs / f"{name}.log").read_text(errors="replace")
 
     # --- files ---------------------------------------------------------------------------------------------------
@@ -369,7 +371,7 @@ class Fleet:
         replace(self.manifests / "all.yaml", yaml.safe_dump_all(manifests))
 
     def _clouds(self, group: str) -> dict[str, Any]:
-        """Return the scorer that asks with keys of clouds."""
+        """Return the scorer that authenticates with keys of clouds."""
         aws = {
             "region": "eu-west-1",
             "accessKeyID": {"value": "AKIDEXAMPLE"},
@@ -387,7 +389,7 @@ class Fleet:
         return manifest
 
     def _other(self, group: str) -> dict[str, Any]:
-        """Return the scorer that asks with every other method."""
+        """Return the scorer that uses every other method."""
         basic = {"username": {"value": "reader"}, "password": {"name": "others", "key": "password"}}
         oauth2 = {
             "tokenURL": f"{self.oauth.url}/token",
@@ -423,11 +425,11 @@ class Fleet:
         self.source.script(_asks_for(f"Bearer {CANARIES['source token']}", matrix(_SERIES)))
 
     def give_tokens(self) -> None:
-        """The server of tokens gives good ones, and the scoring API of OTHER takes them."""
+        """Let the server of tokens return good ones, and the scoring API of OTHER accept them."""
         self.oauth.script(gives("access token"))
         self.scorer.script(_asks_for(f"Bearer {CANARIES['access token']}", answer(_RESULTS)), path="/other")
 
-    # --- looking and doing ---------------------------------------------------------------------------------------
+    # --- reads and actions ---------------------------------------------------------------------------------------
 
     def state(self, cluster: str) -> PairState:
         """Return the state in Redis of the scorer on a cluster."""
@@ -447,12 +449,12 @@ class Fleet:
         return self.redis.client(cluster_user(cluster), password)
 
     def acl_log(self) -> list[str]:
-        """Who was refused what, newest first: `user: reason context object`."""
+        """Return refused commands, newest first: `user: reason context object`."""
         rows: list[dict[str, Any]] = self.admin.acl_log(500)
         return [f"{row['username']}: {row['reason']} {row['context']} {row['object']}" for row in rows]
 
     def tick(self, cluster: str, scorer: str = SCORER) -> str:
-        """Push a tick that nobody scheduled; its run id."""
+        """Push an unscheduled tick, and return its run id."""
         run_id = make_run_id()
         expires = float(run_id[:13]) / 1000 + 30
         self.admin.lpush(spoke_queue(cluster), make_tick_message(cluster, scorer, run_id, expires))
@@ -472,7 +474,7 @@ class Fleet:
             return str(response.read().decode(errors="replace"))
 
     def until(self, condition: Any, message: str = "", timeout: float = 15.0) -> Any:
-        """Wait; on failure say what the logs end with."""
+        """Wait for a condition; a failure quotes the ends of the logs."""
         try:
             return wait_for(condition, timeout, message, interval=0.1)
         except AssertionError as error:

@@ -38,10 +38,10 @@ _BEHIND_PROXY: Final = "http://192.0.2.1"
 
 
 class Identities:
-    """The servers that such a scorer asks."""
+    """The servers to which such a scorer sends requests."""
 
     def __init__(self, stack: contextlib.ExitStack, series: Handler, tls: ssl.SSLContext) -> None:
-        """`tls` is of what gives tokens: Azure's has to have it."""
+        """Prepare the servers; `tls` is for those of tokens, because Azure's requires it."""
         bearers = {
             f"Bearer {token}"
             for token in (ACCOUNT_TOKENS["thanos"], CANARIES["azure token"], CANARIES["google federated token"])
@@ -71,7 +71,7 @@ class Identities:
         return f"http://agent:{CANARIES['proxy password']}@127.0.0.1:{self._proxy.port}"
 
     def manifests(self, group: str, scorer: dict[str, Any]) -> list[dict[str, Any]]:
-        """Return the DynamicScorer, made of one like it, and the ScoringAuthentications that it names."""
+        """Return the DynamicScorer, derived from a similar one, and the ScoringAuthentications that it names."""
         url = self._clouds.url
         auth_methods: dict[str, dict[str, Any]] = {
             "account": {"serviceAccountToken": {"audience": "thanos"}},
@@ -99,13 +99,15 @@ class Identities:
             {"name": "proxied", **source, "host": _BEHIND_PROXY},
         ]
         spec = {name: value for name, value in scorer["spec"].items() if name != "source"}
-        # Five servers are asked in each cycle: on a busy machine one second is too little for them.
+        # Each cycle calls five servers, for which one second is too short on a busy machine.
         spec["scoring"] = {**spec["scoring"], "params": {"name": "identities-score", "interval": 5}}
         return [*secrets_and_auths, {**scorer, "metadata": {"name": NAME}, "spec": {**spec, "sources": sources}}]
 
 
 def _give(exchange: Exchange) -> None:
-    """A token of a cloud for one of the account; to all others what they sent, as a careless server does."""
+    """Respond with a cloud's token to one of the account, and otherwise with the received data, as a careless server
+    does.
+    """
     body = exchange.request.body.decode()
     token_audience = next((audience for audience, token in ACCOUNT_TOKENS.items() if token in body), "")
     bearer = {"token_type": "Bearer", "expires_in": 3600}

@@ -1,4 +1,4 @@
-"""Redis with a replica and three Sentinels, all with TLS and users of their own: a real failover can be had."""
+"""Redis with a replica and three Sentinels, all with TLS and separate users, for a real failover."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ MASTER_NAME = "hub"
 SENTINEL_PASSWORD = "password-of-the-sentinels"
 CLIENT_USER = "dsf-client"
 CLIENT_PASSWORD = "password-of-those-who-ask"
-#: Milliseconds after which a server that says nothing is taken for dead: one that gets no CPU for a while must not be,
-#: and one that a test kills is to be soon.
+#: Milliseconds after which a silent server counts as dead: not too few, for one without CPU for a while, and not too
+#: many, for one that a test kills.
 _PATIENT, _IMPATIENT = 20_000, 1500
 
 
 class SentinelRedis:
-    """`first` is the server at the beginning and `second` its replica. Use as a context manager."""
+    """A failover setup: `first` is the primary at the beginning and `second` its replica. A context manager."""
 
     def __init__(self, ca: TestCa) -> None:
         self.ca = ca
@@ -125,7 +125,7 @@ class SentinelRedis:
             yield [stack.enter_context(contextlib.closing(self._sentinel(port))) for port in self._sentinels]
 
     def look(self, *, closely: bool) -> None:
-        """Whether the Sentinels soon take for dead what says nothing; at first they do not."""
+        """Set whether the Sentinels soon treat a silent server as dead; at first they do not."""
         milliseconds = _IMPATIENT if closely else _PATIENT
         with self.administrators() as admins:
             for admin in admins:
@@ -143,7 +143,7 @@ class SentinelRedis:
         )
 
     def in_step(self) -> bool:
-        """Whether the replica has all that the server has."""
+        """True if the replica has all data of the primary."""
         first_replication, other = (server.client().info("replication") for server in (self.first, self.second))
         return bool(first_replication["master_repl_offset"] == other.get("slave_repl_offset"))
 

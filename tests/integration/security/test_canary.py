@@ -23,18 +23,18 @@ from dsf.text import WITHHELD
 from tests.integration.security.fleet import CANARIES, CLOUDS, OTHER, SCORER, Fleet, gives
 from tests.integration.security.traces import contents, files, pages, secrets_in, served
 from tests.support import forked
-from tests.support.httpserver import Exchange, answer, at_another_time
+from tests.support.httpserver import Exchange, answer, with_clock_offset
 from tests.support.wait import wait_for
 
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    """Everything, running, with every method of authentication: here is hunted for what they leave behind."""
+    """The whole fleet with every method of authentication, whose secrets are searched for here."""
     with Fleet(tmp_path_factory.mktemp("fleet"), ("c1",), every_method=True) as running:
         yield running
 
 
-#: Every command that looks or changes something, each form of output.
+#: Every command that reads or changes something, with each form of output.
 COMMANDS = (
     ("status",),
     ("status", SCORER),
@@ -51,7 +51,7 @@ COMMANDS = (
 )
 
 
-#: How an output looks that tells of a cycle that met another one, or had no time; not of a number of those that is 0.
+#: Output about a cycle that coincided with another one, or had no time; not about zero such cycles.
 _LATE = re.compile(r'\b(overlap|deadline|timeout|expired|no complete answer)\b(?!": (0|false)\b)')
 
 
@@ -80,10 +80,10 @@ def answered(fleet: Fleet, *arguments: str) -> list[str]:
 
 
 def echo(exchange: Exchange) -> None:
-    """A server that refuses a token and says which; its clock is off."""
+    """A server that refuses a token and quotes it; its clock is off."""
     token = exchange.request.headers.get("Authorization", "")
     unauthorized = answer({"status": "error", "error": f"not a good token: {token}"}, 401)
-    at_another_time(7200, unauthorized)(exchange)
+    with_clock_offset(7200, unauthorized)(exchange)
 
 
 def escaped(exchange: Exchange) -> None:
@@ -106,7 +106,7 @@ def in_an_error(exchange: Exchange) -> None:
 
 @pytest.fixture(params=[echo, escaped, quoted, in_an_error])
 def echoing(fleet: Fleet, request: pytest.FixtureRequest) -> Iterator[Fleet]:
-    """The fleet with a source that sends back what it is asked with."""
+    """The fleet with a source that sends back received headers."""
     fleet.source.script(request.param)
     before = fleet.state("c1").count("error")
 
@@ -149,7 +149,7 @@ def test_token_echoed_by_a_source_is_not_shown(echoing: Fleet) -> None:
         # Every view reports a clock difference.
         skewed = "s ahead of that of who asks"
         assert skewed in text_by_surface[f"dsf explain {SCORER} --cluster c1 -o json"]
-        # A cycle that had no time may have been the newest one.
+        # The newest cycle may have had no time.
         file = echoing.out / "dynamicscorers" / f"{SCORER}.yaml"
         echoing.until(lambda: skewed in file.read_text(), "the status to tell of the clock")
         status = ("status", "-o", "json")
@@ -157,7 +157,7 @@ def test_token_echoed_by_a_source_is_not_shown(echoing: Fleet) -> None:
 
 
 def test_secrets_echoed_by_a_token_server_are_not_shown(fleet: Fleet) -> None:
-    """New tokens in bad answers, the client's secret as it was sent, and a token that was got anew for a 401."""
+    """New tokens in bad responses, the client's secret as sent, and a token that was renewed after a 401."""
     form = f"access_token={CANARIES['lost token']}&token_type=bearer"
     newer = f"Bearer {CANARIES['newer token']}"
     turns = itertools.cycle(("access token", "newer token"))

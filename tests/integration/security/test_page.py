@@ -1,4 +1,4 @@
-"""The page can do all of its work as `dsf-web`, and nothing of it is refused."""
+"""The page can do all of its work as `dsf-web`, without a refused command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each process can do all of its work with its own user, also what is rare: not one command is refused."""
+"""Each process can do all of its work with its own user, including rare actions, without a refused command."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from dsf.fleet.queries import FleetQueries
 from dsf.fleetmetrics.collector import FleetCollector
 from dsf.hub.notifications import ChangeNotifier
 from dsf.optimizer.hubredis import HubRedis
-from dsf.optimizer.plans import PlanComparison, forget, read_plans, remember
+from dsf.optimizer.plans import PlanComparison, remove_comparison, read_plans, store_comparison
 from dsf.redisacl.clusterusers import ClusterUsers
 from dsf.redisacl.rules import hub_user
 from dsf.results.ingest import Ingest
@@ -118,9 +118,9 @@ def test_role_users_may_run_every_command_of_their_process(secure_redis: SecureR
         namespace="n", at=now, plan_id="x", applied=False, status="Optimal", score_now=0, score_proposed=0, gap=0.0
     )
     for client in (operator, as_role(secure_redis, "optimizer")):
-        assert remember(client, plan)
+        assert store_comparison(client, plan)
         assert len(read_plans(operator)) == 1
-        forget(client, "n")
+        remove_comparison(client, "n")
     for client in (operator, as_role(secure_redis, "web")):
         for number in range(runstore.MAX_RUNS + 1):
             at = now + number
@@ -172,7 +172,7 @@ def test_role_users_may_run_every_command_of_their_process(secure_redis: SecureR
     runs = Runs(results)
     lost, _ = runs.sweep(now=time.time() + 10_000, lost_after=0)
     assert lost
-    # Readers may hear of it for a while.
+    # Readers may see it for a while.
     assert runs.find_leftovers() == {"gone/s2"}
     secure_redis.client().hdel(keys.ENTRIES, "gone/s1")
     assert runs.forget(runs.find_leftovers()) == ["gone/s1"]
@@ -261,7 +261,7 @@ def test_optimiser_rescores_as_its_own_user(secure_redis: SecureRedis) -> None:
     with pytest.raises(UnknownClusterError, match="registered: c1, c2, elsewhere"):
         hub_redis.rescore(caller, "s1", "c3")
     assert admin.acl_log() == []
-    # Where nobody made its password, it says so, and only now: plans need none.
+    # Without a password the hub reports it only now, because plans need none.
     password.unlink()
     with pytest.raises(SettingsError, match="DSF_REDIS_PASSWORD_FILE"):
         hub_redis.rescore(caller, "s1", None)

@@ -1,4 +1,4 @@
-"""Redis fails and its replica takes over: nothing is lost, everybody follows."""
+"""Redis fails and its replica takes over: nothing is lost, and all clients follow."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_failover_loses_nothing_and_every_process_follows(
         users = stack.enter_context(contextlib.closing(UsersEverywhere(client, settings, MASTER)))
         assert users.sync(KEY_IDS).created == ["away", CLUSTER]
         _plan(client)
-        # A person's change: nothing is sent to this cluster.
+        # A user's change: no ticks are sent to this cluster.
         ScheduleStore(pair.first.client()).set_override("away/sample", paused=True, note="kept")
         pair.first.client().lpush(keys.spoke_queue("away"), *[f"tick {number}" for number in range(50)])
         roles = ("beat", "results", "web", "flower", "agent")
@@ -64,7 +64,7 @@ def test_failover_loses_nothing_and_every_process_follows(
         wait_for(pair.in_step, 10, "the replica to have everything")
         # As the hub does every few minutes.
         assert not users.sync(KEY_IDS)
-        # The replica has the users already: nobody waits for the hub.
+        # The replica has the users already, so that no client waits for the hub.
         assert cluster_user(CLUSTER) in pair.second.client().acl_users()
         scheduled = Pairs(before).read_state(CLUSTER, "sample").scheduled
         pair.first.kill()
@@ -91,7 +91,7 @@ def test_failover_loses_nothing_and_every_process_follows(
         assert after.acl_log() == []
         assert not users.sync(KEY_IDS)
 
-        # The old one comes back as a replica and gets what it missed, users included.
+        # The old one returns as a replica and gets the changes, including users.
         pair.look(closely=False)
         pair.first.start_as_replica(pair.second.port)
         old = pair.first.client()

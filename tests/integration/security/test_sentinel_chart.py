@@ -1,4 +1,4 @@
-"""Sentinels that want a password, and processes that have what the chart and the hub controller give them."""
+"""Sentinels that require a password, and processes with the settings of the chart and the hub controller."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def pair(ca: TestCa) -> Iterator[SentinelRedis]:
 
 @pytest.fixture
 def objects(pair: SentinelRedis) -> list[chart.Object]:
-    """The chart's, with deploy/exposure/external-sentinel.yaml, these Sentinels and the CA for agents."""
+    """Return the chart's values with deploy/exposure/external-sentinel.yaml, these Sentinels and the CA for agents."""
     values = copy.deepcopy(chart.MATRIX["external-sentinel"])
     values["redis"]["external"]["url"] = pair.url
     values["redis"]["tls"] = {"ca": pair.ca.cert.read_text()}
@@ -200,7 +200,7 @@ def test_sentinel_user_without_permissions_gets_an_error_that_names_them(
 def test_sentinel_client_password_changes_without_a_gap(
     pair: SentinelRedis, settings_factory: SettingsFactory, tmp_path: Path
 ) -> None:
-    """As deploy/redis/README.md says."""
+    """Set up Redis as deploy/redis/README.md describes."""
 
     def is_let_in(password: str) -> bool:
         file = tmp_path / "password"

@@ -1,4 +1,4 @@
-"""TLS: what is wrong is said in one line by every process, and each goes on when it is put right."""
+"""TLS: every process reports a problem in one line, and continues when it is solved."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def test_processes_report_an_invalid_certificate_and_recover(ca: TestCa, tmp_pat
         "not signed by the CA in": stranger.issue("localhost"),
         "it has expired": ca.issue("localhost", start=timedelta(days=-9), end=timedelta(days=-1)),
     }
-    # The page looks at Redis only when somebody looks at it.
+    # The page connects to Redis only when somebody reads it.
     roles = ("controller", "beat", "results", "flower", "agent")
     with SecureRedis(ca) as server:
         ClusterUsers(server.client(hub_user("hub"), server.passwords["hub"]), MASTER).sync({CLUSTER: [1]})
-        server.restart_blindly(kinds["not signed by the CA in"])
+        server.restart_with_untrusted(kinds["not signed by the CA in"])
         _check(server, kinds, roles, tmp_path)
 
 
@@ -45,7 +45,7 @@ def _check(server: SecureRedis, kinds: dict[str, Certificate], roles: tuple[str,
         logs = {role: folder / f"{role}.log" for role in running}
         for expected_text, certificate in kinds.items():
             if certificate != server.certificate:
-                server.restart_blindly(certificate)
+                server.restart_with_untrusted(certificate)
             for role, log in logs.items():
                 wait_for(
                     lambda log=log, text=expected_text: text in log.read_text(), 40, f"{role} to say {expected_text!r}"

@@ -131,7 +131,7 @@ def urls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Urls]:
 
 
 def _without_specs(text: str) -> str:
-    """Objects of a file without what their authors wrote, which is `spec` and the response of /config."""
+    """Return the objects of a file without their authors' texts: `spec` and the response of /config."""
     documents = [document for document in yaml.load_all(text, Loader=yaml.CSafeLoader) if isinstance(document, dict)]
     for document in documents:
         document.pop("spec", None)
@@ -174,7 +174,7 @@ def test_secrets_of_urls_are_on_no_surface(urls: Urls) -> None:
     for surface in (contents, _objects, served, pages, _page, _commands):
         text_by_surface |= dict(surface(fleet))
     assert len(text_by_surface) > 100
-    # The search reads what it should.
+    # The search reads all places.
     for checked_surface, expected_text in (
         ("dsf explain good-urls --cluster c1 -o table", "12.5"),
         ("dsf history failing-source --cluster c1 -o json", "bad query"),

@@ -1,4 +1,4 @@
-"""Users of clusters: made, rotated, revoked, removed, and put right after anything."""
+"""Users of clusters: created, rotated, revoked, removed, and repaired after any change."""
 
 from __future__ import annotations
 
@@ -61,7 +61,9 @@ def test_cluster_may_write_exactly_its_own_slots(secure_redis: SecureRedis) -> N
 
 
 def test_rights_are_the_same_at_every_age_of_a_credential(secure_redis: SecureRedis) -> None:
-    """Fresh, used, rotated, settled, revoked, rotated after that: none may fill a list or anybody else's mailbox."""
+    """New, used, rotated, settled, revoked, rotated again: in none of these states may a user fill a list or another
+    mailbox.
+    """
     admin, users = secure_redis.client(), users_of(secure_redis)
     agents = Agents(secure_redis.client(hub_user("results"), secure_redis.passwords["results"]))
     rules = set()
@@ -114,10 +116,10 @@ def test_user_update_does_not_list_all_users(secure_redis: SecureRedis, monkeypa
         assert users.ensure("c1", [2, 1])
     assert list_calls == []
     assert agent(secure_redis, users, "c2").ping()
-    # The next look finds them as they should be, and has them saved.
+    # The next check finds them unchanged, and has them saved.
     assert not users.sync({"c1": [2, 1], "c2": [1]})
     assert "spoke-c2" in (secure_redis.dir / "users.acl").read_text()
-    # A withdrawn password is saved at once.
+    # A revoked password is saved at once.
     with monkeypatch.context() as patch:
         patch.setattr(ClusterUsers, "_read_lines", lambda _: list_calls.append(1) or {})
         assert users.ensure("c2", [2])

@@ -14,8 +14,10 @@ from tests.integration.security.fleet import SCORER, Fleet
 
 
 def traffic(fleet: Fleet, of: str, *stages: str) -> Iterator[tuple[str, str]]:
-    """Everything that passes through Redis until there was some of everything: ticks, results, events, whatever.
-    `of` says when, `stages` are those that cycles come to then."""
+    """Record everything that passes through Redis until each kind occurred: ticks, results, events and others.
+
+    `of` names the moment, `stages` are those that cycles reach then.
+    """
     unseen_parts = {*stages, "dsf.ingest", "/0.celeryev/task"}
     with fleet.admin.monitor() as monitor:
         connection = monitor.connection
@@ -30,7 +32,7 @@ def traffic(fleet: Fleet, of: str, *stages: str) -> Iterator[tuple[str, str]]:
 
 
 def contents(fleet: Fleet) -> Iterator[tuple[str, str]]:
-    """Every key of Redis, and what it knows of users and clients."""
+    """Return every key of Redis, and its data about users and clients."""
     readers: dict[str, Any] = {
         "string": fleet.admin.get,
         "hash": fleet.admin.hgetall,

@@ -1,5 +1,4 @@
-"""A whole agent, one of whose scorers has a source that answers to do harm: the others lose nothing, and its
-memory is given back."""
+"""A whole agent with one malicious source: other scorers lose nothing, and its memory is released."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from tests.support.httpserver import ScriptedServer, answer
 from tests.support.redisserver import RedisServer
 from tests.support.wait import wait_for
 
-#: Bytes of an exposition, as of those that took an agent from its other scorers.
+#: Bytes of an exposition, like those that once blocked an agent's other scorers.
 SIZE = 4_700_000
 #: Cycles of the honest scorer beside it, seconds between two, and within how many each must end.
 CYCLES, PAUSE, LIMIT = 5, 0.5, 20.0
@@ -78,7 +77,7 @@ def test_hostile_exposition_does_not_affect_a_second_scorer(name: str, agent: Ag
             agent.tick("other", expires=LIMIT)
             time.sleep(PAUSE)  # a rate, not a wait for something
             highest = max(highest, process.memory_info().rss)
-            # On a busy machine the next tick would come while this cycle runs, and be skipped for that.
+            # On a busy machine the next tick would arrive during this cycle, and be skipped for that.
             while len(results["other"]) < number:
                 result = agent.result(LIMIT)
                 results[result.scorer].append(result)

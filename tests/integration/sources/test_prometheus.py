@@ -42,7 +42,7 @@ class Servers(NamedTuple):
 
 @pytest.fixture(scope="module")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
-    """Prometheus scrapes nothing, and its store is another server, which is down. Most queries here need no data."""
+    """A Prometheus that scrapes nothing, and whose remote store is down. Most queries here need no data."""
     folder = tmp_path_factory.mktemp("servers")
     port = free_port()
     url = f"http://127.0.0.1:{port}"
@@ -95,7 +95,7 @@ def test_path_that_refuses_post_suggests_its_removal(servers: Servers) -> None:
 
 @pytest.fixture
 def load(servers: Servers) -> Iterator[ScorerSummary]:
-    """A scorer that asks for what the other server has."""
+    """Return a scorer that queries the other server's data."""
     with ScriptedServer(answer({"results": []})) as api:
         endpoints = {"source_endpoint": f"{servers.prometheus}/api/v1/query_range", "scoring_endpoint": api.url}
         yield summary("Prometheus", "up", name="load", source_range=60, source_step=15, **endpoints)

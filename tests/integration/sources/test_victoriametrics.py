@@ -1,4 +1,5 @@
-"""VictoriaMetrics as a source of type Prometheus: the program from Debian's package, asked by the agent's own code."""
+"""VictoriaMetrics as a source of type Prometheus: the program from Debian's package, queried by the agent's own code.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ import requests
 from dsf.errors import HttpError
 from dsf.http import transport
 from dsf.up.stack import make_http_check
-from tests.support.authenticatedquery import Bed
+from tests.support.authenticatedquery import SourceAccessHarness
 from tests.support.child import Child
 from tests.support.fixtures import SettingsFactory
 from tests.support.httpserver import Exchange, ScriptedServer
@@ -139,7 +140,7 @@ def test_tenants_behind_a_gateway_get_their_own_series(
         response = requests.get(f"{url}{exchange.request.path}", params, timeout=300)
         exchange.send(response.content, response.status_code)
 
-    bed = Bed(tmp_path, settings_factory())
+    bed = SourceAccessHarness(tmp_path, settings_factory())
     with ScriptedServer(forward) as gateway:
         for tenant, number in (*TENANTS.items(), ("team-c", 0)):
             assert bed.fetch(gateway.url, {"headers": [{"name": "X-Scope-OrgID", "value": tenant}]}) == number

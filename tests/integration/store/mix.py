@@ -17,7 +17,7 @@ from dsf.fleet.snapshot import iter_rows
 from dsf.fleet.verdict import Verdict, compute_verdict
 from dsf.store.entries import Entry, apply_overrides, make_scorer_target
 from dsf.store.registry import ClusterRecord, ScorerRecord
-from tests.integration.results.bed import Bed
+from tests.integration.results.bed import ResultsHarness
 
 CLUSTERS = ["c1", "c2", "c3", "c4"]
 SCORERS = ["s1", "s2", "s3"]
@@ -29,7 +29,7 @@ Known = dict[tuple[str, str], tuple[Verdict, str, str]]
 class Mix:
     """A hub with a clock that the test moves, and beat's dispatcher."""
 
-    def __init__(self, bed: Bed, seed: int) -> None:
+    def __init__(self, bed: ResultsHarness, seed: int) -> None:
         self.bed = bed
         self.client: redis.Redis = bed.client
         self.dice = random.Random(seed)
@@ -101,7 +101,7 @@ class Mix:
         self.bed.schedule.remove([keys.pair(cluster, scorer) for scorer in SCORERS])
 
     def look(self) -> None:
-        """A reader follows what has changed so far."""
+        """Update a reader with the changes so far."""
         self.model.rows()
 
     def forget(self) -> None:
@@ -140,7 +140,7 @@ class Mix:
         return recounted
 
     def check(self) -> None:
-        """The rows in memory say what reading every pair says, however it is asked, and what a new reader says."""
+        """Check that the rows in memory agree with a read of every pair, by any query, and with a new reader."""
         assert every_row(self.model) == every_row(FleetQueries(self.client))
         expected_states = self.recount()
         by_scorer: defaultdict[str, Counter[str]] = defaultdict(Counter)
@@ -210,7 +210,7 @@ class Mix:
 
 
 def every_row(model: FleetQueries) -> dict[tuple[str, str], tuple[Any, ...]]:
-    """Return all that is known of each pair."""
+    """Return all data of each pair."""
     rows_by_pair = {}
     for row in iter_rows(model.rows()):
         reason = row.find_failure(Verdict.FAILING if row.is_failing else Verdict.OK)

@@ -6,14 +6,14 @@ import pytest
 
 from dsf import keys
 from dsf.fleet.queries import FleetQueries
-from tests.integration.results.bed import Bed
+from tests.integration.results.bed import ResultsHarness
 from tests.integration.store.mix import CLUSTERS, SCORERS, Mix
 
 PAIRS = [keys.pair(cluster, scorer) for cluster in CLUSTERS for scorer in SCORERS]
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_model_counts_match_a_recount_after_any_mix(bed: Bed, seed: int) -> None:
+def test_model_counts_match_a_recount_after_any_mix(bed: ResultsHarness, seed: int) -> None:
     mix = Mix(bed, seed)
     for _ in range(6):
         for _ in range(40):
@@ -21,11 +21,11 @@ def test_model_counts_match_a_recount_after_any_mix(bed: Bed, seed: int) -> None
         mix.check()
 
 
-def test_model_in_memory_counts_like_a_server(bed_in_memory: Bed) -> None:
+def test_model_in_memory_counts_like_a_server(bed_in_memory: ResultsHarness) -> None:
     test_model_counts_match_a_recount_after_any_mix(bed_in_memory, 0)
 
 
-def test_removed_pairs_leave_no_keys_behind(bed_in_memory: Bed) -> None:
+def test_removed_pairs_leave_no_keys_behind(bed_in_memory: ResultsHarness) -> None:
     mix = Mix(bed_in_memory, 5)
     for _ in range(150):
         mix.step()
@@ -34,14 +34,14 @@ def test_removed_pairs_leave_no_keys_behind(bed_in_memory: Bed) -> None:
     assert mix.model.summary().pairs == 0
     removed_pairs = {keys.pair(*pair) for pair in mix.model.updates(before).pairs}
     assert removed_pairs
-    # The second look of the sweeper forgets that they went.
+    # The second sweep removes the record of their removal.
     mix.bed.runs.forget(mix.bed.runs.find_leftovers())
     remaining_keys = {key for key in (keys.ROWS, keys.SKIPS, keys.UNWRITTEN, keys.CHANGED) if mix.client.exists(key)}
     assert remaining_keys == set()
     assert mix.model.summary().pairs == 0
 
 
-def test_reader_drops_a_pair_that_was_forgotten_in_its_absence(bed_in_memory: Bed) -> None:
+def test_reader_drops_a_pair_that_was_forgotten_in_its_absence(bed_in_memory: ResultsHarness) -> None:
     mix = Mix(bed_in_memory, 3)
     assert mix.model.summary().pairs == len(PAIRS)
     mix.bed.schedule.remove(["c1/s1"])
@@ -51,7 +51,7 @@ def test_reader_drops_a_pair_that_was_forgotten_in_its_absence(bed_in_memory: Be
     assert mix.model.summary().pairs == len(PAIRS) - 1
 
 
-def test_reader_survives_an_emptied_redis(bed_in_memory: Bed) -> None:
+def test_reader_survives_an_emptied_redis(bed_in_memory: ResultsHarness) -> None:
     mix = Mix(bed_in_memory, 4)
     bed_in_memory.cycle("c1", "s1")
     assert mix.model.scorer("s1").states.ok == 1
@@ -64,8 +64,8 @@ def test_reader_survives_an_emptied_redis(bed_in_memory: Bed) -> None:
     assert mix.model.scorer("s1").states.failing == 1
 
 
-def test_reader_detects_an_emptied_redis_that_has_caught_up(bed_in_memory: Bed) -> None:
-    """More has changed in it than ever before, and nobody looked meanwhile."""
+def test_reader_detects_an_emptied_redis_that_has_caught_up(bed_in_memory: ResultsHarness) -> None:
+    """More changes than the log holds, while nobody read it."""
     mix = Mix(bed_in_memory, 4)
     bed_in_memory.cycle("c1", "s1")
     assert mix.model.scorer("s1").states.ok == 1
@@ -78,7 +78,7 @@ def test_reader_detects_an_emptied_redis_that_has_caught_up(bed_in_memory: Bed) 
     assert mix.model.scorer("s1").states.never == len(CLUSTERS) - 1
 
 
-def test_reader_reloads_an_older_copy_of_redis(bed_in_memory: Bed) -> None:
+def test_reader_reloads_an_older_copy_of_redis(bed_in_memory: ResultsHarness) -> None:
     """A replica that took over lacks the newest changes."""
     mix = Mix(bed_in_memory, 6)
     before = mix.client.dump(keys.ROWS), mix.client.get(keys.SEQUENCE)
@@ -90,7 +90,7 @@ def test_reader_reloads_an_older_copy_of_redis(bed_in_memory: Bed) -> None:
     assert mix.model.scorer("s1").states.ok == 0
 
 
-def test_unreadable_row_counts_as_a_pair_that_never_ran(bed_in_memory: Bed) -> None:
+def test_unreadable_row_counts_as_a_pair_that_never_ran(bed_in_memory: ResultsHarness) -> None:
     mix = Mix(bed_in_memory, 1)
     for text in ("", "{", "[]", "7"):
         mix.client.hset(keys.ROWS, "c1/s1", text)
@@ -99,7 +99,7 @@ def test_unreadable_row_counts_as_a_pair_that_never_ran(bed_in_memory: Bed) -> N
     assert mix.model.scorer("s1").states.ok == 1
 
 
-def test_updates_name_changed_and_removed_pairs(bed_in_memory: Bed) -> None:
+def test_updates_name_changed_and_removed_pairs(bed_in_memory: ResultsHarness) -> None:
     bed = bed_in_memory
     mix = Mix(bed, 1)
     before = mix.model.summary().sequence
@@ -116,7 +116,7 @@ def test_updates_name_changed_and_removed_pairs(bed_in_memory: Bed) -> None:
     assert len(first.pairs) == 1
 
 
-def test_pause_is_notified_and_ends_by_itself(bed_in_memory: Bed) -> None:
+def test_pause_is_notified_and_ends_by_itself(bed_in_memory: ResultsHarness) -> None:
     bed = bed_in_memory
     mix = Mix(bed, 1)
     before = mix.model.summary().sequence
@@ -127,7 +127,7 @@ def test_pause_is_notified_and_ends_by_itself(bed_in_memory: Bed) -> None:
     assert mix.model.scorer("s1").states.paused == 0
 
 
-def test_pages_have_each_pair_once_while_cycles_go_on(bed_in_memory: Bed) -> None:
+def test_pages_have_each_pair_once_while_cycles_go_on(bed_in_memory: ResultsHarness) -> None:
     mix = Mix(bed_in_memory, 1)
     for pair in PAIRS:
         bed_in_memory.cycle(*keys.split_pair(pair))
@@ -142,7 +142,7 @@ def test_pages_have_each_pair_once_while_cycles_go_on(bed_in_memory: Bed) -> Non
     assert sorted(listed_pairs) == sorted(PAIRS)
 
 
-def test_score_expires_by_the_clock_alone(bed_in_memory: Bed) -> None:
+def test_score_expires_by_the_clock_alone(bed_in_memory: ResultsHarness) -> None:
     mix = Mix(bed_in_memory, 2)
     bed_in_memory.cycle("c1", "s1")
     assert mix.model.scorer("s1").states.ok == 1

@@ -1,4 +1,4 @@
-"""Entries and overrides in Redis, and what writing them does to due times."""
+"""Entries and overrides in Redis, and the effect of writes on due times."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def test_override_is_merged_into_the_existing_one(store: ScheduleStore, store_cl
     register(store_client, ["c1"])
     store.set_override("c1/s", interval=5, note="too slow", by="ann", now=START)
     store.set_override("c1/s", paused=True, paused_until=START + 60, by="bob", now=START + 1)
-    # The note is that of the last change, which gave none: ann's was not about it.
+    # The note belongs to the last change, which had none: ann's note was about an earlier one.
     expected = ScheduleOverride(interval=5, paused=True, paused_until=START + 60, note="", by="bob", at=START + 1)
     assert store.read_overrides() == {"c1/s": expected}
     assert store.set_override("c1/s", interval=9, now=START + 2).paused_until == START + 60

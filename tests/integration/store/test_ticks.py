@@ -1,4 +1,4 @@
-"""A tick that a person asks for."""
+"""A tick that a user requests."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_manual_tick_is_sent_opened_and_counted(redis_client: redis.Redis) -> No
 
 
 def test_manual_tick_uses_the_time_of_redis(redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The clock of the machine on which somebody asks may be off, and a later run id goes before others."""
+    """The clock of the user's machine may be off, and a later run id takes precedence."""
     store = ScheduleStore(redis_client)
     real = time.time
     monkeypatch.setattr(time, "time", lambda: real() + 7200)

@@ -17,7 +17,7 @@ from dsf.optimizer.redisrights import PLANS
 from dsf.store.agents import AgentKeys
 from dsf.store.client import log_unreadable
 from dsf.store.clockguard import ResultsGuard
-from tests.integration.results.bed import Bed
+from tests.integration.results.bed import ResultsHarness
 from tests.integration.store.mix import CLUSTERS, Mix
 
 BAD = "c1/s1"
@@ -35,7 +35,7 @@ def _nothing_is_known() -> None:
 
 
 @pytest.fixture
-def mix(bed_in_memory: Bed) -> Mix:
+def mix(bed_in_memory: ResultsHarness) -> Mix:
     """A fleet with one successful cycle, of c2/s1."""
     new_mix = Mix(bed_in_memory, 1)
     bed_in_memory.cycle("c2", "s1")
@@ -43,7 +43,7 @@ def mix(bed_in_memory: Bed) -> Mix:
 
 
 def _readers(mix: Mix) -> list[Any]:
-    """Readers of all pairs: one that starts, and one that follows."""
+    """Readers of all pairs: one that starts, and one that follows changes."""
     states = [model.scorer("s1").states for model in (FleetQueries(mix.client, lambda: mix.bed.now), mix.model)]
     rows = [
         *mix.bed.pairs.read_rows([("c1", "s1"), ("c2", "s1")]),
@@ -71,7 +71,7 @@ def test_row_with_a_field_of_the_wrong_type_counts_as_a_pair_that_never_ran(mix:
     assert mix.model.scorer("s1").states.ok == 2
 
 
-#: Key, field and bad text: what readers of all pairs, scorers or clusters read beside rows.
+#: Key, field and bad text of data that readers of all pairs, scorers or clusters read beside rows.
 OTHERS = [
     (keys.ENTRIES, BAD, "{}"),
     (keys.ENTRIES, BAD, '{"cluster": "c1", "scorer": "s1", "score_name": "s", "interval": "x"}'),

@@ -1,4 +1,4 @@
-"""Actions on the page: previews, forms, who may, and what is written down."""
+"""Actions on the page: previews, forms, authorization, and records."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_score_now_shows_its_outcome(acting: WebProcess, redis_client: redis.Red
 
 
 def test_outcome_is_read_once_for_all_viewers(acting: WebProcess, redis_client: redis.Redis) -> None:
-    """And what has ended is not looked for again: its pair's history may have newer cycles alone."""
+    """The end of a run is not searched for again: its pair's history may only have newer cycles."""
     fleet = good_fleet(redis_client)
     visitor = Visitor(acting)
     status, _, location = visitor.post("/act/rescore", visitor.get(f"/act/rescore?scorer={SAMPLE}"))
@@ -100,7 +100,7 @@ def test_pause_form_accepts_an_end_and_a_reason(acting: WebProcess, redis_client
     form = visitor.get(f"/act/pause?scorer={SAMPLE}")
     assert "a future time" in visitor.post("/act/pause", form, note="x", until="2020-01-01T00:00")[1]
     assert redis_client.hlen(keys.OVERRIDES) == 0
-    # As on the command line, neither is asked for.
+    # As on the command line, neither asks for confirmation.
     assert visitor.post("/act/pause", form, note=" ", until="")[0] == 303
     assert json.loads(redis_client.hvals(keys.OVERRIDES)[0])["paused_until"] is None
     assert visitor.post("/act/pause", form, note="mending it", until="2999-01-01T00:00")[0] == 303
@@ -131,7 +131,7 @@ def test_action_is_visible_at_once(tmp_path: Path) -> None:
         pause = {"note": "mending it", "until": "2999-01-01T00:00"}
         html = act_and_reload("pause", **pause)
         assert states(html) == ["paused", "paused"]
-        # Two clusters, and what is paused as a whole.
+        # Two clusters, and everything that is paused.
         assert html.count("paused by") == 3
         assert "0 of 2 fresh, 2 paused" in html
         assert "It is paused: no new scores" in html
@@ -237,7 +237,7 @@ def test_login_in_a_second_tab_redirects_to_its_page(closed: WebProcess, redis_c
     for token in (TOKEN, "wrong"):
         status, _, location = visitor.post("/login", second, token=token)
         assert (status, location, visitor.cookies) == (303, f"/scorers/{SAMPLE}", session)
-    # Without the session it is a form of nobody.
+    # Without the session the form has no owner.
     visitor.cookies.clear()
     visitor.get("/login")
     assert visitor.post("/login", second, token=TOKEN)[0] == 403

@@ -1,4 +1,4 @@
-"""`/api/v1` on the page's port: the exporter's answers, for those who may look."""
+"""`/api/v1` on the page's port: the exporter's responses, for authorized readers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_api_responds_like_the_exporter(page: WebProcess, redis_client: redis.Re
     good_fleet(redis_client)
     fetch(page, "/", "All 2 scores are fresh")
     client = Client(page.url)
-    # All is counted again and again here, and each response may come in the midst of it.
+    # All counts change continuously here, also during a response.
     wait_for(lambda: client.summary().states.ok == 2, 10)
     wait_for(lambda: {row.cluster for row in client.all_pairs(scorer=SAMPLE)} == {"worker01", "worker02"}, 10)
     with pytest.raises(UnknownScorerError):

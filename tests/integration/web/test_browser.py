@@ -47,7 +47,7 @@ HEADS = """(() => {
     const { left, right } = heads.at(-1).getBoundingClientRect();
     return [lines, left, right];
 })()"""
-#: As Prometheus says it: it has a word that is longer than a column.
+#: A text of Prometheus with a word that is longer than a column.
 MESSAGE = """invalid parameter "query": 1:5: parse error: unclosed left parenthesis in
 sum(rate(container_cpu_usage_seconds_total{namespace!=""}[5m]) by (namespace, pod)"""
 PROBE = "\"'><img src=x onerror=document.title='broken'><script>document.title='broken'</script>"
@@ -153,7 +153,7 @@ def test_reason_column_has_a_third_of_its_table_on_a_laptop(
     ScheduleStore(redis_client).set_override(keys.pair("worker01", SAMPLE), interval=3600)
     with Tab(browser, page.url, viewport={"width": 1280, "height": 800}) as tab:
         for path in ("/", f"/scorers/{SAMPLE}", "/clusters/worker02", PAIR.replace("01", "02")):
-            # The page keeps what it has read for a moment: the fleet before this one has narrower reasons, or none.
+            # The page keeps its last read for a moment: the previous fleet has narrower reasons, or none.
             until_shown(lambda at=path: min(tab.open(at).evaluate(SHARES), default=0) > 1 / 3, f"reasons at {path}")  # type: ignore[misc]
             assert tab.page.evaluate(CUT_OFF) == [], path
 
@@ -170,7 +170,7 @@ def test_matrix_heads_are_readable(page: WebProcess, browser: Browser, redis_cli
             assert max(lines) <= 2
             assert 0 <= left_edge < right <= width
             assert tab.page.evaluate("document.documentElement.scrollWidth") <= width
-        # Where it has to be scrolled; another test looks at a wide one.
+        # Here it has to be scrolled; another test uses a wide screen.
         assert tab.violations() == []
 
 
@@ -269,7 +269,7 @@ def test_open_page_follows_changes_without_a_reload(
         fleet.failure("worker02", message=f"unknown metric {PROBE}")
         expect(browser_page.locator("h1")).to_contain_text("sample-scorer fails on worker02: bad_query")
         expect(browser_page.locator("main")).to_contain_text("unknown metric")
-        # Without loading it anew, and what a stranger wrote is a text there as well.
+        # Without reloading it; text of strangers stays text as well.
         assert browser_page.evaluate("window.same")
         assert browser_page.title() != "broken"
         assert tab.wrong == []
@@ -292,7 +292,7 @@ def test_ages_are_by_the_clock_of_the_hub(
 
 
 def test_change_is_announced_once(page: WebProcess, browser: Browser, redis_client: redis.Redis) -> None:
-    """To screen readers, and not again while the page says the same."""
+    """To screen readers, and not again while the text of the page stays the same."""
     fleet = good_fleet(redis_client)
     with Tab(browser, page.url) as tab:
         tab.page.add_init_script("window.ahead = 0; const now = Date.now; Date.now = () => now() + window.ahead;")
@@ -356,7 +356,7 @@ def test_hidden_tab_stops_polling_until_it_is_visible(
 ) -> None:
     fleet = good_fleet(redis_client)
     with Tab(browser, page.url) as tab:
-        # Headless browsers hide no tab: what the page looks at is replaced.
+        # Headless browsers hide no tab, so the page's own check is replaced.
         tab.page.add_init_script(
             "window.hid = false; Object.defineProperty(document, 'hidden', { get: () => window.hid });"
         )
@@ -403,7 +403,7 @@ def test_keyboard_shortcuts_work(page: WebProcess, browser: Browser, redis_clien
         tab.open("/")
 
         def moves() -> bool:
-            """From one cell to another one. The first seconds of this fleet may still be drawn anew in between."""
+            """Move the focus between cells. In the first seconds the page may still be redrawn in between."""
             browser_page.locator(".matrix td a").first.focus()
             first = browser_page.evaluate("document.activeElement.pathname || ''")
             browser_page.keyboard.press("ArrowRight")
@@ -547,7 +547,7 @@ def test_pages_work_without_javascript(page: WebProcess, browser: Browser, redis
 def test_large_fleet_is_shown_in_small_pages(page: WebProcess, browser: Browser, redis_client: redis.Redis) -> None:
     many(redis_client, clusters=1000, scorers=10)
     with Tab(browser, page.url) as tab:
-        # The page may still show what it read for the test before.
+        # The page may still show data of the previous test.
         until_shown(lambda: "scorer-3 fails on" in tab.open("/").inner_text("main"), "the fleet to be read")
         assert tab.nodes < 5000
         assert tab.violations() == []
@@ -591,7 +591,7 @@ def labelled(client: redis.Redis) -> None:
 
 
 def until_shown(is_shown: Callable[[], bool], message: str) -> None:
-    """Wait for a page that is opened for each look, which takes some work."""
+    """Wait for a page that is opened for each poll, which takes some work."""
     wait_for(is_shown, 60, message, interval=0.5)
 
 

@@ -27,7 +27,7 @@ __all__ = ["dsf"]
 
 HUB = "open-cluster-management"
 PAIR = "/clusters/worker01/scorers/mix"
-#: Input -> what its problem begins with, and contains.
+#: Input -> start and part of its error message.
 PROBLEMS = {
     "valid": ("", ""),
     "several": ("", ""),
@@ -81,7 +81,7 @@ def fleet(redis_client: redis.Redis) -> Fleet:
 
 def check_problem(name: str, problem: str) -> None:
     begin, part = PROBLEMS[name]
-    # The clock goes on between the set-up and the response.
+    # The clock continues between the setup and the response.
     problem = re.sub(r"\b40[0-9] s old", "400 s old", problem)
     assert problem.startswith(begin), name
     assert part in problem, name

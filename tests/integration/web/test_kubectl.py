@@ -46,7 +46,7 @@ class Installation:
 
 @pytest.fixture
 def node_address() -> str:
-    """An address of this machine that is not loopback, which the API server does not accept as an endpoint."""
+    """Return an address of this machine that is not loopback, which the API server does not accept as an endpoint."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             # Chooses a route; sends nothing.

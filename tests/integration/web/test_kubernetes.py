@@ -1,4 +1,4 @@
-"""Who may look and act, judged by a real API server; and what the page shows of a DynamicScorer there."""
+"""Authorization of readers and users by a real API server, and the page's view of a DynamicScorer there."""
 
 from __future__ import annotations
 

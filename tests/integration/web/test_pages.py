@@ -38,8 +38,7 @@ PAIR = f"/clusters/worker01/scorers/{SAMPLE}"
 
 
 def fetch(page: WebProcess, path: str, *texts: str) -> str:
-    """A page once it has these texts: one reading of the fleet, which may be an earlier test's, is shown for a second,
-    and what else is on the page is read anew."""
+    """Return a page once it has these texts. A read of the fleet, possibly an earlier test's, is shown for a second."""
 
     def page_with_texts() -> str:
         response = page.get(path)
@@ -57,7 +56,7 @@ def clusters_of(html: str) -> list[str]:
 
 
 def await_pairs(page: WebProcess, path: str, clusters: list[str], *texts: str) -> None:
-    """Wait for a page with the pairs of these clusters and these texts: its parts are of readings of their own."""
+    """Wait for a page with the pairs of these clusters and these texts: its parts come from separate reads."""
     wait_for(lambda: clusters_of(fetch(page, path, *texts)) == clusters, 20, f"{clusters} on {path}")
 
 
@@ -86,7 +85,7 @@ def test_first_line_names_the_failure_its_cluster_and_reason(page: WebProcess, r
         "parse error: unexpected &lt;eof&gt;",
         "correct the query",
     )
-    # Pairs that need a person come first.
+    # Pairs that need attention come first.
     await_pairs(page, "/", ["worker02", "worker01"], *first_line_texts)
 
 
@@ -235,7 +234,7 @@ def test_search_reports_the_number_of_searched_pairs(
         looked = response["looked"]
         return [row.cluster for row in response["page"].rows], looked.read, looked.of
 
-    # The last of all pairs: its run says when it was due, and few are due then.
+    # The last of all pairs: its run has a due time, and few are due then.
     wait_for(lambda: search_report(f"run:{run}") == (["edge9"], 1, 1), 20)
     wait_for(lambda: search_report(run) == (["edge9"], 1, 1), 20)
     wait_for(lambda: search_report(f"run:{run} cluster:edge8") == ([], 1, 1), 20)
@@ -339,7 +338,7 @@ def test_foreign_texts_are_escaped(page: WebProcess, redis_client: redis.Redis) 
 
 
 def test_foreign_names_are_escaped(page: WebProcess, redis_client: redis.Redis) -> None:
-    """Whatever may stand in a registry, a schedule and a stream of changes that somebody else has written to."""
+    """Write arbitrary values into a registry, a schedule and a stream of changes, as another program could."""
     name = "\"'><img src=x onerror=alert(2)>{{7*7}}"
     fleet = good_fleet(redis_client)
     fleet.registry.put_cluster(fleet.cluster_record(name))
@@ -458,7 +457,7 @@ def test_settings_are_shown_with_their_origin(
         html = fetch(page, f"/scorers/{SAMPLE}", "Origin of each setting")
         scorer_settings = Client(page.url).scorer(SAMPLE).settings
         described = page.get("/openapi.json").json()["components"]["schemas"]
-        # As for those that may not read it.
+        # As for readers without that right.
         (folder / f"{SAMPLE}.yaml").unlink()
         assert Client(page.url).scorer(SAMPLE).settings is None
     rows = re.findall(

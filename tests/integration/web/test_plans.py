@@ -1,4 +1,4 @@
-"""The page of plans: what is proposed beside what is in force, with why; names of others are only text."""
+"""The page of plans: proposed and current plans with reasons; foreign names are only text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import redis
 from playwright.sync_api import Browser, expect
 
-from dsf.optimizer.plans import PlanComparison, forget, remember
+from dsf.optimizer.plans import PlanComparison, remove_comparison, store_comparison
 from tests.integration.web.test_pages import fetch
 from tests.support.browser import THEMES, TIMEOUT, Tab
 from tests.support.webprocess import WebProcess
@@ -71,7 +71,7 @@ def test_proposal_is_shown_beside_the_plan_in_force(page: WebProcess, redis_clie
     html = fetch(page, "/plans", "<h1>Plans</h1>", "There are no plans yet")
     assert not re.search('href="/(plans|placements)"', html)
     assert "this page has no API server. Run it in a pod" in fetch(page, "/placements", "<h1>Placements</h1>")
-    remember(redis_client, comparison())
+    store_comparison(redis_client, comparison())
     html = fetch(page, "/plans", "Plan of apps")
     assert re.findall('href="(/plans|/placements)"', html) == ["/plans"]
     assert "the scores would sum to 150, now to 70" in html
@@ -82,29 +82,29 @@ def test_proposal_is_shown_beside_the_plan_in_force(page: WebProcess, redis_clie
     assert 'aria-label="proposed: a takes 100 percent"' in html
     assert 'href="/clusters/worker02"' in html
     assert "style=" not in html
-    remember(redis_client, comparison("shop", applied=True))
+    store_comparison(redis_client, comparison("shop", applied=True))
     html = fetch(page, "/plans?namespace=shop", "This plan is in force")
     assert 'href="/plans?namespace=apps"' in html
     assert "There is no plan for namespace other" in fetch(page, "/plans?namespace=other", "other")
-    forget(redis_client, "apps")
-    forget(redis_client, "shop")
+    remove_comparison(redis_client, "apps")
+    remove_comparison(redis_client, "shop")
     fetch(page, "/plans", "There are no plans yet")
 
 
 def test_axe_finds_nothing_on_plans(page: WebProcess, browser: Browser, redis_client: redis.Redis) -> None:
-    remember(redis_client, comparison(text="where it runs now", warnings=[]))
+    store_comparison(redis_client, comparison(text="where it runs now", warnings=[]))
     with Tab(browser, page.url) as tab:
         expect(tab.open("/plans").locator("h1")).to_contain_text("Plan of apps")
         tab.picture("plan")
         assert tab.violations(*THEMES) == []
         assert tab.wrong == []
-    forget(redis_client, "apps")
+    remove_comparison(redis_client, "apps")
 
 
 def test_large_plan_is_truncated(page: WebProcess, redis_client: redis.Redis) -> None:
     plan = comparison()
     many = plan.model_copy(update={"clusters": plan.clusters * 90, "moves": plan.moves * 90, "more_moves": 7})
-    remember(redis_client, many)
+    store_comparison(redis_client, many)
     html = fetch(page, "/plans", "Plan of apps")
     assert "87 more are not shown" in html
     assert "132 more clusters are not shown" in html

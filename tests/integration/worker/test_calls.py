@@ -1,4 +1,4 @@
-"""Calls of a cycle by hand, from Python and by `celery call`: what reaches the queue of a cluster."""
+"""Manual calls of a cycle, from Python and by `celery call`: the messages in the queue of a cluster."""
 
 from __future__ import annotations
 

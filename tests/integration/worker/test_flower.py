@@ -1,4 +1,4 @@
-"""A made-up event has no effect on a real Flower. Everybody with a cluster's credential can publish some."""
+"""A forged event has no effect on a real Flower. Everybody with a cluster's credential can publish events."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ GROWTH = 64 * 2**20
 
 
 class Flower:
-    """The process, and the channel that its events come from."""
+    """The process, and the channel of its events."""
 
     def __init__(self, child: Child, port: int, client: redis.Redis) -> None:
         self.client = client
@@ -94,7 +94,7 @@ def server() -> Iterator[RedisServer]:
 
 @pytest.fixture(scope="module")
 def flower(server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flower]:
-    """All tests share one Flower, which they leave unchanged. Each publishes tasks with ids of its own."""
+    """All tests share one Flower, which they leave unchanged. Each publishes tasks with its own ids."""
     client, port = server.client(), free_port()
     Registry(client).put_cluster(ClusterRecord(name="c1"))
     environment = {"DSF_ROLE": "flower", "DSF_REDIS_URL": server.url, "FLOWER_UNAUTHENTICATED_API": "true"}
@@ -115,7 +115,8 @@ def _task(uuid: str, **values: Any) -> dict[str, Any]:
 
 
 def _comes_after_all(flower: Flower, uuid: str) -> None:
-    """Publish an honest event until it is shown: all before it were seen, or Redis had cut Flower off meanwhile."""
+    """Publish a valid event until it is shown: then all earlier ones were processed, or Redis had disconnected Flower.
+    """
     published = 0.0
 
     def is_shown() -> bool:

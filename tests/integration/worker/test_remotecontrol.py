@@ -1,4 +1,4 @@
-"""Celery's own commands from the hub: what people may ask of agents and change in them, and what agents may not."""
+"""Celery's own commands from the hub: queries and changes that users may send to agents, and that agents may not."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ WORKER = f"spoke@{CLUSTER}"
 PATIENT = ("--timeout", "60", "--destination", WORKER)
 
 
-class Bed:
-    """An agent and a person, each with a Redis user of its own."""
+class RemoteControlSetup:
+    """An agent and a user, each with a separate Redis user."""
 
     def __init__(self, server: RedisServer, agent: Agent, source: ScriptedServer) -> None:
         self.server, self.agent, self.source = server, agent, source
@@ -54,7 +54,7 @@ class Bed:
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RemoteControlSetup]:
     with (
         ScriptedServer(matrix(SERIES)) as source,
         ScriptedServer(answer(RESULTS)) as scorer,
@@ -70,17 +70,17 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
         agent.configure(summary("sample", source.url, scorer.url, timeoutSeconds=300, scoringInterval=600))
         with agent:
             wait_for(lambda: agent.redis.pubsub_numsub(keys.CONTROL.commands)[0][1], 30, "the agent to listen")
-            yield Bed(server, agent, source)
+            yield RemoteControlSetup(server, agent, source)
 
 
 @pytest.fixture
-def bed(world: Bed) -> Iterator[Bed]:
+def bed(world: RemoteControlSetup) -> Iterator[RemoteControlSetup]:
     """The same agent for all tests. Redis denies no command, neither to the agent nor to the person."""
     yield world
     assert world.agent.redis.acl_log() == []
 
 
-def test_operators_inspect_and_control_an_agent(bed: Bed) -> None:
+def test_operators_inspect_and_control_an_agent(bed: RemoteControlSetup) -> None:
     source = bed.source
     gate = Gate(matrix(SERIES))
     source.script(gate)
@@ -115,7 +115,7 @@ def test_operators_inspect_and_control_an_agent(bed: Bed) -> None:
         assert bed.agent.result().outcome == "ok"
 
 
-def test_forbidden_remote_command_is_refused(bed: Bed) -> None:
+def test_forbidden_remote_command_is_refused(bed: RemoteControlSetup) -> None:
     process = bed.celery("control", "shutdown")
     assert process.returncode != 0 or "is not possible here" in process.stdout + process.stderr or not process.stdout
     bed.agent.tick("sample")
@@ -124,7 +124,7 @@ def test_forbidden_remote_command_is_refused(bed: Bed) -> None:
     assert bed.agent.process.is_running
 
 
-def test_agent_credential_controls_no_worker(bed: Bed) -> None:
+def test_agent_credential_controls_no_worker(bed: RemoteControlSetup) -> None:
     with redis.Redis.from_url(bed.url("spoke"), decode_responses=True) as thief:
         permission_error = redis.exceptions.NoPermissionError
         with pytest.raises(permission_error):
@@ -139,14 +139,14 @@ def test_agent_credential_controls_no_worker(bed: Bed) -> None:
     bed.agent.redis.acl_log_reset()
 
 
-def test_flower_asks_single_workers_and_changes_nothing(bed: Bed) -> None:
+def test_flower_asks_single_workers_and_changes_nothing(bed: RemoteControlSetup) -> None:
     with bed.server.client() as admin:
         admin.execute_command("ACL", "SETUSER", "dsf-flower", "reset", "on", ">secret", *hub_rules("flower"))
     control = Celery("flower", control=FlowerControl, set_as_current=False).control
     settings = Settings(role="flower", redis_url=bed.url("dsf-flower"))
     with mock.patch("dsf.worker.remotecontrol.settings", return_value=settings):
         assert "dsf.cycle" in str(control.inspect(destination=[WORKER], timeout=60).registered())
-        # Flower also asks this, which is not answered.
+        # Flower also sends this query, which gets no response.
         assert "conf is not possible here" in str(control.inspect(destination=[WORKER], timeout=60).conf())
         # Listeners for events request them.
         assert control.enable_events() is None
@@ -172,14 +172,14 @@ def test_remote_control_can_be_disabled(tmp_path: Path, redis_url: str) -> None:
         assert agent.redis.pubsub_numsub(keys.CONTROL.commands)[0][1] == 0
 
 
-def test_manual_call_without_a_queue_names_the_queue(bed: Bed) -> None:
+def test_manual_call_without_a_queue_names_the_queue(bed: RemoteControlSetup) -> None:
     process = bed.celery("call", "dsf.cycle", "--args", '["sample"]')
     assert process.returncode != 0
     assert "queue='spoke.<cluster>'" in process.stderr
     assert bed.agent.no_result()
 
 
-def test_manual_call_runs_a_cycle(bed: Bed) -> None:
+def test_manual_call_runs_a_cycle(bed: RemoteControlSetup) -> None:
     process = bed.celery("call", "dsf.cycle", "--args", '["sample"]', "--queue", f"spoke.{CLUSTER}")
     assert process.returncode == 0, process.stderr
     assert bed.agent.result().results == [({"node": "n1", "pod": "a"}, 12.5)]

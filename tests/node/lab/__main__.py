@@ -19,7 +19,7 @@ from tests.node.lab.command import CannotRunError, LabError, say
 
 
 def main(arguments: list[str]) -> None:
-    """Do what the words say."""
+    """Execute the command of the arguments."""
     verb, verb_arguments = (arguments[0], arguments[1:]) if arguments else ("--help", [])
     if verb == "up":
         with clusters.lock():

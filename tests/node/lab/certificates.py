@@ -19,7 +19,7 @@ _DAYS = ("-days", "365")
 
 
 class Authority:
-    """Keys and certificates in a folder; what is there is kept."""
+    """Keys and certificates in a folder; existing ones are kept."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -85,7 +85,7 @@ class Authority:
         self.path(f"{name}.key").write_bytes(key.private_bytes(*encoding))
 
     def kubeconfig(self, name: str, server: str) -> Path:
-        """`name.conf`, which comes to that server with that certificate."""
+        """Write `name.conf`, a kubeconfig for that server with that certificate."""
         path = self.path(f"{name}.conf")
         path.write_text(json.dumps(merged({"default": (self, server)}, name)))  # JSON is YAML.
         return path

@@ -15,7 +15,7 @@ from tests.node.lab.daemon import Daemon, daemons
 from tests.node.lab.noderuntime import NodeRuntime
 
 _READY = 120.0
-#: Every namespace enforces Pod Security `restricted`, but for those of what is not ours.
+#: Namespaces without enforced Pod Security `restricted`: those of other projects.
 _ADMISSION = {
     "apiVersion": "apiserver.config.k8s.io/v1",
     "kind": "AdmissionConfiguration",
@@ -56,7 +56,7 @@ class Cluster:
     # --- life ------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start etcd, the API server and containerd, where they do not run; wait for nothing."""
+        """Start etcd, the API server and containerd, unless they run, without waiting."""
         for folder in (self.state, self.run):
             folder.mkdir(parents=True, exist_ok=True)
         # The API server starts in the network of the node.
@@ -66,11 +66,11 @@ class Cluster:
         self.node.start_containerd()
 
     def wait(self) -> None:
-        """Wait until the API server is ready, start all that works with it, and wait until the node is ready.
+        """Wait until the API server is ready, start its clients, and wait until the node is ready.
 
         Raises LabError with the end of a log.
         """
-        # Before that nobody has rights: controllers would give up after 10 s.
+        # Before that nobody has rights, and controllers would give up after 10 s.
         self._until(lambda: self.try_kubectl("get", "--raw", "/readyz"), self.daemon("kube-apiserver"))
         self._controllers()
         self.join(self.node)

@@ -1,4 +1,4 @@
-"""All clusters of a run: made, found again, and taken down, after a crash too."""
+"""All clusters of a run: creates, finds and removes them, also after a crash."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _VOLUMES = 5
 
 @functools.cache
 def programs() -> Path:
-    """Return the folder with all programs; what is missing is built, which is said. Raises CannotRunError."""
+    """Return the folder with all programs. Missing ones are built, with a message. Raises CannotRunError."""
     return _controlplane(*PROGRAMS)
 
 
@@ -74,7 +74,9 @@ def lock() -> Iterator[None]:
 
 
 def prepare() -> None:
-    """All that needs the machine's network: packages, programs, base images. Leftovers of an earlier run go."""
+    """Fetch everything that needs the machine's network: packages, programs, base images. Removes leftovers of an
+    earlier run.
+    """
     host.prepare()
     folders.make()
     if not folders.KEPT.exists():
@@ -87,7 +89,7 @@ def prepare() -> None:
 
 
 def up(*names: str) -> list[Cluster]:
-    """Start clusters side by side, with DNS and volumes, and wait until they are ready. `prepare` comes first."""
+    """Start clusters in parallel, with DNS and volumes, and wait until they are ready. Call `prepare` before."""
     new_clusters = [cluster(name) for name in names or NAMES]
     say(f"starting {', '.join(c.name for c in new_clusters)}")
     for new_cluster in new_clusters:
@@ -113,7 +115,9 @@ def write_kubeconfig() -> Path:
 
 
 def down(*names: str) -> None:
-    """End clusters, all by default, by ids; images and programs stay. Clusters that do not exist are skipped."""
+    """Remove clusters, all by default. Processes are ended by id; images and programs stay. Missing clusters are
+    skipped.
+    """
     for name in names or NAMES:
         remains = Cluster(name, NAMES.index(name), Path("/nonexistent"))
         with contextlib.suppress(CannotRunError):

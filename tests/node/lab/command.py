@@ -1,4 +1,4 @@
-"""Commands of the machine, and what is said when one fails."""
+"""Runs commands of the machine, and makes errors of failures."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class LabError(Exception):
 
 
 class CannotRunError(LabError):
-    """This machine cannot run nodes; the message is one line that says what would help."""
+    """This machine cannot run nodes; the message is one line with a remedy."""
 
 
 def say(text: str) -> None:
@@ -22,9 +22,9 @@ def say(text: str) -> None:
 
 
 def run(*command: str | Path, stdin: str | None = None, timeout: float = 120, log: Path | None = None) -> str:
-    """Run a command and return its standard output. Raises LabError with the end of its output when it fails.
+    """Run a command and return its standard output. Raises LabError with the end of its output if it fails.
 
-    With `log` everything that it prints goes to that file, and nothing is returned.
+    With `log` all output goes to that file, and nothing is returned.
     """
     arguments = [str(argument) for argument in command]
     if log is not None:
@@ -43,6 +43,6 @@ def run(*command: str | Path, stdin: str | None = None, timeout: float = 120, lo
 
 
 def succeeds(*command: str | Path) -> bool:
-    """Whether the command ends with 0; what it prints is for nobody."""
+    """True if the command exits with 0; its output is dropped."""
     arguments: Sequence[str] = [str(argument) for argument in command]
     return subprocess.run(arguments, capture_output=True, timeout=300, check=False).returncode == 0

@@ -27,7 +27,7 @@ class Daemon:
 
     @property
     def pid(self) -> int | None:
-        """Its process id while it runs; another process that got the same number later does not count."""
+        """Return its process id while it runs; another process with a reused id does not count."""
         try:
             pid, started = self._file.read_text().split()
         except (FileNotFoundError, ValueError):
@@ -77,7 +77,7 @@ def daemons() -> Iterator[Daemon]:
 
 
 def _started(pid: int) -> str:
-    """When the process began, in clock ticks since boot; empty if there is none or it has ended."""
+    """Return the start of the process in clock ticks since boot; empty if there is none or it has ended."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):

@@ -72,7 +72,7 @@ def docker(*arguments: str | Path) -> list[str]:
 
 @functools.cache
 def _client() -> str:
-    """Return the engine's own client, also where a stand-in of the same name comes first on PATH."""
+    """Return the engine's own client, even if a stand-in of the same name comes first on PATH."""
     path_folders = [folder for folder in os.environ["PATH"].split(":") if folder != str(folders.RUN / "bin")]
     return shutil.which("docker", path=":".join(path_folders)) or "docker"
 
@@ -86,9 +86,9 @@ def build(context: Path, tag: str, *options: str | Path) -> None:
 
 
 def without_digests(arguments: list[str]) -> list[str]:
-    """Return the arguments of `docker build` with a Dockerfile whose base images are named by tags alone.
+    """Return the arguments of `docker build` for a Dockerfile whose base images have tags without digests.
 
-    A stand-in can have the tag of an image, never its digest.
+    A stand-in can have the tag of an image, but never its digest.
     """
     options = list(arguments)
     dockerfile = Path(options[-1]) / "Dockerfile"
@@ -104,7 +104,7 @@ def without_digests(arguments: list[str]) -> list[str]:
 
 
 def image_id(image: str) -> str:
-    """Return the id of an image; empty if there is none of this name."""
+    """Return the id of an image; empty if there is no image of this name."""
     process = subprocess.run(
         docker("image", "inspect", "--format={{.Id}}", image), capture_output=True, text=True, check=False
     )

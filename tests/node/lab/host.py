@@ -1,4 +1,4 @@
-"""The machine: what it lacks is installed or said, what is special about it is looked at, never assumed."""
+"""The machine: installs or reports missing programs, and detects its properties."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.node.lab import folders
 from tests.node.lab.command import CannotRunError, run, say, succeeds
 
-#: All that is ever installed: an engine to build images, what containers need, and tools for networks.
+#: All packages that may be installed: an engine for images, tools for containers, and tools for networks.
 PACKAGES = (
     *("docker.io", "docker-compose", "runc", "containernetworking-plugins", "mmdebstrap"),
     *("iptables", "nftables", "conntrack", "ipset", "iproute2", "socat", "ethtool", "catatonit", "openssl", "kmod"),
@@ -20,7 +20,7 @@ _CAP_SYS_ADMIN, _CAP_SYS_RESOURCE = 21, 24
 
 
 def reason_against() -> str:
-    """Why this machine cannot run nodes, and what would help; empty if it can."""
+    """Return why this machine cannot run nodes, with a remedy; empty if it can."""
     if os.geteuid():
         return "real pods need root: run `sudo make node`, or `make node NODE=kind` where docker and kind are"
     if not has_capability(_CAP_SYS_ADMIN):
@@ -45,7 +45,7 @@ def prepare() -> None:
 
 
 def install() -> None:
-    """Install those of PACKAGES that are missing."""
+    """Install the missing ones of PACKAGES."""
     if not shutil.which("dpkg-query"):
         return
     absent_packages = [name for name in PACKAGES if not succeeds("dpkg", "-s", name)]

@@ -1,4 +1,4 @@
-"""Images: stand-ins of base images, from Debian packages and registry packages."""
+"""Builds stand-ins of base images from Debian packages and registry packages."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def pulled(cluster: str) -> tuple[str, ...]:
 
 
 def make_bases(programs: Callable[[], Path]) -> None:
-    """Make the stand-ins that are missing or whose folder has changed; that which needs a program is the last one."""
+    """Build the stand-ins that are missing or whose folder has changed. The one that needs a program comes last."""
     for suite in _SUITES:
         if not engine.image_id(f"local/debian:{suite}"):
             _debootstrap(suite)
@@ -70,7 +70,7 @@ def load(node: NodeRuntime, *images: str) -> None:
     outdated_images = [image for image, current in image_ids.items() if have.get(image) != current]
     if not outdated_images:
         return
-    # All at once: layers that they share travel once.
+    # All in one archive, which has shared layers only once.
     command = [*node_client(node), "images", "import", "-"]
     with subprocess.Popen(engine.docker("save", *outdated_images), stdout=subprocess.PIPE) as saved:
         load_process = subprocess.run(

@@ -21,13 +21,13 @@ def is_selected() -> bool:
 
 
 def reason_against() -> str:
-    """Which programs are missing; empty if none is."""
+    """Return the missing programs; empty if there are none."""
     absent_programs = [name for name in PROGRAMS if not shutil.which(name)]
     return f"NODE=kind needs {', '.join(absent_programs)} on PATH: see docs/quickstart.md" if absent_programs else ""
 
 
 class KindCluster(Cluster):
-    """Looked at with the kubectl and the kubeconfig of who runs the tests; its node is kind's business."""
+    """A cluster of kind, used with the kubectl and kubeconfig of the user; kind itself manages its node."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name, 0, Path("/nonexistent"))

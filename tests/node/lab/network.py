@@ -1,4 +1,4 @@
-"""Networks: one bridge in a namespace of its own, a namespace for each node, and no way out of any of them."""
+"""Networks: a bridge in its own namespace, a namespace for each node, and no external network."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.node.lab.command import run, succeeds
 
-#: Holds the bridge; whoever stands in it reaches every node, as the machine does with kind.
+#: Namespace with the bridge. From there all nodes are reachable, as from the machine with kind.
 LAN = "dsf-lan"
 PREFIX = "10.201.0"
 SERVICES = "10.96.0.0/16"
@@ -67,6 +67,6 @@ def _port(address: str) -> str:
 
 
 def remove(namespace: str) -> None:
-    """Take it away, with all interfaces in it."""
+    """Remove the network with all its interfaces."""
     if Path("/run/netns", namespace).exists():
         run("ip", "netns", "del", namespace)

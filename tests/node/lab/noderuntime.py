@@ -30,7 +30,7 @@ _CNI = "/usr/lib/cni"
 
 
 class NodeRuntime:
-    """Everything of one node that is not the control plane. Images stay in the cache, all else goes with `remove`."""
+    """All parts of one node except the control plane. Images stay in the cache, `remove` deletes everything else."""
 
     def __init__(self, name: str, number: int, programs: Path) -> None:
         self.name = name
@@ -96,7 +96,7 @@ class NodeRuntime:
         return {"PATH": f"{self.programs}:{os.environ['PATH']}"}
 
     def cut_power(self) -> None:
-        """SIGKILL to all that runs on the node; its disk stays."""
+        """Send SIGKILL to everything that runs on the node; its disk stays."""
         for program in ("kubelet", "kube-proxy", "containerd"):
             self._daemon(program).stop(number=signal.SIGKILL)
         for pid in [*self._shims(), *self.processes()]:
@@ -106,7 +106,7 @@ class NodeRuntime:
         shutil.rmtree(self.run / "containerd", ignore_errors=True)
 
     def remove(self) -> None:
-        """End every container and what keeps them, by id; take mounts, cgroups and folders away."""
+        """End every container and its shim, by id; remove mounts, cgroups and folders."""
         for program in ("kubelet", "kube-proxy"):
             self._daemon(program).stop(timeout=5)
         for pid in self.processes():
@@ -135,7 +135,7 @@ class NodeRuntime:
         return run(self.programs / "ctr", "-a", self.socket, "-n", "k8s.io", *arguments, stdin=stdin)
 
     def pid(self, container: str) -> int:
-        """The machine's id of a container's first process, by the id that a pod's status has (`containerd://...`)."""
+        """Return the machine's id of a container's first process, by the id in a pod's status (`containerd://...`)."""
         container_id = container.removeprefix("containerd://")
         for line in self.ctr("tasks", "ls").splitlines()[1:]:
             name, pid, *_ = line.split()
@@ -167,7 +167,7 @@ class NodeRuntime:
 
     def _write_containerd(self) -> None:
         runtime = {
-            # Where nobody may lower an OOM score, runc must not try.
+            # Where lowering an OOM score is forbidden, runc must not try to.
             "restrict_oom_score_adj": not host.may_lower_oom_scores(),
             # The mounts are removed with the folder.
             "netns_mounts_under_state_dir": True,
@@ -193,7 +193,7 @@ class NodeRuntime:
             "type": "bridge",
             "bridge": "cni0",
             "isGateway": True,
-            # To other nodes pods come with their node's address, as they do in kind.
+            # Pods reach other nodes with their own node's address, as in kind.
             "ipMasq": True,
             "hairpinMode": True,
             "ipam": {
@@ -294,7 +294,7 @@ class NodeRuntime:
 
 
 def unmount_below(*tops: Path) -> None:
-    """Every mount below these folders, the inner ones first."""
+    """Return every mount below these folders, inner ones first."""
     mount_points = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
     for mount_point in sorted((p for p in mount_points if any(p.startswith(f"{top}/") for top in tops)), reverse=True):
         succeeds("umount", "--lazy", mount_point)

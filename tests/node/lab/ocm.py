@@ -1,5 +1,8 @@
 """Open Cluster Management: its own placement controller and addon manager beside the hub, its own work agent beside
-each managed cluster. Registration, which cannot be built here, is played: its objects are made as it leaves them."""
+each managed cluster.
+
+Registration cannot be built here: its objects are created as it leaves them.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ def init(hub: Cluster, crds: Path) -> None:
 
 
 def join(managed: Cluster, hub: Cluster, crds: Path) -> None:
-    """Start the work agent of a managed cluster, which asks to join."""
+    """Start the work agent of a managed cluster, which requests to join."""
     managed.apply(crds / _APPLIED)
     managed.kubectl("wait", "--for=condition=Established", "--timeout=60s", "crd", "--all")
     managed.daemon("work").start(
@@ -50,7 +53,7 @@ def join(managed: Cluster, hub: Cluster, crds: Path) -> None:
 
 
 def accept(hub: Cluster, *names: str) -> None:
-    """Accept clusters: their namespaces, and ManagedClusters that have joined and are available."""
+    """Accept clusters: create their namespaces, and ManagedClusters that have joined and are available."""
     for name in names:
         hub.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}, _managed_cluster(name))
         reasons = {

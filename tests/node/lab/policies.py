@@ -1,6 +1,8 @@
-"""Enforces a cluster's NetworkPolicies on its node with iptables: pods are behind one bridge there, without a network
-plugin that would do it. Enforced is what the cluster has at that moment; answers of allowed connections pass, and
-the node itself reaches every pod, as Kubernetes has it for kubelet's probes."""
+"""Enforces a cluster's NetworkPolicies on its node with iptables: its pods share one bridge, without a network plugin.
+
+The policies of the moment are enforced. Responses on allowed connections pass, and the node itself reaches every pod,
+as Kubernetes requires for kubelet's probes.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ def enforced(cluster: Cluster) -> Iterator[int]:
     run(*network.inside(cluster.namespace), "iptables-restore", "--noflush", stdin="\n".join(lines) + "\n")
     for hook in _HOOKS:
         run(*network.inside(cluster.namespace), "iptables", "-I", hook, "-j", _CHAIN)
-    # Connections that are open already are asked again.
+    # Established connections are checked again.
     succeeds(*network.inside(cluster.namespace), "conntrack", "-F")
     try:
         yield pods

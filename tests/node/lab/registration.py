@@ -92,7 +92,7 @@ def main(name: str) -> None:
         try:
             register(hub_session, managed_session, manifest, name)
         except BackendError as error:
-            # The namespace comes with the add-on; servers restart.
+            # The add-on creates the namespace, and servers may restart.
             print(error, flush=True)
         threading.Event().wait(_INTERVAL)
 

@@ -1,6 +1,7 @@
-"""`kind`, `clusteradm` and `docker` as a reader of docs/quickstart.md types them, done with the clusters here.
+"""Stand-ins for `kind`, `clusteradm` and `docker`, as a reader of docs/quickstart.md types them, for the clusters
+here.
 
-Only what pages use is known; anything else is refused. kubectl, helm and `docker build` are the real ones.
+They accept only the commands of pages, and refuse anything else. kubectl, helm and `docker build` are the real ones.
 """
 
 from __future__ import annotations
@@ -66,8 +67,9 @@ def clusteradm(command_line: list[str]) -> None:
 
 
 def docker(command_line: list[str]) -> None:
-    """docker build, with the machine's network; tags and ids of images; `docker inspect` of a node that kind would run
-    as a container."""
+    """Stand-in for docker: build with the machine's network, tags and ids of images, and `docker inspect` of a node
+    that kind would run as a container.
+    """
     if command_line[:1] == ["build"]:
         os.execvp(
             "env",
@@ -90,7 +92,7 @@ STAND_INS: dict[str, Callable[[list[str]], None]] = {"kind": kind, "clusteradm":
 
 
 def folder() -> Path:
-    """Return a folder for PATH, with the stand-ins, and the real kubectl and helm."""
+    """Return a folder for PATH with the stand-ins, and the real kubectl and helm."""
     path = folders.RUN / "bin"
     targets = {name: clusters.programs() / name for name in ("kubectl", "helm")}
     if all((path / name).is_symlink() and (path / name).readlink() == target for name, target in targets.items()):
@@ -107,14 +109,14 @@ def folder() -> Path:
 
 
 def add_chart_repository() -> None:
-    """Serve the stand-in charts that `helm repo add` of a page would fetch."""
+    """Serve stand-ins for the charts that `helm repo add` of a page fetches."""
     target = folders.RUN / "prometheus-community"
     if not target.exists():
         run("cp", "-r", folders.HERE / "charts", target)
 
 
 def environment() -> dict[str, str]:
-    """Variables of a shell in which a page's commands find all this; it must stand in the network of the nodes."""
+    """Return the variables of a shell for a page's commands; it must run in the network of the nodes."""
     return {
         **{name: value for name, value in os.environ.items() if not name.startswith(("KUBE", "HELM_", "DSF_"))},
         "PATH": f"{folder()}:{os.environ['PATH']}",

@@ -24,8 +24,8 @@ from tests.unit.agent.test_metrics import Clock, Config, page, scorer
 HUB_NOW = 1_800_000_000.5
 
 
-class Bed:
-    """Cycles whose source and scoring API are functions of a test."""
+class CyclesHarness:
+    """Runs cycles whose source and scoring API are functions of a test."""
 
     def __init__(self, settings: Any, app: Celery, **summary: Any) -> None:
         self.clock = Clock()
@@ -57,27 +57,27 @@ class Bed:
 
 
 @pytest.fixture
-def make(settings_factory: SettingsFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Bed]]:
+def make(settings_factory: SettingsFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., CyclesHarness]]:
     monkeypatch.setattr("dsf.agent.cycles.FIRST_PAUSE", 0.01)
     with Celery("cycles", set_as_current=False) as app:
-        yield lambda **summary: Bed(settings_factory(role="agent", cluster="c"), app, **summary)
+        yield lambda **summary: CyclesHarness(settings_factory(role="agent", cluster="c"), app, **summary)
 
 
-def test_manual_call_uses_the_time_of_the_hub(make: Callable[..., Bed]) -> None:
+def test_manual_call_uses_the_time_of_the_hub(make: Callable[..., CyclesHarness]) -> None:
     bed = make()
     assert bed.run() == "ok"
     (result,) = bed.sent
     assert (run_time(result.run), result.outcome) == (HUB_NOW, "ok")
 
 
-def test_expired_tick_is_skipped_by_the_clock_of_the_hub(make: Callable[..., Bed]) -> None:
+def test_expired_tick_is_skipped_by_the_clock_of_the_hub(make: Callable[..., CyclesHarness]) -> None:
     bed = make()
     assert bed.run(make_run_id(HUB_NOW - 30), HUB_NOW - 0.1) == "skipped: expired"
     assert [(result.outcome, result.reason) for result in bed.sent] == [("skipped", "expired")]
     bed.stages.fetch.assert_not_called()
 
 
-def test_cycle_without_enough_time_is_skipped(make: Callable[..., Bed]) -> None:
+def test_cycle_without_enough_time_is_skipped(make: Callable[..., CyclesHarness]) -> None:
     """Starting it would occupy a thread without a result."""
     bed = make()
 
@@ -108,7 +108,7 @@ def test_cycle_without_enough_time_is_skipped(make: Callable[..., Bed]) -> None:
     assert outcomes == [*["skipped: expired"] * 5, "failed", *["skipped: expired"] * 5, "failed", "skipped: expired"]
 
 
-def test_cycle_duration_is_the_sum_of_its_stages(make: Callable[..., Bed]) -> None:
+def test_cycle_duration_is_the_sum_of_its_stages(make: Callable[..., CyclesHarness]) -> None:
     bed = make()
     fetch = bed.stages.fetch.side_effect
 
@@ -121,7 +121,7 @@ def test_cycle_duration_is_the_sum_of_its_stages(make: Callable[..., Bed]) -> No
     assert bed.run(make_run_id(HUB_NOW - 7.5), HUB_NOW + 2.5) == "skipped: expired"
 
 
-def test_unreadable_configuration_is_reported(make: Callable[..., Bed]) -> None:
+def test_unreadable_configuration_is_reported(make: Callable[..., CyclesHarness]) -> None:
     bed = make()
     bed.cycles._config.now.clear()  # type: ignore[attr-defined]
     bed.cycles._config.problem = "not JSON"  # type: ignore[misc]
@@ -129,7 +129,7 @@ def test_unreadable_configuration_is_reported(make: Callable[..., Bed]) -> None:
         bed.run(make_run_id(HUB_NOW), HUB_NOW + 0.1)
 
 
-def test_failed_stage_frees_its_response(make: Callable[..., Bed]) -> None:
+def test_failed_stage_frees_its_response(make: Callable[..., CyclesHarness]) -> None:
     bed = make(max_retries=1)
     answers: list[weakref.ref[object]] = []
 
@@ -155,7 +155,7 @@ def test_failed_stage_frees_its_response(make: Callable[..., Bed]) -> None:
         gc.enable()
 
 
-def test_memory_is_reserved_until_a_failed_stage_frees_its_response(make: Callable[..., Bed]) -> None:
+def test_memory_is_reserved_until_a_failed_stage_frees_its_response(make: Callable[..., CyclesHarness]) -> None:
     bed = make()
     reserved_bytes: list[int] = []
 
@@ -175,7 +175,7 @@ def test_memory_is_reserved_until_a_failed_stage_frees_its_response(make: Callab
     assert bed.cycles._budget.reserved == 0
 
 
-def test_errors_that_refer_to_each_other_end_the_cycle(make: Callable[..., Bed]) -> None:
+def test_errors_that_refer_to_each_other_end_the_cycle(make: Callable[..., CyclesHarness]) -> None:
     bed, other = make(), ValueError("of a plug-in")
 
     def fetch(_: object) -> None:
@@ -189,14 +189,14 @@ def test_errors_that_refer_to_each_other_end_the_cycle(make: Callable[..., Bed])
     assert [result.reason for result in bed.sent] == ["http_503"]
 
 
-def test_duplicate_tick_runs_one_cycle(make: Callable[..., Bed]) -> None:
+def test_duplicate_tick_runs_one_cycle(make: Callable[..., CyclesHarness]) -> None:
     bed, run = make(), make_run_id(HUB_NOW)
     assert [bed.run(run, HUB_NOW + 30) for _ in range(2)] == ["ok", "duplicate"]
     assert len(bed.sent) == 1
 
 
 @pytest.mark.parametrize("error", [SystemExit(1), ValueError("x")])
-def test_cycle_is_reported_after_any_error_of_a_stage(make: Callable[..., Bed], error: BaseException) -> None:
+def test_cycle_is_reported_after_any_error_of_a_stage(make: Callable[..., CyclesHarness], error: BaseException) -> None:
     bed = make()
     bed.stages.fetch.side_effect = error
     with pytest.raises(CycleError, match="internal_error"):
@@ -210,7 +210,7 @@ def test_cycle_is_reported_after_any_error_of_a_stage(make: Callable[..., Bed], 
 
 
 def test_stage_is_retried_within_retries_and_deadline(
-    make: Callable[..., Bed], monkeypatch: pytest.MonkeyPatch
+    make: Callable[..., CyclesHarness], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dsf.agent.cycles._MIN_TRY_SECONDS", 30.0)
     bed = make(max_retries=2)
@@ -232,7 +232,7 @@ def test_stage_is_retried_within_retries_and_deadline(
 
 @pytest.mark.parametrize(("values", "validity"), [({}, 1800), ({"validity_seconds": 20}, 20)])
 def test_own_series_last_as_long_as_the_hubs_score_at_the_interval_of_the_tick(
-    make: Callable[..., Bed], values: dict[str, int], validity: int
+    make: Callable[..., CyclesHarness], values: dict[str, int], validity: int
 ) -> None:
     bed = make(**values)
     # An override raises 10 s to 10 minutes: the next tick is due at the deadline of this one.
@@ -243,7 +243,7 @@ def test_own_series_last_as_long_as_the_hubs_score_at_the_interval_of_the_tick(
     assert page(bed.metrics) == []
 
 
-def test_time_of_the_agent_and_of_the_result(make: Callable[..., Bed]) -> None:
+def test_time_of_the_agent_and_of_the_result(make: Callable[..., CyclesHarness]) -> None:
     bed, before = make(), time.time()
     bed.stages.fetch.side_effect = CycleError("fetch", "bad_query", "no")
     with pytest.raises(CycleError):
@@ -251,7 +251,7 @@ def test_time_of_the_agent_and_of_the_result(make: Callable[..., Bed]) -> None:
     assert before <= bed.sent[0].at <= time.time()
 
 
-def test_retry_waits_for_the_retry_after_of_the_server(make: Callable[..., Bed]) -> None:
+def test_retry_waits_for_the_retry_after_of_the_server(make: Callable[..., CyclesHarness]) -> None:
     bed, moments = make(max_retries=1), list[float]()
 
     def fetch(_: object) -> Mock:

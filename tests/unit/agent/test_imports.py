@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 
-#: Distributions' modules that an agent needs, or that one of these brings with it.
+#: Modules of distributions that an agent needs, directly or through another one.
 KNOWN = {
     # Celery, billiard and rich probe for these; tools of the tests install them.
     *("greenlet", "cffi", "psutil", "attr", "colorama"),
@@ -23,7 +23,7 @@ KNOWN = {
 }
 #: Parts of this project that belong to other processes.
 OTHERS = {"hub", "results", "fleetmetrics", "optimizer", "cli", "demo", "scorer", "beat", "kube", "redisacl"}
-#: Parts of the standard library and of packages that cost much and that nobody uses.
+#: Expensive modules of the standard library and of packages that no agent uses.
 UNUSED = {"typer", "unittest", "email.mime", "celery.bin"}
 _SAY = """
 import json, sys
@@ -54,7 +54,7 @@ def test_agent_imports_only_needed_modules() -> None:
     tops = {name.split(".")[0] for name in modules}
     strange = {name for name in tops - KNOWN - sys.stdlib_module_names if not name.startswith("_")}
     assert strange <= {"dsf", "pyexpat", "cython_runtime"}
-    # Every installed distribution brings its settings; an agent's image has none of them but the sources.
+    # Every installed distribution adds its settings; an agent's image has only those of the sources.
     settings_modules = {name for name in modules if name.endswith(".settings") and name.startswith("dsf.")}
     packages = {name.split(".")[1] for name in modules if name.startswith("dsf.")}
     packages -= {name.split(".")[1] for name in settings_modules if _loaded_below(modules, name) == {name}}

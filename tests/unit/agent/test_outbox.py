@@ -172,7 +172,7 @@ def test_threads_never_write_to_one_slot_at_once(redis_client: redis.Redis, mail
     assert stored_flags.count(True) >= keys.MAIL_SLOTS
 
 
-def teams(**namespaces: int) -> dict[str, str]:
+def make_namespaces(**namespaces: int) -> dict[str, str]:
     """Return the namespace of each scorer: so many of each, `a0`, `a1` ... of `a`; `hub` is the hub's own."""
     return {
         f"{name}{number}": "" if name == "hub" else name
@@ -187,7 +187,7 @@ def fill(mailbox: Mailbox, namespace: str, scorers: int) -> int:
 
 
 def test_greedy_namespace_leaves_slots_for_others(redis_client: redis.Redis, raw: redis.Redis) -> None:
-    mailbox = Mailbox(raw, CLUSTER, lambda: teams(hub=20, a=40, b=40))
+    mailbox = Mailbox(raw, CLUSTER, lambda: make_namespaces(hub=20, a=40, b=40))
     assert fill(mailbox, "a", 40) == 6
     assert fill(mailbox, "b", 40) == 3
     assert fill(mailbox, "hub", 20) == 7
@@ -199,7 +199,7 @@ def test_greedy_namespace_leaves_slots_for_others(redis_client: redis.Redis, raw
 
 
 def test_namespace_uses_the_slots_that_the_hub_has_emptied(redis_client: redis.Redis, raw: redis.Redis) -> None:
-    mailbox = Mailbox(raw, CLUSTER, lambda: teams(hub=1, a=40))
+    mailbox = Mailbox(raw, CLUSTER, lambda: make_namespaces(hub=1, a=40))
     for _ in range(5):
         assert fill(mailbox, "a", 40) == 6
         redis_client.delete(*SLOTS)
@@ -207,7 +207,7 @@ def test_namespace_uses_the_slots_that_the_hub_has_emptied(redis_client: redis.R
 
 
 def test_namespace_that_is_alone_has_all_slots(raw: redis.Redis) -> None:
-    mailbox = Mailbox(raw, CLUSTER, lambda: teams(a=40))
+    mailbox = Mailbox(raw, CLUSTER, lambda: make_namespaces(a=40))
     assert fill(mailbox, "a", 40) == keys.MAIL_SLOTS
 
 

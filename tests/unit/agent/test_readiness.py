@@ -34,7 +34,7 @@ class Config:
         return self.get_summaries().get(scorer)
 
 
-class World:
+class ProbedAgent:
     def __init__(self, file: Path) -> None:
         self.now = 1000.0
         self.file = file
@@ -48,11 +48,11 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path / "ready")
+def world(tmp_path: Path) -> ProbedAgent:
+    return ProbedAgent(tmp_path / "ready")
 
 
-def test_without_scorers_it_is_ready_while_it_consumes(world: World) -> None:
+def test_without_scorers_it_is_ready_while_it_consumes(world: ProbedAgent) -> None:
     assert not world.ready()
     world.probe.set_consuming(True)
     assert world.ready()
@@ -62,7 +62,7 @@ def test_without_scorers_it_is_ready_while_it_consumes(world: World) -> None:
     assert not world.ready()
 
 
-def test_scorer_has_three_intervals_from_start_and_after_each_success(world: World) -> None:
+def test_scorer_has_three_intervals_from_start_and_after_each_success(world: ProbedAgent) -> None:
     world.config.intervals = {"a": 60}
     world.probe.set_consuming(True)
     assert world.ready()
@@ -76,7 +76,7 @@ def test_scorer_has_three_intervals_from_start_and_after_each_success(world: Wor
     assert not world.ready(2)
 
 
-def test_readiness_uses_an_overridden_interval(world: World) -> None:
+def test_readiness_uses_an_overridden_interval(world: ProbedAgent) -> None:
     world.config.intervals = {"a": 60}
     world.probe.set_consuming(True)
     world.probe.record_success("a", 600)
@@ -84,7 +84,7 @@ def test_readiness_uses_an_overridden_interval(world: World) -> None:
     assert not world.ready(2)
 
 
-def test_single_working_scorer_is_enough_and_removed_scorers_are_ignored(world: World) -> None:
+def test_single_working_scorer_is_enough_and_removed_scorers_are_ignored(world: ProbedAgent) -> None:
     world.config.intervals = {"a": 60, "b": 60}
     world.probe.set_consuming(True)
     assert world.ready()
@@ -97,7 +97,7 @@ def test_single_working_scorer_is_enough_and_removed_scorers_are_ignored(world: 
     assert world.ready()
 
 
-def test_short_interval_scorer_has_ten_seconds(world: World) -> None:
+def test_short_interval_scorer_has_ten_seconds(world: ProbedAgent) -> None:
     world.config.intervals = {"a": 1}
     world.probe.set_consuming(True)
     world.probe.record_success("a", 1)
@@ -105,7 +105,7 @@ def test_short_interval_scorer_has_ten_seconds(world: World) -> None:
     assert not world.ready(2)
 
 
-def test_success_does_not_make_a_non_consuming_agent_ready(world: World) -> None:
+def test_success_does_not_make_a_non_consuming_agent_ready(world: ProbedAgent) -> None:
     world.config.intervals = {"a": 60}
     world.probe.set_consuming(True)
     world.probe.set_consuming(False)
@@ -115,7 +115,7 @@ def test_success_does_not_make_a_non_consuming_agent_ready(world: World) -> None
     assert world.ready()
 
 
-def test_stale_readiness_file_is_removed_at_start_and_end(world: World) -> None:
+def test_stale_readiness_file_is_removed_at_start_and_end(world: ProbedAgent) -> None:
     world.file.touch()
     world.config.intervals = {"a": 60}
     world.probe.set_consuming(False)
@@ -127,7 +127,7 @@ def test_stale_readiness_file_is_removed_at_start_and_end(world: World) -> None:
 
 
 def test_unwritable_readiness_file_is_reported_and_retried(tmp_path: Path) -> None:
-    world = World(tmp_path / "missing" / "ready")
+    world = ProbedAgent(tmp_path / "missing" / "ready")
     with capture_logs() as logs:
         world.probe.set_consuming(True)
         assert not world.ready()
@@ -137,7 +137,7 @@ def test_unwritable_readiness_file_is_reported_and_retried(tmp_path: Path) -> No
     assert world.ready()
 
 
-def test_never_read_configuration_is_not_ready(world: World) -> None:
+def test_never_read_configuration_is_not_ready(world: ProbedAgent) -> None:
     world.probe.set_consuming(True)
     world.config.problem = "403: configmaps is forbidden"
     assert not world.ready()

@@ -43,7 +43,7 @@ def message(body: object = None, task: object = "dsf.cycle", **headers: object) 
     }
 
 
-def reduced(document: object) -> Any:
+def reduce_message(document: object) -> Any:
     """Return the message that Celery receives for a pushed document."""
     pushed: Any = Message(json.loads(json.dumps(document)), channel=_Channel())
     ticks.reduce_to_tick(pushed, "dsf.cycle")
@@ -52,7 +52,7 @@ def reduced(document: object) -> Any:
 
 def tick_arguments(document: object) -> Any:
     """Return the arguments of the reduced message and check that no other fields remain."""
-    tick_message = reduced(document)
+    tick_message = reduce_message(document)
     args, kwargs, embed = tick_message.payload
     assert (kwargs, any(embed.values())) == ({}, False)
     assert tick_message.headers.keys() == {"lang", "task", "id", "root_id", "argsrepr", "kwargsrepr", "tick"}
@@ -63,7 +63,7 @@ def tick_arguments(document: object) -> Any:
 
 def test_tick_is_reduced_to_its_arguments() -> None:
     tick = json.loads(make_tick_message("c1", *ARGS))  # type: ignore[arg-type]
-    reduced_message = reduced(tick)
+    reduced_message = reduce_message(tick)
     assert tick_arguments(tick) == ARGS
     assert reduced_message.headers["id"] == reduced_message.headers["root_id"] == tick["headers"]["id"]
     assert reduced_message.headers["argsrepr"] == f"('sample', '{RUN}', 4102444800.0)"
@@ -103,7 +103,7 @@ def test_unknown_headers_and_properties_are_removed() -> None:
         compression="zlib",
     )
     assert tick_arguments(pushed) == ARGS
-    tick_message = reduced(pushed)
+    tick_message = reduce_message(pushed)
     assert len(tick_message.headers["id"]) == 36
     assert tick_message.properties.keys() == {"correlation_id", "priority"}
 
@@ -144,7 +144,7 @@ def test_unknown_headers_and_properties_are_removed() -> None:
 )
 def test_refused(document: object) -> None:
     with pytest.raises((ValueError, TypeError, AttributeError)):
-        reduced(document)
+        reduce_message(document)
 
 
 _JSON = st.recursive(
@@ -170,7 +170,7 @@ def test_compressed_message_is_not_decompressed() -> None:
     bomb["body"] = base64.b64encode(zlib.compress(b"x" * 1_000_000)).decode()
     bomb["properties"]["body_encoding"] = "base64"
     with pytest.raises(ValueError, match=r".+"):
-        reduced(bomb)
+        reduce_message(bomb)
     assert len(Message(bomb, channel=_Channel()).body) < 2000
 
 

@@ -33,12 +33,12 @@ def turns(threads: int, **namespaces: int) -> Turns:
     return Turns(threads, lambda: scorers)
 
 
-def started(queue: Turns) -> list[str]:
+def start_ticks(queue: Turns) -> list[str]:
     """Return the scorers of the ticks that start now."""
     return [tick.scorer for tick in iter(queue.take, None)]
 
 
-def waiting(queue: Turns, name: str, scorers: int) -> None:
+def add_ticks(queue: Turns, name: str, scorers: int) -> None:
     for number in range(scorers):
         assert queue.add(tick(f"{name}{number}"))
 
@@ -46,8 +46,8 @@ def waiting(queue: Turns, name: str, scorers: int) -> None:
 @pytest.mark.parametrize("name", ["hub", "team"])
 def test_namespace_that_is_alone_has_all_threads(name: str) -> None:
     queue = turns(8, **{name: 24})
-    waiting(queue, name, 24)
-    assert started(queue) == [f"{name}{number}" for number in range(8)]
+    add_ticks(queue, name, 24)
+    assert start_ticks(queue) == [f"{name}{number}" for number in range(8)]
 
 
 @pytest.mark.parametrize("threads", [2, 3, 4, 8, 100])
@@ -55,41 +55,41 @@ def test_hanging_namespaces_leave_threads_for_others(threads: int) -> None:
     queue = turns(threads, hub=1, a=1000, b=1)
     for number in range(1000):
         queue.add(tick(f"a{number}"))
-    assert 1 <= len(started(queue)) < threads
-    waiting(queue, "hub", 1)
-    assert started(queue) == ["hub0"]
+    assert 1 <= len(start_ticks(queue)) < threads
+    add_ticks(queue, "hub", 1)
+    assert start_ticks(queue) == ["hub0"]
     if threads > 2:
-        waiting(queue, "b", 1)
-        assert started(queue) == ["b0"]
+        add_ticks(queue, "b", 1)
+        assert start_ticks(queue) == ["b0"]
 
 
 def test_each_greedy_namespace_leaves_a_thread_for_the_next_one() -> None:
     queue = turns(8, hub=1, a=24, b=24, c=24)
     counts = []
     for name in ("a", "b", "c"):
-        waiting(queue, name, 24)
-        counts.append(len(started(queue)))
+        add_ticks(queue, name, 24)
+        counts.append(len(start_ticks(queue)))
     assert counts == [3, 2, 1]
-    waiting(queue, "hub", 1)
-    assert started(queue) == ["hub0"]
+    add_ticks(queue, "hub", 1)
+    assert start_ticks(queue) == ["hub0"]
 
 
 def test_scorers_that_the_agent_does_not_know_leave_threads_for_the_hubs_own() -> None:
     queue = turns(8, hub=1, team=1)
     accepted = [queue.add(tick(f"deleted{number}")) for number in range(8 * WAITING_PER_THREAD)]
-    # Their cycles wait for a summary, which may never come.
-    assert 1 <= len(started(queue)) < 7
+    # Their cycles wait for a summary, which may never arrive.
+    assert 1 <= len(start_ticks(queue)) < 7
     assert accepted.count(False) > 0
-    waiting(queue, "hub", 1)
-    waiting(queue, "team", 1)
-    assert started(queue) == ["hub0", "team0"]
+    add_ticks(queue, "hub", 1)
+    add_ticks(queue, "team", 1)
+    assert start_ticks(queue) == ["hub0", "team0"]
 
 
 def test_hubs_own_scorers_go_first_and_leave_one_thread() -> None:
     queue = turns(8, hub=24, a=24)
-    waiting(queue, "a", 24)
-    waiting(queue, "hub", 24)
-    assert started(queue)[:7] == [f"hub{number}" for number in range(7)]
+    add_ticks(queue, "a", 24)
+    add_ticks(queue, "hub", 24)
+    assert start_ticks(queue)[:7] == [f"hub{number}" for number in range(7)]
     assert [tick.scorer for tick in queue.drain() if tick.scorer.startswith("a")] == [
         f"a{number}" for number in range(1, 24)
     ]
@@ -97,19 +97,19 @@ def test_hubs_own_scorers_go_first_and_leave_one_thread() -> None:
 
 def test_freed_thread_serves_the_namespace_with_the_fewest_cycles() -> None:
     queue = turns(4, a=9, b=9)
-    waiting(queue, "a", 9)
-    waiting(queue, "b", 9)
+    add_ticks(queue, "a", 9)
+    add_ticks(queue, "b", 9)
     begun = list(iter(queue.take, None))
     assert [tick.scorer for tick in begun] == ["a0", "b0", "a1"]
     queue.end(begun[1])
-    assert started(queue) == ["b1"]
+    assert start_ticks(queue) == ["b1"]
 
 
 def test_ticks_that_wait_too_long_say_whose_share_is_full() -> None:
     queue = turns(4, hub=2, a=9)
     for number in range(9):
         assert queue.add(tick(f"a{number}", 10.0))
-    running = len(started(queue))
+    running = len(start_ticks(queue))
     assert queue.expire(9.0) == []
     expired = queue.expire(10.0)
     assert [each.scorer for each, _ in expired] == [f"a{number}" for number in range(running, 9)]
@@ -123,7 +123,7 @@ def test_ticks_that_wait_for_busy_threads_expire() -> None:
     queue = turns(2, a=9)
     for number in range(9):
         assert queue.add(tick(f"a{number}", 10.0))
-    assert len(started(queue)) == 2
+    assert len(start_ticks(queue)) == 2
     assert {error.reason for _, error in queue.expire(11.0)} == {SkipReason.EXPIRED}
 
 

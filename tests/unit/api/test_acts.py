@@ -1,4 +1,4 @@
-"""Acts that annotations request: what a value means, and what is wrong with it."""
+"""Acts that annotations request: the meaning of values, and errors in them."""
 
 from __future__ import annotations
 

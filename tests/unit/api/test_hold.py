@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dsf.api.scorerule import HeldValue, hold_back, hold_back_value
 
-#: (seconds, value) of one item, and what is published then.
+#: (seconds, value) of one item, and the value that is published then.
 Story = list[tuple[float, int | None, int | None]]
 
 

@@ -75,7 +75,7 @@ def test_good_documents_with_their_lines() -> None:
     assert {document.source for document in documents} == {"f.yaml"}
 
 
-def only(text: str) -> DynamicScorer | DynamicScoringConfig | ManagedCluster:
+def parse_single(text: str) -> DynamicScorer | DynamicScoringConfig | ManagedCluster:
     (document,) = parse_documents(text, "f.yaml")
     assert isinstance(document, ParsedDocument), str(document)
     return document.object
@@ -106,7 +106,7 @@ def test_kubectl_list_is_parsed_item_by_item(is_json: bool) -> None:
 
 
 def test_managed_cluster_is_parsed() -> None:
-    cluster = only(CLUSTER)
+    cluster = parse_single(CLUSTER)
     assert isinstance(cluster, ManagedCluster)
     assert cluster.is_served
     assert cluster.metadata.labels == {"region": "eu"}
@@ -122,20 +122,20 @@ def test_managed_cluster_is_parsed() -> None:
     ],
 )
 def test_cluster_without_acceptance_is_not_served(accepted: str, instead: str) -> None:
-    cluster = only(CLUSTER.replace(accepted, instead))
+    cluster = parse_single(CLUSTER.replace(accepted, instead))
     assert isinstance(cluster, ManagedCluster)
     assert not cluster.is_served
 
 
 def test_timestamp_needs_no_quotes() -> None:
-    scorer = only(SCORER.replace("  name: s", "  creationTimestamp: 2026-01-01T00:00:00Z\n  name: s"))
+    scorer = parse_single(SCORER.replace("  name: s", "  creationTimestamp: 2026-01-01T00:00:00Z\n  name: s"))
     assert scorer.metadata.creation_timestamp is not None
     assert scorer.metadata.creation_timestamp.isoformat() == "2026-01-01T00:00:00+00:00"
 
 
 def test_aliases_and_merge_keys_are_read() -> None:
     text = CONFIG + "  - &a {clusterName: worker03, scoreName: x}\n  - {<<: *a, scoreName: z}\n"
-    config = only(text)
+    config = parse_single(text)
     assert isinstance(config, DynamicScoringConfig)
     assert [(mask.cluster_name, mask.score_name) for mask in config.spec.masks[1:]] == [
         ("worker03", "x"),
@@ -144,7 +144,7 @@ def test_aliases_and_merge_keys_are_read() -> None:
 
 
 def test_windows_line_ends() -> None:
-    assert isinstance(only(SCORER.replace("\n", "\r\n")), DynamicScorer)
+    assert isinstance(parse_single(SCORER.replace("\n", "\r\n")), DynamicScorer)
 
 
 def test_all_errors_of_a_document_are_reported_with_lines() -> None:

@@ -145,7 +145,7 @@ def test_names_of_one_namespace_leave_room_for_those_of_others(greedy: str) -> N
     assert len(claims.dump(greedy)) < 2 * ROOM_OF_NAMESPACE
 
 
-def settled(claims: NameClaims, wishes: list[Wish], now: int) -> NameClaims:
+def settle_claims(claims: NameClaims, wishes: list[Wish], now: int) -> NameClaims:
     """Settle score claims after `claims`, as the hub stores them."""
     former = find_former_owners(claims.scores, claims.former, wishes, now)
     after = NameClaims(scores=settle(claims.scores, wishes, now, HOME, former), former=former)
@@ -178,28 +178,28 @@ def test_scores_keep_their_owners_in_every_order_of_recreation(step: int, is_you
         wishes: dict[str, Wish] = {}
         for owner, (name, config) in TENANTS.items():
             wishes[owner] = Wish(owner, name, created(now) if is_young else OLD, config)
-            claims = settled(claims, [*wishes.values()], now)
+            claims = settle_claims(claims, [*wishes.values()], now)
         running = {name: queue[0].owner for name, queue in claims.scores.items()}
         assert running == {"x": "hub/a", "y": "hub/d"}
         now += 100
         # The scorers are deleted together, or one by one in another order.
         for owner in [] if position % 2 else Random(position).sample(owners, len(owners)):
             del wishes[owner]
-            claims = settled(claims, [*wishes.values()], now)
+            claims = settle_claims(claims, [*wishes.values()], now)
             now += step
         wishes = {}
         if position % 3:
-            claims = settled(claims, [], now)
+            claims = settle_claims(claims, [], now)
         for owner in order:
             name, config = TENANTS[owner]
             if not is_resolved:
                 wishes[owner] = Wish(owner, None, created(now), config)
-                claims = settled(claims, [*wishes.values()], now)
+                claims = settle_claims(claims, [*wishes.values()], now)
             wishes[owner] = Wish(owner, name, created(now), config)
-            claims = settled(claims, [*wishes.values()], now)
+            claims = settle_claims(claims, [*wishes.values()], now)
             now += step
         for seconds in (0, 2 * KEPT):
-            claims = settled(claims, [*wishes.values()], now + seconds)
+            claims = settle_claims(claims, [*wishes.values()], now + seconds)
             assert {name: queue[0].owner for name, queue in claims.scores.items()} == running, order
 
 
@@ -207,12 +207,12 @@ def test_scores_keep_their_owners_in_every_order_of_recreation(step: int, is_you
     ("config", "is_rename"), [("", True), ("of-victim", True), ("other", False)], ids=["spec", "same-config", "config"]
 )
 def test_rename_needs_the_score_name_in_the_spec_or_the_same_config(config: str, is_rename: bool) -> None:
-    claims = settled(NameClaims(), [Wish("hub/victim", "x", OLD, "of-victim")], AT)
-    claims = settled(claims, [], AT + 10)
+    claims = settle_claims(NameClaims(), [Wish("hub/victim", "x", OLD, "of-victim")], AT)
+    claims = settle_claims(claims, [], AT + 10)
     new = Wish("hub/new", "x", created(AT + 12), config)
-    claims = settled(claims, [new], AT + 12)
+    claims = settle_claims(claims, [new], AT + 12)
     assert (claims.scores["x"][0].owner == "hub/new") is is_rename
-    claims = settled(claims, [new], AT + 11 + KEPT)
+    claims = settle_claims(claims, [new], AT + 11 + KEPT)
     assert claims.scores["x"][0].owner == "hub/new"
 
 
@@ -220,24 +220,24 @@ def test_rename_needs_the_score_name_in_the_spec_or_the_same_config(config: str,
 @pytest.mark.parametrize("pause", [0, 2, 299])
 def test_scorer_with_an_earlier_claim_is_no_renamed_one(earlier: str, pause: int) -> None:
     victim, other = Wish("hub/victim", "x", OLD), Wish("hub/other", earlier, created(AT))
-    claims = settled(NameClaims(), [victim, other], AT)
-    claims = settled(claims, [victim], AT + 10)
-    claims = settled(claims, [], AT + 10)
+    claims = settle_claims(NameClaims(), [victim, other], AT)
+    claims = settle_claims(claims, [victim], AT + 10)
+    claims = settle_claims(claims, [], AT + 10)
     other = Wish("hub/other", "x", created(AT + 10 + pause))
     for seconds in (0, KEPT - pause - 1):
-        claims = settled(claims, [other], AT + 10 + pause + seconds)
+        claims = settle_claims(claims, [other], AT + 10 + pause + seconds)
         assert claims.scores["x"][0].owner == "hub/victim"
-    assert settled(claims, [other], AT + 10 + KEPT).scores["x"][0].owner == "hub/other"
+    assert settle_claims(claims, [other], AT + 10 + KEPT).scores["x"][0].owner == "hub/other"
 
 
 def test_renamed_and_replaced_scorer_keeps_its_name() -> None:
-    claims = settled(NameClaims(), [Wish("hub/old", "x", OLD)], AT)
-    claims = settled(claims, [Wish("hub/new", "x", created(AT + 1))], AT + 1)
+    claims = settle_claims(NameClaims(), [Wish("hub/old", "x", OLD)], AT)
+    claims = settle_claims(claims, [Wish("hub/new", "x", created(AT + 1))], AT + 1)
     assert claims.scores["x"][0].owner == "hub/new"
     later = AT + 10 * KEPT
-    claims = settled(claims, [], later)
-    claims = settled(claims, [Wish("hub/old", "x", created(later + 1))], later + 1)
-    claims = settled(claims, [Wish("hub/new", "x", created(later + 2))], later + 2)
+    claims = settle_claims(claims, [], later)
+    claims = settle_claims(claims, [Wish("hub/old", "x", created(later + 1))], later + 1)
+    claims = settle_claims(claims, [Wish("hub/new", "x", created(later + 2))], later + 2)
     assert claims.scores["x"][0].owner == "hub/new"
 
 

@@ -18,7 +18,7 @@ from tests.unit.api.factories import PROMETHEUS, QUERY, SPEC, SYNCED, merged, sc
 PAUSED_UNTIL = "dynamic-scoring.open-cluster-management.io/paused-until"
 
 
-def changed(spec: dict[str, Any], synced: dict[str, Any] | None, mode: str = "Full") -> DynamicScorer:
+def make_changed_scorer(spec: dict[str, Any], synced: dict[str, Any] | None, mode: str = "Full") -> DynamicScorer:
     """Return a default scorer with changes by dotted path to its spec and its synced config."""
     return scorer(
         merged({**SPEC, "configSyncMode": mode}, spec), merged(SYNCED, synced) if synced is not None else None
@@ -57,27 +57,27 @@ def test_complete_summary_is_resolved() -> None:
 
 @pytest.mark.parametrize("case", load("resolution"))
 def test_precedence(case: dict[str, Any]) -> None:
-    summary = resolve(changed(case["spec"], case["synced"], case["mode"])).summary
+    summary = resolve(make_changed_scorer(case["spec"], case["synced"], case["mode"])).summary
     assert getattr(summary, case["field"]) == case["expected"]
 
 
 @pytest.mark.parametrize("case", load("resolution_errors"))
 def test_refused(case: dict[str, Any]) -> None:
-    assert refusal(changed(case["spec"], case["synced"], case["mode"])) == (case["reason"], case["message"])
+    assert refusal(make_changed_scorer(case["spec"], case["synced"], case["mode"])) == (case["reason"], case["message"])
 
 
 @pytest.mark.parametrize("case", load("token_hosts"))
 def test_token_goes_to_the_server_of_the_spec(case: dict[str, Any]) -> None:
     auth = {"source.auth": {"tokenSecretRef": {"name": "prom", "key": "token"}}}
     spec = {**case["spec"], **auth}
-    summary = resolve(changed(spec, case["synced"], spec.get("configSyncMode", "Full"))).summary
+    summary = resolve(make_changed_scorer(spec, case["synced"], spec.get("configSyncMode", "Full"))).summary
     assert summary.source_endpoint.startswith(case["expected"] + "/")
     assert (summary.source_endpoint_auth_name, summary.source_endpoint_auth_key) == ("prom", "token")
 
 
 def test_token_may_go_to_a_host_listed_by_the_hub_administrator() -> None:
     auth = {"source.auth": {"tokenSecretRef": {"name": "prom", "key": "token"}}, "source.host": ""}
-    dynamic_scorer = changed(auth, {"source.host": "http://thanos.example:9091"})
+    dynamic_scorer = make_changed_scorer(auth, {"source.host": "http://thanos.example:9091"})
     with pytest.raises(ResolutionError, match=r"hubSetting\.tokenHosts"):
         resolve(dynamic_scorer, TokenHosts(["other.example"]))
     summary = resolve(dynamic_scorer, TokenHosts(["thanos.example:9091"])).summary
@@ -89,19 +89,19 @@ def test_token_may_go_to_a_host_listed_by_the_hub_administrator() -> None:
 @pytest.mark.parametrize("stage", ["source", "scoring"])
 def test_credentials_secret_of_the_agents_is_refused_as_token(stage: str, name: str) -> None:
     auth = {f"{stage}.auth": {"tokenSecretRef": {"name": name, "key": "signing-key"}}}
-    reason, message = refusal(changed(auth, {}))
+    reason, message = refusal(make_changed_scorer(auth, {}))
     assert reason == "InvalidTokenSecretRef"
     assert message.startswith(f"spec.{stage}.auth.tokenSecretRef.name: {name} is the agents'")
 
 
 def test_full_without_a_synced_config_uses_the_spec() -> None:
     spec = {"scoring.params": {"name": "s", "interval": 10}, "source": {"type": "None"}}
-    summary = resolve(changed(spec, None)).summary
+    summary = resolve(make_changed_scorer(spec, None)).summary
     assert (summary.score_name, summary.scoring_interval, summary.source_type) == ("s", 10, "None")
 
 
 def test_summary_without_a_source_has_no_source_fields() -> None:
-    summary = resolve(changed({}, {"source.type": "None"})).summary
+    summary = resolve(make_changed_scorer({}, {"source.type": "None"})).summary
     assert (summary.source_query, summary.source_range, summary.source_step) == ("", 0, 0)
 
 
@@ -138,8 +138,8 @@ def test_resolved_scorer_is_hashable_and_immutable() -> None:
     ],
 )
 def test_oversized_scorer_is_refused(field: str, characters: int, name: str) -> None:
-    resolve(changed({}, {field: "q" * characters}))
-    reason, message = refusal(changed({}, {field: "q" * 900_000}))
+    resolve(make_changed_scorer({}, {field: "q" * characters}))
+    reason, message = refusal(make_changed_scorer({}, {field: "q" * 900_000}))
     assert reason == "TooLarge"
     assert name in message
     assert len(message) < 1000
@@ -166,8 +166,8 @@ def test_single_format_precedes_the_list_and_duplicates_are_removed(
 
 
 def test_longest_score_name_makes_no_large_object_without_results() -> None:
-    resolved = resolve(changed({}, {"scoring.params.name": "q" * MAX_SCORE_NAME}))
+    resolved = resolve(make_changed_scorer({}, {"scoring.params.name": "q" * MAX_SCORE_NAME}))
     items = [EmptyItem(name=f"{number}" + "${scoreName}" * 20, value=0) for number in range(256)]
     rule = ScoreRule(score_name=resolved.score_name, when_empty=EmptyRule(behavior="Value", items=items))
     assert sum(len(name) for name, _ in build_empty_items(rule, "c", None)) < 6 * MAX_OBJECT_BYTES
-    assert refusal(changed({}, {"scoring.params.name": "q" * (MAX_SCORE_NAME + 1)}))[0] == "TooLarge"
+    assert refusal(make_changed_scorer({}, {"scoring.params.name": "q" * (MAX_SCORE_NAME + 1)}))[0] == "TooLarge"

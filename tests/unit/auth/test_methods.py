@@ -101,7 +101,7 @@ def test_each_method_has_a_manifest() -> None:
     assert documented_methods == set(Methods.model_fields)
 
 
-#: Rows of the table: method, what else the row says of it, and the heading that it leads to.
+#: Rows of the table: method, the rest of the row, and the heading that it links to.
 ROWS: list[tuple[str, str, str]] = re.findall(
     r"^\| `(\w+)`(?: with (?:a )?`?(\w+)`?)? \|.*\| \[\w+\]\(#([\w-]+)\) \|$", PAGE, re.MULTILINE
 )

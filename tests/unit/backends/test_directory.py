@@ -162,7 +162,7 @@ def test_problems_are_written_to_a_file_and_logged_once(
     report = tmp_path / "_out" / "problems.yaml"
     report.mkdir(parents=True)
     with start(), structlog.testing.capture_logs() as lines:
-        # The backend writes it as soon as the obstacle is gone.
+        # The backend writes it as soon as the obstacle is removed.
         report.rmdir()
         wait_for(report.exists)
         (tmp_path / "c.yaml").write_text(_cluster(hubAcceptsClient="half"))

@@ -19,7 +19,7 @@ STATUS = make_score_status([("a", 10), ("b", -20)], valid_until=NOW, now=NOW)
 
 
 class ChangingServer:
-    """Answers like an API server whose mutating webhook changes each status."""
+    """Responds like an API server whose mutating webhook changes each status."""
 
     def __init__(self, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
         self._change = change
@@ -82,7 +82,7 @@ def test_status_without_scores_is_written() -> None:
 
 @pytest.mark.parametrize("time", ["0001-01-01T00:00:00Z", "9999-12-31T23:59:59-12:00", "10000-01-01T00:00:00Z", None])
 def test_time_outside_of_the_calendar_counts_as_missing(time: str | None) -> None:
-    """Whoever may write scores in a namespace may write any time into an object with the framework's label."""
+    """Anybody with the right to write scores can write any time into an object with the framework's label."""
     conditions = [{"type": "x", "lastTransitionTime": time}]
     forged = {"metadata": {"uid": "u"}, "status": {"validUntil": time, "conditions": conditions}}
     state = read_score_state(forged, written_at=0.0)

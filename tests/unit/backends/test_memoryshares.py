@@ -1,4 +1,4 @@
-"""Shares of the memory that objects of users take in the hub."""
+"""Shares of the hub's memory for users' objects."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_changed_object_replaces_its_earlier_state(shares: MemoryShares) -> None
     assert shares.admit("a", "tenant", 10_000, 100_000)
     assert shares.admit("b", "tenant", 80_000, 100_000)
     assert not shares.admit("a", "tenant", 90_000, 100_000)
-    # The refused state takes nothing.
+    # The refused state takes no memory.
     assert shares.admit("c", "tenant", 10_000, 100_000)
 
 

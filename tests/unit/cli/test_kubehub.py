@@ -171,7 +171,7 @@ def test_missing_account_of_the_viewer_suggests_another_namespace(server: PortFo
 
 
 class Scorer:
-    """A DynamicScorer on the API server, with a hub that answers each act at once."""
+    """A DynamicScorer on the API server, with a hub that responds to each act at once."""
 
     def __init__(self, server: PortForwardServer, outcome: str = "Done") -> None:
         self.annotations: dict[str, str] = {}

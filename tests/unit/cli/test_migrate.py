@@ -49,7 +49,7 @@ def score(name: str, cluster: str = "c1", **status: Any) -> dict[str, Any]:
     }
 
 
-def checked(*documents: dict[str, Any], **values: Any) -> MigrationReport:
+def check_installation(*documents: dict[str, Any], **values: Any) -> MigrationReport:
     installation = Installation()
     for document in documents:
         installation.add(document, "file.yaml")
@@ -65,7 +65,7 @@ def lines(report: MigrationReport) -> list[str]:
 def test_sound_installation_has_no_findings() -> None:
     manifest = config(HOME, masks=[{"clusterName": "c2", "scoreName": "cpu"}])
     manifest["metadata"]["finalizers"] = [UPSTREAM_FINALIZER]
-    report = checked(scorer(), manifest, score("cpu"))
+    report = check_installation(scorer(), manifest, score("cpu"))
     assert lines(report) == []
     assert not report.stops
 
@@ -88,7 +88,7 @@ def test_sound_installation_has_no_findings() -> None:
     ],
 )
 def test_blocking_finding_is_reported_with_its_remedy(manifest: dict[str, Any], words: str) -> None:
-    report = checked(manifest)
+    report = check_installation(manifest)
     assert report.stops
     blocking_lines = [line for line in lines(report) if line.startswith("stops: ")]
     assert any(words in line for line in blocking_lines), lines(report)
@@ -99,23 +99,23 @@ def test_blocking_finding_is_reported_with_its_remedy(manifest: dict[str, Any], 
 def test_second_scorer_of_a_score_name_stops() -> None:
     newer = scorer("b")
     newer["metadata"]["creationTimestamp"] = "2026-02-01T00:00:00Z"
-    [line] = lines(checked(newer, scorer("a")))
+    [line] = lines(check_installation(newer, scorer("a")))
     assert line.startswith(f"stops: DynamicScorer {HOME}/b: has the score name 'cpu' of {HOME}/a")
 
 
 def test_values_release_tokens_and_accept_namespaces() -> None:
     manifest = scorer(namespace="team", source={**TOKEN, "host": "http://prometheus.test:9090"})
     released = [{"name": "thanos-token", "hosts": ["prometheus.test"]}]
-    report = checked(
+    report = check_installation(
         manifest, hubSetting={"scorerNamespaces": ["team"]}, spokeSetting={"agent": {"tokenSecrets": released}}
     )
     assert lines(report) == []
     # A plain name lets the agent read the Secret but send it to no server.
-    plain = checked(
+    plain = check_installation(
         manifest, hubSetting={"scorerNamespaces": ["team"]}, spokeSetting={"agent": {"tokenSecrets": ["thanos-token"]}}
     )
     assert "lists it without this server" in lines(plain)[0]
-    beside = checked(config("team"), hubSetting={"scorerNamespaces": ["team"]})
+    beside = check_installation(config("team"), hubSetting={"scorerNamespaces": ["team"]})
     assert beside.stops
     assert "no scorer beside it runs" in lines(beside)[0]
 
@@ -136,7 +136,7 @@ def test_stale_scores_are_listed_with_the_command_to_remove_them() -> None:
     masked = config(HOME, masks=[{"clusterName": "c2", "scoreName": "cpu"}])
     labelled = score("ours")
     labelled["metadata"]["labels"] = {"app.kubernetes.io/managed-by": "dynamic-scoring-framework"}
-    report = checked(
+    report = check_installation(
         scorer(),
         masked,
         score("cpu"),
@@ -160,23 +160,23 @@ def test_score_of_another_controller_is_reported_only_if_a_scorer_claims_its_nam
     usage, claimed, upstreams = score("resource-usage-score"), score("cpu"), score("old")
     for each, manager in ((usage, "collector"), (claimed, "collector"), (upstreams, "dynamic-scoring-addon")):
         each["metadata"]["managedFields"] = [{"manager": manager}]
-    report = checked(scorer(), usage, claimed, upstreams)
+    report = check_installation(scorer(), usage, claimed, upstreams)
     assert [(each.object, each.severity) for each in report.findings] == [
         ("AddOnPlacementScore c1/cpu", "stops"),
         ("AddOnPlacementScore c1/old", "change"),
     ]
-    assert checked(scorer(), score("cpu", validUntil="2030-01-01T00:00:00Z")).stops
+    assert check_installation(scorer(), score("cpu", validUntil="2030-01-01T00:00:00Z")).stops
 
 
 def test_images_of_upstream_in_the_values_are_reported() -> None:
     image = {"name": "registry.example/mirror/dynamic-scoring-addon"}
-    report = checked(
+    report = check_installation(
         hubSetting={"resourceController": {"image": {"tag": "v0.1.0"}}}, spokeSetting={"agent": {"image": image}}
     )
     assert [each.severity for each in report.findings] == ["stops", "note"]
     assert "v0.1.0" in report.findings[1].message
     ours = {"name": "registry.example/dynamic-scoring-agent", "tag": "x"}
-    assert lines(checked(spokeSetting={"agent": {"image": ours}})) == []
+    assert lines(check_installation(spokeSetting={"agent": {"image": ours}})) == []
 
 
 def test_command_reads_lists_and_values_and_ends_with_1_if_anything_stops(tmp_path: Path) -> None:

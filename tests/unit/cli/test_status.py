@@ -13,7 +13,7 @@ from dsf.fleet.objectproblems import UnmetCondition
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def rendered(report: StatusReport, scorer_name: str | None = None) -> str:
+def render_report(report: StatusReport, scorer_name: str | None = None) -> str:
     console = Console(width=200)
     with console.capture() as capture:
         console.print(_render(report, scorer_name))
@@ -26,7 +26,7 @@ def test_scorers_that_cannot_run_yet_are_named() -> None:
         for name in ("cpu", "mem")
         for kind in ("Healthy", "ConfigSynced")
     ]
-    text = rendered(StatusReport(at=AT, ok=False, scorers=[], conditions=conditions))
+    text = render_report(StatusReport(at=AT, ok=False, scorers=[], conditions=conditions))
     assert "None of 2 DynamicScorers can run yet: cpu, mem" in text
     assert "No scorer is registered" not in text
-    assert "No scorer is registered" in rendered(StatusReport(at=AT, ok=False, scorers=[]))
+    assert "No scorer is registered" in render_report(StatusReport(at=AT, ok=False, scorers=[]))

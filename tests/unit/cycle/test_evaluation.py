@@ -27,7 +27,7 @@ def evaluate(text: str, series: list[dict[str, Any]], queries: tuple[int, ...] =
     return evaluation.response
 
 
-def combine(text: str, inputs: dict[str, Any], results: LastResults) -> ScoringResponse:
+def combine_inputs(text: str, inputs: dict[str, Any], results: LastResults) -> ScoringResponse:
     scores = [ScoreInput(scorer=f"scorer-{name}", name=name, default=default) for name, default in inputs.items()]
     expression = compile_cached(text, ("Scores",), tuple(inputs))
     evaluation = Evaluation(expression, {}, lambda: None, ("item", "items"))
@@ -43,7 +43,7 @@ def store(results: LastResults, name: str, values: list[Any], validity: float = 
     results.put(summary(name, **fields), values, validity)
 
 
-def forward(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+def move_clock(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     now = time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: now + seconds)
 
@@ -132,7 +132,7 @@ def test_composite_combines_scores_by_their_labels() -> None:
     results = LastResults()
     store(results, "scorer-cpu", [({"node": "a"}, 10.0), ({"node": "b"}, 20.0)])
     store(results, "scorer-watts", [({}, -50.0)])
-    response = combine("0.5 * cpu + watts", {"cpu": None, "watts": None}, results)
+    response = combine_inputs("0.5 * cpu + watts", {"cpu": None, "watts": None}, results)
     assert response.results == [({"node": "a"}, -45.0), ({"node": "b"}, -40.0)]
 
 
@@ -140,7 +140,7 @@ def test_composite_of_scores_without_labels_has_one_result() -> None:
     results = LastResults()
     store(results, "scorer-cpu", [({}, 10.0)])
     store(results, "scorer-watts", [({}, 20.0)])
-    assert combine("cpu + watts", {"cpu": None, "watts": None}, results).results == [({}, 30.0)]
+    assert combine_inputs("cpu + watts", {"cpu": None, "watts": None}, results).results == [({}, 30.0)]
 
 
 _NODES_AB = [({"node": "a"}, 10.0), ({"node": "b"}, 20.0)]
@@ -160,7 +160,7 @@ _NODES_AB = [({"node": "a"}, 10.0), ({"node": "b"}, 20.0)]
         # The score has expired.
         ("expired", None, [], 2, "its last score is 61 s old and was valid for 60 s"),
         ("expired", -100.0, [-90.0, -80.0], 0, ""),
-        # The agent never had a score.
+        # The agent never had a score of it.
         ("never", -100.0, [-90.0, -80.0], 0, ""),
     ],
 )
@@ -171,9 +171,9 @@ def test_item_without_each_input_takes_the_default_or_is_refused_with_the_cause(
     if watts != "never":
         store(results, "scorer-watts", [({"node": "a"}, 1.0)] if watts == "expired" else watts)
     if watts == "expired":
-        forward(monkeypatch, 61)
+        move_clock(monkeypatch, 61)
     store(results, "scorer-cpu", _NODES_AB)
-    response = combine("cpu + watts", {"cpu": None, "watts": default}, results)
+    response = combine_inputs("cpu + watts", {"cpu": None, "watts": default}, results)
     assert [result.score for result in response.results] == scores
     assert response.refused == ({"missing_input": refused} if refused else {})
     if refused:
@@ -183,8 +183,8 @@ def test_item_without_each_input_takes_the_default_or_is_refused_with_the_cause(
 def test_composite_of_expired_inputs_alone_is_refused_once(monkeypatch: pytest.MonkeyPatch) -> None:
     results = LastResults()
     store(results, "scorer-cpu", _NODES_AB)
-    forward(monkeypatch, 100)
-    response = combine("cpu", {"cpu": None}, results)
+    move_clock(monkeypatch, 100)
+    response = combine_inputs("cpu", {"cpu": None}, results)
     assert (response.results, response.refused) == ([], {"missing_input": 1})
     expected = "'cpu' is missing, the score of 'scorer-cpu': its last score is 100 s old and was valid for 60 s"
     assert response.note == expected
@@ -194,7 +194,7 @@ def test_input_without_any_score_since_the_start_fails_the_cycle_and_is_named() 
     results = LastResults()
     store(results, "scorer-cpu", _NODES_AB)
     with pytest.raises(CycleError) as error:
-        combine("cpu + watts", {"cpu": None, "watts": None}, results)
+        combine_inputs("cpu + watts", {"cpu": None, "watts": None}, results)
     assert (error.value.stage, error.value.reason) == ("score", "missing_input")
     expected = (
         "'watts' is missing, the score of 'scorer-watts': it had no score on this cluster since the agent started"
@@ -206,20 +206,20 @@ def test_composite_reads_aggregated_scores() -> None:
     results = LastResults()
     pods = [({"node": "a", "pod": "1"}, 10.0), ({"node": "a", "pod": "2"}, 20.0)]
     store(results, "scorer-cpu", pods, aggregate_by=("node",), aggregate_with="sum")
-    assert combine("cpu", {"cpu": None}, results).results == [({"node": "a"}, 30.0)]
+    assert combine_inputs("cpu", {"cpu": None}, results).results == [({"node": "a"}, 30.0)]
 
 
 def test_aggregation_of_a_newer_hub_leaves_the_scores_as_they_are() -> None:
     results = LastResults()
     store(results, "scorer-cpu", [({"node": "a"}, 10.0)], aggregate_by=("node",), aggregate_with="newer")
-    assert combine("cpu", {"cpu": None}, results).results == [({"node": "a"}, 10.0)]
+    assert combine_inputs("cpu", {"cpu": None}, results).results == [({"node": "a"}, 10.0)]
 
 
 def test_empty_label_joins_like_an_absent_one() -> None:
     results = LastResults()
     store(results, "scorer-cpu", [({"node": "a", "pod": ""}, 10.0)])
     store(results, "scorer-watts", [({"node": "a"}, 1.0)])
-    assert combine("cpu + watts", {"cpu": None, "watts": None}, results).results == [({"node": "a"}, 11.0)]
+    assert combine_inputs("cpu + watts", {"cpu": None, "watts": None}, results).results == [({"node": "a"}, 11.0)]
 
 
 def test_score_of_a_scorer_that_stopped_counts_until_it_expires(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,7 +229,7 @@ def test_score_of_a_scorer_that_stopped_counts_until_it_expires(monkeypatch: pyt
     store(results, "lasting", [({}, 1.0)], validity=900)
     results.drop_expired({"kept"})
     assert [results.find(name, None) for name in ("kept", "stopped")] == [[({}, 1.0)]] * 2
-    forward(monkeypatch, 100)
+    move_clock(monkeypatch, 100)
     results.drop_expired({"kept"})
     expired = "its last score is 100 s old and was valid for 60 s"
     assert results.find("kept", None) == NoResults(expired, is_expired=True)
@@ -251,7 +251,7 @@ def test_results_of_another_namespace_are_missing() -> None:
     results = LastResults()
     store(results, "scorer-cpu", [({}, 1.0)], namespace="team-a")
     with pytest.raises(CycleError, match="it had no score on this cluster"):
-        combine("cpu", {"cpu": None}, results)
+        combine_inputs("cpu", {"cpu": None}, results)
 
 
 def test_composite_of_too_many_results_is_refused() -> None:
@@ -261,7 +261,7 @@ def test_composite_of_too_many_results_is_refused() -> None:
         store(results, f"scorer-v{number}", values)
     inputs = {f"v{number}": None for number in range(11)}
     with pytest.raises(CycleError, match="have 110000 results together, more than 100000") as raised:
-        combine(" + ".join(inputs), inputs, results)
+        combine_inputs(" + ".join(inputs), inputs, results)
     assert raised.value.reason == "too_many_results"
     del inputs["v10"]
-    assert len(combine(" + ".join(inputs), inputs, results).results) == 10_000
+    assert len(combine_inputs(" + ".join(inputs), inputs, results).results) == 10_000

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.browser import browser
-from tests.support.child import ran
+from tests.support.child import run_program
 
 __all__ = ["browser"]
 
@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 def build_site(folder: Path) -> subprocess.CompletedProcess[str]:
     """Run scripts/docs; the site is then in the folder `site`."""
-    return ran([sys.executable, ROOT / "scripts" / "docs", folder], cwd=ROOT)
+    return run_program([sys.executable, ROOT / "scripts" / "docs", folder], cwd=ROOT)
 
 
 @pytest.fixture(scope="session")

@@ -50,7 +50,7 @@ def test_walk_of_one_tick_names_few_files() -> None:
 
 
 def _places() -> list[tuple[str, str]]:
-    """Return each file of "Where to change what", and each name in brackets behind it; '' for none."""
+    """Return each file of "Where to change what", with each name in parentheses after it; '' for none."""
     section = PAGE.partition("## Where to change what")[2].partition("\n## ")[0]
     places = []
     for file, names in re.findall(r"`([\w.-]+/[\w./-]+\.\w+)`(?: \(([^()]*)\))?", section):

@@ -17,7 +17,7 @@ from dsf.api import crd
 from dsf.api.types import ConditionType, SourceType
 from dsf.cli.main import app
 from dsf.sources import find_source
-from tests.support.child import ran
+from tests.support.child import run_program
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "docs" / "changing.md").read_text(encoding="utf-8")
@@ -101,9 +101,10 @@ def test_every_alert_is_on_its_page(alert: str) -> None:
     assert alert in page("prometheus.md")
 
 
-#: What a person edits for a new setting with a value of the chart, besides the module that reads it and its test.
+#: Files that a person edits for a new setting with a value of the chart, besides the module that reads it and its
+#: test.
 SETTING_FILES = {"dsf/settings.py", "deploy/helm/values.yaml", "CHANGELOG.md"}
-#: What scripts write for it.
+#: Files that scripts write for it.
 SETTING_GENERATED = {
     *("deploy/helm/templates/_settings.tpl", "deploy/helm/values.schema.json"),
     *("docs/settings.md", "docs/helm-values.md", "deploy/helm/README.md"),
@@ -116,7 +117,7 @@ def files(root: Path) -> dict[str, bytes]:
 
 
 def test_new_setting_needs_five_files(tmp_path: Path) -> None:
-    """Adds a setting to a copy as the page describes; scripts write all but the code that reads it and its test."""
+    """Add a setting to a copy as the page describes; scripts write all but the code that reads it and its test."""
     (row,) = [line for line in PAGE.splitlines() if line.startswith("| setting |")]
     assert all(f"`{name}`" in row for name in SETTING_FILES | SETTING_GENERATED)
     assert len(SETTING_FILES) + 2 <= 5
@@ -168,6 +169,6 @@ def test_wrong_line_of_a_setting_is_named(tmp_path: Path, line: str, says: str) 
     assert wrong != text
     (tmp_path / "deploy" / "helm" / "values.yaml").write_text(wrong)
     command = [sys.executable, tmp_path / "scripts" / "chart-settings"]
-    process = ran(command)
+    process = run_program(command)
     assert process.returncode == 1
     assert says in process.stderr

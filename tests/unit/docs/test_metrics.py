@@ -22,7 +22,7 @@ class Known(NamedTuple):
     labels: frozenset[str]
 
 
-def documented() -> dict[str, Known]:
+def list_documented() -> dict[str, Known]:
     """Return the rows of the tables of metrics. Text after a comma or semicolon of a type is ignored."""
     documented_rows: dict[str, Known] = {}
     for cells in rows_of_tables("metric"):
@@ -48,7 +48,7 @@ def rows_of_tables(first_column: str) -> Iterator[list[str]]:
             yield cells
 
 
-def existing() -> dict[str, Known]:
+def list_existing() -> dict[str, Known]:
     """Return every metric of the framework and of the library for scoring APIs."""
     existing_metrics: dict[str, Known] = {}
     for metric in vars(metrics).values():
@@ -63,12 +63,12 @@ def existing() -> dict[str, Known]:
 
 
 def test_every_metric_is_documented_and_no_other() -> None:
-    assert set(documented()) == set(existing())
+    assert set(list_documented()) == set(list_existing())
 
 
 def test_type_and_labels_are_right() -> None:
-    documented_metrics = documented()
-    for name, metric in existing().items():
+    documented_metrics = list_documented()
+    for name, metric in list_existing().items():
         assert documented_metrics[name].kind == metric.kind, name
         # Metrics of the exporter may have the cluster as a further label.
         assert metric.labels <= documented_metrics[name].labels <= metric.labels | {"ds_cluster"}, name
@@ -81,7 +81,7 @@ WITH_SCORE_NAME = {f"dynamic_scoring_{name}_total" for name in ("requests", "fet
 
 def test_one_label_names_the_score_and_one_the_cluster() -> None:
     metrics_by_label: dict[str, set[str]] = {}
-    for name, metric in existing().items():
+    for name, metric in list_existing().items():
         for label in metric.labels:
             metrics_by_label.setdefault(label, set()).add(name)
     assert metrics_by_label["score_name"] == WITH_SCORE_NAME

@@ -90,7 +90,7 @@ def test_unset_scoring_path_defaults_to_scoring(path: str | None, endpoint: str)
     assert summary.scoring_endpoint == f"http://sample-scorer:8000{endpoint}"
 
 
-#: The documents of the upstream project that say what to do.
+#: The upstream project's documents with instructions.
 DOCUMENTS = {
     *("README.md", "docs/quickstart.md", "docs/setup-local-clusters.md", "docs/development.md"),
     *("docs/setup-prometheus.md", "docs/setup-skupper.md", "docs/scoring-api-samples.md"),

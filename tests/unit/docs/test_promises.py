@@ -1,4 +1,4 @@
-"""README.md and docs/comparison.md keep what newcomers are promised."""
+"""README.md and docs/comparison.md agree with the project's files."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from dsf.reasons import DescribedReason, FailureReason, RejectionReason, SkipRea
 from dsf.store import ticks
 
 ROOT = Path(__file__).resolve().parents[3]
-#: Exception or function -> where its reason is among the arguments, and what it may be.
+#: Exception or function -> position of its reason among the arguments, and valid reasons.
 RAISED: dict[str, tuple[int, type[DescribedReason]]] = {
     "CycleError": (1, FailureReason),
     "HttpError": (0, FailureReason),

@@ -14,7 +14,7 @@ from typer.main import get_command
 from dsf import reasons
 from dsf.api.crd import make_crds
 from dsf.cli.main import app
-from tests.support.child import ran
+from tests.support.child import run_program
 
 ROOT = Path(__file__).resolve().parents[3]
 SCRIPT = ROOT / "scripts" / "reference-pages"
@@ -72,5 +72,5 @@ def test_every_endpoint_is_documented() -> None:
 
 
 def test_wrong_usage_prints_the_usage() -> None:
-    process = ran([sys.executable, SCRIPT, "nonsense"])
+    process = run_program([sys.executable, SCRIPT, "nonsense"])
     assert (process.returncode, "usage: " in process.stderr) == (2, True)

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from dsf.settings import list_settings_classes
-from tests.support.child import ran
+from tests.support.child import run_program
 
 ROOT = Path(__file__).resolve().parents[3]
 #: Settings that the chart does not set, because their defaults are right in a pod or few installations need another
@@ -33,7 +33,7 @@ placement_debugger placement_debugger_token_file
 
 
 def test_settings_page_equals_the_generated_table() -> None:
-    process = ran([sys.executable, ROOT / "scripts" / "settings-table", "--print"], cwd=ROOT)
+    process = run_program([sys.executable, ROOT / "scripts" / "settings-table", "--print"], cwd=ROOT)
     assert process.returncode == 0, process.stderr
     page = ROOT / "docs" / "settings.md"
     assert page.read_text(encoding="utf-8") == process.stdout, "run: .venv/bin/python scripts/settings-table"

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[3]
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
 #: Kinds of pages, which the navigation keeps apart.
 KINDS = ["Tutorials", "How-to guides", "Reference", "Explanation"]
-#: Tags that make a browser load what they name, and the attributes with its address.
+#: Tags that make a browser load a file, and the attributes with its address.
 _LOADED = {
     **dict.fromkeys(("script", "img", "iframe", "source", "video", "audio", "embed", "track", "input"), ("src",)),
     "link": ("href",),
@@ -48,7 +48,7 @@ class _Loads(html.parser.HTMLParser):
         self.addresses += re.findall(r"url\(['\"]?([^)'\"]+)", attributes.get("style") or "")
 
 
-def _foreign(address: str) -> bool:
+def _is_foreign(address: str) -> bool:
     return re.match(r"(https?:)?//", address.strip(), re.IGNORECASE) is not None
 
 
@@ -60,7 +60,7 @@ def test_no_page_loads_anything_from_another_host(built: Path) -> None:
         text = page.read_text(encoding="utf-8")
         reader.feed(text)
         assert reader.addresses, page
-        assert [address for address in reader.addresses if _foreign(address)] == [], page
+        assert [address for address in reader.addresses if _is_foreign(address)] == [], page
         # Styles inside the page.
         assert not re.search(
             r"@import|url\(['\"]?(https?:)?//", "".join(re.findall(r"<style.*?</style>", text, re.DOTALL))
@@ -72,7 +72,7 @@ def test_no_page_loads_anything_from_another_host(built: Path) -> None:
 def test_foreign_addresses_are_detected() -> None:
     reader = _Loads()
     reader.feed('<script src="//a/b"></script><link rel=stylesheet href="https://c/d"><a href="https://e">e</a>')
-    assert [address for address in reader.addresses if _foreign(address)] == ["//a/b", "https://c/d"]
+    assert [address for address in reader.addresses if _is_foreign(address)] == ["//a/b", "https://c/d"]
 
 
 def test_every_page_of_docs_is_built_and_searchable(built: Path) -> None:

@@ -42,7 +42,7 @@ def address(built: Path) -> Iterator[str]:
         thread.join()
 
 
-def _copied(page: Page) -> str:
+def _read_clipboard(page: Page) -> str:
     """Return the text on the clipboard."""
     return str(page.evaluate("navigator.clipboard.readText()"))
 
@@ -56,12 +56,12 @@ def test_each_command_has_a_button_that_copies_it_alone(browser: Browser, addres
         expect(block.locator(".md-code__button")).not_to_be_visible()
         block.locator(".copy-command").nth(0).click()
         expect(page.locator(".md-dialog")).to_contain_text("Copied")
-        copied = _copied(page)
+        copied = _read_clipboard(page)
         # A continued command is one; prompt and other commands are not in it.
         assert re.fullmatch(r"helm upgrade --install .* \\\n +--namespace \S+ --create-namespace", copied), copied
         block.locator(".copy-command").nth(1).click()
         page.wait_for_function("async () => (await navigator.clipboard.readText()).startsWith('helm repo add ')")
-        assert "\n" not in _copied(page)
+        assert "\n" not in _read_clipboard(page)
 
 
 def test_code_without_prompts_keeps_the_button_of_its_block(browser: Browser, address: str) -> None:

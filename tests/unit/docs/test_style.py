@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.support.child import ran
+from tests.support.child import run_program
 
 ROOT = Path(__file__).resolve().parents[3]
 WORDS = Path(__file__).with_name("vague_words.txt")
@@ -39,8 +39,8 @@ def _word_lists() -> dict[str, frozenset[str]]:
     return {name: frozenset(listed_words) for name, listed_words in words.items()}
 
 
-def _tracked(pattern: str, folder: str) -> list[Path]:
-    listing = ran(["git", "ls-files", "-z", "--", f"{folder}/{pattern}" if folder else pattern], cwd=ROOT).stdout
+def _list_tracked(pattern: str, folder: str) -> list[Path]:
+    listing = run_program(["git", "ls-files", "-z", "--", f"{folder}/{pattern}" if folder else pattern], cwd=ROOT).stdout
     return [ROOT / name for name in listing.split("\0") if name and (ROOT / name).is_file()]
 
 
@@ -110,7 +110,7 @@ def measure(files: list[Path]) -> Symptoms:
 
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_symptoms_stay_below_limits(folder: str) -> None:
-    symptoms = measure(_tracked("*.py", folder))
+    symptoms = measure(_list_tracked("*.py", folder))
     assert 1000 * len(symptoms.variables) <= MAX_VARIABLES * symptoms.bindings, "\n".join(symptoms.variables)
     max_openings = MAX_OPENINGS.get(folder, MAX_OPENINGS_IN_CODE)
     assert 100 * len(symptoms.openings) <= max_openings * symptoms.sentences, "\n".join(symptoms.openings)
@@ -129,7 +129,7 @@ def test_each_symptom_is_counted(tmp_path: Path) -> None:
 
 def test_markdown_lines_are_short() -> None:
     long_lines = []
-    for page in _tracked("*.md", ""):
+    for page in _list_tracked("*.md", ""):
         in_code = False
         for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
             in_code ^= line.lstrip().startswith(("```", "~~~"))

@@ -35,7 +35,7 @@ class ApiServer(NamedTuple):
     url: str
 
     def get(self, path: str, **headers: str) -> requests.Response:
-        """GET on a connection of its own, of a response that is not compressed."""
+        """Send GET on a new connection, for a response without compression."""
         with requests.Session() as session:
             session.trust_env = False
             return session.get(self.url + path, headers={"Accept-Encoding": "identity", **headers}, timeout=60)
@@ -207,7 +207,7 @@ def test_scores_are_filtered_by_state(client: Client, server: ApiServer) -> None
 
 
 def test_no_row_is_lost_between_pages_of_pages(server: ApiServer, fleet: Fleet) -> None:
-    """A response has a page's worth of rows, whatever was asked for: the client asks again for the rest."""
+    """A response has a page of rows, whatever the request's limit is, and the client requests the rest."""
     for number in range(600):
         fleet.registry.put_cluster(fleet.cluster_record(f"more{number:03}"))
         fleet.entry(f"more{number:03}", due_in=300)

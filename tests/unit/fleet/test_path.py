@@ -18,27 +18,27 @@ from dsf.store.pairs import Unwritten
 from dsf.store.ticks import compute_run_deadline, make_tick_message
 from dsf.store.writes import TURN_AT, Writes
 from dsf.web.app import describe_unreadiness
-from tests.integration.results.bed import START, Bed
+from tests.integration.results.bed import START, ResultsHarness
 
 INTERVAL = 5.0
 
 
-def send_tick(bed: Bed, cluster: str = "c1", scorer: str = "s1") -> str:
+def send_tick(bed: ResultsHarness, cluster: str = "c1", scorer: str = "s1") -> str:
     """Advance the time by a second and open a run of a scorer with a short interval."""
     bed.now += 1
     return bed.open(cluster, scorer, deadline=compute_run_deadline(INTERVAL))
 
 
-def working(bed: Bed) -> None:
+def working(bed: ResultsHarness) -> None:
     for stage in (keys.RESULTS_STAGE, keys.SWEEP_STAGE):
         Heartbeat(bed.client, stage).renew()
 
 
-def problems(bed: Bed) -> list[Interruption]:
+def problems(bed: ResultsHarness) -> list[Interruption]:
     return FleetQueries(bed.client, clock=lambda: bed.now).find_path_problems()
 
 
-def test_every_stage_works(bed: Bed) -> None:
+def test_every_stage_works(bed: ResultsHarness) -> None:
     assert problems(bed) == []
     bed.cycle()
     working(bed)
@@ -47,7 +47,7 @@ def test_every_stage_works(bed: Bed) -> None:
     assert problems(bed) == []
 
 
-def test_missing_results_worker_is_a_problem_within_seconds(bed: Bed) -> None:
+def test_missing_results_worker_is_a_problem_within_seconds(bed: ResultsHarness) -> None:
     bed.cycle()
     send_tick(bed)
     bed.now += 14
@@ -64,7 +64,7 @@ def test_missing_results_worker_is_a_problem_within_seconds(bed: Bed) -> None:
 
 
 @pytest.mark.parametrize("waits", ["queue", "mail", ""])
-def test_agent_that_sends_no_results_is_a_problem(bed: Bed, waits: str) -> None:
+def test_agent_that_sends_no_results_is_a_problem(bed: ResultsHarness, waits: str) -> None:
     bed.cycle()
     working(bed)
     run = send_tick(bed)
@@ -87,7 +87,7 @@ def test_agent_that_sends_no_results_is_a_problem(bed: Bed, waits: str) -> None:
     assert problems(bed) == []
 
 
-def test_all_silent_clusters_are_counted(bed: Bed) -> None:
+def test_all_silent_clusters_are_counted(bed: ResultsHarness) -> None:
     for number in range(3):
         bed.add(cluster=f"c{number}")
         bed.cycle(cluster=f"c{number}")
@@ -99,7 +99,7 @@ def test_all_silent_clusters_are_counted(bed: Bed) -> None:
     assert "(and of 2 more)" in problem.message
 
 
-def test_failing_and_never_scored_pairs_are_no_interruption(bed: Bed) -> None:
+def test_failing_and_never_scored_pairs_are_no_interruption(bed: ResultsHarness) -> None:
     working(bed)
     send_tick(bed)
     bed.now += 60
@@ -110,7 +110,7 @@ def test_failing_and_never_scored_pairs_are_no_interruption(bed: Bed) -> None:
     assert problems(bed) == []
 
 
-def test_scores_that_are_not_written_are_a_problem(bed: Bed) -> None:
+def test_scores_that_are_not_written_are_a_problem(bed: ResultsHarness) -> None:
     bed.cycle()
     writes = Writes(bed.client)
     writes.record_unwritten({("c1", "s1"): Unwritten(reason="ScoresNotWritten", message="no space", since=bed.now)})
@@ -120,7 +120,7 @@ def test_scores_that_are_not_written_are_a_problem(bed: Bed) -> None:
     assert problems(bed) == []
 
 
-def test_score_writer_that_stands_still_is_a_problem(bed: Bed) -> None:
+def test_score_writer_that_stands_still_is_a_problem(bed: ResultsHarness) -> None:
     bed.cycle()
     bed.client.hset(keys.WRITE_STATS, TURN_AT, bed.now)
     bed.now += LATE_WRITER
@@ -131,7 +131,7 @@ def test_score_writer_that_stands_still_is_a_problem(bed: Bed) -> None:
     assert problem.message.startswith("scores are not written: the score writer has done nothing for 61 s")
 
 
-def test_every_view_shows_the_interruption(bed: Bed) -> None:
+def test_every_view_shows_the_interruption(bed: ResultsHarness) -> None:
     client: redis.Redis = bed.client
     # All views read this machine's clock.
     bed.now = time.time() - 25

@@ -1,4 +1,4 @@
-"""Which series a scrape has: all of a small fleet, of a large one what is asked for and the sums."""
+"""Series of a scrape: all of a small fleet, selected ones and sums of a large fleet."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_unpaused_pairs_expose_the_interval_in_force(fleet: Fleet) -> None:
     assert exposed_intervals() == {"worker01": 60}
     store.set_override(f"worker02/{SAMPLE}", paused=True, paused_until=time.time() - 1)
     assert exposed_intervals() == {"worker01": 60, "worker02": 7200}
-    # Its scoring API is down: its cycles are missing, and an alert says so.
+    # Its scoring API is down: its cycles are missing, and an alert fires.
     [entry] = store.read_entries([f"worker02/{SAMPLE}"])
     fleet.redis.hset(keys.ENTRIES, entry.pair, entry.make_stopped().dump())
     assert exposed_intervals() == {"worker01": 60, "worker02": 7200}

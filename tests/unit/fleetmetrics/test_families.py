@@ -23,7 +23,7 @@ class Once:
         return self.families
 
 
-def exposed(*pairs: PairState, names: Mapping[str, str] | None = None) -> CollectorRegistry:
+def expose(*pairs: PairState, names: Mapping[str, str] | None = None) -> CollectorRegistry:
     families = PairFamilies({"sample-scorer": "sample"} if names is None else names, NOW)
     for pair in pairs:
         families.add(pair)
@@ -52,36 +52,36 @@ def labels(**values: str) -> dict[str, str]:
 
 
 def test_score_is_the_float_as_the_scoring_api_gave_it() -> None:
-    registry = exposed(state(score=score(({"pod": "a"}, 101.75))))
+    registry = expose(state(score=score(({"pod": "a"}, 101.75))))
     assert registry.get_sample_value("dynamic_score", labels(pod="a")) == 101.75
 
 
 def test_later_of_two_results_with_equal_labels_wins() -> None:
-    registry = exposed(state(score=score(({"pod": "a", "other": "1"}, 1), ({"pod": "a", "other": "2"}, 2))))
+    registry = expose(state(score=score(({"pod": "a", "other": "1"}, 1), ({"pod": "a", "other": "2"}, 2))))
     assert registry.get_sample_value("dynamic_score", labels(pod="a")) == 2
 
 
 def test_labels_that_become_equal_by_cutting_are_exposed_once() -> None:
-    registry = exposed(state(score=score(({"pod": "ä" * 200 + "1"}, 1), ({"pod": "ä" * 200 + "2"}, 2))))
+    registry = expose(state(score=score(({"pod": "ä" * 200 + "1"}, 1), ({"pod": "ä" * 200 + "2"}, 2))))
     assert registry.get_sample_value("dynamic_score", labels(pod="ä" * 128)) == 2
 
 
 def test_expired_score_has_no_value_but_its_expiry_time() -> None:
-    registry = exposed(state(score=score(({"pod": "a"}, 1), valid_until=NOW)))
+    registry = expose(state(score=score(({"pod": "a"}, 1), valid_until=NOW)))
     assert registry.get_sample_value("dynamic_score", labels(pod="a")) is None
     where = {"ds_cluster": "worker01", "ds_score_name": "sample"}
     assert registry.get_sample_value("dynamic_scoring_valid_until_timestamp_seconds", where) == NOW
 
 
 def test_requests_count_successes_and_failures_and_not_skips() -> None:
-    registry = exposed(state(n__ok=3, n__empty=2, n__partial=1, n__error=4, n__lost=5, n__skipped__overlap=6))
+    registry = expose(state(n__ok=3, n__empty=2, n__partial=1, n__error=4, n__lost=5, n__skipped__overlap=6))
     where = {"score_name": "sample", "ds_cluster": "worker01"}
     assert registry.get_sample_value("dynamic_scoring_requests_total", {**where, "status": "success"}) == 6
     assert registry.get_sample_value("dynamic_scoring_requests_total", {**where, "status": "failure"}) == 9
 
 
 def test_scheduled_cycles_equal_the_sum_of_outcomes() -> None:
-    registry = exposed(state(n__scheduled=21, n__ok=3, n__empty=2, n__partial=1, n__error=4, n__lost=5,
+    registry = expose(state(n__scheduled=21, n__ok=3, n__empty=2, n__partial=1, n__error=4, n__lost=5,
                              n__skipped__overlap=4, n__skipped__paused=2))  # fmt: skip
     where = {"ds_cluster": "worker01", "ds_score_name": "sample"}
     scheduled = registry.get_sample_value("dynamic_scoring_scheduled_total", where)
@@ -94,7 +94,7 @@ def test_scheduled_cycles_equal_the_sum_of_outcomes() -> None:
 
 
 def test_failures_are_of_a_cluster_and_lost_is_one_without_a_stage() -> None:
-    registry = exposed(
+    registry = expose(
         state("worker01", n__error=1, n__error__fetch__timeout=1),
         state("worker02", n__error=2, n__error__fetch__timeout=2, n__lost=1),
     )
@@ -108,14 +108,14 @@ def test_failures_are_of_a_cluster_and_lost_is_one_without_a_stage() -> None:
 
 
 def test_stage_times_are_sum_and_count_per_cluster() -> None:
-    registry = exposed(state(t__score__sum=1.5, t__score__count=3))
+    registry = expose(state(t__score__sum=1.5, t__score__count=3))
     where = {"ds_score_name": "sample", "stage": "score", "ds_cluster": "worker01"}
     assert registry.get_sample_value("dynamic_scoring_stage_seconds_sum", where) == 1.5
     assert registry.get_sample_value("dynamic_scoring_stage_seconds_count", where) == 3
 
 
 def test_two_scorers_with_one_score_name_make_no_duplicate() -> None:
-    registry = exposed(
+    registry = expose(
         state(scorer="one", n__scheduled=1, last_success=5.0),
         state(scorer="two", n__scheduled=2, last_success=9.0),
         names={"one": "same", "two": "same"},
@@ -126,13 +126,13 @@ def test_two_scorers_with_one_score_name_make_no_duplicate() -> None:
 
 
 def test_unreadable_score_omits_only_itself() -> None:
-    registry = exposed(state(score="{", n__scheduled=1))
+    registry = expose(state(score="{", n__scheduled=1))
     where = {"ds_cluster": "worker01", "ds_score_name": "sample"}
     assert registry.get_sample_value("dynamic_scoring_scheduled_total", where) == 1
 
 
 def test_refused_and_clamped_values_are_counted_per_score() -> None:
-    registry = exposed(state(n__refused__nan=2, n__clamped=3), state("worker02", n__refused__nan=1, n__clamped=1))
+    registry = expose(state(n__refused__nan=2, n__clamped=3), state("worker02", n__refused__nan=1, n__clamped=1))
     for cluster, refused_count, clamped_count in (("worker01", 2, 3), ("worker02", 1, 1)):
         where = {"ds_score_name": "sample", "ds_cluster": cluster}
         of_reason = {**where, "reason": "nan"}

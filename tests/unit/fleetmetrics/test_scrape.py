@@ -45,7 +45,7 @@ def test_concurrent_scrapes_share_a_reading_and_later_ones_read_again() -> None:
         wait_for(lambda: all(other.running() for other in concurrent_scrapes), 10, "the other scrapes to start")
         collector.go_on.set()
         answers = {first.result(PATIENCE)[0], *(other.result(PATIENCE)[0] for other in concurrent_scrapes)}
-    # Scrapes that arrived after the first reading had started share another; without sharing there would be six.
+    # Scrapes that arrived after the start of the first read share another one; without sharing there would be six.
     assert collector.readings <= len(concurrent_scrapes)
     assert any(b"readings 1.0" in answer for answer in answers)
     before = collector.readings

@@ -1,6 +1,6 @@
-"""Every parser of outside input answers any input with data or an error of its own, in bounded time.
+"""Every parser of outside input returns data or raises its own error for any input, in bounded time.
 
-The seed is fixed, so that a run says the same each time; `--hypothesis-seed=random` looks further.
+The seed is fixed, so that all runs are the same; `--hypothesis-seed=random` tries other inputs.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from dsf.text import clean, mask_secrets, place
 
 MASTER = bytes(32)
 
-#: What these formats are made of: drawn together they come further than any bytes would.
+#: Parts of these formats: combinations of them reach more code than arbitrary bytes.
 _PIECES = st.sampled_from(
     [b"{", b"}", b"[", b"]", b'"', b"\\", b":", b",", b";", b"\n", b"\r\n", b" ", b"a", b"1", b"-", b"1e999", b"NaN",
      b"\\ud800", b"\xff", b"\x00", b"\x1b", b"\xe2\x80\xae", b"=", b"~", b"(", b")", b"*", b"${", b"!!int ", b"&a ",

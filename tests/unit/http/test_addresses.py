@@ -61,7 +61,7 @@ def test_link_local_and_metadata_addresses_are_refused(address: str, expected: b
 
 @pytest.fixture
 def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Make all name look-ups hang; literal addresses need none."""
+    """Let all name look-ups hang; literal addresses need none."""
     real_getaddrinfo, over = socket.getaddrinfo, threading.Event()
 
     def look_up(host: str, *rest: Any, **keywords: Any) -> Any:

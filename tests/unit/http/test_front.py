@@ -28,7 +28,7 @@ async def post(request: Request) -> int:
 def request_through_front(
     method: str, *headers: tuple[bytes, bytes], body: tuple[bytes, ...] = (b"",), then: str = "nothing"
 ) -> list[Message]:
-    """Return the messages sent. `then` follows an unfinished body: `nothing` or `http.disconnect`."""
+    """Return the sent messages. `then` follows an incomplete body: `nothing` or `http.disconnect`."""
     messages: list[Message] = []
     parts = [*body]
     is_whole = b"" in parts

@@ -14,7 +14,7 @@ from dsf.http.probes import make_probes
 from dsf.http.serving import HttpServer
 
 
-def broken() -> str:
+def fail() -> str:
     raise ValueError("a mistake")
 
 
@@ -22,7 +22,7 @@ def broken() -> str:
 def url() -> Iterator[str]:
     registry = CollectorRegistry()
     Gauge("answer", "Of everything.", registry=registry).set(42)
-    checks = {"/healthz": lambda: "", "/readyz": lambda: "Redis is away", "/broken": broken}
+    checks = {"/healthz": lambda: "", "/readyz": lambda: "Redis is away", "/broken": fail}
     server = HttpServer(make_probes(registry, checks), "127.0.0.1", 0, name="probes")
     server.start()
     yield f"http://127.0.0.1:{server.address[1]}"
@@ -47,7 +47,7 @@ def test_silent_clients_block_no_other_client(url: str) -> None:
     clients = [socket.create_connection(address, 30) for _ in range(MAX_CONNECTIONS + 40)]
     try:
         assert "answer 42.0" in requests.get(f"{url}/metrics", timeout=300).text
-        # The first ones gave their places to later ones.
+        # The first ones were replaced by later ones.
         assert clients[0].recv(1) == b""
     finally:
         for client in clients:

@@ -33,7 +33,7 @@ def in_loop(test: Callable[[Listener, contextlib.ExitStack], None]) -> None:
     asyncio.run(run())
 
 
-def accepted(listener: Listener, stack: contextlib.ExitStack, address: str = "127.0.0.1") -> listening.Connection:
+def accept_client(listener: Listener, stack: contextlib.ExitStack, address: str = "127.0.0.1") -> listening.Connection:
     stack.enter_context(client_of(listener, address))
     connection, _ = listener.accept()
     assert isinstance(connection, listening.Connection)
@@ -66,11 +66,11 @@ def test_new_connection_takes_the_place_of_one_of_the_largest_share(monkeypatch:
     monkeypatch.setattr(listening, "MAX_CONNECTIONS", 4)
 
     def check(listener: Listener, stack: contextlib.ExitStack) -> None:
-        first = accepted(listener, stack, "127.0.0.2")
-        crowd = [accepted(listener, stack, "127.0.0.3") for _ in range(3)]
-        accepted(listener, stack, "127.0.0.3")
+        first = accept_client(listener, stack, "127.0.0.2")
+        crowd = [accept_client(listener, stack, "127.0.0.3") for _ in range(3)]
+        accept_client(listener, stack, "127.0.0.3")
         assert [is_aborted(connection) for connection in (first, *crowd)] == [False, True, False, False]
-        accepted(listener, stack, "127.0.0.4")
+        accept_client(listener, stack, "127.0.0.4")
         assert [is_aborted(connection) for connection in (first, *crowd)] == [False, True, True, False]
 
     in_loop(check)
@@ -80,12 +80,12 @@ def test_idle_connection_is_closed_before_slow_and_active_ones(monkeypatch: pyte
     monkeypatch.setattr(listening, "MAX_CONNECTIONS", 3)
 
     def check(listener: Listener, stack: contextlib.ExitStack) -> None:
-        working, slow, idle = (accepted(listener, stack) for _ in range(3))
+        working, slow, idle = (accept_client(listener, stack) for _ in range(3))
         working.set_state(State.WORKING)
         idle.set_state(State.IDLE)
-        newest = [accepted(listener, stack)]
+        newest = [accept_client(listener, stack)]
         assert [is_aborted(connection) for connection in (working, slow, idle)] == [False, False, True]
-        newest.append(accepted(listener, stack))
+        newest.append(accept_client(listener, stack))
         assert [is_aborted(connection) for connection in (working, slow, *newest)] == [False, True, False, False]
 
     in_loop(check)
@@ -108,7 +108,7 @@ def test_slowest_readers_are_closed_if_too_many_bytes_are_unsent(monkeypatch: py
     monkeypatch.setattr(listening, "MAX_UNSENT_BYTES", 10)
 
     def check(listener: Listener, stack: contextlib.ExitStack) -> None:
-        readers = [accepted(listener, stack) for _ in range(3)]
+        readers = [accept_client(listener, stack) for _ in range(3)]
         for since, reader in enumerate(readers):
             reader.since, reader.unsent_bytes = since, 8
         listener.limit_unsent_bytes()

@@ -1,4 +1,4 @@
-"""The hub's objects in memory, for unit tests of what reads and writes them."""
+"""The hub's objects in memory, for unit tests of their readers and writers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Objects:
         self.events: list[tuple[Kind, str, str]] = []
         #: Namespace -> text.
         self.claims: dict[str, str] = {}
-        #: Raised when claims are kept.
+        #: Raised when claims are stored.
         self.failure: BackendError | None = None
         self.ids: KeyIds | None = None
         self._version = 0
@@ -28,7 +28,7 @@ class Objects:
 
     @property
     def backend(self) -> Backend:
-        """For those that want one."""
+        """A backend of these objects, for tests that need one."""
         return cast("Backend", self)
 
     def put(self, manifest: Manifest) -> ObjectKey:

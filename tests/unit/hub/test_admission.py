@@ -1,4 +1,4 @@
-"""Scorers whose names are claimed by others, and the state stored under such a name."""
+"""Scorers whose names others have claimed, and the state stored under such a name."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.unit.hub.objects import Objects
 OLDER = "2025-01-01T00:00:00Z"
 
 
-def team(name: str, **spec: Any) -> DynamicScorer:
+def make_team_scorer(name: str, **spec: Any) -> DynamicScorer:
     return scorer(name, metadata={"namespace": "team"}, created=OLDER, **spec)
 
 
@@ -43,7 +43,7 @@ def plan_of(*scorers: DynamicScorer, after: FleetPlan | None = None, seconds: fl
 
 
 @pytest.mark.parametrize(
-    "attacker", [scorer("attacker", created=OLDER), team("attacker")], ids=lambda dynamic_scorer: dynamic_scorer.key
+    "attacker", [scorer("attacker", created=OLDER), make_team_scorer("attacker")], ids=lambda dynamic_scorer: dynamic_scorer.key
 )
 @pytest.mark.parametrize("score", ["cpu", "CPU", "-cpu-"])
 def test_older_scorer_does_not_take_over_a_running_score(attacker: DynamicScorer, score: str) -> None:
@@ -85,13 +85,13 @@ def test_score_names_of_other_namespaces_must_be_allowed() -> None:
     names = {"team-a": "", "gpu": "", "GPU": "ScoreNameNotAllowed", "cpu": "ScoreNameNotAllowed"}
     names |= {"team-": "ScoreNameNotAllowed", "team": "ScoreNameNotAllowed", "Team-a": "ScoreNameNotAllowed"}
     for name, reason in names.items():
-        plan = plan_of(team("s", score=name), allowed=allowed)
+        plan = plan_of(make_team_scorer("s", score=name), allowed=allowed)
         assert refusal(plan, "team/s")[0] == reason
         assert bool(plan.list_running_scorers("c")) != bool(reason)
     assert refusal(plan_of(scorer("s", score="cpu"), allowed=allowed), "hub/s")[0] == ""
     # A new list of names withdraws the name immediately.
-    before = plan_of(team("s", score="cpu"), scorer("t", score="mem"))
-    plan = plan_of(team("s", score="cpu"), scorer("t", score="cpu"), after=before, allowed=allowed)
+    before = plan_of(make_team_scorer("s", score="cpu"), scorer("t", score="mem"))
+    plan = plan_of(make_team_scorer("s", score="cpu"), scorer("t", score="cpu"), after=before, allowed=allowed)
     assert [running_scorer.name for running_scorer in plan.list_running_scorers("c")] == ["t"]
     assert plan.make_records(before.make_records({})).keys() == {"t"}
 
@@ -105,14 +105,14 @@ def test_wrong_lists_of_names(entry: str, settings_factory: Callable[..., Settin
 
 
 def test_name_conflict_refuses_the_second_scorer() -> None:
-    hub_scorer, foreign = scorer("cpu", score="x"), team("cpu", score="y", clusterSelector={"matchLabels": {"a": "b"}})
+    hub_scorer, foreign = scorer("cpu", score="x"), make_team_scorer("cpu", score="y", clusterSelector={"matchLabels": {"a": "b"}})
     plan = plan_of(hub_scorer, foreign)
     assert refusal(plan, "team/cpu")[0] == "ScoreNameConflict"
     assert plan.find_owner_key("cpu") == "hub/cpu"
     # The refused scorer does not select the cluster, so the cluster gets no notice.
     assert plan.make_notice("c").absent == {}
     # An unresolved scorer holds no name either.
-    unresolved = team("cpu", source={"type": "Prometheus"})
+    unresolved = make_team_scorer("cpu", source={"type": "Prometheus"})
     plan = plan_of(hub_scorer, unresolved)
     assert refusal(plan, "team/cpu")[0] == "ScoreNameConflict"
 
@@ -128,7 +128,7 @@ def test_books_and_overrides_do_not_go_to_another_namespace() -> None:
         registrar.put_entries("c", entries)
 
     registrar.put_cluster(ClusterRecord(name="c"))
-    hub_scorer, foreign = scorer("cpu", score="x"), team("cpu", score="y")
+    hub_scorer, foreign = scorer("cpu", score="x"), make_team_scorer("cpu", score="y")
     before = plan_of(hub_scorer)
     run(before)
     schedule = ScheduleStore(client)
@@ -143,7 +143,7 @@ def test_books_and_overrides_do_not_go_to_another_namespace() -> None:
     assert schedule.read_overrides() == {}
     run(plan_of(foreign, after=plan_without_hub_scorer, seconds=1 + KEPT))
     assert [(entry.namespace, entry.score_name) for entry in schedule.read_entries()] == [("team", "y")]
-    # A hub that was away for long sees both changes in one plan.
+    # A hub that was down for long sees both changes in one plan.
     schedule.set_override("*/cpu", paused=True)
     run(plan_of(hub_scorer))
     assert [(entry.namespace, entry.score_name) for entry in schedule.read_entries()] == [("hub", "x")]
@@ -171,30 +171,30 @@ def objects_with(*scorers: DynamicScorer) -> Objects:
     return Objects(cluster("c").to_manifest(), config().to_manifest(), *manifests)
 
 
-def desired(store: Objects, settings_factory: Callable[..., Settings]) -> DesiredState:
+def make_desired_state(store: Objects, settings_factory: Callable[..., Settings]) -> DesiredState:
     settings = settings_factory(namespace="hub", addon_mode=False)
     return DesiredState(store.backend, settings, Outage("Redis"), lambda key: None, lambda news, changed: None)
 
 
-def running(state: DesiredState) -> list[str]:
+def list_running_scorers(state: DesiredState) -> list[str]:
     return [running_scorer.name for running_scorer in state.update().list_running_scorers("c")]
 
 
 def test_claims_outlive_the_hub(settings_factory: Callable[..., Settings]) -> None:
     store = objects_with(scorer("victim", score="cpu"))
-    assert running(desired(store, settings_factory)) == ["victim"]
+    assert list_running_scorers(make_desired_state(store, settings_factory)) == ["victim"]
     store.put(scorer("attacker", score="cpu", created=OLDER).to_manifest())
     # A new leader sees both for the first time.
-    assert running(desired(store, settings_factory)) == ["victim"]
+    assert list_running_scorers(make_desired_state(store, settings_factory)) == ["victim"]
     store.delete(Kind.SCORER, "hub", "victim")
-    assert running(desired(store, settings_factory)) == []
+    assert list_running_scorers(make_desired_state(store, settings_factory)) == []
     store.put(scorer("victim", score="cpu").to_manifest())
-    assert running(desired(store, settings_factory)) == ["victim"]
+    assert list_running_scorers(make_desired_state(store, settings_factory)) == ["victim"]
 
 
 def test_name_claim_takes_effect_when_stored(settings_factory: Callable[..., Settings]) -> None:
     store = objects_with(scorer("mine", score="cpu"))
-    state = desired(store, settings_factory)
+    state = make_desired_state(store, settings_factory)
     store.failure = BackendError("no space")
     with pytest.raises(BackendError, match="no space"):
         state.update()
@@ -207,11 +207,11 @@ def test_name_claim_takes_effect_when_stored(settings_factory: Callable[..., Set
         state.update()
     store.failure = None
     store.put(scorer("other", score="cpu").to_manifest())
-    assert running(state) == ["other"]
+    assert list_running_scorers(state) == ["other"]
 
 
 def test_unreadable_claims_are_recreated(settings_factory: Callable[..., Settings]) -> None:
     store = objects_with(scorer("mine", score="cpu"))
     store.claims["hub"] = "edited"
-    assert running(desired(store, settings_factory)) == ["mine"]
+    assert list_running_scorers(make_desired_state(store, settings_factory)) == ["mine"]
     assert '"mine"' in store.claims["hub"]

@@ -63,13 +63,13 @@ def test_waiting_entry_ignores_an_override_that_resumes_it() -> None:
     assert arrived == {"s": entry}
 
 
-def _departed() -> DepartedClusters:
+def _make_departed() -> DepartedClusters:
     credentials = Mock(spec=AgentCredentials)
     credentials.ensure.return_value = None
     return DepartedClusters(Mock(spec=Backend), Mock(spec=Registrar), credentials, Departures(0.0))
 
 
-def _working(plan: FleetPlan, registrar: Mock, backend: Mock, counted: list[frozenset[str]]) -> ClusterReconciler:
+def _make_reconciler_with_credentials(plan: FleetPlan, registrar: Mock, backend: Mock, counted: list[frozenset[str]]) -> ClusterReconciler:
     """Return a reconciler whose credentials always exist."""
     desired = Mock(spec=DesiredState)
     desired.plan = plan
@@ -78,7 +78,7 @@ def _working(plan: FleetPlan, registrar: Mock, backend: Mock, counted: list[froz
         backend,
         registrar,
         desired,
-        _departed(),
+        _make_departed(),
         agent_namespace="agent",
         on_distributed=counted.append,
     )
@@ -102,7 +102,7 @@ def test_undeliverable_agent_still_gets_pauses_and_longer_intervals(trouble: Exc
     backend = Mock(spec=Backend)
     backend.get.return_value = None
     backend.apply.side_effect = ForbiddenError("denied", 403)
-    reconciler = _working(plan, registrar, backend, [])
+    reconciler = _make_reconciler_with_credentials(plan, registrar, backend, [])
     with pytest.raises(ForbiddenError):
         reconciler.reconcile(ObjectKey(Kind.CLUSTER, "", "c"))
     assert reconciler.find_problem(["c"]) == ("c: denied", True)
@@ -156,7 +156,7 @@ def test_many_large_scorers_of_a_tenant_leave_other_deliveries_working(
         api.backend,
         registrar,
         desired,
-        _departed(),
+        _make_departed(),
         agent_namespace="agent",
         on_distributed=lambda names: None,
     )
@@ -191,7 +191,7 @@ def test_missing_work_that_cannot_be_written_counts_as_not_delivered() -> None:
     registrar.get_entries.return_value = {}
     objects = Objects()
     backend = Mock(wraps=objects)
-    reconciler = _working(plan, registrar, backend, [])
+    reconciler = _make_reconciler_with_credentials(plan, registrar, backend, [])
     key = ObjectKey(Kind.CLUSTER, "", "c")
     reconciler.reconcile(key)
     work = objects.get(Kind.WORK, "c", MANIFESTWORK_NAME) or {}

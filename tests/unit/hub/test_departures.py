@@ -187,7 +187,7 @@ def test_scorer_deleted_during_the_grace_period_is_removed_at_once(world: HubFix
     assert world.key_ids() == (1,)
 
 
-def _broken(manifest: Manifest) -> Manifest:
+def _break_manifest(manifest: Manifest) -> Manifest:
     # A newer CRD may allow this value, and an API server without CRD allows any.
     return {**manifest, "spec": {**manifest["spec"], "description": 7}}
 
@@ -195,7 +195,7 @@ def _broken(manifest: Manifest) -> Manifest:
 def test_unreadable_scorer_keeps_its_state(world: HubFixture) -> None:
     world.schedule.set_override("c/cpu", interval=7)
     readable = world.api.take(Kind.SCORER)
-    world.api.put(_broken(readable))
+    world.api.put(_break_manifest(readable))
     for _ in range(2):
         world.reconcile()
         assert (world.runs(), world.cycles(), len(world.schedule.read_overrides())) == (False, "7", 1)
@@ -212,7 +212,7 @@ def test_unreadable_scorer_keeps_its_state(world: HubFixture) -> None:
 
 @pytest.mark.parametrize("then", ["delete", "mask", "leave"])
 def test_unreadable_scorer_is_removed_like_any_other(world: HubFixture, then: str) -> None:
-    world.api.put(_broken(world.api.take(Kind.SCORER)))
+    world.api.put(_break_manifest(world.api.take(Kind.SCORER)))
     world.reconcile()
     match then:
         case "delete":

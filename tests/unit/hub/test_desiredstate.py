@@ -82,7 +82,7 @@ def test_scorer_repaired_during_planning_is_kept(
         return is_scorer_namespace(namespace)
 
     with monkeypatch.context() as meanwhile:
-        # The plan asks this of a scorer that it has read.
+        # The plan calls this for a scorer that it has read.
         meanwhile.setattr(desired, "is_scorer_namespace", mended)
         assert desired.update().unreadable == {"hub/s": "spec.description: 7 is not text"}
     assert desired.update().make_entries("a", {}).keys() == {"other", "s"}

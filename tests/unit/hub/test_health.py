@@ -23,7 +23,7 @@ from tests.support.httpserver import (
     ScriptedServer,
     answer,
     close_early,
-    endless,
+    send_endless,
     hang,
 )
 from tests.support.wait import wait_for
@@ -129,7 +129,7 @@ def test_health_of_an_earlier_hub_is_respected() -> None:
         ("None", answer("", 307, Location="http://169.254.169.254/"), answer(""), "Redirect"),
         ("None", close_early, answer(""), "ConnectionFailed"),
         ("None", hang, answer(""), "Timeout"),
-        ("Full", answer("ok"), endless(), "TooLarge"),
+        ("Full", answer("ok"), send_endless(), "TooLarge"),
     ],
 )
 def test_check_sets_status_and_failure_reason(mode: str, healthz: Handler, config: Handler, reason: str) -> None:

@@ -19,7 +19,7 @@ from tests.unit.hub.objects import Objects
 
 @pytest.mark.parametrize("kind", [Kind.CLUSTER, Kind.SCORE, Kind.SCORER])
 def test_hub_reconciles_no_key_before_the_first_plan(kind: Kind) -> None:
-    """The backend reports objects at its start; the hub neither reads nor removes them before there is a plan."""
+    """The backend reports objects at its start; the hub neither reads nor removes them before the first plan."""
     backend = Mock(spec=Backend)
     hub = Hub(Settings(backend="dir"), backend)
     assert hub._reconcile(ObjectKey(kind, "some", "name")) is None

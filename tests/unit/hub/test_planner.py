@@ -1,4 +1,4 @@
-"""The times at which plans are made."""
+"""Times of plans."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.unit.hub.objects import Objects
 
 
 class Desired(DesiredState):
-    """A desired state whose plans take a moment; each consists of the changes before it."""
+    """A desired state whose plans take a moment; each contains the changes before it."""
 
     def __init__(self, settings: Settings) -> None:
         #: CPU seconds of each plan.

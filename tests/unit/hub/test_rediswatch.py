@@ -20,7 +20,7 @@ SECRET = bytes(32)
 
 
 class Watch(RedisWatch):
-    """A watch without its thread, whose checks the test makes."""
+    """A watch without its thread; the test runs its checks."""
 
     def __init__(self, client: redis.Redis, settings: Settings) -> None:
         self.errors: list[SettingsError] = []
@@ -39,7 +39,7 @@ def watch(redis_client: redis.Redis, settings_factory: Callable[..., Settings]) 
 
 
 def test_two_hubs_of_the_same_secret_and_namespace_are_reported(watch: Callable[[], Watch]) -> None:
-    """A restored backup beside the hub that it was made of: each removes entries of the other one."""
+    """A restored backup runs beside the original hub: each removes entries of the other one."""
     first, second = watch(), watch()
     for _ in range(3):
         first.check()

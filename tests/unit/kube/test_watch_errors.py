@@ -1,4 +1,4 @@
-"""Errors that come as events of a watch."""
+"""Errors that arrive as events of a watch."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ def observation(compliance: Compliance, *policies: tuple[str, int]) -> Look:
     return Look(compliance, frozenset(policies or [("uid", 1)]) if compliance is GOOD else frozenset())
 
 
-def after(*looks: tuple[float, Compliance]) -> State:
+def observe_all(*looks: tuple[float, Compliance]) -> State:
     state = State(STABLE)
     for at, compliance in looks:
         state = state.observe(observation(compliance), at, at)
@@ -25,14 +25,14 @@ def after(*looks: tuple[float, Compliance]) -> State:
 @pytest.mark.parametrize("compliance", [EMPTY, BAD])
 @pytest.mark.parametrize("claim", [None, "", "compliant", "something else"])
 def test_empty_and_noncompliant_are_published_immediately(compliance: Compliance, claim: str | None) -> None:
-    assert after((0, compliance)).next_claim(claim) == compliance
-    assert after((0, GOOD), (500, GOOD), (501, compliance)).next_claim(claim) == compliance
+    assert observe_all((0, compliance)).next_claim(claim) == compliance
+    assert observe_all((0, GOOD), (500, GOOD), (501, compliance)).next_claim(claim) == compliance
 
 
 @pytest.mark.parametrize("claim", ["empty", "noncompliant"])
 def test_compliant_is_published_only_after_the_stable_time(claim: str) -> None:
-    assert after((0, GOOD), (119.9, GOOD)).next_claim(claim) is None
-    assert after((0, GOOD), (120, GOOD)).next_claim(claim) == GOOD
+    assert observe_all((0, GOOD), (119.9, GOOD)).next_claim(claim) is None
+    assert observe_all((0, GOOD), (120, GOOD)).next_claim(claim) == GOOD
 
 
 def test_single_observation_is_enough_without_a_stable_time() -> None:
@@ -40,7 +40,7 @@ def test_single_observation_is_enough_without_a_stable_time() -> None:
 
 
 def test_interruption_restarts_the_waiting_time() -> None:
-    state = after((0, GOOD), (100, GOOD), (110, BAD), (115, GOOD), (234, GOOD))
+    state = observe_all((0, GOOD), (100, GOOD), (110, BAD), (115, GOOD), (234, GOOD))
     assert state.next_claim("noncompliant") is None
     assert state.observe(observation(GOOD), 235, 235).next_claim("noncompliant") == GOOD
 
@@ -48,13 +48,13 @@ def test_interruption_restarts_the_waiting_time() -> None:
 @pytest.mark.parametrize("swapped", [("new", 1), ("uid", 2)])
 def test_swapped_policy_restarts_the_stable_time(swapped: tuple[str, int]) -> None:
     """The waiting time restarts for another policy, or for another spec of the same policy."""
-    before = after((0, GOOD), (119, GOOD))
+    before = observe_all((0, GOOD), (119, GOOD))
     state = before.observe(observation(GOOD, swapped), 120, 120)
     assert state.next_claim("empty") is None
     assert state.observe(observation(GOOD, swapped), 239, 239).next_claim("empty") is None
     assert state.observe(observation(GOOD, swapped), 240, 240).next_claim("empty") == GOOD
     # A claim that was correct for the old policy is not for the new one.
-    assert after((0, GOOD), (130, GOOD)).observe(observation(GOOD, swapped), 140, 140).next_claim("compliant") == BAD
+    assert observe_all((0, GOOD), (130, GOOD)).observe(observation(GOOD, swapped), 140, 140).next_claim("compliant") == BAD
 
 
 def test_removed_policy_does_not_restart_the_stable_time() -> None:
@@ -67,11 +67,11 @@ def test_removed_policy_does_not_restart_the_stable_time() -> None:
 
 
 def test_failed_observations_restart_the_stable_time() -> None:
-    state = after((0, GOOD), (60, GOOD)).missed().observe(observation(GOOD), 120, 120)
+    state = observe_all((0, GOOD), (60, GOOD)).missed().observe(observation(GOOD), 120, 120)
     assert state.next_claim("empty") is None
     assert state.observe(observation(GOOD), 240, 240).next_claim("empty") == GOOD
     # An outage must not move workloads away.
-    assert after((0, GOOD), (120, GOOD)).missed().observe(observation(GOOD), 500, 500).next_claim("compliant") is None
+    assert observe_all((0, GOOD), (120, GOOD)).missed().observe(observation(GOOD), 500, 500).next_claim("compliant") is None
 
 
 def test_slow_api_server_does_not_shorten_the_stable_time() -> None:
@@ -81,30 +81,30 @@ def test_slow_api_server_does_not_shorten_the_stable_time() -> None:
 
 
 def test_correct_claim_is_not_rewritten() -> None:
-    assert after((0, EMPTY)).next_claim("empty") is None
-    assert after((0, BAD)).next_claim("noncompliant") is None
-    assert after((0, GOOD), (120, GOOD)).next_claim("compliant") is None
+    assert observe_all((0, EMPTY)).next_claim("empty") is None
+    assert observe_all((0, BAD)).next_claim("noncompliant") is None
+    assert observe_all((0, GOOD), (120, GOOD)).next_claim("compliant") is None
 
 
 def test_restart_while_compliant_keeps_the_claim() -> None:
-    assert after((1000, GOOD)).next_claim("compliant") is None
+    assert observe_all((1000, GOOD)).next_claim("compliant") is None
 
 
 def test_failed_withdrawal_of_a_claim_is_repeated() -> None:
     # Policies were violated and complied with again while the claim could not be written.
-    assert after((0, GOOD), (120, GOOD), (130, BAD), (140, GOOD)).next_claim("compliant") == BAD
-    assert after((0, GOOD), (120, GOOD), (130, BAD), (140, GOOD), (260, GOOD)).next_claim("compliant") is None
+    assert observe_all((0, GOOD), (120, GOOD), (130, BAD), (140, GOOD)).next_claim("compliant") == BAD
+    assert observe_all((0, GOOD), (120, GOOD), (130, BAD), (140, GOOD), (260, GOOD)).next_claim("compliant") is None
 
 
 def test_after_an_interruption_is_over_a_claim_is_trusted_again() -> None:
-    state = after((0, BAD), (10, GOOD), (130, GOOD))
+    state = observe_all((0, BAD), (10, GOOD), (130, GOOD))
     assert not state.interrupted
     assert state.next_claim(None) == GOOD
 
 
 @pytest.mark.parametrize("claim", [None, "", "something else"])
 def test_missing_or_unknown_claim_is_noncompliant_while_uncertain(claim: str | None) -> None:
-    assert after((0, GOOD)).next_claim(claim) == BAD
+    assert observe_all((0, GOOD)).next_claim(claim) == BAD
 
 
 def test_claim_is_undecided_before_the_first_observation() -> None:
@@ -143,7 +143,7 @@ def test_claim_follows_the_rule_for_any_history(steps: list[Step], claim: str | 
         since_certain.append(compliance)
         state = state.observe(observation(compliance), now, now)
         value = state.next_claim(claim)
-        lasting = lasted(looks)
+        lasting = measure_compliance(looks)
         if compliance is not GOOD:
             assert value == (None if claim == compliance else compliance)
         elif lasting >= STABLE:
@@ -163,7 +163,7 @@ def test_claim_follows_the_rule_for_any_history(steps: list[Step], claim: str | 
             claim = value
 
 
-def lasted(looks: list[tuple[float, Compliance | None]]) -> float:
+def measure_compliance(looks: list[tuple[float, Compliance | None]]) -> float:
     """Return the seconds between the first and the last observation of the trailing compliance."""
     first = looks[-1][0]
     for at, compliance in reversed(looks):

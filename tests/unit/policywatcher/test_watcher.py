@@ -20,7 +20,7 @@ EMPTY, BAD, GOOD = Compliance.EMPTY, Compliance.NONCOMPLIANT, Compliance.COMPLIA
 
 
 class FakeCluster:
-    """A cluster whose parts may be away; records writes."""
+    """A cluster whose parts can fail; records writes."""
 
     def __init__(self, policies: Compliance, claim: str | None) -> None:
         self.policies, self.value = policies, claim
@@ -45,7 +45,7 @@ class FakeCluster:
             raise ClusterError(f"{part} are away")
 
 
-class Bed:
+class WatcherHarness:
     """A watcher with a manual clock."""
 
     def __init__(self, policies: Compliance, claim: str | None = "empty") -> None:
@@ -60,12 +60,12 @@ class Bed:
 
 
 def test_missing_claim_is_created() -> None:
-    bed = Bed(EMPTY, claim=None)
+    bed = WatcherHarness(EMPTY, claim=None)
     assert bed.look() == "empty"
 
 
 def test_outage_of_the_api_server_does_not_count_as_compliance() -> None:
-    bed = Bed(GOOD)
+    bed = WatcherHarness(GOOD)
     bed.look()
     bed.cluster.away = {"policies"}
     assert bed.look(later=119) == "empty"
@@ -77,7 +77,7 @@ def test_outage_of_the_api_server_does_not_count_as_compliance() -> None:
 
 
 def test_claim_is_kept_while_the_api_server_is_away() -> None:
-    bed = Bed(GOOD, claim="compliant")
+    bed = WatcherHarness(GOOD, claim="compliant")
     bed.look()
     bed.cluster.away = {"policies", "claim", "write"}
     bed.cluster.policies = BAD
@@ -89,7 +89,7 @@ def test_claim_is_kept_while_the_api_server_is_away() -> None:
 
 @pytest.mark.parametrize("part", ["claim", "write"])
 def test_unwritten_violation_is_written_later(part: str) -> None:
-    bed = Bed(GOOD, claim="compliant")
+    bed = WatcherHarness(GOOD, claim="compliant")
     bed.look(later=120)
     bed.cluster.policies, bed.cluster.away = BAD, {part}
     assert bed.look(later=30) == "compliant"
@@ -100,7 +100,7 @@ def test_unwritten_violation_is_written_later(part: str) -> None:
 
 
 def test_deleted_claim_is_restored() -> None:
-    bed = Bed(GOOD)
+    bed = WatcherHarness(GOOD)
     bed.look()
     assert bed.look(later=120) == "compliant"
     bed.cluster.value = None
@@ -109,7 +109,7 @@ def test_deleted_claim_is_restored() -> None:
 
 def test_problem_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="policywatcher")
-    bed = Bed(EMPTY)
+    bed = WatcherHarness(EMPTY)
     bed.cluster.away = {"policies"}
     for _ in range(3):
         bed.look()
@@ -132,7 +132,7 @@ def test_hint_is_on_the_line_of_its_error() -> None:
 
 
 def test_loop_ends_on_stop() -> None:
-    bed, stop = Bed(BAD), Event()
+    bed, stop = WatcherHarness(BAD), Event()
     stop.set()
     bed.watcher.run(3600, stop)
     assert bed.cluster.written_values == []

@@ -108,7 +108,7 @@ def test_spans_of_a_run_form_one_trace_without_secrets(receiver: Receiver) -> No
     command = [sys.executable, "-c", _SENDS, RUN, receiver.url]
     environment = {_WHERE: receiver.url}
     process = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=True)
-    spans = receiver.of(tracing.make_trace_id(RUN))
+    spans = receiver.list_spans(tracing.make_trace_id(RUN))
     assert len(spans) == len(receiver.spans) == 5, "what belongs to no run has no span"
     assert {service for service, _ in spans} == {"dsf-beat"}
     roots = {span.span_id for _, span in spans if not span.parent_span_id}

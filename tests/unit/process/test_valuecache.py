@@ -1,4 +1,4 @@
-"""Values that readers share are made once and are as new as required."""
+"""Values that readers share are computed once and are as new as required."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_value_is_made_once_for_concurrent_readers() -> None:
 
 
 def test_new_value_is_made_by_one_thread_at_a_time() -> None:
-    """Readers that need a new value while an older one is being made share the next one."""
+    """Readers that need a newer value than the one that is being computed share the next one."""
     shared: ValueCache[str, int] = ValueCache(60.0, 2, turns=5)
     turns = shared._turns
     numbers, inside, go_on, busy = count(), threading.Event(), threading.Event(), threading.Lock()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.child import ran
+from tests.support.child import run_program
 
 ROOT = Path(__file__).resolve().parents[3]
 PROGRAM = ROOT / "deploy" / "krew" / "kubectl-dsf"
@@ -19,7 +19,7 @@ def run(folder: Path, *programs: str) -> subprocess.CompletedProcess[str]:
         (folder / name).write_text('#!/bin/sh\necho "${0##*/} $*"\n')
         (folder / name).chmod(0o755)
     command = ("/bin/sh", str(PROGRAM), "status", "a scorer")
-    return ran(command, env={"PATH": str(folder)})
+    return run_program(command, env={"PATH": str(folder)})
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def run(folder: Path, *programs: str) -> subprocess.CompletedProcess[str]:
     ],
 )
 def test_plugin_uses_the_first_available_program(tmp_path: Path, programs: tuple[str, ...], output: str) -> None:
-    version = ran([ROOT / "scripts" / "version"], check=True).stdout.strip()
+    version = run_program([ROOT / "scripts" / "version"], check=True).stdout.strip()
     process = run(tmp_path, *programs)
     assert process.stdout == f"{output}\n".replace("PACKAGE", f"dynamic-scoring-framework=={version}")
     assert process.returncode == 0

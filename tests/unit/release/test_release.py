@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.child import ran
+from tests.support.child import run_program
 
 ROOT = Path(__file__).resolve().parents[3]
 CHANGES = "# Changelog\n\n## [Unreleased]\n\n## [0.2.0] - 2026-12-24\n\n- More.\n"
@@ -45,10 +45,10 @@ class Repository:
 
     def git(self, *arguments: str) -> str:
         command = ("git", *arguments)
-        return ran(command, cwd=self.folder, check=True).stdout.strip()
+        return run_program(command, cwd=self.folder, check=True).stdout.strip()
 
     def run(self, *command: str) -> subprocess.CompletedProcess[str]:
-        return ran(command, cwd=self.folder, stdin=subprocess.DEVNULL)
+        return run_program(command, cwd=self.folder, stdin=subprocess.DEVNULL)
 
 
 @pytest.fixture

@@ -12,18 +12,18 @@ import pytest
 import yaml
 
 from tests.support import chart
-from tests.support.child import ran
+from tests.support.child import run_program
 
 ROOT = Path(__file__).resolve().parents[3]
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
 CHART_VERSION = yaml.safe_load((chart.CHART / "Chart.yaml").read_text(encoding="utf-8"))["version"]
 OTHER = "98.76.54"
-#: Versions of their own: of another project, and of what is published already.
+#: Separate versions: those of other projects, and those of published files.
 OWN = {"samples/csv-source/pyproject.toml", "CHANGELOG.md"}
 
 
 def run(*command: str, folder: Path = ROOT) -> subprocess.CompletedProcess[str]:
-    return ran(command, cwd=folder)
+    return run_program(command, cwd=folder)
 
 
 @pytest.fixture(scope="module")

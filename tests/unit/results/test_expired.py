@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.integration.results.bed import Bed
+from tests.integration.results.bed import ResultsHarness
 from tests.integration.results.books import books
 
 
-def test_cycles_that_only_expire_are_a_reason_after_three(bed: Bed) -> None:
+def test_cycles_that_only_expire_are_a_reason_after_three(bed: ResultsHarness) -> None:
     bed.cycle()
     bed.news()
     for number in range(1, 6):
@@ -28,7 +28,7 @@ def test_cycles_that_only_expire_are_a_reason_after_three(bed: Bed) -> None:
 
 
 @pytest.mark.parametrize("outcome", ["error", "empty", "partial"])
-def test_executed_cycle_overrides_expired_ones(bed: Bed, outcome: str) -> None:
+def test_executed_cycle_overrides_expired_ones(bed: ResultsHarness, outcome: str) -> None:
     for _ in range(4):
         bed.cycle(outcome="skipped", reason="expired")
     bed.cycle(outcome=outcome)
@@ -37,7 +37,7 @@ def test_executed_cycle_overrides_expired_ones(bed: Bed, outcome: str) -> None:
     assert (failure.reason if failure else "") == ("timeout" if outcome == "error" else "")
 
 
-def test_lost_run_overrides_expired_ones(bed: Bed) -> None:
+def test_lost_run_overrides_expired_ones(bed: ResultsHarness) -> None:
     for _ in range(3):
         bed.cycle(outcome="skipped", reason="expired")
     run = bed.open(deadline=1)

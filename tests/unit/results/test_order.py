@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dsf import keys, messages
-from tests.integration.results.bed import Bed, handle
+from tests.integration.results.bed import ResultsHarness, handle
 from tests.integration.results.books import books
 
 
-def test_run_that_outlives_the_skip_of_the_next_still_counts(bed: Bed) -> None:
+def test_run_that_outlives_the_skip_of_the_next_still_counts(bed: ResultsHarness) -> None:
     slow = bed.open()
     bed.now += 30
     skipped = bed.open()
@@ -18,7 +18,7 @@ def test_run_that_outlives_the_skip_of_the_next_still_counts(bed: Bed) -> None:
     assert score.run == slow
 
 
-def test_repeated_result_changes_no_record(bed: Bed) -> None:
+def test_repeated_result_changes_no_record(bed: ResultsHarness) -> None:
     for outcome in ("ok", "error", "skipped", "empty"):
         run = bed.open()
         bed.now += 1
@@ -30,7 +30,7 @@ def test_repeated_result_changes_no_record(bed: Bed) -> None:
     assert bed.rejected() == {"replayed": 4}
 
 
-def test_late_result_of_an_older_run_only_counts(bed: Bed) -> None:
+def test_late_result_of_an_older_run_only_counts(bed: ResultsHarness) -> None:
     old, bed.now = bed.open(), bed.now + 5
     new = bed.open()
     bed.now += 1
@@ -42,7 +42,7 @@ def test_late_result_of_an_older_run_only_counts(bed: Bed) -> None:
     assert (state.score.run, state.last_run) == (new, new)
 
 
-def test_older_run_sets_the_score_if_the_newer_failed(bed: Bed) -> None:
+def test_older_run_sets_the_score_if_the_newer_failed(bed: ResultsHarness) -> None:
     old, bed.now = bed.open(), bed.now + 5
     new = bed.open()
     bed.now += 1
@@ -53,7 +53,7 @@ def test_older_run_sets_the_score_if_the_newer_failed(bed: Bed) -> None:
     assert (state.score.run, state.failing) == (old, 1)
 
 
-def test_unscheduled_run_counts_as_requested(bed: Bed) -> None:
+def test_unscheduled_run_counts_as_requested(bed: ResultsHarness) -> None:
     run = messages.make_run_id(bed.now)
     bed.now += 1
     assert bed.send(run) == "ok"
@@ -62,7 +62,7 @@ def test_unscheduled_run_counts_as_requested(bed: Bed) -> None:
     assert (books(bed), bed.state().scheduled) == ({"ok": 1}, 1)
 
 
-def test_late_after_lost(bed: Bed) -> None:
+def test_late_after_lost(bed: ResultsHarness) -> None:
     run = bed.open(deadline=10)
     bed.now += 100
     assert bed.sweep() == [f"c1/s1/{run}"]
@@ -78,7 +78,7 @@ def test_late_after_lost(bed: Bed) -> None:
     assert [entry.outcome for entry in bed.history()] == ["lost"]
 
 
-def test_late_after_lost_does_not_overwrite_a_newer_one(bed: Bed) -> None:
+def test_late_after_lost_does_not_overwrite_a_newer_one(bed: ResultsHarness) -> None:
     lost = bed.open(deadline=10)
     bed.now += 100
     bed.sweep()
@@ -89,7 +89,7 @@ def test_late_after_lost_does_not_overwrite_a_newer_one(bed: Bed) -> None:
     assert score.items == [("new", 5)]
 
 
-def test_late_failure_overrides_lost(bed: Bed) -> None:
+def test_late_failure_overrides_lost(bed: ResultsHarness) -> None:
     run = bed.open(deadline=10)
     bed.now += 100
     bed.sweep()

@@ -15,7 +15,7 @@ from dsf.hub.cycleoutcomes import CycleOutcomes
 from dsf.results.ending import make_ending
 from dsf.store.pairs import Pairs
 from dsf.web.pagedata import Reading
-from tests.integration.results.bed import Bed
+from tests.integration.results.bed import ResultsHarness
 from tests.unit.results.test_ending import NOW, record, result
 
 ONE = ({"node": "a"}, 1.0)
@@ -64,7 +64,7 @@ def test_metrics_of_the_same_labels_replace_each_other_too() -> None:
     ],
 )
 def test_every_reader_shows_the_remark(
-    bed: Bed, values: dict[str, Any], state: str, reason: str, condition: str
+    bed: ResultsHarness, values: dict[str, Any], state: str, reason: str, condition: str
 ) -> None:
     bed.now = time.time() - 1
     bed.cycle(**values)
@@ -97,7 +97,7 @@ def test_every_reader_shows_the_remark(
     assert (outcomes.remark_reason, outcomes.remark) == (condition, f"c1: {text}")
 
 
-def test_remark_ends_with_the_next_complete_score_or_with_expiry(bed: Bed) -> None:
+def test_remark_ends_with_the_next_complete_score_or_with_expiry(bed: ResultsHarness) -> None:
     model, reading = FleetQueries(bed.client), Reading(bed.client)
     bed.now = time.time() - 400
     bed.cycle(results=SHARED)

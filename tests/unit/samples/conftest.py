@@ -21,7 +21,7 @@ _VARIABLES = (
 
 @pytest.fixture
 def load_sample(monkeypatch: pytest.MonkeyPatch) -> Load:
-    """`load_sample("sample-scorer", SCORE_INTERVAL="7")`: its module, made with these variables and no others."""
+    """Return `load_sample("sample-scorer", SCORE_INTERVAL="7")` -> its module, loaded with these variables alone."""
 
     def make(name: str, **environment: str) -> Any:
         for variable in [variable for variable in os.environ if variable.startswith(_VARIABLES)]:
@@ -35,5 +35,5 @@ def load_sample(monkeypatch: pytest.MonkeyPatch) -> Load:
 
 @pytest.fixture
 def sample(request: pytest.FixtureRequest, load_sample: Load) -> Load:
-    """`sample(SCORE_INTERVAL="7")`: the one that the file of the test names as `SAMPLE`."""
+    """Return `sample(SCORE_INTERVAL="7")` -> the sample that the test's file names as `SAMPLE`."""
     return lambda **environment: load_sample(request.module.SAMPLE, **environment)

@@ -20,7 +20,7 @@ def series(values: list[str], **labels: str) -> dict[str, Any]:
     return {"metric": labels, "values": [[1718600000 + 60 * n, value] for n, value in enumerate(values)]}
 
 
-def scored(module: Any, *data: dict[str, Any], path: str = "") -> Any:
+def post_series(module: Any, *data: dict[str, Any], path: str = "") -> Any:
     """Return the response to these series."""
     with TestClient(module.app) as client:
         answer = client.post(f"{path}/scoring", json={"data": data})
@@ -38,21 +38,21 @@ def test_score_is_the_mean_and_labels_are_kept(load_sample: Load) -> None:
     input_series = [
         series(["5", "10", "15"], __name__=name, instance=instance) for instance in ("localhost:9090", "other")
     ]
-    assert scored(load_sample("sample-scorer"), *input_series, series([], a="b")) == {
+    assert post_series(load_sample("sample-scorer"), *input_series, series([], a="b")) == {
         "results": [
             {"metric": {"__name__": name, "instance": "localhost:9090", "meta": META}, "score": 10.0},
             {"metric": {"__name__": name, "instance": "other", "meta": META}, "score": 10.0},
             {"metric": {"a": "b", "meta": META}, "score": 0.0},
         ]
     }
-    assert scored(load_sample("sample-scorer")) == {"results": []}
+    assert post_series(load_sample("sample-scorer")) == {"results": []}
 
 
 @pytest.mark.parametrize(
     ("values", "reason"), [(["1", "NaN"], "nan"), (["1", "+Inf"], "nan"), (["1e308", "1e308"], "infinite")]
 )
 def test_series_without_a_finite_mean_has_no_result(load_sample: Load, values: list[str], reason: str) -> None:
-    assert scored(load_sample("sample-scorer"), series(values, pod="bad"), series(["1", "3"], pod="good")) == {
+    assert post_series(load_sample("sample-scorer"), series(values, pod="bad"), series(["1", "3"], pod="good")) == {
         "results": [{"metric": {"pod": "good", "meta": META}, "score": 2.0}],
         "dropped": {reason: 1},
     }
@@ -100,7 +100,7 @@ def test_both_tables(load_sample: Load) -> None:
     module = load_sample("static-scorer")
 
     def table(name: str) -> list[tuple[dict[str, str], float]]:
-        return [(result["metric"], result["score"]) for result in scored(module, path=f"/{name}")["results"]]
+        return [(result["metric"], result["score"]) for result in post_series(module, path=f"/{name}")["results"]]
 
     assert table("performance") == [
         ({"app": "app01", "device": "all"}, 80.0),

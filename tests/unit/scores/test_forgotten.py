@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dsf import keys
-from tests.integration.results.bed import Bed
+from tests.integration.results.bed import ResultsHarness
 
 
-def test_edited_object_of_an_expired_score_is_deleted(bed: Bed) -> None:
+def test_edited_object_of_an_expired_score_is_deleted(bed: ResultsHarness) -> None:
     writer = bed.writer()
     bed.cycle()
     bed.write(writer)
@@ -19,7 +19,7 @@ def test_edited_object_of_an_expired_score_is_deleted(bed: Bed) -> None:
     assert bed.client.exists(keys.UNWRITTEN, keys.WRITES) == 0
 
 
-def test_failing_value_of_a_suspended_scorer_is_not_renewed_for_ever(bed: Bed) -> None:
+def test_failing_value_of_a_suspended_scorer_is_not_renewed_for_ever(bed: ResultsHarness) -> None:
     failing = {"failure_threshold": 1, "behavior": "Value", "value": -9}
     bed.add(when_failing=failing)
     writer = bed.writer()
@@ -35,7 +35,7 @@ def test_failing_value_of_a_suspended_scorer_is_not_renewed_for_ever(bed: Bed) -
     assert bed.backend.objects == {}
 
 
-def test_failing_value_is_renewed_while_cycles_fail(bed: Bed) -> None:
+def test_failing_value_is_renewed_while_cycles_fail(bed: ResultsHarness) -> None:
     bed.add(when_failing={"failure_threshold": 1, "behavior": "Value", "value": -9})
     writer = bed.writer()
     bed.cycle()
@@ -46,7 +46,7 @@ def test_failing_value_is_renewed_while_cycles_fail(bed: Bed) -> None:
         bed.now += 150
 
 
-def test_removed_scorer_leaves_the_object_of_its_successor(bed: Bed) -> None:
+def test_removed_scorer_leaves_the_object_of_its_successor(bed: ResultsHarness) -> None:
     writer = bed.writer()
     bed.add("c1", "old", score_name="cpu")
     bed.cycle("c1", "old")

@@ -19,12 +19,12 @@ from dsf.fleet.queries import FleetQueries
 from dsf.messages import make_run_id
 from dsf.scores.writer import ScoreWriter
 from dsf.store.clockguard import ResultsGuard
-from tests.integration.results.bed import START, Bed
+from tests.integration.results.bed import START, ResultsHarness
 from tests.integration.scores.writes import APPLY, DELETE, NAME, stats
 from tests.support.wait import PATIENCE, wait_for
 
 
-def test_first_score_is_written_at_once(bed: Bed) -> None:
+def test_first_score_is_written_at_once(bed: ResultsHarness) -> None:
     bed.cycle()
     assert bed.write() == [APPLY]
     manifest = bed.backend.objects["c1", NAME]
@@ -35,7 +35,7 @@ def test_first_score_is_written_at_once(bed: Bed) -> None:
 
 
 @pytest.mark.parametrize("is_same_leader", [True, False])
-def test_unchanged_score_is_renewed_after_six_tenths_of_its_validity(bed: Bed, is_same_leader: bool) -> None:
+def test_unchanged_score_is_renewed_after_six_tenths_of_its_validity(bed: ResultsHarness, is_same_leader: bool) -> None:
     writer = bed.writer() if is_same_leader else None
     bed.cycle()
     assert bed.write(writer) == [APPLY]
@@ -51,7 +51,7 @@ def test_unchanged_score_is_renewed_after_six_tenths_of_its_validity(bed: Bed, i
     assert since == "2100-01-01T00:00:01Z"
 
 
-def test_object_follows_a_shortened_validity(bed: Bed) -> None:
+def test_object_follows_a_shortened_validity(bed: ResultsHarness) -> None:
     bed.add(validity=3600)
     bed.cycle()
     assert bed.write() == [APPLY]
@@ -62,14 +62,14 @@ def test_object_follows_a_shortened_validity(bed: Bed) -> None:
     assert bed.write() == [DELETE]
 
 
-def test_order_of_items_is_no_change(bed: Bed) -> None:
+def test_order_of_items_is_no_change(bed: ResultsHarness) -> None:
     bed.cycle()
     bed.write()
     bed.cycle(results=[({"node": "b"}, 2.0), ({"node": "a"}, 1.5)])
     assert bed.write() == []
 
 
-def test_newest_of_several_changes_is_written_and_skipped_ones_are_counted(bed: Bed) -> None:
+def test_newest_of_several_changes_is_written_and_skipped_ones_are_counted(bed: ResultsHarness) -> None:
     writer = bed.writer()
     bed.cycle()
     bed.write(writer)
@@ -82,7 +82,7 @@ def test_newest_of_several_changes_is_written_and_skipped_ones_are_counted(bed: 
 
 
 @pytest.mark.parametrize("is_same_leader", [True, False])
-def test_expired_object_is_deleted_and_reported(bed: Bed, is_same_leader: bool) -> None:
+def test_expired_object_is_deleted_and_reported(bed: ResultsHarness, is_same_leader: bool) -> None:
     writer = bed.writer() if is_same_leader else None
     bed.cycle()
     bed.write(writer)
@@ -98,7 +98,7 @@ def test_expired_object_is_deleted_and_reported(bed: Bed, is_same_leader: bool) 
     assert bed.write(writer) == [APPLY]
 
 
-def test_late_success_renews_the_object_before_it_expires(bed: Bed) -> None:
+def test_late_success_renews_the_object_before_it_expires(bed: ResultsHarness) -> None:
     writer = bed.writer()
     bed.cycle()
     bed.write(writer)
@@ -110,7 +110,7 @@ def test_late_success_renews_the_object_before_it_expires(bed: Bed) -> None:
     assert bed.write(writer) == [APPLY]
 
 
-def test_object_of_a_removed_pair_is_deleted(bed: Bed) -> None:
+def test_object_of_a_removed_pair_is_deleted(bed: ResultsHarness) -> None:
     writer = bed.writer()
     bed.cycle()
     bed.write(writer)
@@ -119,7 +119,7 @@ def test_object_of_a_removed_pair_is_deleted(bed: Bed) -> None:
     assert bed.write(writer) == [DELETE]
 
 
-def test_object_of_a_pair_removed_without_a_leader_is_deleted(bed: Bed) -> None:
+def test_object_of_a_pair_removed_without_a_leader_is_deleted(bed: ResultsHarness) -> None:
     bed.cycle()
     bed.write()
     bed.schedule.remove(["c1/s1"])
@@ -127,7 +127,7 @@ def test_object_of_a_pair_removed_without_a_leader_is_deleted(bed: Bed) -> None:
     assert bed.write() == [DELETE]
 
 
-def test_objects_stay_until_they_expire_if_redis_lost_its_data(bed: Bed) -> None:
+def test_objects_stay_until_they_expire_if_redis_lost_its_data(bed: ResultsHarness) -> None:
     bed.cycle()
     bed.write()
     bed.client.flushall()
@@ -140,7 +140,7 @@ def test_objects_stay_until_they_expire_if_redis_lost_its_data(bed: Bed) -> None
     assert bed.write(writer) == [DELETE]
 
 
-def test_metrics_only_scorer_loses_its_object(bed: Bed) -> None:
+def test_metrics_only_scorer_loses_its_object(bed: ResultsHarness) -> None:
     writer = bed.writer()
     bed.cycle()
     bed.write(writer)
@@ -151,7 +151,7 @@ def test_metrics_only_scorer_loses_its_object(bed: Bed) -> None:
     assert bed.write(writer) == []
 
 
-def test_results_for_metrics_only_are_no_empty_answer(bed: Bed) -> None:
+def test_results_for_metrics_only_are_no_empty_answer(bed: ResultsHarness) -> None:
     rule = EmptyRule(behavior="Value", value=-100)
     bed.add(destination="None", when_empty=rule)
     bed.cycle()
@@ -162,7 +162,7 @@ def test_results_for_metrics_only_are_no_empty_answer(bed: Bed) -> None:
     assert bed.backend.scores("c1", NAME) == {"a": 1, "b": 2}
 
 
-def test_renamed_score_moves_the_object(bed: Bed) -> None:
+def test_renamed_score_moves_the_object(bed: ResultsHarness) -> None:
     bed.cycle()
     bed.write()
     bed.add(score_name="other")
@@ -170,7 +170,7 @@ def test_renamed_score_moves_the_object(bed: Bed) -> None:
     assert bed.write() == [DELETE, ("apply", "c1", "other")]
 
 
-def test_first_score_of_a_new_scorer_is_written_by_a_running_writer(bed: Bed) -> None:
+def test_first_score_of_a_new_scorer_is_written_by_a_running_writer(bed: ResultsHarness) -> None:
     writer = bed.writer()
     bed.cycle()
     writer.step()
@@ -180,7 +180,7 @@ def test_first_score_of_a_new_scorer_is_written_by_a_running_writer(bed: Bed) ->
     assert bed.backend.log == [APPLY, ("apply", "c2", "score-of-s2")]
 
 
-def test_edited_scorer_takes_effect_in_a_running_writer(bed: Bed) -> None:
+def test_edited_scorer_takes_effect_in_a_running_writer(bed: ResultsHarness) -> None:
     writer = bed.writer()
     bed.cycle(outcome="empty")
     writer.step()
@@ -190,14 +190,14 @@ def test_edited_scorer_takes_effect_in_a_running_writer(bed: Bed) -> None:
     assert list((bed.backend.scores("c1", NAME) or {}).values()) == [-100]
 
 
-def edit(bed: Bed, **items: int) -> None:
+def edit(bed: ResultsHarness, **items: int) -> None:
     """Change the items like another program."""
     status = bed.backend.objects["c1", NAME]["status"]
     scores = [{"name": name, "value": value} for name, value in items.items()]
     bed.backend.objects["c1", NAME] = {**bed.backend.objects["c1", NAME], "status": {**status, "scores": scores}}
 
 
-def test_edited_and_deleted_objects_are_repaired(bed: Bed) -> None:
+def test_edited_and_deleted_objects_are_repaired(bed: ResultsHarness) -> None:
     writer = bed.writer()
     bed.cycle()
     bed.write(writer)
@@ -215,7 +215,7 @@ def test_edited_and_deleted_objects_are_repaired(bed: Bed) -> None:
 
 
 @pytest.mark.parametrize("is_first", [True, False])
-def test_edit_during_a_write_is_repaired(bed: Bed, monkeypatch: pytest.MonkeyPatch, is_first: bool) -> None:
+def test_edit_during_a_write_is_repaired(bed: ResultsHarness, monkeypatch: pytest.MonkeyPatch, is_first: bool) -> None:
     writer = bed.writer()
     bed.cycle()
     if not is_first:
@@ -238,7 +238,7 @@ def test_edit_during_a_write_is_repaired(bed: Bed, monkeypatch: pytest.MonkeyPat
     assert bed.backend.scores("c1", NAME) == {"a": 1, "b": 2}
 
 
-def test_object_with_the_label_of_another_scorer_is_put_right(bed: Bed) -> None:
+def test_object_with_the_label_of_another_scorer_is_put_right(bed: ResultsHarness) -> None:
     bed.add("c1", "s2")
     writer = bed.writer()
     bed.cycle()
@@ -251,7 +251,7 @@ def test_object_with_the_label_of_another_scorer_is_put_right(bed: Bed) -> None:
     assert bed.backend.objects["c1", NAME]["metadata"]["labels"] == metadata["labels"]
 
 
-def test_recreated_cluster_becomes_the_owner(bed: Bed) -> None:
+def test_recreated_cluster_becomes_the_owner(bed: ResultsHarness) -> None:
     writer = bed.writer()
     bed.cycle()
     bed.write(writer)
@@ -262,7 +262,7 @@ def test_recreated_cluster_becomes_the_owner(bed: Bed) -> None:
     assert bed.backend.objects["c1", NAME]["metadata"]["ownerReferences"][0]["uid"] == "another"
 
 
-def test_change_while_no_hub_leads_is_written_by_the_next_leader(bed: Bed) -> None:
+def test_change_while_no_hub_leads_is_written_by_the_next_leader(bed: ResultsHarness) -> None:
     old = bed.writer()
     bed.cycle()
     bed.write(old)
@@ -273,7 +273,7 @@ def test_change_while_no_hub_leads_is_written_by_the_next_leader(bed: Bed) -> No
     assert bed.backend.scores("c1", NAME) == {"a": 7}
 
 
-def test_objects_of_a_departed_cluster_are_not_changed(bed: Bed) -> None:
+def test_objects_of_a_departed_cluster_are_not_changed(bed: ResultsHarness) -> None:
     writer = bed.writer()
     bed.cycle()
     bed.write(writer)
@@ -285,14 +285,14 @@ def test_objects_of_a_departed_cluster_are_not_changed(bed: Bed) -> None:
     assert bed.write(writer) == [APPLY]
 
 
-def test_writer_waits_for_the_desired_state(bed: Bed) -> None:
+def test_writer_waits_for_the_desired_state(bed: ResultsHarness) -> None:
     bed.cycle()
     writer = ScoreWriter(bed.client, bed.settings, bed.backend, lambda: None, clock=lambda: bed.now)
     assert bed.write(writer) == []
     assert bed.write() == [APPLY]
 
 
-def test_service_writes_and_stops(bed: Bed) -> None:
+def test_service_writes_and_stops(bed: ResultsHarness) -> None:
     writer = ScoreWriter(bed.client, bed.settings, bed.backend, lambda: bed.owners)
     writer.start()
     try:
@@ -305,7 +305,7 @@ def test_service_writes_and_stops(bed: Bed) -> None:
     assert not any(thread.name == "score-writer" for thread in threading.enumerate())
 
 
-def test_clock_that_is_set_back_keeps_no_pair_waiting(bed: Bed) -> None:
+def test_clock_that_is_set_back_keeps_no_pair_waiting(bed: ResultsHarness) -> None:
     writer = bed.writer()
     bed.now = START + 7200
     bed.cycle()
@@ -318,7 +318,7 @@ def test_clock_that_is_set_back_keeps_no_pair_waiting(bed: Bed) -> None:
     assert bed.client.hlen(keys.WRITES) == 0
 
 
-def test_upstreams_score_of_a_scorer_without_a_score_expires(bed: Bed) -> None:
+def test_upstreams_score_of_a_scorer_without_a_score_expires(bed: ResultsHarness) -> None:
     _create_upstreams_score(bed, old=7)
     writer = bed.writer()
     bed.write(writer)
@@ -334,7 +334,7 @@ def test_upstreams_score_of_a_scorer_without_a_score_expires(bed: Bed) -> None:
     assert bed.write(writer) == [DELETE]
 
 
-def test_upstreams_score_is_replaced_by_the_first_score(bed: Bed) -> None:
+def test_upstreams_score_is_replaced_by_the_first_score(bed: ResultsHarness) -> None:
     _create_upstreams_score(bed, old=7)
     writer = bed.writer()
     bed.write(writer)
@@ -343,7 +343,7 @@ def test_upstreams_score_is_replaced_by_the_first_score(bed: Bed) -> None:
     assert bed.backend.scores("c1", NAME) == {"a": 1, "b": 2}
 
 
-def test_first_score_equal_to_upstreams_replaces_it(bed: Bed) -> None:
+def test_first_score_equal_to_upstreams_replaces_it(bed: ResultsHarness) -> None:
     _create_upstreams_score(bed, a=1, b=2)
     writer = bed.writer()
     bed.write(writer)
@@ -353,7 +353,7 @@ def test_first_score_equal_to_upstreams_replaces_it(bed: Bed) -> None:
 
 
 @pytest.mark.parametrize("is_same_leader", [True, False])
-def test_upstreams_score_is_shown_until_the_first_score(bed: Bed, is_same_leader: bool) -> None:
+def test_upstreams_score_is_shown_until_the_first_score(bed: ResultsHarness, is_same_leader: bool) -> None:
     _create_upstreams_score(bed, old=7)
     writer = bed.writer() if is_same_leader else None
     bed.write(writer)
@@ -381,7 +381,7 @@ def test_upstreams_score_is_shown_until_the_first_score(bed: Bed, is_same_leader
     assert fleet.summary().upstream_scores == []
 
 
-def test_upstreams_score_of_a_scorer_that_cannot_run_is_shown_until_its_end(bed: Bed) -> None:
+def test_upstreams_score_of_a_scorer_that_cannot_run_is_shown_until_its_end(bed: ResultsHarness) -> None:
     bed.client.hdel(keys.ENTRIES, "c1/s1")
     bed.owners.wanted.add(("c1", "s1"))
     _create_upstreams_score(bed, old=7)
@@ -396,14 +396,14 @@ def test_upstreams_score_of_a_scorer_that_cannot_run_is_shown_until_its_end(bed:
     assert fleet.scores().upstream_scores == []
 
 
-def _create_upstreams_score(bed: Bed, **items: int) -> None:
+def _create_upstreams_score(bed: ResultsHarness, **items: int) -> None:
     bed.backend.objects["c1", NAME] = {
         "metadata": {"namespace": "c1", "name": NAME},
         "status": {"scores": [{"name": name, "value": value} for name, value in items.items()]},
     }
 
 
-def test_object_that_another_program_changes_all_the_time_is_written_seldom(bed: Bed) -> None:
+def test_object_that_another_program_changes_all_the_time_is_written_seldom(bed: ResultsHarness) -> None:
     writer = bed.writer()
     bed.cycle()
     bed.write(writer)
@@ -427,8 +427,8 @@ def test_object_that_another_program_changes_all_the_time_is_written_seldom(bed:
     assert bed.state().unwritten is None
 
 
-def _forge(bed: Bed, number: int, **metadata: Any) -> None:
-    """Create objects with the labels of a scorer that does not exist, as whoever may write scores can."""
+def _forge(bed: ResultsHarness, number: int, **metadata: Any) -> None:
+    """Create objects with the labels of a scorer that does not exist, as anybody with the right to write scores can."""
     for index in range(number):
         name = f"forged-{index}"
         labels = {MANAGED_BY_LABEL: MANAGED_BY, SCORER_NAME_LABEL: "forged"}
@@ -436,7 +436,7 @@ def _forge(bed: Bed, number: int, **metadata: Any) -> None:
         bed.backend.objects["c2", name] = body
 
 
-def test_forged_objects_do_not_delay_scores(bed: Bed) -> None:
+def test_forged_objects_do_not_delay_scores(bed: ResultsHarness) -> None:
     writer = bed.writer()
     bed.cycle()
     bed.write(writer)
@@ -453,7 +453,7 @@ def test_forged_objects_do_not_delay_scores(bed: Bed) -> None:
     assert [*bed.backend.objects] == [("c1", NAME)]
 
 
-def test_object_that_is_being_deleted_is_not_deleted_again(bed: Bed) -> None:
+def test_object_that_is_being_deleted_is_not_deleted_again(bed: ResultsHarness) -> None:
     writer = bed.writer()
     bed.write(writer)
     _forge(bed, 1, deletionTimestamp="2026-01-01T00:00:00Z", finalizers=["example.com/keep"])
@@ -461,7 +461,7 @@ def test_object_that_is_being_deleted_is_not_deleted_again(bed: Bed) -> None:
     assert bed.write(writer) == []
 
 
-def test_forged_objects_do_not_extend_validities(bed: Bed) -> None:
+def test_forged_objects_do_not_extend_validities(bed: ResultsHarness) -> None:
     writer = bed.writer()
     bed.add(validity=1)
     _forge(bed, 5000)
@@ -472,7 +472,7 @@ def test_forged_objects_do_not_extend_validities(bed: Bed) -> None:
     assert bed.writes.read_validity_factor() == 1.0
 
 
-def test_validity_below_the_interval_does_not_extend_the_validities_of_all_scores(bed: Bed) -> None:
+def test_validity_below_the_interval_does_not_extend_the_validities_of_all_scores(bed: ResultsHarness) -> None:
     """One namespace could otherwise keep the outdated scores of all others valid."""
     labels = {MANAGED_BY_LABEL: MANAGED_BY, SCORER_NAME_LABEL: "s1"}
     for number in range(200):
@@ -486,7 +486,7 @@ def test_validity_below_the_interval_does_not_extend_the_validities_of_all_score
     assert bed.writes.read_validity_factor() == 1.0
 
 
-def test_long_search_for_upstreams_scores_does_not_delay_scores(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_search_for_upstreams_scores_does_not_delay_scores(bed: ResultsHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     """Other programs may have many large scores, which anybody with the right to write scores can create."""
     is_over = threading.Event()
     monkeypatch.setattr(bed.backend, "adopt_scores", lambda _: int(is_over.wait(PATIENCE)))

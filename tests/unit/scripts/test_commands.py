@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.child import ran
+from tests.support.child import run_program
 
 ROOT = Path(__file__).resolve().parents[3]
 TARGETS = [
@@ -47,7 +47,7 @@ TARGETS = [
 
 
 def test_make_lists_its_targets() -> None:
-    process = ran(["make", "-C", ROOT], check=True)
+    process = run_program(["make", "-C", ROOT], check=True)
     assert re.findall(r"^  make ([a-z-]+) ", process.stdout, re.MULTILINE) == TARGETS
 
 
@@ -94,7 +94,7 @@ def test_api_server_is_built_at_low_priority_beside_tests(tmp_path: Path) -> Non
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o755)
-    process = ran([tmp_path / "scripts" / "test", "all"], stdin=subprocess.DEVNULL)
+    process = run_program([tmp_path / "scripts" / "test", "all"], stdin=subprocess.DEVNULL)
     assert process.returncode == 0, process.stderr
     assert int((tmp_path / "built").read_text()) == 19
     assert int((tmp_path / "tested").read_text()) == os.nice(0)
@@ -143,7 +143,7 @@ def _uv(folder: Path, code: str, commands: tuple[str, ...] = ()) -> subprocess.C
         assert program is not None
         (bin_folder / command).symlink_to(program)
     path = str(bin_folder) if commands else f"{bin_folder}:{os.environ['PATH']}"
-    return ran(
+    return run_program(
         ["/bin/sh", ROOT / "scripts" / "uv", "sync", "--locked"],
         env={"PATH": path, "XDG_CACHE_HOME": str(folder / "cache"), "HOME": str(folder)},
     )

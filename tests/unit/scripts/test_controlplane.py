@@ -10,12 +10,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.support.child import ran
+from tests.support.child import run_program
 from tests.support.wait import wait_for
 
 ROOT = Path(__file__).resolve().parents[3]
 SCRIPT = ROOT / "scripts" / "controlplane"
-#: `go list -m` is asked first; a build makes the file after -o.
+#: `go list -m` runs first; a build writes the file after -o.
 _GO = """
 [ "$1" = list ] && exit 0
 while [ "$1" != -o ]; do shift; done
@@ -38,7 +38,7 @@ def _controlplane(home: Path, *arguments: str, **programs: str) -> subprocess.Co
         path = tools / name.replace("_", "-")
         path.write_text(f"#!/bin/sh\n{code}")
         path.chmod(0o755)
-    return ran(
+    return run_program(
         [sys.executable, SCRIPT, *arguments],
         env={
             "PATH": f"{tools}:/usr/bin:/bin",
@@ -95,12 +95,12 @@ def test_alone():
 
 
 def test_core_tests_run_while_the_control_plane_is_built(tmp_path: Path) -> None:
-    """Runs a copy of scripts/test with a stand-in of the build that ends after the core's tests."""
+    """Run a copy of scripts/test with a stand-in of the build that ends after the core's tests."""
     log, built = tmp_path / "log", tmp_path / "built"
     _copy(tmp_path, f"until [ -e {log} ]; do sleep 0.1; done; touch {built}")
     (tmp_path / "test_suite.py").write_text(_SUITE.format(log=str(log), built=str(built)))
     (tmp_path / "test_other.py").write_text("def test_broken():\n    assert False\n")
-    process = ran([tmp_path / "scripts" / "test", "all"], cwd=tmp_path, env=_environment(), timeout=170)
+    process = run_program([tmp_path / "scripts" / "test", "all"], cwd=tmp_path, env=_environment(), timeout=170)
     assert log.read_text() == "core kube ", process.stdout + process.stderr
     assert process.returncode == 1, "a failure of the first part counts after the second"
 
@@ -110,14 +110,14 @@ def test_test_set_runs_only_its_tests(tmp_path: Path, tests: str, expected: str)
     log, built = tmp_path / "log", tmp_path / "built"
     _copy(tmp_path, f"touch {built}")
     (tmp_path / "test_suite.py").write_text(_SUITE.format(log=str(log), built=str(built)))
-    process = ran([tmp_path / "scripts" / "test", tests], cwd=tmp_path, env=_environment(), timeout=170)
+    process = run_program([tmp_path / "scripts" / "test", tests], cwd=tmp_path, env=_environment(), timeout=170)
     assert (process.returncode, log.read_text()) == (0, expected), process.stdout + process.stderr
     assert built.exists() == (tests == "kube")
 
 
 def test_unknown_set_is_refused_with_the_usage(tmp_path: Path) -> None:
     _copy(tmp_path, "exit 1")
-    process = ran([tmp_path / "scripts" / "test", "most"], cwd=tmp_path, env=_environment(), timeout=170)
+    process = run_program([tmp_path / "scripts" / "test", "most"], cwd=tmp_path, env=_environment(), timeout=170)
     assert process.returncode == 2
     assert "usage: scripts/test core|kube|browser|all" in process.stderr
 
@@ -133,7 +133,7 @@ def test_ctrl_c_ends_the_build_and_later_tests(tmp_path: Path) -> None:
         "    raise KeyboardInterrupt\n\n"
         f"def test_later():\n    pathlib.Path({str(later)!r}).touch()\n"
     )
-    process = ran([tmp_path / "scripts" / "test", "all"], cwd=tmp_path, env=_environment(), timeout=170)
+    process = run_program([tmp_path / "scripts" / "test", "all"], cwd=tmp_path, env=_environment(), timeout=170)
     assert (process.returncode, later.exists()) == (2, False), process.stdout + process.stderr
 
     def has_ended() -> bool:

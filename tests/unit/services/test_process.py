@@ -1,4 +1,4 @@
-"""What the services of one process know of one another."""
+"""Interactions of the services of one process."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from dsf.errors import HttpError
 from dsf.sources import base, registry
 
 
-def _printed(code: str) -> str:
+def _run_and_print(code: str) -> str:
     """Return the output of a separate process, with a traceback at its end if it fails."""
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False)
     return process.stdout + process.stderr
@@ -28,7 +28,7 @@ def test_source_types_load_lazily_with_their_dependencies() -> None:
         "find_source('OpenTelemetry'); print(OTLP in find_plugins(), there('google.protobuf', 'dsf.otlp.receiver'))\n"
         "find_source(OTLP); print(there('dsf.otlp.receiver'))"
     )
-    assert _printed(code).splitlines() == [
+    assert _run_and_print(code).splitlines() == [
         "[] []",
         "['dsf.sources.prometheus']",
         "True []",
@@ -44,7 +44,7 @@ def test_without_the_extra_a_scorer_of_pushed_metrics_names_it() -> None:
         "try: find_source(OTLP)\n"
         "except HttpError as error: print(error.reason, error)"
     )
-    printed = _printed(code)
+    printed = _run_and_print(code)
     assert printed.startswith("plugin_failed ")
     assert "needs the extra `otel`: pip install 'dynamic-scoring-framework[otel]'" in printed
 

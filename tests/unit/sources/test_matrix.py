@@ -37,11 +37,11 @@ def response_document(result: Any, **extra: Any) -> dict[str, Any]:
     return {"status": "success", "data": {"resultType": "matrix", "result": result}, **extra}
 
 
-def compact(document: Any) -> bytes:
+def dump_compact(document: Any) -> bytes:
     return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass")
 
 
-def parsed(body: bytes) -> Any:
+def parse_matrix(body: bytes) -> Any:
     return json.loads(b"[" + bytes(extract_series(body).inside) + b"]")
 
 
@@ -60,7 +60,7 @@ def test_any_valid_answer_is_cut_like_it_would_be_parsed(
         body = text.encode()
     except UnicodeEncodeError:
         return
-    assert parsed(body) == json.loads(text)["data"]["result"]
+    assert parse_matrix(body) == json.loads(text)["data"]["result"]
     assert extract_series(body).series == len(result)
 
 
@@ -79,14 +79,14 @@ def test_truncated_answer_is_refused(result: list[Any], extra: dict[str, Any], m
         (b"[]", "the response is not {"),
         (b'{"status":"success"}', "the response is not {"),
         (b'"\\"result\\":["', "the response is not {"),
-        (compact({"status": "success", "data": {"resultType": "vector", "result": []}}), "'vector' and not a matrix"),
-        (compact({"status": "success", "data": {"resultType": "scalar", "result": 1}}), "'scalar' and not a matrix"),
-        (compact({"status": "error", "errorType": "timeout", "error": "too slow"}), "timeout: too slow"),
-        (compact({"status": "error", "data": {"resultType": "matrix", "result": []}}), "the response is not {"),
-        (compact({"data": {"resultType": "matrix"}, "other": {"result": [SERIES]}}), "the response is not {"),
-        (compact(response_document([SERIES])) + b"x", "not JSON"),
-        (compact(response_document([SERIES]))[:-1] + b',"warnings":["]}}', "not JSON"),
-        (compact(response_document([SERIES]))[:-4], "ends within the series"),
+        (dump_compact({"status": "success", "data": {"resultType": "vector", "result": []}}), "'vector' and not a matrix"),
+        (dump_compact({"status": "success", "data": {"resultType": "scalar", "result": 1}}), "'scalar' and not a matrix"),
+        (dump_compact({"status": "error", "errorType": "timeout", "error": "too slow"}), "timeout: too slow"),
+        (dump_compact({"status": "error", "data": {"resultType": "matrix", "result": []}}), "the response is not {"),
+        (dump_compact({"data": {"resultType": "matrix"}, "other": {"result": [SERIES]}}), "the response is not {"),
+        (dump_compact(response_document([SERIES])) + b"x", "not JSON"),
+        (dump_compact(response_document([SERIES]))[:-1] + b',"warnings":["]}}', "not JSON"),
+        (dump_compact(response_document([SERIES]))[:-4], "ends within the series"),
     ],
 )
 def test_non_matrix_answer_is_refused_with_its_reason(body: bytes, words: str) -> None:
@@ -98,8 +98,8 @@ def test_non_matrix_answer_is_refused_with_its_reason(body: bytes, words: str) -
 def test_second_array_of_series_is_not_mistaken_for_the_first() -> None:
     document = response_document([SERIES, SERIES])
     document["exemplars"] = [{"metric": {"x": "y"}}]
-    body = compact(document)
-    assert parsed(body) == [SERIES, SERIES]
+    body = dump_compact(document)
+    assert parse_matrix(body) == [SERIES, SERIES]
     assert extract_series(body).series == 2
 
 
@@ -151,7 +151,7 @@ def test_deep_nesting_is_refused() -> None:
 
 
 def test_memory_stays_small() -> None:
-    many = compact(response_document([SERIES] * 20_000))
+    many = dump_compact(response_document([SERIES] * 20_000))
     spaced = json.dumps(response_document([SERIES] * 20_000)).encode()
     for body in (many, spaced):
         tracemalloc.start()

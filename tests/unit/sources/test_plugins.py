@@ -306,7 +306,7 @@ def test_invalid_request_path_is_refused(monkeypatch: pytest.MonkeyPatch, path: 
     assert requests == []
 
 
-def wrong(error: BaseException) -> Callable[[Request[Options]], Any]:
+def make_failing_plugin(error: BaseException) -> Callable[[Request[Options]], Any]:
     def fetch(request: Request[Options]) -> Any:
         raise error
 
@@ -316,13 +316,13 @@ def wrong(error: BaseException) -> Callable[[Request[Options]], Any]:
 @pytest.mark.parametrize(
     ("fetch", "reason", "problem"),
     [
-        (wrong(SourceError("no such index")), "bad_answer", "no such index"),
-        (wrong(SourceError("no such field", is_query=True)), "bad_query", "no such field"),
-        (wrong(HttpError("timeout", "late", retryable=True)), "timeout", "late"),
-        (wrong(KeyError("x")), "plugin_failed", "mine: KeyError in test_plugins.py:"),
-        (wrong(ValueError("got canary-1!")), "plugin_failed", ": got ***!"),
-        (wrong(SystemExit(3)), "plugin_failed", "mine: SystemExit in test_plugins.py:"),
-        (wrong(asyncio.CancelledError()), "plugin_failed", "mine: CancelledError in test_plugins.py:"),
+        (make_failing_plugin(SourceError("no such index")), "bad_answer", "no such index"),
+        (make_failing_plugin(SourceError("no such field", is_query=True)), "bad_query", "no such field"),
+        (make_failing_plugin(HttpError("timeout", "late", retryable=True)), "timeout", "late"),
+        (make_failing_plugin(KeyError("x")), "plugin_failed", "mine: KeyError in test_plugins.py:"),
+        (make_failing_plugin(ValueError("got canary-1!")), "plugin_failed", ": got ***!"),
+        (make_failing_plugin(SystemExit(3)), "plugin_failed", "mine: SystemExit in test_plugins.py:"),
+        (make_failing_plugin(asyncio.CancelledError()), "plugin_failed", "mine: CancelledError in test_plugins.py:"),
         (lambda _: None, "plugin_failed", "TypeError"),
         (lambda _: [("a", 1)], "plugin_failed", "AttributeError"),
         (lambda _: [Series({"a": 1}, [(1, 1)])], "plugin_failed", "the labels {'a': 1} are not all texts"),

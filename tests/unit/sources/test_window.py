@@ -216,7 +216,7 @@ def test_memory_of_labels_is_limited() -> None:
     assert refusal.value.resource == "bytes"
     assert 1 < len(sample_window) < 10
     assert 40_000 < sample_window.count("bytes") <= 81920
-    # What is removed makes room again.
+    # Removed series make room again.
     sample_window.clear()
     assert sample_window.count("bytes") == 0
     sample_window.add("pod", lambda: labels, 2.0, 1.0)

@@ -7,14 +7,14 @@ import pytest
 from dsf import keys, messages
 from dsf.store import clockguard
 from dsf.store.clockguard import ResultsGuard, ScheduleGuard
-from tests.integration.results.bed import START, Bed, handle
+from tests.integration.results.bed import START, ResultsHarness, handle
 
 AHEAD = 7200.0
 NEW = {"results": [({"node": "new"}, 9.0)]}
 
 
 @pytest.fixture
-def back(bed: Bed) -> Bed:
+def back(bed: ResultsHarness) -> ResultsHarness:
     """Return a pair with a score of a clock that was two hours ahead and is now correct."""
     bed.now = START + AHEAD
     assert bed.cycle() == "ok"
@@ -24,7 +24,7 @@ def back(bed: Bed) -> Bed:
     return bed
 
 
-def test_next_result_replaces_one_from_the_future(back: Bed) -> None:
+def test_next_result_replaces_one_from_the_future(back: ResultsHarness) -> None:
     assert back.cycle(**NEW) == "ok"
     state = back.state()
     assert state.score is not None
@@ -34,7 +34,7 @@ def test_next_result_replaces_one_from_the_future(back: Bed) -> None:
     assert state.last_run == state.score.run
 
 
-def test_so_is_the_next_failure(back: Bed) -> None:
+def test_so_is_the_next_failure(back: ResultsHarness) -> None:
     assert back.cycle(outcome="error", reason="timeout") == "error"
     state = back.state()
     assert state.failing == 1
@@ -42,26 +42,26 @@ def test_so_is_the_next_failure(back: Bed) -> None:
     assert state.failure.run == state.last_run
 
 
-def test_so_is_the_next_lost_run(back: Bed) -> None:
+def test_so_is_the_next_lost_run(back: ResultsHarness) -> None:
     run = back.open()
     back.now += 600
     assert back.sweep() == [keys.run_member("c1", "s1", run)]
     assert (back.state().failing, back.state().last_run) == (1, run)
 
 
-def test_so_is_the_next_run_that_expires_in_the_queue(back: Bed) -> None:
+def test_so_is_the_next_run_that_expires_in_the_queue(back: ResultsHarness) -> None:
     assert back.cycle(outcome="skipped", reason="expired") == "skipped"
     assert back.state().expired == 1
 
 
-def test_repeated_result_counts_once_after_the_correction(back: Bed) -> None:
+def test_repeated_result_counts_once_after_the_correction(back: ResultsHarness) -> None:
     run = back.open()
     back.now += 1
     frame = back.frame(run)
     assert [handle(back.ingest, frame) for _ in range(2)] == ["ok", "replayed"]
 
 
-def test_open_runs_of_that_time_are_lost_at_once_and_their_results_refused(bed: Bed) -> None:
+def test_open_runs_of_that_time_are_lost_at_once_and_their_results_refused(bed: ResultsHarness) -> None:
     bed.add()
     bed.now = START + AHEAD
     run = bed.open()
@@ -76,7 +76,7 @@ def test_open_runs_of_that_time_are_lost_at_once_and_their_results_refused(bed: 
     assert bed.state().scheduled == bed.state().count("lost") + 1
 
 
-def test_runs_of_removed_pairs_leave_no_books(bed: Bed) -> None:
+def test_runs_of_removed_pairs_leave_no_books(bed: ResultsHarness) -> None:
     bed.now = START + AHEAD
     member = keys.run_member("c1", "gone", messages.make_run_id(bed.now))
     bed.client.zadd(keys.OPEN_RUNS, {member: bed.now})
@@ -85,7 +85,7 @@ def test_runs_of_removed_pairs_leave_no_books(bed: Bed) -> None:
     assert not bed.client.exists(keys.OPEN_RUNS)
 
 
-def test_pairs_that_are_due_in_that_time_get_their_next_slot(bed: Bed) -> None:
+def test_pairs_that_are_due_in_that_time_get_their_next_slot(bed: ResultsHarness) -> None:
     bed.add()
     bed.add("c2")
     bed.client.zadd(keys.DUE, {"c1/s1": START + AHEAD, "c2/s1": START + 10})
@@ -95,7 +95,7 @@ def test_pairs_that_are_due_in_that_time_get_their_next_slot(bed: Bed) -> None:
     assert due["c2/s1"] == START + 10
 
 
-def test_guard_repairs_only_after_the_clock_was_set_back(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_guard_repairs_only_after_the_clock_was_set_back(bed: ResultsHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     guard = ResultsGuard(bed.client)
     repaired: list[float] = []
     monkeypatch.setattr(guard, "repair", repaired.append)
@@ -111,7 +111,7 @@ def test_guard_repairs_only_after_the_clock_was_set_back(bed: Bed, monkeypatch: 
     assert repaired == [START]
 
 
-def test_guard_repairs_until_all_processes_have_measured_the_clock(bed: Bed) -> None:
+def test_guard_repairs_until_all_processes_have_measured_the_clock(bed: ResultsHarness) -> None:
     guard = ScheduleGuard(bed.client)
     guard.check(START + AHEAD)
     assert guard.check(START)
@@ -123,7 +123,7 @@ def test_guard_repairs_until_all_processes_have_measured_the_clock(bed: Bed) -> 
     assert bed.schedule.read_due_times(["c1/s1"])["c1/s1"] < START + 60
 
 
-def test_repair_limits_the_validity_of_a_score_from_the_future(back: Bed) -> None:
+def test_repair_limits_the_validity_of_a_score_from_the_future(back: ResultsHarness) -> None:
     ResultsGuard(back.client).repair(back.now)
     state = back.state()
     assert state.score is not None
@@ -136,20 +136,20 @@ def test_repair_limits_the_validity_of_a_score_from_the_future(back: Bed) -> Non
     assert back.state().last_success == START
 
 
-def test_score_object_is_updated_and_deleted_after_its_repaired_validity(back: Bed) -> None:
+def test_score_object_is_updated_and_deleted_after_its_repaired_validity(back: ResultsHarness) -> None:
     ResultsGuard(back.client).repair(back.now)
     assert back.write() == [("apply", "c1", "score-of-s1")]
     back.now += 301
     assert back.write() == [("delete", "c1", "score-of-s1")]
 
 
-def test_score_object_is_updated_after_an_equal_score(back: Bed) -> None:
+def test_score_object_is_updated_after_an_equal_score(back: ResultsHarness) -> None:
     """The score arrives before any process repaired the old one."""
     assert back.cycle() == "ok"
     assert back.write() == [("apply", "c1", "score-of-s1")]
 
 
-def test_slightly_fast_clock_leaves_scores_unchanged(bed: Bed) -> None:
+def test_slightly_fast_clock_leaves_scores_unchanged(bed: ResultsHarness) -> None:
     """The clocks of two hosts differ slightly."""
     bed.now = START + 20
     bed.cycle()

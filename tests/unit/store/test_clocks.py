@@ -1,4 +1,4 @@
-"""Detection of the host whose clock is wrong."""
+"""Detection of the host with a wrong clock."""
 
 from __future__ import annotations
 

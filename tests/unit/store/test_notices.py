@@ -1,4 +1,4 @@
-"""Notices that are kept, missing or written again."""
+"""Notices that are stored, missing or written again."""
 
 from __future__ import annotations
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from tests.support import cputime
-from tests.support.child import ran
-from tests.support.cputime import CpuTime, folder_of
+from tests.support.child import run_program
+from tests.support.cputime import CpuTime, get_folder
 
 ROOT = Path(__file__).resolve().parents[3]
 TESTS = """
@@ -31,7 +31,7 @@ def test_table_includes_the_processes_of_a_test(processes: int, tmp_path: Path) 
     folder.mkdir(parents=True)
     (folder / "test_one.py").write_text(TESTS)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
-    process = ran(
+    process = run_program(
         [
             *(sys.executable, "-m", "pytest", "-p", "xdist.plugin", "-p", "tests.support.cputime"),
             *("--rootdir", str(tmp_path), "-c", str(tmp_path / "pytest.ini"), "-n", str(processes), str(tmp_path)),
@@ -70,9 +70,9 @@ def test_measurement_excludes_its_own_seconds(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_folder_of_a_test() -> None:
-    assert folder_of("tests/unit/hub/test_plan.py::test_a[b/c]") == "tests/unit/hub"
-    assert folder_of("tests/unit/test_log.py::test_a") == "tests/unit/test_log.py"
+    assert get_folder("tests/unit/hub/test_plan.py::test_a[b/c]") == "tests/unit/hub"
+    assert get_folder("tests/unit/test_log.py::test_a") == "tests/unit/test_log.py"
     assert (
-        folder_of("packages/dsf-scorer/tests/unit/scorer/x/test_a.py::test_a")
+        get_folder("packages/dsf-scorer/tests/unit/scorer/x/test_a.py::test_a")
         == "packages/dsf-scorer/tests/unit/scorer"
     )

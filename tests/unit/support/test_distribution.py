@@ -6,8 +6,8 @@ import os
 import sys
 from pathlib import Path
 
-from tests.support.child import ran
-from tests.support.distribution import Spread, group_of
+from tests.support.child import run_program
+from tests.support.distribution import Spread, get_group
 
 ROOT = Path(__file__).resolve().parents[3]
 TESTS = """
@@ -27,7 +27,7 @@ def test_files_are_not_split(tmp_path: Path) -> None:
         for name in names:
             (tmp_path / folder / f"test_{name}.py").write_text(TESTS)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
-    process = ran(
+    process = run_program(
         [
             *(sys.executable, "-m", "pytest", "-q", "-p", "xdist.plugin", "-p", "tests.support.distribution"),
             *("--rootdir", str(tmp_path), "-c", str(tmp_path / "pytest.ini"), "-n", "2", "--dist", "loadgroup"),
@@ -64,10 +64,10 @@ def test_files_of_the_api_server_are_one_group() -> None:
         "tests/integration/hub/kube/test_gitops.py",
         "packages/dsf-optimizer/tests/integration/optimizer/mcp/test_access.py",
     ]
-    groups = {group_of(f"{file}::test_one[a::b]") for file in asking}
+    groups = {get_group(f"{file}::test_one[a::b]") for file in asking}
     assert len(groups) == 1
     other_file = "tests/integration/agent/test_small.py"
-    assert group_of(f"{other_file}::test_one") == other_file
+    assert get_group(f"{other_file}::test_one") == other_file
     queue = Spread()
     for name in [other_file, *groups]:
         queue[name] = {}

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from tests.support import forked, forkserver
-from tests.support.child import ran
+from tests.support.child import run_program
 from tests.support.wait import wait_for
 
 ROOT = Path(__file__).parents[3]
@@ -35,7 +35,7 @@ def test_forked_command_behaves_like_a_process(
     foreign_variables = {name: value for name, value in os.environ.items() if not name.startswith("DSF_")}
     environment = foreign_variables | {"COLUMNS": "100", "XDG_STATE_HOME": str(tmp_path)} | settings
     with ThreadPoolExecutor(1) as thread:
-        running = thread.submit(ran, [sys.executable, "-m", "dsf.cli", *arguments], env=environment)
+        running = thread.submit(run_program, [sys.executable, "-m", "dsf.cli", *arguments], env=environment)
         process = forked.dsf(arguments, environment)
         fresh = running.result()
     assert (process.returncode, process.stdout, process.stderr) == (fresh.returncode, fresh.stdout, fresh.stderr)
@@ -56,9 +56,9 @@ def test_long_output_is_complete_and_no_environment_is_inherited(
     assert len(process.stdout) > 65_536
 
 
-def _loaded(*modules: str) -> set[str]:
+def _list_loaded_modules(*modules: str) -> set[str]:
     """Return the modules that a process has loaded after importing these."""
-    process = ran(
+    process = run_program(
         [sys.executable, "-c", f"import sys\nimport {', '.join(modules)}\nprint(*sys.modules)"], cwd=ROOT, check=True
     )
     return set(process.stdout.split())
@@ -67,10 +67,10 @@ def _loaded(*modules: str) -> set[str]:
 def test_modules_sensitive_to_load_order_are_not_preloaded() -> None:
     # Modules of other packages load no module of this project.
     modules = set(itertools.chain.from_iterable(forkserver.LOADED.values()))
-    loaded_modules = _loaded(*(name for name in modules if name.startswith(("dsf.", "celery."))))
+    loaded_modules = _list_loaded_modules(*(name for name in modules if name.startswith(("dsf.", "celery."))))
     assert {"redis", "pydantic"} <= loaded_modules
     assert "dsf.celery" not in loaded_modules
-    assert {"rich", "structlog"}.isdisjoint(_loaded(*forkserver.LOADED["dsf.cli"]))
+    assert {"rich", "structlog"}.isdisjoint(_list_loaded_modules(*forkserver.LOADED["dsf.cli"]))
 
 
 def test_forked_process_has_its_own_session_arguments_and_environment(tmp_path: Path) -> None:

@@ -6,10 +6,10 @@ import re
 
 import pytest
 
-from tests.support.kinds import PLACES, may_select
+from tests.support.kinds import MARKS_BY_PATH, may_select
 from tests.support.uv import ROOT
 
-#: Files that start API servers beside the one that all tests of a process share, and why.
+#: Files that start API servers beside the shared one, and the reason.
 OWN_API_SERVERS = {
     "deploy/tests/integration/test_portforward_rights.py": "a server that behaves as the oldest supported version",
     "tests/e2e/test_migration.py": "a hub and two managed clusters, of which upstream's programs and ours take turns",
@@ -40,7 +40,7 @@ def test_place_is_skipped_if_no_test_with_its_mark_is_selected(expression: str, 
     assert may_select(expression, {mark}) is expected
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("place", MARKS_BY_PATH)
 def test_place_of_a_mark_exists(place: str) -> None:
     assert (ROOT / place).is_dir() if place.endswith("/") else (ROOT / place).is_file()
 

@@ -8,7 +8,7 @@ import pytest
 
 from dsf.errors import ToolError
 from tests.support import programs
-from tests.support.child import ran
+from tests.support.child import run_program
 from tests.support.uv import ROOT
 
 #: Folders of unit tests.
@@ -19,7 +19,7 @@ UNIT = sorted(
 
 @pytest.mark.parametrize("target", ["test", "test-fast", "test-kube", "test-browser", "test-all", "soak"])
 def test_make_fetches_programs_before_tests(target: str) -> None:
-    process = ran(["make", "-n", target], cwd=ROOT, check=True)
+    process = run_program(["make", "-n", target], cwd=ROOT, check=True)
     fetching, running = (
         process.stdout.index(words)
         for words in ("-m tests.support.programs", "-m pytest" if target in ("test-fast", "soak") else "scripts/test")
@@ -45,7 +45,7 @@ def test_fast_tests_fetch_only_programs_of_unit_tests() -> None:
     used_programs = {"redis-server"}
     for file in (file for folder in UNIT for file in folder.rglob("test_*.py")):
         used_programs.update(re.findall(r"""programs\.find\(["']([a-z-]+)["']""", file.read_text(encoding="utf-8")))
-    command = ran(["make", "-n", "test-fast"], cwd=ROOT, check=True).stdout
+    command = run_program(["make", "-n", "test-fast"], cwd=ROOT, check=True).stdout
     (fetched,) = re.findall(r"tests\.support\.programs (.*)", command)
     assert set(fetched.split()) == used_programs
 

@@ -19,7 +19,7 @@ from dsf.web.service import WebService, _make_access
 from tests.support.fixtures import SettingsFactory
 
 
-def recognised(access: UserAccess, *, trusted: bool = True, **headers: str) -> PageUser | None:
+def recognise_user(access: UserAccess, *, trusted: bool = True, **headers: str) -> PageUser | None:
     raw = [(name.replace("_", "-").lower().encode(), text.encode()) for name, text in headers.items()]
     return access.find_user(Request({"type": "http", "headers": raw, "dsf.trusted": trusted}))
 
@@ -27,11 +27,11 @@ def recognised(access: UserAccess, *, trusted: bool = True, **headers: str) -> P
 def test_either_family_of_headers_names_people() -> None:
     access = trust_proxy(allow_operators([]))
     ann = PageUser("ann", groups=("dev", "sre"))
-    assert recognised(access, X_Forwarded_User="ann", X_Forwarded_Groups="dev, sre") == ann
-    assert recognised(access, X_Auth_Request_User="ann", X_Auth_Request_Groups="dev,sre") == ann
+    assert recognise_user(access, X_Forwarded_User="ann", X_Forwarded_Groups="dev, sre") == ann
+    assert recognise_user(access, X_Auth_Request_User="ann", X_Auth_Request_Groups="dev,sre") == ann
     both = {"X_Auth_Request_User": "ann", "X_Auth_Request_Groups": "dev,sre"}
-    assert recognised(access, X_Forwarded_User="ann", X_Forwarded_Groups="dev,sre", **both) == ann
-    assert recognised(access, X_Forwarded_Email="ann@example.com") == PageUser("ann@example.com")
+    assert recognise_user(access, X_Forwarded_User="ann", X_Forwarded_Groups="dev,sre", **both) == ann
+    assert recognise_user(access, X_Forwarded_Email="ann@example.com") == PageUser("ann@example.com")
 
 
 @pytest.mark.parametrize(
@@ -45,13 +45,13 @@ def test_either_family_of_headers_names_people() -> None:
 )
 def test_identity_headers_that_the_proxy_does_not_remove_are_refused(headers: dict[str, str]) -> None:
     with pytest.raises(AccessError, match="must remove"):
-        recognised(trust_proxy(allow_operators([])), X_Forwarded_User="ann", **headers)
+        recognise_user(trust_proxy(allow_operators([])), X_Forwarded_User="ann", **headers)
 
 
 @pytest.mark.parametrize("header", ["X_Forwarded_User", "X_Auth_Request_User", "Remote_User"])
 def test_untrusted_peer_cannot_name_a_user(header: str) -> None:
     with pytest.raises(AccessError, match="use the proxy") as raised:
-        recognised(trust_proxy(allow_operators(["bob"])), trusted=False, **{header: "bob"})
+        recognise_user(trust_proxy(allow_operators(["bob"])), trusted=False, **{header: "bob"})
     assert raised.value.status == 401
 
 

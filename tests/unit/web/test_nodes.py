@@ -33,7 +33,7 @@ from dsf.web.states import STATES
 from dsf.web.views import VIEWS
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-#: Elements around the live part, with all that settings add to it.
+#: Elements around the live part, with the most that settings can add.
 AROUND = 70
 
 

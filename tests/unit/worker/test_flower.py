@@ -26,7 +26,7 @@ from dsf.worker.flower import (
 )
 from tests.support.fixtures import SettingsFactory
 
-#: What is no number, no short text and no flag.
+#: Values that are neither numbers nor short texts nor flags.
 STRANGE: list[Any] = [[], {}, [["x"]], {"a": 1}, math.inf, math.nan, -math.inf, 10**400, -(10**30)]
 
 

@@ -28,13 +28,13 @@ def summarise(source: ScriptedServer, scorer: ScriptedServer) -> SummaryFactory:
 
 @pytest.fixture
 def spoke(control_plane: ControlPlane) -> Spoke:
-    """A namespace of its own, whose account may also read the Secret `prometheus`."""
+    """A new namespace, whose account may also read the Secret `prometheus`."""
     return Spoke(control_plane, "prometheus")
 
 
 @pytest.fixture
 def agent(make_agent: AgentFactory, spoke: Spoke, summarise: SummaryFactory) -> KubeAgent:
-    """A running agent with one scorer, `sample`, whose source wants the token in `prometheus`."""
+    """A running agent with one scorer, `sample`, whose source requires the token in `prometheus`."""
     spoke.secret("prometheus", {"token": "first-token"})
     spoke.deliver(summarise(sourceEndpointAuthName="prometheus", sourceEndpointAuthKey="token"))
     kube_agent: KubeAgent = make_agent(KubeAgent, spoke=spoke)

@@ -22,10 +22,10 @@ _ROLE_BINDINGS = Resource(*_RBAC, "rolebindings", "RoleBinding")
 
 
 class Spoke:
-    """A namespace with an account that may read the ConfigMap and the named Secrets, and nothing else."""
+    """A namespace with an account that may only read the ConfigMap and the named Secrets."""
 
     def __init__(self, plane: ControlPlane, *secrets: str, namespace: str = "") -> None:
-        """`namespace` is the name of a new one; otherwise one is made up."""
+        """Create the namespace, by default with a generated name."""
         self.session = plane.session()
         self._plane = plane
         self.namespace = namespace or plane.namespace("agent")
@@ -48,7 +48,7 @@ class Spoke:
         self.grant(_rules(*secrets, config_maps=config_maps))
 
     def grant(self, rules: list[dict[str, Any]]) -> None:
-        """Let the account do what these rules say, and nothing else any more."""
+        """Set the rights of the account to these rules."""
         with self._plane.granting(self.namespace, "agent", rules) as marked:
             self.session.merge(_ROLES.path(self.namespace, "agent"), {"rules": marked})
 
@@ -65,7 +65,7 @@ class Spoke:
         self.session.delete(CONFIG_MAPS.path(self.namespace, CONFIGMAP_NAME))
 
     def secret(self, name: str, values: dict[str, str] | None, usable_for: str = "127.0.0.1") -> None:
-        """Create, change or (None) delete a Secret whose label says that it is usable for this machine."""
+        """Create, change or (None) delete a Secret whose label releases it for this machine."""
         if values is None:
             self.session.delete(SECRETS.path(self.namespace, name))
             return
@@ -77,7 +77,7 @@ class Spoke:
         self._put(CONFIG_MAPS, name, {key.replace("_", "."): value for key, value in values.items()})
 
     def mark(self, name: str, **metadata: dict[str, str | None]) -> None:
-        """Change labels and annotations of a Secret; None takes one away."""
+        """Change labels and annotations of a Secret; None removes one."""
         self.session.merge(SECRETS.path(self.namespace, name), {"metadata": metadata})
 
     def _put(
@@ -92,7 +92,7 @@ class Spoke:
 
 
 class KubeAgent(Agent):
-    """A real agent process that reads nothing but its cluster's API server, and its mounted key."""
+    """A real agent process whose only inputs are its cluster's API server and its mounted key."""
 
     def __init__(self, folder: Path, redis_url: str, spoke: Spoke, **settings: object) -> None:
         super().__init__(

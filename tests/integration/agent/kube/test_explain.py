@@ -28,7 +28,7 @@ Explain = Callable[..., Result]
 
 CLUSTER = "cluster1"
 TOKEN = {"sourceEndpointAuthName": "prometheus", "sourceEndpointAuthKey": "token"}
-#: A root file system that is read-only, but for the folder for temporary files: writing fails as it does in the pod.
+#: A read-only root file system, except for the folder of temporary files: writes fail as in the pod.
 READ_ONLY = """
 import errno, os, sys
 
@@ -52,16 +52,18 @@ def _agent_objects() -> list[chart.Object]:
 @pytest.fixture
 def spoke(spoke: Spoke) -> Spoke:
     """An agent with the chart's rights, which may read one token."""
-    spoke.grant(chart.one(_agent_objects(), "Role")["rules"])
+    spoke.grant(chart.find_object(_agent_objects(), "Role")["rules"])
     spoke.secret("prometheus", {"token": "first-token"})
     return spoke
 
 
 @pytest.fixture
 def environment(spoke: Spoke, tmp_path: Path) -> dict[str, str]:
-    """The environment of the agent's container. The account is in a kubeconfig instead of the pod, and the volume of
-    trusted CAs is an empty folder."""
-    (container,) = chart.containers(chart.one(_agent_objects(), "Deployment"))
+    """Return the environment of the agent's container.
+
+    The account is in a kubeconfig instead of the pod, and the volume of trusted CAs is an empty folder.
+    """
+    (container,) = chart.containers(chart.find_object(_agent_objects(), "Deployment"))
     variables = chart.environment(container)
     assert variables["DSF_AGENT_KUBE"] == "true"
     test_variables = {
@@ -89,7 +91,7 @@ def explain(environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def error(result: Result) -> str:
-    """Return the one line that says what is wrong, of a command that failed."""
+    """Return the single error line of a command that failed."""
     assert (result.exit_code, result.stdout) == (1, ""), result.output
     (line,) = result.stderr.splitlines()
     assert line.startswith("error: ")
@@ -141,14 +143,14 @@ def test_explain_runs_in_the_pod_of_an_agent(
     assert [request.headers["Authorization"] for request in source.requests] == ["Bearer first-token"]
     assert len(scorer.requests) == 1
     assert "first-token" not in process.stdout
-    # A backtest there has the same configuration and Secrets, and needs no Redis: this one reaches none.
+    # A backtest there has the same configuration and Secrets, and needs no Redis: this one has none.
     past = run("-m", "dsf.cli", "backtest", "sample", "--since", "10m", "--rate", "100", "-o", "jsonl")
     assert past.returncode == 0, past.stderr
     question, *records = map(json.loads, past.stdout.splitlines())
     assert question["question"]["cluster"] == CLUSTER
     assert [record["outcome"] for record in records] == ["ok"] * 3
     assert [request.headers["Authorization"] for request in source.requests] == ["Bearer first-token"] * 4
-    # The first is that of `explain`, whose second may be one of these moments.
+    # The first request is that of `explain`, whose second may be one of these moments.
     assert len({request.query["end"] for request in source.requests[1:]}) == 3
     assert "first-token" not in past.stdout + past.stderr
     assert list(temporary.iterdir()) == []
@@ -242,7 +244,7 @@ def test_explain_refuses_a_source_that_is_pushed_to_the_agent(
     assert "(`dsf explain` cannot show what is in an agent's memory)" in error_of_failed_run(explain("sample"))
 
 
-# --- it says why not -------------------------------------------------------------------------------------------------
+# --- failures ---------------------------------------------------------------------------------------------------------
 
 
 def test_explain_reports_a_missing_configmap(explain: Explain, spoke: Spoke) -> None:

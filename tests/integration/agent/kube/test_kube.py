@@ -68,7 +68,7 @@ def test_without_a_configmap_nothing_runs(agent: KubeAgent, spoke: Spoke, summar
         agent.tick("sample", expires=2)
         return agent.result().reason
 
-    # An expired tick says nothing about the scorer.
+    # An expired tick is not a failure of the scorer.
     assert wait_for(lambda: (result_reason := reason()) != "expired" and result_reason) == "unknown_scorer"
     spoke.deliver(summarise())
     wait_for(lambda: agent.value(SCORERS) == 1, AT_ONCE)
@@ -100,7 +100,7 @@ def test_agent_applies_token_rotation_and_removal_at_once(
 
     message = wait_for(is_refused, AT_ONCE)
     assert f"create it in namespace {spoke.namespace}" in message
-    # Only cycles that did not know of it yet have asked.
+    # Only cycles that did not know of it yet sent requests.
     assert len(source.requests) - requests_before == outcomes.count("ok") == len(outcomes) - 1
     spoke.secret("prometheus", {"token": "third-token"})
     wait_for(lambda: is_refused() == "" and bearer(source) == "Bearer third-token", AT_ONCE)
@@ -177,7 +177,7 @@ def _refusal(agent: KubeAgent) -> str:
     began = time.monotonic()
     agent.tick("sample", expires=600)
     result = agent.result()
-    # A cycle that can never work must not hold a thread for as long as it has time.
+    # A cycle that cannot succeed must not occupy a thread for its whole time.
     assert time.monotonic() - began < PATIENCE
     return result.message if result.reason == "secret_missing" else ""
 
@@ -235,7 +235,7 @@ def test_chart_role_denies_the_agent_its_own_secrets(
     spoke = Spoke(control_plane)
     values = {"spokeSetting": {"agent": {"tokenSecrets": ["prometheus"]}}}
     for rendered in (values, {}):
-        spoke.grant(chart.one(chart.agent_objects(chart.render(rendered)), "Role")["rules"])
+        spoke.grant(chart.find_object(chart.agent_objects(chart.render(rendered)), "Role")["rules"])
         spoke.secret(CREDENTIALS_NAME, {"signing-key": "1:" + "ab" * 32})
         session = Session.load(spoke.kubeconfig)
         try:
@@ -273,13 +273,13 @@ def test_agent_survives_an_outage_of_the_api_server(
         assert agent.result().outcome == "ok"
 
         relay.cut()
-        # The agent has all that it needs.
+        # The agent has everything that it needs.
         agent.tick("sample")
         assert agent.result().outcome == "ok"
         spoke.secret("prometheus", {"token": "second-token"})
         spoke.deliver(summarise(**TOKEN), summarise("second"))
         relay.restore()
-        # The client's back-off while the server was away.
+        # The client's back-off while the server was down.
         wait_for(lambda: agent.value(SCORERS) == 2, 10)
 
         def has_new_token() -> bool:

@@ -27,7 +27,7 @@ def world(
 ) -> Iterator[HubWorld]:
     """An API server without clusters or scorers, an empty Redis, and no process yet."""
     with contextlib.closing(HubWorld(control_plane, redis_client, redis_url, tmp_path)) as hub_world:
-        # A hub works on whatever is there, also on what tests without a hub left.
+        # A hub processes all objects, including those that tests without a hub left.
         hub_world.clean()
         yield hub_world
         hub_world.clean()

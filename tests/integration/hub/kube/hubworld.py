@@ -1,4 +1,4 @@
-"""The hub and the results worker as processes on a real API server and a real Redis, and what they bring about."""
+"""The hub and the results worker as processes on a real API server and a real Redis, and their effects."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _LEFTOVERS = (DYNAMIC_SCORING_CONFIGS, DYNAMIC_SCORERS, MANAGED_CLUSTERS, ADDON_
 
 
 class HubWorld:
-    """Everything is as in production but the pause between health checks, a resync after the test, and no grace."""
+    """As in production, except for the interval of health checks, a resync after the test, and no grace."""
 
     def __init__(self, plane: ControlPlane, client: redis.Redis, url: str, logs: Path) -> None:
         self.plane = plane
@@ -81,7 +81,7 @@ class HubWorld:
         return self._run("results", settings, clock)
 
     def holder(self) -> str:
-        """Who holds the lease; empty when nobody does."""
+        """Return the holder of the lease; empty without one."""
         with contextlib.suppress(ObjectNotFoundError):
             lease = self.session.get(LEASES.path(self.namespace, "dynamic-scoring-hub"))
             return str(lease["spec"].get("holderIdentity") or "")
@@ -109,7 +109,7 @@ class HubWorld:
         return self._processes[-1]
 
     def clean(self) -> None:
-        """Remove what the processes and the test made."""
+        """Remove the objects of the processes and of the test."""
         for process in self._processes:
             process.kill()
         for resource in _LEFTOVERS:
@@ -124,7 +124,7 @@ class HubWorld:
                 self.session.merge(path, {"metadata": {"finalizers": None}})
             self.session.delete(path)
 
-    # --- what people do ------------------------------------------------------------------------------------------
+    # --- actions of users ----------------------------------------------------------------------------------------
 
     def apply(self, *manifests: dict[str, Any]) -> str:
         """`kubectl apply`."""
@@ -142,7 +142,7 @@ class HubWorld:
         masks = [{"clusterName": cluster, "scoreName": score} for cluster, score in pairs]
         self.session.merge(self.config_path, {"spec": {"masks": masks}})
 
-    # --- what came of it -----------------------------------------------------------------------------------------
+    # --- results -------------------------------------------------------------------------------------------------
 
     def pairs(self) -> list[str]:
         """Return the entries in the schedule."""
@@ -175,7 +175,7 @@ class HubWorld:
         return self.object(MANIFEST_WORKS, cluster, MANIFESTWORK_NAME)
 
     def delivered_scorers(self, cluster: str) -> list[str] | None:
-        """Return the scorers that a cluster's agent is told of."""
+        """Return the scorers that are delivered to a cluster's agent."""
         work = self.work(cluster)
         if work is None:
             return None
@@ -237,7 +237,7 @@ class HubWorld:
         return [event["note"] for event in items if event["reason"] == reason]
 
     def send(self, cluster: str, value: float, name: str = "cpu-scorer") -> str:
-        """Return a result as the cluster's agent would send it, taken in at once; what became of it."""
+        """Ingest a result as the cluster's agent would send it, and return the outcome."""
         settings = Settings(**{**self.settings, "role": "results"})  # type: ignore[arg-type]
         return handle(Ingest(self.client, settings), self._result(cluster, value, name))
 
@@ -262,7 +262,7 @@ class HubWorld:
     def until(
         self, condition: Callable[[], Any], timeout: float = 10.0, message: str = "", *, interval: float = 0.02
     ) -> Any:
-        """Wait for it; an error shows what the processes said."""
+        """Wait for a condition; an error quotes the logs of the processes."""
         try:
             return wait_for(condition, timeout, message, interval=interval)
         except AssertionError as error:
@@ -276,7 +276,7 @@ class HubWorld:
 
 
 def addon(cluster: str) -> dict[str, Any]:
-    """Return the ManagedClusterAddOn that stands for an installed agent."""
+    """Return the ManagedClusterAddOn of an installed agent."""
     return {
         "apiVersion": "addon.open-cluster-management.io/v1alpha1",
         "kind": "ManagedClusterAddOn",
@@ -286,5 +286,5 @@ def addon(cluster: str) -> dict[str, Any]:
 
 
 def has_logged(log: Path, *texts: str) -> bool:
-    """Whether a line of a log has all of these words."""
+    """True if a line of a log has all of these words."""
     return any(all(text in line for text in texts) for line in log.read_text().splitlines())

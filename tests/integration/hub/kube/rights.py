@@ -1,4 +1,4 @@
-"""The rights that the hub controller needs, and nothing else: those of the chart's role."""
+"""The rights that the hub controller needs, and no others: those of the chart's role."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ HUB = {
 
 
 def without(rules: dict[str, Rule], name: str, *, verbs: str = "") -> list[Rule]:
-    """Return all of them without the named one, or with `verbs` instead of what it says."""
+    """Return all rules without the named one, or with `verbs` instead of its verbs."""
     reduced_rule = rules[name]
     kept_rules = [rule for key, rule in rules.items() if key != name]
     return [*kept_rules, {**reduced_rule, "verbs": verbs.split()}] if verbs else kept_rules

@@ -72,7 +72,7 @@ def test_right_to_patch_scorers_is_enough_to_act(world: HubWorld, api: ScriptedS
     assert answers(world)["rescore"]["outcome"] == "Running"
     annotate("interval", "soon")
     world.until(lambda: answers(world).get("interval", {}).get("outcome") == "Refused", 10)
-    # The same value again, and another change of the object, execute nothing again.
+    # The same value again, or another change of the object, does not repeat the act.
     annotate("pause", f"1h cluster={name} note='new disks'")
     annotate("resume", "1")
     world.until(lambda: answers(world).get("resume", {}).get("outcome") == "Done", 10)

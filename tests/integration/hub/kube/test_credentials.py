@@ -33,7 +33,7 @@ MASTER = b"m" * 32
 CLEANUP = "cluster.open-cluster-management.io/manifest-work-cleanup"
 
 
-class World:
+class CredentialsHarness:
     """A hub that makes users, and one cluster."""
 
     def __init__(self, hub: Hub, settings: Settings, client: redis.Redis, url: str, cluster: str) -> None:
@@ -87,21 +87,21 @@ def world(
     redis_client: redis.Redis,
     redis_url: str,
     settings_factory: Callable[..., Settings],
-) -> Iterator[World]:
+) -> Iterator[CredentialsHarness]:
     settings = settings_factory(role="hub", redis_url=redis_url, redis_manage_users=True)
-    credentials_world = World(hub, settings, redis_client, redis_url, control_plane.cluster())
+    credentials_world = CredentialsHarness(hub, settings, redis_client, redis_url, control_plane.cluster())
     yield credentials_world
     credentials_world.close()
 
 
-def test_returning_cluster_gets_new_credentials_while_its_old_work_still_exists(world: World, session: Session) -> None:
+def test_returning_cluster_gets_new_credentials_while_its_old_work_still_exists(world: CredentialsHarness, session: Session) -> None:
     credentials = world.credentials()
     credentials.ensure(world.cluster, "uid1")
     assert world.lets_in(1)
-    # OCM's agent is away, so that nobody takes the ManifestWork's finalizer off.
+    # OCM's agent is not running, so nobody removes the ManifestWork's finalizer.
     session.merge(world.path, {"metadata": {"finalizers": [CLEANUP]}})
     credentials.withdraw(world.cluster)
-    # By a plan of a moment ago, while what was delivered is still there.
+    # By a plan of a moment ago, while the delivered objects still exist.
     credentials.sync({world.cluster: "uid1"})
     assert not world.lets_in(1)
     world.registrar().remove_cluster(world.cluster)
@@ -119,7 +119,7 @@ def test_returning_cluster_gets_new_credentials_while_its_old_work_still_exists(
 
 
 def test_recreated_cluster_gets_new_credentials_after_an_outage_of_the_hub(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: CredentialsHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.credentials().ensure(world.cluster, "uid1")
     wait_for(lambda: world.hub.backend.get_delivered_key_ids(world.cluster))
@@ -146,7 +146,7 @@ def test_recreated_cluster_gets_new_credentials_after_an_outage_of_the_hub(
         assert delivered.valid == (2,)
 
 
-def test_interrupted_revocation_leaves_no_old_credential_valid(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_revocation_leaves_no_old_credential_valid(world: CredentialsHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     dying = world.credentials()
     dying.ensure(world.cluster, "uid1")
     AgentKeys(world.client).request_credentials(world.cluster, "revoke")
@@ -169,9 +169,9 @@ def test_interrupted_revocation_leaves_no_old_credential_valid(world: World, mon
 
 
 def test_pull_secret_is_delivered_updated_and_removed(
-    world: World, session: Session, tmp_path: Path, settings_factory: Callable[..., Settings], redis_url: str
+    world: CredentialsHarness, session: Session, tmp_path: Path, settings_factory: Callable[..., Settings], redis_url: str
 ) -> None:
-    """The Secret that the chart mounts; the kubelet puts another one there when it changes, and none when it goes."""
+    """The Secret that the chart mounts; the kubelet replaces it when it changes, but does not remove it."""
     file = tmp_path / "config.json"
     settings = settings_factory(role="hub", redis_url=redis_url, agent_pull_secret_file=file)
 

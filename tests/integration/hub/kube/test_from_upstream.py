@@ -53,7 +53,7 @@ def test_configuration_deleted_before_the_migration_is_removed_with_upstreams_wo
     world.hub()
     world.until(lambda: world.config() is None, 30)
     world.until(lambda: all(world.work(cluster) is None for cluster in clusters), 30)
-    # The same manifest counts again, as it is a new object.
+    # The same manifest counts again, because it is a new object.
     world.apply(config(world.namespace))
     world.until(lambda: all(world.delivered_scorers(cluster) == ["cpu-scorer"] for cluster in clusters), 30)
 

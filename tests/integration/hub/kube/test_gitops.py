@@ -1,4 +1,4 @@
-"""A repository and the hub on one real API server: what the hub writes is no difference for a tool that applies git."""
+"""A repository and the hub on one real API server: tools that apply git see no difference in the hub's writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hub processes that lose their API server, their rivals, a cluster; and many clusters at once."""
+"""Hub processes that lose their API server, compete, or lose a cluster; and many clusters at once."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_many_new_clusters_are_served_despite_a_killed_api_server(world: HubWorl
     world.until(lambda: world.status().get("healthStatus") == "Active", 20)
 
     def delivery_counts() -> dict[str, int]:
-        """How many clusters are told of how many scorers."""
+        """Return the number of clusters by the number of their delivered scorers."""
         numbers: dict[str, int] = {}
         for work in _works(world):
             summaries = work["spec"]["workload"]["manifests"][0]["data"]["summaries"]
@@ -103,7 +103,7 @@ def test_many_new_clusters_are_served_despite_a_killed_api_server(world: HubWorl
                 hub = world.hub()
             return condition()
 
-        # A look at all clusters is work for the API server too.
+        # A list of all clusters is work for the API server, too.
         world.until(holds, timeout, interval=0.3)
 
     with ThreadPoolExecutor(8) as pool:
@@ -133,7 +133,7 @@ def test_many_new_clusters_are_served_despite_a_killed_api_server(world: HubWorl
     until(lambda: len(world.pairs()) == 41, 30)
     world.session.delete(world.config_path)
     until(lambda: world.config() is None, 30)
-    # The hub tidies up when it hears of it.
+    # The hub tidies up when it learns of it.
     until(lambda: _works(world) == [], 60)
 
 

@@ -42,7 +42,7 @@ def _in_the_background(act: Any) -> Iterator[list[int]]:
 
 @contextlib.contextmanager
 def _away(plane: ControlPlane, lengths: list[float]) -> Iterator[None]:
-    """etcd is away while the context is open; adds how long it was."""
+    """Suspend etcd while the context is open, and record the duration."""
     began = time.monotonic()
     with plane.paused("etcd"):
         yield
@@ -50,7 +50,7 @@ def _away(plane: ControlPlane, lengths: list[float]) -> Iterator[None]:
 
 
 def _slow_etcd(plane: ControlPlane, lengths: list[float]) -> contextlib.AbstractContextManager[list[int]]:
-    """Whatever the API server asks of etcd waits for a second; adds how long it really was."""
+    """Delay etcd's responses to the API server by a second, and record the real duration."""
 
     def act(_: int) -> None:
         with _away(plane, lengths):
@@ -84,7 +84,7 @@ def test_slow_etcd_delays_updates_without_errors(world: HubWorld, api: ScriptedS
         world.mask((clusters[0], "cpu"))
         assert [world.send(cluster, 2) for cluster in clusters[1:]] == ["ok"] * 4
         world.until(lambda: pauses[0] >= 5, 20)
-    # The long pause begins soon after a renewal: the short ones may have used up most of a lease.
+    # The long pause begins soon after a renewal, because the short ones may have used most of a lease.
     renewed = _lease(world)["renewTime"]
     world.until(lambda: _lease(world)["renewTime"] != renewed, 10)
     with _away(world.plane, lengths):
@@ -95,7 +95,7 @@ def test_slow_etcd_delays_updates_without_errors(world: HubWorld, api: ScriptedS
     world.until(lambda: world.delivered_scorers(clusters[0]) == [], 5)
     world.until(lambda: world.status()["clusters"]["desired"] == 4, 5)
     after = _lease(world)
-    # Where this process got no CPU, etcd was away for longer than a leader may be, and the other hub leads.
+    # If this process got no CPU, etcd was suspended for longer than a leader may be, and the other hub leads.
     if max(lengths) < 7.0:
         assert (after["holderIdentity"], after["leaseTransitions"]) == (
             before["holderIdentity"],
@@ -121,7 +121,7 @@ def test_clock_differences_do_not_change_scores(world: HubWorld, api: ScriptedSe
     world.until(lambda: world.score(cluster) == [42], 20)
     path = ADDON_PLACEMENT_SCORES.path(cluster, "cpu")
     valid_until = datetime.fromisoformat(world.session.get(path)["status"]["validUntil"])
-    # By 20 s less, since the worker does not believe results that are made later than now.
+    # By 20 s less, since the worker does not accept results from the future.
     assert (valid_until - pushed).total_seconds() > 275
     assert (valid_until - datetime.now(UTC)).total_seconds() <= 300
     world.session.merge(path + "/status", {"status": {"scores": []}})
@@ -180,7 +180,7 @@ def test_result_of_a_cluster_deleted_meanwhile_leaves_nothing(world: HubWorld, a
     for cluster in (deleted_cluster, other):
         world.push(cluster, 1)
     world.until(lambda: world.scores() == {deleted_cluster: [1], other: [1]}, 20)
-    # Both results are on the way while the cluster goes.
+    # Both results are in transit while the cluster is removed.
     results.signal(signal.SIGSTOP)
     for cluster in (deleted_cluster, other):
         world.push(cluster, 2)

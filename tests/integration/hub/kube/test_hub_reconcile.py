@@ -1,4 +1,4 @@
-"""A hub process on a real API server: every change takes effect at once. The resync is ten minutes away."""
+"""A hub process on a real API server: every change takes effect at once. The next resync is ten minutes away."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_scorer_applied_with_kubectl_is_distributed_and_explained(running: HubWo
     assert running.condition("Healthy") == ("True", "HealthCheckPassed")
     [row] = running.plane.kubectl("get", "dscorer", "-n", running.namespace, "--no-headers").splitlines()
     assert row.split()[:4] == ["cpu-scorer", "Active", "cpu", "30"]
-    # Events are written a moment after what they tell of.
+    # Events are written slightly after the changes that they report.
     running.until(lambda: running.events("HealthCheckPassed"), 30)
     described = running.plane.kubectl("describe", "dscorer", "cpu-scorer", "-n", running.namespace)
     assert "all 1 clusters that want it have it" in described
@@ -242,7 +242,7 @@ def test_edited_scores_are_repaired_and_the_end_of_the_configuration_leaves_noth
     path = ADDON_PLACEMENT_SCORES.path(name, "cpu")
     [item] = running.session.get(path)["status"]["scores"]
     edited = [{**item, "value": -1}]
-    # Two times: the first edit is the first change that the hub hears of.
+    # Two times, because the first edit is the first change that the hub learns of.
     for _ in range(2):
         running.session.merge(path + "/status", {"status": {"scores": edited}})
         running.until(lambda: running.score(name) == [42], 30)

@@ -42,7 +42,7 @@ def test_missing_write_permission_is_named_in_the_status(world: HubWorld, api: S
     described = world.plane.kubectl("describe", "dscorer", "cpu-scorer", "-n", world.namespace)
     assert expected_message in described[described.index("Events:") :]
 
-    # Granted: it is not waited for a look at everything, which is ten minutes away.
+    # After the grant it does not wait for the resync, which is ten minutes away.
     world.plane.set_rules(world.namespace, "hub", list(HUB.values()))
     world.until(lambda: world.delivered_scorers(cluster) == ["cpu-scorer"], 30)
     world.deliver(cluster)

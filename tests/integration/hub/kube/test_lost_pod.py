@@ -1,4 +1,4 @@
-"""The pod of a Redis without a volume whose node is lost, on a real API server: no kubelet confirms its end."""
+"""The pod of a Redis without a volume on a lost node, on a real API server: no kubelet confirms its end."""
 
 from __future__ import annotations
 

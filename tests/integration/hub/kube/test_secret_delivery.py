@@ -1,4 +1,4 @@
-"""A Secret of the hub on its way to a cluster: named, labelled, changed and taken away, on a real API server."""
+"""Delivery of a Secret of the hub to a cluster: named, labelled, changed and removed, on a real API server."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def result(cluster: str = "c1", run: str | None = None, **values: Any) -> Result
 
 
 def message(frame: str, embed: object = None, task: str = messages.INGEST_TASK) -> str:
-    """Return a Celery message, which nobody expects in a mailbox."""
+    """Return a Celery message, which does not belong into a mailbox."""
     task_id = str(uuid.uuid4())
     body = base64.b64encode(json.dumps([[frame], {}, embed or {}]).encode()).decode()
     headers = {"lang": "py", "task": task, "id": task_id, "root_id": task_id}
@@ -47,7 +47,7 @@ def message(frame: str, embed: object = None, task: str = messages.INGEST_TASK) 
 
 
 def push_tick(fleet: Fleet, task: str, arguments: list[object], embed: object = None) -> None:
-    """Push a task into the queue of c1, where its own credential may not: as what has rights on every queue."""
+    """Push a task into the queue of c1, with a user that has rights on every queue, as c1's own user may not."""
     task_id = str(uuid.uuid4())
     document = {
         "body": json.dumps([arguments, {}, embed or {}]),

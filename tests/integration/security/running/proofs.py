@@ -21,7 +21,7 @@ def works(fleet: Fleet, *clusters: str) -> None:
 
 
 def failures(fleet: Fleet, cluster: str) -> dict[tuple[str, str], int]:
-    """How often which stage failed why, but for questions that had no time: a second may be too short."""
+    """Count failures by stage and reason, except for requests without time: a second may be too short."""
     late = {
         (stage, reason) for stage in ("fetch", "score") for reason in (FailureReason.DEADLINE, FailureReason.TIMEOUT)
     }
@@ -29,7 +29,7 @@ def failures(fleet: Fleet, cluster: str) -> dict[tuple[str, str], int]:
 
 
 def _cycle(fleet: Fleet, cluster: str) -> str:
-    """How one more cycle ends; `skipped` when another one was under way. A tick may be lost with a connection."""
+    """Run another cycle and return its outcome; `skipped` if one was running. A tick may be lost with a connection."""
     run = fleet.tick(cluster)
 
     def run_outcome() -> str:
@@ -45,9 +45,9 @@ def _cycle(fleet: Fleet, cluster: str) -> str:
 
 @contextlib.contextmanager
 def undisturbed(fleet: Fleet) -> Iterator[None]:
-    """The agent of c1 does nothing meanwhile; its connections stay.
+    """Suspend the agent of c1 while the context is open; its connections stay.
 
-    A thief shares its mailbox: what the hub has not taken yet gives way to a newer result of the agent's own.
+    A thief shares its mailbox: results that the hub has not taken yet are replaced by newer results of the agent.
     """
     agent = fleet.process("agent-c1")
     agent.signal(signal.SIGSTOP)
@@ -59,7 +59,7 @@ def undisturbed(fleet: Fleet) -> Iterator[None]:
 
 @contextlib.contextmanager
 def counted(fleet: Fleet, reason: str, number: int = 1) -> Iterator[redis.Redis]:
-    """A thief with the credential of c1; what it does must be refused and counted, and no score may come of it."""
+    """A thief with the credential of c1, whose actions must be refused and counted, and must not result in a score."""
     before = fleet.rejected(reason)
     with undisturbed(fleet):
         yield fleet.spoke("c1")

@@ -1,4 +1,4 @@
-"""The whole framework under attack: what somebody with the credential of a cluster, or at its queue, can do."""
+"""Attacks on the whole framework by a holder of a cluster's credential, or of its queue."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def test_processes_are_denied_nothing_with_their_own_users(fleet: Fleet) -> None
     fleet.until(lambda: _seen_by_flower(fleet) >= dsf_tasks, "Flower to show every task")
     fleet.get(fleet.flower_port, "/broker")
     fleet.get(fleet.flower_port, "/workers")
-    # Flower asks these workers: their registered tasks.
+    # Flower queries these workers for their registered tasks.
     workers = json.loads(fleet.get(fleet.flower_port, "/workers?json=1"))["data"]
     (results,) = (worker["hostname"] for worker in workers if worker["hostname"].startswith("results@"))
     for worker, task in (("spoke@c1", "dsf.publish"), (results, "dsf.ingest")):
-        # Flower waits a second for a response; each look asks again for what is missing.
+        # Flower waits a second for a response; each poll requests the missing ones again.
         fleet.until(lambda worker=worker, task=task: task in fleet.get(fleet.flower_port, f"/worker/{worker}"), task)
     assert fleet.acl_log() == []
 
@@ -76,7 +76,7 @@ class TestResults:
 
     def test_replayed_result_is_rejected(self, fleet: Fleet) -> None:
         with counted(fleet, "replayed", 2) as thief:
-            # An older one would be stale: what the agent has sent is taken in first.
+            # An older one would be stale, because the agent's results are ingested first.
             fleet.until(lambda: not fleet.admin.exists(*keys.mail_slots("c1")))
             run = fleet.state("c1").last_run
             frame = sign(result("c1", run), fleet.signing_key())
@@ -99,7 +99,7 @@ class TestResults:
             valid_result = sign(result("c1"), fleet.signing_key()).decode()
             for embed in ({"chain": evil}, {"callbacks": evil, "errbacks": evil}, {"chord": evil[0]}):
                 send(thief, message(valid_result, embed))
-        # Fields that are signed: its own scores it may forge, but nothing follows.
+        # Signed fields: the holder may forge its own scores, without further effects.
         with undisturbed(fleet):
             skipped = fleet.state("c1").read_skip_counts().get("overlap", 0)
             key = fleet.signing_key()
@@ -145,7 +145,7 @@ class TestTicks:
         push_tick(fleet, "dsf.cycle", [SCORER, make_run_id()], {"chain": steps})
         works(fleet, "c10")
         assert "smuggled" not in fleet.log("agent-c10")
-        # The agent did not even try: its transport drops what comes with a call.
+        # The agent does not even try, because its transport drops further data of a call.
         assert fleet.acl_log() == []
         works(fleet, "c1")
 

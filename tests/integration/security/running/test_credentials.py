@@ -1,4 +1,4 @@
-"""Credentials of agents from end to end: made and delivered by the hub process, used by agents, renewed, withdrawn."""
+"""Credentials of agents from end to end: created and delivered by the hub process, used by agents, renewed, revoked."""
 
 from __future__ import annotations
 
@@ -34,8 +34,9 @@ def dsf(fleet: Fleet, *arguments: str) -> Any:
 
 
 def works(fleet: Fleet, cluster: str, key_id: int, *, noted: bool = True) -> None:
-    """Scheduled cycles succeed, with these credentials. After a loss of data the agent sets `noted` again after half a
-    minute only.
+    """Check that scheduled cycles succeed with these credentials.
+
+    After a loss of data the agent sets `noted` again only after half a minute.
     """
     before = fleet.state(cluster).count("ok")
     fleet.until(lambda: fleet.state(cluster).count("ok") > before + 1, f"good cycles of {cluster}", 30)
@@ -55,7 +56,7 @@ def missed(fleet: Fleet, cluster: str) -> int:
 
 
 def rotated(fleet: Fleet) -> int:
-    """Rotate the credentials of c1; how many more cycles than c10, which keeps its own, it missed meanwhile."""
+    """Rotate the credentials of c1, and return how many more cycles it missed than c10, which keeps its own."""
     key_id = fleet.key_id() + 1
     before = [missed(fleet, cluster) for cluster in CLUSTERS]
     response = dsf(fleet, "rotate", "--cluster", "c1", "--wait", "120")
@@ -106,7 +107,7 @@ def test_rotation_loses_no_cycle_and_restarts_nothing(fleet: Fleet) -> None:
     assert (fleet.state("c1").count("lost"), failures(fleet, "c1")) == lost
     assert fleet.process("agent-c1").pid == pid
     assert fleet.acl_log() == []
-    # The old ones are refused, and whoever was connected with them is out.
+    # The old ones are refused, and their connections are closed.
     with pytest.raises(redis.ConnectionError):
         old.ping()
     with pytest.raises(redis.AuthenticationError):
@@ -126,7 +127,7 @@ def test_restarted_hub_completes_a_started_rotation(fleet: Fleet) -> None:
     assert dsf(fleet, "list")["c1"]["state"] == "asked for"
     fleet.run_hub()
     fleet.until(lambda: Registry(fleet.admin).read_clusters()["c1"].key_ids == (key_id,), "the rotation to end", 30)
-    # When it was made; of those that are new with their cluster, too.
+    # Creation time; also for credentials of a new cluster.
     records = Registry(fleet.admin).read_clusters()
     assert began < records["c1"].key_since < time.time()
     assert 0 < records["c10"].key_since < began
@@ -154,7 +155,7 @@ def test_emptied_redis_gets_the_cluster_users_back(fleet: Fleet) -> None:
     fleet.redis.kill()
     for redis_file in (fleet.redis.dir / "users.acl", *(fleet.redis.dir / "appendonlydir").iterdir()):
         redis_file.unlink()
-    # As in a pod with an empty volume: the users of the hub's processes are there, and nothing else.
+    # As in a pod with an empty volume: only the users of the hub's processes exist.
     fleet.redis.start()
     wait_for(lambda: users(fleet) == {cluster_user(cluster) for cluster in CLUSTERS}, 30, "the users to be back")
     # The withdrawal of c1's earlier credentials survives the loss.
@@ -181,7 +182,7 @@ def test_deleted_cluster_is_cut_off_and_its_successor_gets_new_credentials(fleet
     assert not connections(fleet, "c10")
     with pytest.raises((redis.ConnectionError, redis.AuthenticationError)):
         thief.ping()
-    # Redis refuses it first, then it is taken away.
+    # Redis refuses it first, then it is removed.
     fleet.until(lambda: not fleet.password_file("c10").parent.exists(), "the files to go")
     works(fleet, "c1", key_ids["c1"], noted=False)
     fleet.write_manifests()
@@ -194,7 +195,7 @@ def test_deleted_cluster_is_cut_off_and_its_successor_gets_new_credentials(fleet
 
 @pytest.fixture
 def by_hand(fleet: Fleet) -> Iterator[Fleet]:
-    """The fleet without its hub controller, which would undo what a test does in its place."""
+    """The fleet without its hub controller, which would undo the test's actions in its place."""
     key_id = fleet.key_id()
     fleet.end("controller")
     yield fleet
@@ -203,7 +204,7 @@ def by_hand(fleet: Fleet) -> Iterator[Fleet]:
     fleet.until(
         lambda: "dsf-controller" in {client["user"] for client in fleet.admin.client_list()}, "the hub to be back"
     )
-    # The newest that was used is the one that is valid again.
+    # The newest id in use is valid again.
     dsf(fleet, "rotate", "--cluster", "c1", "--wait", "120")
 
 
@@ -215,18 +216,20 @@ def give(fleet: Fleet, key_id: int) -> None:
 
 
 def accept(fleet: Fleet, key_id: int) -> None:
-    """Make them the only ones that are valid."""
+    """Make them the only valid ones."""
     fleet.users.ensure("c1", (key_id,))
     Registry(fleet.admin).put_cluster(ClusterRecord(name="c1", key_ids=(key_id,)))
 
 
 def test_agent_waits_for_its_credentials(by_hand: Fleet) -> None:
-    """Its credentials were revoked, and the new ones come later; or the file of its password is away for a moment."""
+    """Its credentials were revoked, and the new ones arrive later; or the file of its password is missing for a
+    moment.
+    """
     fleet, agent, new = by_hand, by_hand.process("agent-c1"), by_hand.key_id() + 1
     pid = agent.pid
     unreadable_logged = fleet.log("agent-c1").count(REFUSED)
     accept(fleet, new)
-    # Several times, so that it has waited as long as it ever does.
+    # Several attempts, so that it reaches its longest delay.
     fleet.until(lambda: fleet.log("agent-c1").count(REFUSED) >= unreadable_logged + 6, "the agent to say so", 30)
     works(fleet, "c10", fleet.key_id("c10"))
     fleet.deliver("c1", new)

@@ -23,7 +23,7 @@ _LARGEST = 2 * _MEGABYTE
 
 
 class Thief:
-    """Does some things over and over, each on a connection of its own, until it is told to end or cannot go on."""
+    """Repeats some actions, each on a new connection, until it is stopped or cannot continue."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
@@ -107,7 +107,7 @@ def test_flood_of_one_cluster_leaves_others_unaffected_and_ends_with_its_revocat
         fleet.until(lambda: min(thief.done.get(name, 0) for name in may) > 10, "a flood of everything")
         assert (thief.done["results queue"], thief.done["own queue"]) == (0, 0)
         dsf(fleet, "revoke", "--cluster", "c1", "--wait", "120")
-        # Its connections are cut, and it comes in no more.
+        # Its connections are closed, and it cannot reconnect.
         fleet.until(lambda: not thief.is_at_work(), "the thief to be out", 30)
     _cycles(fleet, "c1", 2)
     _cycles(fleet, CLUSTERS[1], 2)
@@ -118,7 +118,7 @@ def test_filled_redis_recovers_after_revocation(small: Fleet) -> None:
     """However that was done: no cluster may."""
     fleet = small
     before = {name: len(fleet.log(name)) for name in ("results", "beat", "controller")}
-    # More than there is room for, and faster than the hub looks. The agent would take some of it.
+    # More than fits, and faster than the hub polls. The agent would take some of it.
     agent = fleet.process("agent-c1")
     agent.signal(signal.SIGSTOP)
     try:

@@ -24,11 +24,11 @@ def test_renewed_redis_ca_is_accepted_in_any_order(fleet: Fleet) -> None:
     fleet.redis.ca.renew()
     new = file.read_text()
     assert old != new
-    # The server first, and nobody has the new one.
+    # The server comes first, and no client has the new CA.
     replace(file, old)
     fleet.redis.restart(fleet.redis.ca.issue("localhost", "127.0.0.1"))
     _cycles_go_on(fleet)
-    # The new CA is delivered, and all clients connect anew.
+    # The new CA is delivered, and all clients reconnect.
     replace(file, new)
     fleet.redis.restart()
     _cycles_go_on(fleet)

@@ -17,7 +17,7 @@ def test_secrets_appear_nowhere(fleet: Fleet) -> None:
         text_by_surface |= dict(traffic(fleet, "failed cycles", "dsf.fetch"))
         text_by_surface |= dict(contents(fleet)) | dict(files(fleet)) | dict(served(fleet)) | dict(pages(fleet))
         text_by_surface |= {f"refused {number}": text for number, text in enumerate(fleet.refused)}
-        # A cycle that had no time may have been the newest one then.
+        # The newest cycle may have had no time then.
         refusal_reason = "unauthorized"
         fleet.until(lambda: refusal_reason in fleet.get(fleet.web_port, "/api/v1/scorers"), "the refusal to be shown")
     finally:
@@ -29,6 +29,6 @@ def test_secrets_appear_nowhere(fleet: Fleet) -> None:
             secrets[f"signing key {key_id} of {cluster}"] = derive_key(MASTER, cluster, key_id).secret.hex()
     assert len(text_by_surface) > 30
     assert [(surface, name) for surface, text in text_by_surface.items() for name in secrets_in(text, secrets)] == []
-    # The search itself finds what is there.
+    # The search itself works.
     for expected_text in (SCORER, refusal_reason):
         assert any(expected_text in text for text in text_by_surface.values())

@@ -1,4 +1,4 @@
-"""`dsf scorer test` on files of authors: right and wrong ones, services that are broken, and its reports."""
+"""`dsf scorer test` on correct and invalid files, with broken services, and its reports."""
 
 from __future__ import annotations
 
@@ -289,7 +289,7 @@ def test_very_many_samples_are_refused(folder: Path) -> None:
     ],
 )
 def test_broken_scorer_fails_its_cases_with_a_reason(folder: Path, code: str, expected: str) -> None:
-    """Each case fails, and says why."""
+    """Each case fails with a reason."""
     name = "authors_scorer" if code else "no_module_of_this_name"
     (folder / "authors_scorer.py").write_text(code)
     text = GOOD.replace("authors_scorer", name)

@@ -1,4 +1,4 @@
-"""`dsf scorer check` against real services: right ones pass, and every mistake fails on its point and on no other."""
+"""`dsf scorer check` against real services: correct ones pass, and every mistake fails exactly its own item."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ from dsf.scorer import Bearer, Prometheus, Score, Scorer, ScorerApp, Series, Sou
 from tests.support.commandline import dsf
 from tests.support.scoringservices import set_hub_timeout, served
 
-from .broken import BROKEN, CONFIG, api, changed, config_with, late, mean, relabelled, scaled
+from .broken import BROKEN, CONFIG, api, change_config, config_with, respond_late, mean, relabel_scores, scale_scores
 
 
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A busy machine makes right responses late; tests of late ones say how long the hub waits."""
+    """Allow more time for responses, because a busy machine delays them; tests of late responses set the hub's
+    timeout.
+    """
     set_hub_timeout(monkeypatch, 60)
 
 
@@ -32,7 +34,7 @@ def run(*arguments: str) -> Result:
 
 
 def check(url: str, *options: str) -> tuple[int, dict[str, dict[str, Any]]]:
-    """Exit code, and what was found by point."""
+    """Run the check, and return the exit code and the outcome by item."""
     result = run(url, "-o", "json", *options)
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     report = json.loads(result.stdout)
@@ -83,7 +85,7 @@ def test_error_of_an_api_fails_only_its_own_check(
     if name == "later than the hub waits":
         set_hub_timeout(monkeypatch, 5)
     prefix = "/mine" if options == ("--mine",) else ""
-    # 1,000 series take most of the time, and what they show is shown with a right scoring API.
+    # 1,000 series take most of the time, and another test covers them with a correct scoring API.
     quick = () if point == "large" else ("--skip", "large")
     with served(make()) as url:
         code, points = check(f"{url}{prefix}/config", *quick, *(() if prefix else options))
@@ -103,8 +105,8 @@ def test_check_accepts_series_up_to_the_limit_of_prometheus() -> None:
     ("point", "make", "options", "message"),
     [
         ("config", lambda: api(config=config_with(range=60, step=300)), (), "one sample, 60 s old"),
-        # More than half of what it waits; a busy machine may add the other half.
-        ("health", lambda: api(health=lambda: late(6.5, {})), (), "of the 12 s that the hub waits"),
+        # More than half of the timeout; a busy machine may add the other half.
+        ("health", lambda: api(health=lambda: respond_late(6.5, {})), (), "of the 12 s that the hub waits"),
         (
             "range",
             lambda: api(config=config_with(query="avg by (pod) (up)")),
@@ -113,7 +115,7 @@ def test_check_accepts_series_up_to_the_limit_of_prometheus() -> None:
         ),
         (
             "labels",
-            lambda: api(relabelled(lambda s: s if s.get("pod") == "pod-3" else {**s, "node": "n"})),
+            lambda: api(relabel_scores(lambda s: s if s.get("pod") == "pod-3" else {**s, "node": "n"})),
             ("--dimension", "${pod};${node}"),
             "1 of 20 results have no label node, so that names are such as 'pod-3;'",
         ),
@@ -135,7 +137,7 @@ def test_recorded_series_decide_checks_that_synthetic_series_leave_open(tmp_path
     series = [{"metric": {"pod": f"p{at}"}, "values": [[1, "20"], [61, f"{30 + at}"]]} for at in range(3)]
     file = tmp_path / "recorded.json"
     file.write_text(json.dumps({"data": series}))
-    with served(api(scaled(0.01))) as url:
+    with served(api(scale_scores(0.01))) as url:
         code, points = check(f"{url}/config", "--sample", str(file), "--skip", "large")
     assert code == 1
     assert by_outcome(points, "fail") == {"range"}
@@ -144,7 +146,7 @@ def test_recorded_series_decide_checks_that_synthetic_series_leave_open(tmp_path
 def test_token_is_withheld_from_a_host_that_config_names() -> None:
     guarded = api(guard=lambda header: header == "Bearer right")
     with served(guarded) as url:
-        elsewhere = api(config=changed(host=url))
+        elsewhere = api(config=change_config(host=url))
         with served(elsewhere) as other:
             _, without = check(f"{other}/config", "--skip", "large")
             code, points = check(f"{other}/config", "--token", "right", "--skip", "large")
@@ -255,7 +257,7 @@ def test_recorded_series_are_sent_in_both_formats(tmp_path: Path, wrap: Callable
     series = [{"metric": {"Hostname": host, "app": "x"}, "values": [[1, "2"], [61, "3"]]} for host in ("n1", "n2")]
     file = tmp_path / "recorded.json"
     file.write_text(json.dumps(wrap(series)))
-    picky = api(relabelled(lambda labels: {"node": labels.get("Hostname", "")}))
+    picky = api(relabel_scores(lambda labels: {"node": labels.get("Hostname", "")}))
     with served(picky) as url:
         code, points = check(f"{url}/config", "--sample", str(file), "--dimension", "${node}")
     assert code == 0
@@ -305,7 +307,7 @@ def test_invalid_recording_is_reported(tmp_path: Path, text: str) -> None:
 
 
 def test_speed_check_uses_the_interval_of_the_config() -> None:
-    with served(api(config=changed(params={"name": "x", "interval": 7}))) as url:
+    with served(api(config=change_config(params={"name": "x", "interval": 7}))) as url:
         _, points = check(f"{url}/config")
     assert "of 7 s" in points["speed"]["message"]
 

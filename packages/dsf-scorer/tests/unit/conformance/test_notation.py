@@ -126,7 +126,8 @@ def test_as_a_range_query_answers() -> None:
 
 
 def unit_test(values: str, samples: list[float | None]) -> dict[str, Any]:
-    """Return a promtool test of these samples, which are ten minutes apart so that none is looked back at."""
+    """Return a promtool test of these samples, which are ten minutes apart so that promtool does not look back at any.
+    """
     tests: list[dict[str, Any]] = [
         {
             "expr": "up",
@@ -153,7 +154,7 @@ def test_promtool_reads_it_the_same_way(tmp_path: Path) -> None:
     assert process.returncode == 0, (process.stdout, process.stderr)
 
 
-#: Values without quotes, which YAML would read as something else, and their samples.
+#: Values without quotes, which YAML would parse as other types, and their samples.
 PLAIN: list[tuple[str, list[float | None]]] = [
     ("0x20", [0] * 21),
     ("0x10", [0] * 11),

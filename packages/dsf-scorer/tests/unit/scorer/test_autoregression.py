@@ -10,11 +10,11 @@ from dsf.scorer import Forecast, Series, Skipped, forecast
 NAN = float("nan")
 
 
-def of(values: object, step: float = 30.0) -> Series:
+def make_series(values: object, step: float = 30.0) -> Series:
     return Series.of({}, values, start=1_718_600_000, step=step)  # type: ignore[arg-type]
 
 
-def without(series: Series, mask: object) -> Series:
+def drop_samples(series: Series, mask: object) -> Series:
     return Series(series.labels, series.times[mask], series.values[mask])  # type: ignore[index]
 
 
@@ -35,7 +35,7 @@ def wave(at: object) -> object:
 def test_regular_series_is_continued(line: object) -> None:
     times = np.arange(70.0)
     expected = line(times)  # type: ignore[operator]
-    result = forecast_of(of(expected[:60]))
+    result = forecast_of(make_series(expected[:60]))
     assert result.values == pytest.approx(expected[60:], rel=0.01, abs=0.01 * float(np.ptp(expected)))
     assert (result.step, result.bridged, result.is_constant) == (30, 0, False)
 
@@ -48,18 +48,18 @@ def test_weights_equal_those_of_least_squares() -> None:
     line = values.tolist()
     for _ in range(10):
         line.append(float(np.append(line[-10:], 1) @ weights))
-    assert forecast_of(of(values)).values == pytest.approx(line[-10:], rel=1e-3)
+    assert forecast_of(make_series(values)).values == pytest.approx(line[-10:], rel=1e-3)
 
 
 @pytest.mark.parametrize("value", [0.0, 5.0, -1e300, 5e-324])
 def test_constant_series_is_continued_unchanged(value: float) -> None:
-    result = forecast_of(of([value] * 30))
+    result = forecast_of(make_series([value] * 30))
     assert result.is_constant
     assert result.values.tolist() == [value] * 10
 
 
 def test_rounding_is_no_change() -> None:
-    result = forecast_of(of([0.1 + 1e-17 * at for at in range(30)]))
+    result = forecast_of(make_series([0.1 + 1e-17 * at for at in range(30)]))
     assert result.is_constant
 
 
@@ -68,46 +68,46 @@ def test_short_gaps_are_bridged(is_missing: object) -> None:
     times = np.arange(60)
     missing_mask = is_missing(times)  # type: ignore[operator]
     expected = wave(np.arange(60, 70))
-    result = forecast_of(without(of(wave(times)), ~missing_mask))
+    result = forecast_of(drop_samples(make_series(wave(times)), ~missing_mask))
     assert result.step == 30
     # Missing samples at the beginning are no gap.
     assert result.bridged == missing_mask[1:].sum()
     assert result.values == pytest.approx(expected, abs=0.5)
-    as_nan = forecast_of(of(np.where(missing_mask, NAN, wave(times))))
+    as_nan = forecast_of(make_series(np.where(missing_mask, NAN, wave(times))))
     assert as_nan.values.tolist() == result.values.tolist()
 
 
 def test_forecast_ignores_values_before_a_long_gap() -> None:
     times = np.arange(100)
-    series = of(np.where(times < 50, 1000.0, wave(times)))
+    series = make_series(np.where(times < 50, 1000.0, wave(times)))
     mask = (times < 40) | (times >= 55)
     assert (
-        forecast_of(without(series, mask)).values.tolist() == forecast_of(without(series, times >= 55)).values.tolist()
+        forecast_of(drop_samples(series, mask)).values.tolist() == forecast_of(drop_samples(series, times >= 55)).values.tolist()
     )
 
 
 def test_too_short() -> None:
-    assert forecast(of([])) == Skipped("too_short")
-    assert forecast(of([1.0])) == Skipped("too_short")
-    assert forecast(of(range(19))) == Skipped("too_short")
-    assert forecast(of([*range(19), NAN])) == Skipped("too_short")
-    assert isinstance(forecast(of(range(20))), Forecast)
-    assert forecast(of(range(30)), least=31) == Skipped("too_short")
+    assert forecast(make_series([])) == Skipped("too_short")
+    assert forecast(make_series([1.0])) == Skipped("too_short")
+    assert forecast(make_series(range(19))) == Skipped("too_short")
+    assert forecast(make_series([*range(19), NAN])) == Skipped("too_short")
+    assert isinstance(forecast(make_series(range(20))), Forecast)
+    assert forecast(make_series(range(30)), least=31) == Skipped("too_short")
     # A fit needs the lags and two samples.
-    assert forecast(of([1, 2] * 5 + [1]), least=1) == Skipped("too_short")
-    assert isinstance(forecast(of([1, 2] * 6), least=1), Forecast)
+    assert forecast(make_series([1, 2] * 5 + [1]), least=1) == Skipped("too_short")
+    assert isinstance(forecast(make_series([1, 2] * 6), least=1), Forecast)
 
 
 def test_too_many_samples_are_missing() -> None:
     # Half of the samples are in pairs one step apart, with nine missing between pairs.
-    series = of(range(300))
-    assert forecast(without(series, np.arange(300) % 10 < 2)) == Skipped("gappy")
+    series = make_series(range(300))
+    assert forecast(drop_samples(series, np.arange(300) % 10 < 2)) == Skipped("gappy")
 
 
 def test_samples_at_one_time_and_in_any_order() -> None:
-    series = of(wave(np.arange(60)))
+    series = make_series(wave(np.arange(60)))
     shuffled = np.random.default_rng(1).permutation(60)
-    assert forecast_of(without(series, shuffled)).values.tolist() == forecast_of(series).values.tolist()
+    assert forecast_of(drop_samples(series, shuffled)).values.tolist() == forecast_of(series).values.tolist()
     twice = Series({}, np.repeat(series.times, 2), np.column_stack([series.values * 0, series.values]).ravel())
     assert forecast_of(twice).values.tolist() == forecast_of(series).values.tolist()
     at_once = Series({}, np.zeros(50), np.arange(50.0))
@@ -115,13 +115,13 @@ def test_samples_at_one_time_and_in_any_order() -> None:
 
 
 def test_times_that_are_not_quite_even() -> None:
-    series = of(wave(np.arange(60)))
+    series = make_series(wave(np.arange(60)))
     late = Series({}, series.times + np.random.default_rng(2).uniform(0, 5, 60), series.values)
     assert forecast_of(late).values == pytest.approx(forecast_of(series).values, abs=0.3)
 
 
 def test_forecast_of_a_steep_end_is_bounded() -> None:
-    result = forecast_of(of([0.0] * 40 + [2.0**at for at in range(12)]))
+    result = forecast_of(make_series([0.0] * 40 + [2.0**at for at in range(12)]))
     assert result.values.max() <= 2 * 2**11
     assert result.values.min() >= -(2**11)
 
@@ -129,15 +129,15 @@ def test_forecast_of_a_steep_end_is_bounded() -> None:
 @pytest.mark.parametrize("peak", [1.7e308, 1e-300])
 def test_any_float_is_accepted(peak: float) -> None:
     with np.errstate(all="raise", under="ignore"):
-        result = forecast_of(of(peak * np.array([1.0, -1.0] * 20)))
+        result = forecast_of(make_series(peak * np.array([1.0, -1.0] * 20)))
     assert result.values.size == 10
 
 
 def test_lags_and_horizon() -> None:
-    assert forecast_of(of(wave(np.arange(40))), horizon=3, lags=4, least=6).values.size == 3
+    assert forecast_of(make_series(wave(np.arange(40))), horizon=3, lags=4, least=6).values.size == 3
     for options in ({"horizon": 0}, {"lags": 0}):
         with pytest.raises(ValueError, match="must be 1 or more"):
-            forecast(of(range(40)), **options)
+            forecast(make_series(range(40)), **options)
 
 
 @pytest.mark.parametrize("sign", [1, -1])

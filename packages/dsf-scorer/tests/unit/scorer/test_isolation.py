@@ -12,7 +12,7 @@ import dsf.scorer
 ROOT = Path(__file__).resolve().parents[5]
 SMALL = ROOT / "packages" / "dsf-scorer"
 
-#: Imports the library, serves a request, and fails when any of these modules is looked for.
+#: Imports the library, serves a request, and fails if any of these modules is imported.
 _PROGRAM = """
 import sys
 

@@ -18,7 +18,7 @@ from dsf.scorer.errors import RefusedError
 LIMITS = Limits()
 
 
-def compact(document: Any) -> bytes:
+def dump_compact(document: Any) -> bytes:
     return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
 
 
@@ -27,7 +27,7 @@ def request_document(*samples: list[Any], **labels: str) -> dict[str, Any]:
 
 
 def parse(document: Any, limits: Limits = LIMITS) -> list[Series]:
-    return requestbody.parse(document if isinstance(document, bytes) else compact(document), limits)
+    return requestbody.parse(document if isinstance(document, bytes) else dump_compact(document), limits)
 
 
 def refusal(document: Any, limits: Limits = LIMITS) -> RefusedError:
@@ -36,7 +36,7 @@ def refusal(document: Any, limits: Limits = LIMITS) -> RefusedError:
     return caught.value
 
 
-def comparable(series: list[Series]) -> list[Any]:
+def make_comparable(series: list[Series]) -> list[Any]:
     return [(entry.labels, entry.times.tolist(), [str(value) for value in entry.values.tolist()]) for entry in series]
 
 
@@ -72,7 +72,7 @@ SPACED = json.dumps(request_document([1, "2"], [2, "3"])).encode()
     "body",
     [
         SPACED,
-        compact(request_document([1, 2], [2, 3.0])),
+        dump_compact(request_document([1, 2], [2, 3.0])),
         b'{"data":[{"values":[[1,"2"],[2,"3"]],"metric":{},"more":{"values":"x"}}],"data2":[]}',
         b' \n{"data":[{"metric":{},"values":[ [1,"2"],[2,"3"] ]}]}\n',
     ],
@@ -136,13 +136,13 @@ def test_both_paths_agree(data: list[dict[str, Any]]) -> None:
         )
         for entry in data
     ]
-    assert comparable(parse({"data": data})) == expected
+    assert make_comparable(parse({"data": data})) == expected
     for blanks in (None, 1):
-        assert comparable(parse(json.dumps({"data": data}, indent=blanks).encode())) == expected
+        assert make_comparable(parse(json.dumps({"data": data}, indent=blanks).encode())) == expected
 
 
 @given(
-    st.binary(max_size=40) | series_lists.map(lambda data: compact({"data": data})),
+    st.binary(max_size=40) | series_lists.map(lambda data: dump_compact({"data": data})),
     st.integers(0, 400),
     st.binary(max_size=3),
 )
@@ -238,14 +238,14 @@ def test_labels_cannot_contain_parser_placeholders() -> None:
 
 
 def test_source_without_series_may_be_null() -> None:
-    series_by_source = requestbody.parse_sources(compact({"data": [], "sources": {"load": None}}), LIMITS, ["load"])
+    series_by_source = requestbody.parse_sources(dump_compact({"data": [], "sources": {"load": None}}), LIMITS, ["load"])
     assert series_by_source == {"load": []}
 
 
 @given(st.lists(st.tuples(numbers, numbers).map(list), max_size=5))
 def test_values_may_be_numbers(samples: list[Any]) -> None:
     expected = [[float(at) for at, _ in samples], [float(value) for _, value in samples]]
-    for body in (compact(request_document(*samples)), json.dumps(request_document(*samples)).encode()):
+    for body in (dump_compact(request_document(*samples)), json.dumps(request_document(*samples)).encode()):
         (series,) = parse(body)
         assert [series.times.tolist(), series.values.tolist()] == expected
 

@@ -51,13 +51,13 @@ def test_function_receives_series_by_source_name() -> None:
     assert scores == {"a": 5.0, "b": 1.0}
 
 
-async def _nothing(sources: Sources) -> list[Score]:
+async def _score_counts(sources: Sources) -> list[Score]:
     return [Score(len(sources["load"]) + len(sources["power"]), {})]
 
 
 def test_async_function_with_sources() -> None:
     scorer = scorer_of_sources()
-    scorer.score_sources(_nothing)
+    scorer.score_sources(_score_counts)
     with TestClient(scorer) as client:
         body = request(load=[series("a", 1)], power=[])
         assert client.post("/scoring", json=body).json()["results"][0]["score"] == 1

@@ -13,7 +13,7 @@ _time, _time_ns, _datetime = time.time, time.time_ns, datetime.datetime
 
 
 class _AnyDatetime(type):
-    """Real datetimes are instances of what stands for their class."""
+    """Real datetimes are instances of the class that replaces theirs."""
 
     def __instancecheck__(cls, instance: object) -> bool:
         return isinstance(instance, _datetime)
