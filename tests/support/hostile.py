@@ -1,6 +1,6 @@
 """Hostile JSON for every reader of untrusted data, and the memory that a reader takes for it.
 
-`documents` puts values that grow when they are parsed where a reader expects something. `growth` calls a reader with
+`documents` puts values that grow when they are parsed where a reader expects something. `measure_growth` calls a reader with
 each of them in a separate process under a limit of memory and CPU time, so that a failing reader kills only that one.
 """
 

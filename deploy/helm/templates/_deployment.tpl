@@ -25,7 +25,7 @@ spec:
     {{- else }}
     type: RollingUpdate
     rollingUpdate:
-      # Nothing goes before what replaces it is ready.
+      # Keep the old pod until the new one is ready.
       maxUnavailable: 0
       maxSurge: 1
     {{- end }}
@@ -73,7 +73,7 @@ spec:
             {{- if .usesApi }}
             {{- $direct := list $values.proxy.noProxy }}
             {{- if or $values.proxy.httpProxy $values.proxy.httpsProxy }}
-            {{- /* No proxy knows the address that pods have for the API server; Kubernetes fills it in. */}}
+            {{- /* Pods reach the API server at an address that no proxy can reach; Kubernetes fills in the variable. */}}
             {{- $direct = list "$(KUBERNETES_SERVICE_HOST)" "kubernetes.default.svc" $values.proxy.noProxy }}
             {{- end }}
             {{- range $name, $value := dict "HTTP_PROXY" $values.proxy.httpProxy "HTTPS_PROXY" $values.proxy.httpsProxy "NO_PROXY" (join "," (compact $direct)) }}

@@ -4,7 +4,7 @@
 {{ .Values.hubSetting.namespace | default .Release.Namespace }}
 {{- end }}
 
-{{- /* Where the pages of the documentation are: readers of the notes may have no clone. */}}
+{{- /* URL of the documentation, for readers of the notes who have no clone. */}}
 {{- define "dsf.pages" -}}
 {{ index .Chart.Sources 0 }}/blob/main/docs
 {{- end }}
@@ -134,7 +134,7 @@ imagePullSecrets:
 nodeSelector:
   {{- toYaml . | nindent 2 }}
 {{- end }}
-{{- /* Redis without a volume, and the controller that moves it, leave a lost node at once, not after five minutes. */}}
+{{- /* Let Redis without a volume, and the controller that moves it, leave a lost node at once instead of after five minutes. */}}
 {{- $tolerations := $values.tolerations | default $all.tolerations | default list }}
 {{- if and (include "dsf.redis.isMovable" .root) (has .component (list "redis" (include "dsf.processOf" (dict "root" .root "service" "controller")))) }}
 {{- $tolerations = concat $tolerations (list

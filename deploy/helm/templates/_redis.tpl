@@ -206,7 +206,7 @@ dynamic-scoring-redis-users
 {{- if not (hasKey .Values "generatedPasswords") -}}
 {{- $root := . -}}
 {{- $passwords := dict -}}
-{{- /* Those of both modes, so that a change of the mode restarts no Redis. */ -}}
+{{- /* Make the users of both modes, so that a change of the mode does not restart Redis. */ -}}
 {{- range concat (list "hub" "controller" "beat" "results" "web" (ternary "flower" "flower-tasks" .Values.flower.readOnly) "operator" "sentinel" "replica") (ternary (list "optimizer") list .Values.optimizer.enabled) -}}
 {{- $_ := set $passwords . (include "dsf.keptOr" (dict "root" $root "secret" "dynamic-scoring-redis-users" "key" . "new" (randAlphaNum 40))) -}}
 {{- end -}}
@@ -305,7 +305,7 @@ tls-port 6379
 tls-cert-file /etc/redis-tls/tls.crt
 tls-key-file /etc/redis-tls/tls.key
 tls-ca-cert-file /etc/redis-tls/ca.crt
-# Clients show who they are with user and password.
+# Clients log in with user and password.
 tls-auth-clients no
 tls-protocols "TLSv1.2 TLSv1.3"
 {{- else }}
@@ -313,33 +313,33 @@ port 6379
 {{- end }}
 protected-mode no
 aclfile /data/users.acl
-# Refusals that ACL LOG remembers, each with the refused key and the name of the connection.
+# Number of refusals in ACL LOG, each with the refused key and the name of the connection.
 acllog-max-len 8
-# Slow commands that SLOWLOG remembers, each with the name of its connection.
+# Number of slow commands in SLOWLOG, each with the name of its connection.
 slowlog-max-len 8
 dir /data
 appendonly yes
 appendfsync everysec
-# With Redis' own 64 MB the file of a large fleet is rewritten again and again, a fifth of Redis' CPU.
+# With Redis' default of 64 MB, rewrites of a large fleet's file take a fifth of Redis' CPU time.
 auto-aof-rewrite-min-size 512mb
 save ""
 maxmemory-policy noeviction
-# From there on agents may not write; the hub's own scripts still may.
+# Above this limit agents cannot write; the hub's own scripts still can.
 maxmemory {{ .Values.redis.maxMemory }}
-# A pair's score is one field of its hash: up to this size the hash is one block of memory, 0.4 kB less for each pair.
+# A pair's score is a field of its hash. Up to this size Redis keeps the hash as one block, which saves 0.4 kB a pair.
 hash-max-listpack-value 2048
-# Other hashes have more fields, and are no lists to be gone through.
+# Hashes with more fields stay hash tables: searching them field by field would be slow.
 hash-max-listpack-entries 64
 maxclients {{ .Values.redis.maxClients | int }}
 tcp-backlog 1024
 tcp-keepalive 60
 timeout 0
-# Listeners: Flower, and the results workers. Flower over a slow line must not be cut off at every burst of events.
+# Flower and the results workers subscribe to channels. A burst of events must not disconnect a slow Flower.
 client-output-buffer-limit pubsub 32mb 16mb 60
-# The largest value is what a results worker stores of results of 2 MB, compressed: one stolen credential
-# cannot fill the memory with one command, and with all slots of its mailbox not beyond 16 of these.
+# The largest values are compressed results of 2 MB, which a results worker stores. A stolen credential cannot
+# fill the memory with one command, and all slots of its mailbox hold at most 16 of these.
 proto-max-bulk-len 16mb
 client-query-buffer-limit 32mb
-# All connections together; the largest is cut first. 20,000 idle ones take some 60 MB.
+# Limit of all connections together; Redis closes the largest first. 20,000 idle connections take about 60 MB.
 maxmemory-clients 512mb
 {{- end }}

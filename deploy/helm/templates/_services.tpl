@@ -71,7 +71,7 @@ dynamic-scoring-{{ eq .process "web" | ternary "hub" .process }}
 {{- with .Values.spokeSetting.agent.pullSecret }}
 {{- $env = append $env (dict "name" "DSF_AGENT_PULL_SECRET_FILE" "value" "/etc/dsf/agent-pull-secret/config.json") }}
 {{- $mounts = append $mounts (dict "name" "agent-pull-secret" "mountPath" "/etc/dsf/agent-pull-secret" "readOnly" true) }}
-{{- /* Optional: when it is removed, it is taken from the managed clusters, and the hub goes on. */}}
+{{- /* Optional: if you remove this Secret, the hub continues to run and removes its copies from the managed clusters. */}}
 {{- $volumes = append $volumes (dict "name" "agent-pull-secret" "secret" (dict "secretName" . "optional" true "items" (list (dict "key" ".dockerconfigjson" "path" "config.json")))) }}
 {{- end }}
 {{- if or .Values.trustedCA.configMap .Values.openshift.serviceCA }}
@@ -92,7 +92,7 @@ dynamic-scoring-{{ eq .process "web" | ternary "hub" .process }}
 {{- end }}
 
 {{- define "dsf.needs.web" -}}
-{{- /* Its Service's own names, for programs in the cluster: DNS rebinding cannot use them. */}}
+{{- /* Programs in the cluster use these names of the page's Service. An attack by DNS rebinding cannot use them. */}}
 {{- $service := printf "dynamic-scoring-hub.%s" (include "dsf.namespace" .) }}
 {{- $hosts := concat (.Values.web.hosts | default list) (list $service (printf "%s.svc" $service) (printf "%s.svc.cluster.local" $service)) }}
 {{- with .Values.web.ingress }}{{- if .enabled }}{{- $hosts = append $hosts (required "web.ingress.host: required with an Ingress" .host) | uniq }}{{- end }}{{- end }}
