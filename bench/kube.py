@@ -1,4 +1,4 @@
-"""The hub on a real API server: how soon a score is there, what it costs to keep it, and what a large fleet costs.
+"""The hub on a real API server: the time to the first score, the cost of keeping it, and the cost of a large fleet.
 
     python bench/kube.py [--rounds 5] [--seconds 300] [--clusters 1000] [--json FILE]
 

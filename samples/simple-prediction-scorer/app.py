@@ -80,7 +80,7 @@ def likelihood(highest: float) -> float:
 
 
 def meta(labels: dict[str, str]) -> str:
-    """Return the parameters of the score as base64 of JSON: the text shall pass as a label and as part of a name."""
+    """Return the parameters of the score as base64 of JSON: the text must be valid as a label and as part of a name."""
     label = "_".join(labels.get(name, "unknown") for name in ("node", "namespace", "pod"))
     text = json.dumps(
         {"predictor_label": label, "alpha": ALPHA, "threshold": THRESHOLD}, separators=(",", ":"), ensure_ascii=False

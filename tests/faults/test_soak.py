@@ -117,7 +117,7 @@ class Mix:
         self.catch_up(float("inf"))
 
     def add_missing_outcomes(self) -> None:
-        """See to it that every way to end is in the books, whatever chance has brought."""
+        """Make sure that cycles ended in every possible way, because random faults may leave some out."""
         for outcome, handler in (("empty", EMPTY), ("partial", PARTIAL)):
             self.fleet.api.script(handler, path="/odd")
             self.fleet.until(lambda outcome=outcome: self.fleet.state("odd").count(outcome), outcome)  # type: ignore[misc]

@@ -150,7 +150,7 @@ def test_redis_without_a_volume_moves_to_another_node_and_is_filled_again(
     # The hub has written registry, entries and users: cycles of all clusters succeed, and no pair is missing.
     assert _intervals(world) == {**intervals, "cluster1/sample-scorer": intervals["cluster2/sample-scorer"]}
     wait_for(lambda: _scoring(world) == statuses, 90, f"the statuses to be {statuses}", interval=1)
-    # Histories and counters start anew.
+    # Histories and counters start empty.
     assert not runs & _list_runs(world)
     for name in MANAGED:
         assert world.history(name)["books"]["scheduled"] < 20

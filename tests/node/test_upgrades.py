@@ -17,7 +17,7 @@ from tests.support.wait import wait_for
 
 COMPONENTS = ("hub", "flower")
 _AGENT = "app=dynamic-scoring-agent"
-#: Seconds between two cycles of a pair, by an override: a replaced agent is away for less.
+#: Seconds between two cycles of a pair, by an override: replacing an agent takes less.
 _INTERVAL = 29
 
 

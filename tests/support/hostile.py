@@ -1,7 +1,7 @@
 """Hostile JSON for every reader of untrusted data, and the memory that a reader takes for it.
 
-`documents` puts values that grow when they are parsed where a reader expects something. `measure_growth` calls a reader with
-each of them in a separate process under a limit of memory and CPU time, so that a failing reader kills only that one.
+`documents` puts values that grow when they are parsed where a reader expects something. `measure_growth` calls a reader
+with each of them in a separate process with limits of memory and CPU time, so that a failing reader only kills that one.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def _main(reader: str, template: str, size: int) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     resource.setrlimit(resource.RLIMIT_CPU, (_CPU, _CPU))
     for label, document in documents(template.encode(), size):
-        # The peak is counted anew from here.
+        # Restart the count of the peak here.
         Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
         before = _status("VmRSS")
         try:

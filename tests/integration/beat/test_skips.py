@@ -118,7 +118,7 @@ def test_rate_limit_shared_by_many_clusters_is_the_skip_reason(redis_client: red
     bench.run(600)
     for cluster in never:
         skips = books(redis_client, cluster).skips
-        # Since its turn the count starts anew.
+        # Its turn resets the count.
         assert skips is None or skips.ticks < books(redis_client, cluster).read_skip_counts()["rate_limit"]
 
 

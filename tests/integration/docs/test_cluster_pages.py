@@ -1,4 +1,4 @@
-"""Pages that speak of clusters, followed command by command on real API servers.
+"""Pages about clusters, followed command by command on real API servers.
 
 Without nodes and controllers, these tests show only that the API server accepts the objects. The tests of the hub, of
 the chart and of the whole path show that they do their work.

@@ -1,4 +1,4 @@
-"""No document from outside takes much memory, whatever its reader makes of it."""
+"""No document from outside makes its reader use much memory."""
 
 from __future__ import annotations
 

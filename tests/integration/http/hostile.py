@@ -236,7 +236,7 @@ class RawServer:
 
 
 def tickets(listener: socket.socket, certificate: Certificate, secrets: Path) -> None:
-    """Answer one request with tickets of TLS for ever: the client's OpenSSL reads all of them before it returns."""
+    """Answer one request with an endless series of TLS tickets; the client's OpenSSL reads all before it returns."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(*certificate)
     context.keylog_filename = str(secrets)

@@ -1,4 +1,4 @@
-"""Private CAs besides the public ones, for requests of agents and for the hub's health checks."""
+"""Private CAs in addition to public ones, for requests of agents and for the hub's health checks."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ GROUP = "dynamic-scoring.open-cluster-management.io"
 
 @pytest.fixture
 def annotate(running: HubHarness, api: ScriptedServer) -> Any:
-    """Return `annotate(rescore="1")`, which sets annotations of cpu-scorer, besides the existing ones."""
+    """Return `annotate(rescore="1")`, which adds annotations to cpu-scorer."""
     annotations: dict[str, str] = {}
 
     def set_annotations(**values: str) -> None:

@@ -53,7 +53,7 @@ def test_inactive_scorer_keeps_its_entries_and_recovers(running: HubHarness, api
     record = running.record("cpu-scorer")
     assert record is not None
     assert record.health == "Inactive"
-    # Scores expire at their own time: nobody is told to remove them, and the books stay.
+    # Scores expire by themselves: nobody removes them, and the records of cycles stay.
     assert running.client.hget("dsf:pair:a/cpu-scorer", "n:scheduled") == "7"
     running.until(lambda: ("cpu-scorer", "HTTPError", "Warning") in running.events())
     api.script(answer("ok"), path="/healthz")

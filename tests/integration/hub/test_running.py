@@ -287,7 +287,7 @@ def test_unchanged_objects_are_not_written(running: HubHarness) -> None:
     running.until(is_distributed)
     running.until(lambda: running.condition("cpu-scorer", "Distributed")[0] == "True")
     running.until(lambda: running.config_condition("dynamic-scoring-config", "Distributed")[0] == "True")
-    # An event is written after the status that it speaks of.
+    # An event is written after the status that it describes.
     for name in ("cpu-scorer", "dynamic-scoring-config"):
         running.until(lambda name=name: (name, "Distributed", "Normal") in running.events())
 

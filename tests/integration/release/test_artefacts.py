@@ -113,7 +113,7 @@ def test_sdist_and_checkout_build_the_same_wheel(dist: Path, sources: Path, name
 def test_wheel_contains_exactly_the_files_of_its_package(dist: Path, name: str) -> None:
     folder = ROOT / PACKAGES[name]
     files = (path for path in (folder / "dsf").rglob("*") if path.is_file() and path.parent.name != "__pycache__")
-    # The demo's has copies of samples and manifests besides.
+    # The demo's wheel also has copies of samples and manifests.
     other_parts = (".dist-info/", "dsf/demo/files/")
     names = {file for file in contents(wheel(dist, name)) if not any(other in file for other in other_parts)}
     assert names == {str(path.relative_to(folder)) for path in files}

@@ -117,7 +117,7 @@ def test_books_balance_after_any_sequence_of_results(bed: ResultsHarness, seed: 
         for _ in range(50):
             simulation.step()
         simulation.check()
-    # Everybody is heard of or given up in the end.
+    # In the end every cycle has a result or is lost.
     bed.now += 1000
     simulation.sweep()
     simulation.check()

@@ -242,7 +242,7 @@ def test_runs_whose_result_waits_in_the_mailbox_are_not_lost(bed: ResultsHarness
     bed.now += 60 + bed.settings.lost_after + 1
     assert bed.sweep() == [f"c2/s1/{other}"]
     assert bed.sweep() == []
-    # But not for ever, should somebody keep putting things there.
+    # But it must end, even if somebody keeps adding messages.
     bed.now += 60
     assert bed.sweep() == [f"c1/s1/{run}"]
 

@@ -224,7 +224,7 @@ def test_saturated_counters_stay_saturated(bed: ResultsHarness) -> None:
     for _ in range(3):
         assert bed.cycle(outcome="partial", refused={"nan": 2**53, "made_up": 2**53}) == "partial"
     assert bed.state().read_refusal_counts() == {"nan": 2**53, "other": 2**53}
-    # As earlier versions left them, after which every honest result was refused for ever.
+    # Values that cannot be increased must not cause later genuine results to be refused.
     key = keys.pair_key("c1", "s1")
     bed.client.hset(key, mapping={"n:refused:nan": 2**63 - 1, "n:partial": "spoilt", "t:fetch:sum": "x"})
     assert bed.cycle(outcome="partial", refused={"nan": 1}, timings={"fetch": 0.5}) == "partial"

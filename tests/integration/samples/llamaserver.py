@@ -1,4 +1,4 @@
-"""A real llama.cpp server with a tiny model of random weights: it speaks its protocol, and talks nonsense.
+"""A real llama.cpp server with a tiny model of random weights: the protocol is real, its forecasts are not.
 
 `python -m tests.integration.samples.llamaserver FILE` writes the model to FILE, prints its address and serves until it
 is killed. The packages `xllamacpp` and `gguf` are needed, which are not among those of the project.

@@ -20,7 +20,7 @@ from tests.support.programs import find
 from tests.support.scoringservices import set_hub_timeout
 from tests.support.uv import ROOT
 
-#: Sample -> its /config paths, each with the names that items shall have.
+#: Sample -> its /config paths, each with the expected names of items.
 SAMPLES = {
     "sample-scorer": {"/config": "${node};${namespace};${pod}"},
     "static-scorer": {"/performance/config": "${app};${device}", "/powerconsumption/config": "${app};${device}"},

@@ -1,4 +1,4 @@
-"""The rows in memory equal a full recount, whatever happened."""
+"""The rows in memory equal a full recount after any sequence of changes."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_reader_survives_an_emptied_redis(bed_in_memory: ResultsHarness) -> None
 
 
 def test_reader_detects_an_emptied_redis_that_has_caught_up(bed_in_memory: ResultsHarness) -> None:
-    """More changes than the log holds, while nobody read it."""
+    """Make more changes than the log holds, while nobody reads it."""
     mix = Mix(bed_in_memory, 4)
     bed_in_memory.cycle("c1", "s1")
     assert mix.model.scorer("s1").states.ok == 1

@@ -16,7 +16,7 @@ PROGRAMS = ("docker", "kind", "kubectl", "helm", "clusteradm")
 
 
 def is_selected() -> bool:
-    """Whether the tests shall use kind."""
+    """True if the tests should use kind."""
     return os.environ.get("NODE") == "kind"
 
 

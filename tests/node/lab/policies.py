@@ -22,7 +22,7 @@ Object = dict[str, Any]
 
 @contextlib.contextmanager
 def enforced(cluster: Cluster) -> Iterator[int]:
-    """While the context is open; gives the number of pods that a policy speaks of."""
+    """Enforce policies while the context is open; yield the number of pods that policies select."""
     lines, pods = rules(cluster)
     _remove(cluster)
     run(*network.inside(cluster.namespace), "iptables-restore", "--noflush", stdin="\n".join(lines) + "\n")
@@ -76,15 +76,15 @@ class _Rules:
         self._namespaces = {space["metadata"]["name"]: space["metadata"].get("labels", {}) for space in spaces}
 
     def lines(self) -> tuple[list[str], int]:
-        """Return the lines, and how many pods they speak of."""
-        chains, jumps, rules, spoken_of = [f":{_CHAIN} - [0:0]"], [], [], set()
+        """Return the lines, and the number of pods that policies select."""
+        chains, jumps, rules, selected = [f":{_CHAIN} - [0:0]"], [], [], set()
         for pod in self._pods:
             address = pod["status"]["podIP"]
             for direction, pod_option, other, key in (("Ingress", "-d", "-s", "from"), ("Egress", "-s", "-d", "to")):
                 specs = [spec for spec in self._specs(pod) if direction in _types(spec)]
                 if not specs:
                     continue
-                spoken_of.add(address)
+                selected.add(address)
                 chain = f"{direction[:2].upper()}-{address}"
                 chains.append(f":{chain} - [0:0]")
                 jumps.append(f"-A {_CHAIN} {pod_option} {address} -j {chain}")
@@ -92,7 +92,7 @@ class _Rules:
                     rules += [f"-A {chain} {match} -j RETURN" for match in self._matches(pod, rule, key, other)]
                 rules.append(f"-A {chain} -j REJECT")
         established = [f"-A {_CHAIN} -m conntrack --ctstate ESTABLISHED,RELATED -j RETURN"]
-        return ["*filter", *chains, *established, *jumps, *rules, "COMMIT"], len(spoken_of)
+        return ["*filter", *chains, *established, *jumps, *rules, "COMMIT"], len(selected)
 
     def _specs(self, pod: Object) -> Iterator[Object]:
         for policy in self._policies:

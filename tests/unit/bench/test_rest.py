@@ -11,7 +11,7 @@ from bench.common import ROOT
 from bench.rest import measure_processes
 from tests.support import chart
 
-#: Share of the memory at rest that is requested besides, and MiB to which a request may be rounded up.
+#: Share of the memory at rest that is requested in addition, and MiB to which a request may be rounded up.
 QUARTER, ROUNDING = 1.25, 8.0
 #: Processes that need most of their memory for their work, whose requests are higher.
 GROWING = {"optimizer"}

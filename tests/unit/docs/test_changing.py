@@ -21,7 +21,7 @@ from tests.support.child import run_program
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "docs" / "changing.md").read_text(encoding="utf-8")
-#: Pages that scripts write: a command that only they name is explained nowhere.
+#: Pages that scripts write: a command that only they name is not explained.
 GENERATED = {"settings.md", "helm-values.md", "cli.md", "crds.md", "http-api.md", "reasons.md"}
 #: Conditions that no column of `kubectl get` has, and why.
 WITHOUT_COLUMN = {
@@ -101,8 +101,8 @@ def test_every_alert_is_on_its_page(alert: str) -> None:
     assert alert in page("prometheus.md")
 
 
-#: Files that a person edits for a new setting with a value of the chart, besides the module that reads it and its
-#: test.
+#: Files that a person edits for a new setting with a value of the chart, in addition to the module that reads it and
+#: its test.
 SETTING_FILES = {"dsf/settings.py", "deploy/helm/values.yaml", "CHANGELOG.md"}
 #: Files that scripts write for it.
 SETTING_GENERATED = {

@@ -76,7 +76,7 @@ def cluster(name: str, *, accepted: bool = True, **metadata: Any) -> ManagedClus
 
 
 def refusal(plan: FleetPlan, scorer: str) -> tuple[str, str]:
-    """Why a scorer, `namespace/name`, runs nowhere: reason and message; both empty if it runs."""
+    """Return why the scorer `namespace/name` does not run: reason and message; both empty if it runs."""
     obstacle = plan.scorers[scorer].obstacle
     return (obstacle.reason, obstacle.message) if obstacle is not None else ("", "")
 

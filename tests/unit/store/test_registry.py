@@ -1,4 +1,4 @@
-"""Records of the registry are read as they were written, whatever their rules."""
+"""Records of the registry are read as they were written, with any rules."""
 
 from __future__ import annotations
 

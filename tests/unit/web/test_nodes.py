@@ -1,4 +1,4 @@
-"""First pages stay below the number of elements that browsers render quickly, whatever the fleet."""
+"""First pages stay below the number of elements that browsers render quickly, with any fleet."""
 
 from __future__ import annotations
 

@@ -192,7 +192,7 @@ class Demo:
         return self.data("schedule", "list", scorer, "--demo", str(folder or self.folder)).get("entries", [])
 
     def stages(self, run: str = "") -> set[str]:
-        """Return the names of the tasks, of this run if one is given, that Flower has heard of so far."""
+        """Return the names of the tasks, of this run if one is given, that Flower knows so far."""
         tasks = requests.get(f"{self.context()['flower_url']}/api/tasks", timeout=300).json().values()
         return {task["name"] for task in tasks if run in json.dumps(task)}
 

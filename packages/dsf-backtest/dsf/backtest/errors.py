@@ -1,4 +1,4 @@
-"""Errors of backtests besides those of the framework."""
+"""Errors of backtests, in addition to those of the framework."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The summary of a scorer as an agent gets it: from a manifest that is registered nowhere, or from the hub."""
+"""The summary of a scorer as an agent gets it: from a manifest that is not registered, or from the hub."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors of the optimiser besides those of the framework."""
+"""Errors of the optimiser, in addition to those of the framework."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Improves a plan part by part: plans some clusters that compete for the same workloads anew, exactly.
+"""Improves a plan part by part: plans some clusters that compete for the same workloads again, with the exact solver.
 
 Most clusters of a part keep their configuration, which makes the part easy to solve; a few may get another one. In a
 problem that is too large to be solved whole, this soon comes close to the bound.
@@ -86,7 +86,7 @@ class Neighbourhoods:
         return np.flatnonzero(part)
 
     def _replan(self, part: IntArray, share: int, clock: Clock) -> bool:
-        """Plan the clusters of `part` anew, one in `share` with any configuration. Return True if the solver ended in
+        """Plan the clusters of `part` again, one in `share` with any configuration. Return True if the solver ended in
         time.
         """
         table, items = self._table, self._table.items

@@ -1,4 +1,4 @@
-"""The OpenAPI document of the scoring endpoints. Requests are not parsed by models, hence this."""
+"""The OpenAPI document of the scoring endpoints. FastAPI cannot generate it, because no models parse the requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The source types `Kubernetes` and `Object`: what an agent reads of its own cluster.
+"""The source types `Kubernetes` and `Object`: values that an agent reads from its own cluster.
 
     kubernetes   the source type `Kubernetes`: free resources
     capacity     capacity of nodes and pods

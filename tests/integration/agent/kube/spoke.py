@@ -44,7 +44,7 @@ class Spoke:
             )
 
     def allow(self, *secrets: str, config_maps: Sequence[str] = ()) -> None:
-        """Let the account read these Secrets and ConfigMaps besides its own one, and no others any more."""
+        """Let the account read its own ConfigMap and these Secrets and ConfigMaps, and no others."""
         self.grant(_rules(*secrets, config_maps=config_maps))
 
     def grant(self, rules: list[dict[str, Any]]) -> None:

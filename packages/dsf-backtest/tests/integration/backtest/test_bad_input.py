@@ -37,7 +37,7 @@ class Author:
         self.scorer = stack.enter_context(ScriptedServer(answer(SCORES)))
 
     def manifest(self, source: dict[str, Any] | None = None, **spec: Any) -> str:
-        """Return a DynamicScorer that is registered nowhere."""
+        """Return a DynamicScorer that is not registered."""
         params = {"query": "up", "range": 60, "step": 15}
         prometheus = {"type": "Prometheus", "host": "http://prometheus.svc", "path": "/query_range", "params": params}
         scorer = {

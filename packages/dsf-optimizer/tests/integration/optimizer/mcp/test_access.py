@@ -113,6 +113,6 @@ def test_foreign_web_page_is_refused_even_with_a_token(
     assert post(guarded_server.mcp, **authorization, Origin="http://127.0.0.1.evil.example").status_code == 403
     assert post(guarded_server.mcp, **authorization, Origin="http://[").status_code == 403
     assert post(guarded_server.mcp, **authorization, Origin="http://localhost:3000").status_code == 200
-    # A page of the service itself, by whatever name it is known.
+    # A page of the service itself, under any of its names.
     same_origin = {"Host": "optimizer.example", "Origin": "https://optimizer.example"}
     assert post(guarded_server.mcp, **authorization, **same_origin).status_code == 200
