@@ -97,14 +97,14 @@ class CallerAccess:
         """Return the holder of this token, which came from a client's address. Raises AccessError (401, 429)."""
         if token is None:
             raise AccessError("no token; send `Authorization: Bearer TOKEN`", 401)
-        return self._holder(token, client)
+        return self._identify_holder(token, client)
 
     def authorize(self, caller: Caller, action: GuardedAction, namespace: str | None) -> None:
         """Raise AccessError (403) unless the caller may do this in a namespace, or with None in all. Allows everything
         here.
         """
 
-    def _holder(self, token: str, client: str) -> Caller:
+    def _identify_holder(self, token: str, client: str) -> Caller:
         raise NotImplementedError
 
 
@@ -126,7 +126,7 @@ class TokenAccess(CallerAccess):
         self._file = TokenFile(file)
         self._file.read()
 
-    def _holder(self, token: str, client: str) -> Caller:
+    def _identify_holder(self, token: str, client: str) -> Caller:
         self._file.check(token, client)
         return Caller("token")
 
@@ -139,7 +139,7 @@ class KubernetesAccess(CallerAccess):
         self._reviews = Reviews(session)
         self._scorer_namespace = scorer_namespace
 
-    def _holder(self, token: str, client: str) -> Caller:
+    def _identify_holder(self, token: str, client: str) -> Caller:
         user = self._reviews.review_token(token)
         return Caller(user["username"], user)
 

@@ -54,7 +54,7 @@ class BodyCheck:
         refusal: JSONResponse | None = None
         started = False
 
-        async def checked() -> Message:
+        async def receive_limited() -> Message:
             nonlocal refusal
             message = await receive()
             body.extend(message.get("body", b""))
@@ -72,7 +72,7 @@ class BodyCheck:
                 await send(message)
 
         try:
-            await self._app(scope, checked, send_response)
+            await self._app(scope, receive_limited, send_response)
         except ClientDisconnect:
             if refusal is None:
                 raise

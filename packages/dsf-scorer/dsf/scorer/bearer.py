@@ -42,14 +42,14 @@ class Bearer:
 
     def require(self) -> None:
         """Raise ScorerError if there is no token."""
-        if not self._tokens():
+        if not self._read_digests():
             raise ScorerError(f"there is no token in the {self.where}")
 
     def check(self, authorization: Sequence[str]) -> None:
         """Raise RefusedError: 401 unless the only Authorization header has the token, 503 if there is no token to
         compare with.
         """
-        digests = self._tokens()
+        digests = self._read_digests()
         if not digests:
             log.error("there is no token, so every request is refused where=%s", self.where)
             raise RefusedError(503, _NOT_READY)
@@ -68,7 +68,7 @@ class Bearer:
         """Source of the token, for messages."""
         return f"environment variable {self.env}" if self.env else f"file {self.file}"
 
-    def _tokens(self) -> tuple[bytes, ...]:
+    def _read_digests(self) -> tuple[bytes, ...]:
         if self.env:
             token = os.environ.get(self.env, "").strip()
             return (_digest(os.fsencode(token)),) if token else ()
