@@ -194,7 +194,7 @@ class KubeFleet:
         self.plane.kubectl("apply", "-f", "-", stdin=yaml.safe_dump(config(mask)))
         self._wait(SCORERS - 1)
         change = time.monotonic() - began
-        # Time for the following statuses.
+        # Wait until the statuses that follow are written.
         time.sleep(5)
         return {
             "clusters": len(self._names),

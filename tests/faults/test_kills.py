@@ -113,7 +113,7 @@ def test_killed_beat_is_replaced_by_a_standby_or_a_new_process(fleet: Fleet) -> 
         # The lock's 2 s, one poll of it, one interval of 1 s, and the start of a process.
         fleet.until(lambda previous_ticks=before: fleet.state("steady").scheduled > previous_ticks + 1, "ticks", 10)  # type: ignore[misc]
         fleet.wait_success("steady")
-        # Skipped, not caught up.
+        # Missed ticks are skipped.
         ticks = fleet.state("steady").scheduled - before
         assert ticks <= time.monotonic() - started + 1.5
         fleet.check_books("steady")

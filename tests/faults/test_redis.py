@@ -81,7 +81,7 @@ def test_fleet_recovers_from_a_killed_redis(fleet: Fleet) -> None:
 
 def test_fleet_recovers_from_a_frozen_redis_with_half_open_connections(fleet: Fleet) -> None:
     os.kill(fleet.redis_server.pid, signal.SIGSTOP)
-    # Longer than any time-out of a connection.
+    # Wait longer than any time-out of a connection.
     pass_time(13)
     os.kill(fleet.redis_server.pid, signal.SIGCONT)
     check_all_is_back(fleet, 25)

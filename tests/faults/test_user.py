@@ -108,7 +108,7 @@ def test_interval_override_changes_the_pace_and_survives_a_restart_of_all_proces
     before = left_out(fleet)
     process = fleet.dsf("schedule", "set", "sample", "--cluster", "c1", "--interval", "2", "--note", "incident 42")
     assert process.returncode == 0, process.stderr
-    # At once, and then every two seconds.
+    # The first cycle starts at once, the others follow every two seconds.
     assert fleet.wait_success("sample", cycles=4) < 11 + STALL
     check_gaps(fleet, 4, before)
     # A cycle that has no time on a busy machine ends late, or never.

@@ -45,7 +45,7 @@ def cluster(ocm: ControlPlane, hub: HubCluster) -> Iterator[str]:
     name = ocm.cluster("worker")
     with hub.release(VALUES) as release:
         yield name
-        # While the addon manager runs.
+        # Uninstall while the addon manager runs.
         release.uninstall()
 
 

@@ -203,7 +203,7 @@ def _agent_part(objects: list[dict[str, Any]], kind: str, suffix: str = "") -> d
 def _verify(folder: Path, authority: str, certificate: str) -> None:
     for name, encoded in (("ca.crt", authority), ("tls.crt", certificate)):
         (folder / name).write_bytes(base64.b64decode(encoded))
-    # As strict as Python is.
+    # Python checks certificates as strictly.
     command = ["openssl", "verify", "-x509_strict", "-purpose", "sslserver", "-CAfile", "ca.crt", "tls.crt"]
     process = run_program(command, cwd=folder)
     assert process.returncode == 0, process.stderr

@@ -22,7 +22,7 @@ def test_deleted_configuration_removes_all_scorers_and_scores(agent: Agent) -> N
     agent.result()
     assert len(agent.metrics("dynamic_score{")) == 1
     agent.config.unlink()
-    # Without a tick or a scrape.
+    # The agent notices it without a tick or a scrape.
     wait_for(lambda: "scorers=[]" in agent.log())
     assert agent.metrics("dynamic_score{") == []
     # The agent retries as long as the tick lasts; longer if that was over before the first attempt.

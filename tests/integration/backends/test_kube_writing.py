@@ -49,7 +49,7 @@ def _work(cluster: str) -> dict[str, Any]:
 def test_scoring_config_is_created_at_the_start_and_never_changed(
     session: Session, start_hub: Callable[..., Hub]
 ) -> None:
-    # As in the environment of a process.
+    # A process reads the setting as text.
     hub = start_hub(scoring_config='{"masks": [{"clusterName": "c1", "scoreName": "*"}]}')
     namespace = hub.namespace
     path = DYNAMIC_SCORING_CONFIGS.path(namespace, CONFIG_NAME)

@@ -252,7 +252,7 @@ def test_schedule_change_between_read_and_commit_wins(
     monkeypatch.setattr(bench.dispatcher, "_read_batch", read_then_change)
     bench.run(60)
     times = run_times(bench, "c1")
-    # Once now, not twice, and then at the new pace.
+    # It is due once now, and then at the new interval.
     assert len([at for at in times if at < START + 2]) == 1
     assert 11 <= len(times) <= 13
 

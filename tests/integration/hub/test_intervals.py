@@ -30,7 +30,7 @@ def test_interval_override_is_in_the_status_at_once(running: HubHarness) -> None
     running.until(lambda: _shown(running) == (5, 30, 0), timeout=5)
     running.schedule.reset(EVERYWHERE)
     running.until(lambda: _shown(running) == (30, 30, 1), timeout=5)
-    # And after a start of the hub.
+    # The same after a restart of the hub.
     running.stop()
     running.schedule.set_override(EVERYWHERE, interval=6)
     running.start()
@@ -53,6 +53,6 @@ def test_user_pause_is_in_the_status_until_it_ends(running: HubHarness) -> None:
     assert running.condition("cpu-scorer", "Scoring")[2].endswith("Z: release")
     until = time.time() + 2
     running.schedule.set_override(EVERYWHERE, paused=True, paused_until=until, note="release", by="ann")
-    # By itself, when the pause ends.
+    # The condition changes by itself when the pause ends.
     running.until(lambda: running.condition("cpu-scorer", "Scoring")[1] == "NoCyclesYet")
     assert time.time() >= until

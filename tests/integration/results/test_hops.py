@@ -80,9 +80,9 @@ def test_result_is_encoded_twice_decoded_once_and_stored_twice(
                     break
                 commands.append((entry["client_type"] == "lua", entry["command"]))
     assert bed.pairs.read_state("c1", "s1").count("ok") == 2
-    # The payload, and the score. The payload.
+    # Encoded: the payload and the score. Decoded: the payload.
     assert (counted["encoded"], counted["decoded"]) == (2, 1)
-    # The slot of the mailbox, and the pair.
+    # One command for the slot of the mailbox, one for the pair.
     stored_commands = [
         text.split()[:2] for _, text in commands if MARK in text and text.split()[0] in ("SET", "HSET", "LPUSH")
     ]

@@ -206,7 +206,7 @@ def test_series_beyond_the_deadline_are_left_out(llm_forecast: Start, model: Lan
         if len(results) >= 3:
             break
     assert response.status_code == 200, response.text
-    # Three at a time for all of the time.
+    # Three forecasts run at a time, all the time.
     assert 3 <= len(results) <= 6
     assert counted(scorer, before) == {"deadline": 12 - len(results)}
 

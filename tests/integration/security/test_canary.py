@@ -128,7 +128,7 @@ def test_commands_show_no_secret(fleet: Fleet) -> None:
         for form in ("table", "json"):
             outputs = answered(fleet, *arguments, "-o", form)
             assert [secrets_in(output, CANARIES) for output in outputs] == [[]] * len(outputs), arguments
-    # One in a process, as people run it.
+    # Run one in a process, as users do.
     process = forked.dsf(("explain", SCORER, "--cluster", "c1"), fleet.operator_environment())
     assert secrets_in(process.stdout + process.stderr, CANARIES) == []
     assert process.stdout

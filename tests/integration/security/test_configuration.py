@@ -91,7 +91,7 @@ def test_data_and_users_survive_a_crash(configured: Configured) -> None:
             pipe.hset("dsf:scorers", "a", "1")
             pipe.hset("dsf:clusters", "b", "2")
             pipe.execute()
-    # Written to disk once a second.
+    # Redis writes to disk once a second.
     wait_for(lambda: "dsf:clusters" in _log(configured), 5)
     configured.kill()
     configured.start()

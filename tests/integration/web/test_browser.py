@@ -105,7 +105,7 @@ def test_forms_have_no_axe_violations(closed: WebProcess, browser: Browser, redi
         assert tab.violations(*THEMES) == []
         run = page.locator("#page tbody code").first.inner_text()
         fleet.cycle("worker01", run=run, timings={"fetch": 0.02})
-        # By itself.
+        # The page changes by itself.
         expect(page.locator("h1")).to_contain_text("1 of 1 run has ended")
         page.get_by_role("link", name="worker01").click()
         expect(page.locator("tr.asked")).to_contain_text(run)

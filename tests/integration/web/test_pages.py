@@ -473,7 +473,7 @@ def test_settings_are_shown_with_their_origin(
     assert settings["source host"] == ("http://scorer.test", "default", "")
     assert settings["validity (s)"][:2] == ("300 (3 intervals, at least 300)", "default")
     assert settings["interval (s)"] == ("7", "override", "set by ann: load test; declared: 10 in /config")
-    # The same for programs.
+    # The JSON API has the same settings.
     assert scorer_settings is not None
     assert {setting.name: (setting.value, setting.origin, setting.instead) for setting in scorer_settings} == settings
     assert set(described["SettingView"]["properties"]) == {"name", "value", "origin", "instead"}

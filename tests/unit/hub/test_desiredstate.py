@@ -52,7 +52,7 @@ def test_fields_of_a_newer_crd_are_ignored_and_reported_once(settings_factory: C
             "this hub does not know spec.masks[0].until, spec.newer; they are ignored",
         ),
     ]
-    # As it was.
+    # The field is unchanged.
     assert newer["spec"]["newer"] == {"x": 1}
     place.put(newer)
     assert desired.update().make_entries("a", {}).keys() == {"s"}

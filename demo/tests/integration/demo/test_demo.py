@@ -295,7 +295,7 @@ def test_page_reports_a_failure_and_rescores_after_its_correction(demo: Demo, br
     manifest_file = demo.folder / "sample-scorer.yaml"
     before = manifest_file.read_text()
     page = demo.context()["web_url"]
-    # The first address that a person reads.
+    # The first address in the log must be the page's.
     assert re.findall(r"https?://\S+", (demo.folder.parent / "demo.log").read_text())[0] == page
     with Tab(browser, page) as tab:
         browser_page = tab.open("/")
@@ -305,7 +305,7 @@ def test_page_reports_a_failure_and_rescores_after_its_correction(demo: Demo, br
         manifest_file.write_text(before.replace("configSyncMode: Full", WRONG))
         try:
             expect(browser_page.locator("h1")).to_contain_text("sample-scorer fails on 2 clusters: bad_query")
-            # Prometheus' own words.
+            # The page shows Prometheus' own message.
             expect(browser_page.locator("#problems")).to_contain_text("unclosed left parenthesis")
             assert browser_page.evaluate("window.same")
         finally:

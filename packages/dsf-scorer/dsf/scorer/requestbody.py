@@ -287,7 +287,7 @@ def _check_finite(value: float) -> float:
     try:
         return float(value)
     except OverflowError:
-        # An integer of more than 308 digits.
+        # An integer of more than 308 digits exceeds the range of float.
         return math.inf
 
 

@@ -46,7 +46,7 @@ def test_new_redis_ca_is_introduced_while_both_are_trusted(fleet: Fleet, tmp_pat
     replace(file, other.cert.read_text())
     fleet.redis.restart()
     _cycles_go_on(fleet)
-    # And back.
+    # Switch back.
     replace(file, both)
     fleet.redis.restart(fleet.redis.ca.issue("localhost", "127.0.0.1"))
     replace(file, old)

@@ -402,7 +402,7 @@ def test_comparison_of_the_command_line_is_drawn_with_its_placements(
     for name in ("before", "after"):
         every = ["--since", "24h", "--every", "15m", "--rate", "1000", "--out", str(tmp_path / f"{name}.jsonl")]
         if name == "after":
-            # A worse second version: two minutes.
+            # Make the second version worse: a range of two minutes.
             for cluster in CLUSTERS:
                 file = tmp_path / "clusters" / cluster / "dynamic-scoring-config.yaml"
                 file.parent.mkdir(parents=True)
@@ -426,7 +426,7 @@ def test_comparison_of_the_command_line_is_drawn_with_its_placements(
         expect(browser_page.locator("#chosen")).to_contain_text(
             f"{placement.differ} of {placement.decisions} decisions differ"
         )
-        # A and B on each of two clusters.
+        # Two versions on each of two clusters.
         expect(browser_page.locator("#chosen path.line")).to_have_count(4)
         assert browser_page.locator("#chosen .strip .other").count() == len(placement.spans)
         # The strip is as wide as the plots below it, but for the width of their lines.

@@ -210,7 +210,7 @@ def test_foreign_placement_is_not_changed(bed: OptimizerHarness) -> None:
     with pytest.raises(PlanConflictError, match="exists and was not created by a plan; delete it, or hand it over"):
         bed.service().apply(bed.params())
     assert list(bed.objects()) == [("Placement", "app01-placement")]
-    # As the message advises.
+    # Do as the message advises.
     path = PLACEMENTS.path(bed.namespace, "app01-placement")
     bed.session.merge(path, {"metadata": {"labels": {GENERATED_LABEL: "true"}}})
     bed.service().apply(bed.params())

@@ -65,7 +65,7 @@ def test_busy_server_is_retried_a_limited_number_of_times(monkeypatch: pytest.Mo
     monkeypatch.setattr(lists, "_DEFAULT_PAUSE_SECONDS", 3.0)
     with busy(1000) as (hub, request_times), pytest.raises(ApiServerError, match=r"429: storage is \(re\)initializing"):
         hub.list_objects(PLACEMENTS, "default")
-    # After 0, 3, 6 and 9 s.
+    # Requests are sent after 0, 3, 6 and 9 s.
     assert len(request_times) == 4
 
 

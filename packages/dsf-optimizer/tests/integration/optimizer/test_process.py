@@ -141,7 +141,7 @@ def test_optimize_command_plans_applies_and_resets(bed: OptimizerHarness, optimi
     report = json.loads(process.stdout)
     assert (process.returncode, report["applied"], report["objective_value"]) == (0, True, 115)
     assert len(bed.objects()) == 6
-    # YAML, and a workload too many.
+    # The file is YAML and has one workload too many.
     file.write_text(json.dumps(bed.body(clusters=bed.body()["clusters"][:1])))
     yaml_result = optimize("-f", str(file), "-o", "yaml", "--dry-run")
     assert yaml_result.exit_code == 1
