@@ -175,7 +175,9 @@ def measure(seconds: float, milliseconds: float, rounds: int) -> Measurement:
                 each.measure_rate(MANY)
             firsts = [far.measure_latency() for _ in range(2 * rounds)]
             forwarded_firsts = [forwarded.measure_latency() for _ in range(2 * rounds)]
-            rates, forwarded_rates = zip(*((far.measure_rate(MANY), forwarded.measure_rate(MANY)) for _ in range(rounds)), strict=True)
+            rates, forwarded_rates = zip(
+                *((far.measure_rate(MANY), forwarded.measure_rate(MANY)) for _ in range(rounds)), strict=True
+            )
     rate, forwarded_rate = statistics.median(rates), statistics.median(forwarded_rates)
     forwarded_trips = 1000 * statistics.median(forwarded_firsts) / milliseconds
     trips = 1000 * statistics.median(firsts) / milliseconds

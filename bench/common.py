@@ -88,8 +88,7 @@ def make_console(width: int | None = None) -> Console:
 
 
 def exit_code(figures: Sequence[Figure], *, strict: bool) -> int:
-    """Return the exit code. Missed limits count only with `strict`, because other load on the machine changes figures.
-    """
+    """Return the exit code. Missed limits count only with `strict`, because other load changes figures."""
     return MISSED if strict and any(figure.is_met is False for figure in figures) else OK
 
 

@@ -333,7 +333,9 @@ def main() -> int:
         parser.error(f"{arguments.redis} is no program: --redis wants a redis-server")
     clusters = arguments.clusters or (QUICK_SIZES if arguments.quick else SIZES)
     seconds = arguments.seconds or (QUICK_SECONDS if arguments.quick else SECONDS)
-    chosen = {name: value for name, value in vars(arguments).items() if name in {item.name for item in fields(FleetPlan)}}
+    chosen = {
+        name: value for name, value in vars(arguments).items() if name in {item.name for item in fields(FleetPlan)}
+    }
     plan = FleetPlan(**chosen | {"seconds": seconds})
     return report(arguments, measure(clusters, plan))
 

@@ -78,7 +78,9 @@ def seconds(function: Callable[[Series], Array], all_series: list[Series]) -> fl
 def count_differences(all_series: list[Series]) -> int:
     """Return the number of series for which the two forecasts differ."""
     return sum(
-        not np.allclose(forecast_by_scorer(series), forecast_by_textbook(series), atol=_SAME * float(np.ptp(series.values)))
+        not np.allclose(
+            forecast_by_scorer(series), forecast_by_textbook(series), atol=_SAME * float(np.ptp(series.values))
+        )
         for series in all_series
     )
 
@@ -90,7 +92,9 @@ def measure(quick: bool) -> Measurement:
     if wrong:
         raise RuntimeError(f"{wrong} of {SERIES} forecasts are not those of least squares")
     rounds = QUICK_ROUNDS if quick else ROUNDS
-    pairs = [(seconds(forecast_by_scorer, all_series), seconds(forecast_by_textbook, all_series)) for _ in range(rounds)]
+    pairs = [
+        (seconds(forecast_by_scorer, all_series), seconds(forecast_by_textbook, all_series)) for _ in range(rounds)
+    ]
     mine, theirs = ([1000 * pair[index] for pair in pairs] for index in (0, 1))
     ratios = [pair[0] / pair[1] for pair in pairs]
     figure = Figure(

@@ -112,8 +112,7 @@ class HubApiWorld(RealWorld):
         }
 
     def cost(self, measured: FleetFigures) -> tuple[str, float]:
-        """Return the servers' costs above their idle state as text, and the API server's CPU seconds for 1,000 cycles.
-        """
+        """Return the servers' costs above idle as text, and the API server's CPU seconds for 1,000 cycles."""
         agents = len(self.clusters)
         seconds = {
             name: (measured.cores[name] - self._idle_cores[name]) * measured.seconds / max(measured.cycles, 1) * 1000

@@ -228,7 +228,9 @@ def measure_two(count: int, rounds: int) -> Measurement:
         for _ in range(rounds):
             for share, turns in turns_by_share.items():
                 for workers, figures in turns.items():
-                    figures.append(drain_with_workers(server.url, Path(folder) / "log", client, feeder, count, workers, share))
+                    figures.append(
+                        drain_with_workers(server.url, Path(folder) / "log", client, feeder, count, workers, share)
+                    )
     rows = []
     for share, turns in turns_by_share.items():
         rates_of_one, two = ([rate for rate, _ in figures] for figures in turns.values())

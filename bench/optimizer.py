@@ -186,7 +186,9 @@ def solve_one(size: str, solver: str, seconds: float) -> dict[str, Any]:
     row = solve_by_us(problem, seconds) if solver == "dsf" else solve_by_other(solver, problem, seconds)
     times_after = os.times()
     row["cpu_seconds"] = sum(times_after[:4]) - sum(started[:4])
-    row["memory_mb"] = read_highest_memory(resource.RUSAGE_SELF) - before + read_highest_memory(resource.RUSAGE_CHILDREN)
+    row["memory_mb"] = (
+        read_highest_memory(resource.RUSAGE_SELF) - before + read_highest_memory(resource.RUSAGE_CHILDREN)
+    )
     row["instance_mb"] = before
     return row
 

@@ -19,7 +19,7 @@ import requests
 
 from bench.commands import measure_cost
 from bench.common import Figure, Measurement, process, read_cpu_seconds, read_highest_memory, run
-from bench.seeded import start_redis, seed
+from bench.seeded import seed, start_redis
 
 CLUSTERS, QUICK_CLUSTERS = 3500, 1000
 SCORERS, ITEMS = 10, 6

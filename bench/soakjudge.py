@@ -196,7 +196,9 @@ class Judge:
             if entry.outcome in BAD_ENDS and entry.at >= self._since and entry.run not in self._reported_runs:
                 self._reported_runs.add(entry.run)
                 why = entry.outcome if entry.outcome == entry.reason else f"{entry.outcome} {entry.reason}"
-                self.losses.append(f"{keys.pair(*pair)} {entry.run} {why}, due {self._describe_nearest_fault(entry.at)}")
+                self.losses.append(
+                    f"{keys.pair(*pair)} {entry.run} {why}, due {self._describe_nearest_fault(entry.at)}"
+                )
 
     def _describe_nearest_fault(self, at: float) -> str:
         """Return the fault nearest to this moment, as a text."""

@@ -57,8 +57,7 @@ SIZES = (Size(25, 100, 10, 1.0), Size(10, 1000, 10, 4.0), Size(1, 10_000, 10, 8.
 
 
 class Upstream:
-    """The agent in Go. Its cycles are counted in its log, because /metrics with 10,000 scores costs more than a cycle.
-    """
+    """The agent in Go. Cycles are counted in its log, because /metrics with 10,000 scores costs more than a cycle."""
 
     def __init__(self, running: subprocess.Popen[bytes], log: BinaryIO) -> None:
         self.process = psutil.Process(running.pid)

@@ -23,7 +23,7 @@ import redis
 import requests
 
 from bench.common import Figure, Measurement, process, read_cpu_seconds, read_highest_memory, run
-from bench.seeded import start_redis, seed
+from bench.seeded import seed, start_redis
 from dsf import keys
 
 CLUSTERS, QUICK_CLUSTERS = 3500, 1000

@@ -37,8 +37,7 @@ def maxima(environment: Mapping[str, str]) -> dict[str, float]:
 
 
 def normalised(value: float, maximum: float, minimum: float = 0.0) -> int:
-    """Return -100 for at most the minimum, 100 for at least the maximum, and a whole number in between, cut towards 0.
-    """
+    """Return -100 up to the minimum, 100 from the maximum on, and a whole number in between, cut towards 0."""
     if value >= maximum:
         return 100
     if value <= minimum:

@@ -74,7 +74,9 @@ def test_scores_are_written(world: OcmFleet) -> None:
         assert owner["kind"] == "ManagedCluster"
         assert owner["uid"] == world.session.get(MANAGED_CLUSTERS.path(name=cluster))["metadata"]["uid"]
         # Renewed by each cycle; it expires while no agent runs.
-        wait_for_fleet(world, lambda cluster=cluster: 0 < _valid_for(world, cluster) <= 8, f"a valid score of {cluster}")
+        wait_for_fleet(
+            world, lambda cluster=cluster: 0 < _valid_for(world, cluster) <= 8, f"a valid score of {cluster}"
+        )
         (condition,) = score["status"]["conditions"]
         assert (condition["type"], condition["status"]) == ("AddOnPlacementScoreUpdated", "True")
         port = world.clusters[cluster].metrics_port
@@ -171,7 +173,9 @@ def test_scoring_condition_explains_a_query_mistake(world: OcmFleet) -> None:
         description = world.hub.kubectl("describe", "dscorer", "mistaken", "-n", HUB_NAMESPACE)
         return "parse error" in description.partition("Events:")[2]
 
-    wait_for_fleet(world, lambda: scoring_message() and is_explained(), "what is wrong with the query", 2 * INTERVAL + 3)
+    wait_for_fleet(
+        world, lambda: scoring_message() and is_explained(), "what is wrong with the query", 2 * INTERVAL + 3
+    )
     wait_for_fleet(world, has_event, "an event that says so")
     register(world, "mistaken", f"max by (node) ({METRIC})")
     wait_for_fleet(world, lambda: conditions()["Scoring"]["status"] == "True", "cycles that succeed")
@@ -197,7 +201,9 @@ def test_documented_predicate_on_a_score_follows_the_score(world: OcmFleet) -> N
         world.measure(cluster1=values[0], cluster2=values[1])
         wait_for_fleet(world, lambda: chosen(world.session, "demanding", "apps") == clusters, f"predicate: {clusters}")  # noqa: B023
     environment = {"DSF_KUBECONFIG": str(world.hub.kubeconfig), "PATH": "/usr/bin:/bin"}
-    explanation = json.loads(run_program([DSF, "placement", "demanding", "-n", "apps", "-o", "json"], env=environment).stdout)
+    explanation = json.loads(
+        run_program([DSF, "placement", "demanding", "-n", "apps", "-o", "json"], env=environment).stdout
+    )
     assert explanation["agrees"] is None
     assert not any("OCM has not evaluated it" in note for note in explanation["notes"])
 
@@ -272,7 +278,9 @@ def test_missing_score_beats_a_negative_score_unless_when_empty_gives_a_value(wo
     world.kubectl_apply("headroom.yaml")
     wait_for_fleet(world, lambda: world.values("cluster1", "headroom") == {"headroom": -20}, "cluster1's score")
     wait_for_fleet(world, lambda: world.values("cluster2", "headroom") == {}, "cluster2's valid, empty score")
-    wait_for_fleet(world, lambda: chosen(world.session, "headroom", "apps") == ["cluster2"], "the trap: none counts as 0")
+    wait_for_fleet(
+        world, lambda: chosen(world.session, "headroom", "apps") == ["cluster2"], "the trap: none counts as 0"
+    )
     register(world, "headroom", query, execution={"whenEmpty": {"behavior": "Value", "value": -100}})
     wait_for_fleet(world, lambda: world.values("cluster2", "headroom") == {"headroom": -100}, "the low score")
     wait_for_fleet(world, lambda: chosen(world.session, "headroom", "apps") == ["cluster1"], "the way out of the trap")

@@ -313,7 +313,8 @@ def test_placement_schedule_matches_the_decisions_of_ocm(bench: Bench) -> None:
         differences = [
             _describe_difference(situation, outcome)
             for situation in situations.values()
-            if not _depends_on_others(situation) and set((outcome := decide_placement(situation)).chosen) != situation.decided
+            if not _depends_on_others(situation)
+            and set((outcome := decide_placement(situation)).chosen) != situation.decided
         ]
         assert not differences, "\n".join(differences)
         return True

@@ -19,7 +19,7 @@ import pytest
 from dsf.up.stack import make_http_check
 from tests.faults.fleet import BY_HAND, Fleet, scores
 from tests.support.child import Child
-from tests.support.httpserver import answer, send_gzip_bomb, send_endless, send_half, hang
+from tests.support.httpserver import answer, hang, send_endless, send_gzip_bomb, send_half
 from tests.support.plugins import install
 from tests.support.programs import find
 from tests.support.redisserver import free_port

@@ -131,7 +131,7 @@ def test_killed_results_worker_loses_no_queued_result(fleet: Fleet) -> None:
         # Otherwise newer scores replace them while a worker starts, and their runs are correctly counted as lost.
         fleet.schedule.set_override("c1/steady", paused=True)
 
-        def queued_open_runs(results: Sent = queued_results) -> list[str]:
+        def queued_open_runs(results: MailboxReader = queued_results) -> list[str]:
             # Only runs that are open and queued count. A tick of a second may expire before an agent without CPU
             # receives it, and a worker may be killed after ingesting results and before it empties their slots.
             return [run for run in runs_of(fleet, "steady") if any(run in text for text in results.texts())]

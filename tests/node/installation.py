@@ -78,8 +78,7 @@ def wait_until_gone(world: InstalledQuickstart) -> None:
 
 
 def forget(world: InstalledQuickstart) -> None:
-    """Remove the objects that an uninstallation keeps: the volume with Redis' data, the owners of names, and the CRDs.
-    """
+    """Remove the objects that an uninstallation keeps: the volume of Redis' data, the owners of names, and the CRDs."""
     world.hub.kubectl("-n", HUB_NAMESPACE, "delete", "pvc", "data-dynamic-scoring-redis-0", "--ignore-not-found")
     world.hub.kubectl("-n", HUB_NAMESPACE, "delete", "configmap", "dynamic-scoring-names", "--ignore-not-found")
     world.hub.kubectl("delete", "-f", str(pages.ROOT / "deploy" / "helm" / "files" / "crds.yaml"), "--ignore-not-found")

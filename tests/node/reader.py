@@ -34,8 +34,7 @@ class Typed:
 
 
 class Reader:
-    """Types into a shell that keeps its variables; `replaced` has patterns of texts that differ from those on a page.
-    """
+    """Types into a shell that keeps its variables; `replaced` has patterns of texts that differ from the page's."""
 
     def __init__(
         self, folder: Path, environment: Mapping[str, str], *, before: Sequence[str], replaced: Mapping[str, str]

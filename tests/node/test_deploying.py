@@ -68,12 +68,16 @@ def _runs_them(world: InstalledQuickstart, images: dict[str, str]) -> bool:
     return True
 
 
-def test_make_deploy_updates_the_images_of_an_installation(world: InstalledQuickstart, deployed: dict[str, str]) -> None:
+def test_make_deploy_updates_the_images_of_an_installation(
+    world: InstalledQuickstart, deployed: dict[str, str]
+) -> None:
     wait_for(lambda: _runs_them(world, deployed), 180, "pods with the images that were built", interval=1)
     world.rescore()
 
 
-def test_make_undeploy_leaves_nothing_and_make_deploy_installs_anew(world: InstalledQuickstart, deployed: dict[str, str]) -> None:
+def test_make_undeploy_leaves_nothing_and_make_deploy_installs_anew(
+    world: InstalledQuickstart, deployed: dict[str, str]
+) -> None:
     world.type('make undeploy ARGS="--timeout 8m"')
     installation.wait_until_gone(world)
     world.type(f'make deploy ARGS="--values deploy/exposure/nodeport.yaml --set redis.exposure.host=$HUB_IP {_HELM}"')

@@ -64,7 +64,9 @@ def test_api_requires_the_token_of_a_permitted_viewer(world: InstalledQuickstart
 
 
 @pytest.fixture(scope="module")
-def look(world: InstalledQuickstart, tokens: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Look]:
+def look(
+    world: InstalledQuickstart, tokens: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Look]:
     """Open the page as an account in a browser; further words are arguments of `tests.node.look`."""
     if kind.is_selected():
         pytest.skip("the browser looks from the network of our own nodes")

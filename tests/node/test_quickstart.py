@@ -71,8 +71,7 @@ def test_addon_is_available_on_each_managed_cluster(world: InstalledQuickstart) 
 
 
 def test_pod_security_restricted_is_enforced(world: InstalledQuickstart) -> None:
-    """All tests above ran under Pod Security: a pod without these restrictions is refused in every namespace of ours.
-    """
+    """All tests above ran under Pod Security: a pod without these restrictions is refused in all our namespaces."""
     namespaces = [
         (world.hub, HUB_NAMESPACE),
         *((managed_cluster, AGENT_NAMESPACE) for managed_cluster in world.managed.values()),

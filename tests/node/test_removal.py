@@ -25,7 +25,9 @@ def _hubs_limit(world: InstalledQuickstart) -> str | None:
     return limit
 
 
-def test_uninstallation_keeps_the_documented_objects_only_and_a_new_installation_adopts_them(world: InstalledQuickstart) -> None:
+def test_uninstallation_keeps_the_documented_objects_only_and_a_new_installation_adopts_them(
+    world: InstalledQuickstart,
+) -> None:
     """The page's commands, then those of the quickstart, on the kept volume."""
     world.judge()
     assert installation.labelled(world.hub)

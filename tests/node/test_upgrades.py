@@ -48,7 +48,9 @@ def released(world: InstalledQuickstart, tmp_path: Path) -> Release:
     return last_release
 
 
-def test_upgrade_from_the_last_release_misses_at_most_one_cycle_of_each_pair(world: InstalledQuickstart, released: Release) -> None:
+def test_upgrade_from_the_last_release_misses_at_most_one_cycle_of_each_pair(
+    world: InstalledQuickstart, released: Release
+) -> None:
     """Replace every pod: of the hub's processes and, through OCM, of the agents; then restart Redis, on its volume."""
     assert released.hub_image in _images(world.pods(world.hub, HUB_NAMESPACE))
     world.dsf("schedule", "set", "sample-scorer", "--interval", str(_INTERVAL))

@@ -49,7 +49,9 @@ class Watch:
         for event, interval, began, end in self._windows:
             for name in self._clusters:
                 missed = {
-                    due: cycle for due, cycle in self._iterate_due_times(name) if began <= due <= end and cycle["outcome"] in _MISSED
+                    due: cycle
+                    for due, cycle in self._iterate_due_times(name)
+                    if began <= due <= end and cycle["outcome"] in _MISSED
                 }
                 missed_cycles = [cycle for cycle in missed.values() if cycle["reason"] != "overlap"]
                 # Due times are rounded to milliseconds.

@@ -37,8 +37,7 @@ FIRST_SCORE = 60.0
 
 
 class InstalledQuickstart:
-    """The installed quickstart. A context manager: runs the page's commands at the start, and its last one at the end.
-    """
+    """The installed quickstart, a context manager: runs the page's commands at the start, its last one at the end."""
 
     def __init__(self) -> None:
         make_cluster = kind.KindCluster if kind.is_selected() else clusters.cluster

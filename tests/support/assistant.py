@@ -1,5 +1,4 @@
-"""An assistant: the official client of the Model Context Protocol, over both transports and in both protocol versions.
-"""
+"""An assistant: the official client of the Model Context Protocol, over both transports, in both protocol versions."""
 
 from __future__ import annotations
 

@@ -102,8 +102,7 @@ def make_secret_ref(name: str, key: str = "token") -> dict[str, dict[str, str]]:
 
 
 def server_context(certificate: Certificate, clients: TestCa | None = None) -> ssl.SSLContext:
-    """Return a context for a server with this certificate, which requires a client certificate of `clients` if given.
-    """
+    """Return a context for a server with this certificate. With `clients`, its client certificates are required."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate.cert, certificate.key)
     if clients is not None:

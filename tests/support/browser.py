@@ -25,8 +25,7 @@ _COLOURS: Final = ["color-contrast", "link-in-text-block"]
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Start one browser for a test file. Meanwhile its event loop occupies this thread, so that no other loop can run.
-    """
+    """Start one browser for a test file. Its event loop occupies this thread, so that no other loop can run."""
     try:
         program = find("chromium")
     except ToolError as error:

@@ -202,7 +202,9 @@ class RenderError(Exception):
 
 def render(values: Values | None = None, *, release: str = RELEASE, namespace: str = NAMESPACE) -> list[Object]:
     """Return every object of the chart. Raises RenderError with Helm's message."""
-    return [json.loads(text) for text in _render_documents(json.dumps(values or {}, sort_keys=True), release, namespace)]
+    return [
+        json.loads(text) for text in _render_documents(json.dumps(values or {}, sort_keys=True), release, namespace)
+    ]
 
 
 def notes(values: Values | None = None) -> str:

@@ -83,8 +83,7 @@ def _is_established(session: Session, name: str) -> bool:
 
 
 def _is_served(session: Session, resource: Resource) -> bool:
-    """True if the resource is served. A CRD is Established slightly before its paths exist, which return 429 at first.
-    """
+    """True if the resource is served. A CRD is Established slightly before its paths exist, which first return 429."""
     try:
         session.request("GET", resource.path(), query={"limit": "1"})
     except ObjectNotFoundError:

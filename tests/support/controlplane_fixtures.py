@@ -10,7 +10,7 @@ import pytest
 
 from dsf.kube.session import Session
 from tests.support.controlplane import ControlPlane, ControlPlaneMissingError
-from tests.support.distribution import uses_api_server, is_unit
+from tests.support.distribution import is_unit, uses_api_server
 
 #: The server that tests share, once it exists.
 _shared: list[ControlPlane] = []

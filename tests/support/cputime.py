@@ -96,7 +96,6 @@ def cpu_seconds() -> float:
 
 
 def get_folder(nodeid: str) -> str:
-    """Return the folder or file below `unit` or `integration`, such as `tests/unit/hub` and `tests/unit/test_log.py`.
-    """
+    """Return the folder or file below `unit` or `integration`, such as `tests/unit/hub` or `tests/unit/test_log.py`."""
     parts = nodeid.partition("::")[0].split("/")
     return "/".join(parts[: parts.index("tests") + 3])

@@ -192,8 +192,7 @@ def answer(body: object, status: int = 200, **headers: str) -> Handler:
 
 
 def with_clock_offset(ahead: float, then: Handler) -> Handler:
-    """Return a handler that responds like another one, from a machine whose clock is ahead, as the header Date shows.
-    """
+    """Return a handler that responds like another one, with a Date header from a clock that is ahead."""
 
     def handle(exchange: Exchange) -> None:
         date = email.utils.formatdate(time.time() + ahead, usegmt=True)

@@ -13,8 +13,7 @@ SAMPLE = Path(__file__).resolve().parents[2] / "samples" / "csv-source"
 
 
 def install(folder: Path, name: str, entries: Mapping[str, str], module: str | None = None) -> None:
-    """Install a distribution `name` 1.0 with these entry points and, unless it is None, the text of the module `name`.
-    """
+    """Install a distribution `name` 1.0 with these entry points and, unless it is None, the text of module `name`."""
     metadata = folder / f"{name}-1.0.dist-info"
     metadata.mkdir(parents=True)
     (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")

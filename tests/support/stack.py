@@ -113,7 +113,9 @@ class Stack:
     def run(self, name: str) -> None:
         """Start one process without waiting for it."""
         # -P: modules must not be found in the folder of altered.py.
-        program = ("-P", str(_ALTERED), *self._get_by_name(self.altered, name, ())) if self._is_altered(name) else ("-m",)
+        program = (
+            ("-P", str(_ALTERED), *self._get_by_name(self.altered, name, ())) if self._is_altered(name) else ("-m",)
+        )
         arguments = ("--port", str(self.port(name))) if name == "flower" else ()
         command = (sys.executable, *program, *_MODULES["hub" if _role(name) in _TARGETS else _role(name)], *arguments)
         log = self.logs / f"{name.replace(' ', '-')}.log"

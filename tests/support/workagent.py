@@ -1,5 +1,4 @@
-"""OCM's own work agent of one managed cluster: applies the content of ManifestWorks, and reports that in their status.
-"""
+"""OCM's own work agent of one managed cluster: applies ManifestWorks, and reports that in their status."""
 
 from __future__ import annotations
 

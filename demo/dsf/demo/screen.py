@@ -80,11 +80,15 @@ class Screen:
         def wrap_text(text: str, style: str) -> _Lines:
             return console.render_lines(Text(clean(text), style=style, overflow="fold"), options, pad=False)
 
-        problem_lines = [line for text in (*self.problems, *list_causes(self.lines)) for line in wrap_text(flat(text), "red")]
+        problem_lines = [
+            line for text in (*self.problems, *list_causes(self.lines)) for line in wrap_text(flat(text), "red")
+        ]
         places = [wrap_text(text, "dim") for text in self.footer]
         minimum_height = len(places[0]) + 1 if places else 0
         # At least the header, some pairs, and the number of hidden ones.
-        visible_lines = self._render_table(console, options, max(remaining_height - minimum_height - len(problem_lines), 5))
+        visible_lines = self._render_table(
+            console, options, max(remaining_height - minimum_height - len(problem_lines), 5)
+        )
         remaining_height -= len(visible_lines)
         visible_lines += _cut_lines(problem_lines, remaining_height - minimum_height)
         remaining_height = console.size.height - 1 - len(visible_lines) - 1

@@ -70,8 +70,7 @@ class DemoCluster:
         return response_body is not None and b'"result":[]' not in response_body
 
     def programs(self, folder: Path) -> list[Program]:
-        """Return Prometheus and node exporter, with their files in `folder`. Raises ToolError if a program is missing.
-        """
+        """Return Prometheus and node exporter, with files in `folder`. Raises ToolError if a program is missing."""
         folder.mkdir(parents=True, exist_ok=True)
         config = folder / "prometheus.yml"
         config.write_text(self.prometheus_config(), encoding="utf-8")

@@ -68,7 +68,12 @@ class EmbeddedRedis:
         # Redis does not start if the shell's locale is missing on this machine.
         environment = {**os.environ, "LC_ALL": "C"}
         return Program(
-            "Redis", (str(server), str(config)), environment, ready=self._is_responding, last=True, explain=self._explain
+            "Redis",
+            (str(server), str(config)),
+            environment,
+            ready=self._is_responding,
+            last=True,
+            explain=self._explain,
         )
 
     def _explain(self, log: str) -> str:

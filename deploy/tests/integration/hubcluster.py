@@ -43,8 +43,7 @@ class HubCluster:
     def release(
         self, values: chart.Values | None = None, namespace: str = chart.NAMESPACE, folder: Path = chart.CHART
     ) -> Iterator[Release]:
-        """The chart installed with these values while the API server runs. `folder` has another version of the chart.
-        """
+        """The chart, installed with these values on a running API server. `folder` has another version of it."""
         with helm_python.Config(kubeconfig_path=self.plane.kubeconfig, namespace=namespace) as config:
             release = Release(config, self.plane.kubeconfig, namespace)
             release.install(values, folder)

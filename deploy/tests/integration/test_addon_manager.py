@@ -174,7 +174,10 @@ def test_upgrade_is_delivered_to_the_cluster(
     account = chart.find_object(manifests, "ServiceAccount")["metadata"]
     assert (subject["name"], subject["namespace"]) == (account["name"], AGENT_NAMESPACE)
     assert chart.find_object(manifests, "ClusterRole")["rules"][0]["resources"] == ["nodes", "pods"]
-    assert chart.find_object(manifests, "Service", "dynamic-scoring-agent-otlp")["metadata"]["namespace"] == AGENT_NAMESPACE
+    assert (
+        chart.find_object(manifests, "Service", "dynamic-scoring-agent-otlp")["metadata"]["namespace"]
+        == AGENT_NAMESPACE
+    )
     (container,) = chart.containers(chart.find_object(manifests, "Deployment"))
     assert chart.environment(container)["DSF_OTLP_PORT"] == "4318"
 

@@ -29,7 +29,10 @@ def test_overlay_is_short_and_documented() -> None:
 
 def test_overlay_gives_agents_the_ca_and_pods_their_secrets(built: list[chart.Object]) -> None:
     ca = chart.find_object(built, "ConfigMap", "our-redis-ca")["data"]["ca.crt"]
-    assert chart.find_object(chart.agent_objects(built), "ConfigMap", "dynamic-scoring-agent-ca")["data"]["redis-ca.crt"] == ca
+    assert (
+        chart.find_object(chart.agent_objects(built), "ConfigMap", "dynamic-scoring-agent-ca")["data"]["redis-ca.crt"]
+        == ca
+    )
     referenced_secrets = {
         volume["secret"]["secretName"]
         for workload in chart.workloads([o for o in built if o["kind"] != "AddOnTemplate"]).values()

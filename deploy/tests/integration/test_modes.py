@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from deploy.tests.integration.hubcluster import STATEFUL_SETS, HubCluster, Release
-from deploy.tests.integration.test_whole import CLUSTER, SCORER, ScriptedServer, InstalledChart, answer
+from deploy.tests.integration.test_whole import CLUSTER, SCORER, InstalledChart, ScriptedServer, answer
 from tests.support import chart
 from tests.support.child import run_program
 from tests.support.controlplane_fixtures import programs_needed

@@ -45,7 +45,10 @@ def test_feedback_objects_are_those_of_the_addon() -> None:
     values = {"spokeSetting": {"agent": {"serviceMonitor": {"enabled": True}}}}
     deployed = chart.agent_objects(chart.render(values))
     assert _find_object("agentfeedback/service.yaml", "Service") == chart.find_object(deployed, "Service")
-    ours, theirs = _find_object("agentfeedback/servicemonitor.yaml", "ServiceMonitor"), chart.find_object(deployed, "ServiceMonitor")
+    ours, theirs = (
+        _find_object("agentfeedback/servicemonitor.yaml", "ServiceMonitor"),
+        chart.find_object(deployed, "ServiceMonitor"),
+    )
     assert ours["metadata"] == theirs["metadata"]
     assert ours["spec"]["endpoints"] == theirs["spec"]["endpoints"]
     assert ours["spec"]["selector"] == theirs["spec"]["selector"]
@@ -78,7 +81,9 @@ def test_test_pod_uses_the_redis_of_the_chart() -> None:
     assert set(environment) <= {ENV_PREFIX + name.upper() for name in Settings.model_fields}
     objects = chart.render()
     same = ("DSF_REDIS_URL", "DSF_REDIS_PASSWORD_FILE", "DSF_REDIS_CA_FILE")
-    assert {name: environment[name] for name in same} == {name: chart.get_environment(objects, "hub")[name] for name in same}
+    assert {name: environment[name] for name in same} == {
+        name: chart.get_environment(objects, "hub")[name] for name in same
+    }
     assert environment["DSF_REDIS_USERNAME"] == hub_user("operator")
     for volume in spec["spec"]["volumes"]:
         if "secret" in volume:

@@ -104,7 +104,9 @@ def _recording_rules() -> list[dict[str, Any]]:
 
 
 def _all_queries() -> list[str]:
-    keda = chart.find_object(chart.render({"mode": "Distributed", "results": {"keda": {"enabled": True}}}), "ScaledObject")
+    keda = chart.find_object(
+        chart.render({"mode": "Distributed", "results": {"keda": {"enabled": True}}}), "ScaledObject"
+    )
     trigger = keda["spec"]["triggers"][0]["metadata"]["query"]
     return [*_dashboard_queries(), *(rule["expr"] for rule in _rules()), trigger]
 

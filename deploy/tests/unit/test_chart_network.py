@@ -17,7 +17,9 @@ USE_THE_API = ("web", "optimizer")
 
 
 def _policy(values: chart.Values, component: str) -> dict[str, Any]:
-    spec: dict[str, Any] = chart.find_object(chart.render(values), "NetworkPolicy", f"dynamic-scoring-{component}")["spec"]
+    spec: dict[str, Any] = chart.find_object(chart.render(values), "NetworkPolicy", f"dynamic-scoring-{component}")[
+        "spec"
+    ]
     return spec
 
 

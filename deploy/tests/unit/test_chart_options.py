@@ -152,7 +152,10 @@ def test_optimizer_equals_the_one_of_the_manifest() -> None:
         assert chart_container[probe]["httpGet"] == manifest_container[probe]["httpGet"]
     assert chart.pod(ours)["volumes"] == [_make_expected_volume(volume) for volume in chart.pod(theirs)["volumes"]]
     assert chart.environment(manifest_container).items() <= chart.environment(chart_container).items()
-    assert chart.find_object(objects, "Service", name)["spec"]["ports"] == chart.find_object(alone, "Service")["spec"]["ports"]
+    assert (
+        chart.find_object(objects, "Service", name)["spec"]["ports"]
+        == chart.find_object(alone, "Service")["spec"]["ports"]
+    )
 
 
 def _make_expected_volume(volume: chart.Object) -> chart.Object:
@@ -181,7 +184,9 @@ def test_optimizer_has_a_separate_redis_user() -> None:
         {"secretName": "dynamic-scoring-redis-users", "items": [{"key": "optimizer", "path": "password"}]},
         {"secretName": "dynamic-scoring-redis-tls", "items": [{"key": "ca.crt", "path": "ca.crt"}]},
     ]
-    assert len(chart.secret_text(chart.find_object(objects, "Secret", "dynamic-scoring-redis-users"), "optimizer")) == 40
+    assert (
+        len(chart.secret_text(chart.find_object(objects, "Secret", "dynamic-scoring-redis-users"), "optimizer")) == 40
+    )
 
 
 def test_optimizer_uses_the_queue_limit() -> None:
@@ -233,4 +238,6 @@ def test_link_local_addresses_are_allowed_by_a_value() -> None:
     for part, name in (({"hubSetting": {}}, "hub"), ({"spokeSetting": {"agent": {}}}, "agent")):
         for allowed in (False, True):
             values = json.loads(json.dumps(part).replace("{}", json.dumps({"allowLinkLocal": allowed})))
-            assert chart.get_environment(chart.render(values), name)["DSF_ALLOW_LINK_LOCAL"] == ("true" if allowed else "false")
+            assert chart.get_environment(chart.render(values), name)["DSF_ALLOW_LINK_LOCAL"] == (
+                "true" if allowed else "false"
+            )

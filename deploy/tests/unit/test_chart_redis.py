@@ -82,7 +82,9 @@ def test_changed_certificate_restarts_nothing() -> None:
 def test_redis_without_a_volume_moves_to_another_node() -> None:
     """The controller removes the pod of a lost node; both leave such a node at once, as the role names the pod."""
     objects = chart.render({"redis": {"persistence": {"enabled": False}}, "tolerations": [{"key": "hubs"}]})
-    assert chart.get_environment(objects, "hub")["DSF_REDIS_MOVABLE_POD"] == f"{chart.NAMESPACE}/dynamic-scoring-redis-0"
+    assert (
+        chart.get_environment(objects, "hub")["DSF_REDIS_MOVABLE_POD"] == f"{chart.NAMESPACE}/dynamic-scoring-redis-0"
+    )
     (rule,) = [
         rule
         for rule in chart.find_object(objects, "Role", "dynamic-scoring-controller")["rules"]
@@ -136,9 +138,13 @@ def test_certificate_is_valid_for_every_name(tmp_path: Path) -> None:
 
 def test_other_authorities_are_trusted_besides_the_generated_one() -> None:
     objects = chart.render({"redis": {"tls": {"ca": _CA}}})
-    generated_ca = chart.secret_text(chart.find_object(objects, "Secret", "dynamic-scoring-redis-ca"), "tls.crt").strip()
+    generated_ca = chart.secret_text(
+        chart.find_object(objects, "Secret", "dynamic-scoring-redis-ca"), "tls.crt"
+    ).strip()
     hub = chart.secret_text(chart.find_object(objects, "Secret", "dynamic-scoring-redis-tls"), "ca.crt")
-    agents = chart.find_object(chart.agent_objects(objects), "ConfigMap", "dynamic-scoring-agent-ca")["data"]["redis-ca.crt"]
+    agents = chart.find_object(chart.agent_objects(objects), "ConfigMap", "dynamic-scoring-agent-ca")["data"][
+        "redis-ca.crt"
+    ]
     assert hub.strip() == agents.strip() == f"{generated_ca}\n{_CA}"
 
 
@@ -391,7 +397,9 @@ def test_missing_ca_is_noted(redis: chart.Values, secret: str) -> None:
     values_with_ca = {"redis": redis | {"tls": redis.get("tls", {}) | {"ca": _CA}}}
     assert "no ca.crt" not in chart.notes(values_with_ca)
     assert _agent_environment(values_with_ca)["DSF_REDIS_CA_FILE"] == "/etc/dsf/ca/redis-ca.crt"
-    ca = chart.find_object(chart.agent_objects(chart.render(values_with_ca)), "ConfigMap", "dynamic-scoring-agent-ca")["data"]
+    ca = chart.find_object(chart.agent_objects(chart.render(values_with_ca)), "ConfigMap", "dynamic-scoring-agent-ca")[
+        "data"
+    ]
     assert ca["redis-ca.crt"].strip() == _CA
 
 

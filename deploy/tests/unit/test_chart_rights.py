@@ -94,7 +94,9 @@ def test_hub_may_change_only_its_manifestworks() -> None:
         (["create"], None),
         (["get", "update"], [CLAIMS_NAME]),
     ]
-    role = chart.find_object(chart.render({"hubSetting": {"scorerNamespaces": ["team"]}}), "Role", "dynamic-scoring-controller")
+    role = chart.find_object(
+        chart.render({"hubSetting": {"scorerNamespaces": ["team"]}}), "Role", "dynamic-scoring-controller"
+    )
     assert _rules(role)["configmaps"][1]["resourceNames"] == [CLAIMS_NAME, f"{CLAIMS_NAME}.team"]
     assert [LEASE_NAME] in [rule.get("resourceNames") for rule in role["rules"]]
     assert "managedclusteraddons" not in _rules(

@@ -8,7 +8,7 @@ from urllib.parse import parse_qsl
 
 import pytest
 
-from tests.support.authenticatedquery import GOOD, SourceAccessHarness, refuse_with_echo, make_secret_ref
+from tests.support.authenticatedquery import GOOD, SourceAccessHarness, make_secret_ref, refuse_with_echo
 from tests.support.httpserver import ScriptedServer
 
 KEY_ALONE = base64.b64encode(b"k3y-of-api:").decode()
@@ -59,7 +59,12 @@ def filled(bed: SourceAccessHarness) -> SourceAccessHarness:
             "X-Scope-OrgID: team-a|team-b",
         ),
         (
-            {"headers": [{"name": "X-Api-Key", **make_secret_ref("s", "key")}, {"name": "Accept", "value": "text/plain"}]},
+            {
+                "headers": [
+                    {"name": "X-Api-Key", **make_secret_ref("s", "key")},
+                    {"name": "Accept", "value": "text/plain"},
+                ]
+            },
             {"X-Api-Key": "k3y-of-api", "Accept": "text/plain"},
             "X-Api-Key: ***",
         ),
@@ -67,7 +72,12 @@ def filled(bed: SourceAccessHarness) -> SourceAccessHarness:
 )
 @pytest.mark.parametrize("verb", ["GET", "POST"])
 def test_headers_are_sent_and_masked_in_output(
-    filled: SourceAccessHarness, source: ScriptedServer, methods: dict[str, Any], headers: dict[str, str], shown_headers: str, verb: str
+    filled: SourceAccessHarness,
+    source: ScriptedServer,
+    methods: dict[str, Any],
+    headers: dict[str, str],
+    shown_headers: str,
+    verb: str,
 ) -> None:
     filled.method = verb
     assert filled.fetch(source.url, methods) == 1

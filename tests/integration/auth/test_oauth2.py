@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dsf.auth import tokencache
-from tests.support.authenticatedquery import SourceAccessHarness, TokenServer, require_header, make_secret_ref
+from tests.support.authenticatedquery import SourceAccessHarness, TokenServer, make_secret_ref, require_header
 from tests.support.httpserver import Exchange, Handler, ScriptedServer, answer, hang
 
 
@@ -79,7 +79,9 @@ def test_invalid_token_lifetime_is_tolerated(bed: SourceAccessHarness, source: S
 
 
 @pytest.mark.parametrize("as_json", [True, False])
-def test_renewed_token_echoed_by_the_source_is_not_shown(bed: SourceAccessHarness, tokens: TokenServer, as_json: bool) -> None:
+def test_renewed_token_echoed_by_the_source_is_not_shown(
+    bed: SourceAccessHarness, tokens: TokenServer, as_json: bool
+) -> None:
     source_methods = methods(tokens)
 
     def repeat(exchange: Exchange) -> None:
@@ -98,7 +100,9 @@ def test_renewed_token_echoed_by_the_source_is_not_shown(bed: SourceAccessHarnes
     assert error.reason == "bad_answer"
 
 
-def test_changed_client_secret_is_used_at_once(bed: SourceAccessHarness, tokens: TokenServer, source: ScriptedServer) -> None:
+def test_changed_client_secret_is_used_at_once(
+    bed: SourceAccessHarness, tokens: TokenServer, source: ScriptedServer
+) -> None:
     source_methods = methods(tokens)
     bed.fetch(source.url, source_methods)
     tokens.secret = "an0ther-secret"
@@ -125,7 +129,9 @@ def test_changed_client_secret_is_used_at_once(bed: SourceAccessHarness, tokens:
         (hang, "no complete answer"),
     ],
 )
-def test_oauth2_server_without_a_token_fails_as_auth_failed(bed: SourceAccessHarness, server: Handler, expected_message: str) -> None:
+def test_oauth2_server_without_a_token_fails_as_auth_failed(
+    bed: SourceAccessHarness, server: Handler, expected_message: str
+) -> None:
     bed.put("client", id="client", secret="s3cret-of-client")
     with ScriptedServer(server) as running, ScriptedServer(answer("never asked")) as source:
         # Longer if the server was not called in that time, because the machine may be busy.
@@ -205,7 +211,9 @@ def test_client_secret_echoed_by_the_token_server_is_not_shown(
     assert "wr0ng-secret" not in error.message
 
 
-def test_client_secret_is_withheld_from_an_unreleased_token_server(bed: SourceAccessHarness, tokens: TokenServer) -> None:
+def test_client_secret_is_withheld_from_an_unreleased_token_server(
+    bed: SourceAccessHarness, tokens: TokenServer
+) -> None:
     bed.put("client", usable_for="127.0.0.1:1", secret=tokens.secret, id="client")
     error = bed.failure("http://127.0.0.1:1", methods(tokens))
     assert error.reason == "secret_refused"

@@ -85,7 +85,9 @@ def test_prometheus_accepts_password_and_certificate(filled: SourceAccessHarness
     assert filled.fetch(prometheus, METHODS, CA) == 0
 
 
-def test_wrong_password_is_reported_and_its_correction_is_used_at_once(filled: SourceAccessHarness, prometheus: str) -> None:
+def test_wrong_password_is_reported_and_its_correction_is_used_at_once(
+    filled: SourceAccessHarness, prometheus: str
+) -> None:
     filled.put("reader", password="wr0ng-password")
     error = filled.failure(prometheus, METHODS, CA)
     assert error.reason == "unauthorized"

@@ -125,7 +125,9 @@ def test_proxy_is_configured_by_environment_variables(
     assert len(server.requests) == 3
 
 
-def test_proxy_is_configured_by_a_scoring_authentication(bed: SourceAccessHarness, server: ScriptedServer, start: Start) -> None:
+def test_proxy_is_configured_by_a_scoring_authentication(
+    bed: SourceAccessHarness, server: ScriptedServer, start: Start
+) -> None:
     proxy = f"http://{start().address}"
     cycle(bed, server.url, "External", proxy)
     cycle(bed, server.url, "Internal", proxy)

@@ -45,7 +45,9 @@ def test_private_ca_is_trusted_for_its_own_server_only(bed: SourceAccessHarness,
     assert "TLS failed" in error.message
 
 
-def test_ca_that_did_not_sign_the_server_is_refused(bed: SourceAccessHarness, private: ScriptedServer, clients: TestCa) -> None:
+def test_ca_that_did_not_sign_the_server_is_refused(
+    bed: SourceAccessHarness, private: ScriptedServer, clients: TestCa
+) -> None:
     bed.put("private-ca", ca_crt=clients.cert.read_bytes())
     error = bed.failure(private.url, tls=CA)
     assert error.reason == "connection_failed"
@@ -56,7 +58,9 @@ def test_ca_that_did_not_sign_the_server_is_refused(bed: SourceAccessHarness, pr
 @pytest.mark.parametrize(
     ("content", "expected_message"), [(b"no PEM", "has no certificate in PEM"), (None, "is missing")]
 )
-def test_unusable_ca_is_named(bed: SourceAccessHarness, private: ScriptedServer, content: bytes | None, expected_message: str) -> None:
+def test_unusable_ca_is_named(
+    bed: SourceAccessHarness, private: ScriptedServer, content: bytes | None, expected_message: str
+) -> None:
     if content is None:
         (bed.folder / "private-ca" / "ca.crt").unlink()
     else:
@@ -81,7 +85,9 @@ def test_unverified_server_is_reported(bed: SourceAccessHarness, private: Script
     assert "TLS failed" in bed.failure(private.url).message
 
 
-def test_token_server_certificate_is_always_verified(bed: SourceAccessHarness, private: ScriptedServer, local: ssl.SSLContext) -> None:
+def test_token_server_certificate_is_always_verified(
+    bed: SourceAccessHarness, private: ScriptedServer, local: ssl.SSLContext
+) -> None:
     bed.put("client", secret="s3cret-of-client")
     token_response = answer({"access_token": "t0ken", "token_type": "Bearer"})
     with ScriptedServer(token_response, tls=local) as tokens:
@@ -119,7 +125,12 @@ def test_missing_client_certificate_is_refused_by_the_server(bed: SourceAccessHa
     ],
 )
 def test_client_certificate_outside_its_validity_is_not_sent(
-    bed: SourceAccessHarness, mutual: ScriptedServer, clients: TestCa, start: timedelta, end: timedelta, expected_message: str
+    bed: SourceAccessHarness,
+    mutual: ScriptedServer,
+    clients: TestCa,
+    start: timedelta,
+    end: timedelta,
+    expected_message: str,
 ) -> None:
     bed.put_certificate("client", clients.issue("agent", start=start, end=end))
     error = bed.failure(mutual.url, CERTIFICATE, CA)

@@ -376,7 +376,9 @@ def test_explain_reads_a_saved_configuration_file(
     assert dsf("explain", "sample-scorer", "--cluster", "anything", "--config", str(file)).exit_code == 0
 
 
-def test_explain_reads_the_cluster_from_the_environment(dsf: Dsf, bed: ExplainSetup, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_explain_reads_the_cluster_from_the_environment(
+    dsf: Dsf, bed: ExplainSetup, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bed.deliver()
     monkeypatch.setenv("DSF_CLUSTER", "worker01")
     assert loaded(dsf("explain", "sample-scorer", "-o", "json"))["cluster"] == "worker01"

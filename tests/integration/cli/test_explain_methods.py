@@ -73,7 +73,9 @@ def cluster() -> Cluster:
 
 
 @pytest.fixture
-def world(dsf: Dsf, tmp_path: Path, ca: TestCa, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[ExplainServers]:
+def world(
+    dsf: Dsf, tmp_path: Path, ca: TestCa, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[ExplainServers]:
     """All Secrets are there."""
     monkeypatch.setenv("DSF_OUT_DIR", str(tmp_path / "_out"))
     # Replaces the API server of the managed cluster, which issues tokens to an agent in a pod.
@@ -112,7 +114,9 @@ def world(dsf: Dsf, tmp_path: Path, ca: TestCa, cluster: Cluster, monkeypatch: p
 
 def cloud(name: str, **options: Any) -> Callable[[ExplainServers], dict[str, Any]]:
     """Return a workload identity."""
-    return lambda world: {name: {**cloudservers.AgentAndClouds(world.bed, world.clouds, {}).methods(name)[name], **options}}
+    return lambda world: {
+        name: {**cloudservers.AgentAndClouds(world.bed, world.clouds, {}).methods(name)[name], **options}
+    }
 
 
 #: Row of the table -> (methods, lines that are shown, whether the source has TLS).
@@ -129,12 +133,16 @@ CASES: dict[str, tuple[Callable[[ExplainServers], dict[str, Any]], list[str], bo
         True,
     ),
     "`headers`": (
-        lambda _: {"headers": [{"name": "X-Scope-OrgID", "value": "team-a"}, {"name": "X-Api-Key", **make_secret_ref("token")}]},
+        lambda _: {
+            "headers": [{"name": "X-Scope-OrgID", "value": "team-a"}, {"name": "X-Api-Key", **make_secret_ref("token")}]
+        },
         ["X-Scope-OrgID: team-a", "X-Api-Key: ***"],
         False,
     ),
     "`queryParameters`": (
-        lambda _: {"queryParameters": [{"name": "tenant", "value": "a"}, {"name": "api_key", **make_secret_ref("token")}]},
+        lambda _: {
+            "queryParameters": [{"name": "tenant", "value": "a"}, {"name": "api_key", **make_secret_ref("token")}]
+        },
         ["?tenant=a", "?api_key=***"],
         False,
     ),

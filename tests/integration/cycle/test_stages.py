@@ -21,14 +21,14 @@ from tests.support.httpserver import (
     Handler,
     ScriptedServer,
     answer,
-    send_gzip_bomb,
     close_early,
-    send_slowly,
-    send_endless,
-    send_half,
-    send_half_chunked,
     hang,
     matrix,
+    send_endless,
+    send_gzip_bomb,
+    send_half,
+    send_half_chunked,
+    send_slowly,
 )
 from tests.support.wait import wait_for
 

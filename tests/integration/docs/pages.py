@@ -56,8 +56,7 @@ class Command:
 
     @functools.cached_property
     def programs(self) -> list[str]:
-        """Return the programs that it calls, in the order of the text, without assignments and the shell's own words.
-        """
+        """Return the programs that it calls, in order of the text, without assignments and the shell's own words."""
         return list(_programs(self.text))
 
 

@@ -31,7 +31,9 @@ def page(port: int, path: str) -> tuple[int, str]:
         return 0, ""
 
 
-def test_hub_process_answers_probes_and_recovers_from_kill(world: HubHarness, api: ScriptedServer, tmp_path: Path) -> None:
+def test_hub_process_answers_probes_and_recovers_from_kill(
+    world: HubHarness, api: ScriptedServer, tmp_path: Path
+) -> None:
     port = free_port()
     world.config()
     world.cluster("a")

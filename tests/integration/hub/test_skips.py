@@ -39,7 +39,9 @@ def test_skipped_scorer_reports_the_reason_until_a_tick_is_sent(running: HubHarn
     running.until(lambda: running.condition("cpu-scorer", "Scoring")[:2] == ("True", "CyclesSucceed"))
 
 
-def test_unhealthy_scoring_api_is_reported_as_inactive_and_not_as_paused(running: HubHarness, api: ScriptedServer) -> None:
+def test_unhealthy_scoring_api_is_reported_as_inactive_and_not_as_paused(
+    running: HubHarness, api: ScriptedServer
+) -> None:
     api.script(answer("", 500), path="/healthz")
     running.until(lambda: all(not entry.runnable for entry in running.entries().values()))
     bench = Bench(running.client, now=time.time())

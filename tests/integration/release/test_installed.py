@@ -18,7 +18,7 @@ import requests
 from tests.integration.release.conftest import VERSION, wheel
 from tests.support.child import Child
 from tests.support.redisserver import free_port
-from tests.support.uv import ROOT, UV, make_venv, fail_or_skip
+from tests.support.uv import ROOT, UV, fail_or_skip, make_venv
 from tests.support.wait import PATIENCE, wait_for
 
 #: A user's program for each public library. mypy accepts it only if the library publishes its types.

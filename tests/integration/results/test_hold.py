@@ -32,8 +32,7 @@ def bed(bed: ResultsHarness) -> ResultsHarness:
 
 
 def cycle(bed: ResultsHarness, *values: float, seconds: float = 30, **options: Any) -> dict[str, int]:
-    """Ingest a cycle with nodes of these values, this long after the previous one; return the items in force after it.
-    """
+    """Ingest a cycle with nodes of these values, this long after the previous one; return the items after it."""
     bed.now += seconds - 1
     results = [({"node": "abcdefgh"[number]}, value) for number, value in enumerate(values)]
     bed.cycle(results=results, **options)

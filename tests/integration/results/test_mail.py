@@ -33,7 +33,9 @@ def mail(bed: ResultsHarness, raw: redis.Redis) -> Mailboxes:
     return Mailboxes(raw, 3000)
 
 
-def fill(bed: ResultsHarness, cluster: str, slots: range | tuple[int, ...], letter: str = "x", length: int = SHORTEST) -> None:
+def fill(
+    bed: ResultsHarness, cluster: str, slots: range | tuple[int, ...], letter: str = "x", length: int = SHORTEST
+) -> None:
     for slot in slots:
         put(bed.client, slot, letter * length, cluster)
 
@@ -90,7 +92,9 @@ def test_clusters_are_never_skipped(bed: ResultsHarness, mail: Mailboxes, monkey
     assert max(served.values()) - min(served.values()) <= 4
 
 
-def test_slots_are_read_in_turns(bed: ResultsHarness, mail: Mailboxes, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slots_are_read_in_turns(
+    bed: ResultsHarness, mail: Mailboxes, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A refilled slot waits until all other slots were read, also by another worker."""
     monkeypatch.setattr(hubs_mail, "_MAX_RESULTS", 1)
     readers = [mail, Mailboxes(raw, 3000)]
@@ -103,7 +107,9 @@ def test_slots_are_read_in_turns(bed: ResultsHarness, mail: Mailboxes, raw: redi
     assert served == [1, 4, 9, 1, 4, 9, 1]
 
 
-def test_results_read_at_once_are_bounded_in_bytes(bed: ResultsHarness, mail: Mailboxes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_read_at_once_are_bounded_in_bytes(
+    bed: ResultsHarness, mail: Mailboxes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(hubs_mail, "_MAX_BYTES", 5000)
     fill(bed, "c1", (0, 1, 2, 3), length=3000)
     assert [len(mail.read().slots) for _ in range(2)] == [2, 2]
@@ -268,7 +274,9 @@ def _read_until_empty(mail: Mailboxes) -> list[str]:
     return reads
 
 
-def test_slots_of_a_dead_reader_are_read_one_by_one(bed: ResultsHarness, mail: Mailboxes, dying: Callable[[], Mailboxes]) -> None:
+def test_slots_of_a_dead_reader_are_read_one_by_one(
+    bed: ResultsHarness, mail: Mailboxes, dying: Callable[[], Mailboxes]
+) -> None:
     reader = dying()
     fill(bed, "c1", (0, 5), "a")
     fill(bed, "c2", (1,), "b")
@@ -308,7 +316,9 @@ def test_slot_that_killed_two_readers_is_dropped_and_counted(
     assert letters(reader.read()) == "a"
 
 
-def test_surviving_reader_leaves_no_suspect_slots(bed: ResultsHarness, mail: Mailboxes, dying: Callable[[], Mailboxes]) -> None:
+def test_surviving_reader_leaves_no_suspect_slots(
+    bed: ResultsHarness, mail: Mailboxes, dying: Callable[[], Mailboxes]
+) -> None:
     reader = dying()
     fill(bed, "c1", (0,), "a")
     read = reader.read()
@@ -317,7 +327,9 @@ def test_surviving_reader_leaves_no_suspect_slots(bed: ResultsHarness, mail: Mai
     assert _read_until_empty(dying()) == ["a"]
 
 
-def test_cluster_has_a_share_of_the_bytes_of_a_read(bed: ResultsHarness, mail: Mailboxes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cluster_has_a_share_of_the_bytes_of_a_read(
+    bed: ResultsHarness, mail: Mailboxes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(hubs_mail, "_CLUSTER_BYTES", 5000)
     fill(bed, "c1", (0, 1, 2), "a", length=3000)
     fill(bed, "c2", (0, 1, 2), "b", length=2000)

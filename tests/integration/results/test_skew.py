@@ -65,7 +65,9 @@ def test_messages_of_a_neighbouring_version_are_understood(bed: ResultsHarness, 
     ("name", "version_text"),
     [("too_old", "its agent (0.0.1) speaks version -1"), ("too_new", "its agent (9.0.0) speaks version 3")],
 )
-def test_agent_of_an_unsupported_version_is_named(bed: ResultsHarness, store: Any, name: str, version_text: str) -> None:
+def test_agent_of_an_unsupported_version_is_named(
+    bed: ResultsHarness, store: Any, name: str, version_text: str
+) -> None:
     ingest, frame = store(recorded("current")), recorded("refused")[name]
     assert handle(ingest, frame) == "malformed"
     assert bed.client.hget(keys.REJECTED, "malformed") == "1"

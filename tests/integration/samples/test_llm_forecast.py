@@ -11,7 +11,7 @@ import requests
 
 from tests.integration.samples.conftest import Start, ask, series
 from tests.integration.samples.llm import MODEL, LanguageModel
-from tests.support.httpserver import answer, close_early, send_slowly, send_endless, send_half
+from tests.support.httpserver import answer, close_early, send_endless, send_half, send_slowly
 
 #: A series with samples, and one without any usable value.
 TWO = {"data": [series(["1", "2"], pod="web"), series(["NaN"], pod="lost")]}

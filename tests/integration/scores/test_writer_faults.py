@@ -60,7 +60,9 @@ def test_malformed_data_of_a_pair_does_not_delay_others(bed: ResultsHarness) -> 
         (ForeignObjectError("somebody else's"), "ScoreNameForeign"),
     ],
 )
-def test_refused_write_is_reported_at_once_and_until_it_succeeds(bed: ResultsHarness, error: Exception, reason: str) -> None:
+def test_refused_write_is_reported_at_once_and_until_it_succeeds(
+    bed: ResultsHarness, error: Exception, reason: str
+) -> None:
     writer = bed.writer()
     bed.cycle()
     bed.backend.error = error
@@ -224,7 +226,9 @@ def test_objects_of_a_batch_are_written_concurrently(bed: ResultsHarness, monkey
     assert sorted(bed.write()) == [("apply", f"c{number}", NAME) for number in (1, 2, 3, 4)]
 
 
-def test_pairs_of_a_batch_are_checked_again_after_an_outage_of_redis(bed: ResultsHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pairs_of_a_batch_are_checked_again_after_an_outage_of_redis(
+    bed: ResultsHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for cluster in ("c1", "c2", "c3"):
         bed.add(cluster)
         bed.cycle(cluster)

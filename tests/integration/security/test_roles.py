@@ -21,7 +21,7 @@ from dsf.fleet.queries import FleetQueries
 from dsf.fleetmetrics.collector import FleetCollector
 from dsf.hub.notifications import ChangeNotifier
 from dsf.optimizer.hubredis import HubRedis
-from dsf.optimizer.plans import PlanComparison, remove_comparison, read_plans, store_comparison
+from dsf.optimizer.plans import PlanComparison, read_plans, remove_comparison, store_comparison
 from dsf.redisacl.clusterusers import ClusterUsers
 from dsf.redisacl.rules import hub_user
 from dsf.results.ingest import Ingest

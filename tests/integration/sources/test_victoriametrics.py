@@ -1,5 +1,4 @@
-"""VictoriaMetrics as a source of type Prometheus: the program from Debian's package, queried by the agent's own code.
-"""
+"""VictoriaMetrics as a source of type Prometheus: the program from Debian's package, queried by the agent's code."""
 
 from __future__ import annotations
 

@@ -115,8 +115,7 @@ def _task(uuid: str, **values: Any) -> dict[str, Any]:
 
 
 def _comes_after_all(flower: Flower, uuid: str) -> None:
-    """Publish a valid event until it is shown: then all earlier ones were processed, or Redis had disconnected Flower.
-    """
+    """Publish a valid event until it is shown: then Flower has processed all earlier ones or lost its connection."""
     published = 0.0
 
     def is_shown() -> bool:

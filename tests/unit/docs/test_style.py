@@ -40,7 +40,9 @@ def _word_lists() -> dict[str, frozenset[str]]:
 
 
 def _list_tracked(pattern: str, folder: str) -> list[Path]:
-    listing = run_program(["git", "ls-files", "-z", "--", f"{folder}/{pattern}" if folder else pattern], cwd=ROOT).stdout
+    listing = run_program(
+        ["git", "ls-files", "-z", "--", f"{folder}/{pattern}" if folder else pattern], cwd=ROOT
+    ).stdout
     return [ROOT / name for name in listing.split("\0") if name and (ROOT / name).is_file()]
 
 

@@ -43,7 +43,9 @@ def plan_of(*scorers: DynamicScorer, after: FleetPlan | None = None, seconds: fl
 
 
 @pytest.mark.parametrize(
-    "attacker", [scorer("attacker", created=OLDER), make_team_scorer("attacker")], ids=lambda dynamic_scorer: dynamic_scorer.key
+    "attacker",
+    [scorer("attacker", created=OLDER), make_team_scorer("attacker")],
+    ids=lambda dynamic_scorer: dynamic_scorer.key,
 )
 @pytest.mark.parametrize("score", ["cpu", "CPU", "-cpu-"])
 def test_older_scorer_does_not_take_over_a_running_score(attacker: DynamicScorer, score: str) -> None:
@@ -105,7 +107,10 @@ def test_wrong_lists_of_names(entry: str, settings_factory: Callable[..., Settin
 
 
 def test_name_conflict_refuses_the_second_scorer() -> None:
-    hub_scorer, foreign = scorer("cpu", score="x"), make_team_scorer("cpu", score="y", clusterSelector={"matchLabels": {"a": "b"}})
+    hub_scorer, foreign = (
+        scorer("cpu", score="x"),
+        make_team_scorer("cpu", score="y", clusterSelector={"matchLabels": {"a": "b"}}),
+    )
     plan = plan_of(hub_scorer, foreign)
     assert refusal(plan, "team/cpu")[0] == "ScoreNameConflict"
     assert plan.find_owner_key("cpu") == "hub/cpu"

@@ -69,7 +69,9 @@ def _make_departed() -> DepartedClusters:
     return DepartedClusters(Mock(spec=Backend), Mock(spec=Registrar), credentials, Departures(0.0))
 
 
-def _make_reconciler_with_credentials(plan: FleetPlan, registrar: Mock, backend: Mock, counted: list[frozenset[str]]) -> ClusterReconciler:
+def _make_reconciler_with_credentials(
+    plan: FleetPlan, registrar: Mock, backend: Mock, counted: list[frozenset[str]]
+) -> ClusterReconciler:
     """Return a reconciler whose credentials always exist."""
     desired = Mock(spec=DesiredState)
     desired.plan = plan

@@ -23,8 +23,8 @@ from tests.support.httpserver import (
     ScriptedServer,
     answer,
     close_early,
-    send_endless,
     hang,
+    send_endless,
 )
 from tests.support.wait import wait_for
 

@@ -54,7 +54,9 @@ def test_swapped_policy_restarts_the_stable_time(swapped: tuple[str, int]) -> No
     assert state.observe(observation(GOOD, swapped), 239, 239).next_claim("empty") is None
     assert state.observe(observation(GOOD, swapped), 240, 240).next_claim("empty") == GOOD
     # A claim that was correct for the old policy is not for the new one.
-    assert observe_all((0, GOOD), (130, GOOD)).observe(observation(GOOD, swapped), 140, 140).next_claim("compliant") == BAD
+    assert (
+        observe_all((0, GOOD), (130, GOOD)).observe(observation(GOOD, swapped), 140, 140).next_claim("compliant") == BAD
+    )
 
 
 def test_removed_policy_does_not_restart_the_stable_time() -> None:
@@ -71,7 +73,10 @@ def test_failed_observations_restart_the_stable_time() -> None:
     assert state.next_claim("empty") is None
     assert state.observe(observation(GOOD), 240, 240).next_claim("empty") == GOOD
     # An outage must not move workloads away.
-    assert observe_all((0, GOOD), (120, GOOD)).missed().observe(observation(GOOD), 500, 500).next_claim("compliant") is None
+    assert (
+        observe_all((0, GOOD), (120, GOOD)).missed().observe(observation(GOOD), 500, 500).next_claim("compliant")
+        is None
+    )
 
 
 def test_slow_api_server_does_not_shorten_the_stable_time() -> None:

@@ -486,7 +486,9 @@ def test_validity_below_the_interval_does_not_extend_the_validities_of_all_score
     assert bed.writes.read_validity_factor() == 1.0
 
 
-def test_long_search_for_upstreams_scores_does_not_delay_scores(bed: ResultsHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_search_for_upstreams_scores_does_not_delay_scores(
+    bed: ResultsHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Other programs may have many large scores, which anybody with the right to write scores can create."""
     is_over = threading.Event()
     monkeypatch.setattr(bed.backend, "adopt_scores", lambda _: int(is_over.wait(PATIENCE)))

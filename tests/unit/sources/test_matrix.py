@@ -79,8 +79,14 @@ def test_truncated_answer_is_refused(result: list[Any], extra: dict[str, Any], m
         (b"[]", "the response is not {"),
         (b'{"status":"success"}', "the response is not {"),
         (b'"\\"result\\":["', "the response is not {"),
-        (dump_compact({"status": "success", "data": {"resultType": "vector", "result": []}}), "'vector' and not a matrix"),
-        (dump_compact({"status": "success", "data": {"resultType": "scalar", "result": 1}}), "'scalar' and not a matrix"),
+        (
+            dump_compact({"status": "success", "data": {"resultType": "vector", "result": []}}),
+            "'vector' and not a matrix",
+        ),
+        (
+            dump_compact({"status": "success", "data": {"resultType": "scalar", "result": 1}}),
+            "'scalar' and not a matrix",
+        ),
         (dump_compact({"status": "error", "errorType": "timeout", "error": "too slow"}), "timeout: too slow"),
         (dump_compact({"status": "error", "data": {"resultType": "matrix", "result": []}}), "the response is not {"),
         (dump_compact({"data": {"resultType": "matrix"}, "other": {"result": [SERIES]}}), "the response is not {"),

@@ -80,7 +80,9 @@ def test_many_problems_are_truncated_with_a_note(size: tuple[int, int]) -> None:
 
 
 def test_screen_strips_control_sequences_of_foreign_services() -> None:
-    rendered_lines = render_lines((80, 24), Screen([line("worker01", "s", "score bad: \x1b[2J\nroot$")], ["\x1b[31m"], ()))
+    rendered_lines = render_lines(
+        (80, 24), Screen([line("worker01", "s", "score bad: \x1b[2J\nroot$")], ["\x1b[31m"], ())
+    )
     assert not any("\x1b" in text for text in rendered_lines)
 
 

@@ -1,5 +1,4 @@
-"""Two scorers side by side: their items, their order of clusters, and the clusters that Placements would have chosen.
-"""
+"""Two scorers side by side: their items, their order of clusters, and the clusters that Placements would choose."""
 
 from __future__ import annotations
 
@@ -104,8 +103,7 @@ Replay = Callable[
 
 
 def find_replay() -> Replay | None:
-    """Return the function of the extra `optimizer`, which knows the rules of OCM's scheduler; None without the extra.
-    """
+    """Return the function of the extra `optimizer` with the rules of OCM's scheduler; None without the extra."""
     return next((entry.load() for entry in entry_points(group="dsf.scheduler")), None)
 
 

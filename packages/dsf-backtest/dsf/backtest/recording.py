@@ -79,8 +79,7 @@ class Question(_Line):
 
     @classmethod
     def of(cls, cluster: str, summary: ScorerSummary, every: int, inputs: Sequence[ScorerSummary] = ()) -> Self:
-        """Return the question of a scorer on a cluster, every `every` seconds. `inputs` are the inputs of a composite.
-        """
+        """Return the question of a scorer on a cluster, every `every` seconds. `inputs` are those of a composite."""
         aggregate = f"{summary.aggregate_with} by {','.join(summary.aggregate_by or ())}"
         return cls(
             cluster=cluster,

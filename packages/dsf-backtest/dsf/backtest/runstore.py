@@ -86,9 +86,13 @@ def limit_size(run: KeptRun) -> KeptRun:
     """Return the run with bounded lists and texts, at most _MAX_BYTES; `problem` names what was omitted."""
     comparison = run.comparison
     if comparison is not None:
-        sides = {name: [_limit_items(view) for view in getattr(comparison, name)] for name in ("backtests_a", "backtests_b")}
+        sides = {
+            name: [_limit_items(view) for view in getattr(comparison, name)] for name in ("backtests_a", "backtests_b")
+        }
         comparison = comparison.model_copy(update=sides)
-    whole = run.model_copy(update={"backtests": [_limit_items(view) for view in run.backtests], "comparison": comparison})
+    whole = run.model_copy(
+        update={"backtests": [_limit_items(view) for view in run.backtests], "comparison": comparison}
+    )
     limited = KeptRun.model_validate(_limit_entries(whole.model_dump()))
     if len(run.clusters) > _ROWS:
         limited = _add_note(limited, f"{len(run.clusters)} clusters were tested; {_ROWS} are shown")

@@ -34,7 +34,9 @@ class ManifestClient:
         except ObjectNotFoundError:
             return None
 
-    def list_objects(self, resource: Resource, namespace: str = "", *, labels: str = "", name: str = "") -> list[Manifest]:
+    def list_objects(
+        self, resource: Resource, namespace: str = "", *, labels: str = "", name: str = ""
+    ) -> list[Manifest]:
         """Return all objects of a kind in one namespace or all, filtered by a label selector and by name.
 
         Read in pages. A kind that the hub does not have gives an empty list.

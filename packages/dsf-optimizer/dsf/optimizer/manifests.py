@@ -106,7 +106,8 @@ def render(
     for workload, assignments in sorted(by_workload.items()):
         selected_values = [values[assignment.cluster] for assignment in assignments]
         spec = _make_spec(
-            selector.make_predicate(selected_values, compliant=True), sum(assignment.replicas for assignment in assignments)
+            selector.make_predicate(selected_values, compliant=True),
+            sum(assignment.replicas for assignment in assignments),
         )
         annotations = {ASSIGNMENTS: _dump_json([assignment.model_dump() for assignment in assignments])}
         manifests.append(_make_object(PLACEMENTS, namespace, placements[workload], annotations, {"spec": spec}))

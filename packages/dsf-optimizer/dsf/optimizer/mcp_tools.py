@@ -24,9 +24,9 @@ from dsf.optimizer.mcp_views import (
     ScoresResponse,
     make_plan_response,
     make_plans_response,
+    make_reset_response,
     make_score_brief,
     make_scorer_response,
-    make_reset_response,
 )
 from dsf.optimizer.params import Name, Namespace, OptimizeParams, ScoreName
 from dsf.optimizer.service import OptimizerService

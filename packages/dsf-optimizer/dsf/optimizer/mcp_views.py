@@ -143,7 +143,9 @@ def make_plans_response(plans: PlanList) -> PlansResponse:
     """Return the plans in force. The more there are, the fewer entries each has."""
     items = plans.items[:MAX_LISTED]
     max_entries = MAX_LISTED // max(1, len(items))
-    return PlansResponse(items=[_make_plan(plan, max_entries) for plan in items], left_out=len(plans.items) - len(items))
+    return PlansResponse(
+        items=[_make_plan(plan, max_entries) for plan in items], left_out=len(plans.items) - len(items)
+    )
 
 
 def _make_plan(plan: AppliedPlan, max_entries: int) -> PlanInForce:

@@ -109,8 +109,12 @@ class Neighbourhoods:
         rows[items.row[is_used & inside]] = True
         value = int(self.counts @ items.value)
         useful_items = self._relaxation.list_useful_items(value + 1)
-        useful_items = useful_items[inside[useful_items] & rows[items.row[useful_items]] & open_column[items.column[useful_items]]]
-        useful_items = select_top_items(items.row[useful_items], self._relaxation.reduced[useful_items], _OPTIONS, useful_items)
+        useful_items = useful_items[
+            inside[useful_items] & rows[items.row[useful_items]] & open_column[items.column[useful_items]]
+        ]
+        useful_items = select_top_items(
+            items.row[useful_items], self._relaxation.reduced[useful_items], _OPTIONS, useful_items
+        )
         # Replicas outside of the part are fixed, and count for their workload.
         current_items = np.flatnonzero(is_used & rows[items.row])
         numbers = np.union1d(useful_items, current_items)

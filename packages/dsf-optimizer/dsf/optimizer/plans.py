@@ -96,8 +96,7 @@ class PlanComparison(View):
     warnings: list[str] = Field(default=[], description="What stands against applying it, or may keep it from effect.")
 
     def limit_rows(self, rows: int = MAX_ROWS) -> PlanComparison:
-        """Return the comparison with at most this many rows of each list; omitted workloads and clusters are counted.
-        """
+        """Return the comparison with at most this many rows of each list, and the numbers of omitted rows."""
         return self.model_copy(
             update={
                 "clusters": self.clusters[:rows],

@@ -42,7 +42,8 @@ class Scores:
         scorers = self._list_scorers()
         scorer = next((candidate for candidate in scorers if candidate.metadata.name == name), None)
         scorer = scorer or next(
-            (candidate for candidate in scorers if get_score_object_name(candidate) == sanitize_resource_name(name)), None
+            (candidate for candidate in scorers if get_score_object_name(candidate) == sanitize_resource_name(name)),
+            None,
         )
         if scorer is None:
             known_names = ", ".join(sorted(candidate.metadata.name for candidate in scorers)) or "none"

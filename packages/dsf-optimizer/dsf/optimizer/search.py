@@ -78,7 +78,9 @@ def search(table: Table, gap: float, clock: Clock) -> Incumbent:
 def _select_core(table: Table, incumbent: Incumbent) -> IntArray:
     """Return the most promising items of each row, and those of the best plan so far."""
     useful_items = incumbent.list_useful_items()
-    promising = select_top_items(table.items.row[useful_items], incumbent.relaxation.reduced[useful_items], _CORE, useful_items)
+    promising = select_top_items(
+        table.items.row[useful_items], incumbent.relaxation.reduced[useful_items], _CORE, useful_items
+    )
     return np.union1d(promising, np.flatnonzero(incumbent.counts))
 
 
@@ -108,7 +110,9 @@ def _solve(table: Table, incumbent: Incumbent, numbers: IntArray, gap: float, cl
         _offer(table, incumbent, counts)
     is_outside = np.ones(len(table.items), dtype=bool)
     is_outside[numbers] = False
-    bound = max(_round_down(result.bound), _round_down(incumbent.relaxation.compute_bound_with(is_outside)), incumbent.value)
+    bound = max(
+        _round_down(result.bound), _round_down(incumbent.relaxation.compute_bound_with(is_outside)), incumbent.value
+    )
     incumbent.bound = min(incumbent.bound, bound)
     return result.finished
 

@@ -34,7 +34,7 @@ def solve(problem: PlanInput, limits: SearchLimits = _DEFAULT) -> Plan:
     table = make_table(problem)
     incumbent = search(table, limits.mip_gap, clock)
     counts, exact = incumbent.counts, False
-    if incumbent.good(limits.mip_gap):
+    if incumbent.is_within_gap(limits.mip_gap):
         counts, exact = break_ties(table, incumbent, clock)
         incumbent.counts, incumbent.value = counts, int(counts @ table.items.value)
     return _report(table, incumbent, exact=exact, clock=clock)

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from dsf.optimizer.greedy import is_allowed
-from dsf.optimizer.program import Clock, SumConstraint, IntegerProgram
+from dsf.optimizer.program import Clock, IntegerProgram, SumConstraint
 from dsf.optimizer.search import Incumbent
 from dsf.optimizer.table import Table
 from dsf.optimizer.values import IntArray
@@ -42,7 +42,9 @@ class _Steps:
     def __init__(self, table: Table, incumbent: Incumbent, clock: Clock) -> None:
         self._table = table
         self._clock = clock
-        self._numbers = np.union1d(incumbent.relaxation.list_useful_items(incumbent.value), np.flatnonzero(incumbent.counts))
+        self._numbers = np.union1d(
+            incumbent.relaxation.list_useful_items(incumbent.value), np.flatnonzero(incumbent.counts)
+        )
         self._items = table.items.subset(self._numbers)
         self._program = IntegerProgram(table, self._items)
         self.counts = incumbent.counts[self._numbers]
@@ -94,7 +96,9 @@ class _Steps:
         return True
 
     def _is_valid(self, counts: IntArray) -> bool:
-        are_constraints_met = all(int(constraint.weight @ counts) >= constraint.minimum for constraint in self._constraints)
+        are_constraints_met = all(
+            int(constraint.weight @ counts) >= constraint.minimum for constraint in self._constraints
+        )
         fixed = bool(((counts >= self._lower) & (counts <= self._upper)).all())
         return are_constraints_met and fixed and is_allowed(self._table, self.expand(counts))
 

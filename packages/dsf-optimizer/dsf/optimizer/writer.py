@@ -64,7 +64,9 @@ class PlanWriter:
     def list_existing(self, namespace: str = "", labels: str = GENERATED) -> list[Manifest]:
         """Return the objects of the plans in a namespace, or of all. Raises BackendError."""
         return [
-            manifest for resource in KINDS for manifest in self._backend.list_objects(resource, namespace, labels=labels)
+            manifest
+            for resource in KINDS
+            for manifest in self._backend.list_objects(resource, namespace, labels=labels)
         ]
 
     def list_changes(self, desired: Sequence[Manifest], existing: Iterable[Manifest]) -> list[ObjectChange]:

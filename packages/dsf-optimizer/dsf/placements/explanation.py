@@ -174,7 +174,9 @@ def explain(
     )
 
 
-def _check_agreement(situation: Situation, outcome: SchedulingDecision, scheduler_result: SchedulerResult | None) -> bool | None:
+def _check_agreement(
+    situation: Situation, outcome: SchedulingDecision, scheduler_result: SchedulerResult | None
+) -> bool | None:
     """True if the Placement has the clusters that would be chosen now; None if CEL expressions may decide that."""
     if set(outcome.chosen) == situation.decided:
         return True

@@ -56,7 +56,9 @@ class Debugger:
         path = f"{self._url}/debug/placements/{quote(namespace)}/{quote(name)}"
         deadline = time.monotonic() + _PATIENCE
         # Some hundred bytes per cluster and prioritizer.
-        return parse_scheduler_response(get(path, deadline=deadline, max_bytes=32 * 1024 * 1024, access=bearer(self._read_token())))
+        return parse_scheduler_response(
+            get(path, deadline=deadline, max_bytes=32 * 1024 * 1024, access=bearer(self._read_token()))
+        )
 
     def _read_token(self) -> str | None:
         if self._token_file is None:

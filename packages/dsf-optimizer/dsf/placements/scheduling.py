@@ -168,7 +168,9 @@ def contains_cluster(cluster_set: Manifest, cluster: Manifest) -> bool:
     return has_cluster(cluster_set, cluster["metadata"].get("labels") or {})
 
 
-def _is_eligible(situation: Situation, name: str, outcome: SchedulingDecision, scheduler_result: SchedulerResult | None) -> bool:
+def _is_eligible(
+    situation: Situation, name: str, outcome: SchedulingDecision, scheduler_result: SchedulerResult | None
+) -> bool:
     cluster, spec = situation.clusters[name], situation.spec
     if (predicates := spec.get("predicates") or ()) and not any(
         _matches_predicate(predicate, cluster, outcome) for predicate in predicates
@@ -305,7 +307,9 @@ def _score_clusters(
     outcome.totals = dict.fromkeys(clusters, 0)
     for prioritizer in outcome.prioritizers:
         values = _compute_values(situation, clusters, prioritizer, hypothetical_scores)
-        theirs = (scheduler_result.scores.get((prioritizer.name, prioritizer.weight)) if scheduler_result else None) or {}
+        theirs = (
+            scheduler_result.scores.get((prioritizer.name, prioritizer.weight)) if scheduler_result else None
+        ) or {}
         # OCM's values are for all clusters, and this prioritizer normalizes across clusters.
         if prioritizer.name in _RESOURCES and scheduler_result is not None and scheduler_result.passed != set(clusters):
             theirs = {}

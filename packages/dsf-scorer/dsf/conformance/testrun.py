@@ -1,5 +1,4 @@
-"""Runs the cases of a file: sends the request, makes items of the response, and compares them with the expected ones.
-"""
+"""Runs the cases of a file: sends the request, makes items of the response, and compares them with the expected."""
 
 from __future__ import annotations
 

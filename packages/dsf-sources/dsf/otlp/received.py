@@ -98,8 +98,7 @@ class Received:
         summaries: Callable[[], Mapping[str, ScorerSummary]],
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Prepare an empty store; `summaries` are those in force, by the scorer's name; `clock` returns unix seconds.
-        """
+        """Prepare an empty store. `summaries` has the active ones by scorer; `clock` returns unix seconds."""
         self.window = Window(budget)
         #: Number of points by outcome: kept, unwanted, or a key of REASONS.
         self.counts: Counter[str] = Counter()
@@ -166,7 +165,9 @@ class Received:
             return
         name = to_prometheus_name(metric.name)
         selectors = {
-            suffix: selected for suffix in SUFFIXES.get(kind, ("",)) if (selected := selection.find_selectors(name + suffix))
+            suffix: selected
+            for suffix in SUFFIXES.get(kind, ("",))
+            if (selected := selection.find_selectors(name + suffix))
         }
         point_count = len(getattr(metric, kind).data_points)
         if not selectors and kind != "exponential_histogram":

@@ -130,8 +130,7 @@ def _check_first(body: bytes) -> None:
 def _iterate_samples(
     body: bytes, selectors: Sequence[Selector], check: Callable[[], None]
 ) -> Iterator[tuple[str, dict[str, str], float, float | None]]:
-    """Yield the samples of lines that may be selected. Checking the beginning of a line is far faster than parsing it.
-    """
+    """Yield the samples of lines that may be selected. Checking a line's beginning is far faster than parsing it."""
     names = {selector.name.encode() for selector in selectors}
     # OpenMetrics ends with this line. Its times are in seconds, those of Prometheus' text format in milliseconds.
     units_per_second = 1 if body[-32:].rstrip().endswith(b"# EOF") else 1000

@@ -94,7 +94,9 @@ def world(
     credentials_world.close()
 
 
-def test_returning_cluster_gets_new_credentials_while_its_old_work_still_exists(world: CredentialsHarness, session: Session) -> None:
+def test_returning_cluster_gets_new_credentials_while_its_old_work_still_exists(
+    world: CredentialsHarness, session: Session
+) -> None:
     credentials = world.credentials()
     credentials.ensure(world.cluster, "uid1")
     assert world.lets_in(1)
@@ -146,7 +148,9 @@ def test_recreated_cluster_gets_new_credentials_after_an_outage_of_the_hub(
         assert delivered.valid == (2,)
 
 
-def test_interrupted_revocation_leaves_no_old_credential_valid(world: CredentialsHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_revocation_leaves_no_old_credential_valid(
+    world: CredentialsHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     dying = world.credentials()
     dying.ensure(world.cluster, "uid1")
     AgentKeys(world.client).request_credentials(world.cluster, "revoke")
@@ -169,7 +173,11 @@ def test_interrupted_revocation_leaves_no_old_credential_valid(world: Credential
 
 
 def test_pull_secret_is_delivered_updated_and_removed(
-    world: CredentialsHarness, session: Session, tmp_path: Path, settings_factory: Callable[..., Settings], redis_url: str
+    world: CredentialsHarness,
+    session: Session,
+    tmp_path: Path,
+    settings_factory: Callable[..., Settings],
+    redis_url: str,
 ) -> None:
     """The Secret that the chart mounts; the kubelet replaces it when it changes, but does not remove it."""
     file = tmp_path / "config.json"

@@ -179,14 +179,15 @@ def make_views(
     """Return a view for each cluster with moments."""
     questions = [recording.questions[subject.cluster] for subject in tested if subject.cluster in recording.questions]
     return [
-        summarize_records(question, times, recording.iterate_records(question.cluster, times[0]), noise=noise, hold=hold)
+        summarize_records(
+            question, times, recording.iterate_records(question.cluster, times[0]), noise=noise, hold=hold
+        )
         for question in questions
     ]
 
 
 def _find_manifest(name: str) -> Path | None:
-    """Return the path if a side is a manifest. A scorer's name may look like a file name, but never contains a slash.
-    """
+    """Return the path if a side is a manifest. A scorer's name may look like a file name, but has no slash."""
     path = Path(name)
     is_manifest = path.suffix in (".yaml", ".yml") and (path.exists() or path.name != name)
     return path if is_manifest else None

@@ -126,8 +126,7 @@ def read_params(file: Path) -> OptimizeParams:
 
 
 def _parse_document(text: str) -> Any:
-    """Parse JSON, else YAML. Raises ManifestError for a duplicate key, and ValueError with the errors of both parsers.
-    """
+    """Parse JSON or YAML. Raises ManifestError for a duplicate key, and ValueError with both parsers' errors."""
     from dsf.api import kubeyaml
     from dsf.optimizer.requestbody import load_json
 

@@ -175,7 +175,9 @@ def test_failed_reset_restores_all_objects(bed: OptimizerHarness) -> None:
     assert len(bed.service().reset(bed.namespace).deleted) == 6
 
 
-def test_incomplete_rollback_names_the_remaining_objects(bed: OptimizerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_incomplete_rollback_names_the_remaining_objects(
+    bed: OptimizerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("dsf.optimizer.writer._UNDO_WAITS", (0.01,))
     with pytest.raises(ApplyError, match=r"The rollback is incomplete: .*\. Apply a plan again") as caught:
         bed.service(Failing(bed, 2, failures=1000)).apply(bed.params())

@@ -61,7 +61,9 @@ def _solver_of(child: Child) -> int:
     return next((child.pid for child in children if any("spawn_main" in part for part in child.cmdline())), 0)
 
 
-def test_plan_request_times_out_while_busy_and_sigterm_ends_a_running_search(bed: OptimizerHarness, tmp_path: Path) -> None:
+def test_plan_request_times_out_while_busy_and_sigterm_ends_a_running_search(
+    bed: OptimizerHarness, tmp_path: Path
+) -> None:
     with served(bed, tmp_path, optimizer_time_limit=1) as (child, url), ThreadPoolExecutor(2) as threads:
         # The search does not end by itself.
         os.kill(wait_for(lambda: _solver_of(child), 30, "the solver"), signal.SIGSTOP)
@@ -123,7 +125,9 @@ def test_open_service_on_a_public_address_is_refused(bed: OptimizerHarness, tmp_
         assert "Traceback" not in process.stderr
 
 
-def test_optimize_command_plans_applies_and_resets(bed: OptimizerHarness, optimize: Callable[..., Result], tmp_path: Path) -> None:
+def test_optimize_command_plans_applies_and_resets(
+    bed: OptimizerHarness, optimize: Callable[..., Result], tmp_path: Path
+) -> None:
     file = tmp_path / "params.json"
     file.write_text(json.dumps(bed.body()))
     picture = tmp_path / "plan.png"
@@ -154,7 +158,9 @@ def test_optimize_command_plans_applies_and_resets(bed: OptimizerHarness, optimi
     assert "no plan is in force" in optimize("--reset", bed.namespace).stdout
 
 
-def test_optimize_command_reports_errors(bed: OptimizerHarness, optimize: Callable[..., Result], tmp_path: Path) -> None:
+def test_optimize_command_reports_errors(
+    bed: OptimizerHarness, optimize: Callable[..., Result], tmp_path: Path
+) -> None:
     bed.service().apply(bed.params())
     in_force = bed.versions()
     params = tmp_path / "params.yaml"

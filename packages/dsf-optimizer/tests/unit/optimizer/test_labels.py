@@ -101,7 +101,10 @@ AMOUNT = "allowed is a whole number from 0 to 1000000000, as text"
     [
         (remove_label(workload(), "app"), "label app is missing; it must be the app of the score items"),
         (workload(app=""), "label app is ''; it must be the app of the score items"),
-        (remove_label(workload(), "resource-request-kind"), "label resource-request-kind is missing; it must be the kind"),
+        (
+            remove_label(workload(), "resource-request-kind"),
+            "label resource-request-kind is missing; it must be the kind",
+        ),
         (workload(**{"resource-request-amount": "2.5"}), f"label resource-request-amount is '2.5'; {AMOUNT}"),
         (workload(**{"resource-request-amount": "-1"}), f"label resource-request-amount is '-1'; {AMOUNT}"),
         (workload(**{"resource-request-amount": "1_0"}), f"label resource-request-amount is '1_0'; {AMOUNT}"),

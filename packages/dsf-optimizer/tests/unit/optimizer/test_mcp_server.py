@@ -107,7 +107,9 @@ def test_crash_reveals_no_details() -> None:
 
 
 def test_errors_that_say_what_to_do_are_passed_on() -> None:
-    result = call(Service(reset=make_failing(ApplyError("cannot delete x: 403; grant it"))), "reset", namespace="default")
+    result = call(
+        Service(reset=make_failing(ApplyError("cannot delete x: 403; grant it"))), "reset", namespace="default"
+    )
     assert result.is_error
     assert text(result) == "cannot delete x: 403; grant it"
 

@@ -208,7 +208,10 @@ def test_scheduler_answer_is_ignored_for_relative_scores() -> None:
         frozenset(("a", "b", "elsewhere")),
         {("ResourceAllocatableCPU", 1): {"a": -7, "b": 7}, ("AddOn/r/x", 1): {"a": 3, "b": 4}},
     )
-    assert decide_placement(situation(spec, *clusters), scheduler_result=scheduler_result).totals == {"a": -97, "b": 104}
+    assert decide_placement(situation(spec, *clusters), scheduler_result=scheduler_result).totals == {
+        "a": -97,
+        "b": 104,
+    }
 
 
 def test_unbound_or_deleted_cluster_is_excluded() -> None:

@@ -16,7 +16,7 @@ from typer.testing import Result
 from dsf.scorer import Prometheus, Score, Scorer, Series, Source, Sources
 from tests.support.commandline import dsf
 from tests.support.httpserver import ScriptedServer, answer
-from tests.support.scoringservices import set_hub_timeout, served
+from tests.support.scoringservices import served, set_hub_timeout
 
 from .broken import CONFIG
 

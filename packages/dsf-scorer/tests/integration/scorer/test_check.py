@@ -16,9 +16,9 @@ from typer.testing import Result
 from dsf.conformance.run import NAMES
 from dsf.scorer import Bearer, Prometheus, Score, Scorer, ScorerApp, Series, Source, Sources
 from tests.support.commandline import dsf
-from tests.support.scoringservices import set_hub_timeout, served
+from tests.support.scoringservices import served, set_hub_timeout
 
-from .broken import BROKEN, CONFIG, api, change_config, config_with, respond_late, mean, relabel_scores, scale_scores
+from .broken import BROKEN, CONFIG, api, change_config, config_with, mean, relabel_scores, respond_late, scale_scores
 
 
 @pytest.fixture(autouse=True)

@@ -19,7 +19,7 @@ from tests.support.document import File, parse_steps
 from tests.support.httpserver import ScriptedServer, answer
 from tests.support.programs import find
 from tests.support.redisserver import free_port
-from tests.support.scoringservices import ROOT, set_hub_timeout, load, served
+from tests.support.scoringservices import ROOT, load, served, set_hub_timeout
 from tests.support.wait import wait_for
 
 EXPOSITION = b"""# TYPE node_cpu_seconds_total counter

@@ -126,8 +126,7 @@ def test_as_a_range_query_answers() -> None:
 
 
 def unit_test(values: str, samples: list[float | None]) -> dict[str, Any]:
-    """Return a promtool test of these samples, which are ten minutes apart so that promtool does not look back at any.
-    """
+    """Return a promtool test of these samples, ten minutes apart so that promtool does not look back at any."""
     tests: list[dict[str, Any]] = [
         {
             "expr": "up",

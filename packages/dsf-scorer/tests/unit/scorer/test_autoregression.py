@@ -82,7 +82,8 @@ def test_forecast_ignores_values_before_a_long_gap() -> None:
     series = make_series(np.where(times < 50, 1000.0, wave(times)))
     mask = (times < 40) | (times >= 55)
     assert (
-        forecast_of(drop_samples(series, mask)).values.tolist() == forecast_of(drop_samples(series, times >= 55)).values.tolist()
+        forecast_of(drop_samples(series, mask)).values.tolist()
+        == forecast_of(drop_samples(series, times >= 55)).values.tolist()
     )
 
 

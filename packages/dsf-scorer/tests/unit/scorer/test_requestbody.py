@@ -238,7 +238,9 @@ def test_labels_cannot_contain_parser_placeholders() -> None:
 
 
 def test_source_without_series_may_be_null() -> None:
-    series_by_source = requestbody.parse_sources(dump_compact({"data": [], "sources": {"load": None}}), LIMITS, ["load"])
+    series_by_source = requestbody.parse_sources(
+        dump_compact({"data": [], "sources": {"load": None}}), LIMITS, ["load"]
+    )
     assert series_by_source == {"load": []}
 
 

@@ -71,7 +71,9 @@ def test_aws_post_query_is_signed_with_its_body(bed: SourceAccessHarness, amazon
     assert dict(parse_qsl(request.body.decode()))["query"] == "up"
 
 
-def test_aws_query_in_the_url_is_signed_as_the_server_reads_it(bed: SourceAccessHarness, amazon: ScriptedServer) -> None:
+def test_aws_query_in_the_url_is_signed_as_the_server_reads_it(
+    bed: SourceAccessHarness, amazon: ScriptedServer
+) -> None:
     access = Authenticator(bed.secrets).access(bed.summary(amazon.url, METHODS), "fetch", 0.0)
     url = f"{amazon.url}/prod/score?model=team/llama:8b@x,y&b=1+2&empty"
     assert b"success" in http.get(url, access=access, deadline=time.monotonic() + 30, max_bytes=1000)

@@ -1,5 +1,4 @@
-"""Workload identities: servers that imitate those of the clouds and check the signature of the ServiceAccount's token.
-"""
+"""Workload identities, with servers that imitate the clouds' and check the signature of the ServiceAccount's token."""
 
 from __future__ import annotations
 
@@ -21,13 +20,13 @@ from tests.support.cloudservers import (
     KEY_OF,
     POD,
     POD_TOKEN,
+    AgentAndClouds,
     Clouds,
     Cluster,
-    AgentAndClouds,
     as_pod,
     serve_pod_keys,
 )
-from tests.support.httpserver import Exchange, Handler, ScriptedServer, answer, with_clock_offset, hang
+from tests.support.httpserver import Exchange, Handler, ScriptedServer, answer, hang, with_clock_offset
 from tests.support.tlsca import TestCa
 
 
@@ -195,7 +194,9 @@ def test_forged_cluster_token_is_refused_by_the_cloud(
 
 @pytest.mark.parametrize("ahead", [7200, -7200])
 @pytest.mark.parametrize("cloud", CLOUDS)
-def test_cluster_clock_difference_is_reported_by_a_cloud_token_failure(world: AgentAndClouds, cloud: str, ahead: int) -> None:
+def test_cluster_clock_difference_is_reported_by_a_cloud_token_failure(
+    world: AgentAndClouds, cloud: str, ahead: int
+) -> None:
     """Its tokens are not valid yet, or have expired. The agent uses the cluster's clock; the cloud's clock differs."""
     world.clouds.cluster.ahead = ahead
     world.clouds.server.script(with_clock_offset(-ahead, world.clouds.give))
@@ -326,7 +327,9 @@ def pod(world: AgentAndClouds, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
         yield running
 
 
-def test_eks_pod_identity_key_is_fetched_once_and_not_shown(world: AgentAndClouds, pod: ScriptedServer, tmp_path: Path) -> None:
+def test_eks_pod_identity_key_is_fetched_once_and_not_shown(
+    world: AgentAndClouds, pod: ScriptedServer, tmp_path: Path
+) -> None:
     with source(world, "aws") as server:
         assert [world.bed.fetch(server.url, POD) for _ in range(3)] == [1, 1, 1]
         assert (world.clouds.tokens_issued, pod.paths()) == (1, ["/v1/credentials"])

@@ -68,7 +68,9 @@ def test_reader_may_propose_plans_and_not_apply_them(
     assert bed.objects() == {}
 
 
-def test_concurrent_callers_keep_their_identity(guarded_server: Server, bed: OptimizerHarness, token: Callable[..., str]) -> None:
+def test_concurrent_callers_keep_their_identity(
+    guarded_server: Server, bed: OptimizerHarness, token: Callable[..., str]
+) -> None:
     tokens = {name: token(name, rules) for name, rules in (("looks", READER), ("moves", PLANNER))}
 
     def ask(number: int) -> tuple[str, bool, str]:

@@ -17,7 +17,9 @@ from .server import Server
 from .test_access import ACCEPT, INITIALIZE, post
 
 
-def test_unreachable_hub_is_reported_by_each_tool(stdio: Callable[..., Assistant], bed: OptimizerHarness, tmp_path: Path) -> None:
+def test_unreachable_hub_is_reported_by_each_tool(
+    stdio: Callable[..., Assistant], bed: OptimizerHarness, tmp_path: Path
+) -> None:
     """The process starts nevertheless, and each tool reports why it has no response."""
     kubeconfig = tmp_path / "kubeconfig"
     kubeconfig.write_text(bed.plane.kubeconfig.read_text().replace(str(bed.plane.port), str(free_port())))
