@@ -252,7 +252,7 @@ class World:
 
     def _prepare(self) -> None:
         """Write the users' objects: clusters, scorers, and the configuration."""
-        self._fleet.manifests()
+        self._fleet.write_manifests()
         # A link, so that a fault can replace it in one step.
         objects = self.folder / "objects"
         objects.mkdir()

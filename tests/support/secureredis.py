@@ -91,7 +91,7 @@ class SecureRedis(Server):
 
     def client(self, user: str = "admin", password: str = ADMIN_PASSWORD) -> redis.Redis:
         """Return a client as this user; closed by `stop`."""
-        return self._kept(self._connect(user, password))
+        return self._register(self._connect(user, password))
 
     def _connect(self, user: str, password: str) -> redis.Redis:
         return redis.Redis(

@@ -97,7 +97,7 @@ def test_search_for_large_problems_finds_the_best_plan(first: int, monkeypatch: 
     monkeypatch.setattr(search, "_MEDIUM", 0)
     monkeypatch.setattr(search, "_PER_ROW", 1)
     monkeypatch.setattr(search, "_CORE", 1)
-    monkeypatch.setattr(ties, "_ANSWERS", 6)
+    monkeypatch.setattr(ties, "_MAX_COMBINATIONS", 6)
     for seed in range(first, first + CHUNK):
         check(random_problem(seed))
 
