@@ -1,7 +1,7 @@
 """Hostile JSON for every reader of untrusted data, and the memory that a reader takes for it.
 
 `documents` puts values that grow when they are parsed where a reader expects something. `measure_growth` calls a reader
-with each of them in a separate process with limits of memory and CPU time, so that a failing reader only kills that one.
+with each of them in a separate process with limits of memory and CPU time, so a failing reader only kills that one.
 """
 
 from __future__ import annotations
