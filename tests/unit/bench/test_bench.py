@@ -80,7 +80,7 @@ def test_all_benches_exist_and_optional_ones_are_skipped() -> None:
 class Scripted(runner.Bench):
     """Add a bench of a few lines of Python; `sys.argv[1]` is its file."""
 
-    def command(self, file: Path, *, quick: bool) -> list[str]:
+    def make_command(self, file: Path, *, quick: bool) -> list[str]:
         return [sys.executable, "-c", self.name, str(file)]
 
 

@@ -85,7 +85,9 @@ class BacktestActions:
         other = form.get("other", "")
         if other not in self._list_other_scorers(target.scorer):
             raise FormError("The other scorer: choose one.")
-        common_clusters = sorted(self._reading.read_schedules(target.scorer).keys() & self._reading.read_schedules(other).keys())
+        common_clusters = sorted(
+            self._reading.read_schedules(target.scorer).keys() & self._reading.read_schedules(other).keys()
+        )
         clusters = [name for name in common_clusters if target.cluster in (None, name)]
         if not clusters:
             where = target.cluster or "any cluster"
