@@ -91,7 +91,7 @@ def test_redis_that_restarts_is_waited_for(tmp_path: Path, failures: int) -> Non
     text = SCRIPT.read_text().replace("PATIENCE = 120.0", f"PATIENCE = {120.0 if failures == 1 else 0.0}")
     environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
     with _server(200) as ready:
-        process = ran([sys.executable, "-c", text, ready, ready], env=environment)
+        process = run_program([sys.executable, "-c", text, ready, ready], env=environment)
     assert process.returncode == (0 if failures == 1 else 1)
     assert ("Redis: error: cannot use Redis" in process.stderr) is (failures > 1)
 
