@@ -125,7 +125,7 @@ def test_moments_with_a_part_of_their_range_are_noted() -> None:
 def _fetched(*series: bytes, source: str | None = None) -> RequestRecord:
     """Return the request to a source that has answered with these series."""
     request = RequestRecord("up", "http://p", source=source)
-    request.answered(100, series)
+    request.record_response(100, series)
     return request
 
 
