@@ -2,13 +2,14 @@
 
     python -m bench.writes [--clusters 350] [--rate 1167] [--seconds 30] [--workers 1] [--changing 5] [--json FILE]
 
-3,500 clusters with 10 scorers every 30 s send 1,167 results a second. Here `--clusters` clusters send as many, each of
-its 10 scorers that much more often; the objects are fewer, and renewals are left out with them, but each result and
-each write costs the same. `--changing` percent of the results have other values than the one before. Every result has
-10 items. Results are signed beforehand; during the measurement they are only put into mailboxes.
+3,500 clusters with 10 scorers every 30 s send 1,167 results a second. Here `--clusters` clusters with 10 scorers each
+send the same number, so each scorer runs proportionally more often. There are fewer objects, and renewals are left out
+because their number depends on that of the objects. Each result and each write costs the same. `--changing` percent of
+the results have other values than the previous result of their pair. Every result has 10 items. Results are signed
+beforehand; during the measurement they are only put into mailboxes.
 
-Seen are the results taken in per second, the writes, how many objects were waiting for theirs, and the CPU of each
-process. On a machine with two cores it is the machine that is measured.
+The report shows the results taken in per second, the writes, how many objects waited for a write, and the CPU of each
+process. On a machine with two cores, the machine, not the hub, is the bottleneck.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ from tests.support.redisserver import RedisServer
 from tests.support.wait import wait_for
 
 SCORERS, INTERVAL = 10, 30
-#: Seconds between two portions of results.
+#: Seconds between two batches of results.
 _PACE = 0.05
 _NAMESPACES = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
 
@@ -76,7 +77,7 @@ class SendingClusters:
                 name=f"scorer{number}",
                 score_name=f"score{number}",
                 interval=INTERVAL,
-                # Validity is long, so that there are no renewals, whose number depends on that of the objects.
+                # A long validity, so that there are no renewals, whose number depends on that of the objects.
                 validity=3600,
                 dimension_formats=("${node}",),
             )
@@ -88,17 +89,17 @@ class SendingClusters:
                 pipe.hset(keys.ENTRIES, entry.pair, entry.dump())
             pipe.execute()
 
-    def results(self, count: int, changing: float) -> list[tuple[str, bytes]]:
-        """Return (cluster, result) of all pairs in turn, after opening their runs as beat does."""
+    def prepare_results(self, count: int, changed_fraction: float) -> list[tuple[str, bytes]]:
+        """Open `count` runs as beat does, pair after pair, and return (cluster, signed result) for each."""
         signed_results: list[tuple[str, bytes]] = []
         opened: dict[str, float] = {}
         scheduled: Counter[str] = Counter()
         for number in range(count):
             pair = self.pairs[number % len(self.pairs)]
-            if random.random() < changing:
+            if random.random() < changed_fraction:
                 self._values[pair] = (self._values[pair] + 1) % 90
                 self.changes += 1
-            result = self._result(*pair)
+            result = self._make_result(*pair)
             opened[keys.run_member(*pair, result.run)] = time.time() + 3600
             scheduled[keys.pair_key(*pair)] += 1
             signed_results.append((pair[0], messages.sign(result, self._keys[pair[0]])))
@@ -109,7 +110,7 @@ class SendingClusters:
             pipe.execute()
         return signed_results
 
-    def _result(self, cluster: str, scorer: str) -> messages.Result:
+    def _make_result(self, cluster: str, scorer: str) -> messages.Result:
         self._at += 0.001
         value = float(self._values[cluster, scorer])
         return messages.Result(
@@ -124,14 +125,14 @@ class SendingClusters:
         )
 
 
-def stats(client: redis.Redis) -> Counter[str]:
+def read_write_stats(client: redis.Redis) -> Counter[str]:
     """Return the writers' counters."""
     stats_fields = {str(name): str(text) for name, text in client.hgetall(keys.WRITE_STATS).items()}
     return Counter({name: int(text) for name, text in stats_fields.items() if text.isdecimal()})
 
 
-def waiting(client: redis.Redis) -> int:
-    """Return the number of changed scores that the writer has not taken."""
+def count_waiting_objects(client: redis.Redis) -> int:
+    """Return the number of changed scores that the writer has not taken yet."""
     return int(client.hlen(keys.WRITES))
 
 
@@ -139,7 +140,7 @@ class Everything:
     """DesiredScores (`dsf.scores.writer`) of a hub in which every pair needs a score."""
 
     def needs_score(self, cluster: str, label: str) -> bool:
-        """True."""
+        """Return True: every pair needs a score."""
         del cluster, label
         return True
 
@@ -164,29 +165,30 @@ def serve() -> int:
     """Write scores as the hub controller does, until the process is killed."""
     config = settings()
     session = Session.load(config.kubeconfig)
-    watched = WATCHED[Kind.SCORE]
-    reported: list[Callable[[Key, Object | None], None]] = []
+    watched_kind = WATCHED[Kind.SCORE]
+    # The reflector needs the callback before the backend exists.
+    callbacks: list[Callable[[Key, Object | None], None]] = []
     reflector = Reflector(
         session,
-        watched.resource,
-        lambda key, _, obj: reported[0](key, obj),
-        selectors=watched.selectors,
-        transform=watched.keep,
+        watched_kind.resource,
+        lambda key, _, obj: callbacks[0](key, obj),
+        selectors=watched_kind.selectors,
+        transform=watched_kind.keep,
     )
     backend = WatchedScores(session, reflector)
-    reported.append(backend.process_report)
+    callbacks.append(backend.process_report)
     reflector.start()
     reflector.synced.wait(60)
-    owners = Everything()
-    ScoreWriter(connect(config, name="dsf-bench-writer"), config, backend, lambda: owners).run()
+    desired_scores = Everything()
+    ScoreWriter(connect(config, name="dsf-bench-writer"), config, backend, lambda: desired_scores).run()
     return 0
 
 
 def deliver_results(
     client: redis.Redis, fleet: SendingClusters, signed_results: list[tuple[str, bytes]], rate: float
 ) -> tuple[int, int]:
-    """Deliver the results at this rate, and return the maximum numbers of waiting results and objects."""
-    peak_results = objects = sent_count = 0
+    """Deliver the results at this rate, and return the maximum numbers of waiting results and of waiting objects."""
+    most_results = most_objects = sent_count = 0
     turns: Counter[str] = Counter()
     began = time.monotonic()
     while sent_count < len(signed_results):
@@ -198,15 +200,13 @@ def deliver_results(
                 turns[cluster] += 1
             pipe.execute()
         sent_count = due
-        peak_results, objects = (
-            max(peak_results, count_waiting_results(client, fleet.clusters)),
-            max(objects, waiting(client)),
-        )
+        most_results = max(most_results, count_waiting_results(client, fleet.clusters))
+        most_objects = max(most_objects, count_waiting_objects(client))
         time.sleep(_PACE)
-    return peak_results, objects
+    return most_results, most_objects
 
 
-def measure(clusters: int, rate: int, seconds: int, workers: int, changing: float) -> Measurement:
+def measure(clusters: int, rate: int, seconds: int, workers: int, changed_fraction: float) -> Measurement:
     """Return all figures of one run."""
     with ControlPlane() as plane, RedisServer() as server, tempfile.TemporaryDirectory() as folder:
         client, session = server.client(), plane.session()
@@ -226,57 +226,64 @@ def measure(clusters: int, rate: int, seconds: int, workers: int, changing: floa
             kubeconfig=plane.kubeconfig,
             log_level="WARNING",
         )
-        first = fleet.results(len(fleet.pairs), 0.0)
+        first_results = fleet.prepare_results(len(fleet.pairs), 0.0)
         with contextlib.ExitStack() as stack:
-            command = [sys.executable, "-m", "dsf.hub"]
+            worker_command = [sys.executable, "-m", "dsf.hub"]
             log = Path(folder) / "log"
-            serving = [sys.executable, "-m", "bench.writes", "--serve"]
+            writer_command = [sys.executable, "-m", "bench.writes", "--serve"]
             writer = stack.enter_context(
-                process(serving, {**environment, "DSF_ROLE": "hub"}, Path(folder) / "writer.log")
+                process(writer_command, {**environment, "DSF_ROLE": "hub"}, Path(folder) / "writer.log")
             )
-            started = [
-                psutil.Process(stack.enter_context(process(command, environment, log)).pid) for _ in range(workers)
+            worker_processes = [
+                psutil.Process(stack.enter_context(process(worker_command, environment, log)).pid)
+                for _ in range(workers)
             ]
-            deliver_results(client, fleet, first, 1000.0)
-            wait_for(lambda: stats(client)["written"] >= len(fleet.pairs), 600, "every object once", interval=0.5)
+            deliver_results(client, fleet, first_results, 1000.0)
+            wait_for(
+                lambda: read_write_stats(client)["written"] >= len(fleet.pairs), 600, "every object once", interval=0.5
+            )
             fleet.changes = 0
-            signed_results = fleet.results(rate * seconds, changing)
+            signed_results = fleet.prepare_results(rate * seconds, changed_fraction)
             processes = {
-                "results workers": started,
+                "results workers": worker_processes,
                 "score writer": [psutil.Process(writer.pid)],
                 "redis": [psutil.Process(server.pid)],
             }
             processes |= {name: [psutil.Process(pid)] for name, pid in plane.pids.items()}
-            before = {name: read_cpu_seconds(*watched) for name, watched in processes.items()}
-            counted, began = stats(client), time.monotonic()
-            results, objects = deliver_results(client, fleet, signed_results, rate)
+            cpu_before = {name: read_cpu_seconds(*members) for name, members in processes.items()}
+            stats_before, began = read_write_stats(client), time.monotonic()
+            most_results, most_objects = deliver_results(client, fleet, signed_results, rate)
             wait_for(lambda: count_waiting_results(client, fleet.clusters) == 0, 600, "empty mailboxes")
-            took = time.monotonic() - began
-            wait_for(lambda: waiting(client) == 0, 600, "all objects written")
-            settled = time.monotonic() - began
+            taken_in_seconds = time.monotonic() - began
+            wait_for(lambda: count_waiting_objects(client) == 0, 600, "all objects written")
+            written_seconds = time.monotonic() - began
             cores_by_name = {
-                name: round((read_cpu_seconds(*watched) - before[name]) / settled, 3)
-                for name, watched in processes.items()
+                name: round((read_cpu_seconds(*members) - cpu_before[name]) / written_seconds, 3)
+                for name, members in processes.items()
             }
-        counted = stats(client) - counted
+        write_stats = read_write_stats(client) - stats_before
         rejected = client.hgetall(keys.REJECTED)
     details: dict[str, Any] = {
         "results": rate * seconds,
         "rejected": rejected,
         "changes": fleet.changes,
-        "seconds_until_taken_in": round(took, 1),
-        "seconds_until_written": round(settled, 1),
-        "most_results_waiting": results,
-        "most_objects_waiting": objects,
-        "writer": dict(counted),
+        "seconds_until_taken_in": round(taken_in_seconds, 1),
+        "seconds_until_written": round(written_seconds, 1),
+        "most_results_waiting": most_results,
+        "most_objects_waiting": most_objects,
+        "writer": dict(write_stats),
         "cores": cores_by_name,
     }
-    reached = rate * seconds / took
-    text = f"{counted['written']} writes, {counted['coalesced']} coalesced; at most {objects} objects waited"
+    reached = rate * seconds / taken_in_seconds
+    written, coalesced = write_stats["written"], write_stats["coalesced"]
+    text = f"{written} writes, {coalesced} coalesced; at most {most_objects} objects waited"
     cores = ", ".join(f"{name} {share:.2f}" for name, share in cores_by_name.items())
     figures = [
         Figure(
-            f"results taken in at {rate}/s, {100 * changing:g} % changing", f"{reached:.0f}/s; {text}", reached, "/s"
+            f"results taken in at {rate}/s, {100 * changed_fraction:g} % changing",
+            f"{reached:.0f}/s; {text}",
+            reached,
+            "/s",
         ),
         Figure("cores used", cores, sum(cores_by_name.values()), "cores"),
     ]
