@@ -15,11 +15,11 @@ class DescribedReason(StrEnum):
 
     meaning: str
     advice: str
-    #: Stage in which a failure occurs.
+    #: Stage of a cycle in which a failure occurs, or `any`.
     stage: str
 
     def __new__(cls, value: str, meaning: str, advice: str, stage: str = "any") -> Self:
-        """Enum member whose value is the code; the other texts are attributes."""
+        """Return a member whose value is the code and whose attributes are the other texts."""
         member = str.__new__(cls, value)
         member._value_ = value
         member.meaning, member.advice, member.stage = meaning, advice, stage

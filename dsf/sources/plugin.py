@@ -58,10 +58,10 @@ class Request(Generic[OptionsT]):
         self.step = summary.source_step
         #: Seconds between two cycles of the scorer.
         self.interval = summary.scoring_interval
-        #: `host` and `path`. The default host is configURL's.
+        #: URL from `host` (default: that of configURL) and `path`.
         self.url = summary.source_endpoint
-        #: Limits for requests without `get` and `post`: the deadline by time.monotonic(), and the bytes of all
-        #: responses.
+        #: Limits that a plug-in must keep if it sends requests itself: the deadline by time.monotonic(), and the bytes
+        #: of all responses.
         self.deadline = context.deadline
         self.max_bytes = context.max_bytes
         #: Result of `Plugin.start`, for types of this project. None outside of an agent.
@@ -111,7 +111,7 @@ class Request(Generic[OptionsT]):
         return History(self._summary, self._context.memory, self._context.now)
 
     def reserve(self, size: int) -> None:
-        """Reserve memory in bytes for what is made of a response, until the cycle ends. Raises HttpError."""
+        """Reserve memory in bytes for data derived from a response, until the cycle ends. Raises HttpError."""
         self._context.storage.reserve(size)
 
     def check(self) -> None:
@@ -150,12 +150,12 @@ class Request(Generic[OptionsT]):
     def make_payload(self, fetched: Iterable[Series]) -> Payload:
         """Return the scoring request of these series, for the framework. Raises HttpError (too_large, timeout)."""
         pieces: list[bytes] = []
-        series, remaining_bytes = 0, self._context.max_bytes
+        series_count, remaining_bytes = 0, self._context.max_bytes
         for item in fetched:
             self.check()
-            head = b'%s{"metric":%s,"values":[' % (b"," * bool(pieces), _format_labels(item))
+            series_prefix = b'%s{"metric":%s,"values":[' % (b"," * bool(pieces), _format_labels(item))
             samples = []
-            remaining_bytes -= len(head)
+            remaining_bytes -= len(series_prefix)
             for sample in _format_samples(item):
                 samples.append(sample)
                 remaining_bytes -= len(sample) + 1
@@ -163,22 +163,22 @@ class Request(Generic[OptionsT]):
                     text = f"the series are more than the {self._context.max_bytes} bytes allowed; ask for less"
                     raise HttpError("too_large", text)
             if samples:
-                pieces.append(b"%s%s]}" % (head, ",".join(samples).encode()))
+                pieces.append(b"%s%s]}" % (series_prefix, ",".join(samples).encode()))
                 self._context.storage.reserve(len(pieces[-1]))
-                series += 1
-        payload = Payload((HEAD, *pieces, TAIL), series, self._received)
+                series_count += 1
+        payload = Payload((HEAD, *pieces, TAIL), series_count, self._received)
         if self._last_record is not None:
             # `dsf explain` shows the outcome.
-            self._last_record.record_response(self._last_record.received, payload.inside, series)
+            self._last_record.record_response(self._last_record.received, payload.inside, series_count)
         else:
             with self._context.asking(self.query, "what the plug-in knows without a request") as record:
-                record.record_response(0, payload.inside, series)
+                record.record_response(0, payload.inside, series_count)
         return payload
 
 
 @dataclass(frozen=True, slots=True)
 class Plugin(Generic[OptionsT]):
-    """The object of an entry point in the group `dsf.sources`, whose name is the source type."""
+    """The object that an entry point in the group `dsf.sources` loads. The entry point's name is the source type."""
 
     #: The protocol version for which the plug-in was written, as a number instead of PROTOCOL.
     protocol: int

@@ -28,8 +28,7 @@ class Segment:
 def make_bar(counts: StateCounts) -> list[Segment]:
     """Return a bar of 100 units as one segment per state, in the order of STATES.
 
-    States without pairs are left out. The segments of all others are drawn with at least one unit, before the bar is
-    scaled to 100 units.
+    States without pairs are left out. Others get at least 1 unit; the bar is then scaled to 100.
     """
     state_counts = [(state, int(getattr(counts, name))) for name, state in STATES.items()]
     visible_counts = [(state, count) for state, count in state_counts if count > 0]
@@ -68,7 +67,7 @@ class Curve:
     path: str
 
 
-#: Maximum marks of an axis.
+#: Intended maximum of marks of an axis. Round numbers may need one more.
 _MAX_MARKS: Final = 5
 #: Possible distances of two marks on the time axis, in seconds.
 _TIME_STEPS: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14_400, 28_800, 43_200, 86_400)
@@ -91,10 +90,10 @@ class Chart:
     def __init__(self, first: float, last: float, numbers: Sequence[float]) -> None:
         """Scale the axes for these numbers between two times (unix seconds). `numbers` must not be empty."""
         self._first, self._last = first, last
-        steps = _compute_value_steps(min(numbers), max(numbers))
-        self._low, self._high = steps[0], steps[-1]
-        self.values = [Tick(self.compute_y(step), f"{step:.6g}") for step in steps]
-        self.times = [Tick(self.compute_x(moment), text) for moment, text in _compute_time_steps(first, last)]
+        marks = _compute_value_marks(min(numbers), max(numbers))
+        self._low, self._high = marks[0], marks[-1]
+        self.values = [Tick(self.compute_y(mark), f"{mark:.6g}") for mark in marks]
+        self.times = [Tick(self.compute_x(moment), text) for moment, text in _compute_time_marks(first, last)]
         self.curves: list[Curve] = []
         self.dots: list[Dot] = []
 
@@ -131,18 +130,18 @@ def make_score_chart(cycles: Sequence[CycleView]) -> Chart | None:
     return chart
 
 
-def _compute_value_steps(low: float, high: float) -> list[float]:
+def _compute_value_marks(low: float, high: float) -> list[float]:
     """Return round numbers at equal distances, from at most `low` to at least `high`."""
     if low == high:
         margin = max(1.0, abs(low) / 100)
         low, high = low - margin, high + margin
-    rough = (high - low) / (_MAX_MARKS - 1)
-    power = 10.0 ** math.floor(math.log10(rough))
-    step = next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= rough * (1 - 1e-9))
+    min_step = (high - low) / (_MAX_MARKS - 1)
+    power = 10.0 ** math.floor(math.log10(min_step))
+    step = next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= min_step * (1 - 1e-9))
     return [number * step for number in range(math.floor(low / step), math.ceil(high / step) + 1)]
 
 
-def _compute_time_steps(first: float, last: float) -> list[tuple[float, str]]:
+def _compute_time_marks(first: float, last: float) -> list[tuple[float, str]]:
     """Return round times in UTC between `first` and `last`, each with its text.
 
     Returns `first` and `last` themselves if there are fewer than two round times.
@@ -155,5 +154,5 @@ def _compute_time_steps(first: float, last: float) -> list[tuple[float, str]]:
     moments = [float(moment) for moment in range(math.ceil(first / step) * step, math.floor(last) + 1, step)]
     if len(moments) < 2:
         moments = [first, last]
-    form = "%m-%d %H:%M" if span >= 86_400 else "%H:%M" if step >= 60 else "%H:%M:%S"
-    return [(moment, datetime.fromtimestamp(moment, UTC).strftime(form)) for moment in moments]
+    time_format = "%m-%d %H:%M" if span >= 86_400 else "%H:%M" if step >= 60 else "%H:%M:%S"
+    return [(moment, datetime.fromtimestamp(moment, UTC).strftime(time_format)) for moment in moments]
