@@ -1,11 +1,11 @@
 """The source type `OpenTelemetry`: a collector's page of metrics, scraped with GET in each cycle.
 
 The source gives one sample per series and cycle. The path `/v1/metrics`, the standard path of OTLP/HTTP for metrics, is
-for metrics that are pushed to this agent: `plugin`.
+for metrics that are pushed to this agent; see `dsf.otlp.plugin`.
 
 Prometheus' text format and OpenMetrics have a parser here: those of prometheus_client are made for trusted text, and
-take minutes and hundreds of megabytes for a few malicious ones. This one reads each character once, stops at bounds,
-and never quotes the text in an error: a server may echo secrets in it.
+take minutes and hundreds of megabytes for a small malicious text. This parser reads each character once, stops at
+bounds, and never quotes the text in an error, because a server may echo secrets in it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def fetch(request: Request[Options]) -> Iterator[Series]:
 
 
 #: The Accept header of Prometheus 2, with which servers of both formats are tested. Without an escaping scheme,
-#: servers replace other characters in names by underscores, as selectors do.
+#: servers replace characters outside [a-zA-Z0-9_:] in names by underscores, as selectors do.
 ACCEPT: Final = (
     "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,"
     "text/plain;version=0.0.4;q=0.5,*/*;q=0.1"
@@ -48,7 +48,7 @@ MAX_LABELS: Final = 128
 #: Bounds of one response: lines, and selected samples.
 MAX_LINES: Final = 2_000_000
 MAX_SAMPLES: Final = 50_000
-#: Memory in bytes of a selected sample, apart from its labels and key, including its series of a window.
+#: Memory in bytes of a selected sample without its labels and key, and with its entry in the history window.
 _SAMPLE_MEMORY: Final = 1024
 
 _LINE = re.compile(rb"[^\n]+")
@@ -80,23 +80,23 @@ def select_samples(
     check: Callable[[], None] = lambda: None,
     reserve: Callable[[int], None] = lambda _: None,
 ) -> Scraped:
-    """Return the selected samples by a key: (labels, time, value). (labels, time, value) by a key.
+    """Return {(name, *labels): (all labels, time, value)} of the selected samples.
 
-    A sample's own time counts if it is not after `now`, otherwise `now`; one older than `oldest` is no sample, as for
-    Prometheus. `check` is called regularly, and `reserve` with the memory in bytes of each sample; both raise to abort.
-    Raises ScrapeError.
+    The time of a sample is its own, but at most `now`, which is also the time of a sample without one. A sample whose
+    own time is at or before `oldest` is dropped, as by Prometheus. `check` is called regularly, and `reserve` with the
+    memory in bytes of each sample; both raise to abort. Raises ScrapeError.
     """
     samples: Scraped = {}
-    is_slow = any(matcher.pattern is not None for selector in selectors for matcher in selector.matchers)
+    has_regex = any(matcher.pattern is not None for selector in selectors for matcher in selector.matchers)
     for name, labels, value, time in _iterate_samples(body, selectors, check):
-        if is_slow:
+        if has_regex:
             check()
         all_labels = with_short_names({"__name__": name, **labels})
         if any(selector.matches(all_labels) for selector in selectors):
             if time is not None and time <= oldest:
                 continue
             key = (name, *sorted(labels.items()))
-            # Labels in Python take up to 40 times their text.
+            # Python strings may need 40 times the bytes of the text, so reserve their memory.
             reserve(measure_memory((key, all_labels)) + _SAMPLE_MEMORY)
             samples[key] = (all_labels, now if time is None else min(time, now), value)
             if len(samples) > MAX_SAMPLES:
@@ -142,6 +142,7 @@ def _iterate_samples(
         start, end = match.span()
         name_match = _NAME.match(body, start, min(end, start + MAX_LINE))
         if b"" in names:
+            # A selector without a name: parse all lines but comments and empty ones.
             if body.startswith((b"#", b"\r"), start):
                 continue
         elif name_match[1] not in names if name_match is not None else not body.startswith(b"{", start):
@@ -168,9 +169,9 @@ def _parse_sample(line: str, name: str, position: int) -> tuple[str, dict[str, s
     line.
     """
     labels: dict[str, str] = {}
-    blank = len(line[position:]) - len(line[position:].lstrip(" \t"))
-    if line.startswith("{", position + blank):
-        name, position = _parse_labels(line, position + blank + 1, name, labels)
+    blank_count = len(line[position:]) - len(line[position:].lstrip(" \t"))
+    if line.startswith("{", position + blank_count):
+        name, position = _parse_labels(line, position + blank_count + 1, name, labels)
     if not name:
         raise ValueError("a sample has no name")
     rest = _VALUE.fullmatch(line, position)
