@@ -1,6 +1,7 @@
-"""From the original project's hub to this one, and what is left for the way back: docs/migration.md, step by step.
+"""From the original project's hub to this one and back: docs/migration.md, step by step.
 
-docs/e2e.md says how to run it with the original project's own programs.
+docs/e2e.md says how to run it with the original project's own programs. Without them, the test prepares their objects
+itself, and the way back ends after the scorers are applied again.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ class Migration:
                 cluster = ManagedCluster(name, self.folder / name, plane, self.hub, self.redis.url)
                 self.clusters[name] = stack.enter_context(cluster)
                 cluster.measure(50)
-                # Both agents may read the Secret of the scorer with a token.
+                # RBAC allows reading the Secret, but it is not released for use yet.
                 cluster.spoke.allow("api-auth-secret")
                 cluster.spoke.secret("api-auth-secret", {"token": "sample-token"}, usable_for="")
             source = f"http://127.0.0.1:{self.clusters['cluster1'].prometheus_port}"
@@ -98,7 +99,7 @@ class Migration:
         self.hub.kubectl("wait", "--for=condition=Established", "--timeout=60s", "-f", str(crds))
 
     def manifests(self) -> str:
-        """Two scorers as the original project's samples have them, and its configuration with a mask."""
+        """Return two scorers as the original project's samples have them, and its configuration with a mask."""
         if UPSTREAM is None:
             text = (MANIFESTS / "upstream.yaml").read_text()
         else:
@@ -126,7 +127,7 @@ class Migration:
         }
         return self._run("hub", "dsf.hub", {f"{ENV_PREFIX}{key.upper()}": str(v) for key, v in environment.items()})
 
-    def dsf(self, *arguments: str, code: int | None = 0) -> str:
+    def run_dsf(self, *arguments: str, code: int | None = 0) -> str:
         """Run a command on the hub; return its output. `code` is the expected exit code, None for any."""
         environment = {"DSF_REDIS_URL": self.redis.url, "DSF_KUBECONFIG": str(self.hub.kubeconfig)}
         environment["DSF_NAMESPACE"] = HUB_NAMESPACE
@@ -188,7 +189,7 @@ class Migration:
 
 @pytest.fixture
 def migration(tmp_path: Path) -> Iterator[Migration]:
-    """Return a hub without a scoring framework. Skipped without the programs, except in CI."""
+    """Return a hub with no scoring framework installed. Without its programs the test is skipped; in CI it fails."""
     with programs_needed():
         prepared = Migration(tmp_path)
     with prepared:
@@ -198,21 +199,21 @@ def migration(tmp_path: Path) -> Iterator[Migration]:
 def test_change_over_keeps_scores_and_masks_and_leaves_nothing(migration: Migration, tmp_path: Path) -> None:
     hub, session = migration.hub, migration.session
     with contextlib.ExitStack() as stack:
-        _start_upstream(migration, stack)
+        _prepare_upstream(migration, stack)
         migration.report("scores of upstream's agents are there")
 
-        values = tmp_path / "values.yaml"
-        values.write_text("spokeSetting: {agent: {image: {tag: latest}}}\n")
+        values_file = tmp_path / "values.yaml"
+        values_file.write_text("spokeSetting: {agent: {image: {tag: latest}}}\n")
         saved = hub.kubectl("get", "dynamicscorers,dynamicscoringconfigs,addonplacementscores", "-A", "-o", "yaml")
         (tmp_path / "upstream.yaml").write_text(saved)
         for arguments in ([str(tmp_path / "upstream.yaml")], ["--kubeconfig", str(hub.kubeconfig)]):
-            report = migration.dsf("migrate", "--check", *arguments, str(values), code=1)
+            report = migration.run_dsf("migrate", "--check", *arguments, str(values_file), code=1)
             assert "api-auth-secret" in report
-            assert "cluster1" not in report, "scores that are taken over need no look"
+            assert "cluster1" not in report, "scores that are taken over need no attention"
         server = migration.scorers["llm_forecast_score"].partition("://")[2]
         secrets = {"tokenSecrets": [{"name": "api-auth-secret", "hosts": [server]}]}
-        values.write_text(yaml.safe_dump({"spokeSetting": {"agent": secrets}}))
-        migration.dsf("migrate", "--check", str(tmp_path / "upstream.yaml"), str(values))
+        values_file.write_text(yaml.safe_dump({"spokeSetting": {"agent": secrets}}))
+        migration.run_dsf("migrate", "--check", str(tmp_path / "upstream.yaml"), str(values_file))
         migration.report("dsf migrate --check: exit code 1 for the Secret, 0 with it in the values")
         scorers_yaml = tmp_path / "scorers.yaml"
         scorers_yaml.write_text(hub.kubectl("get", "dynamicscorers,dynamicscoringconfigs", "-A", "-o", "yaml"))
@@ -231,12 +232,14 @@ def test_change_over_keeps_scores_and_masks_and_leaves_nothing(migration: Migrat
         wait_for(lambda: not session.get(CONFIG)["metadata"].get("finalizers"), 60, "upstream's finalizer to go")
         migration.report("upstream's finalizer is gone")
         wait_for(
-            lambda: all(status.get("validUntil") for status in migration.scores().values()), 60, "scores with an end"
+            lambda: all(status.get("validUntil") for status in migration.scores().values()),
+            60,
+            "a validUntil on every score",
         )
         migration.report("every score has a validUntil")
-        wait_for(lambda: "llm-forecast-score" in migration.dsf("scores"), 30, "the score in dsf scores")
+        wait_for(lambda: "llm-forecast-score" in migration.run_dsf("scores"), 30, "the score in dsf scores")
         # Without agents, the exit code depends on the time.
-        status = migration.dsf("status", "llm-forecast-scorer", code=None)
+        status = migration.run_dsf("status", "llm-forecast-scorer", code=None)
         assert "cluster1/llm-forecast-scorer: the original project's agent wrote" in status
         migration.report("dsf scores and dsf status name upstream's scores")
         for cluster in migration.clusters.values():
@@ -244,17 +247,17 @@ def test_change_over_keeps_scores_and_masks_and_leaves_nothing(migration: Migrat
         wait_for(lambda: has_own_score(migration, "cluster1/sample-my-score"), 60, "a score of its own on cluster1")
         wait_for(lambda: has_own_score(migration, "cluster2/sample-my-score"), 60, "a score of its own on cluster2")
         migration.report("the scorer without a token has scores of its own on both clusters")
-        wait_for(lambda: "secret_refused" in migration.dsf("status", code=1), 60, "the refused Secret in dsf status")
+        wait_for(lambda: "secret_refused" in migration.run_dsf("status", code=1), 60, "a refused Secret in dsf status")
         assert migration.scores()["cluster1/llm-forecast-score"]["conditions"][0]["reason"] == "WrittenByUpstream"
-        assert "cluster1/llm-forecast-scorer: the original project's agent wrote" in migration.dsf("status", code=1)
+        assert "cluster1/llm-forecast-scorer: the original project's agent wrote" in migration.run_dsf("status", code=1)
         for cluster in migration.clusters.values():
             cluster.spoke.secret("api-auth-secret", {"token": "sample-token"})
         wait_for(
             lambda: has_own_score(migration, "cluster1/llm-forecast-score"), 60, "a score of the scorer with the token"
         )
         migration.report("the scorer with the token has a score of its own after its Secret was released")
-        wait_for(lambda: "original project" not in migration.dsf("scores"), 30, "no score of upstream in dsf scores")
-        wait_for(lambda: migration.dsf("status"), 30, "dsf status without a problem")
+        wait_for(lambda: "original project" not in migration.run_dsf("scores"), 30, "no upstream score in dsf scores")
+        wait_for(lambda: migration.run_dsf("status"), 30, "dsf status without a problem")
     gaps = {name: recorder.longest_gap(name) for name in ALL_SCORES}
     migration.report(f"longest time without a score, in {len(recorder.lists)} lists: {gaps}")
     assert max(gaps.values()) == 0.0
@@ -265,7 +268,7 @@ def test_change_over_keeps_scores_and_masks_and_leaves_nothing(migration: Migrat
         if UPSTREAM is not None:
             for summary in summaries:
                 assert summary.items() <= delivered[summary["scoreName"]].items()
-    migration.dsf("migrate", "--check", "--kubeconfig", str(hub.kubeconfig), str(values))
+    migration.run_dsf("migrate", "--check", "--kubeconfig", str(hub.kubeconfig), str(values_file))
     _uninstall(migration, child)
     migration.report("uninstalled: no ManifestWork, score or finalizer is left")
     hub.kubectl("apply", "-f", str(scorers_yaml))
@@ -278,7 +281,7 @@ def test_change_over_keeps_scores_and_masks_and_leaves_nothing(migration: Migrat
             migration.report("scores of upstream's agents are there again")
 
 
-def _start_upstream(migration: Migration, stack: contextlib.ExitStack) -> None:
+def _prepare_upstream(migration: Migration, stack: contextlib.ExitStack) -> None:
     hub, session = migration.hub, migration.session
     hub.kubectl("apply", "-n", HUB_NAMESPACE, "-f", "-", stdin=migration.manifests())
     if UPSTREAM is None:
@@ -312,7 +315,7 @@ def _uninstall(migration: Migration, hub_process: Child) -> None:
     hub_process.wait()
     for cluster in migration.clusters.values():
         cluster.stop_agent()
-    migration.dsf("hub", "--leave", "--backend", "kube")
+    migration.run_dsf("hub", "--leave", "--backend", "kube")
     assert migration.scores() == {}
     assert not migration.session.request("GET", MANIFEST_WORKS.path())["items"]
     assert not migration.session.request("GET", DYNAMIC_SCORERS.path())["items"]

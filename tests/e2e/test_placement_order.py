@@ -65,7 +65,7 @@ _LATER = format_rfc3339(datetime.now(UTC) + timedelta(days=1))
 
 
 class Bench:
-    """The hub, its objects, and the controller's own scheduler to ask."""
+    """The hub with its objects, and a connection to the controller's own scheduler."""
 
     def __init__(self, plane: ControlPlane, session: Session, port: int) -> None:
         self.plane = plane
@@ -82,7 +82,7 @@ class Bench:
         return PlacementReader(self.session)
 
     def put(self, resource: Resource, namespace: str, name: str, **parts: Any) -> None:
-        """An object, also its status."""
+        """Create an object, then its status if given."""
         body = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": {"name": name}} | parts
         body["metadata"] = {"name": name} | parts.get("metadata", {})
         created = self.session.create(resource.path(namespace), body)
@@ -143,23 +143,23 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
         test_bench = Bench(plane, plane.session(), port)
         stack.enter_context(contextlib.closing(test_bench.controller))
         populate(test_bench, random.Random(SEED))
-        # Last: each Placement is then looked at when all of its world is there.
+        # Start last, so that the controller sees every object.
         child = Child(command, tmp_path_factory.mktemp("placement") / "log")
         stack.callback(child.kill)
         yield test_bench
 
 
-def populate(bench: Bench, chance: random.Random) -> None:
-    """Clusters, their scores, and fleets of some of them."""
+def populate(bench: Bench, rng: random.Random) -> None:
+    """Create clusters, their scores, and fleets of some of them."""
     bench.session.create(_NAMESPACES.path(), {"metadata": {"name": NAMESPACE}})
-    # All random choices, in one order; the objects are then created in parallel.
-    clusters = [_cluster(f"c{number:02}", chance) for number in range(CLUSTERS)]
-    members = {f"fleet-{number:03}": chance.sample(range(CLUSTERS), chance.randint(4, 12)) for number in range(FLEETS)}
+    # Make all random choices in one fixed order, because the objects are then created in parallel.
+    clusters = [_cluster(f"c{number:02}", rng) for number in range(CLUSTERS)]
+    members = {f"fleet-{number:03}": rng.sample(range(CLUSTERS), rng.randint(4, 12)) for number in range(FLEETS)}
     for name, numbers in members.items():
         for number in numbers:
             clusters[number]["metadata"]["labels"][f"in-{name}"] = ""
-    placements = [_placement(name, number, chance) for number, name in enumerate(members)]
-    scores = [(f"c{number:02}", score) for number in range(CLUSTERS) for score in _scores(chance)]
+    placements = [_placement(name, number, rng) for number, name in enumerate(members)]
+    scores = [(f"c{number:02}", score) for number in range(CLUSTERS) for score in _scores(rng)]
     with ThreadPoolExecutor(8) as threads:
 
         def make(*calls: tuple[Any, ...]) -> None:
@@ -196,99 +196,99 @@ def populate(bench: Bench, chance: random.Random) -> None:
         make(*((PLACEMENTS, NAMESPACE, placement["name"], {"spec": placement["spec"]}) for placement in placements))
 
 
-def _cluster(name: str, chance: random.Random) -> dict[str, Any]:
+def _cluster(name: str, rng: random.Random) -> dict[str, Any]:
     effects = ("NoSelect", "NoSelectIfNew", "PreferNoSelect")
     taints = [
-        {"key": f"t{number}", "value": chance.choice(("", "a")), "effect": chance.choice(effects), "timeAdded": _OLD}
-        for number in range(chance.choice((0, 0, 0, 1, 2)))
+        {"key": f"t{number}", "value": rng.choice(("", "a")), "effect": rng.choice(effects), "timeAdded": _OLD}
+        for number in range(rng.choice((0, 0, 0, 1, 2)))
     ]
-    cpu = chance.choice(("4", "8", "1500m", "12", "96", "7910m"))
-    amounts = {"cpu": cpu, "memory": chance.choice(("16Gi", "64Gi", "8000Mi", "1024Ki", "32G"))}
+    cpu = rng.choice(("4", "8", "1500m", "12", "96", "7910m"))
+    amounts = {"cpu": cpu, "memory": rng.choice(("16Gi", "64Gi", "8000Mi", "1024Ki", "32G"))}
     status: dict[str, Any] = {"version": {}, "conditions": []}
-    if chance.random() < 0.85:
+    if rng.random() < 0.85:
         status |= {"allocatable": amounts, "capacity": amounts}
-    status["clusterClaims"] = [{"name": "region", "value": chance.choice(("eu", "us"))}]
+    status["clusterClaims"] = [{"name": "region", "value": rng.choice(("eu", "us"))}]
     return {
-        "metadata": {"labels": {"tier": chance.choice(("gold", "tin")), "zone": chance.choice("abc")}},
+        "metadata": {"labels": {"tier": rng.choice(("gold", "tin")), "zone": rng.choice("abc")}},
         "spec": {"hubAcceptsClient": True, "taints": taints},
         "status": status,
     }
 
 
-def _scores(chance: random.Random) -> Iterator[dict[str, Any]]:
-    """Return the AddOnPlacementScores of one cluster: fresh, without an end, and expired ones; some are missing."""
+def _scores(rng: random.Random) -> Iterator[dict[str, Any]]:
+    """Yield the AddOnPlacementScores of one cluster: fresh, without an end, and expired ones; some are missing."""
     for name, until in (("fresh", _LATER), ("endless", None), ("old", _OLD)):
-        if chance.random() < 0.85:
+        if rng.random() < 0.85:
             items = [
-                # Few different values, so that names have to decide.
-                {"name": f"s{number}", "value": chance.choice((-100, -3, 0, 7, 50, 50, chance.randint(-100, 100)))}
+                # Few different values, so that ties are broken by name.
+                {"name": f"s{number}", "value": rng.choice((-100, -3, 0, 7, 50, 50, rng.randint(-100, 100)))}
                 for number in range(8)
-                if chance.random() < 0.8
+                if rng.random() < 0.8
             ]
             yield {"name": name, "status": {"scores": items} | ({"validUntil": until} if until else {})}
 
 
-def _placement(name: str, number: int, chance: random.Random) -> dict[str, Any]:
+def _placement(name: str, number: int, rng: random.Random) -> dict[str, Any]:
     def addon() -> dict[str, Any]:
-        score = {"resourceName": chance.choice(("fresh", "endless", "old", "absent")), "scoreName": f"s{number % 8}"}
-        weight = chance.choice((-10, -1, 1, 1, 2, 3, 10))
+        score = {"resourceName": rng.choice(("fresh", "endless", "old", "absent")), "scoreName": f"s{number % 8}"}
+        weight = rng.choice((-10, -1, 1, 1, 2, 3, 10))
         return {"weight": weight, "scoreCoordinate": {"type": "AddOn", "addOn": score}}
 
     def builtin() -> dict[str, Any]:
-        kind = chance.choice(("Steady", "Balance", "ResourceAllocatableCPU", "ResourceAllocatableMemory"))
+        kind = rng.choice(("Steady", "Balance", "ResourceAllocatableCPU", "ResourceAllocatableMemory"))
         # With negative free resources, OCM removes and adds the Placement's cluster forever.
         weights = (0, 1, 2) if kind == "Steady" else (0, 1, 2, -1)
-        return {"weight": chance.choice(weights), "scoreCoordinate": {"type": "BuiltIn", "builtIn": kind}}
+        return {"weight": rng.choice(weights), "scoreCoordinate": {"type": "BuiltIn", "builtIn": kind}}
 
-    configurations = [addon() for _ in range(chance.choice((0, 1, 1, 2, 3)))]
-    configurations += [builtin() for _ in range(chance.choice((0, 0, 1, 2)))]
+    configurations = [addon() for _ in range(rng.choice((0, 1, 1, 2, 3)))]
+    configurations += [builtin() for _ in range(rng.choice((0, 0, 1, 2)))]
     spec: dict[str, Any] = {
         "clusterSets": [name],
         "prioritizerPolicy": {
-            "mode": chance.choice(("Exact", "Exact", "Additive")),
+            "mode": rng.choice(("Exact", "Exact", "Additive")),
             "configurations": configurations,
         },
     }
-    if chance.random() < 0.8:
-        spec["numberOfClusters"] = chance.randint(0, 5)
-    if chance.random() < 0.4:
-        spec["predicates"] = [_predicate(chance) for _ in range(chance.choice((1, 2)))]
-    if chance.random() < 0.5:
-        spec["tolerations"] = [_toleration(chance) for _ in range(chance.choice((1, 2)))]
+    if rng.random() < 0.8:
+        spec["numberOfClusters"] = rng.randint(0, 5)
+    if rng.random() < 0.4:
+        spec["predicates"] = [_predicate(rng) for _ in range(rng.choice((1, 2)))]
+    if rng.random() < 0.5:
+        spec["tolerations"] = [_toleration(rng) for _ in range(rng.choice((1, 2)))]
     return {"name": name, "spec": spec}
 
 
-def _predicate(chance: random.Random) -> dict[str, Any]:
+def _predicate(rng: random.Random) -> dict[str, Any]:
     expressions = [
         {"key": "zone", "operator": "NotIn", "values": ["a", "x"]},
         {"key": "absent", "operator": "DoesNotExist"},
         {"key": "tier", "operator": "Exists"},
         {"key": "absent", "operator": "NotIn", "values": ["x"]},
     ]
-    selector: dict[str, Any] = {"labelSelector": {"matchExpressions": [chance.choice(expressions)]}}
-    if chance.random() < 0.5:
-        selector["labelSelector"]["matchLabels"] = {"tier": chance.choice(("gold", "tin"))}
-    if chance.random() < 0.5:
+    selector: dict[str, Any] = {"labelSelector": {"matchExpressions": [rng.choice(expressions)]}}
+    if rng.random() < 0.5:
+        selector["labelSelector"]["matchLabels"] = {"tier": rng.choice(("gold", "tin"))}
+    if rng.random() < 0.5:
         selector["claimSelector"] = {"matchExpressions": [{"key": "region", "operator": "In", "values": ["eu"]}]}
     return {"requiredClusterSelector": selector}
 
 
-def _toleration(chance: random.Random) -> dict[str, Any]:
-    toleration: dict[str, Any] = {"operator": chance.choice(("Exists", "Equal"))}
-    if toleration["operator"] == "Equal" or chance.random() < 0.5:
-        toleration["key"] = chance.choice(("t0", "t1"))
+def _toleration(rng: random.Random) -> dict[str, Any]:
+    toleration: dict[str, Any] = {"operator": rng.choice(("Exists", "Equal"))}
+    if toleration["operator"] == "Equal" or rng.random() < 0.5:
+        toleration["key"] = rng.choice(("t0", "t1"))
     if toleration["operator"] == "Equal":
-        toleration["value"] = chance.choice(("", "a"))
-    if chance.random() < 0.4:
-        toleration["effect"] = chance.choice(("NoSelect", "NoSelectIfNew"))
-    if chance.random() < 0.4:
+        toleration["value"] = rng.choice(("", "a"))
+    if rng.random() < 0.4:
+        toleration["effect"] = rng.choice(("NoSelect", "NoSelectIfNew"))
+    if rng.random() < 0.4:
         # The taint is an hour old.
-        toleration["tolerationSeconds"] = chance.choice((60, 86400))
+        toleration["tolerationSeconds"] = rng.choice((60, 86400))
     return toleration
 
 
 def _depends_on_others(situation: Situation) -> bool:
-    """True if other Placements' decisions count: OCM does not schedule again when these change."""
+    """True if other Placements' decisions affect this one. OCM does not schedule it again when they change."""
     return any(prioritizer.name == "Balance" for prioritizer in decide_placement(situation).prioritizers)
 
 
@@ -297,19 +297,19 @@ def _describe_difference(situation: Situation, outcome: SchedulingDecision) -> s
 
 
 def test_placement_schedule_matches_the_decisions_of_ocm(bench: Bench) -> None:
-    """Return the clusters of each Placement, except for those with Balance, which depend on the order of scheduling."""
+    """OCM and `decide_placement` choose the same clusters, except where Balance makes it depend on scheduling order."""
     situations: dict[str, Situation] = {}
 
-    def settled() -> bool:
+    def check_decisions() -> bool:
         situations.clear()
         situations.update(bench.situations())
         assert len(situations) == FLEETS
-        looked_at = [
+        scheduled_situations = [
             situation
             for situation in situations.values()
             if (situation.placement.get("status") or {}).get("conditions")
         ]
-        assert len(looked_at) == FLEETS, f"OCM has looked at {len(looked_at)}"
+        assert len(scheduled_situations) == FLEETS, f"OCM has scheduled {len(scheduled_situations)} Placements"
         differences = [
             _describe_difference(situation, outcome)
             for situation in situations.values()
@@ -319,7 +319,7 @@ def test_placement_schedule_matches_the_decisions_of_ocm(bench: Bench) -> None:
         assert not differences, "\n".join(differences)
         return True
 
-    wait_for(settled, 20, "OCM's decisions are those that are computed", interval=2.0)
+    wait_for(check_decisions, 20, "OCM's decisions are those that are computed", interval=2.0)
     compared = [situation for situation in situations.values() if not _depends_on_others(situation)]
     assert len(compared) >= 120
     # Enough of the compared Placements decide something.
@@ -328,37 +328,37 @@ def test_placement_schedule_matches_the_decisions_of_ocm(bench: Bench) -> None:
 
 
 def test_replay_of_published_scores_matches_the_decisions_of_ocm(bench: Bench) -> None:
-    """`dsf compare` on 50 fleets: the scores of a backtest's moment replace the published ones."""
+    """Replay at least 50 fleets as `dsf compare` does: a backtest sample at `at` replaces the published scores."""
     at = int(time.time())
-    sides = {resource: _read_published(bench, resource, at) for resource in ("fresh", "endless")}
+    scores_by_resource = {resource: _read_published(bench, resource, at) for resource in ("fresh", "endless")}
 
-    def replayed() -> int:
+    def check_replay() -> int:
         fleets: set[str] = set()
         moved = 0
         for name, situation in bench.situations().items():
-            for resource, scores in sides.items():
+            for resource, scores in scores_by_resource.items():
                 if _depends_on_others(situation) or all(
                     prioritizer.resource != resource for prioritizer in decide_placement(situation).prioritizers
                 ):
                     continue
-                without = replace(
+                unscored = replace(
                     situation, scores={key: score for key, score in situation.scores.items() if key[1] != resource}
                 )
-                replayed_clusters = set(Replay(without, scores, frozenset({resource}), frozenset()).decide(at))
+                replayed_clusters = set(Replay(unscored, scores, frozenset({resource}), frozenset()).decide(at))
                 assert replayed_clusters == situation.decided, (
                     f"{name}, {resource}: {sorted(replayed_clusters)} is not {sorted(situation.decided)}"
                 )
                 fleets.add(name)
-                moved += set(decide_placement(without).chosen) != situation.decided
+                moved += set(decide_placement(unscored).chosen) != situation.decided
         assert len(fleets) >= 50
         return moved
 
-    # Without the moment's scores some would be others.
-    assert wait_for(replayed, 20, "OCM's decisions are those of the replay", interval=1.0) > 5
+    # More than 5 decisions depend on these scores.
+    assert wait_for(check_replay, 20, "OCM's decisions are those of the replay", interval=1.0) > 5
 
 
 def _read_published(bench: Bench, resource: str, at: int) -> Scores:
-    """Return the AddOnPlacementScores of this name as a backtest's moment."""
+    """Return the AddOnPlacementScores of this name as a backtest sample at `at`."""
     score_objects = [
         score_object
         for score_object in list_objects(bench.session, ADDON_PLACEMENT_SCORES, name=resource)
@@ -373,12 +373,12 @@ def _read_published(bench: Bench, resource: str, at: int) -> Scores:
         )
         for score_object in score_objects
     ]
-    scores = Scores({record.cluster: _make_question(record.cluster) for record in records})
+    scores = Scores({record.cluster: _make_backtest_question(record.cluster) for record in records})
     scores.add_records(records)
     return scores
 
 
-def _make_question(cluster: str) -> Question:
+def _make_backtest_question(cluster: str) -> Question:
     return Question(
         cluster=cluster,
         scorer="fresh",
@@ -396,8 +396,8 @@ def test_prioritizer_values_and_order_match_the_scheduler_of_ocm(bench: Bench) -
 
     situations: dict[str, Situation] = {}
 
-    def same() -> bool:
-        # Anew at each attempt: the controller's view of the hub may be some milliseconds older than ours.
+    def check_scheduler() -> bool:
+        # Read again at each attempt, because the controller's view of the hub may be some milliseconds older than ours.
         situations.update(bench.situations())
         for name in sorted(situations):
             compare(explain(situations[name]), bench.ask(name))
@@ -411,23 +411,23 @@ def test_prioritizer_values_and_order_match_the_scheduler_of_ocm(bench: Bench) -
         outside = {exclusion.cluster for exclusion in view.left_out if exclusion.stage == "cluster set"}
         assert response.passed - outside == {row.cluster for row in view.ranking}
         for index, prioritizer in enumerate(view.prioritizers):
-            # OCM's scheduler was queried for the clusters of all fleets; these two values compare with each other.
+            # ResourceAllocatable* are normalised over the candidates, and OCM's response covers all fleets.
             if not prioritizer.name.startswith("Resource"):
                 scores = response.scores[prioritizer.name, prioritizer.weight]
                 computed = {row.cluster: row.cells[index].value for row in view.ranking}
                 assert computed == {name: scores[name] for name in computed}, f"{view.name}: {prioritizer.name}"
 
-    wait_for(same, 10, "OCM's scheduler says what is computed", interval=1.0)
+    wait_for(check_scheduler, 10, "OCM's scheduler has the computed values", interval=1.0)
     assert len(situations) >= FLEETS
     assert sum(len(decide_placement(situation).order) for situation in situations.values()) > 400
 
 
 def test_placement_prediction_matches_the_later_decision_of_ocm(bench: Bench) -> None:
-    """A score is changed as in the what-if, and OCM decides as predicted."""
+    """Change a score as in the what-if; OCM then decides as predicted."""
     name = "what-if"
     members = ["c00", "c01", "c02"]
     for cluster in members:
-        # Whatever taints chance gave it.
+        # Remove the random taints.
         change = {"metadata": {"labels": {"whatif": "yes"}}, "spec": {"taints": []}}
         bench.session.merge(MANAGED_CLUSTERS.path(name=cluster), change)
         value = {"c00": 10, "c01": 20, "c02": 30}[cluster]
@@ -448,7 +448,7 @@ def test_placement_prediction_matches_the_later_decision_of_ocm(bench: Bench) ->
 
     view = wait_for(lambda: has("c02"), 30, "the first decision")
     assert [(row.cluster, row.margin) for row in view.ranking] == [("c02", 9), ("c01", -10), ("c00", -20)]
-    # Between equal sums names decide.
+    # Equal sums are ordered by name.
     for cluster, value, enters in (("c01", 30, ["c01"]), ("c00", 29, []), ("c00", 30, ["c00"])):
         changes = [WhatIf(cluster=cluster, resource=name, score="x", value=value)]
         changed = bench.reader.explain(name, name, changes).what_if
@@ -459,14 +459,14 @@ def test_placement_prediction_matches_the_later_decision_of_ocm(bench: Bench) ->
     score_object = bench.session.get(path)
     score_object["status"]["scores"] = [{"name": "x", "value": 30}]
     bench.session.replace(f"{path}/status", score_object)
-    wait_for(lambda: has("c00"), 30, "what was foretold")
-    # Its score is deleted: a missing score counts 0.
+    wait_for(lambda: has("c00"), 30, "the predicted decision")
+    # Predict the deletion of its score: a missing score counts 0.
     removal = WhatIf(cluster="c00", resource=name, score="x", value=None)
     changed = bench.reader.explain(name, name, [removal]).what_if
     assert changed is not None
     assert changed.enters == ["c02"]
     bench.session.delete(path)
-    view = wait_for(lambda: has("c02"), 30, "the one that has no score is left")
+    view = wait_for(lambda: has("c02"), 30, "the decision without the deleted score")
     assert next(row for row in view.ranking if row.cluster == "c00").cells[0].standing == "missing"
 
 
@@ -493,7 +493,7 @@ def test_placement_command_prints_the_ranking(bench: Bench, monkeypatch: pytest.
     assert invalid_usage.exit_code == 2
 
 
-def _choose_question(bench: Bench) -> tuple[PlacementView, WhatIf]:
+def _find_winning_what_if(bench: Bench) -> tuple[PlacementView, WhatIf]:
     """Return a Placement and a score with which another cluster would be selected."""
     for number in range(FLEETS):
         name = f"fleet-{number:03}"
@@ -519,7 +519,7 @@ def test_placement_page_shows_the_ranking_and_answers_what_if_questions(
         20,
         "OCM's decisions",
     )
-    view, question = _choose_question(bench)
+    view, question = _find_winning_what_if(bench)
     settings = {"backend": "kube", "kubeconfig": bench.plane.kubeconfig, "namespace": NAMESPACE}
     with WebProcess(redis_url, tmp_path / "log", **settings) as web_process, Tab(browser, web_process.url) as tab:
         tab.open("/placements").get_by_role("link", name=view.name, exact=True).click()
