@@ -60,11 +60,11 @@ def test_missed_slots_are_not_caught_up_and_late_pairs_are_spread(redis_client: 
     bench.store.upsert([entry(cluster, interval=10) for cluster in clusters], bench.now)
     bench.run(30)
     before = {cluster: len(pushed(bench.client, cluster)) for cluster in clusters}
-    bench.now += 3600  # Redis was away.
-    back = bench.now
+    bench.now += 3600  # Redis was unavailable.
+    redis_back_at = bench.now
     bench.run(1)
     at_once = sum(len(pushed(bench.client, cluster)) - before[cluster] for cluster in clusters)
-    # Ten per second, and those whose slot is in this second.
+    # 10 late pairs per second, plus the pairs whose own slot falls in this second.
     assert 10 <= at_once <= 30
     bench.run(9.1)
     for cluster in clusters:
@@ -72,14 +72,14 @@ def test_missed_slots_are_not_caught_up_and_late_pairs_are_spread(redis_client: 
         assert state.read_skip_counts() == {"expired": 1}
         new = run_times(bench, cluster)[before[cluster] :]
         assert 1 <= len(new) <= 2
-        assert all(at >= back - 0.001 for at in new)
+        assert all(at >= redis_back_at - 0.001 for at in new)
 
 
 @pytest.mark.parametrize("restart", [True, False])
 def test_pairs_do_not_wait_for_the_time_of_a_clock_that_was_set_back(redis_client: redis.Redis, restart: bool) -> None:
     bench = Bench(redis_client, batch=10)
-    often, daily = [f"c{n}" for n in range(24)], [f"d{n}" for n in range(24)]
-    bench.store.upsert([entry(name) for name in often], bench.now)
+    frequent, daily = [f"c{n}" for n in range(24)], [f"d{n}" for n in range(24)]
+    bench.store.upsert([entry(name) for name in frequent], bench.now)
     bench.store.upsert([entry(name, interval=86_400) for name in daily], bench.now)
     bench.run(120)
     due = {name: redis_client.zscore(keys.DUE, f"{name}/s") for name in daily}
@@ -89,9 +89,9 @@ def test_pairs_do_not_wait_for_the_time_of_a_clock_that_was_set_back(redis_clien
     ScheduleGuard(redis_client).repair(bench.now)
     if restart:
         bench.restart()
-    before = {name: len(pushed(redis_client, name)) for name in often}
+    before = {name: len(pushed(redis_client, name)) for name in frequent}
     bench.run(100)
-    assert {name for name in often if len(pushed(redis_client, name)) < before[name] + 2} == set()
+    assert {name for name in frequent if len(pushed(redis_client, name)) < before[name] + 2} == set()
     # Due times far in the future are valid and stay.
     assert {name: redis_client.zscore(keys.DUE, f"{name}/s") for name in daily} == due
 
@@ -142,23 +142,23 @@ def test_beats_that_ignore_the_lock_send_every_tick_once(redis_server: RedisServ
     bench = Bench(redis_client)
     bench.store.upsert([entry(cluster, scorer, 1) for cluster, scorer in pairs], bench.now)
 
-    def later() -> None:
+    def advance_clock() -> None:
         bench.now += 0.05
 
-    # All beats check the same moments at the same time, however slow one is, so none has a reason to omit a slot.
-    together = threading.Barrier(3, later)
+    # All beats check the same moments, however slow one is, so no beat falls behind and skips a slot as missed.
+    barrier = threading.Barrier(3, advance_clock)
 
     def beat() -> None:
         client = redis_server.client()
         dispatcher = Dispatcher(client, batch=50, queue_limit=1000, spread_rate=100, clock=lambda: bench.now)
         try:
             for _ in range(100):
-                together.wait()
+                barrier.wait()
                 # The first beat continues with the rest while the others still check the entries that it took.
                 dispatcher.run()
                 dispatcher.run()
         except BaseException:
-            together.abort()
+            barrier.abort()
             raise
 
     with ThreadPoolExecutor(3) as pool:
@@ -168,7 +168,7 @@ def test_beats_that_ignore_the_lock_send_every_tick_once(redis_server: RedisServ
     for cluster, scorer in pairs:
         times = sorted(run_time(run) for name, run in pushed(redis_client, cluster) if name == scorer)
         first, *later_intervals = [round(after - before, 2) for before, after in pairwise(times)]
-        # After the first run, that of every slot within five seconds.
+        # The second run is 0.5 to 1.5 intervals after the first; later ones are one interval apart.
         assert 0.49 <= first <= 1.51
         assert later_intervals == [1.0] * len(later_intervals)
         assert times[-1] > bench.now - 1.1
@@ -200,19 +200,19 @@ def test_unreadable_entry_does_not_stop_others(bench: Bench, pair: str) -> None:
     assert bench.client.keys("dsf:pair:*") == ["dsf:pair:c2/s"]
 
 
-@pytest.mark.parametrize("spoilt", [keys.pair_key("c2", "s"), keys.spoke_queue("c2")])
-def test_pair_with_corrupt_data_does_not_stop_other_pairs(bench: Bench, spoilt: str) -> None:
-    """Nor are the others' ticks sent again because of it."""
+@pytest.mark.parametrize("corrupt_key", [keys.pair_key("c2", "s"), keys.spoke_queue("c2")])
+def test_pair_with_corrupt_data_does_not_stop_other_pairs(bench: Bench, corrupt_key: str) -> None:
+    """Ticks of the other pairs are sent, each exactly once."""
     clusters = ("c1", "c2", "c3")
     bench.store.upsert([entry(name) for name in clusters], bench.now)
-    bench.client.set(spoilt, "of another type")
+    bench.client.set(corrupt_key, "of another type")
     bench.run(120)
     for name in ("c1", "c3"):
         runs = [run for _, run in pushed(bench.client, name)]
         assert len(runs) == len(set(runs)) == books(bench.client, name).scheduled
         assert len(runs) in range(4, 7)
     assert not [run for run in bench.client.zrange(keys.OPEN_RUNS, 0, -1) if run.startswith("c2/")]
-    if spoilt == keys.spoke_queue("c2"):
+    if corrupt_key == keys.spoke_queue("c2"):
         skipped = books(bench.client, "c2").read_skip_counts()
         assert skipped == {"queue_full": books(bench.client, "c2").scheduled}
 
@@ -252,7 +252,7 @@ def test_schedule_change_between_read_and_commit_wins(
     monkeypatch.setattr(bench.dispatcher, "_read_batch", read_then_change)
     bench.run(60)
     times = run_times(bench, "c1")
-    # It is due once now, and then at the new interval.
+    # The change makes the pair due at once, and then at the new interval.
     assert len([at for at in times if at < START + 2]) == 1
     assert 11 <= len(times) <= 13
 

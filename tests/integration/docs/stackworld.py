@@ -1,4 +1,7 @@
-"""A running stack for the pages: a scorer on two clusters, a Flower that can start tasks, two Prometheus servers."""
+"""A running stack for tests that run the commands of the documentation.
+
+It has a scorer on two clusters, a Flower that can start tasks, and two Prometheus servers.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +30,8 @@ from tests.support.wait import wait_for
 
 SCORER = "sample-scorer"
 CLUSTERS = ("worker01", "worker02")
-#: Interval in seconds. Requested cycles should not coincide with scheduled ones, and have as much time: in 10 s a busy
-#: machine may fail one.
+#: Interval in seconds. Long, so that a scheduled cycle does not meet one that a test requests, and so that cycles do
+#: not time out on a busy machine.
 INTERVAL = 60
 _LOGIN = "admin:a-password"
 #: Metrics of kube-state-metrics for a cluster with two nodes and their pods.
@@ -46,7 +49,7 @@ kube_pod_status_phase{namespace="a",pod="ended",phase="Succeeded"} 1
 
 
 class StackWorld(Fleet):
-    """A context manager. Needs the free ports that it takes."""
+    """Starts all processes on enter; may fail if another process takes a free port first."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, CLUSTERS)
@@ -120,9 +123,9 @@ class StackWorld(Fleet):
     def query(self, expression: str, port: int | None = None) -> list[dict[str, Any]]:
         """Run a query on Prometheus and return its result. Raises AssertionError with its error."""
         url = f"http://127.0.0.1:{port or self.prometheus_port}/api/v1/query"
-        answered = requests.get(url, params={"query": expression}, timeout=300).json()
-        assert answered["status"] == "success", f"{expression}: {answered.get('error')}"
-        result: list[dict[str, Any]] = answered["data"]["result"]
+        response = requests.get(url, params={"query": expression}, timeout=300).json()
+        assert response["status"] == "success", f"{expression}: {response.get('error')}"
+        result: list[dict[str, Any]] = response["data"]["result"]
         return result
 
     def type(self, command: Command) -> str:
@@ -170,7 +173,7 @@ class StackWorld(Fleet):
 
 
 def _remote_write(remote: dict[str, Any], port: int) -> dict[str, Any]:
-    """Return a remote write of the operator's values in Prometheus' own words, to another address."""
+    """Convert a `remoteWrite` of the Prometheus operator to prometheus.yml, with the receiver as URL."""
     relabel = [
         {
             "source_labels": rule["sourceLabels"],

@@ -21,8 +21,8 @@ from tests.support.controlplane import ControlPlane
 from tests.support.wait import PATIENCE
 
 
-class _Clock:
-    """Stands for the module `datetime`, some minutes ahead."""
+class _ShiftedDatetime:
+    """Replaces the module `datetime` in the client. Its clock is some minutes ahead."""
 
     def __init__(self, minutes: int) -> None:
         self._ahead = datetime.timedelta(minutes=minutes)
@@ -83,11 +83,11 @@ def test_pod_session_uses_its_account_and_a_rotated_token(
         with pytest.raises(ApiServerError, match="401"):
             session.get(CONFIG_MAPS.path("default"))
         token.write_text("admin-token")
-
-        monkeypatch.setattr(incluster_config, "datetime", _Clock(minutes=2))
+        # The client uses a token for one minute before it reads the file again: now at +2 and then at +4 minutes.
+        monkeypatch.setattr(incluster_config, "datetime", _ShiftedDatetime(minutes=2))
         assert session.get(CONFIG_MAPS.path("default"))["kind"] == "ConfigMapList"
         token.unlink()
-        monkeypatch.setattr(incluster_config, "datetime", _Clock(minutes=4))
+        monkeypatch.setattr(incluster_config, "datetime", _ShiftedDatetime(minutes=4))
         with pytest.raises(UnreachableError, match="cannot read the credentials"):
             session.get(CONFIG_MAPS.path("default"))
 
@@ -99,10 +99,10 @@ def test_many_threads_share_the_connections(control_plane: ControlPlane, caplog:
         contextlib.closing(control_plane.session()) as session,
         ThreadPoolExecutor(16) as pool,
     ):
-        names = list(
+        created = list(
             pool.map(lambda n: session.create(CONFIG_MAPS.path(namespace), {"metadata": {"name": f"c{n}"}}), range(64))
         )
-    assert len({name["metadata"]["uid"] for name in names}) == 64
+    assert len({config_map["metadata"]["uid"] for config_map in created}) == 64
     opened = sum("Starting new HTTPS connection" in record.getMessage() for record in caplog.records)
     assert 1 <= opened <= 16
     assert not any("pool is full" in record.getMessage() for record in caplog.records)
@@ -121,7 +121,7 @@ def test_outage_is_reported_at_once_and_its_end_needs_no_second_try(control_plan
         session.get(path)
         relay.cut()
         relay.restore()
-        # The connection in the pool has ended.
+        # The pooled connection was cut; the session must open a new one by itself.
         session.get(path)
         with relay.stalled():
             began = time.monotonic()

@@ -27,8 +27,8 @@ def due(store: ScheduleStore, pair: str = "c1/s") -> float:
     return store.read_due_times([pair])[pair]
 
 
-def woken(client: redis.Redis) -> bool:
-    """Whether beat has been woken since the last call."""
+def take_wakeup(client: redis.Redis) -> bool:
+    """Consume the wake-up signal of beat; True if there was one."""
     return client.delete(keys.BEAT_WAKE) == 1
 
 
@@ -45,10 +45,10 @@ def test_written_entries_are_read_back(store: ScheduleStore, store_client: redis
 
 def test_writing_the_same_again_changes_nothing(store: ScheduleStore, store_client: redis.Redis) -> None:
     assert store.upsert([entry("c1")], START) == 1
-    assert woken(store_client)
+    assert take_wakeup(store_client)
     assert store.upsert([entry("c1")], START + 10) == 0
     assert due(store) == START
-    assert not woken(store_client)
+    assert not take_wakeup(store_client)
 
 
 def test_first_runs_of_many_new_entries_are_spread(store: ScheduleStore) -> None:
@@ -64,8 +64,10 @@ def test_first_runs_of_many_new_entries_are_spread(store: ScheduleStore) -> None
 
 
 @pytest.mark.parametrize("text", ["abc", "", "nan", "inf", "-inf", "1e300", "0x", "\x00"])
-def test_first_runs_ignore_a_value_that_is_no_time(store: ScheduleStore, store_client: redis.Redis, text: str) -> None:
-    """A user of the page may write it."""
+def test_first_runs_ignore_a_value_that_is_not_a_time(
+    store: ScheduleStore, store_client: redis.Redis, text: str
+) -> None:
+    """The Redis user of the page may write any value."""
     store_client.set(keys.FIRST_RUNS, text)
     store.upsert([entry("c1"), entry("c2")], START)
     assert max(due(store, "c1/s"), due(store, "c2/s")) < START + 60
@@ -156,17 +158,17 @@ def test_removal_of_a_pair_reads_no_open_runs_of_other_clusters(
     register(store_client, ["c1", "c10", "c2"])
     bench.store.upsert([entry("c1"), entry("c1", "s2"), entry("c10"), entry("c2")], START)
     bench.run(40)
-    read: list[str] = []
+    scanned: list[str] = []
     scan = store_client.zscan_iter
 
-    def noted(*arguments: object, **options: object) -> Iterator[tuple[str, float]]:
+    def recording_scan(*arguments: object, **options: object) -> Iterator[tuple[str, float]]:
         for member, score in scan(*arguments, **options):  # type: ignore[arg-type]
-            read.append(str(member))
+            scanned.append(str(member))
             yield member, score
 
-    monkeypatch.setattr(store_client, "zscan_iter", noted)
+    monkeypatch.setattr(store_client, "zscan_iter", recording_scan)
     bench.store.remove(["c1/s"])
-    assert {run.rpartition("/")[0] for run in read} == {"c1/s", "c1/s2"}
+    assert {run.rpartition("/")[0] for run in scanned} == {"c1/s", "c1/s2"}
     remaining_pairs = {str(run).rpartition("/")[0] for run in store_client.zrange(keys.OPEN_RUNS, 0, -1)}
     assert remaining_pairs == {"c1/s2", "c10/s", "c2/s"}
 
@@ -216,13 +218,13 @@ def test_due_times_follow_an_override(store: ScheduleStore, store_client: redis.
     slot = compute_next_tick_time("c1/s", 600, START)
     store_client.zadd(keys.DUE, {"c1/s": slot})
     other = due(store, "c1/other")
-    woken(store_client)
+    take_wakeup(store_client)
 
     store.set_override(target, interval=5, now=START)
     soon = compute_next_tick_time("c1/s", 5, START)
     assert due(store) == soon < slot
-    assert woken(store_client)
-    # The score in force may end before the first slot of a longer interval.
+    assert take_wakeup(store_client)
+    # The current score may expire before the first slot of a longer interval, so the due time stays.
     store.set_override(target, interval=3600, now=START)
     assert due(store) == pytest.approx(soon, abs=1e-5)
     assert store.reset(target, now=START)
@@ -232,7 +234,7 @@ def test_due_times_follow_an_override(store: ScheduleStore, store_client: redis.
     store.set_override(target, paused=False, now=START + 1)
     assert due(store) == START + 1
     assert due(store, "c1/other") == other
-    assert woken(store_client)
+    assert take_wakeup(store_client)
     assert store.reset(target)
     assert not store.reset(target)
 

@@ -18,17 +18,17 @@ SummaryFactory = Callable[..., dict[str, Any]]
 
 @pytest.fixture
 def summarise(source: ScriptedServer, scorer: ScriptedServer) -> SummaryFactory:
-    """Makes summaries for these two servers."""
+    """Return a function that makes summaries for these two servers."""
 
-    def make(name: str = "sample", **values: object) -> dict[str, Any]:
+    def make_summary(name: str = "sample", **values: object) -> dict[str, Any]:
         return summary(name, f"{source.url}/api/v1/query_range", f"{scorer.url}/scoring", **values)
 
-    return make
+    return make_summary
 
 
 @pytest.fixture
 def spoke(control_plane: ControlPlane) -> Spoke:
-    """A new namespace, whose account may also read the Secret `prometheus`."""
+    """A simulated managed cluster: a namespace whose account may also read the Secret `prometheus`."""
     return Spoke(control_plane, "prometheus")
 
 
