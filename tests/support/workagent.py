@@ -12,7 +12,7 @@ from tests.support.controlplane import ControlPlane, find
 from tests.support.controlplane_crds import create_crds
 from tests.support.redisserver import free_port
 
-#: CRD of its own records, on the managed cluster.
+#: CRD of AppliedManifestWork, the agent's record of what it applied, on the managed cluster.
 _CRD = "work/v1/0000_01_work.open-cluster-management.io_appliedmanifestworks.crd.yaml"
 
 
@@ -28,7 +28,7 @@ def work_agent(cluster: str, hub: ControlPlane, managed: ControlPlane) -> Iterat
         *(str(program), f"--spoke-cluster-name={cluster}", f"--kubeconfig={managed.kubeconfig}"),
         *("--workload-source-driver=kube", f"--workload-source-config={hub.kubeconfig}"),
         *("--namespace=default", "--disable-leader-election", f"--listen=127.0.0.1:{free_port()}"),
-        # Interval of its checks of applied objects, for its reports; 10 s by default.
+        # How often it checks applied objects for the status; 10 s by default.
         "--status-sync-interval=1s",
     ]
     child = Child(arguments, managed.dir / f"work-{cluster}.log", {"POD_NAMESPACE": "default"})
