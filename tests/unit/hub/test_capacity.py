@@ -16,7 +16,7 @@ from tests.unit.hub.test_authentications import SOURCE, authentication
 from tests.unit.hub.test_secret_delivery import secret
 
 KIB = 1024
-#: Of which 4 KiB belong to no scorer.
+#: Limit of the tests in bytes. 4 KiB are reserved for shared objects.
 LIMIT = 104 * KIB
 
 
@@ -74,10 +74,10 @@ def test_planned_size_of_a_scorer_covers_its_manifests(query: str) -> None:
         return len(text.encode())
 
     planned = sum(scorer_plan.make_load("c").size for scorer_plan in plan_of("a", "b").scorers.values())
-    of_secret = compute_size(make_copy("agents", secret()))
-    frame = workload_size(plan_of("a", "b")) - planned - of_secret
+    secret_size = compute_size(make_copy("agents", secret()))
+    shared_size = workload_size(plan_of("a", "b")) - planned - secret_size
     # Objects that all scorers share count once, not once per scorer.
-    assert 0 < frame < 2 * KIB
+    assert 0 < shared_size < 2 * KIB
     assert workload_size(plan_of("a", "b", "c", "d")) - workload_size(plan_of("a", "b")) <= planned
 
 

@@ -64,16 +64,16 @@ def test_flower_needs_it_in_the_url(settings_factory: SettingsFactory) -> None:
 
 
 def test_sentinels_have_passwords_of_their_own(settings_factory: SettingsFactory, tmp_path: Path) -> None:
-    mine, theirs = tmp_path / "mine", tmp_path / "theirs"
-    mine.write_text("mine")
-    theirs.write_text("theirs")
+    redis_file, sentinel_file = tmp_path / "mine", tmp_path / "theirs"
+    redis_file.write_text("mine")
+    sentinel_file.write_text("theirs")
     settings = settings_factory(
         redis_url="sentinel://a:1;sentinel://b:2/0",
         redis_username="me",
-        redis_password_file=mine,
+        redis_password_file=redis_file,
         redis_sentinel_master="hub",
         redis_sentinel_tls=True,
-        redis_sentinel_password_file=theirs,
+        redis_sentinel_password_file=sentinel_file,
         redis_ca_file="/ca",
     )
     link = Link(settings)
@@ -81,9 +81,10 @@ def test_sentinels_have_passwords_of_their_own(settings_factory: SettingsFactory
     options = link.make_sentinel_options()
     assert options["credential_provider"].get_credentials() == ("theirs",)
     assert (options["ssl_ca_certs"], options["ssl_cert_reqs"]) == ("/ca", "required")
-    assert "mine" not in repr(link).replace(str(mine), "")
+    # The repr names the file, not the password.
+    assert "mine" not in repr(link).replace(str(redis_file), "")
     values = make_configuration(settings)
-    # Kombu switches from one address to the next.
+    # All sentinels are listed, so that Kombu can fail over.
     assert values["broker_url"] == "sentinel://a:1/0;sentinel://b:2/0"
     assert values["broker_transport_options"]["master_name"] == "hub"
     assert values["broker_transport_options"]["sentinel_kwargs"]["ssl"] is True

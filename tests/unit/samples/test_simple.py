@@ -1,4 +1,4 @@
-"""Samples with simple scores: the mean and the tables; and HTTP responses of every sample."""
+"""Samples: means, tables, config documents and dropped series."""
 
 from __future__ import annotations
 
