@@ -115,7 +115,7 @@ def _parse_document(body: Body, limits: Limits, sources: int = 0) -> tuple[dict[
     copies = 2 if sources else 1
     brackets = (body.count(b"[") - 1 - sources) // copies
     _check_counts(limits, body.count(b"{") // (2 * copies), brackets - limits.series)
-    if body.count(b",") > 2 * body.count(b"[") + _MAX_COMMAS * body.count(b"{"):
+    if body.count(b",") > 2 * body.count(b"[") + _MAX_COMMAS * (body.count(b"{") + 1):
         raise RefusedError(413, "the request has values that are neither samples nor labels, and too many of them")
     style = next((style for style in _STYLES if style.start in body), _STYLES[0])
     rest, places = _cut(body, style)

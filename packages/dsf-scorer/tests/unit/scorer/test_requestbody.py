@@ -161,6 +161,7 @@ def test_any_bytes_are_parsed_or_refused(body: bytes, position: int, inserted: b
     [
         (b"", 400, "not JSON"),
         (b"{", 400, "not JSON"),
+        (b"a,b", 400, "not JSON"),
         (b'{"data":[{"metric":{},"values":[[1,"2"]', 400, "not JSON"),
         (b'{"data":[{"metric":{},"values":[[1,"2"],]}]}', 400, "not JSON"),
         (b'{"data":[{"metric":{},"values":[[1,NaN]]}]}', 400, "not JSON"),
