@@ -254,7 +254,7 @@ def test_init_container_writes_the_users_of_the_hub(tmp_path: Path) -> None:
     server = Bundled(tmp_path)
     server.write_users()
     file = tmp_path / "users.acl"
-    cluster = User.of_cluster("c1", "cluster-password").line()
+    cluster = User.of_cluster("c1", "cluster-password").format_line()
     expected = f"{file.read_text()}{cluster}\n"
     # As the server saves it; users that do not belong there are removed.
     file.write_text(f"user somebody on nopass ~* &* +@all\n{cluster}\n")

@@ -62,7 +62,7 @@ def _explained(session: Session) -> bool:
 
 def _make_plan(session: Session) -> bool:
     backend = ManifestClient(session)
-    return Scores(backend).read(None, backend.now()).items[0].freshness.expired
+    return Scores(backend).read(None, backend.read_clock()).items[0].freshness.expired
 
 
 @pytest.mark.parametrize("is_expired", [_explained, _make_plan])

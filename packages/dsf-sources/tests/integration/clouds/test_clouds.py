@@ -217,7 +217,7 @@ def test_cluster_clock_difference_is_reported_for_a_projected_token(world: Agent
     def check(exchange: Exchange) -> None:
         token = exchange.request.headers["Authorization"].removeprefix("Bearer ")
         challenge = 'Bearer error="invalid_token"'
-        (GOOD if cluster.good(token, "thanos") else answer("", 401, WWW_Authenticate=challenge))(exchange)
+        (GOOD if cluster.is_valid_token(token, "thanos") else answer("", 401, WWW_Authenticate=challenge))(exchange)
 
     with ScriptedServer(with_clock_offset(-ahead, check)) as server:
         assert world.bed.fetch(server.url, methods) == 1
