@@ -238,8 +238,13 @@ def _render_documents(values: str, release: str, namespace: str) -> tuple[str, .
         texts: Iterable[str] = [done.stdout]
     else:
         texts = [text for name, text in _files(values, release, namespace).items() if name.endswith(".yaml")]
-    documents = (document for text in texts for document in yaml.load_all(text, Loader=_Loader))
-    return tuple(json.dumps(document) for document in documents if document)
+    return tuple(document for text in texts for document in _parse(text))
+
+
+@functools.cache
+def _parse(text: str) -> tuple[str, ...]:
+    """Return the documents of a file as JSON. Most files, such as those of CRDs, are the same with other values."""
+    return tuple(json.dumps(document) for document in yaml.load_all(text, Loader=_Loader) if document)
 
 
 @functools.lru_cache(64)

@@ -8,11 +8,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import yaml
 
 from tests.support import chart
 
-DEFAULTS: chart.Values = yaml.safe_load((chart.CHART / "values.yaml").read_text())
 SCHEMA: chart.Object = json.loads((chart.CHART / "values.schema.json").read_text())
 
 #: Every value of upstream's chart.
@@ -38,7 +36,7 @@ EMPTY: dict[type, Any] = {str: "", list: [], dict: {}, bool: False}
 
 
 def _default(path: str) -> Any:
-    default: Any = DEFAULTS
+    default: Any = chart.DEFAULTS
     for key in path.split("."):
         default = default.get(key) if isinstance(default, dict) else None
     return default
