@@ -34,14 +34,15 @@ MARKS_BY_PATH: Final = {
     "tests/integration/web/test_browser.py": "browser",
     "tests/integration/api/test_crds.py": "kube",
     "packages/dsf-backtest/tests/integration/backtest/test_page.py": "whole",
-    # These download and unpack large packages.
-    "demo/tests/integration/demo/test_debian.py": "whole",
+    # A whole demo, and downloads of large packages.
+    "demo/tests/integration/demo/": "whole",
     "tests/integration/cycle/test_path.py": "whole",
     "tests/integration/docs/": "whole",
     # Each reader of foreign bytes in a process of its own, with large documents.
     "tests/integration/hostile/": "whole",
     "tests/integration/release/": "whole",
     # Each starts all processes of a hub and of agents.
+    "tests/integration/security/running/": "whole",
     "tests/integration/security/test_canary.py": "whole",
     "tests/integration/security/test_page.py": "whole",
     "tests/integration/security/test_roles.py": "whole",

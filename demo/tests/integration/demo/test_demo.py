@@ -353,7 +353,6 @@ def test_compare_shows_a_scorer_and_its_worse_second_version(demo: Demo, tmp_pat
     assert "on worker01, worker02: " in process.stdout
 
 
-@pytest.mark.whole
 def test_second_demo_from_wheels_runs_beside_the_first(demo: Demo, tmp_path: Path) -> None:
     """Each command uses the selected demo, and names it; the end of one demo does not affect the other."""
     wheels = [build_wheel(package, tmp_path / f"dist{number}", "--wheel") for number, package in enumerate(PACKAGES)]
@@ -406,7 +405,6 @@ def test_second_demo_from_wheels_runs_beside_the_first(demo: Demo, tmp_path: Pat
     assert demo.dsf("scores").stderr == f"dsf: using the demo demo ({demo.folder})\n"
 
 
-@pytest.mark.whole
 def test_tutorial_leads_from_an_empty_folder_to_a_score(
     demo: Demo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
