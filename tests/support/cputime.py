@@ -16,6 +16,8 @@ from typing import Final
 import psutil
 import pytest
 
+from tests.support import forked
+
 _VARIABLE: Final = "DSF_TEST_CPU"
 #: Name of the measurement in a test's report.
 _PROPERTY: Final = "cpu seconds"
@@ -85,13 +87,32 @@ class CpuTime:
 
 
 def cpu_seconds() -> float:
-    """Return the CPU seconds of this process and of its descendants, including ended ones."""
-    seconds = 0.0
+    """Return the CPU seconds of this process and of its descendants, including ended ones.
+
+    A server that forks processes for all test processes counts where it started, and each forked process where it was
+    asked for.
+    """
     process = psutil.Process()
-    for each in (process, *process.children(recursive=True)):
+    servers = {server.pid for server in forked.started_servers}
+    elsewhere = set(servers)
+    processes = [process]
+    # Parents come before their children.
+    for child in process.children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if child.ppid() in elsewhere:
+                elsewhere.add(child.pid)
+            else:
+                processes.append(child)
+    for pid in forked.list_own_servers():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            processes += [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
+    seconds = 0.0
+    for each in processes:
         with contextlib.suppress(psutil.NoSuchProcess):
             times = each.cpu_times()
-            seconds += times.user + times.system + times.children_user + times.children_system
+            seconds += times.user + times.system
+            if each.pid not in servers:
+                seconds += times.children_user + times.children_system
     return seconds
 
 

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import errno
+import functools
+import hashlib
 import json
 import os
 import signal
@@ -17,6 +20,7 @@ import sys
 import tempfile
 import threading
 import time
+import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -26,8 +30,12 @@ from tests.support.wait import PATIENCE
 
 #: Variables that are read at the start of a process. They belong to the library of tests/faults/movedclock.py.
 _AT_START = ("LD_PRELOAD", "MOVED_CLOCK")
-#: Servers by module and values of the variables above.
+#: Connections to servers by module and values of the variables above.
 _servers: dict[tuple[str | None, ...], _Server] = {}
+#: Number of servers to start for one connection.
+_MOST_STARTS = 3
+#: Servers that this process has started.
+started_servers: list[subprocess.Popen[bytes]] = []
 _lock = threading.Lock()
 
 
@@ -125,25 +133,18 @@ class _Process:
 
 
 class _Server:
-    """A process that has loaded a module. It ends with this one, and the processes forked from it end with it."""
+    """A connection to a process that has loaded a module. Processes that are forked by it end with this one."""
 
     def __init__(self, name: str, variables: Mapping[str, str]) -> None:
-        self._socket, server_socket = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, forkserver.MOST_BYTES)
         self._lock = threading.Lock()
         self._codes: dict[int, int] = {}
-        environment = {name: value for name, value in os.environ.items() if not name.startswith(("DSF_", "PYTEST_"))}
-        environment.update(variables)
-        with server_socket:
-            # A separate session, because Ctrl-C is for the tests, whose end the server notices.
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", forkserver.__file__, str(server_socket.fileno()), name],
-                pass_fds=[server_socket.fileno()],
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-                env=environment,
-            )
-        atexit.register(self._end)
+        key = json.dumps([_get_run(), name, *variables.items()])
+        # In Linux's abstract namespace, where an address is free again when its last process has ended.
+        address = f"\0dsf-fork-{hashlib.sha256(key.encode()).hexdigest()}"
+        self._socket, packet = _connect(address, name, variables)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, forkserver.MOST_BYTES)
+        #: Process that forks others for this one.
+        self.pid: int = json.loads(packet)["pid"]
 
     def start(self, **request: object) -> _Process:
         """Fork a process that runs the module."""
@@ -164,7 +165,7 @@ class _Server:
     def _receive(self, flags: int = 0) -> dict[str, int]:
         packet = self._socket.recv(forkserver.MOST_BYTES, flags)
         if not packet:
-            raise RuntimeError(f"the process that forks others has ended: {self._process.wait()}")
+            raise RuntimeError("the process that forks others has ended")
         reply: dict[str, int] = json.loads(packet)
         if "code" in reply:
             self._codes[reply["pid"]] = reply["code"]
@@ -173,9 +174,9 @@ class _Server:
             self._codes.pop(reply["pid"], None)
         return reply
 
-    def _end(self) -> None:
+    def close(self) -> None:
+        """End the processes."""
         self._socket.close()
-        self._process.wait(PATIENCE)
 
 
 def _server(name: str, variables: Mapping[str, str]) -> _Server:
@@ -185,3 +186,64 @@ def _server(name: str, variables: Mapping[str, str]) -> _Server:
         if key not in _servers:
             _servers[key] = _Server(name, at_start)
         return _servers[key]
+
+
+def list_own_servers() -> list[int]:
+    """Return the ids of the processes that fork others for this one."""
+    return [server.pid for server in _servers.values()]
+
+
+@functools.cache
+def _get_run() -> str:
+    """Return the name of this run, which its test processes share."""
+    return os.environ.get("PYTEST_XDIST_TESTRUNUID") or uuid.uuid4().hex
+
+
+def _connect(address: str, name: str, variables: Mapping[str, str]) -> tuple[socket.socket, bytes]:
+    """Connect to the server at this address, started first if needed. Returns its first packet, too."""
+    starts = 0
+    while starts < _MOST_STARTS:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        # Refused without a server; reset by one that ends because its last client has gone.
+        with contextlib.suppress(ConnectionRefusedError, ConnectionResetError):
+            connection.connect(address)
+            if packet := connection.recv(forkserver.MOST_BYTES):
+                return connection, packet
+        connection.close()
+        starts += _start_server(address, name, variables)
+    raise RuntimeError(f"the process that forks {name} does not start")
+
+
+def _start_server(address: str, name: str, variables: Mapping[str, str]) -> bool:
+    """Start the server. Returns False if another test process is starting it."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("DSF_", "PYTEST_"))}
+    environment.update(variables)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        try:
+            listener.bind(address)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+            time.sleep(0.05)
+            return False
+        listener.listen()
+        # A separate session, because Ctrl-C is for the tests, whose end the server notices.
+        process = subprocess.Popen(
+            [sys.executable, "-P", forkserver.__file__, str(listener.fileno()), name],
+            pass_fds=[listener.fileno()],
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            env=environment,
+        )
+    started_servers.append(process)
+    return True
+
+
+@atexit.register
+def _end() -> None:
+    """Close all connections, and wait for the servers that started here: other test processes may use them."""
+    for server in _servers.values():
+        server.close()
+    for process in started_servers:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(PATIENCE)

@@ -3,8 +3,10 @@
     python -P forkserver.py SOCKET NAME
 
 Each module has its own server, so a process finds loaded exactly what it would load itself, and nothing of another
-role. The Celery application is not loaded: it is built from the settings at import. Commands load structlog and rich
-themselves, because structlog checks at import whether rich is there.
+role. All test processes of a run connect to the same servers, because loading costs seconds: a server forks a process
+for each connection, and that process forks those that run the module. The Celery application is not loaded: it is built
+from the settings at import. Commands load structlog and rich themselves, because structlog checks at import whether
+rich is there.
 """
 
 from __future__ import annotations
@@ -79,9 +81,13 @@ MOST_BYTES = 1 << 20
 _PR_SET_PDEATHSIG = 1
 
 
+#: Seconds after which a server ends that nobody has connected to: the process that started it was killed.
+_LONELY = 60
+
+
 def main() -> None:
-    """Serve until the client closes the connection. In a forked process, become the requested module."""
-    control = socket.socket(fileno=int(sys.argv[1]))
+    """Serve until the last client closes its connection. In a forked process, become the requested module."""
+    listener = socket.socket(fileno=int(sys.argv[1]))
     name = sys.argv[2]
     libc = ctypes.CDLL(None)
     for module in LOADED[name]:
@@ -89,11 +95,41 @@ def main() -> None:
     # Freezing exempts loaded objects from garbage collection, which would copy their memory into each child.
     gc.collect()
     gc.freeze()
-    request = _serve(control)
+    control = _accept_clients(listener)
+    request = _serve(control) if control is not None else None
     if request is not None:
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         _prepare_process(request)
         runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
+
+
+def _accept_clients(listener: socket.socket) -> socket.socket | None:
+    """Fork for each client. Returns the connection in the new process, and None in the server after the last one."""
+    clients: dict[int, int] = {}
+    with selectors.DefaultSelector() as selector:
+        selector.register(listener, selectors.EVENT_READ)
+        while True:
+            for key, _ in selector.select(None if clients else _LONELY):
+                if key.fileobj is not listener:
+                    selector.unregister(key.fd)
+                    os.close(key.fd)
+                    os.waitpid(clients.pop(key.fd), 0)
+                    continue
+                connection, _ = listener.accept()
+                pid = os.fork()
+                if pid == 0:
+                    for opened in clients:
+                        os.close(opened)
+                    listener.close()
+                    connection.send(json.dumps({"pid": os.getpid()}).encode())
+                    return connection
+                connection.close()
+                watched = os.pidfd_open(pid)
+                clients[watched] = pid
+                selector.register(watched, selectors.EVENT_READ)
+            if not clients:
+                # A client that connects at this moment sees a closed connection, and starts another server.
+                return None
 
 
 def _serve(control: socket.socket) -> dict[str, Any] | None:

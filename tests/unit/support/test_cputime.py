@@ -9,9 +9,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 
-from tests.support import cputime
+from tests.support import cputime, forked
 from tests.support.child import run_program
 from tests.support.cputime import CpuTime, get_folder
 
@@ -76,3 +77,12 @@ def test_folder_of_a_test() -> None:
         get_folder("packages/dsf-scorer/tests/unit/scorer/x/test_a.py::test_a")
         == "packages/dsf-scorer/tests/unit/scorer"
     )
+
+
+def test_forked_process_counts_for_the_process_that_asked_for_it() -> None:
+    forked.dsf(["version"], {})
+    server = psutil.Process(forked._server("dsf.cli", {}).pid)
+    before, times = cputime.cpu_seconds(), server.cpu_times()
+    forked.dsf(["crds"], {})
+    used = server.cpu_times().children_user - times.children_user
+    assert cputime.cpu_seconds() - before >= used > 0

@@ -105,3 +105,14 @@ def test_processes_end_with_the_one_that_has_started_them(tmp_path: Path) -> Non
         wait_for(lambda: "page listens" in (tmp_path / "log").read_text(), 30, "the page to listen")
         parent.kill()
     wait_for(lambda: not psutil.pid_exists(pid), 10, "what it started to end")
+
+
+def test_test_processes_of_a_run_share_a_server() -> None:
+    code = (
+        "import psutil; from tests.support import forked; forked.dsf(['version'], {})\n"
+        "print(psutil.Process(forked.list_own_servers()[0]).ppid())"
+    )
+    forked.dsf(["version"], {})
+    run = {"PYTEST_XDIST_TESTRUNUID": forked._get_run()}
+    process = run_program([sys.executable, "-c", code], cwd=ROOT, env=os.environ | run, check=True)
+    assert int(process.stdout) in {psutil.Process(pid).ppid() for pid in forked.list_own_servers()}
