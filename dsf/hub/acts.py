@@ -1,7 +1,7 @@
 """Executes acts that users request by annotations on a DynamicScorer (`dsf.api.acts`), and keeps the responses.
 
-Every value of an annotation is executed once: the object's status names the accepted values before they are executed.
-Later responses are written by the status reconciler, which reads them here.
+Each value of an annotation is executed at most once, because the hub writes accepted values to the object's status
+before it executes them. The status reconciler reads later responses from here and writes them.
 """
 
 from __future__ import annotations
@@ -75,9 +75,9 @@ class _ScorerActs:
 
     uid: str
     responses: dict[Act, ActResponse]
-    pending: dict[Act, _PendingAct] = field(default_factory=dict)
+    pending_acts: dict[Act, _PendingAct] = field(default_factory=dict)
     #: Accepted acts that are not executed yet, each with the time of its acceptance (time.monotonic()).
-    accepted: dict[Act, float] = field(default_factory=dict)
+    accepted_at: dict[Act, float] = field(default_factory=dict)
 
 
 class ActRunner:
@@ -120,37 +120,39 @@ class ActRunner:
             with self._lock:
                 self._scorers.pop(key, None)
             return None
-        scorer, metadata = self._get_state(key, manifest), manifest["metadata"]
+        scorer_acts, metadata = self._get_state(key, manifest), manifest["metadata"]
         requests = find_requests(metadata.get("annotations") or {})
-        new = [
+        new_acts = [
             act
             for act, text in requests.items()
-            if act not in scorer.responses or scorer.responses[act].request != text
+            if act not in scorer_acts.responses or scorer_acts.responses[act].request != text
         ]
         # Sorting keeps the order of acts whose times are equal.
-        new.sort(key=lambda act: _find_manager(metadata, act)[1])
-        self._accept(key, scorer, {act: requests[act] for act in new}, metadata)
-        previous_responses = dict(scorer.responses)
+        new_acts.sort(key=lambda act: _find_manager(metadata, act)[1])
+        self._accept(key, scorer_acts, {act: requests[act] for act in new_acts}, metadata)
+        previous_responses = dict(scorer_acts.responses)
         try:
-            for act in [*scorer.accepted]:
-                self._execute(key, scorer, act)
-            for act in [*scorer.pending]:
-                self._poll(key.name, scorer, act)
+            for act in [*scorer_acts.accepted_at]:
+                self._execute(key, scorer_acts, act)
+            for act in [*scorer_acts.pending_acts]:
+                self._poll(key.name, scorer_acts, act)
         finally:
-            if scorer.responses != previous_responses:
+            if scorer_acts.responses != previous_responses:
                 self._on_response(key)
-        return self._compute_delay(scorer)
+        return self._compute_delay(scorer_acts)
 
-    def _accept(self, key: ObjectKey, scorer: _ScorerActs, requests: Mapping[Act, str], metadata: Manifest) -> None:
+    def _accept(
+        self, key: ObjectKey, scorer_acts: _ScorerActs, requests: Mapping[Act, str], metadata: Manifest
+    ) -> None:
         """Write to the status that acts are accepted, so that a hub that starts afterwards does not execute them again.
 
         Raises BackendError if the status cannot be written; nothing is accepted then.
         """
         if not requests:
             return
-        previous_responses, accepted_at = dict(scorer.responses), time.monotonic()
+        previous_responses, accepted_at = dict(scorer_acts.responses), time.monotonic()
         for act, text in requests.items():
-            scorer.responses[act] = ActResponse(
+            scorer_acts.responses[act] = ActResponse(
                 act=act,
                 request=text,
                 handled_at=datetime.now(UTC),
@@ -163,78 +165,83 @@ class ActRunner:
             status = DynamicScorerStatus(acts=self.list_responses(key)).to_manifest()
             self._backend.update_status(*key, {**(manifest.get("status") or {}), "acts": status["acts"]})
         except BackendError:
-            scorer.responses = previous_responses
+            scorer_acts.responses = previous_responses
             raise
         for act in requests:
-            scorer.pending.pop(act, None)
-            scorer.accepted[act] = accepted_at
+            scorer_acts.pending_acts.pop(act, None)
+            scorer_acts.accepted_at[act] = accepted_at
 
     def _get_state(self, key: ObjectKey, manifest: Manifest) -> _ScorerActs:
         """Return the acts of a scorer. The first call reads the responses from its stored status."""
         uid = manifest["metadata"].get("uid") or ""
         with self._lock:
-            scorer = self._scorers.get(key)
-            if scorer is None or scorer.uid != uid:
-                stored = (manifest.get("status") or {}).get("acts") or ()
-                self._scorers[key] = scorer = _ScorerActs(uid, _read_responses(stored))
-            return scorer
+            scorer_acts = self._scorers.get(key)
+            if scorer_acts is None or scorer_acts.uid != uid:
+                stored_responses = (manifest.get("status") or {}).get("acts") or ()
+                self._scorers[key] = scorer_acts = _ScorerActs(uid, _read_responses(stored_responses))
+            return scorer_acts
 
-    def _execute(self, key: ObjectKey, scorer: _ScorerActs, act: Act) -> None:
+    def _execute(self, key: ObjectKey, scorer_acts: _ScorerActs, act: Act) -> None:
         """Execute an accepted act, unless it has to wait for its scorer or cluster to be registered."""
-        response = scorer.responses[act]
+        response = scorer_acts.responses[act]
         actions = Actions(self._redis, self._settings, Actor(name=response.by, claimed=True, way="annotation"))
         try:
             if self._desired.plan.find_owner_key(key.name) != f"{key.namespace}/{key.name}":
                 raise ValueError("the hub ignores this DynamicScorer; its condition Ready says why")
-            response = self._perform(actions, key.name, scorer, parse_request(act, response.request), response)
+            response = self._perform(actions, key.name, scorer_acts, parse_request(act, response.request), response)
         except (UnknownNameError, ValueError) as error:
-            if isinstance(error, UnknownNameError) and time.monotonic() - scorer.accepted[act] < _REGISTRATION_GRACE:
+            if (
+                isinstance(error, UnknownNameError)
+                and time.monotonic() - scorer_acts.accepted_at[act] < _REGISTRATION_GRACE
+            ):
                 return
             response = response.model_copy(update={"outcome": "Refused", "message": clean(str(error), 1024)})
-        del scorer.accepted[act]
-        scorer.responses[act] = response
+        del scorer_acts.accepted_at[act]
+        scorer_acts.responses[act] = response
         log.info("act handled", act=act, by=response.by, outcome=response.outcome, message=response.message)
 
     def _perform(
-        self, actions: Actions, name: str, scorer: _ScorerActs, request: ActRequest, response: ActResponse
+        self, actions: Actions, name: str, scorer_acts: _ScorerActs, request: ActRequest, response: ActResponse
     ) -> ActResponse:
         """Perform the action of an act; return the response. Raises UnknownNameError and ValueError before a change."""
         if request.act == "sync":
             ident = actions.sync(name, note=request.note)
-            scorer.pending["sync"] = _PendingAct(time.monotonic() + _SYNC_LIMIT, sync=ident)
+            scorer_acts.pending_acts["sync"] = _PendingAct(time.monotonic() + _SYNC_LIMIT, sync=ident)
             return response.model_copy(update={"message": "/config is being read"})
         if request.act == "rescore":
             clusters = list(request.clusters)
             if request.selector is not None:
                 clusters = actions.select_clusters(name, request.selector)
             runs = actions.rescore(name, clusters, note=request.note)
-            scorer.pending["rescore"] = _PendingAct(time.monotonic() + _RESCORE_LIMIT, runs=runs)
+            scorer_acts.pending_acts["rescore"] = _PendingAct(time.monotonic() + _RESCORE_LIMIT, runs=runs)
             message = f"{sum(bool(run.run_id) for run in runs)} of {len(runs)} cycles requested"
             return response.model_copy(update={"message": message, "clusters": len(runs)})
-        until = request.compute_end(hubclock.now())
-        clusters = actions.execute(name, request, until=until)
-        where = list_names(clusters, 5) if clusters else "all clusters"
-        end = format_rfc3339(datetime.fromtimestamp(until, UTC)) if until is not None else "it is resumed"
+        pause_end = request.compute_end(hubclock.now())
+        clusters = actions.execute(name, request, until=pause_end)
+        cluster_names = list_names(clusters, 5) if clusters else "all clusters"
+        end_text = format_rfc3339(datetime.fromtimestamp(pause_end, UTC)) if pause_end is not None else "it is resumed"
         message = {
-            "pause": f"paused on {where} until {end}",
-            "resume": f"resumed on {where}",
-            "interval": f"the interval on {where} is {request.interval} s",
-            "reset": f"the declared interval applies on {where}, and no pause",
+            "pause": f"paused on {cluster_names} until {end_text}",
+            "resume": f"resumed on {cluster_names}",
+            "interval": f"the interval on {cluster_names} is {request.interval} s",
+            "reset": f"the declared interval applies on {cluster_names}, and no pause",
         }[request.act]
         count = len(clusters) or len(ScheduleStore(self._redis).read_entries_of(name))
         return response.model_copy(update={"outcome": "Done", "message": message, "clusters": count})
 
-    def _poll(self, name: str, scorer: _ScorerActs, act: Act) -> None:
+    def _poll(self, name: str, scorer_acts: _ScorerActs, act: Act) -> None:
         """Complete the response of a pending act if it has ended. Raises redis.RedisError."""
-        pending_act = scorer.pending[act]
+        pending_act = scorer_acts.pending_acts[act]
         has_timed_out = time.monotonic() >= pending_act.deadline
         update: dict[str, Any]
         if act == "sync":
-            read = Notices(self._redis).read_config_read(name)
-            if read is not None and parse_change_id(read.request or "0") >= parse_change_id(pending_act.sync):
+            config_read = Notices(self._redis).read_config_read(name)
+            if config_read is not None and parse_change_id(config_read.request or "0") >= parse_change_id(
+                pending_act.sync
+            ):
                 update = {
-                    "outcome": "Failed" if read.problem else "Done",
-                    "message": read.problem or "/config was read",
+                    "outcome": "Failed" if config_read.problem else "Done",
+                    "message": config_read.problem or "/config was read",
                 }
             elif has_timed_out:
                 update = {"outcome": "Failed", "message": f"/config was not read within {_SYNC_LIMIT:.0f} s"}
@@ -245,22 +252,22 @@ class ActRunner:
             if any(map(rescore.is_open, pending_act.runs)) and not has_timed_out:
                 return
             update = _summarise(rescore.make_report(self._redis, name, pending_act.runs).runs)
-        scorer.responses[act] = scorer.responses[act].model_copy(update=update)
-        del scorer.pending[act]
+        scorer_acts.responses[act] = scorer_acts.responses[act].model_copy(update=update)
+        del scorer_acts.pending_acts[act]
 
-    def _compute_delay(self, scorer: _ScorerActs) -> float | None:
+    def _compute_delay(self, scorer_acts: _ScorerActs) -> float | None:
         """Return the seconds until the next poll; None if no act is accepted or pending."""
-        unfinished_acts = scorer.pending.keys() | scorer.accepted.keys()
+        unfinished_acts = scorer_acts.pending_acts.keys() | scorer_acts.accepted_at.keys()
         if not unfinished_acts:
             return None
-        newest_request_at = max(scorer.responses[act].handled_at for act in unfinished_acts)
+        newest_request_at = max(scorer_acts.responses[act].handled_at for act in unfinished_acts)
         elapsed_seconds = (datetime.now(UTC) - newest_request_at).total_seconds()
         return min(max(elapsed_seconds * _POLL_SHARE, _POLL_MIN), _POLL_MAX)
 
 
-def _read_responses(stored: Any) -> dict[Act, ActResponse]:
+def _read_responses(stored_responses: Any) -> dict[Act, ActResponse]:
     responses: dict[Act, ActResponse] = {}
-    for item in stored:
+    for item in stored_responses:
         try:
             response = ActResponse.model_validate(item, by_alias=True)
         except ValidationError:
@@ -278,9 +285,13 @@ def _summarise(runs: list[RunView]) -> dict[str, Any]:
     runs_without_score = [run for run in runs if not run.has_score]
     message = f"{len(runs) - len(runs_without_score)} of {len(runs)} clusters have a new score"
     if runs_without_score:
-        first = runs_without_score[0]
-        why = f"{first.stage} {first.reason}".strip() or first.outcome or "not sent"
-        message += f"; {first.cluster}: {why}: {first.message}" if first.message else f"; {first.cluster}: {why}"
+        example_run = runs_without_score[0]
+        cause = f"{example_run.stage} {example_run.reason}".strip() or example_run.outcome or "not sent"
+        message += (
+            f"; {example_run.cluster}: {cause}: {example_run.message}"
+            if example_run.message
+            else f"; {example_run.cluster}: {cause}"
+        )
     rows = [
         ActRun(
             cluster=run.cluster,
@@ -302,8 +313,8 @@ def _find_manager(metadata: Manifest, act: Act) -> tuple[str, str]:
         for entry in metadata.get("managedFields") or ()
         if field_name in (((entry.get("fieldsV1") or {}).get("f:metadata") or {}).get("f:annotations") or {})
     ]
-    at, manager = max(managers, default=("", ""))
-    return manager, at
+    written_at, manager = max(managers, default=("", ""))
+    return manager, written_at
 
 
 def _find_author(metadata: Manifest, act: Act) -> str:

@@ -50,33 +50,40 @@ def decide_names(
     scorers: Mapping[str, ScorerPlan], rules: NameRules, now: int
 ) -> tuple[NameClaims, dict[str, Obstacle]]:
     """Return the claims on all names, and by key (`namespace/name`) why scorers do not own their names."""
-    created: dict[str, datetime | None] = dict.fromkeys(rules.unreadable)
-    created |= {key: plan.scorer.metadata.creation_timestamp for key, plan in scorers.items()}
+    creation_times: dict[str, datetime | None] = dict.fromkeys(rules.unreadable)
+    creation_times |= {key: plan.scorer.metadata.creation_timestamp for key, plan in scorers.items()}
     name_claims = settle(
-        rules.claims.scorers, (Wish(key, _parse_name(key), at) for key, at in created.items()), now, rules.home
+        rules.claims.scorers,
+        (Wish(key, _parse_name(key), created_at) for key, created_at in creation_times.items()),
+        now,
+        rules.home,
     )
     obstacles: dict[str, Obstacle] = {}
     wishes: dict[str, Wish] = {}
-    for key, at in created.items():
+    for key, created_at in creation_times.items():
         score_name = scorers[key].score_name if key in scorers else None
-        wished: str | None = ""
-        if why := explain_refusal(f"scorer name {_parse_name(key)!r}", name_claims.get(_parse_name(key), ()), key):
+        wished_name: str | None = ""
+        if refusal := explain_refusal(f"scorer name {_parse_name(key)!r}", name_claims.get(_parse_name(key), ()), key):
             # A scorer without its own name must not claim a score name.
-            obstacles[key] = Obstacle(NAME_CONFLICT, why)
-        elif score_name is not None and (why := rules.allowed.explain_refusal(_parse_namespace(key), score_name)):
-            obstacles[key] = Obstacle(NAME_NOT_ALLOWED, why)
+            obstacles[key] = Obstacle(NAME_CONFLICT, refusal)
+        elif score_name is not None and (refusal := rules.allowed.explain_refusal(_parse_namespace(key), score_name)):
+            obstacles[key] = Obstacle(NAME_NOT_ALLOWED, refusal)
         else:
-            wished = None if score_name is None else sanitize_resource_name(score_name)
-        wishes[key] = Wish(key, wished, at, _digest_config(scorers[key]) if wished else "")
-    before = rules.claims
-    former = find_former_owners(before.scores, before.former, wishes.values(), now)
-    scores = settle(before.scores, wishes.values(), now, rules.home, former)
+            wished_name = None if score_name is None else sanitize_resource_name(score_name)
+        wishes[key] = Wish(key, wished_name, created_at, _digest_config(scorers[key]) if wished_name else "")
+    stored_claims = rules.claims
+    former_owners = find_former_owners(stored_claims.scores, stored_claims.former, wishes.values(), now)
+    score_claims = settle(stored_claims.scores, wishes.values(), now, rules.home, former_owners)
     for key, wish in wishes.items():
         if wish.name and (
-            why := explain_refusal(_describe_score_name(scorers[key], wish.name), scores.get(wish.name, ()), key)
+            refusal := explain_refusal(
+                _describe_score_name(scorers[key], wish.name), score_claims.get(wish.name, ()), key
+            )
         ):
-            obstacles[key] = Obstacle(NAME_CONFLICT, why)
-    return NameClaims(name_claims, scores, former), {key: why for key, why in obstacles.items() if key in scorers}
+            obstacles[key] = Obstacle(NAME_CONFLICT, refusal)
+    return NameClaims(name_claims, score_claims, former_owners), {
+        key: refusal for key, refusal in obstacles.items() if key in scorers
+    }
 
 
 def _digest_config(plan: ScorerPlan) -> str:
@@ -87,8 +94,12 @@ def _digest_config(plan: ScorerPlan) -> str:
 
 
 def _describe_score_name(scorer: ScorerPlan, object_name: str) -> str:
-    what = f"score name {scorer.score_name!r}"
-    return what if object_name == scorer.score_name else f"{what}, which becomes the object name {object_name!r},"
+    description = f"score name {scorer.score_name!r}"
+    return (
+        description
+        if object_name == scorer.score_name
+        else f"{description}, which becomes the object name {object_name!r},"
+    )
 
 
 def _parse_namespace(key: str) -> str:

@@ -1,7 +1,8 @@
 """Reconcilers for clusters. A served cluster gets credentials, its ManifestWork and entries in the schedule.
 
-A departed cluster loses them after a grace period. Otherwise a flapping ManagedClusterAddOn, or a ManagedCluster or
-configuration that is deleted and created again, would cost clusters their scores, histories and credentials.
+A departed cluster loses all three after a grace period. Without the grace period, a flapping ManagedClusterAddOn, or a
+ManagedCluster or configuration that is deleted and created again, would cost clusters their scores, histories and
+credentials.
 """
 
 from __future__ import annotations
@@ -32,16 +33,17 @@ from dsf.store.notices import ClusterNotice
 
 log = dsf.log.get(__name__)
 
-#: Maximum seconds that new entries wait for OCM's delivery to the agent. An unreachable cluster then gets the entries
-#: without delivery; its agent reports an unknown scorer.
+#: Maximum seconds that new entries wait for OCM's delivery to the agent. After that an unreachable cluster gets the
+#: entries without delivery, and its agent reports an unknown scorer.
 MAX_DELIVERY_WAIT: Final = 2.0
 #: Key of the DynamicScoringConfig in `Departures`; no cluster has this name.
 _CONFIG: Final = "/"
 
 
 class Departures:
-    """Grace periods of absent clusters and of an absent configuration. They are kept in memory, so a restart of the
-    process restarts every grace period. Thread-safe."""
+    """Grace periods of absent clusters and of an absent configuration. Thread-safe.
+
+    A restart of the process restarts every grace period, because the periods are in memory only."""
 
     def __init__(self, grace: float, clock: Callable[[], float] = time.monotonic) -> None:
         """`grace` in seconds."""
@@ -78,7 +80,7 @@ class DepartedClusters:
         Raises BackendError and redis.RedisError.
         """
         grace_seconds = self.compute_grace_seconds(cluster)
-        unreachable: redis.RedisError | None = None
+        redis_error: redis.RedisError | None = None
         has_agent = self._may_have_agent(cluster)
         try:
             if grace_seconds:
@@ -89,12 +91,12 @@ class DepartedClusters:
                 self.registrar.notices.forget_cluster(cluster)
                 self.departures.forget(cluster)
         except redis.RedisError as error:
-            unreachable = error
+            redis_error = error
         delete_work(self.backend, cluster)
         if not (grace_seconds and has_agent):
             self.backend.remove_credentials(cluster)
-        if unreachable is not None:
-            raise unreachable
+        if redis_error is not None:
+            raise redis_error
         return grace_seconds if grace_seconds and cluster in self.registrar.list_known_clusters() else None
 
     def compute_grace_seconds(self, cluster: str) -> float:
@@ -115,16 +117,16 @@ class DepartedClusters:
         if cluster not in self.registrar.list_known_clusters():
             return
         self.credentials.keep(cluster, deliver=has_agent)
-        stopped = plan.stop_entries(cluster, self.registrar.get_entries(cluster))
-        self.registrar.remove_other_entries(cluster, stopped)
-        self.registrar.put_entries(cluster, stopped)
-        what = f"its ManagedClusterAddOn {ADDON_NAME} is gone" if has_agent else "its ManagedCluster is gone"
-        until = datetime.fromtimestamp(hubclock.now() + grace_seconds, UTC)
+        stopped_entries = plan.stop_entries(cluster, self.registrar.get_entries(cluster))
+        self.registrar.remove_other_entries(cluster, stopped_entries)
+        self.registrar.put_entries(cluster, stopped_entries)
+        cause = f"its ManagedClusterAddOn {ADDON_NAME} is gone" if has_agent else "its ManagedCluster is gone"
+        grace_end = datetime.fromtimestamp(hubclock.now() + grace_seconds, UTC)
         self.registrar.notices.write_cluster(
             ClusterNotice(
                 name=cluster,
-                problem=f"{what}, so nothing runs there; its scores, history and credentials are kept until "
-                f"{until:%H:%M} UTC",
+                problem=f"{cause}, so nothing runs there; its scores, history and credentials are kept until "
+                f"{grace_end:%H:%M} UTC",
             )
         )
 
@@ -140,7 +142,7 @@ class _ClusterState(NamedTuple):
     """Delivery to one cluster since this process started."""
 
     #: Names of the scorers that its agent has; None unless the delivery is known to be up to date.
-    delivered: frozenset[str] | None = None
+    delivered_scorers: frozenset[str] | None = None
     #: Whether this process has reconciled the cluster.
     is_checked: bool = False
     #: Error of the last delivery, empty after a success; and whether the API server rejected it.
@@ -172,7 +174,7 @@ class ClusterReconciler:
         # Clusters reconciled since this process started.
         self._states: dict[str, _ClusterState] = {}
         # Clusters whose last run failed or is unfinished.
-        self._unsettled: set[str] = set()
+        self._unfinished_clusters: set[str] = set()
         # Cluster -> time (monotonic clock) at which its new entries stop waiting for delivery.
         self._delivery_deadlines: dict[str, float] = {}
 
@@ -183,13 +185,13 @@ class ClusterReconciler:
         plan = self._desired.plan
         problem, is_refused = "", False
         with self._lock:
-            self._unsettled.add(key.name)
+            self._unfinished_clusters.add(key.name)
         try:
             reconcile = self._serve_within_limit if key.name in plan.clusters else self._handle_departure
-            recheck_after = reconcile(key.name, plan)
+            recheck_seconds = reconcile(key.name, plan)
             with self._lock:
-                self._unsettled.discard(key.name)
-            return recheck_after
+                self._unfinished_clusters.discard(key.name)
+            return recheck_seconds
         except BackendError as error:
             problem, is_refused = str(error), error.is_refusal
             raise
@@ -201,50 +203,52 @@ class ClusterReconciler:
         finally:
             # Record the outcome even after a failure, because the delivery is then not up to date. Statuses may have
             # waited for the first check, even if it changed nothing.
-            before, after = self._update_state(key.name, is_checked=True, problem=problem, is_refused=is_refused)
-            if before != after:
+            previous_state, new_state = self._update_state(
+                key.name, is_checked=True, problem=problem, is_refused=is_refused
+            )
+            if previous_state != new_state:
                 self._on_distributed(frozenset(scorer.name for scorer in plan.list_running_scorers(key.name)))
 
     def count_distributed(self, scorer: str) -> int:
         """Return the number of clusters to which this scorer was delivered."""
-        return sum(scorer in (row.delivered or ()) for row in self._copy_states().values())
+        return sum(scorer in (state.delivered_scorers or ()) for state in self._copy_states().values())
 
     def have_checked(self, clusters: Iterable[str]) -> bool:
         """True if the counts cover all of these clusters; not yet right after a start."""
-        rows = self._copy_states()
-        return all(cluster in rows and rows[cluster].is_checked for cluster in clusters)
+        states = self._copy_states()
+        return all(cluster in states and states[cluster].is_checked for cluster in clusters)
 
     def find_problem(self, clusters: Iterable[str]) -> tuple[str, bool]:
         """Return the delivery error of one of these clusters, `<cluster>: <error>`, and whether it was a rejection."""
-        rows = self._copy_states()
+        states = self._copy_states()
         problem_clusters = [
-            (not rows[name].is_refused, name) for name in clusters if name in rows and rows[name].problem
+            (not states[name].is_refused, name) for name in clusters if name in states and states[name].problem
         ]
         if not problem_clusters:
             return "", False
         # Prefer rejections, in a stable order, so that statuses do not change without need.
         _, name = min(problem_clusters)
-        return f"{name}: {rows[name].problem}", rows[name].is_refused
+        return f"{name}: {states[name].problem}", states[name].is_refused
 
-    def list_unsettled(self) -> frozenset[str]:
+    def list_unfinished_clusters(self) -> frozenset[str]:
         """Return the clusters whose last run failed or is unfinished."""
         with self._lock:
-            return frozenset(self._unsettled)
+            return frozenset(self._unfinished_clusters)
 
     def count_up_to_date(self) -> int:
         """Return the number of clusters that are up to date."""
-        return sum(row.delivered is not None for row in self._copy_states().values())
+        return sum(state.delivered_scorers is not None for state in self._copy_states().values())
 
     def _copy_states(self) -> dict[str, _ClusterState]:
         with self._lock:
             return dict(self._states)
 
-    def _update_state(self, cluster: str, **facts: Any) -> tuple[_ClusterState, _ClusterState]:
+    def _update_state(self, cluster: str, **updates: Any) -> tuple[_ClusterState, _ClusterState]:
         """Update the state of a cluster; return the previous state and the new state."""
         with self._lock:
-            before = self._states.get(cluster, _ClusterState())
-            after = self._states[cluster] = before._replace(**facts)
-        return before, after
+            previous_state = self._states.get(cluster, _ClusterState())
+            new_state = self._states[cluster] = previous_state._replace(**updates)
+        return previous_state, new_state
 
     def _serve_within_limit(self, cluster: str, plan: FleetPlan) -> float | None:
         """Call `_serve` with fewer scorers each time the API server rejects the object as too large."""
@@ -260,57 +264,60 @@ class ClusterReconciler:
                     return None
 
     def _serve(self, cluster: str, plan: FleetPlan) -> float | None:
-        unreachable: redis.RedisError | None = None
-        recheck_after: float | None = None
+        """Give a cluster its credentials, ManifestWork and entries; return the seconds until the next check.
+
+        The ManifestWork is applied even if Redis is unreachable. The error of Redis is raised afterwards."""
+        redis_error: redis.RedisError | None = None
+        recheck_seconds: float | None = None
         try:
-            # Ensure credentials even without a configuration, because they are the agent's identity. They are removed
-            # when the cluster is no longer accepted.
-            recheck_after = self._departed.credentials.ensure(cluster, plan.clusters[cluster])
+            # Ensure credentials even without a configuration, because they are the agent's identity. The hub removes
+            # credentials only of a cluster that is no longer accepted.
+            recheck_seconds = self._departed.credentials.ensure(cluster, plan.clusters[cluster])
             self._departed.departures.forget(cluster)
         except redis.RedisError as error:
             # Continue, because deliveries do not need Redis.
-            unreachable = error
+            redis_error = error
         try:
-            present = self._registrar.get_entries(cluster)
-            entries = plan.make_entries(cluster, present)
+            current_entries = self._registrar.get_entries(cluster)
+            entries = plan.make_entries(cluster, current_entries)
             if not self._desired.has_no_config:
                 # An unreadable configuration counts as present, so its grace period ends.
                 self._departed.departures.forget(_CONFIG)
             if not plan.is_enabled and (grace_seconds := self._departed.departures.compute_remaining_seconds(_CONFIG)):
-                entries, recheck_after = (
-                    plan.stop_entries(cluster, present),
-                    min(grace_seconds, recheck_after or grace_seconds),
+                entries, recheck_seconds = (
+                    plan.stop_entries(cluster, current_entries),
+                    min(grace_seconds, recheck_seconds or grace_seconds),
                 )
             # Remove entries before the agent forgets the scorer: a tick for an unknown scorer would be a failed cycle.
             self._registrar.remove_other_entries(cluster, entries)
         except redis.RedisError as error:
-            unreachable = error
+            redis_error = error
         try:
             has_arrived = self._deliver(cluster, plan)
         except Exception:
-            if unreachable is None:
+            if redis_error is None:
                 self._put_delivered_entries(cluster, entries)
             raise
-        if unreachable is not None:
-            raise unreachable
+        if redis_error is not None:
+            raise redis_error
         # Use the current plan: scorers may have been added since, and scorers outside of the plan are removed.
         self._registrar.sync_scorers(self._desired.plan)
         # Add entries after the ManifestWork, so that the agent knows the scorer before its first tick.
-        wait = self._delay_undelivered(cluster, entries, has_arrived=has_arrived)
+        delivery_delay = self._delay_undelivered(cluster, entries, has_arrived=has_arrived)
         self._registrar.put_entries(cluster, entries)
         self._registrar.notices.write_cluster(plan.make_notice(cluster))
-        waits = [seconds for seconds in (wait, recheck_after) if seconds is not None]
-        return min(waits, default=None)
+        delays = [seconds for seconds in (delivery_delay, recheck_seconds) if seconds is not None]
+        return min(delays, default=None)
 
     def _put_delivered_entries(self, cluster: str, entries: dict[str, Entry]) -> None:
         """Apply pauses and intervals although delivery failed: the agent continues with the delivered scorers.
 
         New scorers wait for delivery."""
-        present = self._registrar.get_entries(cluster)
+        current_entries = self._registrar.get_entries(cluster)
         delivered_entries = {
             name: entry
             for name, entry in entries.items()
-            if name in present and (present[name].is_started or not entry.is_started)
+            if name in current_entries and (current_entries[name].is_started or not entry.is_started)
         }
         try:
             self._registrar.put_entries(cluster, delivered_entries)
@@ -328,27 +335,27 @@ class ClusterReconciler:
 
         Returns the seconds until they start regardless, None if no entry waits. A delivery triggers an event about the
         ManifestWork."""
-        present = self._registrar.get_entries(cluster)
+        current_entries = self._registrar.get_entries(cluster)
         starting_scorers = [
             name
             for name, entry in entries.items()
-            if entry.is_started and (name not in present or not present[name].is_started)
+            if entry.is_started and (name not in current_entries or not current_entries[name].is_started)
         ]
         if has_arrived or not starting_scorers:
             self._delivery_deadlines.pop(cluster, None)
             return None
         now = time.monotonic()
-        wait = self._delivery_deadlines.setdefault(cluster, now + MAX_DELIVERY_WAIT) - now
-        if wait <= 0:
+        delivery_delay = self._delivery_deadlines.setdefault(cluster, now + MAX_DELIVERY_WAIT) - now
+        if delivery_delay <= 0:
             # Keep the expired deadline, so that there is no second wait before delivery.
             return None
         for name in starting_scorers:
-            if name in present:
+            if name in current_entries:
                 # A stopped entry gets no tick even if an override resumes the scorer.
                 entries[name] = entries[name].make_stopped()
             else:
                 del entries[name]
-        return wait
+        return delivery_delay
 
     def _deliver(self, cluster: str, plan: FleetPlan) -> bool:
         """Apply the ManifestWork; return True if the agent has received it."""
@@ -356,11 +363,11 @@ class ClusterReconciler:
             delete_work(self._backend, cluster)
             self._record_delivery(cluster, None)
             return False
-        running = plan.list_running_scorers(cluster)
+        running_scorers = plan.list_running_scorers(cluster)
         desired_work = make_manifest_work(
             cluster,
             self._agent_namespace,
-            [scorer.get_part(cluster) for scorer in running],
+            [scorer.get_part(cluster) for scorer in running_scorers],
             secrets=self._copy_secrets(plan.list_delivered_secrets(cluster)),
         )
         work = self._backend.get(Kind.WORK, cluster, MANIFESTWORK_NAME)
@@ -374,7 +381,7 @@ class ClusterReconciler:
         if work is not None and work["metadata"].get("deletionTimestamp"):
             # A ManifestWork that is being deleted is created again later.
             has_arrived = False
-        self._record_delivery(cluster, frozenset(scorer.name for scorer in running) if has_arrived else None)
+        self._record_delivery(cluster, frozenset(scorer.name for scorer in running_scorers) if has_arrived else None)
         return has_arrived
 
     def _copy_secrets(self, names: Mapping[str, str]) -> list[Manifest]:
@@ -385,6 +392,6 @@ class ClusterReconciler:
         return [make_copy(self._agent_namespace, secret, target) for target, secret in secrets if secret is not None]
 
     def _record_delivery(self, cluster: str, names: frozenset[str] | None) -> None:
-        before, _ = self._update_state(cluster, delivered=names)
-        if before.delivered != names:
-            self._on_distributed((before.delivered or frozenset()) ^ (names or frozenset()))
+        previous_state, _ = self._update_state(cluster, delivered_scorers=names)
+        if previous_state.delivered_scorers != names:
+            self._on_distributed((previous_state.delivered_scorers or frozenset()) ^ (names or frozenset()))

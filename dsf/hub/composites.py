@@ -43,54 +43,54 @@ def _find_circles(inputs: Mapping[str, list[str]]) -> dict[str, str]:
 def _find_components(inputs: Mapping[str, list[str]]) -> Iterator[list[str]]:
     """Yield the strongly connected components: sets of scorers that all read each other (Tarjan's algorithm)."""
     numbers: dict[str, int] = {}
-    lowest: dict[str, int] = {}
+    lowest_numbers: dict[str, int] = {}
     open_keys: list[str] = []
-    is_open: set[str] = set()
+    open_key_set: set[str] = set()
     for root in inputs:
         if root in numbers:
             continue
         work = [(root, iter(inputs[root]))]
-        numbers[root] = lowest[root] = len(numbers)
+        numbers[root] = lowest_numbers[root] = len(numbers)
         open_keys.append(root)
-        is_open.add(root)
+        open_key_set.add(root)
         while work:
-            key, remaining = work[-1]
-            for other in remaining:
-                if other not in inputs:
+            key, remaining_inputs = work[-1]
+            for input_key in remaining_inputs:
+                if input_key not in inputs:
                     continue
-                if other not in numbers:
-                    numbers[other] = lowest[other] = len(numbers)
-                    open_keys.append(other)
-                    is_open.add(other)
-                    work.append((other, iter(inputs[other])))
+                if input_key not in numbers:
+                    numbers[input_key] = lowest_numbers[input_key] = len(numbers)
+                    open_keys.append(input_key)
+                    open_key_set.add(input_key)
+                    work.append((input_key, iter(inputs[input_key])))
                     break
-                if other in is_open:
-                    lowest[key] = min(lowest[key], numbers[other])
+                if input_key in open_key_set:
+                    lowest_numbers[key] = min(lowest_numbers[key], numbers[input_key])
             else:
                 work.pop()
                 if work:
                     parent = work[-1][0]
-                    lowest[parent] = min(lowest[parent], lowest[key])
-                if lowest[key] == numbers[key]:
+                    lowest_numbers[parent] = min(lowest_numbers[parent], lowest_numbers[key])
+                if lowest_numbers[key] == numbers[key]:
                     component = [open_keys.pop()]
                     while component[-1] != key:
                         component.append(open_keys.pop())
-                    is_open.difference_update(component)
+                    open_key_set.difference_update(component)
                     yield component
 
 
 def _describe_circle(start: str, inputs: Mapping[str, list[str]], members: frozenset[str]) -> str:
     """Describe a circle through `start` and further `members`. The caller guarantees that a circle exists."""
     paths = [[start]]
-    reached: set[str] = set()
+    visited_keys: set[str] = set()
     while paths:
         path = paths.pop()
         for key in inputs.get(path[-1], ()):
             if key == start:
                 names = " -> ".join(key.partition("/")[2] for key in (*path, start))
                 return f"spec.source.scores: a circle: {names}"
-            if key in members and key not in reached:
-                reached.add(key)
+            if key in members and key not in visited_keys:
+                visited_keys.add(key)
                 paths.append([*path, key])
     return ""
 
@@ -116,6 +116,6 @@ def _find_input_problems(
         problem = f"there is no DynamicScorer {score.scorer!r} in namespace {plan.namespace!r}"
         if scorer is not None:
             problem = f"DynamicScorer {score.scorer!r} does not run: another one has its name"
-        elif elsewhere := namespaces.get(score.scorer):
-            problem += f"; the one in namespace {elsewhere!r} does not count"
+        elif other_namespace := namespaces.get(score.scorer):
+            problem += f"; the one in namespace {other_namespace!r} does not count"
         yield f"spec.source.scores[as={score.name}]: {problem}"

@@ -109,16 +109,21 @@ def make_scorer_status(
 ) -> DynamicScorerStatus:
     """Return the complete status. If `cycles` or `pace` cannot be read (None), previous values stay."""
     generation, resolved = plan.scorer.metadata.generation, plan.resolved
-    distributed = judge_distributed(plan, health, deliveries)
-    scoring = judge_scoring(plan, deliveries, cycles, pace.pauses if pace else Pauses()) if cycles else None
-    if scoring and scoring.reason == NOT_DISTRIBUTED and distributed and distributed.status == "False":
+    distributed_statement = judge_distributed(plan, health, deliveries)
+    scoring_statement = judge_scoring(plan, deliveries, cycles, pace.pauses if pace else Pauses()) if cycles else None
+    if (
+        scoring_statement
+        and scoring_statement.reason == NOT_DISTRIBUTED
+        and distributed_statement
+        and distributed_statement.status == "False"
+    ):
         # Report the cause, because kubectl shows the reason of condition Scoring.
-        scoring = distributed
+        scoring_statement = distributed_statement
     statements: dict[str, Statement | None] = {
         ConditionType.Healthy: judge_healthy(plan, health),
         ConditionType.ConfigSynced: judge_config_synced(plan, health),
-        ConditionType.Distributed: distributed,
-        ConditionType.Scoring: scoring,
+        ConditionType.Distributed: distributed_statement,
+        ConditionType.Scoring: scoring_statement,
     }
     if (tls_verified := judge_tls_verified(plan, previous)) is not None:
         statements[ConditionType.TLSVerified] = tls_verified
@@ -128,9 +133,9 @@ def make_scorer_status(
         if statement.reason == _NO_CONFIG and (deliveries.config_error or deliveries.config_terminating):
             statement = statement._replace(status="False")
         conditions = _apply_statements(conditions, {ConditionType.Ready: statement}, generation, now)
-    declared = resolved.summary.scoring_interval if resolved is not None else None
+    declared_interval = resolved.summary.scoring_interval if resolved is not None else None
     if pace is None:
-        interval = previous.interval if declared == previous.declared_interval else declared
+        interval = previous.interval if declared_interval == previous.declared_interval else declared_interval
         pace = Pace(interval or 0, min(previous.clusters_with_other_interval, deliveries.desired))
     counts = cycles or _restore_cycles(previous, deliveries.desired)
     return DynamicScorerStatus(
@@ -141,7 +146,7 @@ def make_scorer_status(
         conditions=conditions,
         score_name=resolved.score_name if resolved is not None else "",
         interval=pace.interval if resolved is not None else None,
-        declared_interval=declared,
+        declared_interval=declared_interval,
         clusters_with_other_interval=pace.other_interval_clusters,
         clusters=ClusterNumbers(
             desired=deliveries.desired, succeeding=counts.succeeding, empty=counts.empty, failing=counts.failing
@@ -204,11 +209,12 @@ def make_terminating_scorer_status(
 
 def describe_deletion(metadata: ObjectMeta) -> str:
     """Return the text for users about a deleted object that finalizers keep."""
-    since = f" since {format_rfc3339(metadata.deletion_timestamp)}" if metadata.deletion_timestamp else ""
+    since_text = f" since {format_rfc3339(metadata.deletion_timestamp)}" if metadata.deletion_timestamp else ""
     # The hub removes obsolete finalizers itself.
     names = list_names([name for name in metadata.finalizers if name not in OBSOLETE_FINALIZERS], 3) or "none"
     return (
-        f"it is being deleted{since} and stays until the owners of its finalizers ({names}) remove them; a changed "
+        f"it is being deleted{since_text} and stays until the owners of its finalizers ({names}) remove them; a "
+        "changed "
         "manifest has no effect until it is gone: then apply it again"
     )
 
@@ -268,8 +274,8 @@ def judge_ready(conditions: Sequence[Condition], plan: ScorerPlan, health: Healt
         for condition in unmet_conditions
         if condition.status == "False" and condition.reason not in temporary_reasons and not is_starting
     ]
-    for first in bad_conditions[:1] or unmet_conditions[:1]:
-        return Statement("False" if bad_conditions else "Unknown", first.reason, first.message)
+    for unmet_condition in bad_conditions[:1] or unmet_conditions[:1]:
+        return Statement("False" if bad_conditions else "Unknown", unmet_condition.reason, unmet_condition.message)
     scoring_condition = condition_by_type[ConditionType.Scoring]
     return Statement("True", scoring_condition.reason, scoring_condition.message)
 
@@ -362,12 +368,13 @@ def judge_distributed(plan: ScorerPlan, health: Health, deliveries: DeliveryCoun
     if deliveries.clusters == 0:
         return _make_no_clusters_statement(deliveries.without_addon)
     if obstacles := plan.obstacles:
-        cluster, first = min(obstacles.items())
+        cluster, first_obstacle = min(obstacles.items())
         suffix = f", and {len(obstacles) - 1} more" if len(obstacles) > 1 else ""
         text = (
-            f"it cannot run on {len(obstacles)} of {deliveries.clusters} clusters: {cluster}{suffix}: {first.message}"
+            f"it cannot run on {len(obstacles)} of {deliveries.clusters} clusters: "
+            f"{cluster}{suffix}: {first_obstacle.message}"
         )
-        return Statement("False", first.reason, text)
+        return Statement("False", first_obstacle.reason, text)
     if plan.variants and not any(plan.variants.values()):
         text = f"spec.clusterSelector selects none of {deliveries.clusters} clusters"
         return Statement("False", _NOT_SELECTED, text)
@@ -408,10 +415,10 @@ def judge_scoring(
 
 def _describe_pause(pauses: Pauses) -> str:
     override = pauses.override or ScheduleOverride()
-    until = (
+    end_text = (
         f" until {format_rfc3339(datetime.fromtimestamp(override.paused_until, UTC))}" if override.paused_until else ""
     )
-    return f"paused by {override.by or 'somebody'}{until}{': ' if override.note else ''}{override.note}"
+    return f"paused by {override.by or 'somebody'}{end_text}{': ' if override.note else ''}{override.note}"
 
 
 def _judge_cycles(plan: ScorerPlan, deliveries: DeliveryCounts, cycles: CycleOutcomes) -> Statement:
@@ -420,15 +427,15 @@ def _judge_cycles(plan: ScorerPlan, deliveries: DeliveryCounts, cycles: CycleOut
     if plan.is_suspended:
         if plan.suspended_until is None:
             return Statement("False", "Suspended", "spec.execution.suspend is true")
-        until = format_rfc3339(datetime.fromtimestamp(plan.suspended_until, UTC))
-        return Statement("False", "Suspended", f"paused until {until} by its annotation")
+        pause_end = format_rfc3339(datetime.fromtimestamp(plan.suspended_until, UTC))
+        return Statement("False", "Suspended", f"paused until {pause_end} by its annotation")
     if cycles.failing > 0:
         reason = _ALL_FAIL if cycles.failing >= deliveries.desired else _SOME_FAIL
         text = f"{cycles.failing} of {deliveries.desired} clusters fail"
         if cycles.failures:
             newest = cycles.failures[0]
-            where = f"{newest.cluster}, {newest.stage}" if newest.stage else newest.cluster
-            text += f"; newest: {where}, {newest.reason}: {newest.message}"
+            place = f"{newest.cluster}, {newest.stage}" if newest.stage else newest.cluster
+            text += f"; newest: {place}, {newest.reason}: {newest.message}"
         return Statement("False", reason, text)
     if cycles.unwritten > 0:
         text = f"{cycles.unwritten} of {deliveries.desired} scores cannot be written; {cycles.refusal}"
@@ -445,22 +452,24 @@ def _judge_cycles(plan: ScorerPlan, deliveries: DeliveryCounts, cycles: CycleOut
 def _judge_results(deliveries: DeliveryCounts, cycles: CycleOutcomes) -> Statement:
     """Return the statement about the results of cycles if no cycle fails."""
     remark = f"; {cycles.remark}" if cycles.remark else ""
-    empty = f"the scoring API answers without usable results on {cycles.empty} of {deliveries.desired} clusters{remark}"
+    empty_text = (
+        f"the scoring API answers without usable results on {cycles.empty} of {deliveries.desired} clusters{remark}"
+    )
     if cycles.succeeding == 0:
         if cycles.empty:
-            return Statement("False", NO_ITEMS, f"no cluster has a score: {empty}")
+            return Statement("False", NO_ITEMS, f"no cluster has a score: {empty_text}")
         if cycles.expired:
             text = f"{cycles.expired} of {deliveries.desired} scores have expired, and no newer cycle has ended"
             return Statement("False", "ScoresExpired", text)
         return Statement("Unknown", _NO_CYCLES, "no cycle has ended yet")
     text = f"{cycles.succeeding} of {deliveries.desired} clusters have a score"
     if cycles.empty:
-        return Statement("True", "CyclesSucceed", f"{text}; {empty}")
+        return Statement("True", "CyclesSucceed", f"{text}; {empty_text}")
     if cycles.remark:
-        what = (
+        remark_summary = (
             "some results replace each other" if cycles.remark_reason == ITEMS_REPLACED else "some results are refused"
         )
-        return Statement("True", cycles.remark_reason, f"{text}; {what} on {cycles.remarked}{remark}")
+        return Statement("True", cycles.remark_reason, f"{text}; {remark_summary} on {cycles.remarked}{remark}")
     return Statement("True", "CyclesSucceed", text)
 
 
@@ -507,13 +516,13 @@ def make_config_status(
     if agents or (agents is not None and any(old.type == AGENTS_SUPPORTED for old in previous_conditions)):
         statements[AGENTS_SUPPORTED] = _make_agents_statement(agents)
     conditions = _apply_statements(previous_conditions, statements, config.metadata.generation, now)
-    unsupported = [
+    unsupported_conditions = [
         condition for condition in conditions if condition.type == AGENTS_SUPPORTED and condition.status == "False"
     ]
     if statement.reason in _TEMPORARY_REASONS:
         statement = statement._replace(status="Unknown")
-    elif unsupported and statement.status == "True":
-        statement = Statement("False", unsupported[0].reason, unsupported[0].message)
+    elif unsupported_conditions and statement.status == "True":
+        statement = Statement("False", unsupported_conditions[0].reason, unsupported_conditions[0].message)
     conditions = _apply_statements(conditions, {ConditionType.Ready: statement}, config.metadata.generation, now)
     return DynamicScoringConfigStatus(
         observed_generation=config.metadata.generation,

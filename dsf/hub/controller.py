@@ -45,58 +45,58 @@ class WorkQueue(Generic[Key]):
         has_room: Callable[[str, int], bool] = lambda *_: True,
         group: Callable[[Key], str] = lambda _: "",
     ) -> None:
-        """`has_room` returns True if another key of a group may be processed in parallel with this number of its keys;
-        otherwise the keys of the group wait. The queue is locked during the call. The groups of keys take turns."""
+        """`group` returns the group of a key; groups take turns. `has_room` gets a group and the number of its keys in
+        progress, and returns True if one more may be processed in parallel. The queue is locked during that call."""
         self._has_room = has_room
         self._group = group
         # Group -> its ready keys, in the order of turns. No group is empty.
-        self._ready: dict[str, deque[Key]] = {}
-        # Keys that wait for processing: in `_ready` or, if in `_processing`, until `done`.
-        self._dirty: set[Key] = set()
-        self._processing: set[Key] = set()
-        # Group -> the number of its keys in `_processing`.
-        self._busy: Counter[str] = Counter()
+        self._ready_keys: dict[str, deque[Key]] = {}
+        # Keys that wait for processing: either in `_ready_keys`, or added while in progress and waiting for `done`.
+        self._waiting_keys: set[Key] = set()
+        self._keys_in_progress: set[Key] = set()
+        # Group -> the number of its keys in progress.
+        self._busy_counts: Counter[str] = Counter()
         # Key -> its scheduled time, by the monotonic clock.
-        self._later: dict[Key, float] = {}
+        self._scheduled_times: dict[Key, float] = {}
         # Lower bound of the scheduled times: a scan of all times for each key would cost more than the reconciliations.
-        self._earliest = math.inf
+        self._earliest_due_at = math.inf
         self._failures: dict[Key, int] = {}
         self._is_shut_down = False
-        self._changed = threading.Condition()
+        self._condition = threading.Condition()
 
     def __len__(self) -> int:
         """Return the number of ready keys, without those scheduled for later."""
-        with self._changed:
-            return sum(map(len, self._ready.values()))
+        with self._condition:
+            return sum(map(len, self._ready_keys.values()))
 
     def add(self, key: Key) -> None:
         """Process `key` as soon as a thread is free. Its scheduled time is dropped."""
-        with self._changed:
+        with self._condition:
             self._add(key)
 
     def add_after(self, key: Key, seconds: float) -> None:
-        """Process `key` after this time. If the key is already scheduled, the earlier time counts."""
+        """Process `key` after this many seconds. If the key is already scheduled, the earlier time counts."""
         if seconds <= 0:
             self.add(key)
             return
-        with self._changed:
-            if self._is_shut_down or (key in self._dirty and key not in self._processing):
+        with self._condition:
+            if self._is_shut_down or (key in self._waiting_keys and key not in self._keys_in_progress):
                 return
-            due = time.monotonic() + seconds
-            if due < self._later.get(key, math.inf):
-                self._later[key] = due
-                self._earliest = min(self._earliest, due)
-                self._changed.notify()
+            due_at = time.monotonic() + seconds
+            if due_at < self._scheduled_times.get(key, math.inf):
+                self._scheduled_times[key] = due_at
+                self._earliest_due_at = min(self._earliest_due_at, due_at)
+                self._condition.notify()
 
     def retry(self, key: Key, *, min_delay: float = 0.0) -> float:
         """Process `key` again after a delay that doubles with each call until `forget`; return the delay.
 
         The delay is at least `min_delay` seconds.
         """
-        with self._changed:
-            failures = self._failures.get(key, 0)
-            self._failures[key] = failures + 1
-        delay: float = min(0.005 * 2 ** min(failures, 30), RETRY_MAX)
+        with self._condition:
+            failure_count = self._failures.get(key, 0)
+            self._failures[key] = failure_count + 1
+        delay: float = min(0.005 * 2 ** min(failure_count, 30), RETRY_MAX)
         # Jitter spreads the retries of keys that failed together.
         delay *= 1 - random.uniform(0, 0.2)  # noqa: S311 (spreads load, guards nothing)
         delay = max(delay, min_delay * (1 + random.uniform(0, 0.2)))  # noqa: S311
@@ -105,76 +105,76 @@ class WorkQueue(Generic[Key]):
 
     def forget(self, key: Key) -> None:
         """Reset the retry delay of a key that succeeded."""
-        with self._changed:
+        with self._condition:
             self._failures.pop(key, None)
 
     def get(self) -> Key | None:
         """Wait for a key and return it; None after shutdown. Call `done` with the key after processing it."""
-        with self._changed:
+        with self._condition:
             while True:
                 if self._is_shut_down:
                     return None
-                wait = self._release_due_keys()
-                for group in self._ready:
-                    if self._has_room(group, self._busy[group]):
+                wait_seconds = self._release_due_keys()
+                for group in self._ready_keys:
+                    if self._has_room(group, self._busy_counts[group]):
                         return self._take(group)
                 # Limit the wait: operating systems reject long ones, such as for a pause until the year 9999.
-                self._changed.wait(min(wait, 3600.0) if wait is not None else None)
+                self._condition.wait(min(wait_seconds, 3600.0) if wait_seconds is not None else None)
 
     def done(self, key: Key) -> None:
         """Mark `key` as processed; if it was added in the meantime, it is ready again."""
-        with self._changed:
-            if key in self._processing:
-                self._processing.remove(key)
-                self._busy[self._group(key)] -= 1
-                self._busy = +self._busy
-            if key in self._dirty and not self._is_shut_down:
+        with self._condition:
+            if key in self._keys_in_progress:
+                self._keys_in_progress.remove(key)
+                self._busy_counts[self._group(key)] -= 1
+                self._busy_counts = +self._busy_counts
+            if key in self._waiting_keys and not self._is_shut_down:
                 self._make_ready(key)
-            # Another key of the group may have waited because `has_room` returned False.
-            self._changed.notify()
+            # Wake a thread: another key of the group may have waited because `has_room` returned False.
+            self._condition.notify()
 
     def shutdown(self) -> None:
         """Stop the queue; every waiting `get` returns None."""
-        with self._changed:
+        with self._condition:
             self._is_shut_down = True
-            self._ready.clear()
-            self._later.clear()
-            self._changed.notify_all()
+            self._ready_keys.clear()
+            self._scheduled_times.clear()
+            self._condition.notify_all()
 
     def _add(self, key: Key) -> None:
         if self._is_shut_down:
             return
-        self._later.pop(key, None)
-        if key in self._dirty:
+        self._scheduled_times.pop(key, None)
+        if key in self._waiting_keys:
             return
-        self._dirty.add(key)
-        if key not in self._processing:
+        self._waiting_keys.add(key)
+        if key not in self._keys_in_progress:
             self._make_ready(key)
-            self._changed.notify()
+            self._condition.notify()
 
     def _make_ready(self, key: Key) -> None:
-        self._ready.setdefault(self._group(key), deque()).append(key)
+        self._ready_keys.setdefault(self._group(key), deque()).append(key)
 
     def _take(self, group: str) -> Key:
         """Move the first ready key of a group to the keys in progress, and return it. The group takes its next turn
         after all others."""
-        keys = self._ready.pop(group)
+        keys = self._ready_keys.pop(group)
         key = keys.popleft()
         if keys:
-            self._ready[group] = keys
-        self._dirty.discard(key)
-        self._processing.add(key)
-        self._busy[group] += 1
+            self._ready_keys[group] = keys
+        self._waiting_keys.discard(key)
+        self._keys_in_progress.add(key)
+        self._busy_counts[group] += 1
         return key
 
     def _release_due_keys(self) -> float | None:
         """Make due keys ready; return the seconds until the next key is due, None if no key is scheduled."""
         now = time.monotonic()
-        if now >= self._earliest:
-            for key in [key for key, due in self._later.items() if due <= now]:
+        if now >= self._earliest_due_at:
+            for key in [key for key, due_at in self._scheduled_times.items() if due_at <= now]:
                 self._add(key)
-            self._earliest = min(self._later.values(), default=math.inf)
-        return max(0.0, self._earliest - now) if self._later else None
+            self._earliest_due_at = min(self._scheduled_times.values(), default=math.inf)
+        return max(0.0, self._earliest_due_at - now) if self._scheduled_times else None
 
 
 #: A function that reads the object of a key and brings the actual state to the desired state. It gets no event, so it
@@ -210,10 +210,10 @@ class Controller:
     def is_progressing(self) -> bool:
         """True if queued keys are processed. Must be called periodically."""
         with self._lock:
-            finished = sum(self.results.values())
+            finished_count = sum(self.results.values())
             now = time.monotonic()
-            if finished != self._last_progress[0] or not len(self.queue):
-                self._last_progress = (finished, now)
+            if finished_count != self._last_progress[0] or not len(self.queue):
+                self._last_progress = (finished_count, now)
             return now - self._last_progress[1] < STUCK
 
     def start(self) -> None:
@@ -241,22 +241,22 @@ class Controller:
 
     def _handle(self, key: ObjectKey) -> str:
         try:
-            again_after = self._reconcile(key)
+            next_run_seconds = self._reconcile(key)
         except (redis.ConnectionError, redis.TimeoutError) as error:
             # The outage is logged once for all keys; each key is retried separately.
             self._outage.begin(error)
             self.queue.retry(key)
             return "error"
         except (DsfError, redis.RedisError) as error:
-            after = self._retry(key, min_delay=_get_requested_delay(error))
-            log.warning("reconciliation failed, will be tried again", error=str(error), after=after)
+            retry_delay = self._retry(key, min_delay=_get_requested_delay(error))
+            log.warning("reconciliation failed, will be tried again", error=str(error), after=retry_delay)
             return "error"
         except Exception:
             log.exception("reconciliation failed, will be tried again", after=self._retry(key))
             return "error"
         self.queue.forget(key)
-        if again_after is not None:
-            self.queue.add_after(key, again_after)
+        if next_run_seconds is not None:
+            self.queue.add_after(key, next_run_seconds)
             return "requeued"
         return "done"
 
@@ -265,7 +265,7 @@ class Controller:
 
 
 def _get_requested_delay(error: Exception) -> float:
-    """Return the Retry-After seconds of the API server, which prevent that all keys together query it constantly."""
+    """Return the Retry-After seconds of the API server, or 0. All keys retried at once would overload the server."""
     retry_after = getattr(error, "retry_after", None)
     if not retry_after and isinstance(error, BackendError) and error.is_busy:
         # A busy server may send no Retry-After.

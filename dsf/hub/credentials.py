@@ -7,8 +7,9 @@ A departed cluster keeps its credentials for a grace period. If it is created ag
 credentials, and the old ones stay valid for an overlap, as in a rotation. A revocation has no grace period and no
 overlap.
 
-A rotation loses no cycle: Redis and the results worker accept the new credentials before the agent can have them, and
-the old credentials are removed after the agent has used the new ones. Steps may be repeated after a crash at any point.
+A rotation loses no cycle: Redis and the results worker accept the new credentials before these are delivered to the
+agent, and the old credentials are removed after the agent has used the new ones. Each step is idempotent, so that a
+hub that crashed at any point can repeat it.
 """
 
 from __future__ import annotations
@@ -55,15 +56,15 @@ class AgentCredentials:
         self._secret = b""
         self._settings = settings
         # Report a wrong setting at startup.
-        self._read_shared()
+        self._read_shared_values()
         self._users: UsersEverywhere | None = None
         # Shared files at the last call of `have_changed`.
-        self._last_shared: object = None
+        self._last_shared_files: object = None
         # Seconds between two checks of a rotation in progress.
         self._check_interval = min(max(OVERLAP / 10, 0.5), 10.0)
         # Guards `_ids`, `_withdrawn_clusters` and the users in Redis, which change together.
         self._lock = threading.Lock()
-        # Cluster -> ids in force in Redis.
+        # Cluster -> the key ids that Redis accepts.
         self._ids: dict[str, KeyIds] = {}
         # Clusters with permanently withdrawn credentials; an older plan or a delivery may still contain these clusters.
         self._withdrawn_clusters: set[str] = set()
@@ -89,9 +90,9 @@ class AgentCredentials:
         """
         request: KeyRequest | None = None
         try:
-            registered = self._registrar.get_cluster(cluster).key_ids
+            registered_ids = self._registrar.get_cluster(cluster).key_ids
             request = self._get_request(cluster)
-            ids = self._settle_ids(cluster, uid, registered, request)
+            ids = self._settle_ids(cluster, uid, registered_ids, request)
         except redis.RedisError:
             key_ids = self._ids.get(cluster) or self._backend.get_delivered_key_ids(cluster)
             if key_ids is not None and deliver:
@@ -108,9 +109,9 @@ class AgentCredentials:
 
         Raises BackendError and redis.RedisError. Costs nothing for an unknown cluster.
         """
-        registered = self._registrar.get_cluster(cluster)
-        if registered.key_ids:
-            self.ensure(cluster, registered.uid, deliver=deliver)
+        record = self._registrar.get_cluster(cluster)
+        if record.key_ids:
+            self.ensure(cluster, record.uid, deliver=deliver)
 
     def withdraw(self, cluster: str) -> None:
         """Withdraw the credentials of a permanently departed cluster: delete its user and close its connections. These
@@ -118,11 +119,11 @@ class AgentCredentials:
 
         Raises redis.RedisError. Costs nothing for an unknown cluster.
         """
-        registered = self._registrar.get_cluster(cluster).key_ids
+        registered_ids = self._registrar.get_cluster(cluster).key_ids
         with self._lock:
             self._withdrawn_clusters.add(cluster)
             ids = self._ids.get(cluster)
-            current = ids.current if ids is not None else max(registered, default=0)
+            current = ids.current if ids is not None else max(registered_ids, default=0)
             if not current:
                 return
             if self._users is not None:
@@ -159,12 +160,12 @@ class AgentCredentials:
 
     def have_changed(self) -> bool:
         """True if the files shared by all agents changed since the last call."""
-        before = self._last_shared
+        previous_files = self._last_shared_files
         try:
-            self._last_shared = self._read_shared()
+            self._last_shared_files = self._read_shared_values()
         except SettingsError as error:
-            self._last_shared = str(error)
-        return self._last_shared != before
+            self._last_shared_files = str(error)
+        return self._last_shared_files != previous_files
 
     def read_requests(self) -> set[str]:
         """Read requests by users; return their clusters. Raises redis.RedisError."""
@@ -183,7 +184,9 @@ class AgentCredentials:
             self.read_requests()
         return (self._requests or {}).get(cluster)
 
-    def _settle_ids(self, cluster: str, uid: str, registered: tuple[int, ...], request: KeyRequest | None) -> KeyIds:
+    def _settle_ids(
+        self, cluster: str, uid: str, registered_ids: tuple[int, ...], request: KeyRequest | None
+    ) -> KeyIds:
         """Make Redis and the results worker accept the currently valid credentials, which are returned."""
         now = hubclock.now()
         existing_ids = None
@@ -197,9 +200,9 @@ class AgentCredentials:
             # would leave it in place.
             self._backend.remove_credentials(cluster)
         else:
-            existing_ids = self._find_valid_ids(cluster, registered)
-        before = existing_ids or self._create_ids(cluster, now)
-        ids = before.rotate(now) if is_recreated and existing_ids is not None else before
+            existing_ids = self._find_valid_ids(cluster, registered_ids)
+        ids_before = existing_ids or self._create_ids(cluster, now)
+        ids = ids_before.rotate(now) if is_recreated and existing_ids is not None else ids_before
         if ids.previous is not None:
             ids = ids.end_overlap(now, self._keys.read_last_used(cluster), min_age=OVERLAP)
         if request is not None and request.key_id == ids.current:
@@ -212,27 +215,29 @@ class AgentCredentials:
             self._withdrawn_clusters.discard(cluster)
             if self._users is not None:
                 self._users.ensure(cluster, ids.valid)
-            if before.current not in ids.valid:
+            if ids_before.current not in ids.valid:
                 # The user can no longer add data. Empty the keys before other writes, which may lack memory.
                 self._keys.delete_mail_and_queue(cluster)
             elif existing_ids is None:
-                # Calls that were sent before there was a cluster of this name must not run.
+                # Ticks that were sent before this cluster existed must not run on it.
                 self._keys.delete_mail_and_queue(cluster)
             self._registrar.put_cluster(ClusterRecord(name=cluster, uid=uid, key_ids=ids.valid, key_since=ids.since))
             self._ids[cluster] = ids
-        if ids != before:
-            log.info("credentials of a cluster changed", cluster=cluster, valid=list(ids.valid), before=before.valid)
+        if ids != ids_before:
+            log.info(
+                "credentials of a cluster changed", cluster=cluster, valid=list(ids.valid), before=ids_before.valid
+            )
         return ids
 
-    def _find_valid_ids(self, cluster: str, registered: tuple[int, ...]) -> KeyIds | None:
+    def _find_valid_ids(self, cluster: str, registered_ids: tuple[int, ...]) -> KeyIds | None:
         """Return the known valid credentials of a cluster; the registry in Redis is the last source."""
         key_ids = self._ids.get(cluster) or self._backend.get_delivered_key_ids(cluster)
-        return key_ids or (KeyIds(max(registered)) if registered else None)
+        return key_ids or (KeyIds(max(registered_ids)) if registered_ids else None)
 
     def _is_recreated(self, cluster: str, uid: str) -> bool:
         """True if the registered cluster is an earlier cluster of the same name."""
-        registered = self._registrar.get_cluster(cluster).uid
-        return bool(registered and uid and registered != uid)
+        registered_uid = self._registrar.get_cluster(cluster).uid
+        return bool(registered_uid and uid and registered_uid != uid)
 
     def _find_acceptable_ids(self, cluster: str, uid: str) -> KeyIds | None:
         """Return the credentials of a cluster that Redis must accept.
@@ -251,19 +256,19 @@ class AgentCredentials:
 
     def _create_ids(self, cluster: str, now: float) -> KeyIds:
         """Return the credentials of a new cluster, which differ from those of a removed cluster of the same name."""
-        retired = self._keys.read_last_used(cluster) or 0
-        return KeyIds(retired + 1, None, now)
+        last_id = self._keys.read_last_used(cluster) or 0
+        return KeyIds(last_id + 1, None, now)
 
     def _deliver(self, cluster: str, ids: KeyIds) -> None:
         password = self._users.derive_password(cluster, ids.current) if self._users is not None else ""
         key = derive_key(self._secret, cluster, ids.current).dump()
         try:
-            shared = self._read_shared()
+            shared_values = self._read_shared_values()
         except SettingsError as error:
             # Do not deliver a part, because the agent's pod would wait for the missing Secret.
             raise BackendError(str(error)) from None
-        self._backend.deliver_credentials(cluster, Credentials(ids, key, password, *shared))
+        self._backend.deliver_credentials(cluster, Credentials(ids, key, password, *shared_values))
 
-    def _read_shared(self) -> tuple[str, str]:
+    def _read_shared_values(self) -> tuple[str, str]:
         """Return the values shared by all agents: Sentinel password and pull Secret. Raises SettingsError."""
         return self._settings.resolved_agent_sentinel_password() or "", self._settings.resolved_agent_pull_secret()

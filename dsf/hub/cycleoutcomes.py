@@ -29,8 +29,9 @@ class CycleOutcomes:
     failing: int = 0
     #: Number of failing clusters without a valid score from an earlier cycle.
     failing_without_score: int = 0
-    #: Clusters whose newest cycle succeeded without items, and those whose score expired without a newer cycle.
+    #: Number of clusters whose newest cycle succeeded without items.
     empty: int = 0
+    #: Number of clusters whose score expired without a newer cycle.
     expired: int = 0
     #: Newest first, at most MAX_FAILURES.
     failures: list[FailedCycle] = field(default_factory=list)
@@ -87,7 +88,7 @@ class CycleOutcomes:
         remark_reason = next(
             (reason for reason in (NO_ITEMS, ITEMS_REPLACED, RESULTS_REFUSED) if reason in remarks), ""
         )
-        remarked = sorted(remarks.get(remark_reason, ()))
+        remark_texts = sorted(remarks.get(remark_reason, ()))
         failures.sort(key=lambda item: (-item[0], item[1].cluster))
         return cls(
             succeeding=counts[Verdict.OK],
@@ -97,8 +98,8 @@ class CycleOutcomes:
             expired=counts[Verdict.EXPIRED],
             failures=[failure for _, failure in failures[:MAX_FAILURES]],
             remark_reason=remark_reason,
-            remarked=len(remarked),
-            remark=remarked[0] if remarked else "",
+            remarked=len(remark_texts),
+            remark=remark_texts[0] if remark_texts else "",
             unwritten=unwritten,
             unwritten_reason=unwritten_reason,
             refusal=refusal,

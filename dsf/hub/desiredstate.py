@@ -44,8 +44,8 @@ log = dsf.log.get(__name__)
 #: in the plan wait. Each plan is made from all objects, so without the pause a thousand scorers that become Active one
 #: after the other would keep a core busy. With it, planning takes at most a quarter of the time.
 PAUSE_FACTOR: Final = 3.0
-#: The same for changes of all other namespaces. It is shorter, so that a namespace that changes all the time does not
-#: delay the others for long.
+#: Seconds of pause for each CPU second of a plan, for changes of all other namespaces. This pause is shorter, so that a
+#: namespace that changes all the time does not delay the others for long.
 SHORT_PAUSE_FACTOR: Final = 1.0
 #: OCM's annotation of a ManagedClusterAddOn whose agent runs on another cluster.
 _HOSTING: Final = "addon.open-cluster-management.io/hosting-cluster-name"
@@ -91,11 +91,11 @@ class DesiredState:
         self._plan_lock = threading.Lock()
         self._lock = threading.RLock()
         # Key -> manifest, parsed object (None if unreadable), and parse error.
-        self._parsed: dict[ObjectKey, tuple[Manifest, ApiObject | None, str]] = {}
+        self._parsed_objects: dict[ObjectKey, tuple[Manifest, ApiObject | None, str]] = {}
         # Key -> last logged message about unknown fields.
         self._logged_ignored_fields: dict[ObjectKey, str] = {}
         # Clusters whose hosted add-on was reported.
-        self._reported_hosted: set[str] = set()
+        self._reported_hosted_clusters: set[str] = set()
         self._plan_cache = PlanCache()
         # Scorer -> last logged error.
         self._logged_errors: dict[str, str] = {}
@@ -103,10 +103,10 @@ class DesiredState:
         self._claims: NameClaims | None = None
         self._stored_claims: dict[str, str] = {}
         self._plan = FleetPlan()
-        # Known maximum bytes of a ManifestWork. A restart begins with the largest maximum again.
+        # Maximum bytes of a ManifestWork, lowered after rejections. A restart begins with the default again.
         self._max_work_bytes = manifestwork.MAX_BYTES
         # Objects to reconcile with the next plan.
-        self._changed: set[ObjectKey] = set()
+        self._changed_objects: set[ObjectKey] = set()
         # Objects to reconcile with the first plan, which exists if this is None.
         self._waiting_for_first_plan: set[ObjectKey] | None = set()
         # Unix time of the next plan change without an event: a pause ends or a name becomes free.
@@ -120,14 +120,14 @@ class DesiredState:
         self.controller = Controller("plan", self._update_when_due, workers=1, outage=outage)
 
     def record_changes(self, *objects: ObjectKey, namespace: str | None = None) -> None:
-        """Record changed objects, which are reconciled with a plan that includes the change. `namespace` is where the
-        cause of the change is; by default where the objects are."""
+        """Record changed objects, which are reconciled with a plan that includes the change. `namespace` is the
+        namespace of the change's cause, by default the namespaces of the objects."""
         namespaces = {key.namespace for key in objects} if namespace is None else {namespace}
         with self._lock:
-            self._changed.update(objects)
+            self._changed_objects.update(objects)
             self._changed_namespaces |= namespaces
-            due = self._find_due_time(namespaces)
-        self.controller.queue.add_after(self.config_key, due - time.monotonic())
+            due_at = self._find_due_time(namespaces)
+        self.controller.queue.add_after(self.config_key, due_at - time.monotonic())
 
     def _find_due_time(self, namespaces: Set[str]) -> float:
         """Return the monotonic time of the next plan for changes in these namespaces."""
@@ -164,9 +164,9 @@ class DesiredState:
     def _update_when_due(self, _: ObjectKey) -> float | None:
         """Make a plan; return the seconds until a plan is due without a change, None if never. Raises BackendError."""
         with self._lock:
-            wait = self._find_due_time(self._changed_namespaces) - time.monotonic()
-        if wait > 0:
-            return wait
+            wait_seconds = self._find_due_time(self._changed_namespaces) - time.monotonic()
+        if wait_seconds > 0:
+            return wait_seconds
         self._update()
         return max(0.0, self._next_change_at - hubclock.now()) if self._next_change_at < math.inf else None
 
@@ -178,26 +178,26 @@ class DesiredState:
         with self._plan_lock:
             with self._lock:
                 # Take the changes before reading: later changes are for the next plan.
-                changed, self._changed = self._changed, set()
+                changed_keys, self._changed_objects = self._changed_objects, set()
                 namespaces, self._changed_namespaces = self._changed_namespaces, set()
             # Other threads that use the interpreter make a plan last longer, but not a pause.
-            began = time.thread_time()
+            cpu_start = time.thread_time()
             try:
                 plan = self._make_plan()
                 differences = find_differences(self._plan, plan)
             except BaseException:
                 with self._lock:
-                    self._changed |= changed
+                    self._changed_objects |= changed_keys
                     self._changed_namespaces |= namespaces
                 raise
             finally:
-                self._begin_pauses(namespaces, time.thread_time() - began)
+                self._begin_pauses(namespaces, time.thread_time() - cpu_start)
             self._plan = plan
             with self._lock:
                 waiting_keys, self._waiting_for_first_plan = self._waiting_for_first_plan or set(), None
-            pauses = (scorer.suspended_until for scorer in plan.scorers.values())
-            self._next_change_at = min([until for until in pauses if until is not None] + [plan.claims.next_end])
-        self._on_new(differences, changed | waiting_keys)
+            pause_ends = (scorer.suspended_until for scorer in plan.scorers.values())
+            self._next_change_at = min([until for until in pause_ends if until is not None] + [plan.claims.next_end])
+        self._on_new(differences, changed_keys | waiting_keys)
         return plan
 
     def _begin_pauses(self, namespaces: Set[str], seconds: float) -> None:
@@ -247,8 +247,8 @@ class DesiredState:
     def get_parse_error(self, key: ObjectKey) -> str:
         """Return the parse error of an unreadable object; empty for readable or missing objects."""
         with self._lock:
-            parsed = self._parsed.get(key)
-        return parsed[2] if parsed is not None else ""
+            cached_object = self._parsed_objects.get(key)
+        return cached_object[2] if cached_object is not None else ""
 
     @property
     def config_key(self) -> ObjectKey:
@@ -270,11 +270,15 @@ class DesiredState:
         return describe_deletion(ObjectMeta.model_validate(manifest["metadata"], by_alias=True))
 
     def _make_plan(self) -> FleetPlan:
-        readable, errors = self._list_objects(Kind.SCORER, DynamicScorer)
+        readable_scorers, scorer_errors = self._list_objects(Kind.SCORER, DynamicScorer)
         scorers = [
-            self._merge_health(scorer) for scorer in readable if self.is_scorer_namespace(scorer.metadata.namespace)
+            self._merge_health(scorer)
+            for scorer in readable_scorers
+            if self.is_scorer_namespace(scorer.metadata.namespace)
         ]
-        unreadable = {key: text for key, text in errors.items() if self.is_scorer_namespace(key.partition("/")[0])}
+        unreadable_scorers = {
+            key: text for key, text in scorer_errors.items() if self.is_scorer_namespace(key.partition("/")[0])
+        }
         clusters, _ = self._list_objects(Kind.CLUSTER, ManagedCluster)
         authentications, unreadable_authentications = self._list_objects(Kind.AUTHENTICATION, ScoringAuthentication)
         without_addon = 0
@@ -302,7 +306,9 @@ class DesiredState:
             unreadable_authentications,
             self._plan_cache,
             self._max_work_bytes,
-            NameRules(self._read_claims(), self._settings.namespace, self._allowed_names, frozenset(unreadable)),
+            NameRules(
+                self._read_claims(), self._settings.namespace, self._allowed_names, frozenset(unreadable_scorers)
+            ),
             self._scorer_hosts,
             self._find_misplaced_configs(),
             self._backend.list(Kind.CLUSTER_SET),
@@ -312,7 +318,7 @@ class DesiredState:
             plan,
             without_addon=without_addon,
             has_no_config=self.has_no_config,
-            unreadable=unreadable,
+            unreadable=unreadable_scorers,
             terminating=self._list_terminating(),
         )
         self._log_internal_errors(plan)
@@ -369,13 +375,13 @@ class DesiredState:
         return DeliverableSecrets.from_manifests(self._settings.namespace, self._backend.list(Kind.SECRET))
 
     def _log_internal_errors(self, plan: FleetPlan) -> None:
-        """Log each internal error once."""
+        """Log each internal error once, although each plan contains it again."""
         errors = {key: scorer.obstacle.error for key, scorer in plan.scorers.items() if scorer.obstacle is not None}
-        reported = {key: (error, repr(error)) for key, error in errors.items() if error is not None}
-        for key, (error, text) in reported.items():
+        errors_with_text = {key: (error, repr(error)) for key, error in errors.items() if error is not None}
+        for key, (error, text) in errors_with_text.items():
             if self._logged_errors.get(key) != text:
                 log.error("a scorer cannot be planned, the others go on", scorer=key, exc_info=error)
-        self._logged_errors = {key: text for key, (_, text) in reported.items()}
+        self._logged_errors = {key: text for key, (_, text) in errors_with_text.items()}
 
     def _find_failure(self, scorer: DynamicScorer) -> Obstacle | None:
         """Return the known reason why the scoring API is not Active."""
@@ -396,10 +402,10 @@ class DesiredState:
         is corrected in the meantime is in one of them.
         """
         manifests = [(ObjectKey.from_manifest(manifest), manifest) for manifest in self._backend.list(kind)]
-        present = {key for key, _ in manifests}
+        present_keys = {key for key, _ in manifests}
         with self._lock:
-            for key in [key for key in self._parsed if key.kind is kind and key not in present]:
-                del self._parsed[key]
+            for key in [key for key in self._parsed_objects if key.kind is kind and key not in present_keys]:
+                del self._parsed_objects[key]
                 self._logged_ignored_fields.pop(key, None)
         items: list[_Object] = []
         errors: dict[str, str] = {}
@@ -415,16 +421,16 @@ class DesiredState:
         manifest = self._backend.get(*key)
         if manifest is None:
             with self._lock:
-                self._parsed.pop(key, None)
+                self._parsed_objects.pop(key, None)
             return None
         return self._parse(key, manifest, model)[0]
 
     def _parse(self, key: ObjectKey, stored_manifest: Manifest, model: type[_Object]) -> tuple[_Object | None, str]:
         with self._lock:
-            cached = self._parsed.get(key)
-            if cached is None or cached[0] is not stored_manifest:
-                self._parsed[key] = cached = self._read(key, stored_manifest, model)
-        _, item, text = cached
+            cached_object = self._parsed_objects.get(key)
+            if cached_object is None or cached_object[0] is not stored_manifest:
+                self._parsed_objects[key] = cached_object = self._read(key, stored_manifest, model)
+        _, item, text = cached_object
         return (item if isinstance(item, model) else None), text
 
     def _read(
@@ -437,16 +443,16 @@ class DesiredState:
             self._backend.record_event(key, "Warning", INVALID, problem)
             return stored_manifest, None, problem
         try:
-            unknown: list[str] = []
+            unknown_fields: list[str] = []
             # Ignore unknown fields: newer CRDs stay after a rollback, and a hub without its configuration would remove
             # all scores. ScoringAuthentication is excluded, because without a restricting field it would allow more.
             # The folder backend has already rejected unknown fields as typos.
             if model in (DynamicScorer, DynamicScoringConfig):
-                manifest, unknown = drop_unknown_fields(manifest, model)
-            self._report_ignored_fields(key, unknown)
+                manifest, unknown_fields = drop_unknown_fields(manifest, model)
+            self._report_ignored_fields(key, unknown_fields)
             return stored_manifest, read_object(manifest, model), ""
         except ValidationError as error:
-            text = "; ".join(str(mistake) for mistake in explain(error, model, manifest))
+            text = "; ".join(str(problem_text) for problem_text in explain(error, model, manifest))
             log.warning("object cannot be used", kind=key.kind.value, object=key.name, problem=text)
             self._backend.record_event(key, "Warning", INVALID, text)
         except Exception as error:
@@ -460,7 +466,7 @@ class DesiredState:
 
     def _report_hosted(self, clusters: set[str]) -> None:
         """Report add-ons in hosted mode once: their agents would not run on the cluster that they score."""
-        for cluster in sorted(clusters - self._reported_hosted):
+        for cluster in sorted(clusters - self._reported_hosted_clusters):
             log.warning("a hosted add-on is not supported", cluster=cluster, annotation=_HOSTING)
             self._backend.record_event(
                 ObjectKey(Kind.ADDON, cluster, ADDON_NAME),
@@ -468,10 +474,10 @@ class DesiredState:
                 "HostedModeNotSupported",
                 f"annotation {_HOSTING}: the agent must run on the cluster that it scores; remove the annotation",
             )
-        self._reported_hosted = clusters
+        self._reported_hosted_clusters = clusters
 
     def _report_ignored_fields(self, key: ObjectKey, fields: list[str]) -> None:
-        """Log ignored fields once: each status change gives the object a new version."""
+        """Log ignored fields once, although each status change gives the object a new version to parse."""
         verb = "it is" if len(fields) == 1 else "they are"
         text = f"this hub does not know {', '.join(fields)}; {verb} ignored" if fields else ""
         if text and text != self._logged_ignored_fields.get(key):

@@ -1,8 +1,9 @@
 """Checks the health of scoring APIs and polls their /config.
 
-A scorer becomes Active after a fully successful check, and stays Active while `/healthz` succeeds: a bad `/config` then
-leaves the last valid configuration in effect and is only reported. After some consecutive failed checks the scorer
-becomes Inactive. A scorer that was never Active at this URL becomes Inactive after the first failed check.
+A scorer becomes Active after a fully successful check, and stays Active while `/healthz` succeeds. A bad `/config` of
+an Active scorer is reported, and the last valid configuration stays in effect. After `FAILURE_THRESHOLD` consecutive
+failed checks the scorer becomes Inactive. A scorer that was never Active at this URL becomes Inactive after the first
+failed check.
 """
 
 from __future__ import annotations
@@ -254,13 +255,13 @@ class HealthMonitor:
         `stored_health` comes from the stored status and is used for a key that is not tracked yet.
         """
         with self._lock:
-            before = self._targets.get(key)
-            if before == target:
+            previous_target = self._targets.get(key)
+            if previous_target == target:
                 return self._states[key]
-            if before is None:
+            if previous_target is None:
                 self._namespaces[key.namespace] += 1
                 self._memory_shares.admit(key, key.namespace, _measure_config(stored_health.config), sys.maxsize)
-            health = stored_health if before is None else self._states[key].reset_checks()
+            health = stored_health if previous_target is None else self._states[key].reset_checks()
             self._targets[key] = target
             self._states[key] = health
         self._controller.queue.add(key)
@@ -330,14 +331,14 @@ class HealthMonitor:
             if self._targets.get(key) != target:
                 # The target has changed in the meantime and is queued again, so this result is outdated.
                 return None
-            before = self._states[key]
-            if result.config is not None and not self._admit(key, target, result.config, before.config):
+            previous_health = self._states[key]
+            if result.config is not None and not self._admit(key, target, result.config, previous_health.config):
                 result = replace(result, config=None, config_failure=self._describe_full_share(key))
-            after = before.apply_check(result)
-            self._states[key] = after
+            new_health = previous_health.apply_check(result)
+            self._states[key] = new_health
         self._on_check(key, target, result, request)
-        if after != before:
-            log.info("health checked", scorer=key.name, status=after.status.value, failures=after.failures)
+        if new_health != previous_health:
+            log.info("health checked", scorer=key.name, status=new_health.status.value, failures=new_health.failures)
             self._on_change(key)
         # Jitter spreads the checks.
         return self._settings.health_interval * random.uniform(0.9, 1)  # noqa: S311

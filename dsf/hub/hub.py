@@ -158,9 +158,9 @@ class Hub:
             return ""
         if not (self._resync_thread.is_alive() and self._notifications.is_alive()):
             return "the threads that listen for changes have ended or are stuck"
-        stuck = [controller.name for controller in self.controllers if not controller.is_progressing()]
-        if stuck:
-            return f"nothing of {', '.join(stuck)} is worked on although there is work"
+        stuck_controllers = [controller.name for controller in self.controllers if not controller.is_progressing()]
+        if stuck_controllers:
+            return f"nothing of {', '.join(stuck_controllers)} is worked on although there is work"
         return self.writer.find_problem()
 
     @property
@@ -224,8 +224,8 @@ class Hub:
         except ValueError:
             secret = b""
         if len(secret) < 16:
-            where = "DSF_SIGNING_SECRET" if configured_secret else "the stored signing secret"
-            raise SettingsError(f"{where}: is not a secret of at least 32 hex digits")
+            source = "DSF_SIGNING_SECRET" if configured_secret else "the stored signing secret"
+            raise SettingsError(f"{source}: is not a secret of at least 32 hex digits")
         return secret
 
     def _get_planned_scores(self) -> PlannedScores | None:
@@ -290,9 +290,13 @@ class Hub:
         except redis.RedisError as error:
             log.warning("the notice about a read of /config is dropped", scorer=key.name, error=str(error))
 
-    def _on_new_plan(self, affected: Differences, changed: Set[ObjectKey]) -> None:
+    def _on_new_plan(self, differences: Differences, changed_keys: Set[ObjectKey]) -> None:
         self._status_write_limit.keep(self._desired.plan.scorers)
-        for key in {*changed, *map(_make_scorer_key, affected.scorers), *map(_make_cluster_key, affected.clusters)}:
+        for key in {
+            *changed_keys,
+            *map(_make_scorer_key, differences.scorers),
+            *map(_make_cluster_key, differences.clusters),
+        }:
             (self._cluster_controller if key.kind is Kind.CLUSTER else self._scorer_controller).queue.add(key)
 
     def _on_distributed(self, scorers: frozenset[str]) -> None:
@@ -329,19 +333,19 @@ class Hub:
     # --- full resync ---------------------------------------------------------------------------------------------
 
     def _resync_forever(self) -> None:
-        # True if the last full resync failed, so that the next resync must be full.
+        # Whether the last full resync failed, so that the next resync must be full.
         is_full_resync_due = False
         for number in itertools.count(1):
-            pause = self._settings.hub_resync * random.uniform(0.9, 1.1)  # noqa: S311
-            is_urgent = self._resync_requested.wait(pause)
+            pause_seconds = self._settings.hub_resync * random.uniform(0.9, 1.1)  # noqa: S311
+            is_urgent = self._resync_requested.wait(pause_seconds)
             self._resync_requested.clear()
             if self._is_stopping:
                 return
             # Seconds over which a full resync is spread.
-            spread = 0.0 if is_urgent else min(5.0, self._settings.hub_resync / 2)
+            spread_seconds = 0.0 if is_urgent else min(5.0, self._settings.hub_resync / 2)
             is_full, is_full_resync_due = is_urgent or is_full_resync_due or number % 20 == 0, False
             try:
-                self._resync(spread, is_full=is_full)
+                self._resync(spread_seconds, is_full=is_full)
             except (redis.ConnectionError, redis.TimeoutError) as error:
                 # The end of the outage triggers another full resync.
                 self._outage.begin(error)
@@ -352,7 +356,7 @@ class Hub:
                 log.exception("resync failed, will be tried again")
                 is_full_resync_due = is_full
 
-    def _resync(self, spread: float, *, is_full: bool) -> None:
+    def _resync(self, spread_seconds: float, *, is_full: bool) -> None:
         """Enqueue the clusters that deviate from the desired state without an event; with `is_full` all objects."""
         plan = self._desired.update()
         clusters: set[str] = set()
@@ -386,13 +390,13 @@ class Hub:
                 self._cluster_controller.queue.add(_make_cluster_key(cluster))
             self._change_notifier.notify()
         finally:
-            clusters |= self._cluster_reconciler.list_unsettled()
+            clusters |= self._cluster_reconciler.list_unfinished_clusters()
             for key in object_keys:
-                self._scorer_controller.queue.add_after(key, random.uniform(0, spread))  # noqa: S311
+                self._scorer_controller.queue.add_after(key, random.uniform(0, spread_seconds))  # noqa: S311
                 if is_full and key.kind is Kind.SCORER:
-                    self._act_controller.queue.add_after(key, spread)
+                    self._act_controller.queue.add_after(key, spread_seconds)
             for key in map(_make_cluster_key, clusters):
-                self._cluster_controller.queue.add_after(key, random.uniform(0, spread))  # noqa: S311
+                self._cluster_controller.queue.add_after(key, random.uniform(0, spread_seconds))  # noqa: S311
 
     def _check_crds(self) -> None:
         """Report CRDs of another version, which drop fields that users or this hub write."""

@@ -77,37 +77,37 @@ def all_fit(loads: Iterable[Load], limit: int) -> bool:
 
 def find_excluded(loads: Iterable[Load], own_namespace: str, limit: int) -> Iterator[tuple[str, str]]:
     """Yield (key, reason) for each scorer that is not delivered to one cluster."""
-    by_namespace: dict[str, list[Load]] = {}
+    loads_by_namespace: dict[str, list[Load]] = {}
     for load in sorted(loads, key=lambda load: (load.created or _NOT_CREATED, load.key)):
-        by_namespace.setdefault(load.namespace, []).append(load)
-    room = limit - _FIXED_BYTES
-    home_loads = by_namespace.pop(own_namespace, [])
-    excluded, used_bytes = _select_fitting(home_loads, room)
+        loads_by_namespace.setdefault(load.namespace, []).append(load)
+    free_bytes = limit - _FIXED_BYTES
+    home_loads = loads_by_namespace.pop(own_namespace, [])
+    excluded_loads, used_bytes = _split_by_room(home_loads, free_bytes)
     # A namespace that needs less than its equal share leaves the rest to the other namespaces.
-    namespace_sizes = {name: sum(load.total_size for load in loads) for name, loads in by_namespace.items()}
-    room -= used_bytes
+    namespace_sizes = {name: sum(load.total_size for load in loads) for name, loads in loads_by_namespace.items()}
+    free_bytes -= used_bytes
     for position, name in enumerate(sorted(namespace_sizes, key=lambda name: (namespace_sizes[name], name))):
-        share = min(namespace_sizes[name], room // (len(namespace_sizes) - position))
-        excluded_loads, _ = _select_fitting(by_namespace[name], share)
-        excluded += excluded_loads
-        room -= share
-    for load in excluded:
+        share = min(namespace_sizes[name], free_bytes // (len(namespace_sizes) - position))
+        namespace_excluded, _ = _split_by_room(loads_by_namespace[name], share)
+        excluded_loads += namespace_excluded
+        free_bytes -= share
+    for load in excluded_loads:
         yield load.key, _describe_exclusion(load, own_namespace, limit)
 
 
-def _select_fitting(loads: Iterable[Load], room: int) -> tuple[list[Load], int]:
+def _split_by_room(loads: Iterable[Load], free_bytes: int) -> tuple[list[Load], int]:
     """Return the loads that do not fit, and the bytes of the loads that fit."""
-    excluded: list[Load] = []
-    secrets: set[str] = set()
+    excluded_loads: list[Load] = []
+    secret_names: set[str] = set()
     used_bytes = 0
     for load in loads:
-        need = load.size + sum(size for name, size in load.secrets.items() if name not in secrets)
-        if used_bytes + need > room:
-            excluded.append(load)
+        required_bytes = load.size + sum(size for name, size in load.secrets.items() if name not in secret_names)
+        if used_bytes + required_bytes > free_bytes:
+            excluded_loads.append(load)
             continue
-        used_bytes += need
-        secrets |= load.secrets.keys()
-    return excluded, used_bytes
+        used_bytes += required_bytes
+        secret_names |= load.secrets.keys()
+    return excluded_loads, used_bytes
 
 
 def _describe_exclusion(load: Load, own_namespace: str, limit: int) -> str:
@@ -127,12 +127,12 @@ def lower_limit(limit: int, refusal: str) -> int | None:
     if limit_match is None and not _TOO_LARGE.search(refusal):
         return None
     # If the reported limit is not below ours, the server counts bytes in another way: reduce the limit by a quarter.
-    lowered = int(limit_match[1]) if limit_match is not None and int(limit_match[1]) < limit else limit * 3 // 4
+    new_limit = int(limit_match[1]) if limit_match is not None and int(limit_match[1]) < limit else limit * 3 // 4
     # Below this size another rule must have caused the rejection.
-    return lowered if lowered >= 64 * 1024 else None
+    return new_limit if new_limit >= 64 * 1024 else None
 
 
-# A scorer without a creation time is not stored yet, so all stored scorers are older.
+#: Sorts a scorer without a creation time last: it is not stored yet, so all stored scorers are older.
 _NOT_CREATED: Final = datetime.max.replace(tzinfo=UTC)
 
 

@@ -44,7 +44,7 @@ def _expand_masks(masks: Iterable[Mask], clusters: Iterable[ClusterFacts]) -> It
 
 @dataclass(frozen=True)
 class MaskIndex:
-    """An index of masks. Each change looks up thousands of masks for thousands of clusters."""
+    """An index of masks, because each plan looks up thousands of masks for thousands of clusters."""
 
     #: (cluster, score), each of which may be `*`.
     masks: frozenset[tuple[str, str]] = frozenset()
@@ -97,8 +97,8 @@ class FleetPlan:
     @cached_property
     def _runnable_scorers(self) -> list[ScorerPlan]:
         """Scorers that run on any cluster, sorted by name."""
-        runnable = [plan for plan in self.scorers.values() if self.is_enabled and plan.runnable is not None]
-        return sorted(runnable, key=lambda plan: plan.name)
+        runnable_scorers = [plan for plan in self.scorers.values() if self.is_enabled and plan.runnable is not None]
+        return sorted(runnable_scorers, key=lambda plan: plan.name)
 
     def runs_on(self, plan: ScorerPlan, cluster: str) -> bool:
         """True if a scorer runs on this one of `clusters`, provided that a configuration exists."""
@@ -117,21 +117,21 @@ class FleetPlan:
 
     def make_notice(self, cluster: str) -> ClusterNotice:
         """Return the notice for users about a cluster."""
-        absent: dict[str, str] = {}
+        absence_reasons: dict[str, str] = {}
         for plan in self.scorers.values():
             if plan.resolved is None or plan.has_no_name:
                 continue
-            if why := self.masks.describe_mask(cluster, plan.resolved.score_name):
-                absent[plan.name] = f"{why} by the DynamicScoringConfig"
+            if mask_text := self.masks.describe_mask(cluster, plan.resolved.score_name):
+                absence_reasons[plan.name] = f"{mask_text} by the DynamicScoringConfig"
             elif cluster in plan.variants and not isinstance(variant := plan.variants[cluster], ScorerSummary):
-                selected = (
+                refusal_text = (
                     f"{variant.reason}: {variant.message}" if variant else "its spec.clusterSelector does not select it"
                 )
-                absent[plan.name] = truncate(selected)
-        return ClusterNotice(name=cluster, labels=dict(self.labels.get(cluster, {})), absent=absent)
+                absence_reasons[plan.name] = truncate(refusal_text)
+        return ClusterNotice(name=cluster, labels=dict(self.labels.get(cluster, {})), absent=absence_reasons)
 
-    def make_entries(self, cluster: str, present: Mapping[str, Entry]) -> dict[str, Entry]:
-        """Return the desired entries of a cluster by scorer; `present` are the entries that the schedule has now.
+    def make_entries(self, cluster: str, current_entries: Mapping[str, Entry]) -> dict[str, Entry]:
+        """Return the desired entries of a cluster by scorer; `current_entries` are those in the schedule now.
 
         A scorer that currently cannot run (its API is down, its manifest is invalid or unreadable, or this cluster
         lacks a label that the scorer needs) keeps a stopped entry: its scores expire normally and its records stay. The
@@ -145,28 +145,30 @@ class FleetPlan:
         }
         if not self.is_enabled or cluster not in self.clusters:
             return entries
-        for name, entry, plan in self._list_kept_entries(cluster, present):
+        for name, entry, plan in self._list_kept_entries(cluster, current_entries):
             cannot_run = plan is None or plan.runnable is None or isinstance(plan.variants.get(cluster), Obstacle)
             if name not in entries and cannot_run:
                 entries[name] = _stop_entry(entry, plan)
         return entries
 
-    def stop_entries(self, cluster: str, present: Mapping[str, Entry]) -> dict[str, Entry]:
+    def stop_entries(self, cluster: str, current_entries: Mapping[str, Entry]) -> dict[str, Entry]:
         """Return the stopped entries by scorer while a cluster or the configuration is temporarily absent.
 
         If the cluster or the configuration is absent, the entries count as suspended, because no score is due.
         """
-        stopped = {name: _stop_entry(entry, plan) for name, entry, plan in self._list_kept_entries(cluster, present)}
+        stopped_entries = {
+            name: _stop_entry(entry, plan) for name, entry, plan in self._list_kept_entries(cluster, current_entries)
+        }
         if self.has_no_config or cluster not in self.clusters:
             suspension = {"suspended": True, "suspended_until": None}
-            return {name: entry.model_copy(update=suspension) for name, entry in stopped.items()}
-        return stopped
+            return {name: entry.model_copy(update=suspension) for name, entry in stopped_entries.items()}
+        return stopped_entries
 
     def _list_kept_entries(
-        self, cluster: str, present: Mapping[str, Entry]
+        self, cluster: str, current_entries: Mapping[str, Entry]
     ) -> Iterator[tuple[str, Entry, ScorerPlan | None]]:
         """Yield (name, entry, plan) of unmasked scorers that keep their entry; plan is None for unreadable scorers."""
-        for name, entry in present.items():
+        for name, entry in current_entries.items():
             if self.masks.hides(cluster, entry.score_name):
                 continue
             key = self._find_owner(name, entry.namespace)
@@ -222,26 +224,28 @@ class FleetPlan:
         names = [plan.runnable.score_name for plan in self.scorers.values() if plan.runnable is not None]
         return sum(self.masks.hides(cluster, name) for cluster in self.clusters for name in names)
 
-    def make_records(self, present: Mapping[str, ScorerRecord]) -> dict[str, ScorerRecord]:
-        """Return the desired records by scorer name; `present` are the records that the registry has now.
+    def make_records(self, current_records: Mapping[str, ScorerRecord]) -> dict[str, ScorerRecord]:
+        """Return the desired records by scorer name; `current_records` are those in the registry now.
 
         A scorer that currently cannot be resolved or read keeps its record, suspended. A scorer whose score name
         belongs to another scorer has no record. Without a configuration no score is published.
         """
         records = {record.name: record for plan in self.scorers.values() if (record := plan.record) is not None}
         for plan in self.scorers.values():
-            old = present.get(plan.name)
-            if plan.resolved is not None or plan.has_no_name or old is None or plan.name in records:
+            current_record = current_records.get(plan.name)
+            if plan.resolved is not None or plan.has_no_name or current_record is None or plan.name in records:
                 continue
-            if is_owner(old.namespace, plan.namespace):
+            if is_owner(current_record.namespace, plan.namespace):
                 health = plan.scorer.status.health_status.value
-                records[plan.name] = old.model_copy(
+                records[plan.name] = current_record.model_copy(
                     update={"suspended": True, "health": health, "problem": plan.problem}
                 )
-        for name, old in present.items():
-            if (key := self._find_owner(name, old.namespace)) in self.unreadable:
+        for name, current_record in current_records.items():
+            if (key := self._find_owner(name, current_record.namespace)) in self.unreadable:
                 problem = f"{INVALID}: {self.unreadable[key]}"
-                records[name] = old.model_copy(update={"suspended": True, "health": "Unknown", "problem": problem})
+                records[name] = current_record.model_copy(
+                    update={"suspended": True, "health": "Unknown", "problem": problem}
+                )
         if self.has_no_config:
             return {name: record.model_copy(update={"destination": "None"}) for name, record in records.items()}
         return records
@@ -272,27 +276,30 @@ class Differences(NamedTuple):
     clusters: frozenset[str]
 
 
-def find_differences(old: FleetPlan, new: FleetPlan) -> Differences:
+def find_differences(old_plan: FleetPlan, new_plan: FleetPlan) -> Differences:
     """Return the objects that are affected by a change of the plan."""
     scorers = {
         key
-        for key in old.scorers.keys() | new.scorers.keys()
-        if (before := old.scorers.get(key)) is not (after := new.scorers.get(key))
-        and _get_general_parts(before) != _get_general_parts(after)
+        for key in old_plan.scorers.keys() | new_plan.scorers.keys()
+        if (old_scorer := old_plan.scorers.get(key)) is not (new_scorer := new_plan.scorers.get(key))
+        and _get_general_parts(old_scorer) != _get_general_parts(new_scorer)
     }
-    clusters = {name for name, _ in old.clusters.items() ^ new.clusters.items()}
-    relabelled_clusters = {name for name, labels in new.labels.items() if old.labels.get(name) != labels}
+    clusters = {name for name, _ in old_plan.clusters.items() ^ new_plan.clusters.items()}
+    relabelled_clusters = {name for name, labels in new_plan.labels.items() if old_plan.labels.get(name) != labels}
     # Compare variants by cluster, so that a new or relabelled cluster does not trigger all other clusters.
     varied_clusters = {
-        key: _find_varied_clusters(old.scorers[key], plan)
-        for key, plan in new.scorers.items()
-        if key not in scorers and old.scorers[key] is not plan
+        key: _find_varied_clusters(old_plan.scorers[key], plan)
+        for key, plan in new_plan.scorers.items()
+        if key not in scorers and old_plan.scorers[key] is not plan
     }
-    scorers |= {key for key, _ in old.unreadable.items() ^ new.unreadable.items()}
-    is_general = (old.is_enabled, old.has_no_config) != (new.is_enabled, new.has_no_config) or old.masks != new.masks
+    scorers |= {key for key, _ in old_plan.unreadable.items() ^ new_plan.unreadable.items()}
+    affects_all = (old_plan.is_enabled, old_plan.has_no_config) != (
+        new_plan.is_enabled,
+        new_plan.has_no_config,
+    ) or old_plan.masks != new_plan.masks
     # The status of a scorer counts its clusters, and the delivery to a cluster contains its scorers.
-    every_scorer = new.scorers.keys() if is_general or clusters else set()
-    every_cluster = old.clusters.keys() | new.clusters.keys() if is_general or scorers else set()
+    every_scorer = new_plan.scorers.keys() if affects_all or clusters else set()
+    every_cluster = old_plan.clusters.keys() | new_plan.clusters.keys() if affects_all or scorers else set()
     varied_scorers = {key for key, names in varied_clusters.items() if names}
     return Differences(
         frozenset(scorers | every_scorer | varied_scorers),
@@ -315,12 +322,16 @@ def _get_general_parts(plan: ScorerPlan | None) -> object:
     return plan.resolved, plan.obstacle, plan.runnable is None, plan.suspended_until, plan.record
 
 
-def _find_varied_clusters(old: ScorerPlan, new: ScorerPlan) -> set[str]:
+def _find_varied_clusters(old_plan: ScorerPlan, new_plan: ScorerPlan) -> set[str]:
     """Return the clusters whose variant changed; the remaining plan of the scorer is unchanged."""
     # Variant of clusters without an entry in `variants`.
-    default = new.resolved.summary if new.resolved is not None else None
-    names = old.variants.keys() | new.variants.keys()
-    return {name for name in names if old.variants.get(name, default) != new.variants.get(name, default)}
+    default_variant = new_plan.resolved.summary if new_plan.resolved is not None else None
+    names = old_plan.variants.keys() | new_plan.variants.keys()
+    return {
+        name
+        for name in names
+        if old_plan.variants.get(name, default_variant) != new_plan.variants.get(name, default_variant)
+    }
 
 
 def make_plan(
@@ -362,13 +373,17 @@ def make_plan(
     }
     served_clusters = {cluster.metadata.name: cluster for cluster in clusters if cluster.is_served}
     cluster_facts = [cluster.make_facts(cluster_sets) for cluster in served_clusters.values()]
-    present = [scorer for scorer in scorers if scorer.metadata.deletion_timestamp is None]
+    present_scorers = [scorer for scorer in scorers if scorer.metadata.deletion_timestamp is None]
     is_enabled = config is not None and config.metadata.deletion_timestamp is None
     delivery = delivery.with_targets(authentication_by_name.values(), cluster_facts)
     cache = cache or PlanCache()
-    shared = (token_hosts, authentication_by_name, cluster_facts, delivery, names.home)
+    shared_inputs = (token_hosts, authentication_by_name, cluster_facts, delivery, names.home)
     plans = cache.update(
-        present, unhealthy, now, shared, lambda scorer: _plan_scorer(scorer, now, *shared, cache.variants)
+        present_scorers,
+        unhealthy,
+        now,
+        shared_inputs,
+        lambda scorer: _plan_scorer(scorer, now, *shared_inputs, cache.variants),
     )
     if scorer_hosts:
         plans = {
@@ -376,9 +391,9 @@ def make_plan(
             for key, plan in plans.items()
         }
     plans |= {
-        key: ScorerPlan(stopped.scorer, None, _make_misplaced_obstacle(stopped.namespace, names.home))
-        for key, stopped in plans.items()
-        if stopped.namespace in misplaced_configs
+        key: ScorerPlan(misplaced_plan.scorer, None, _make_misplaced_obstacle(misplaced_plan.namespace, names.home))
+        for key, misplaced_plan in plans.items()
+        if misplaced_plan.namespace in misplaced_configs
     }
     claims, name_obstacles = decide_names(plans, names, int(now.timestamp()))
     for key, obstacle in name_obstacles.items():
@@ -409,17 +424,19 @@ def _make_misplaced_obstacle(namespace: str, home: str) -> Obstacle:
     )
 
 
-def _check_hosts(plan: ScorerPlan, allowed: TokenHosts) -> ScorerPlan:
+def _check_hosts(plan: ScorerPlan, allowed_hosts: TokenHosts) -> ScorerPlan:
     """Return the plan with an obstacle on clusters where the scorer uses servers that are not allowed."""
     if plan.resolved is None:
         return plan
-    common = [] if plan.variants else list_servers(plan.resolved.summary)
-    if why := find_server_refusal(allowed, filter(None, [plan.scorer.spec.config_url, *common])):
-        return ScorerPlan(plan.scorer, None, Obstacle(str(ResolveReason.HostNotAllowed), why))
+    common_servers = [] if plan.variants else list_servers(plan.resolved.summary)
+    if refusal := find_server_refusal(allowed_hosts, filter(None, [plan.scorer.spec.config_url, *common_servers])):
+        return ScorerPlan(plan.scorer, None, Obstacle(str(ResolveReason.HostNotAllowed), refusal))
     variants = dict(plan.variants)
     for cluster, variant in plan.variants.items():
-        if isinstance(variant, ScorerSummary) and (why := find_server_refusal(allowed, list_servers(variant))):
-            variants[cluster] = Obstacle(str(ResolveReason.HostNotAllowed), why)
+        if isinstance(variant, ScorerSummary) and (
+            refusal := find_server_refusal(allowed_hosts, list_servers(variant))
+        ):
+            variants[cluster] = Obstacle(str(ResolveReason.HostNotAllowed), refusal)
     return replace(plan, variants=variants)
 
 
@@ -440,9 +457,11 @@ def _check_secret_names(plan: FleetPlan) -> FleetPlan:
             if not plan.runs_on(scorer, cluster):
                 continue
             if conflict := target_names.add(scorer.name, scorer.get_secrets(cluster)):
-                old = scorers[scorer.scorer.key]
+                conflicting_scorer = scorers[scorer.scorer.key]
                 obstacle = Obstacle(str(ResolveReason.SecretNotDelivered), conflict)
-                scorers[scorer.scorer.key] = replace(old, variants={**old.variants, cluster: obstacle})
+                scorers[scorer.scorer.key] = replace(
+                    conflicting_scorer, variants={**conflicting_scorer.variants, cluster: obstacle}
+                )
     return replace(plan, scorers=scorers)
 
 
@@ -456,15 +475,15 @@ def _check_sizes(plan: FleetPlan, own_namespace: str) -> FleetPlan:
     excluded_by_loads: dict[object, dict[str, str]] = {}
     obstacles: dict[str, dict[str, Obstacle]] = {}
     for cluster in plan.clusters:
-        running = plan.list_running_scorers(cluster)
-        shared = tuple(
-            (id(scorer.get_part(cluster)), *sorted(scorer.get_secrets(cluster).items())) for scorer in running
+        running_scorers = plan.list_running_scorers(cluster)
+        scorers_key = tuple(
+            (id(scorer.get_part(cluster)), *sorted(scorer.get_secrets(cluster).items())) for scorer in running_scorers
         )
-        if shared not in excluded_by_loads:
-            loads = (scorer.make_load(cluster) for scorer in running)
-            excluded_by_loads[shared] = dict(manifestwork.find_excluded(loads, own_namespace, plan.limit))
-        for key, why in excluded_by_loads[shared].items():
-            obstacles.setdefault(key, {})[cluster] = Obstacle(str(ResolveReason.NoRoom), why)
+        if scorers_key not in excluded_by_loads:
+            loads = (scorer.make_load(cluster) for scorer in running_scorers)
+            excluded_by_loads[scorers_key] = dict(manifestwork.find_excluded(loads, own_namespace, plan.limit))
+        for key, reason in excluded_by_loads[scorers_key].items():
+            obstacles.setdefault(key, {})[cluster] = Obstacle(str(ResolveReason.NoRoom), reason)
     for key, cluster_obstacles in obstacles.items():
         scorers[key] = replace(scorers[key], variants={**scorers[key].variants, **cluster_obstacles})
     return replace(plan, scorers=scorers)
@@ -520,10 +539,11 @@ def _check_account(
     """Raise ResolutionError for a scorer in another namespace that uses the identity of the agents."""
     for summary in (resolved.summary, *(result for result in results if isinstance(result, ScorerSummary))):
         for access in summary.accesses:
-            if use := access.methods.account_use:
+            if account_use := access.methods.account_use:
                 raise ResolutionError(
                     ResolveReason.InvalidAuthentication,
-                    f"ScoringAuthentication {access.authentication!r}: {use} uses the identity of the agents, which "
+                    f"ScoringAuthentication {access.authentication!r}: {account_use} uses the identity of the "
+                    "agents, which "
                     f"only those in the hub's own namespace, {home}, may; use a Secret, or have the hub's admin create "
                     "the DynamicScorer and its ScoringAuthentication there",
                 )

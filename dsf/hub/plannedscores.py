@@ -36,7 +36,7 @@ class PlannedScores:
         """Return another object after each change of the desired state."""
         return self.plan
 
-    def plan_adoption(self, cluster: str, name: str, created: float) -> tuple[dict[str, Any], int] | None:
+    def plan_adoption(self, cluster: str, name: str, created_at: float) -> tuple[dict[str, Any], int] | None:
         """Return a planned score's object without status and its seconds of validity, if an object of this name created
         then is the original project's; else None.
 
@@ -48,10 +48,10 @@ class PlannedScores:
         if scorer is None or not self.needs_score(cluster, make_label_value(scorer.name)) or not self.plan.is_enabled:
             return None
         claim = next(iter(self.plan.claims.scorers.get(scorer.name, ())), None)
-        exists_since = scorer.scorer.metadata.creation_timestamp
-        if claim is None or claim.owner != scorer.scorer.key or exists_since is None:
+        scorer_created_at = scorer.scorer.metadata.creation_timestamp
+        if claim is None or claim.owner != scorer.scorer.key or scorer_created_at is None:
             return None
-        if not exists_since.timestamp() <= created < claim.since:
+        if not scorer_created_at.timestamp() <= created_at < claim.since:
             return None
         body = make_score_body(cluster, scorer.name, _find_score_name(scorer), owner_uid=self.plan.clusters[cluster])
         params = scorer.scorer.spec.scoring.params

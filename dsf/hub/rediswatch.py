@@ -52,8 +52,8 @@ class RedisWatch:
         self._outage = outage
         self._on_unusable = on_unusable
         self._owner: server.Owner | None = None
-        # Consecutive checks before which another instance of this installation had claimed the database; None before
-        # the first claim, which replaces that of the last leader.
+        # Number of consecutive checks that found a claim by another instance of this installation. None before the
+        # first check, which is expected to find the claim of the previous leader.
         self._foreign_claims: int | None = None
         self._problems: dict[str, str] = {}
         # Problems that other parts of the hub have found.
@@ -101,7 +101,7 @@ class RedisWatch:
         repeat(self._check, self._stopping, doing="look at redis", pause=_CHECK_SECONDS)
 
     def _check(self) -> float:
-        # Before all else and also during an outage, because misuse may be its cause.
+        # Check for misuse first, and also during an outage, which misuse may have caused.
         self._check_misuse()
         if self._outage.is_on or self._misuse.is_urgent:
             return _URGENT_CHECK_SECONDS
@@ -112,12 +112,12 @@ class RedisWatch:
                 self._on_unusable(error)
                 return _CHECK_SECONDS
         now = self._clock.now()
-        clocks = find_clock_problem(read_reports(self._redis, now))
+        clock_problem = find_clock_problem(read_reports(self._redis, now))
         problems = {
             **self._reported_problems,
             **self._problems,
             **self._misuse.get_problems(),
-            **({server.CLOCK: clocks} if clocks else {}),
+            **({server.CLOCK: clock_problem} if clock_problem else {}),
         }
         server.write_problems(self._redis, problems)
         return _CHECK_SECONDS
@@ -134,18 +134,20 @@ class RedisWatch:
         actor = Actor(name="the hub", claimed=False, way="watch")
         Actions(self._redis, self._settings, actor).request_credentials("revoke", clusters, note=reason)
 
-    def _claim(self, owner: server.Owner, where: str) -> None:
-        """Claim or renew. Raises SettingsError if two hubs of the same installation do so in turns."""
-        is_foreign = server.claim_database(self._redis, owner, where)
+    def _claim(self, owner: server.Owner, database: str) -> None:
+        """Claim the database, or renew the claim. Raises SettingsError if another hub of this installation also does
+        so."""
+        is_foreign = server.claim_database(self._redis, owner, database)
         if self._foreign_claims is not None:
             self._foreign_claims = self._foreign_claims + 1 if is_foreign else 0
         else:
             self._foreign_claims = 0
-        # A single foreign claim may come from a restored Redis or from the last leader, which claims no more. Only
-        # another running hub claims the database again.
+        # A single foreign claim may come from a restored Redis, or from the previous leader before it ended. Two in a
+        # row can only come from another running hub.
         if self._foreign_claims > 1:
             raise SettingsError(
-                f"DSF_REDIS_URL: the database {where} is in use by a copy of this hub, such as one that was restored "
+                f"DSF_REDIS_URL: the database {database} is in use by a copy of this hub, such as one that was "
+                "restored "
                 "from a backup on another cluster; stop one of them, or give it a Redis and a signing secret of its own"
             )
 

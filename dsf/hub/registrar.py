@@ -42,12 +42,12 @@ DEFAULT_MEMORY: Final = 2 * 1024**3
 
 def compute_score_rooms(namespaces: Iterable[str], home: str, max_memory: int) -> dict[str, int]:
     """Return the bytes for the scores of each namespace; `home` is the hub's namespace, `max_memory` 0 if unlimited."""
-    present = set(namespaces)
+    distinct_namespaces = set(namespaces)
     total_bytes = int((max_memory or DEFAULT_MEMORY) * _SCORE_SHARE)
-    foreign_namespaces = present - {home}
+    foreign_namespaces = distinct_namespaces - {home}
     if not foreign_namespaces:
-        return dict.fromkeys(present, total_bytes)
-    home_bytes = {home: total_bytes // 2} if home in present else {}
+        return dict.fromkeys(distinct_namespaces, total_bytes)
+    home_bytes = {home: total_bytes // 2} if home in distinct_namespaces else {}
     share = (total_bytes - sum(home_bytes.values())) // len(foreign_namespaces)
     return home_bytes | dict.fromkeys(foreign_namespaces, share)
 
@@ -83,7 +83,7 @@ class Registrar:
         #: Notices for users.
         self.notices = Notices(client)
         self._lock = threading.RLock()
-        # Held by the thread that rereads Redis, so that only one of many threads rereads it after a takeover.
+        # Held while a thread rereads Redis, so that only one of many threads does so after a takeover.
         self._refresh_lock = threading.RLock()
         self._is_read = False
         # Clusters whose entries were changed since `refresh` began.
@@ -113,17 +113,17 @@ class Registrar:
                 text: self._entry_by_text.get(text) or parse_stored(Entry, pair, text)
                 for pair, text in entry_texts.items()
             }
-            by_cluster: dict[str, dict[str, Entry]] = {}
+            entries_by_cluster: dict[str, dict[str, Entry]] = {}
             for entry in filter(None, self._entry_by_text.values()):
-                by_cluster.setdefault(entry.cluster, {})[entry.scorer] = entry
-            return self._cache_entries(by_cluster)
+                entries_by_cluster.setdefault(entry.cluster, {})[entry.scorer] = entry
+            return self._cache_entries(entries_by_cluster)
 
-    def _cache_entries(self, by_cluster: dict[str, dict[str, Entry]]) -> set[str]:
+    def _cache_entries(self, entries_by_cluster: dict[str, dict[str, Entry]]) -> set[str]:
         with self._lock:
             for cluster in self._changed_clusters:
                 # This process changed the cluster during the read, so the cache is newer.
-                by_cluster[cluster] = self._entries.get(cluster, {})
-            entries = {cluster: entries for cluster, entries in by_cluster.items() if entries}
+                entries_by_cluster[cluster] = self._entries.get(cluster, {})
+            entries = {cluster: entries for cluster, entries in entries_by_cluster.items() if entries}
             clusters = self._registry.read_clusters()
             changed_clusters = _find_differences(self._entries, entries) | _find_differences(self._clusters, clusters)
             self._entries, self._clusters, self._scorers = entries, clusters, self._registry.read_scorers()
@@ -139,8 +139,8 @@ class Registrar:
         """Return the clusters with any data in Redis, existing or not."""
         self._ensure_read()
         with self._lock:
-            scheduled = (cluster for cluster, entries in self._entries.items() if entries)
-            return frozenset(scheduled) | frozenset(self._clusters)
+            clusters_with_entries = (cluster for cluster, entries in self._entries.items() if entries)
+            return frozenset(clusters_with_entries) | frozenset(self._clusters)
 
     def sync_scorers(self, plan: FleetPlan) -> Mapping[str, Exception]:
         """Synchronize the scorers in the registry with the plan. Overrides of removed scorers are deleted.
@@ -156,8 +156,8 @@ class Registrar:
             desired_records = add_score_rooms(plan.make_records(self._scorers), plan.home, self._max_memory)
             for name in {**desired_records, **self._scorers}:
                 try:
-                    before = self._scorers.get(name)
-                    exists = before is not None and plan.exists(before.namespace, name)
+                    current_record = self._scorers.get(name)
+                    exists = current_record is not None and plan.exists(current_record.namespace, name)
                     if record := self._sync_scorer(name, desired_records.get(name), exists=exists):
                         changed_records.append(record)
                 except (redis.ConnectionError, redis.TimeoutError):
@@ -179,10 +179,12 @@ class Registrar:
 
     def _sync_scorer(self, name: str, desired_record: ScorerRecord | None, *, exists: bool) -> ScorerRecord | None:
         """Remove a record that is not desired; return the desired one if it must be written."""
-        before = self._scorers.get(name)
-        if before == desired_record:
+        current_record = self._scorers.get(name)
+        if current_record == desired_record:
             return None
-        if desired_record is None or (before is not None and not is_owner(before.namespace, desired_record.namespace)):
+        if desired_record is None or (
+            current_record is not None and not is_owner(current_record.namespace, desired_record.namespace)
+        ):
             self._registry.remove_scorer(name)
             if not exists:
                 self._schedule.forget(name)
@@ -196,9 +198,12 @@ class Registrar:
             name = record.name
             if name in refusals:
                 continue
-            before = self._scorers.get(name)
+            previous_record = self._scorers.get(name)
             self._scorers[name] = record
-            if before is not None and before.model_copy(update={"score_room": record.score_room}) != record:
+            if (
+                previous_record is not None
+                and previous_record.model_copy(update={"score_room": record.score_room}) != record
+            ):
                 # Dimension format, validity or failure policy changed: scores may need a rewrite.
                 self._request_score_check([(cluster, name) for cluster in self._find_clusters_of_scorer(name)])
         return dict(refusals)
@@ -246,26 +251,29 @@ class Registrar:
         with self._lock:
             if self._clusters.get(record.name) == record:
                 return
-            before = self._clusters.get(record.name)
+            previous_record = self._clusters.get(record.name)
             self._registry.put_cluster(record)
             self._clusters[record.name] = record
             scorers = [*self._entries.get(record.name, ())]
-        if before is None or before.uid != record.uid:
+        if previous_record is None or previous_record.uid != record.uid:
             # The scores of the cluster need a new owner reference.
             self._request_score_check([(record.name, scorer) for scorer in scorers])
 
     def put_entries(self, cluster: str, desired_entries: Mapping[str, Entry]) -> None:
         """Write new or changed entries. Their scorers must be delivered to the agent before."""
-        present = self.get_entries(cluster)
-        changed = [entry for scorer, entry in desired_entries.items() if present.get(scorer) != entry]
-        if not changed:
+        current_entries = self.get_entries(cluster)
+        changed_entries = [entry for scorer, entry in desired_entries.items() if current_entries.get(scorer) != entry]
+        if not changed_entries:
             return
-        self._schedule.upsert(changed, hubclock.now())
+        self._schedule.upsert(changed_entries, hubclock.now())
         with self._lock:
             self._changed_clusters.add(cluster)
-            self._entries[cluster] = {**self._entries.get(cluster, {}), **{entry.scorer: entry for entry in changed}}
+            self._entries[cluster] = {
+                **self._entries.get(cluster, {}),
+                **{entry.scorer: entry for entry in changed_entries},
+            }
         # The scores of a cluster that has come back may be missing.
-        self._request_score_check([(cluster, entry.scorer) for entry in changed])
+        self._request_score_check([(cluster, entry.scorer) for entry in changed_entries])
 
     def remove_cluster(self, cluster: str) -> None:
         """Remove a cluster with all its entries and scores."""
@@ -284,9 +292,13 @@ class Registrar:
     def read_pace(self, plan: ScorerPlan, clusters: list[str]) -> Pace:
         """Return the effective interval of a scorer on these clusters."""
         self._ensure_read()
-        declared = plan.resolved.summary.scoring_interval if plan.resolved is not None else 0
+        declared_interval = plan.resolved.summary.scoring_interval if plan.resolved is not None else 0
         return compute_pace(
-            plan.name, declared, clusters, self._schedule.read_overrides_of(plan.name, clusters), hubclock.now()
+            plan.name,
+            declared_interval,
+            clusters,
+            self._schedule.read_overrides_of(plan.name, clusters),
+            hubclock.now(),
         )
 
     def _find_clusters_of_scorer(self, scorer: str) -> list[str]:

@@ -188,7 +188,7 @@ class PlanCache:
     def __init__(self) -> None:
         #: Resolutions by cluster, for scorers that differ between clusters.
         self.variants: ResolutionCache = {}
-        self._shared: tuple[object, ...] = ()
+        self._shared_inputs: tuple[object, ...] = ()
         self._cached_plans: dict[str, ScorerPlan] = {}
 
     def update(
@@ -196,26 +196,30 @@ class PlanCache:
         scorers: Iterable[DynamicScorer],
         unhealthy: Mapping[str, Obstacle],
         now: datetime,
-        shared: tuple[object, ...],
+        shared_inputs: tuple[object, ...],
         make: Callable[[DynamicScorer], ScorerPlan],
     ) -> dict[str, ScorerPlan]:
         """Return the plans of these scorers. A plan is made again only if the cached plan is outdated; plans of other
         scorers are dropped.
 
-        `shared` are the common inputs of all plans, such as the clusters.
+        `shared_inputs` are the inputs that all plans have in common, such as the clusters.
         """
-        cached_plans = self._cached_plans if shared == self._shared else {}
+        cached_plans = self._cached_plans if shared_inputs == self._shared_inputs else {}
         plans: dict[str, ScorerPlan] = {}
         for scorer in scorers:
-            plan, cause = cached_plans.get(scorer.key), unhealthy.get(scorer.key)
-            if plan is None or (plan.scorer, plan.unhealthy) != (scorer, cause) or _has_pause_ended(plan, now):
-                plan = replace(make(scorer), unhealthy=cause)
+            plan, unhealthy_cause = cached_plans.get(scorer.key), unhealthy.get(scorer.key)
+            if (
+                plan is None
+                or (plan.scorer, plan.unhealthy) != (scorer, unhealthy_cause)
+                or _has_pause_ended(plan, now)
+            ):
+                plan = replace(make(scorer), unhealthy=unhealthy_cause)
             plans[scorer.key] = plan
         # Do not cache an internal error, which may not occur at the next attempt.
         self._cached_plans = {
             key: plan for key, plan in plans.items() if plan.obstacle is None or plan.obstacle.error is None
         }
-        self._shared = shared
+        self._shared_inputs = shared_inputs
         for removed_key in self.variants.keys() - plans.keys():
             del self.variants[removed_key]
         return plans

@@ -39,7 +39,7 @@ def _make_lost_pod_remover(settings: Settings) -> LostPodRemover | None:
 
 
 class ControllerService(Collector):
-    """The hub controller and its candidacy. The class is also the collector of its metrics.
+    """The hub controller and its candidacy as the leader. The class is also the collector of the controller's metrics.
 
     `on_failure` gets the exit code if the controller cannot start. `on_lost` is called when the process stops being the
     leader. It must end the process immediately, because threads may be in the middle of a write.
@@ -62,7 +62,7 @@ class ControllerService(Collector):
         self._election = make_election(settings, self._on_elected, on_lost)
         self._hub = Hub(settings, backend, on_unusable=self._fail, is_behind=is_behind)
         self._lost_pod_remover = _make_lost_pod_remover(settings)
-        self._starting: threading.Thread | None = None
+        self._start_thread: threading.Thread | None = None
         self._stopping = threading.Event()
 
     def start(self) -> None:
@@ -73,9 +73,9 @@ class ControllerService(Collector):
     def stop(self) -> None:
         """End all work, then release the leadership, so that another process takes over."""
         self._stopping.set()
-        if self._starting is not None and self._starting.is_alive():
+        if self._start_thread is not None and self._start_thread.is_alive():
             self._hub.interrupt()
-            self._starting.join(_INTERRUPT_SECONDS)
+            self._start_thread.join(_INTERRUPT_SECONDS)
         self._hub.stop()
         if self._lost_pod_remover is not None:
             self._lost_pod_remover.stop()
@@ -117,7 +117,7 @@ class ControllerService(Collector):
         if self._lost_pod_remover is not None:
             self._lost_pod_remover.start()
         # The thread of the election must continue to renew the Lease.
-        self._starting = run_in_background(self._start_hub, "start")
+        self._start_thread = run_in_background(self._start_hub, "start")
 
     def _start_hub(self) -> None:
         try:

@@ -67,23 +67,23 @@ class StatusWriteLimit(Generic[_Key]):
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        #: Scorer -> the time until which its writes are used up, at one write in SECONDS_PER_WRITE.
+        #: Scorer -> the end of the time that its reserved writes take at one write in SECONDS_PER_WRITE.
         self._used_until: dict[_Key, float] = {}
 
     def reserve_write(self, key: _Key) -> float:
         """Reserve a status write; return the seconds until it may happen, at most SECONDS_PER_WRITE."""
         now = self._clock()
         with self._lock:
-            until = max(self._used_until.get(key, now), now) + SECONDS_PER_WRITE
-            delay = until - now - MAX_BURST * SECONDS_PER_WRITE
-            # A waiting write includes later changes, so the reservations are limited.
-            self._used_until[key] = min(until, now + MAX_BURST * SECONDS_PER_WRITE)
+            used_until = max(self._used_until.get(key, now), now) + SECONDS_PER_WRITE
+            delay = used_until - now - MAX_BURST * SECONDS_PER_WRITE
+            # Limit the reservations: a write that waits also covers the changes of later reservations.
+            self._used_until[key] = min(used_until, now + MAX_BURST * SECONDS_PER_WRITE)
         return min(max(delay, 0.0), SECONDS_PER_WRITE)
 
     def keep(self, keys: Container[_Key]) -> None:
         """Forget all other scorers."""
         with self._lock:
-            self._used_until = {key: until for key, until in self._used_until.items() if key in keys}
+            self._used_until = {key: used_until for key, used_until in self._used_until.items() if key in keys}
 
 
 #: Reasons of transitional states, and of states that another condition reports; they create no Event.
@@ -158,7 +158,7 @@ class ScorerReconciler:
             return None
         cycles: CycleOutcomes | None = None
         pace: Pace | None = None
-        unreachable: redis.RedisError | None = None
+        redis_error: redis.RedisError | None = None
         try:
             problem = self.registrar.sync_scorers(plan).get(scorer_plan.name)
             if problem is not None:
@@ -171,7 +171,7 @@ class ScorerReconciler:
             if not is_home:
                 cycles = replace(cycles, failures=remove_response_texts(cycles.failures))
         except redis.RedisError as error:
-            unreachable = error
+            redis_error = error
         status = make_scorer_status(
             scorer_plan,
             health,
@@ -182,13 +182,17 @@ class ScorerReconciler:
             now=datetime.now(UTC),
         )
         self._write_status(key, scorer.status.conditions, status)
-        if unreachable is not None:
-            raise unreachable
+        if redis_error is not None:
+            raise redis_error
         if plan.find_owner_key(key.name) == scorer.key:
             self.registrar.notices.write_scorer(_make_notice(key, status))
-        # Reconcile again at the end of a pause, which changes registry and status.
-        ends = [at for at in (scorer_plan.suspended_until, pace.pauses.ends if pace else None) if at is not None]
-        return max(0.0, min(ends) - hubclock.now()) + 0.05 if ends else None
+        # Reconcile again at the end of a pause, because the end changes registry and status.
+        pause_ends = [
+            pause_end
+            for pause_end in (scorer_plan.suspended_until, pace.pauses.ends if pace else None)
+            if pause_end is not None
+        ]
+        return max(0.0, min(pause_ends) - hubclock.now()) + 0.05 if pause_ends else None
 
     def _write_absent_status(self, key: ObjectKey) -> None:
         """Write the status of an existing scorer that is not in the plan because it is unreadable or being deleted."""
@@ -216,9 +220,11 @@ class ScorerReconciler:
         if self.desired.plan.find_owner_key(key.name) in (None, f"{key.namespace}/{key.name}"):
             self.registrar.notices.write_scorer(_make_notice(key, status))
 
-    def _write_status(self, key: ObjectKey, before: Sequence[Condition], status: DynamicScorerStatus) -> None:
+    def _write_status(
+        self, key: ObjectKey, previous_conditions: Sequence[Condition], status: DynamicScorerStatus
+    ) -> None:
         complete_status = status.model_copy(update={"acts": self.find_responses(key)})
-        write_status(self.backend, key, before, complete_status)
+        write_status(self.backend, key, previous_conditions, complete_status)
 
     def _make_access(self, scorer: DynamicScorer) -> Access:
         """Return the hub's access to the scoring API: without Secrets, but possibly through a proxy."""
@@ -233,12 +239,12 @@ class ScorerReconciler:
     def _count_deliveries(self, plan: FleetPlan, scorer_plan: ScorerPlan) -> DeliveryCounts:
         config = self.desired.config_key
         clusters = plan.list_clusters(scorer_plan)
-        desired = len(clusters)
+        desired_count = len(clusters)
         problem, is_refused = self.clusters.find_problem(clusters)
         return DeliveryCounts(
             clusters=len(plan.clusters),
-            desired=desired,
-            distributed=min(self.clusters.count_distributed(scorer_plan.name), desired),
+            desired=desired_count,
+            distributed=min(self.clusters.count_distributed(scorer_plan.name), desired_count),
             config=f"{config.namespace}/{config.name}",
             is_enabled=plan.is_enabled,
             config_error=self.desired.get_parse_error(config),
@@ -265,8 +271,8 @@ def _make_notice(key: ObjectKey, status: DynamicScorerStatus) -> ScorerNotice:
 
 
 def _is_planned_with(scorer_plan: ScorerPlan, health: Health) -> bool:
-    planned = scorer_plan.scorer.status
-    return (planned.health_status, planned.last_synced_config) == (health.status, health.config)
+    planned_status = scorer_plan.scorer.status
+    return (planned_status.health_status, planned_status.last_synced_config) == (health.status, health.config)
 
 
 @dataclass(frozen=True)
@@ -305,11 +311,14 @@ class ConfigReconciler:
         """Write the status of a configuration that is not being deleted."""
         plan, now = self.desired.plan, datetime.now(UTC)
         if key != self.desired.config_key:
-            home, stops_scorers = self.desired.config_key.namespace, self.desired.is_scorer_namespace(key.namespace)
-            status = make_ignored_config_status(config, home, stops_scorers=stops_scorers, now=now)
+            own_namespace, stops_scorers = (
+                self.desired.config_key.namespace,
+                self.desired.is_scorer_namespace(key.namespace),
+            )
+            status = make_ignored_config_status(config, own_namespace, stops_scorers=stops_scorers, now=now)
         else:
             if config.status.conditions and not self.clusters.have_checked(plan.clusters):
-                # The counts are incomplete after a start. The run of the last cluster triggers this again.
+                # The counts are incomplete after a start. The first check of the last cluster triggers this again.
                 return
             status = make_config_status(
                 config,
@@ -356,10 +365,10 @@ class ConfigReconciler:
 def write_status(
     backend: Backend,
     key: ObjectKey,
-    before: Sequence[Condition],
+    previous_conditions: Sequence[Condition],
     status: DynamicScorerStatus | DynamicScoringConfigStatus,
 ) -> None:
-    """Write the status of an object, and Events about changed conditions; `before` are its current conditions.
+    """Write the status of an object, and Events about conditions that differ from `previous_conditions`.
 
     Raises BackendError.
     """
@@ -372,7 +381,7 @@ def write_status(
     except ObjectNotFoundError:
         # The object was deleted since it was read, which triggers its own event.
         return
-    previous_states = {condition.type: (condition.status, condition.reason) for condition in before}
+    previous_states = {condition.type: (condition.status, condition.reason) for condition in previous_conditions}
     events: set[tuple[str, str]] = set()
     for condition in status.conditions:
         is_changed = previous_states.get(condition.type) != (condition.status, condition.reason)

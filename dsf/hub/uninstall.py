@@ -1,7 +1,7 @@
 """Removes all objects that the hub created, here and on managed clusters: `dsf hub --leave`, before `helm uninstall`.
 
-The deletion of its ManifestWorks removes ConfigMap and credentials of agents. The process with the controller is
-stopped first, because it would deliver and write again.
+The deletion of the ManifestWorks removes the ConfigMaps and credentials of agents. The process with the controller is
+stopped first, because the controller would create the objects again.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def remove_hub_objects(session: Session, namespace: str, patience: float = 90.0)
         log.warning("the controller has not ended yet", namespace=namespace)
     works: list[dict[str, Any]] = []
     # uids of the deleted ManifestWorks.
-    deleted: set[str] = set()
+    deleted_uids: set[str] = set()
 
     def read_works() -> bool:
         works[:] = _list_works(session)
@@ -77,7 +77,7 @@ def remove_hub_objects(session: Session, namespace: str, patience: float = 90.0)
         clusters = {score["metadata"]["namespace"] for score in _list_scores(session)}
         removals = [partial(_remove_scores, session, cluster) for cluster in sorted(clusters)]
         removals += [
-            partial(_remove_work, session, work["metadata"], deleted)
+            partial(_remove_work, session, work["metadata"], deleted_uids)
             for work in works
             if not work["metadata"].get("deletionTimestamp")
         ]
@@ -89,7 +89,7 @@ def remove_hub_objects(session: Session, namespace: str, patience: float = 90.0)
         _wait_until(read_works, 10.0)
     if not _wait_until(lambda: _remove_obsolete_finalizers(session), patience):
         log.warning("finalizers of a DynamicScoringConfig could not be removed")
-    log.info("the hub's objects are removed", deliveries=len(deleted))
+    log.info("the hub's objects are removed", deliveries=len(deleted_uids))
     return sorted({work["metadata"]["namespace"] for work in works})
 
 
@@ -124,11 +124,11 @@ def _remove_obsolete_finalizers(session: Session) -> bool:
     """Remove finalizers that no other program removes, so that users can delete the configurations later."""
     for config in lists.list_objects(session, DYNAMIC_SCORING_CONFIGS):
         metadata = config["metadata"]
-        before = metadata.get("finalizers") or []
-        remaining = [finalizer for finalizer in before if finalizer not in OBSOLETE_FINALIZERS]
-        if remaining == before:
+        finalizers = metadata.get("finalizers") or []
+        remaining_finalizers = [finalizer for finalizer in finalizers if finalizer not in OBSOLETE_FINALIZERS]
+        if remaining_finalizers == finalizers:
             continue
-        body = {"metadata": {"finalizers": remaining, "resourceVersion": metadata["resourceVersion"]}}
+        body = {"metadata": {"finalizers": remaining_finalizers, "resourceVersion": metadata["resourceVersion"]}}
         try:
             session.merge(DYNAMIC_SCORING_CONFIGS.path(metadata["namespace"], metadata["name"]), body)
         except ObjectNotFoundError:
@@ -140,12 +140,12 @@ def _remove_scores(session: Session, cluster: str) -> None:
     session.request("DELETE", ADDON_PLACEMENT_SCORES.path(cluster), query={"labelSelector": _HUB_OBJECTS})
 
 
-def _remove_work(session: Session, metadata: dict[str, Any], deleted: set[str]) -> None:
+def _remove_work(session: Session, metadata: dict[str, Any], deleted_uids: set[str]) -> None:
     try:
         session.delete(MANIFEST_WORKS.path(metadata["namespace"], metadata["name"]), uid=metadata["uid"])
     except ObjectNotFoundError:
         log.info("gone already", cluster=metadata["namespace"], name=metadata["name"])
-    deleted.add(metadata["uid"])
+    deleted_uids.add(metadata["uid"])
 
 
 def _list_scores(session: Session) -> list[dict[str, Any]]:

@@ -213,7 +213,7 @@ def test_edited_interval_changes_the_entry_only(running: HubHarness, api: Script
 def test_holder_keeps_its_score_name(running: HubHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     with scoring_api("cpu", 5) as other:
         # Sorts before the holder: it is not the name that decides. The claim must be older than a rename may be.
-        monkeypatch.setattr(nameclaims, "RENAMED", -3600)
+        monkeypatch.setattr(nameclaims, "RENAME_SECONDS", -3600)
         running.scorer("an-older", other)
         running.until(lambda: running.condition("an-older", "ConfigSynced")[1] == "ScoreNameConflict")
         assert running.condition("an-older", "ConfigSynced")[2].startswith(
@@ -230,7 +230,7 @@ def test_holder_keeps_its_score_name(running: HubHarness, monkeypatch: pytest.Mo
         running.restart()
         (running.folder / "scorers/cpu-scorer.yaml").write_text(manifest)
         running.until(lambda: running.pairs() == ["a/cpu-scorer", "b/cpu-scorer"])
-        monkeypatch.setattr(nameclaims, "KEPT", 1)
+        monkeypatch.setattr(nameclaims, "RESERVATION_SECONDS", 1)
         running.remove("scorers/cpu-scorer.yaml")
         running.until(lambda: running.pairs() == ["a/an-older", "b/an-older"])
         running.until(lambda: running.condition("an-older", "Distributed")[0] == "True")

@@ -11,7 +11,7 @@ import pytest
 import structlog
 
 from dsf import keys
-from dsf.api.nameclaims import KEPT
+from dsf.api.nameclaims import RESERVATION_SECONDS
 from dsf.api.naming import AllowedNames
 from dsf.api.scorer import DynamicScorer
 from dsf.backends.protocol import Kind
@@ -62,7 +62,7 @@ def test_older_scorer_does_not_take_over_a_running_score(attacker: DynamicScorer
     assert plan.list_running_scorers("c") == []
     assert refusal(plan, attacker.key)[0] == "ScoreNameConflict"
     # An unreadable holder keeps its name too.
-    plan = plan_of(synced, after=plan, seconds=10 * KEPT, unreadable=frozenset({"hub/victim"}))
+    plan = plan_of(synced, after=plan, seconds=10 * RESERVATION_SECONDS, unreadable=frozenset({"hub/victim"}))
     assert plan.list_running_scorers("c") == []
 
 
@@ -146,7 +146,7 @@ def test_books_and_overrides_do_not_go_to_another_namespace() -> None:
     run(plan_without_hub_scorer)
     assert schedule.read_entries() == []
     assert schedule.read_overrides() == {}
-    run(plan_of(foreign, after=plan_without_hub_scorer, seconds=1 + KEPT))
+    run(plan_of(foreign, after=plan_without_hub_scorer, seconds=1 + RESERVATION_SECONDS))
     assert [(entry.namespace, entry.score_name) for entry in schedule.read_entries()] == [("team", "y")]
     # A hub that was down for long sees both changes in one plan.
     schedule.set_override("*/cpu", paused=True)
