@@ -84,24 +84,24 @@ def _with_port(settings: Settings, port: int) -> Settings:
     url = urlsplit(settings.resolved_redis_url())
     user, separator, _ = url.netloc.rpartition("@")
     host = f"[{url.hostname}]" if ":" in (url.hostname or "") else url.hostname
-    changed = url._replace(netloc=f"{user}{separator}{host}:{port}").geturl()
-    return settings.model_copy(update={"redis_url": SecretStr(changed)})
+    changed_url = url._replace(netloc=f"{user}{separator}{host}:{port}").geturl()
+    return settings.model_copy(update={"redis_url": SecretStr(changed_url)})
 
 
 def _check_redis(settings: Settings, relay_problem: Callable[[], str]) -> Iterator[Step]:
     link = Link(settings)
-    where = f"{link.address}, {'with' if link.uses_tls else 'without'} TLS"
+    description = f"{link.address}, {'with' if link.uses_tls else 'without'} TLS"
     with connect(settings, name=f"dsf-agent-{settings.cluster}-check", retries=0) as client:
         try:
             client.ping()
         except redis.AuthenticationError as error:
-            yield Step("connection", True, f"to {where}")
+            yield Step("connection", True, f"to {description}")
             yield Step("login", False, str(error))
             return
         except (redis.RedisError, DsfError) as error:
             yield Step("connection", False, relay_problem() or str(error))
             return
-        yield Step("connection", True, f"to {where}")
+        yield Step("connection", True, f"to {description}")
         yield Step("login", True, f"as {settings.redis_username or link.address.username or 'the default user'}")
         yield _check_queue(settings, client)
 
@@ -110,7 +110,7 @@ def _check_queue(settings: Settings, client: redis.Redis) -> Step:
     queue, slot = keys.spoke_queue(settings.cluster), keys.mail_slots(settings.cluster)[0]
     try:
         client.exists(slot)
-        waiting = client.llen(queue)
+        tick_count = client.llen(queue)
     except redis.exceptions.NoPermissionError as error:
         remedy = (
             f"this user may not use the queue {queue} and the mailbox of cluster {settings.cluster} ({error}): the hub "
@@ -119,4 +119,4 @@ def _check_queue(settings: Settings, client: redis.Redis) -> Step:
         return Step("queue", False, remedy)
     except redis.RedisError as error:
         return Step("queue", False, str(error))
-    return Step("queue", True, f"{queue}, {waiting} ticks waiting")
+    return Step("queue", True, f"{queue}, {tick_count} ticks waiting")

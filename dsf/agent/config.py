@@ -86,10 +86,10 @@ class AgentConfig(ABC):
     def _accept(self, summaries: Summaries) -> None:
         """Put this delivery into force, and notify listeners if it differs from the previous one."""
         with self._lock:
-            previous, self._current = self._current, summaries
+            previous_summaries, self._current = self._current, summaries
             self._problem = ""
             self._loaded_at = time.time()
-        if previous != summaries:
+        if previous_summaries != summaries:
             log.info("configuration loaded", scorers=sorted(summaries), **self._log_fields)
             for listener in self._listeners:
                 listener(summaries)

@@ -300,18 +300,20 @@ class CycleRunner:
         return cycle
 
     def publish(self, task: AnyTask, cycle: AgentCycle) -> str:
-        """Expose the scores on the agent's /metrics, send them to the hub, and return the outcome."""
+        """Expose the scores on the agent's /metrics, send the result to the hub, and return the outcome."""
 
         def publish_results() -> str:
             started_at = time.monotonic()
             response = cycle.response
             if response is None:
                 raise RuntimeError("the cycle was not scored")
-            interval, declared = round(cycle.interval), cycle.summary.scoring_interval
-            validity = compute_validity(interval or declared, cycle.summary.validity_seconds, declared)
+            interval, declared_interval = round(cycle.interval), cycle.summary.scoring_interval
+            validity = compute_validity(
+                interval or declared_interval, cycle.summary.validity_seconds, declared_interval
+            )
             self._keep_results(cycle, response.results, validity, interval)
             outcome: Outcome = "partial" if response.refused else "ok" if response.results else "empty"
-            # The result contains the duration until here, because it is signed before it is sent.
+            # The duration in the result excludes the sending, because the result is signed before it is sent.
             cycle.timings["publish"] = time.monotonic() - started_at
             result = self._make_result(cycle.scorer, cycle.run_id, outcome, cycle)
             # This duration excludes pauses between tries and the wait for a slow hub.
@@ -355,12 +357,12 @@ class CycleRunner:
 
     def _make_cycle(self, run_id: str, summary: ScorerSummary, deadline: float | None) -> AgentCycle:
         """Return a new cycle. `deadline` is that of its tick, or None for a call by hand."""
-        declared = float(max(summary.scoring_interval, 1))
-        remaining_seconds = declared if deadline is None else deadline - self.hub_time()
+        declared_interval = float(max(summary.scoring_interval, 1))
+        remaining_seconds = declared_interval if deadline is None else deadline - self.hub_time()
         # A tick may shorten a cycle. A deadline far in the future must not block the scorer, so a cycle takes at most
         # the scorer's interval or three time-outs.
-        max_seconds = max(declared, 3 * summary.timeout_seconds)
-        interval = declared if deadline is None else max(declared, deadline - run_time(run_id))
+        max_seconds = max(declared_interval, 3 * summary.timeout_seconds)
+        interval = declared_interval if deadline is None else max(declared_interval, deadline - run_time(run_id))
         return AgentCycle(
             summary.name,
             run_id,
@@ -372,11 +374,13 @@ class CycleRunner:
 
     def _wait_for_summary(self, scorer: str, deadline: float | None) -> ScorerSummary | None:
         """Return the scorer's summary, or None if it does not arrive in time."""
-        until = time.monotonic() + _MAX_SUMMARY_WAIT
+        wait_until = time.monotonic() + _MAX_SUMMARY_WAIT
         if deadline is not None:
             remaining_seconds = deadline - self.hub_time()
-            until = min(until, time.monotonic() + remaining_seconds - _SUMMARY_POLL_INTERVAL - _MIN_TRY_SECONDS)
-        while (summary := self._config.get(scorer)) is None and time.monotonic() < until:
+            wait_until = min(
+                wait_until, time.monotonic() + remaining_seconds - _SUMMARY_POLL_INTERVAL - _MIN_TRY_SECONDS
+            )
+        while (summary := self._config.get(scorer)) is None and time.monotonic() < wait_until:
             if self._ending.wait(_SUMMARY_POLL_INTERVAL):
                 break
         return summary

@@ -148,7 +148,7 @@ class KubeSecrets:
         self._session = session
         self._namespace = namespace
         self._release = release
-        self._watched: dict[Reference, _WatchedObject] = {}
+        self._watched_objects: dict[Reference, _WatchedObject] = {}
         # Guards `_watched`.
         self._lock = threading.Lock()
 
@@ -156,24 +156,26 @@ class KubeSecrets:
     def watched(self) -> frozenset[str]:
         """Return the names of the watched Secrets and ConfigMaps."""
         with self._lock:
-            return frozenset(reference.name for reference in self._watched)
+            return frozenset(reference.name for reference in self._watched_objects)
 
     def get_secret(self, name: str, key: str, use: Use) -> bytes:
         """Return the value of a Secret's key. Raises SecretError if it is missing or not released for this use."""
         label = format_secret_key(name, key)
         reference = Reference(CaKind.Secret, name)
-        watched = self._watch(reference)
-        secret = watched.read()
+        watched_object = self._watch(reference)
+        secret = watched_object.read()
         if secret is not None:
             self._check_use(name, key, use, secret)
-        return self._get_value(reference, watched, secret, key, label)
+        return self._get_value(reference, watched_object, secret, key, label)
 
     def get_certificates(self, kind: CaKind, name: str, key: str) -> bytes:
         """Return the PEM certificates in a key of a Secret or ConfigMap. Raises SecretError if there are none."""
         label = format_secret_key(name, key, kind)
         reference = Reference(kind, name)
-        watched = self._watch(reference)
-        return extract_certificates(self._get_value(reference, watched, watched.read(), key, label), label)
+        watched_object = self._watch(reference)
+        return extract_certificates(
+            self._get_value(reference, watched_object, watched_object.read(), key, label), label
+        )
 
     def request_account_token(self, audience: str, seconds: int, until: float) -> Token:
         """Request a token of the ServiceAccount without rights, valid for `seconds`.
@@ -215,28 +217,30 @@ class KubeSecrets:
     def unwatch_others(self, references: Collection[Reference]) -> None:
         """Stop to watch all objects but these, because unused Secrets must not stay in memory."""
         with self._lock:
-            unwatched = [self._watched.pop(reference) for reference in self._watched.keys() - set(references)]
-        for watched in unwatched:
-            watched.reflector.stop()
+            unused_objects = [
+                self._watched_objects.pop(reference) for reference in self._watched_objects.keys() - set(references)
+            ]
+        for unused_object in unused_objects:
+            unused_object.reflector.stop()
 
     def stop(self) -> None:
         """Stop all watches."""
         with self._lock:
-            watched_objects, self._watched = list(self._watched.values()), {}
-        for watched in watched_objects:
-            watched.reflector.stop()
+            watched_objects, self._watched_objects = list(self._watched_objects.values()), {}
+        for watched_object in watched_objects:
+            watched_object.reflector.stop()
 
     def _get_value(
-        self, reference: Reference, watched: _WatchedObject, obj: Object | None, key: str, label: str
+        self, reference: Reference, watched_object: _WatchedObject, obj: Object | None, key: str, label: str
     ) -> bytes:
         """Return the value of the object's key. Raise SecretError with a remedy if the object or key is missing."""
         try:
             return _decode_value(obj, key)
         except KeyError:
-            watch_problem = watched.watch_problem
-            if watch_problem and not watched.reflector.synced.is_set():
+            watch_problem = watched_object.watch_problem
+            if watch_problem and not watched_object.reflector.synced.is_set():
                 # The next cycle starts a new watch because an admin may grant the missing right in the meantime.
-                self._unwatch(reference, watched)
+                self._unwatch(reference, watched_object)
             remedy = self._describe_missing(reference, watch_problem)
             raise SecretError(f"{label} is missing on the managed cluster{remedy}") from None
 
@@ -263,20 +267,20 @@ class KubeSecrets:
     def _watch(self, reference: Reference) -> _WatchedObject:
         """Return the watched object of this reference. Starts a watch if there is none."""
         with self._lock:
-            watched = self._watched.get(reference)
-            if watched is None:
+            watched_object = self._watched_objects.get(reference)
+            if watched_object is None:
                 resource = _RESOURCES[reference.kind]
-                watched = _WatchedObject(self._session, resource, self._namespace, reference.name)
-                self._watched[reference] = watched
-                watched.reflector.start()
-            return watched
+                watched_object = _WatchedObject(self._session, resource, self._namespace, reference.name)
+                self._watched_objects[reference] = watched_object
+                watched_object.reflector.start()
+            return watched_object
 
-    def _unwatch(self, reference: Reference, watched: _WatchedObject) -> None:
+    def _unwatch(self, reference: Reference, watched_object: _WatchedObject) -> None:
         """Stop this watch."""
         with self._lock:
-            if self._watched.get(reference) is watched:
-                del self._watched[reference]
-        watched.reflector.stop()
+            if self._watched_objects.get(reference) is watched_object:
+                del self._watched_objects[reference]
+        watched_object.reflector.stop()
 
     def _describe_missing(self, reference: Reference, watch_problem: str) -> str:
         """Return the text after "is missing": what an admin has to do."""

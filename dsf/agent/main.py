@@ -76,7 +76,7 @@ class AgentRuntime:
             self.config, secrets = _list_files(settings)
         self.metrics = AgentMetrics(settings.cluster, self.config)
         ticks.on_refused.append(self.metrics.count_refused_message)
-        #: Set at shutdown: cycles that have begun are finished, and nothing is tried again.
+        #: Set at shutdown. Running cycles then finish without retries.
         self.ending = threading.Event()
         self.relay = make_relay(settings)
         self.redis = connect(settings, name=f"dsf-agent-{settings.cluster}", max_connections=_MAX_WRITING_CONNECTIONS)
@@ -175,8 +175,7 @@ def _list_files(settings: Settings) -> tuple[FileConfig, FileSecrets]:
 
 
 class _Strategies(dict[str, Any]):
-    """Celery's handler of a message, by its task's name: it refuses the message, unless the name has another
-    handler."""
+    """Celery's handlers of messages by the name of the task. For all other names the handler refuses the message."""
 
     def __missing__(self, name: str) -> Any:
         return ticks.drop_call
@@ -262,10 +261,10 @@ def _run(config: Settings) -> int:
             # With gossip or mingle, every worker would listen to every other worker, over the WAN.
             without_gossip=True,
             without_mingle=True,
-            # `dsf.worker.events` sends them.
+            # `dsf.worker.events` sends heartbeats.
             without_heartbeat=True,
             quiet=True,
-            # For the boot steps.
+            # The option of the boot steps `RunnerStep` and `AgentStep`.
             agent=agent,
         )
         worker.start()

@@ -46,7 +46,7 @@ _SECONDS = {"fetch": names.FETCH_SECONDS, "score": names.PERFORM_SECONDS, "publi
 
 
 @dataclass
-class _Published:
+class _PublishedScores:
     """The newest scores of one scorer."""
 
     cluster: str
@@ -88,7 +88,7 @@ class AgentMetrics(Observer, Collector):
         self._config = config
         self._clock = clock
         self._lock = threading.Lock()
-        self._published: dict[str, _Published] = {}
+        self._published_scores: dict[str, _PublishedScores] = {}
         # Score name -> its series. Each one is a metric and the values of its other labels.
         self._series: dict[str, set[tuple[Counter | Histogram, tuple[str, ...]]]] = {}
         self.registry.register(self)
@@ -101,11 +101,11 @@ class AgentMetrics(Observer, Collector):
 
         `interval` is the interval in force in seconds, or 0 for that of the scorer.
         """
-        declared = summary.scoring_interval
-        validity = compute_validity(interval or declared, summary.validity_seconds, declared)
-        published = _Published(self._cluster, summary.score_name, self._clock() + validity, results)
+        declared_interval = summary.scoring_interval
+        validity = compute_validity(interval or declared_interval, summary.validity_seconds, declared_interval)
+        published_scores = _PublishedScores(self._cluster, summary.score_name, self._clock() + validity, results)
         with self._lock:
-            self._published[summary.name] = published
+            self._published_scores[summary.name] = published_scores
 
     def count_success(self, score_name: str, refusal_counts: Iterable[tuple[str, int]]) -> None:
         """Count a cycle that ended with a response, and its refused results by reason."""
@@ -145,8 +145,8 @@ class AgentMetrics(Observer, Collector):
 
     def _remove_old_series(self, score_name: str) -> None:
         """Remove the series of score names that no scorer uses, because a /config may name another one at each poll."""
-        present = {summary.score_name for summary in self._config.get_summaries().values()} | {score_name}
-        for name in self._series.keys() - present:
+        used_names = {summary.score_name for summary in self._config.get_summaries().values()} | {score_name}
+        for name in self._series.keys() - used_names:
             for metric, labels in self._series.pop(name):
                 with contextlib.suppress(KeyError):
                     metric.remove(name, *labels)
@@ -158,8 +158,8 @@ class AgentMetrics(Observer, Collector):
         scores = names.SCORE.make_gauge()
         # Each label set occurs once across all scorers, because a duplicate would invalidate the whole scrape.
         samples: dict[tuple[str, ...], float] = {}
-        for published in self._list_valid_results(summaries):
-            samples |= published.samples
+        for published_scores in self._list_valid_results(summaries):
+            samples |= published_scores.samples
         for labels, score in samples.items():
             scores.add_metric(labels, score)
         yield scores
@@ -172,19 +172,19 @@ class AgentMetrics(Observer, Collector):
             family.add_metric((), value)
             yield family
 
-    def _list_valid_results(self, summaries: Summaries) -> list[_Published]:
+    def _list_valid_results(self, summaries: Summaries) -> list[_PublishedScores]:
         """Return the valid results of existing scorers, and drop all others."""
         now = self._clock()
         with self._lock:
-            for scorer, published in list(self._published.items()):
+            for scorer, published_scores in list(self._published_scores.items()):
                 summary = summaries.get(scorer)
                 if (
                     summary is None
-                    or summary.score_name != published.score_name
-                    or has_expired(published.valid_until, now)
+                    or summary.score_name != published_scores.score_name
+                    or has_expired(published_scores.valid_until, now)
                 ):
-                    del self._published[scorer]
-            return list(self._published.values())
+                    del self._published_scores[scorer]
+            return list(self._published_scores.values())
 
 
 class ScoringProbe:
@@ -203,7 +203,7 @@ class ScoringProbe:
         self._throttle = dsf.log.Throttle(5.0)
 
     def set_consuming(self, is_consuming: bool) -> None:
-        """Store whether the worker takes ticks. If it does not, remove the file, also that of an earlier process."""
+        """Store whether the worker takes ticks. If not, remove the readiness file, even one of an earlier process."""
         with self._lock:
             self._is_consuming = is_consuming
             if not is_consuming:

@@ -2,10 +2,10 @@
 
 The mailbox has a few slots of one result each, which the hub empties. An agent may not write to any other key.
 
-Scorers share the slots. A scorer replaces its waiting result by the newer one if it has its share of the slots, or if
-all slots are occupied. It does so at the second try or the last one, because a healthy hub empties a slot within that
-time. An agent that was suspended may have several results of a scorer at once. If there is no older result to replace,
-the agent retries with the new one.
+Scorers share the slots. A new score replaces the oldest waiting result of its scorer if the scorer uses its share of
+the slots, or if all slots are occupied. The first try replaces nothing unless it is also the last try, because a
+healthy hub empties a slot before the second try. Without an older result to replace, the agent retries until the
+deadline.
 
 The scorers of one namespace never fill all slots (`dsf.process.shares`), so that results of other namespaces reach a
 slow hub, too.
@@ -67,9 +67,9 @@ class Mail(NamedTuple):
     #: Whether the result has scores and not only the reason of a failure.
     is_score: bool
 
-    def is_newer(self, old: Mail) -> bool:
+    def is_newer(self, other: Mail) -> bool:
         """True if this result is a later one of the same scorer."""
-        return old.scorer == self.scorer and old.run < self.run
+        return other.scorer == self.scorer and other.run < self.run
 
 
 class Mailbox:
@@ -85,9 +85,9 @@ class Mailbox:
         # Scorer -> the slot that it tries first.
         self._first_slots: dict[str, int] = {}
         # Slot -> the newest result written into it. The hub may have read and removed it.
-        self._written: dict[int, Mail] = {}
+        self._mail_by_slot: dict[int, Mail] = {}
         # Slot that a thread is writing -> its scorer.
-        self._busy: dict[int, str] = {}
+        self._scorer_by_busy_slot: dict[int, str] = {}
 
     def put(self, mail: Mail, text: bytes, *, replace: bool = True) -> bool:
         """Write the result into a slot. Return False if no slot is available.
@@ -101,7 +101,7 @@ class Mailbox:
             return True
         occupied_slots = self._find_occupied_slots()
         older_slots = [slot for slot in self._find_older_slots(mail) if slot in occupied_slots]
-        score_slots = [slot for slot in older_slots if self._written[slot].is_score]
+        score_slots = [slot for slot in older_slots if self._mail_by_slot[slot].is_score]
         # Only a result with scores replaces another one. The reason of a failure waits for a free slot.
         if mail.is_score and len(score_slots) >= self._compute_max_slots(mail):
             if not replace:
@@ -126,37 +126,39 @@ class Mailbox:
         """
         namespaces = self._namespaces()
         with self._lock:
-            scorers = {slot: old.scorer for slot, old in self._written.items()} | self._busy
+            scorers = {
+                slot: mail_in_slot.scorer for slot, mail_in_slot in self._mail_by_slot.items()
+            } | self._scorer_by_busy_slot
         mails_by_namespace = Counter(namespaces.get(scorer, "") for scorer in scorers.values())
         namespace = namespaces.get(mail.scorer, "")
-        # A namespace without others on this cluster may use all slots.
+        # The only namespace on a cluster may use all slots.
         is_alone = not set(namespaces.values()) - {namespace}
         return is_alone or has_share(namespace, mails_by_namespace, len(self._slots), namespaces.values())
 
     def _find_occupied_slots(self) -> set[int]:
         """Return the slots with results, and forget the results that the hub has read."""
         with self._lock:
-            written_before = dict(self._written)
+            mails_before = dict(self._mail_by_slot)
         with self._redis.pipeline(transaction=False) as pipe:
             for key in self._slots:
                 pipe.exists(key)
             occupied_slots = {slot for slot, exists in enumerate(pipe.execute()) if exists}
         with self._lock:
-            for slot, mail in written_before.items():
-                if slot not in occupied_slots and self._written.get(slot) is mail:
-                    del self._written[slot]
+            for slot, mail in mails_before.items():
+                if slot not in occupied_slots and self._mail_by_slot.get(slot) is mail:
+                    del self._mail_by_slot[slot]
         return occupied_slots
 
     def _find_older_slots(self, mail: Mail) -> list[int]:
         """Return the slots with older results of the same scorer, the oldest first. The hub may have emptied them."""
         with self._lock:
-            older_runs = [(old.run, slot) for slot, old in self._written.items() if mail.is_newer(old)]
+            older_runs = [(other.run, slot) for slot, other in self._mail_by_slot.items() if mail.is_newer(other)]
         return [slot for _, slot in sorted(older_runs)]
 
     def _compute_max_slots(self, mail: Mail) -> int:
         """Return the number of slots for each of the scorers that use them."""
         with self._lock:
-            scorers = {old.scorer for old in self._written.values()} | {mail.scorer}
+            scorers = {other.scorer for other in self._mail_by_slot.values()} | {mail.scorer}
         return max(1, len(self._slots) // len(scorers))
 
     def _write(self, slot: int, mail: Mail, text: bytes, *, replace: bool = False) -> bool:
@@ -165,12 +167,12 @@ class Mailbox:
         `replace` allows to replace an older result of the same scorer.
         """
         with self._lock:
-            if slot in self._busy:
+            if slot in self._scorer_by_busy_slot:
                 return False
             # Since the caller's check, the hub may have emptied the slot and another thread may have filled it.
-            if replace and ((old := self._written.get(slot)) is None or not mail.is_newer(old)):
+            if replace and ((old_mail := self._mail_by_slot.get(slot)) is None or not mail.is_newer(old_mail)):
                 return False
-            self._busy[slot] = mail.scorer
+            self._scorer_by_busy_slot[slot] = mail.scorer
         try:
             with self._redis.pipeline(transaction=False) as pipe:
                 pipe.set(self._slots[slot], text, nx=not replace)
@@ -178,10 +180,10 @@ class Mailbox:
                 pipe.set(self._flag, slot)
                 is_written = bool(pipe.execute()[0])
             if is_written:
-                self._written[slot] = mail
+                self._mail_by_slot[slot] = mail
             return is_written
         finally:
-            del self._busy[slot]
+            del self._scorer_by_busy_slot[slot]
 
 
 class Outbox:
@@ -218,7 +220,7 @@ class Outbox:
                 if self._mailbox.put(mail, text, replace=replace or is_last):
                     return
             except redis.RedisError as error:
-                # The client itself has retried for a short time before it raised this error.
+                # Wait longer before this retry, because the client itself has already retried for a short time.
                 has_time = not is_last and time.monotonic() + _REDIS_RETRY_INTERVAL < deadline
                 if not has_time or self._ending.wait(_REDIS_RETRY_INTERVAL):
                     raise CycleError(

@@ -1,8 +1,9 @@
 """Connections of an agent to Redis through the hub's API server, for hubs that expose nothing else.
 
-OCM's registration gives every add-on a kubeconfig for the hub. With it the relay asks the hub's API server for
-`pods/portforward` on the Redis pod: one WebSocket for each TCP connection that this process opens to a loopback port.
-TLS to Redis and the cluster's own Redis user stay inside, so the API server sees ciphertext.
+OCM's registration gives every add-on a kubeconfig for the hub. With this kubeconfig the relay requests
+`pods/portforward` on the Redis pod from the hub's API server: one WebSocket for each TCP connection that this process
+opens to a loopback port. The connection inside of the WebSocket uses TLS and the cluster's own Redis user, so the API
+server sees only ciphertext.
 
 The protocol is Kubernetes' `v4.channel.k8s.io`: binary messages whose first byte is a channel. Channel 0 carries the
 bytes, channel 1 an error of the kubelet as text; the first message of each repeats the port in two bytes.
@@ -106,9 +107,9 @@ class HubRelay:
         self._read_credentials()
 
     def open_websocket(self) -> websocket.WebSocket:
-        """Ask the API server for a connection to the pod. Raises RelayError.
+        """Open a connection to the pod through the API server. Raises RelayError.
 
-        The kubeconfig is read anew each time, because OCM renews the client certificate in it.
+        Reads the kubeconfig each time, because OCM renews the client certificate in the file.
         """
         configuration, certificates = self._read_credentials()
         try:
@@ -217,7 +218,7 @@ class HubRelay:
 def open_portforward(
     configuration: Any, certificates: access.Certificates, namespace: str, pod: str, port: int
 ) -> websocket.WebSocket:
-    """Ask an API server for a connection to a port of a pod.
+    """Open a connection to a port of a pod through an API server.
 
     Raises OSError, ValueError and websocket.WebSocketException.
     """
@@ -256,11 +257,11 @@ class Tunnel:
         Calls `report("")` when the first byte of Redis arrives.
         """
         sender = run_in_background(self._send, "relay-send")
-        error, has_data = "", False
+        kubelet_error, has_data = "", False
         with contextlib.suppress(OSError, websocket.WebSocketException):
             for channel, data in self._iterate_messages():
                 if channel == _ERROR:
-                    error = clean(data.decode(errors="replace"), _MAX_TEXT)
+                    kubelet_error = clean(data.decode(errors="replace"), _MAX_TEXT)
                     break
                 if not has_data:
                     has_data = True
@@ -268,16 +269,16 @@ class Tunnel:
                 self._client.sendall(data)
         self.close()
         sender.join()
-        return error
+        return kubelet_error
 
     def _iterate_messages(self) -> Iterator[tuple[int, bytes]]:
-        announced: set[int] = set()
+        announced_channels: set[int] = set()
         while data := self._connection.recv():
             message = data if isinstance(data, bytes) else data.encode()
             channel, content = message[0], message[1:]
-            if channel not in announced:
+            if channel not in announced_channels:
                 # The first message of each channel contains the port in two bytes.
-                announced.add(channel)
+                announced_channels.add(channel)
             elif content:
                 yield channel, content
 
@@ -306,8 +307,8 @@ class Tunnel:
 
 def _parse_pod(text: str) -> tuple[str, str, int]:
     """Return namespace, name and port of `namespace/pod:port`. Raises SettingsError."""
-    namespace, slash, rest = text.partition("/")
-    pod, _, port = rest.partition(":")
+    namespace, slash, pod_and_port = text.partition("/")
+    pod, _, port = pod_and_port.partition(":")
     if not (namespace and slash and pod and port.isdecimal()):
         raise SettingsError(
             f"DSF_REDIS_POD: {text!r} is not NAMESPACE/POD:PORT, such as "
@@ -326,7 +327,7 @@ def _make_proxy_options(proxy: str) -> dict[str, Any]:
 
 
 def describe_status(error: websocket.WebSocketBadStatusException) -> str:
-    """Return the API server's own words, at most 300 characters, or the HTTP status."""
+    """Return the error text of the API server, at most 300 characters, or the HTTP status."""
     with contextlib.suppress(ValueError, AttributeError):
         message = json.loads(error.resp_body or b"").get("message")
         if isinstance(message, str) and message:

@@ -39,14 +39,18 @@ class ResultMemory:
         size = sum(_RESULT_BYTES + 2 * sum(map(len, result.labels.values())) for result in results)
         namespaces = self._namespaces()
         with self._lock:
-            self._sizes = {name: used for name, used in self._sizes.items() if name in namespaces and name != scorer}
-            used_by_namespace: Counter[str] = Counter()
-            for name, used in self._sizes.items():
-                used_by_namespace[namespaces[name]] += used
+            self._sizes = {
+                name: reserved_bytes
+                for name, reserved_bytes in self._sizes.items()
+                if name in namespaces and name != scorer
+            }
+            bytes_by_namespace: Counter[str] = Counter()
+            for name, reserved_bytes in self._sizes.items():
+                bytes_by_namespace[namespaces[name]] += reserved_bytes
             namespace = namespaces.get(scorer, "")
-            free = self._max_bytes - used_by_namespace.total() - size
+            free_bytes = self._max_bytes - bytes_by_namespace.total() - size
             is_shared = bool(namespace) and len(set(namespaces.values())) > 1
-            if free < (used_by_namespace[namespace] + size if is_shared else 0):
+            if free_bytes < (bytes_by_namespace[namespace] + size if is_shared else 0):
                 return False
             self._sizes[scorer] = size
             return True

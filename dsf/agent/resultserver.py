@@ -1,6 +1,7 @@
 """`/results` on the agent's HTTP port: the last results of a scorer, for `dsf explain` of a composite in the same pod.
 
-Only clients with a loopback address get them. Namespaces share an agent, and its port is open to the whole cluster.
+Only clients with a loopback address get results, because the port is open to the whole cluster, and the scorers of an
+agent belong to several namespaces.
 """
 
 from __future__ import annotations
@@ -46,5 +47,5 @@ def _is_local(scope: MutableMapping[str, Any]) -> bool:
     except (TypeError, ValueError):
         return False
     # A socket for both address families shows an IPv4 client as ::ffff:127.0.0.1.
-    mapped = getattr(address, "ipv4_mapped", None)
-    return (mapped or address).is_loopback
+    ipv4_address = getattr(address, "ipv4_mapped", None)
+    return (ipv4_address or address).is_loopback

@@ -1,7 +1,6 @@
-"""Secrets of the sources' and scoring APIs' servers: files mounted by Kubernetes, read at each use, so that rotation
-needs no restart.
+"""Secrets that sources and scoring APIs require: mounted files, read at each use, so that rotation needs no restart.
 
-Only this module and the request that carries a secret know it. Messages, logs and exceptions never contain a secret.
+Messages, logs and exceptions never contain the value of a Secret.
 
 The author of a DynamicScorer names a Secret and the server that receives its content. Therefore a Secret is usable only
 if an admin of its cluster or of the hub released it for that server. The agent's own Secrets are never usable.
@@ -41,10 +40,10 @@ class Release:
 
     def __init__(self, settings: Settings) -> None:
         """Parse the hub admin's list. Raises SettingsError if it is not valid."""
-        self._listed: dict[str, TokenHosts] = {}
+        self._hosts_by_secret: dict[str, TokenHosts] = {}
         for name, hosts in settings.agent_token_secrets.items():
             try:
-                self._listed[name] = TokenHosts(hosts)
+                self._hosts_by_secret[name] = TokenHosts(hosts)
             except ValueError as error:
                 raise SettingsError(f"DSF_AGENT_TOKEN_SECRETS: Secret {name!r}: {error}") from None
 
@@ -60,15 +59,15 @@ class Release:
             hosts = TokenHosts.split(servers)
         except ValueError as error:
             raise SecretError(f"{label} cannot be sent anywhere: {location}: {error}", "secret_refused") from None
-        listed_hosts = self._listed.get(name, NO_HOSTS)
+        listed_hosts = self._hosts_by_secret.get(name, NO_HOSTS)
         is_bindable = is_bindable and not hosts and not listed_hosts
         for url in use.urls:
             if hosts.allow(url) or listed_hosts.allow(url) or (is_bindable and use.hosts.allow(url)):
                 continue
-            where = get_base_url(url) if is_valid_url(url) else "what is no URL of a server"
+            server = get_base_url(url) if is_valid_url(url) else "what is no URL of a server"
             binding = ", or to allowedHosts of a ScoringAuthentication in the hub's namespace" if is_bindable else ""
             raise SecretError(
-                f"{label} is not released for {where}, so it was not sent there: if it may be, an admin adds the "
+                f"{label} is not released for {server}, so it was not sent there: if it may be, an admin adds the "
                 f"server to {location}{binding}",
                 "secret_refused",
             )

@@ -1,8 +1,9 @@
 """Ticks, the only messages that an agent accepts from its queue. A tick has a scorer, a run id and a deadline.
 
 Anyone with an agent's credential, or with the right to start tasks, may push anything into the queue. Therefore Celery
-gets only these three arguments and the id, after validation. A chain, callbacks, times and all other content is
-dropped. The task's strategy counts and drops other calls of tasks, and the transport those that are no valid message.
+gets only these three arguments and the id, after validation. A chain, callbacks, times and all other content are
+dropped. The task's strategy counts and drops calls of other tasks, and the transport counts and drops messages that are
+not valid.
 
 A tick expires by the hub's clock, which the agent measures (`dsf.process.hubclock`).
 """
@@ -129,10 +130,14 @@ def parse_arguments(args: list[Any], kwargs: dict[str, Any]) -> list[Any]:
     For example, the positional arguments `["sample", null]` are the same as the named ones `{"scorer": "sample"}`.
     Raises ValueError, TypeError or AttributeError if they are not those of a tick.
     """
-    positional = dict(zip(_ARGUMENT_NAMES, args, strict=False))
-    if len(args) > len(positional) or positional.keys() & kwargs.keys() or kwargs.keys() - set(_ARGUMENT_NAMES):
+    positional_arguments = dict(zip(_ARGUMENT_NAMES, args, strict=False))
+    if (
+        len(args) > len(positional_arguments)
+        or positional_arguments.keys() & kwargs.keys()
+        or kwargs.keys() - set(_ARGUMENT_NAMES)
+    ):
         raise _NoTickError("an argument that a tick does not have")
-    scorer, run_id, deadline = map((positional | kwargs).get, _ARGUMENT_NAMES)
+    scorer, run_id, deadline = map((positional_arguments | kwargs).get, _ARGUMENT_NAMES)
     if not (isinstance(scorer, str) and is_name(scorer)):
         raise _NoTickError("not the name of a scorer")
     if run_id is not None and not is_run_id(run_id):

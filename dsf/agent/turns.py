@@ -48,6 +48,8 @@ class Tick:
 
 @dataclass
 class _Namespace:
+    """The waiting ticks of one namespace, and the number of its running cycles."""
+
     waiting: deque[Tick] = field(default_factory=deque)
     running: int = 0
 
@@ -58,7 +60,7 @@ class Turns:
     def __init__(self, threads: int, namespaces: Callable[[], Mapping[str, str]]) -> None:
         """`threads` run cycles; `namespaces` returns the namespace of each scorer here, empty for the hub's own."""
         self._threads = threads
-        self._scorers = namespaces
+        self._list_namespaces = namespaces
         self._lock = threading.Lock()
         self._namespaces: dict[str, _Namespace] = {}
         self._positions = count()
@@ -66,18 +68,22 @@ class Turns:
     def add(self, tick: Tick) -> bool:
         """Let a tick wait for its turn. Return False if its namespace already has its share of waiting ticks."""
         with self._lock:
-            scorers = self._scorers()
+            namespace_by_scorer = self._list_namespaces()
             # A tick of an unknown scorer does not count for the hub's own namespace, because many new or deleted
             # scorers of another namespace would use up its share.
-            tick.namespace = scorers.get(tick.scorer, _UNKNOWN)
+            tick.namespace = namespace_by_scorer.get(tick.scorer, _UNKNOWN)
             tick.position = next(self._positions)
-            waiting = self._namespaces.setdefault(tick.namespace, _Namespace()).waiting
-            free = self._threads * WAITING_PER_THREAD - sum(
+            waiting_ticks = self._namespaces.setdefault(tick.namespace, _Namespace()).waiting
+            free_places = self._threads * WAITING_PER_THREAD - sum(
                 len(namespace.waiting) for namespace in self._namespaces.values()
             )
-            if tick.namespace and len({*scorers.values(), tick.namespace}) > 1 and len(waiting) >= free:
+            if (
+                tick.namespace
+                and len({*namespace_by_scorer.values(), tick.namespace}) > 1
+                and len(waiting_ticks) >= free_places
+            ):
                 return False
-            waiting.append(tick)
+            waiting_ticks.append(tick)
             return True
 
     def take(self) -> Tick | None:
@@ -86,7 +92,7 @@ class Turns:
         The hub's own namespace comes first, then the one with the fewest running cycles, then the oldest tick.
         """
         with self._lock:
-            current_namespaces = set(self._scorers().values())
+            current_namespaces = set(self._list_namespaces().values())
             candidates = [
                 (bool(name), namespace.running, namespace.waiting[0].position, name)
                 for name, namespace in self._namespaces.items()
@@ -106,10 +112,12 @@ class Turns:
                 del self._namespaces[tick.namespace]
 
     def expire(self, now: float) -> list[tuple[Tick, CycleError]]:
-        """Remove the waiting ticks whose time is over, with the reason; `now` in unix seconds by the hub's clock."""
+        """Remove the waiting ticks whose deadline has passed; return each with the reason.
+
+        `now` is unix seconds by the hub's clock."""
         with self._lock:
-            current_namespaces = set(self._scorers().values())
-            expired: list[tuple[Tick, CycleError]] = []
+            current_namespaces = set(self._list_namespaces().values())
+            expired_ticks: list[tuple[Tick, CycleError]] = []
             for name, namespace in self._namespaces.items():
                 overdue_ticks = [
                     tick for tick in namespace.waiting if tick.deadline is not None and tick.deadline <= now
@@ -117,12 +125,12 @@ class Turns:
                 if overdue_ticks:
                     reason = (
                         self._find_reason(name)
-                        if not self._may_run(name, current_namespaces) and self._free > 0
+                        if not self._may_run(name, current_namespaces) and self._free_threads > 0
                         else _EXPIRED
                     )
                     namespace.waiting = deque(tick for tick in namespace.waiting if tick not in overdue_ticks)
-                    expired += ((tick, reason) for tick in overdue_ticks)
-            return expired
+                    expired_ticks += ((tick, reason) for tick in overdue_ticks)
+            return expired_ticks
 
     def explain_refusal(self, tick: Tick) -> CycleError:
         """Return why a tick that was not added is skipped."""
@@ -138,21 +146,21 @@ class Turns:
             return ticks
 
     @property
-    def _free(self) -> int:
+    def _free_threads(self) -> int:
         return self._threads - sum(namespace.running for namespace in self._namespaces.values())
 
     def _may_run(self, name: str, current_namespaces: Iterable[str]) -> bool:
         """True if a cycle of this namespace may begin; `current_namespaces` have scorers on this cluster."""
-        running = {name: namespace.running for name, namespace in self._namespaces.items()}
-        return has_share(name, running, self._threads, current_namespaces)
+        running_counts = {name: namespace.running for name, namespace in self._namespaces.items()}
+        return has_share(name, running_counts, self._threads, current_namespaces)
 
     def _find_reason(self, name: str) -> CycleError:
-        running = self._namespaces[name].running if name in self._namespaces else 0
+        running_count = self._namespaces[name].running if name in self._namespaces else 0
         owner = f"namespace {name}" if name else "the own namespace of the hub"
         if name == _UNKNOWN:
             owner = "unknown namespaces"
         message = (
-            f"the scorers of {owner} hold their share of this agent's threads ({running} of {self._threads}): "
+            f"the scorers of {owner} hold their share of this agent's threads ({running_count} of {self._threads}): "
             "their sources or scoring APIs are slow or hang"
         )
         return CycleError("", SkipReason.SHARE_FULL, message)
@@ -182,7 +190,7 @@ class SharedThreads(_TaskPool):  # type: ignore[misc]
         self._skip_pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="dsf-skipped")
 
     def on_stop(self) -> None:
-        """Skip the ticks that have not begun, and wait for those that have."""
+        """Skip the waiting ticks, and wait for the running cycles."""
         for tick in self._runner.turns.drain():
             self._skip(tick, CycleError("", SkipReason.EXPIRED, "the agent was stopped before its turn"))
         super().on_stop()
@@ -211,7 +219,7 @@ class SharedThreads(_TaskPool):  # type: ignore[misc]
         return Future()
 
     def expire(self) -> None:
-        """Skip the waiting ticks whose time is over. Called regularly."""
+        """Skip the waiting ticks whose deadline has passed. Called regularly."""
         for tick, reason in self._runner.turns.expire(self._runner.hub_time()):
             self._skip(tick, reason)
 

@@ -32,10 +32,10 @@ from dsf.store.registry import ScorerRecord
 from dsf.store.runs import Ending
 
 # Labels that scores use, and the score as the scoring API returned it.
-_Scored = tuple[dict[str, str], float]
+_ScoredLabels = tuple[dict[str, str], float]
 
 _COUNT_NAME = re.compile(r"[a-z0-9_]{1,64}")
-_USED: Final = frozenset(USED_LABELS)
+_SCORE_LABELS: Final = frozenset(USED_LABELS)
 
 #: Failure reasons for results that the hub refuses.
 CLOCK_SKEW = "clock_skew"
@@ -59,16 +59,16 @@ def make_ending(
     now: float,
     factor: float = 1.0,
     interval: int | None = None,
-    published: PairScore | None = None,
+    published_score: PairScore | None = None,
 ) -> Ending:
     """Return the book entries of `result`.
 
     `now` is unix seconds by the hub's clock. `factor` extends every validity. `interval` is the overriding interval in
     seconds, or None. `published` is the current score of a scorer with a hold.
     """
-    skew = _describe_clock_skew(result, now)
-    if skew is not None:
-        return _make_failure(result, scorer, CycleError("publish", CLOCK_SKEW, skew), now, refusal="stale")
+    skew_text = _describe_clock_skew(result, now)
+    if skew_text is not None:
+        return _make_failure(result, scorer, CycleError("publish", CLOCK_SKEW, skew_text), now, refusal="stale")
     if result.outcome == "error":
         error = CycleError(result.stage, result.reason or "unknown", result.message)
         return _make_failure(result, scorer, error, now)
@@ -77,8 +77,8 @@ def make_ending(
         counters: dict[str, float] = {"n:skipped:" + reason: 1}
         return _make_ending(result, scorer, "skipped", counters, reason=reason, message=result.message)
     validity = compute_validity(interval or scorer.interval, scorer.validity, scorer.interval)
-    until = compute_expiry(min(result.at, now), validity, factor)
-    if now > until:
+    valid_until = compute_expiry(min(result.at, now), validity, factor)
+    if now > valid_until:
         message = (
             f"measured {now - result.at:.0f} s before it arrived, but its score is valid for "
             f"{validity * factor:.0f} s only; "
@@ -86,10 +86,10 @@ def make_ending(
         )
         return _make_failure(result, scorer, CycleError("publish", STALE, message), now, refusal="stale")
     try:
-        scored = _score(result, scorer, until, now, published)
+        scored_result = _make_scored_result(result, scorer, valid_until, now, published_score)
     except CycleError as error:
         return _make_failure(result, scorer, error, now)
-    return _make_success(result, scorer, scored)
+    return _make_success(result, scorer, scored_result)
 
 
 def make_ending_without_room(result: Result, scorer: ScorerRecord, now: float) -> Ending:
@@ -116,17 +116,18 @@ def is_plausible(result: Result, now: float) -> bool:
 
 def _describe_clock_skew(result: Result, now: float) -> str | None:
     """Return why the times of this result are implausible, or None."""
-    scheduled = run_time(result.run)
+    scheduled_at = run_time(result.run)
     if result.at > now + TOLERANCE:
         side, difference = "ahead of", result.at - now
-    elif scheduled > now + TOLERANCE:
+    elif scheduled_at > now + TOLERANCE:
         # The run began before the hub's or the agent's clock was corrected.
         return (
-            f"the run was scheduled {scheduled - now:.0f} s ahead of the hub's clock: that clock was set back, or that "
+            f"the run was scheduled {scheduled_at - now:.0f} s ahead of the hub's clock: that clock was set back, or "
+            "that "
             f"of cluster {result.cluster} was ahead; synchronise both (NTP)"
         )
-    elif result.at < scheduled - TOLERANCE:
-        side, difference = "behind", scheduled - result.at
+    elif result.at < scheduled_at - TOLERANCE:
+        side, difference = "behind", scheduled_at - result.at
     else:
         return None
     return (
@@ -135,80 +136,86 @@ def _describe_clock_skew(result: Result, now: float) -> str | None:
     )
 
 
-def _score(
-    result: Result, scorer: ScorerRecord, until: float, now: float, published: PairScore | None
+def _make_scored_result(
+    result: Result, scorer: ScorerRecord, valid_until: float, now: float, published_score: PairScore | None
 ) -> _ScoredResult:
     """Return the score of a successful result. Raises CycleError if it is too large."""
     latest_results = _drop_duplicates(result.results)
     refusal_counts: Counter[str] = Counter()
-    for name, number in result.refused.items():
-        if number:
-            refusal_counts[name if name in REFUSALS else "other"] += number
-    partial = result.outcome == "partial" or bool(refusal_counts)
+    for name, refused_count in result.refused.items():
+        if refused_count:
+            refusal_counts[name if name in REFUSALS else "other"] += refused_count
+    is_partial = result.outcome == "partial" or bool(refusal_counts)
     items: Sequence[Item] = ()
-    clamped = 0
-    counted: Sequence[tuple[Mapping[str, str], float]] = result.results
-    number, replaced, example = sum(refusal_counts.values()), 0, ""
+    clamped_count = 0
+    counted_results: Sequence[tuple[Mapping[str, str], float]] = result.results
+    refused_count, replaced_count, example = sum(refusal_counts.values()), 0, ""
     if scorer.is_published:
         try:
-            ruled = scorerule.build_rule_items(counted, scorer, result.cluster)
+            rule_items = scorerule.build_rule_items(counted_results, scorer, result.cluster)
         except ScoreObjectTooLargeError as error:
             raise CycleError("publish", "too_large", str(error)) from None
-        counted, built = ruled.results, ruled.built
-        items, clamped = built.items, built.clamped
-        partial = partial or bool(built.refused)
-        refusal_counts += built.refused
-        replaced, example = built.duplicates, built.duplicate
+        counted_results, built_items = rule_items.results, rule_items.built
+        items, clamped_count = built_items.items, built_items.clamped
+        is_partial = is_partial or bool(built_items.refused)
+        refusal_counts += built_items.refused
+        replaced_count, example = built_items.duplicates, built_items.duplicate
     else:
-        replaced = len(counted) - len(latest_results)
-    if replaced:
-        refusal_counts[RefusalReason.DUPLICATE_DIMENSION] = replaced
-    outcome = "partial" if partial else "ok" if latest_results else "empty"
+        replaced_count = len(counted_results) - len(latest_results)
+    if replaced_count:
+        refusal_counts[RefusalReason.DUPLICATE_DIMENSION] = replaced_count
+    outcome = "partial" if is_partial else "ok" if latest_results else "empty"
     remark = make_remark(
-        refusal_counts, number + len(counted), example=example, series=result.counts.get("series"), note=result.message
+        refusal_counts,
+        refused_count + len(counted_results),
+        example=example,
+        series=result.counts.get("series"),
+        note=result.message,
     )
     # All values were validated above.
     score = PairScore.model_construct(
         run=result.run,
         score_name=scorer.score_name,
         at=min(result.at, now),
-        valid_until=until,
+        valid_until=valid_until,
         results=latest_results,
         items=list(items),
         held={},
     )
-    if published is not None:
-        score = hold_items(score, published, scorer, result.cluster)
-    return _ScoredResult(outcome, score, refusal_counts, clamped, remark)
+    if published_score is not None:
+        score = hold_items(score, published_score, scorer, result.cluster)
+    return _ScoredResult(outcome, score, refusal_counts, clamped_count, remark)
 
 
-def _drop_duplicates(results: Sequence[_Scored]) -> list[_Scored]:
+def _drop_duplicates(results: Sequence[_ScoredLabels]) -> list[_ScoredLabels]:
     """Return the results with the labels that scores use. The last of duplicates counts, as in the agent's metrics."""
-    latest: dict[frozenset[tuple[str, str]], _Scored] = {}
+    latest_results: dict[frozenset[tuple[str, str]], _ScoredLabels] = {}
     for labels, value in results:
-        is_clean = _USED.issuperset(labels) and all(labels.values())
+        is_clean = _SCORE_LABELS.issuperset(labels) and all(labels.values())
         used_labels = labels if is_clean else {name: labels[name] for name in USED_LABELS if labels.get(name)}
-        latest[frozenset(used_labels.items())] = used_labels, value
-    return list(latest.values())
+        latest_results[frozenset(used_labels.items())] = used_labels, value
+    return list(latest_results.values())
 
 
-def _make_success(result: Result, scorer: ScorerRecord, scored: _ScoredResult) -> Ending:
-    score, remark = scored.score, scored.remark
+def _make_success(result: Result, scorer: ScorerRecord, scored_result: _ScoredResult) -> Ending:
+    score, remark = scored_result.score, scored_result.remark
     numbers = {
-        "refused": min(sum(scored.refusal_counts.values()), LARGEST_COUNT),
-        "clamped": scored.clamped,
+        "refused": min(sum(scored_result.refusal_counts.values()), LARGEST_COUNT),
+        "clamped": scored_result.clamped,
         "held": len(score.held),
     }
     numbers = {name: number for name, number in numbers.items() if number}
-    counters: dict[str, float] = {"n:" + scored.outcome: 1}
-    counters |= {"n:refused:" + reason: min(number, LARGEST_COUNT) for reason, number in scored.refusal_counts.items()}
+    counters: dict[str, float] = {"n:" + scored_result.outcome: 1}
+    counters |= {
+        "n:refused:" + reason: min(number, LARGEST_COUNT) for reason, number in scored_result.refusal_counts.items()
+    }
     counters |= {"n:" + name: number for name, number in numbers.items() if name != "refused"}
     reason, message = (remark.reason, remark.message) if remark else ("", "")
     counts = {"items": len(score.items), "results": len(score.results), **numbers}
     ending = _make_ending(
         result,
         scorer,
-        scored.outcome,
+        scored_result.outcome,
         counters,
         reason=reason,
         message=message,

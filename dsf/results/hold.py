@@ -1,7 +1,7 @@
 """Applies `spec.execution.hold`: decides which items of a new score are published, and which are held back.
 
-The state is part of the pair's newest score, so that any worker can continue and it ends with the pair. Only pairs
-whose scorer has a hold are read.
+The items that are held back are stored in the pair's newest score. Any worker can therefore continue a hold, and a
+deleted pair leaves no data behind. Only pairs whose scorer has a hold are read.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dsf.store.registry import ScorerRecord
 _Results = list[tuple[dict[str, str], float]]
 
 
-class Published:
+class PublishedScores:
     """The current scores of the pairs in one batch of results. A mailbox has one reader at a time."""
 
     def __init__(self, client: redis.Redis, results: Iterable[tuple[Result, ScorerRecord]], *, now: float) -> None:
@@ -40,23 +40,23 @@ class Published:
             for pair in scorers:
                 pipe.hget(keys.pair_key(*pair), "score")
             # A pair with damaged data must not stop the others. Its new score is published without a hold.
-            rows, *texts = pipe.execute(raise_on_error=False)
+            rows, *score_texts = pipe.execute(raise_on_error=False)
         if isinstance(rows, Exception):
             raise rows
-        for (pair, scorer), row, text in zip(scorers.items(), rows, texts, strict=True):
+        for (pair, scorer), row, text in zip(scorers.items(), rows, score_texts, strict=True):
             score = parse_stored(PairScore, keys.pair(*pair), text if isinstance(text, str) else None)
             failing = parse_row_fields(keys.pair(*pair), row).get("failing", 0)
             if score is not None and _is_in_force(score, scorer, failing, now):
                 self._scores[pair] = score
 
     def get_before(self, result: Result) -> PairScore | None:
-        """Return the score that this result may replace, or None if there is none to compare it with."""
-        score = self._scores.get((result.cluster, result.scorer))
+        """Return the score that this result may replace; None if the pair has no older score in force."""
+        published_score = self._scores.get((result.cluster, result.scorer))
         # A result replaces only an older score.
-        return score if score is not None and score.run < result.run else None
+        return published_score if published_score is not None and published_score.run < result.run else None
 
     def replace(self, cluster: str, scorer: ScorerRecord, score: PairScore | None) -> None:
-        """Make this score, of a new result, the baseline for the next result of the pair, if it is later."""
+        """Compare the pair's next result in this batch with `score`, unless a later score is already stored."""
         if scorer.hold is None or score is None:
             return
         published_score = self._scores.get((cluster, scorer.name))
@@ -64,27 +64,27 @@ class Published:
             self._scores[cluster, scorer.name] = score
 
 
-def hold_items(measured: PairScore, published: PairScore, scorer: ScorerRecord, cluster: str) -> PairScore:
-    """Return the score to publish instead of `measured`, which is returned unchanged if nothing is held back."""
+def hold_items(measured_score: PairScore, published_score: PairScore, scorer: ScorerRecord, cluster: str) -> PairScore:
+    """Return `measured_score` with the published values of all held items."""
     if scorer.hold is None:
-        return measured
-    values, waiting = hold_back(
-        dict(published.items),
-        dict(measured.items),
-        published.held,
-        measured.at,
+        return measured_score
+    values, waiting_items = hold_back(
+        dict(published_score.items),
+        dict(measured_score.items),
+        published_score.held,
+        measured_score.at,
         min_change=scorer.hold.min_change,
         for_seconds=scorer.hold.for_seconds,
     )
-    if not waiting:
-        return measured
-    results = measured.results
+    if not waiting_items:
+        return measured_score
+    results = measured_score.results
     if scorer.aggregate is None:
         # Metrics of an aggregated score show its parts, to which a hold does not apply.
-        owners = find_item_owners(measured.results, scorer, cluster)
-        held_values = {name: values[name] for name in waiting}
-        results = _replace_held_scores(measured.results, published.results, held_values, owners)
-    return measured.model_copy(update={"items": list(values.items()), "results": results, "held": waiting})
+        owners = find_item_owners(measured_score.results, scorer, cluster)
+        held_values = {name: values[name] for name in waiting_items}
+        results = _replace_held_scores(measured_score.results, published_score.results, held_values, owners)
+    return measured_score.model_copy(update={"items": list(values.items()), "results": results, "held": waiting_items})
 
 
 def _is_in_force(score: PairScore, scorer: ScorerRecord, failing: int, now: float) -> bool:
@@ -98,19 +98,22 @@ def _is_in_force(score: PairScore, scorer: ScorerRecord, failing: int, now: floa
 
 
 def _replace_held_scores(
-    measured: _Results, published: _Results, held_values: Mapping[str, int], owners: Mapping[str, ItemResult]
+    measured_results: _Results,
+    published_results: _Results,
+    held_values: Mapping[str, int],
+    owners: Mapping[str, ItemResult],
 ) -> _Results:
     """Return the results with the published scores of held items, so that gauges agree with the items.
 
-    `measured` has no duplicate labels.
+    `measured_results` has no duplicate labels.
     """
-    published_scores = {frozenset(labels.items()): score for labels, score in published}
-    replaced: dict[frozenset[tuple[str, str]], float] = {}
+    published_scores = {frozenset(labels.items()): score for labels, score in published_results}
+    replaced_scores: dict[frozenset[tuple[str, str]], float] = {}
     for name, value in held_values.items():
         if name not in owners:
             continue
         labels = frozenset(owners[name][0].items())
         score = published_scores.get(labels)
-        is_same = score is not None and to_score_value(score)[0] == value
-        replaced[labels] = score if score is not None and is_same else float(value)
-    return [(labels, replaced.get(frozenset(labels.items()), score)) for labels, score in measured]
+        is_published = score is not None and to_score_value(score)[0] == value
+        replaced_scores[labels] = score if score is not None and is_published else float(value)
+    return [(labels, replaced_scores.get(frozenset(labels.items()), score)) for labels, score in measured_results]

@@ -18,7 +18,7 @@ from dsf.messages import Result, parse_claimed_cluster, verify
 from dsf.process import hubclock, tracing
 from dsf.process.hubclock import TOLERANCE
 from dsf.results.ending import is_plausible, make_ending, make_ending_without_room
-from dsf.results.hold import Published
+from dsf.results.hold import PublishedScores
 from dsf.settings import Settings
 from dsf.store.agents import AgentRecord, Agents
 from dsf.store.client import parse_all_stored, parse_validity_factor
@@ -42,8 +42,8 @@ _Versions = tuple[int, str]
 
 
 @dataclass(slots=True)
-class _Incoming:
-    """The state of one frame during its ingestion. Each step sets fields for the next one, or refuses the frame."""
+class _IncomingFrame:
+    """The state of one frame during its ingestion. Each step sets fields for the next step, or refuses the frame."""
 
     frame: bytes
     #: The outcome, or Redis' error. Empty until it is decided.
@@ -98,33 +98,35 @@ class Ingest:
         never raises an error. Raises redis.RedisError if Redis is unreachable; the caller may then repeat the call.
         """
         now = self._clock()
-        incoming = [_Incoming(frame) for frame in frames]
-        pending = self._apply(self._verify, incoming)
-        registered = _read_registered(self._redis, pending)
-        pending = self._apply(partial(self._authorise, registered), pending)
-        self._store_agents(pending)
-        pending = self._apply(partial(self._match, registered), pending)
-        self._correct_times(pending, now)
-        self._make_endings(pending, registered, now)
+        incoming = [_IncomingFrame(frame) for frame in frames]
+        pending_frames = self._apply(self._verify, incoming)
+        records = _read_registry(self._redis, pending_frames)
+        pending_frames = self._apply(partial(self._authorise, records), pending_frames)
+        self._store_agents(pending_frames)
+        pending_frames = self._apply(partial(self._match, records), pending_frames)
+        self._correct_times(pending_frames, now)
+        self._make_endings(pending_frames, records, now)
         rejection_counts = Counter(str(item.outcome) for item in incoming if item.outcome)
-        pending = [item for item in pending if not item.outcome]
-        self._end_runs(pending, now)
-        oversized = [item for item in pending if item.outcome == NO_ROOM]
-        for item in oversized:
+        pending_frames = [item for item in pending_frames if not item.outcome]
+        self._end_runs(pending_frames, now)
+        oversized_frames = [item for item in pending_frames if item.outcome == NO_ROOM]
+        for item in oversized_frames:
             item.ending = make_ending_without_room(item.result, item.scorer, now)
-        self._end_runs(oversized, now)
+        self._end_runs(oversized_frames, now)
         self._runs.count_rejections(rejection_counts)
-        for item in pending:
+        for item in pending_frames:
             self._report(item, now)
         return [item.outcome for item in incoming]
 
-    def _apply(self, step: Callable[[_Incoming], object], incoming: Iterable[_Incoming]) -> list[_Incoming]:
+    def _apply(
+        self, step: Callable[[_IncomingFrame], object], incoming: Iterable[_IncomingFrame]
+    ) -> list[_IncomingFrame]:
         """Apply a step to each item, and return the items that it accepts."""
-        accepted: list[_Incoming] = []
+        accepted_frames: list[_IncomingFrame] = []
         for item in incoming:
             try:
                 step(item)
-                accepted.append(item)
+                accepted_frames.append(item)
             except MessageRejectedError as error:
                 item.outcome = error.reason
                 self._log_refusal(error.reason, item.frame, str(error))
@@ -132,15 +134,15 @@ class Ingest:
                 # Drop the result, because a bug must not block the mailbox for ever.
                 log.exception("result dropped")
                 item.outcome = "malformed"
-        return accepted
+        return accepted_frames
 
-    def _end_runs(self, pending: Sequence[_Incoming], now: float) -> None:
+    def _end_runs(self, pending_frames: Sequence[_IncomingFrame], now: float) -> None:
         """End the runs in the books, and set the outcomes."""
-        endings = [item.ending for item in pending]
-        for item, outcome in zip(pending, self._runs.end_all(endings, now=now), strict=True):
+        endings = [item.ending for item in pending_frames]
+        for item, outcome in zip(pending_frames, self._runs.end_all(endings, now=now), strict=True):
             item.outcome = outcome
 
-    def _report(self, item: _Incoming, now: float) -> None:
+    def _report(self, item: _IncomingFrame, now: float) -> None:
         """Trace and log the outcome."""
         if isinstance(item.outcome, redis.ResponseError):
             return
@@ -151,52 +153,52 @@ class Ingest:
             why = _REFUSAL_TEXTS.get(item.outcome, ending.history.message)
             self._log_refusal(item.outcome, item.frame, why, scorer=ending.scorer, run=ending.run)
 
-    def _correct_times(self, pending: Sequence[_Incoming], now: float) -> None:
-        """Correct the times of agents whose clocks agree with this machine's, if this machine's differs from Redis'.
+    def _correct_times(self, pending_frames: Sequence[_IncomingFrame], now: float) -> None:
+        """Correct the times of agents whose clocks agree with this machine's clock, if that differs from Redis' clock.
 
-        Also report with which of the two clocks each agent agrees, because two clocks alone do not show which is wrong.
+        Also report which of the two clocks each agent agrees with, so that users can tell which one is wrong.
         """
         offset = self._own_offset()
         if abs(offset) <= TOLERANCE:
             return
-        sides: dict[str, float] = {}
-        for item in pending:
+        offset_by_cluster: dict[str, float] = {}
+        for item in pending_frames:
             if is_plausible(item.result, now):
-                sides[item.cluster] = 0.0
+                offset_by_cluster[item.cluster] = 0.0
                 continue
-            corrected = item.result.model_copy(update={"at": item.result.at + offset})
-            if is_plausible(corrected, now):
-                sides[item.cluster] = offset
-                item.result = corrected
-        self._clock_reports.report_agents(sides, now)
+            corrected_result = item.result.model_copy(update={"at": item.result.at + offset})
+            if is_plausible(corrected_result, now):
+                offset_by_cluster[item.cluster] = offset
+                item.result = corrected_result
+        self._clock_reports.report_agents(offset_by_cluster, now)
 
-    def _make_endings(self, pending: Sequence[_Incoming], registered: _Registered, now: float) -> None:
+    def _make_endings(self, pending_frames: Sequence[_IncomingFrame], records: _RegistryRecords, now: float) -> None:
         """Set the endings of all items."""
-        held_results = [(item.result, item.scorer) for item in pending if item.scorer.hold is not None]
-        published = Published(self._redis, held_results, now=now) if held_results else None
+        held_results = [(item.result, item.scorer) for item in pending_frames if item.scorer.hold is not None]
+        published_scores = PublishedScores(self._redis, held_results, now=now) if held_results else None
 
-        def set_ending(item: _Incoming) -> None:
+        def set_ending(item: _IncomingFrame) -> None:
             result = item.result
             item.ending = make_ending(
                 result,
                 item.scorer,
                 now=now,
-                factor=registered.factor,
-                interval=find_interval(result.scorer, result.cluster, 0, registered.overrides) or None,
-                published=published.get_before(result) if published is not None else None,
+                factor=records.factor,
+                interval=find_interval(result.scorer, result.cluster, 0, records.overrides) or None,
+                published_score=published_scores.get_before(result) if published_scores is not None else None,
             )
-            if published is not None:
-                published.replace(result.cluster, item.scorer, item.ending.score)
+            if published_scores is not None:
+                published_scores.replace(result.cluster, item.scorer, item.ending.score)
 
         # Sort by run, because slots return the results of a pair in arbitrary order, and a hold compares each result
         # with the one before.
-        self._apply(set_ending, sorted(pending, key=lambda item: item.result.run))
+        self._apply(set_ending, sorted(pending_frames, key=lambda item: item.result.run))
 
     def count_rejection(self, reason: str) -> None:
         """Count a result that was dropped before ingestion. Raises redis.RedisError."""
         self._runs.count_rejections({reason: 1})
 
-    def _verify(self, item: _Incoming) -> None:
+    def _verify(self, item: _IncomingFrame) -> None:
         """Verify the signature, and set sender and message. Raises MessageRejectedError."""
         try:
             item.key_id, result = verify(item.frame, self._secret)
@@ -208,9 +210,9 @@ class Ingest:
             item.cluster, item.message = result.cluster, result
             item.versions = result.v, result.version
 
-    def _authorise(self, registered: _Registered, item: _Incoming) -> None:
+    def _authorise(self, records: _RegistryRecords, item: _IncomingFrame) -> None:
         """Raise MessageRejectedError unless the hub accepts the sender and its key."""
-        cluster = registered.clusters.get(item.cluster)
+        cluster = records.clusters.get(item.cluster)
         if cluster is None:
             raise MessageRejectedError("unknown_cluster", f"the hub has not accepted a cluster {item.cluster}")
         if item.key_id not in cluster.key_ids:
@@ -218,36 +220,40 @@ class Ingest:
                 "bad_signature", f"signed with the withdrawn key {item.key_id} of {item.cluster}"
             )
 
-    def _match(self, registered: _Registered, item: _Incoming) -> None:
+    def _match(self, records: _RegistryRecords, item: _IncomingFrame) -> None:
         """Set the result and its scorer. Raises MessageRejectedError."""
         if isinstance(item.message, SchemaMismatchError):
             raise item.message
-        scorer = registered.scorers.get(item.message.scorer)
+        scorer = records.scorers.get(item.message.scorer)
         if scorer is None:
             # The scorer was deleted during the run. The sweeper removes the run with it.
             raise MessageRejectedError("stale", f"scorer {item.message.scorer} no longer exists")
         item.result, item.scorer = item.message, scorer
 
-    def _store_agents(self, authorised: Iterable[_Incoming]) -> None:
+    def _store_agents(self, authorised_frames: Iterable[_IncomingFrame]) -> None:
         """Store the versions and key ids of senders, if they changed or were stored 30 s ago."""
-        changed: dict[str, tuple[_Versions, int]] = {}
-        for item in authorised:
+        changed_agents: dict[str, tuple[_Versions, int]] = {}
+        for item in authorised_frames:
             stored_id, stored_versions, refresh_at = self._stored_agents.get(item.cluster, (0, None, 0.0))
             if item.key_id > stored_id or item.versions != stored_versions or time.monotonic() >= refresh_at:
-                # A result signed with the old key may arrive after one with the new key, for which a rotation waits.
-                newest = max(item.key_id, stored_id, changed[item.cluster][1] if item.cluster in changed else 0)
-                changed[item.cluster] = item.versions, newest
-        if not changed:
+                # Keep the newest id, for which a rotation waits: results signed with the old key may arrive later.
+                newest_id = max(
+                    item.key_id, stored_id, changed_agents[item.cluster][1] if item.cluster in changed_agents else 0
+                )
+                changed_agents[item.cluster] = item.versions, newest_id
+        if not changed_agents:
             return
         self._agents.write_all(
             {
                 name: (AgentRecord(schema_version=schema, version=version), key_id)
-                for name, ((schema, version), key_id) in changed.items()
+                for name, ((schema, version), key_id) in changed_agents.items()
             }
         )
         # The periodic refresh restores versions that Redis lost.
         refresh_at = time.monotonic() + 30.0
-        self._stored_agents |= {name: (key_id, versions, refresh_at) for name, (versions, key_id) in changed.items()}
+        self._stored_agents |= {
+            name: (key_id, versions, refresh_at) for name, (versions, key_id) in changed_agents.items()
+        }
 
     def _log_refusal(self, reason: str, frame: bytes, why: str, **context: str) -> None:
         not_logged = self._throttle.take(reason)
@@ -264,7 +270,7 @@ class Ingest:
         )
 
 
-class _Registered(NamedTuple):
+class _RegistryRecords(NamedTuple):
     """Records of the senders and scorers of a batch by name, and overrides by target."""
 
     clusters: dict[str, ClusterRecord]
@@ -274,11 +280,11 @@ class _Registered(NamedTuple):
     factor: float
 
 
-def _read_registered(client: redis.Redis, verified: Collection[_Incoming]) -> _Registered:
+def _read_registry(client: redis.Redis, verified_frames: Collection[_IncomingFrame]) -> _RegistryRecords:
     """Read the records in one round trip. Raises redis.RedisError if Redis is unreachable."""
-    results = [item.message for item in verified if isinstance(item.message, Result)]
+    results = [item.message for item in verified_frames if isinstance(item.message, Result)]
     names: dict[str, list[str]] = {
-        keys.CLUSTERS: list({item.cluster for item in verified}),
+        keys.CLUSTERS: list({item.cluster for item in verified_frames}),
         keys.SCORERS: list({result.scorer for result in results}),
         keys.OVERRIDES: list({target for result in results for target in list_targets(result.scorer, result.cluster)}),
     }
@@ -291,7 +297,7 @@ def _read_registered(client: redis.Redis, verified: Collection[_Incoming]) -> _R
     clusters, scorers, overrides = (
         dict(zip(names[key], row, strict=False)) for key, row in zip(names, texts, strict=True)
     )
-    return _Registered(
+    return _RegistryRecords(
         parse_all_stored(ClusterRecord, clusters),
         parse_all_stored(ScorerRecord, scorers),
         parse_all_stored(ScheduleOverride, overrides),

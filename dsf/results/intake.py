@@ -1,12 +1,13 @@
 """Reads results from the clusters' mailboxes, and ingests them by the task `dsf.ingest` in this process.
 
 An agent may write only to the few slots of its own mailbox, which limits the memory that one credential can occupy. A
-result stays in its slot until it is in the books. The slot is emptied only if it still contains that result, so that a
-worker that dies in between loses nothing. Ingesting a result twice has no effect. A worker claims the mailboxes that it
-reads for some seconds, so that other workers read other mailboxes.
+result stays in its slot until it is in the books, so that a worker that dies before loses nothing. A slot is emptied
+only if it still contains the ingested result, because the agent may have replaced the result. Ingesting a result twice
+has no effect. A worker claims the mailboxes that it reads for some seconds, so that other workers read other mailboxes.
 
-The results of one cluster must not block those of others. Each cluster has a share of the bytes of a read. The slots
-that a worker was reading when it died are then read one by one, and a slot that killed its reader alone is dropped.
+The results of one cluster must not block the results of other clusters. Therefore each cluster has a share of the bytes
+of a read. If a worker dies, the slots that it was reading are read one by one, and a slot whose reader dies again is
+dropped.
 """
 
 from __future__ import annotations
@@ -31,8 +32,7 @@ from dsf.store.heartbeats import Heartbeat
 #: Seconds between two polls while results arrive. Larger batches are cheaper, because a task with its round trips costs
 #: more than a result.
 PAUSE: Final = 0.2
-# The pause of an idle worker, as a multiple of the duration of the last poll. Polling thus takes 4 % of the time, and a
-# first result is ingested soon.
+# The pause of an idle worker, as a multiple of the duration of the last poll, so that polling takes 4 % of the time.
 _IDLE_FACTOR: Final = 25
 # Seconds between two reads of all mailboxes, including those whose agent failed to set the flag.
 _FULL_READ_SECONDS: Final = 10.0
@@ -71,12 +71,12 @@ class Mailboxes:
 
     def __init__(self, client: redis.Redis, max_bytes: int) -> None:
         """A result has at most `max_bytes`."""
-        self._longest = max_bytes
-        self._read = client.register_script(load_lua("mail_read"))
-        self._empty = client.register_script(load_lua("mail_empty"))
+        self._max_result_bytes = max_bytes
+        self._read_script = client.register_script(load_lua("mail_read"))
+        self._empty_script = client.register_script(load_lua("mail_empty"))
         self._token = secrets.token_hex(16)
-        self._first = 0
-        # Every second read is for one slot that may have killed a worker. The first read of a new worker is not.
+        self._next_cluster_number = 0
+        # Whether the next read is for one slot that may have killed a worker. Every second read is, but not the first.
         self._reads_suspect = False
 
     def read(self, *, everywhere: bool = False) -> MailboxContents:
@@ -84,8 +84,8 @@ class Mailboxes:
 
         `everywhere` also reads mailboxes without a flag. An agent's connection may break before the flag is set.
         """
-        sizes = _MAX_RESULTS, _MAX_BYTES, SHORTEST, self._longest
-        response: Any = self._read(
+        sizes = _MAX_RESULTS, _MAX_BYTES, SHORTEST, self._max_result_bytes
+        response: Any = self._read_script(
             keys=[
                 *(keys.CLUSTERS, keys.MAIL_CLAIMS, keys.REJECTED, keys.REJECTED_MAIL),
                 *(keys.MAIL_READING, keys.MAIL_SUSPECTS),
@@ -93,11 +93,11 @@ class Mailboxes:
             args=[
                 *(keys.MAIL_PREFIX, keys.MAIL_SLOTS, self._token, _CLAIM_MILLISECONDS),
                 *sizes,
-                *(self._first, int(everywhere), _CLUSTER_BYTES, int(self._reads_suspect)),
+                *(self._next_cluster_number, int(everywhere), _CLUSTER_BYTES, int(self._reads_suspect)),
             ],
         )
         self._reads_suspect = not self._reads_suspect
-        self._first, is_more, slots, texts, dropped = response
+        self._next_cluster_number, is_more, slots, texts, dropped = response
         return MailboxContents(slots, texts, bool(is_more), dropped)
 
     def empty(self, slots: Sequence[bytes], texts: Sequence[bytes]) -> None:
@@ -106,8 +106,8 @@ class Mailboxes:
         A slot with an empty text keeps its result.
         """
         if slots:
-            # The first bytes contain the signature, which identifies a result.
-            self._empty(
+            # Send only the first bytes, which contain the signature and thus identify a result.
+            self._empty_script(
                 keys=[keys.MAIL_CLAIMS, keys.MAIL_READING, keys.MAIL_SUSPECTS, *slots],
                 args=[self._token, *(text[:FRAME_MARK] for text in texts), *set(map(find_cluster, slots))],
             )
@@ -121,8 +121,8 @@ def find_cluster(slot: bytes) -> str:
 class Batch:
     """The argument of one call of `dsf.ingest`. It is never serialised, because the task runs in this process."""
 
-    def __init__(self, waiting: MailboxContents, ingest: Ingest) -> None:
-        self._waiting = waiting
+    def __init__(self, contents: MailboxContents, ingest: Ingest) -> None:
+        self._contents = contents
         self._ingest = ingest
         #: Indexes of the results that are in the books, or refused permanently.
         self.finished: list[int] = []
@@ -153,7 +153,7 @@ class Batch:
     def _ingest_parts(self) -> Iterator[str | redis.ResponseError]:
         """Ingest the results in parts of limited size, and yield their outcomes."""
         part: list[bytes] = []
-        for text in self._waiting.texts:
+        for text in self._contents.texts:
             if part and sum(map(len, part)) + len(text) > _PARSED_BYTES:
                 yield from self._ingest.handle_all(part)
                 part = []
@@ -162,9 +162,9 @@ class Batch:
 
     def __repr__(self) -> str:
         """Return the text that Flower shows as the task's argument."""
-        clusters = list(dict.fromkeys(map(find_cluster, self._waiting.slots)))
+        clusters = list(dict.fromkeys(map(find_cluster, self._contents.slots)))
         suffix = f" and {len(clusters) - _SHOWN_CLUSTERS} more" if len(clusters) > _SHOWN_CLUSTERS else ""
-        count = len(self._waiting.slots)
+        count = len(self._contents.slots)
         return f"{count} result{'' if count == 1 else 's'} of {', '.join(clusters[:_SHOWN_CLUSTERS])}{suffix}"
 
 
@@ -195,7 +195,7 @@ class Intake:
         self._ingest = ingest
         self._task = task
         self._stopping = stopping
-        self._everywhere_at = 0.0
+        self._full_read_at = 0.0
         self._heartbeat = Heartbeat(client, keys.RESULTS_STAGE)
         #: True if the last read left results in the mailboxes, so that other work should wait.
         self.is_behind = False
@@ -206,36 +206,36 @@ class Intake:
 
     def turn(self) -> float:
         """Ingest one read, and return the seconds until the next turn. Raises redis.RedisError."""
-        began = time.monotonic()
-        everywhere = began >= self._everywhere_at
-        waiting = self._mail.read(everywhere=everywhere)
-        poll_seconds = time.monotonic() - began
-        if everywhere and not waiting.is_more:
-            self._everywhere_at = began + _FULL_READ_SECONDS
-        self.is_behind = waiting.is_more
-        for slot in waiting.dropped:
+        started_at = time.monotonic()
+        is_full_read = started_at >= self._full_read_at
+        contents = self._mail.read(everywhere=is_full_read)
+        poll_seconds = time.monotonic() - started_at
+        if is_full_read and not contents.is_more:
+            self._full_read_at = started_at + _FULL_READ_SECONDS
+        self.is_behind = contents.is_more
+        for slot in contents.dropped:
             log.error(
                 "result dropped unread: the results worker that read it alone died; revoke the cluster's credentials "
                 "unless its agent is trusted",
                 cluster=find_cluster(slot),
             )
-        if waiting.slots:
-            self._ingest_batch(waiting)
+        if contents.slots:
+            self._ingest_batch(contents)
         self._heartbeat.renew()
-        if waiting.is_more:
+        if contents.is_more:
             return 0.0
-        return PAUSE if len(waiting.slots) > 1 else min(PAUSE, _IDLE_FACTOR * poll_seconds)
+        return PAUSE if len(contents.slots) > 1 else min(PAUSE, _IDLE_FACTOR * poll_seconds)
 
-    def _ingest_batch(self, waiting: MailboxContents) -> None:
-        batch = Batch(waiting, self._ingest)
+    def _ingest_batch(self, contents: MailboxContents) -> None:
+        batch = Batch(contents, self._ingest)
         task_result = self._task.apply((batch,))
-        finished = set(batch.finished)
+        finished_indexes = set(batch.finished)
         self._mail.empty(
-            waiting.slots, [text if number in finished else b"" for number, text in enumerate(waiting.texts)]
+            contents.slots, [text if number in finished_indexes else b"" for number, text in enumerate(contents.texts)]
         )
         if not task_result.successful():
-            # The read has removed the flags of the remaining results.
-            self._everywhere_at = 0.0
+            # Read all mailboxes next: this read has cleared the flags of mailboxes whose results remain.
+            self._full_read_at = 0.0
             raise task_result.result
 
 

@@ -171,7 +171,7 @@ class Sweeper:
         self._stopping = stopping
         self._orphans: set[str] = set()
         self._heartbeat = Heartbeat(client, keys.SWEEP_STAGE)
-        self._next_leftovers = 0.0
+        self._next_leftovers_at = 0.0
 
     def run(self) -> None:
         """Sweep until stopped."""
@@ -179,26 +179,26 @@ class Sweeper:
             repeat(self._turn, self._stopping, doing="sweep lost runs", pause=_SWEEP_EVERY)
 
     def _turn(self) -> float:
-        again = self.sweep(hubclock.now())
-        if time.monotonic() >= self._next_leftovers:
+        has_more = self.sweep(hubclock.now())
+        if time.monotonic() >= self._next_leftovers_at:
             # Remove a pair only if two consecutive checks found it orphaned.
-            self._next_leftovers = time.monotonic() + 60.0
+            self._next_leftovers_at = time.monotonic() + 60.0
             self.forget_leftovers()
             self._runs.forget_lags()
         self._heartbeat.renew()
-        return 0.2 if again else _SWEEP_EVERY
+        return 0.2 if has_more else _SWEEP_EVERY
 
     def sweep(self, now: float) -> bool:
         """Declare overdue runs lost, and return True if another pass should follow soon."""
-        lost, again = self._runs.sweep(now=now, lost_after=self._settings.lost_after)
-        if lost:
-            log.warning("runs lost", count=len(lost), first=lost[:5])
-        return again
+        lost_runs, has_more = self._runs.sweep(now=now, lost_after=self._settings.lost_after)
+        if lost_runs:
+            log.warning("runs lost", count=len(lost_runs), first=lost_runs[:5])
+        return has_more
 
     def forget_leftovers(self) -> None:
         """Remove the data of pairs that were orphaned at the last check, too. The hub may still remove newer ones."""
         orphans = self._runs.find_leftovers()
-        forgotten = self._runs.forget(orphans & self._orphans)
+        forgotten_pairs = self._runs.forget(orphans & self._orphans)
         self._orphans = orphans - self._orphans
-        if forgotten:
-            log.info("removed pairs forgotten", count=len(forgotten), first=forgotten[:5])
+        if forgotten_pairs:
+            log.info("removed pairs forgotten", count=len(forgotten_pairs), first=forgotten_pairs[:5])

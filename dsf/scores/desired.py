@@ -72,11 +72,11 @@ def compute_desired_score(
     if not scorer.is_published:
         return None
     policy = scorer.when_failing
-    # An Inactive scorer gets no ticks, so its failures are no longer counted; several health checks failed before. A
-    # suspended scorer gets no ticks regardless of its health.
+    # An Inactive scorer gets no ticks, so its failures are no longer counted, but its failed health checks count as
+    # failing. A suspended scorer gets no ticks regardless of its health.
     is_inactive = scorer.health == "Inactive" and not scorer.suspended
-    fails = failing >= policy.failure_threshold or is_inactive
-    if policy.behavior != "Keep" and fails:
+    is_failing = failing >= policy.failure_threshold or is_inactive
+    if policy.behavior != "Keep" and is_failing:
         if policy.value is None:
             return None
         # The value is published as long as cycles fail, so its validity begins now and is renewed.
@@ -84,16 +84,16 @@ def compute_desired_score(
             scorer, cluster.name, policy.value
         )
         items = tuple((name, policy.value) for name, _ in published_items)
-        # No cycle runs while the scorer is suspended: the object expires like any score.
-        until = shown_until if scorer.suspended else compute_expiry(now, scorer.validity, factor)
-        return None if has_expired(until, now) else DesiredScore(cluster, scorer, items, until)
+        # Do not renew the object of a suspended scorer, which runs no cycles: the object expires like any score.
+        valid_until = shown_until if scorer.suspended else compute_expiry(now, scorer.validity, factor)
+        return None if has_expired(valid_until, now) else DesiredScore(cluster, scorer, items, valid_until)
     if score is None:
         return UNKNOWN
     if has_expired(score.valid_until, now):
         return None
     # Write empty items even if every result was rejected, because OCM would read a missing score as 0.
-    results = tuple(score.items) or build_empty_items(scorer, cluster.name, scorer.when_empty.value)
-    return DesiredScore(cluster, scorer, results, score.valid_until)
+    published_items_or_default = tuple(score.items) or build_empty_items(scorer, cluster.name, scorer.when_empty.value)
+    return DesiredScore(cluster, scorer, published_items_or_default, score.valid_until)
 
 
 def compute_validity_factor(validities: Iterable[tuple[int, int]], write_rate: float) -> float:

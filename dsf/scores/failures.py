@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-#: Maximum seconds between a failed write and its retry. The delay is short because an object expires during it. Retries
-#: get only a share of the write rate, so that they cannot delay other scores.
+#: Maximum seconds between a failed write and its retry. The delay is short because the object may expire meanwhile.
+#: Retries get only a share of the write rate, so that they cannot delay other scores.
 MAX_BACKOFF_SECONDS: Final = 5.0
 
 Pair = tuple[str, str]
@@ -44,9 +44,9 @@ class Failures:
 
     def add(self, pair: Pair, reason: str, message: str, now: float) -> tuple[Failure, float]:
         """Record a failed attempt; return the failure, and the seconds until the next attempt."""
-        before = self._failures.get(pair)
-        attempts = before.attempts + 1 if before is not None else 1
-        failure = Failure(attempts, before.since if before is not None else now, reason, message)
+        previous_failure = self._failures.get(pair)
+        attempts = previous_failure.attempts + 1 if previous_failure is not None else 1
+        failure = Failure(attempts, previous_failure.since if previous_failure is not None else now, reason, message)
         self._failures[pair] = failure
         self._by_cluster.setdefault(pair[0], set()).add(pair)
         self._by_scorer.setdefault(pair[1], set()).add(pair)
@@ -60,11 +60,11 @@ class Failures:
         """
         if self._failures.pop(pair, None) is None:
             return set()
-        related: set[Pair] = set()
+        related_pairs: set[Pair] = set()
         for index, name in ((self._by_cluster, pair[0]), (self._by_scorer, pair[1])):
             members = index[name]
             members.discard(pair)
-            related |= members
+            related_pairs |= members
             if not members:
                 del index[name]
-        return related
+        return related_pairs

@@ -27,72 +27,72 @@ class PairQueue:
         """`namespace` returns the namespace of a scorer; `home` is the hub's own namespace."""
         self._namespace = namespace
         self._home = home
-        self._due: dict[Pair, float] = {}
+        self._due_times: dict[Pair, float] = {}
         self._heap: list[tuple[float, Pair]] = []
         # Due pairs in order, by namespace; the namespaces in the order of their next turn.
-        self._ready: dict[str, dict[Pair, None]] = {}
+        self._ready_pairs: dict[str, dict[Pair, None]] = {}
         self._ready_namespaces: dict[Pair, str] = {}
         self._take_count = 0
 
     def __len__(self) -> int:
-        return len(self._due) + len(self._ready_namespaces)
+        return len(self._due_times) + len(self._ready_namespaces)
 
-    def add(self, pair: Pair, due: float) -> None:
-        """Schedule a check of a pair at `due`, unless an earlier one is scheduled; 0 makes it due now."""
+    def add(self, pair: Pair, due_at: float) -> None:
+        """Schedule a check of a pair at `due_at`, unless an earlier one is scheduled; 0 makes it due now."""
         if pair in self._ready_namespaces:
             return
-        if due <= 0:
-            self._due.pop(pair, None)
+        if due_at <= 0:
+            self._due_times.pop(pair, None)
             self._make_ready(pair)
-        elif due < self._due.get(pair, float("inf")):
-            self._due[pair] = due
-            heapq.heappush(self._heap, (due, pair))
+        elif due_at < self._due_times.get(pair, float("inf")):
+            self._due_times[pair] = due_at
+            heapq.heappush(self._heap, (due_at, pair))
 
     def remove(self, pair: Pair) -> None:
         """Cancel the scheduled check of a pair."""
-        self._due.pop(pair, None)
+        self._due_times.pop(pair, None)
         self._remove_ready(pair)
 
     def take(self, now: float, limit: int) -> list[Pair]:
         """Remove and return up to `limit` due pairs."""
         while self._heap and self._heap[0][0] <= now:
-            due, pair = heapq.heappop(self._heap)
-            if self._due.get(pair) == due:
-                del self._due[pair]
+            due_at, pair = heapq.heappop(self._heap)
+            if self._due_times.get(pair) == due_at:
+                del self._due_times[pair]
                 self._make_ready(pair)
         batch: list[Pair] = []
-        while self._ready and len(batch) < limit:
+        while self._ready_pairs and len(batch) < limit:
             self._take_count += 1
-            is_own = self._home in self._ready and (
-                self._take_count % _OWN_NAMESPACE_EVERY == 0 or len(self._ready) == 1
+            is_own = self._home in self._ready_pairs and (
+                self._take_count % _OWN_NAMESPACE_EVERY == 0 or len(self._ready_pairs) == 1
             )
-            name = self._home if is_own else next(name for name in self._ready if name != self._home)
-            pair = next(iter(self._ready[name]))
+            name = self._home if is_own else next(name for name in self._ready_pairs if name != self._home)
+            pair = next(iter(self._ready_pairs[name]))
             self._remove_ready(pair)
-            if name in self._ready:
-                # The other namespaces come before its next turn.
-                self._ready[name] = self._ready.pop(name)
+            if name in self._ready_pairs:
+                # Move the namespace behind all others.
+                self._ready_pairs[name] = self._ready_pairs.pop(name)
             batch.append(pair)
         return batch
 
     def list_overdue(self, moment: float) -> list[Pair]:
         """Return all pairs that were due at `moment`."""
-        return [*self._ready_namespaces, *(pair for pair, due in self._due.items() if due <= moment)]
+        return [*self._ready_namespaces, *(pair for pair, due_at in self._due_times.items() if due_at <= moment)]
 
     def get_next_due(self) -> float | None:
         """Return the time at which the next pair is due; None if the queue is empty."""
-        if self._ready:
+        if self._ready_pairs:
             return 0.0
-        while self._heap and self._due.get(self._heap[0][1]) != self._heap[0][0]:
+        while self._heap and self._due_times.get(self._heap[0][1]) != self._heap[0][0]:
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None
 
     def _make_ready(self, pair: Pair) -> None:
         self._ready_namespaces[pair] = name = self._namespace(pair[1])
-        self._ready.setdefault(name, {})[pair] = None
+        self._ready_pairs.setdefault(name, {})[pair] = None
 
     def _remove_ready(self, pair: Pair) -> None:
         if (name := self._ready_namespaces.pop(pair, None)) is not None:
-            del self._ready[name][pair]
-            if not self._ready[name]:
-                del self._ready[name]
+            del self._ready_pairs[name][pair]
+            if not self._ready_pairs[name]:
+                del self._ready_pairs[name]

@@ -26,8 +26,8 @@ class WriteRate:
         with self._lock:
             now = self._clock()
             arrival = max(self._next_arrival, now)
-            wait = arrival - self._seconds_per_write * (BURST - 1) - now
-            if wait > 0:
-                return wait
+            wait_seconds = arrival - self._seconds_per_write * (BURST - 1) - now
+            if wait_seconds > 0:
+                return wait_seconds
             self._next_arrival = arrival + self._seconds_per_write
             return 0.0

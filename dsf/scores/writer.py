@@ -169,7 +169,7 @@ class ScoreWriter:
         self._attempt_at = 0.0
         self._audit_at = 0.0
         # The desired state for which upstream's scores were adopted, and the time (monotonic) of the next search.
-        self._adopted: object = None
+        self._adopted_version: object = None
         self._adopt_at = 0.0
         self._adoption: threading.Thread | None = None
         self._progress_at = time.monotonic()
@@ -240,12 +240,12 @@ class ScoreWriter:
 
     def _index(self, cluster: str, name: str, state: ScoreState | None) -> None:
         """Record the scorer label of an object. The caller holds the lock."""
-        before = self._labels.pop((cluster, name), None)
-        if before is not None:
-            names = self._names[cluster, before]
+        previous_label = self._labels.pop((cluster, name), None)
+        if previous_label is not None:
+            names = self._names[cluster, previous_label]
             names.discard(name)
             if not names:
-                del self._names[cluster, before]
+                del self._names[cluster, previous_label]
         if state is None:
             self._last_writes.pop((cluster, name), None)
             return
@@ -254,20 +254,20 @@ class ScoreWriter:
 
     def _plan_all(self) -> None:
         """Schedule a check of every pair that has an entry, an object, or a record of an unwritten score."""
-        scheduled = self._writes.list_scheduled_pairs()
-        unwritten = self._writes.list_unwritten_pairs()
+        scheduled_pairs = self._writes.list_scheduled_pairs()
+        unwritten_pairs = self._writes.list_unwritten_pairs()
         stored_scores = [
             (key, self._backend.find_score(key.namespace, key.name)) for key in self._backend.list_keys(Kind.SCORE)
         ]
         with self._lock:
             if self._recorded_pairs is None:
-                self._recorded_pairs = set(unwritten)
-            for _, scorer in scheduled:
+                self._recorded_pairs = set(unwritten_pairs)
+            for _, scorer in scheduled_pairs:
                 self._scorer_of_label[make_label_value(scorer)] = scorer
             for key, state in stored_scores:
                 self._index(key.namespace, key.name, state)
-            labelled = [(cluster, self._scorer_of_label.get(label, label)) for cluster, label in self._names]
-            for pair in (*scheduled, *unwritten, *labelled):
+            labelled_pairs = [(cluster, self._scorer_of_label.get(label, label)) for cluster, label in self._names]
+            for pair in (*scheduled_pairs, *unwritten_pairs, *labelled_pairs):
                 self._queue.add(pair, 0.0)
             self._check_all = False
 
@@ -300,9 +300,9 @@ class ScoreWriter:
         self._pause = _BATCHING_PAUSE_SECONDS if len(batch) > 1 else 0.0
         if batch:
             self._factor = self._writes.read_validity_factor()
-            self._yield(self._check_batch(desired_scores, batch))
+            self._yield_cpu(self._check_batch(desired_scores, batch))
         self._report_outage()
-        self._record()
+        self._store_records()
         with self._lock:
             self._progress_at = time.monotonic()
             if self._outage is not None:
@@ -316,7 +316,7 @@ class ScoreWriter:
         If that scorer wrote no score, OCM would use the upstream score for ever.
         """
         is_busy = self._adoption is not None and self._adoption.is_alive()
-        if is_busy or self._outage is not None or desired_scores.version is self._adopted:
+        if is_busy or self._outage is not None or desired_scores.version is self._adopted_version:
             return
         if time.monotonic() >= self._adopt_at:
             # In a separate thread: other programs may have many large scores, and reading them takes long.
@@ -324,26 +324,26 @@ class ScoreWriter:
             self._adoption.join(_ADOPT_WAIT_SECONDS)
 
     def _search_upstream_scores(self, desired_scores: DesiredScores) -> None:
-        began = time.monotonic()
+        started_at = time.monotonic()
 
         def claim(cluster: str, name: str, created: float) -> tuple[dict[str, Any], datetime] | None:
-            planned = None if self._stopping.is_set() else desired_scores.plan_adoption(cluster, name, created)
-            if planned is None:
+            adoption = None if self._stopping.is_set() else desired_scores.plan_adoption(cluster, name, created)
+            if adoption is None:
                 return None
-            body, seconds = planned
+            body, seconds = adoption
             return body, datetime.fromtimestamp(self._clock() + seconds * self._factor, UTC)
 
         number = 0
         try:
             number = self._backend.adopt_scores(claim)
-            self._adopted = desired_scores.version
+            self._adopted_version = desired_scores.version
         except BackendError as error:
             log.warning("upstream's scores cannot be listed, will be tried again", error=str(error))
         except Exception:
             # A failed adoption must not stop the writes of scores.
             log.exception("upstream's scores cannot be taken over, will be tried again")
         finished_at = time.monotonic()
-        self._adopt_at = finished_at + max(_ADOPT_INTERVAL_SECONDS, _ADOPT_PAUSE_FACTOR * (finished_at - began))
+        self._adopt_at = finished_at + max(_ADOPT_INTERVAL_SECONDS, _ADOPT_PAUSE_FACTOR * (finished_at - started_at))
         if number:
             log.info("scores of upstream's agent taken over: they expire like all others", count=number)
             # Check the adopted scores, so that they are deleted when they expire.
@@ -359,9 +359,9 @@ class ScoreWriter:
                     return []
                 limit = 1
             retries = self._retries.take(now, max(1, limit // 4))
-            due = self._queue.take(now, max(limit - len(retries), 0 if self._outage is not None else 1))
+            due_pairs = self._queue.take(now, max(limit - len(retries), 0 if self._outage is not None else 1))
             # During an outage of the backend the batch has one pair: a retry if one is due, else a queued pair.
-            return [*due, *retries]
+            return [*due_pairs, *retries]
 
     def _check_batch(self, desired_scores: DesiredScores, batch: list[Pair]) -> float:
         """Check pairs concurrently; return the CPU seconds used.
@@ -370,10 +370,10 @@ class ScoreWriter:
         read_at = time.monotonic()
         entries = deque(zip(batch, self._read_facts(batch), strict=True))
         errors: list[Exception] = []
-        spent: list[float] = []
+        cpu_seconds: list[float] = []
 
-        def work() -> None:
-            began = time.thread_time()
+        def check_entries() -> None:
+            cpu_start = time.thread_time()
             while not errors:
                 try:
                     pair, facts = entries.popleft()
@@ -384,20 +384,20 @@ class ScoreWriter:
                 except Exception as error:  # noqa: BLE001 (raised below, in the writer's own thread)
                     errors.append(error)
                     entries.append((pair, facts))
-            spent.append(time.thread_time() - began)
+            cpu_seconds.append(time.thread_time() - cpu_start)
 
         helpers: list[threading.Thread] = []
         while entries and not errors and len(helpers) < _MAX_WRITE_THREADS:
             if not helpers or not self._write_turn_lock.locked():
                 # The threads are daemons, because a hanging write must not delay shutdown.
-                helpers.append(run_in_background(work, "score-write"))
+                helpers.append(run_in_background(check_entries, "score-write"))
             helpers[-1].join(_THREAD_START_SECONDS)
         for helper in helpers:
             helper.join()
         self.check(pair for pair, _ in entries)
         if errors:
             raise errors[0]
-        return sum(spent)
+        return sum(cpu_seconds)
 
     def _read_facts(self, pairs: list[Pair]) -> list[Facts]:
         try:
@@ -418,12 +418,12 @@ class ScoreWriter:
         except redis.RedisError:
             raise
         except BackendError as error:
-            self._fail(pair, error)
+            self._handle_failure(pair, error)
         except Exception as error:
             # A failing object must not block the pairs behind it.
             if pair not in self._failures:
                 log.exception("writing a score failed", cluster=pair[0], scorer=pair[1])
-            self._fail(pair, error)
+            self._handle_failure(pair, error)
 
     def _reconcile_pair(self, desired_scores: DesiredScores, pair: Pair, facts: Facts, read_at: float) -> None:
         """Apply the difference between the desired object of a pair and its object in the backend."""
@@ -437,9 +437,9 @@ class ScoreWriter:
             [facts] = self._writes.read_facts([pair])
         target = self._compute_target(desired_scores, pair, facts)
         counts: Counter[str] = Counter()
-        superfluous = self._find_superfluous(desired_scores, pair, target)
-        # One object per turn: whoever may write AddOnPlacementScores in a namespace can label thousands as a scorer's.
-        for name in superfluous[:1]:
+        superfluous_names = self._find_superfluous(desired_scores, pair, target)
+        # Delete one object per turn: other programs can label thousands of objects as objects of this scorer.
+        for name in superfluous_names[:1]:
             self._backend.delete_score(cluster, name)
             with self._lock:
                 self._index(cluster, name, None)
@@ -455,14 +455,14 @@ class ScoreWriter:
                 counts["unchanged"] += 1
             next_check = self._compute_next_check(cluster, target.name, state)
         elif target is UNKNOWN:
-            ends = [state.valid_until for _, state in self._list_objects(pair) if not state.is_going]
-            # An expired object stays if its name is another scorer's.
-            next_check = max(min(ends), self._clock() + 1.0) if ends else None
-        if len(superfluous) > 1:
+            expiry_times = [state.valid_until for _, state in self._list_objects(pair) if not state.is_going]
+            # An expired object may stay, because its name belongs to another scorer: check it again in a second.
+            next_check = max(min(expiry_times), self._clock() + 1.0) if expiry_times else None
+        if len(superfluous_names) > 1:
             next_check = 0.0
-        # Only the newest change is written, or needs no write.
+        # All changes since the last check, except the newest one, cost no write.
         counts["coalesced"] = max(changes - 1, 0)
-        self._succeed(pair, counts, next_check, changes)
+        self._handle_success(pair, counts, next_check, changes)
         self._record_upstreams(pair)
 
     def _apply(self, target: DesiredScore, state: ScoreState | None) -> None:
@@ -470,14 +470,17 @@ class ScoreWriter:
         now = self._clock()
         cluster, name = target.cluster.name, target.name
         with self._lock:
-            earlier = self._last_writes.get((cluster, name))
+            last_write = self._last_writes.get((cluster, name))
             count, repaired_at = self._repairs.get((cluster, name), (0, 0.0))
-            if earlier is not None and state is not None and state != earlier.state:
-                wait = min(_MAX_REPAIR_DELAY_SECONDS, 2.0 ** min(count, 10)) if count >= _IMMEDIATE_REPAIRS else 0.0
-                if repaired_at <= now < repaired_at + wait:
+            if last_write is not None and state is not None and state != last_write.state:
+                wait_seconds = (
+                    min(_MAX_REPAIR_DELAY_SECONDS, 2.0 ** min(count, 10)) if count >= _IMMEDIATE_REPAIRS else 0.0
+                )
+                if repaired_at <= now < repaired_at + wait_seconds:
                     raise BackendError(
                         f"another program changes AddOnPlacementScore {name} in namespace {cluster} again and again; "
-                        f"it is written once in {wait:.0f} s until that ends: find the program by kubectl get -o yaml "
+                        f"it is written once in {wait_seconds:.0f} s until that ends: find the program by kubectl "
+                        "get -o yaml "
                         "--show-managed-fields"
                     )
                 is_new = now > repaired_at + 2 * _MAX_REPAIR_DELAY_SECONDS
@@ -509,7 +512,7 @@ class ScoreWriter:
             factor=self._factor,
             shown_until=shown_until,
         )
-        # Write no object: the cluster may be temporarily absent, and its namespace may not exist.
+        # Write no object on a temporarily absent cluster, whose namespace may not exist.
         return (
             UNKNOWN
             if isinstance(target, DesiredScore) and not desired_scores.needs_score(cluster, make_label_value(scorer))
@@ -536,15 +539,15 @@ class ScoreWriter:
             names = [name for name, state in objects if state.valid_until <= self._clock()]
         else:
             names = [name for name, _ in objects]
-        remaining_names: list[str] = []
+        superfluous_names: list[str] = []
         for name in names:
             # If another scorer owns the name, its next write corrects the label.
             owner = desired_scores.find_scorer(cluster, name)
             if owner is None or owner == scorer:
-                remaining_names.append(name)
+                superfluous_names.append(name)
             else:
                 self.check([(cluster, owner)])
-        return remaining_names
+        return superfluous_names
 
     def _differs(self, desired_scores: DesiredScores, pair: Pair, facts: Facts) -> bool:
         """True if an object of the pair must be written or deleted."""
@@ -564,15 +567,15 @@ class ScoreWriter:
         digest = last_write.digest if last_write is not None and last_write.state == state else state.digest
         if (digest, state.scorer) != (target.digest, make_label_value(target.scorer.name)) or state.is_upstreams:
             return True
-        owner = target.cluster.uid
-        if owner and state.owner != owner:
+        owner_uid = target.cluster.uid
+        if owner_uid and state.owner != owner_uid:
             return True
         # The API server stores whole seconds.
-        until, now = int(target.valid_until), self._clock()
-        if until < int(state.valid_until):
+        expiry, now = int(target.valid_until), self._clock()
+        if expiry < int(state.valid_until):
             # The validity was shortened.
             return True
-        return until > int(state.valid_until) and now >= self._plan_renewal(target.cluster.name, target.name, state)
+        return expiry > int(state.valid_until) and now >= self._plan_renewal(target.cluster.name, target.name, state)
 
     def _plan_renewal(self, cluster: str, name: str, state: ScoreState) -> float:
         """Return the time to renew an object, by this writer's own clock if this writer wrote the object last."""
@@ -590,22 +593,22 @@ class ScoreWriter:
         renew_at = self._plan_renewal(cluster, name, state)
         if now < renew_at:
             return renew_at
-        rest = state.valid_until - now
+        remaining_seconds = state.valid_until - now
         # Check an object without a newer score at half of its remaining time, with a minimum step of one second.
-        return min(state.valid_until, now + max(1.0, rest / 2)) if rest > 0 else now + 1.0
+        return min(state.valid_until, now + max(1.0, remaining_seconds / 2)) if remaining_seconds > 0 else now + 1.0
 
     # --- outcomes ------------------------------------------------------------------------------------------------
 
-    def _succeed(self, pair: Pair, counts: Counter[str], next_check: float | None, changes: int) -> None:
+    def _handle_success(self, pair: Pair, counts: Counter[str], next_check: float | None, changes: int) -> None:
         with self._lock:
             self._changes[pair] -= changes
             if self._changes[pair] <= 0:
                 del self._changes[pair]
             self._counts.update({name: number for name, number in counts.items() if number})
             has_failed = pair in self._failures
-            for related in self._failures.remove(pair):
-                self._retries.remove(related)
-                self._queue.add(related, 0.0)
+            for related_pair in self._failures.remove(pair):
+                self._retries.remove(related_pair)
+                self._queue.add(related_pair, 0.0)
             self._retries.remove(pair)
             if next_check is not None:
                 self._queue.add(pair, next_check)
@@ -631,7 +634,7 @@ class ScoreWriter:
                 with self._lock:
                     self._pending_records[pair] = Unwritten(reason=reason, message=message, since=state.since)
 
-    def _fail(self, pair: Pair, error: Exception) -> None:
+    def _handle_failure(self, pair: Pair, error: Exception) -> None:
         now = self._clock()
         is_foreign = isinstance(error, ForeignObjectError)
         is_refusal = isinstance(error, BackendError) and error.is_refusal
@@ -650,7 +653,7 @@ class ScoreWriter:
             self._retries.add(pair, now + backoff)
             if is_foreign:
                 # The object may be upstream's, written since the last search.
-                self._adopted = None
+                self._adopted_version = None
             if is_refusal or failure.attempts >= (2 if is_expired else _ATTEMPTS_REPORTED):
                 self._pending_records[pair] = Unwritten(reason=reason, message=message, since=failure.since)
         # Log only the first failure of a pair, throttled, because thousands of pairs fail if the backend is down.
@@ -663,12 +666,12 @@ class ScoreWriter:
             if self._outage is None or time.monotonic() - self._outage[1] < _OUTAGE_REPORT_SECONDS:
                 return
             cause = Unwritten(reason=WriteReason.SCORES_NOT_WRITTEN, message=self._outage[0], since=self._clock())
-            overdue = self._clock() - _OUTAGE_REPORT_SECONDS
-            for pair in (*self._queue.list_overdue(overdue), *self._retries.list_overdue(overdue)):
+            overdue_since = self._clock() - _OUTAGE_REPORT_SECONDS
+            for pair in (*self._queue.list_overdue(overdue_since), *self._retries.list_overdue(overdue_since)):
                 if pair not in (self._recorded_pairs or ()) and pair not in self._pending_records:
                     self._pending_records[pair] = cause
 
-    def _record(self) -> None:
+    def _store_records(self) -> None:
         """Store counters and causes. Raises redis.RedisError; the next turn then stores them."""
         with self._lock:
             counts, pending_records = Counter(self._counts), dict(self._pending_records)
@@ -681,12 +684,12 @@ class ScoreWriter:
                 if self._pending_records.get(pair) == cause:
                     del self._pending_records[pair]
             recorded_pairs = self._recorded_pairs if self._recorded_pairs is not None else set()
-            before = set(recorded_pairs)
+            pairs_before = set(recorded_pairs)
             recorded_pairs.update(pair for pair, cause in pending_records.items() if cause is not None)
             recorded_pairs.difference_update(pair for pair, cause in pending_records.items() if cause is None)
             self._recorded_pairs = recorded_pairs
-        if changed := {scorer for _, scorer in before ^ recorded_pairs}:
-            self._on_status(changed)
+        if changed_scorers := {scorer for _, scorer in pairs_before ^ recorded_pairs}:
+            self._on_status(changed_scorers)
 
     def _wait_for_turn(self, read_at: float) -> bool:
         """Wait until the rate allows a write; return True if data read at `read_at` (monotonic) is stale by then."""
@@ -695,19 +698,22 @@ class ScoreWriter:
                 self._stopping.wait(min(seconds, MAX_WAIT_SECONDS))
         return time.monotonic() - read_at > _MAX_DATA_AGE_SECONDS
 
-    def _yield(self, spent: float) -> None:
-        """Yield CPU to waiting results after a batch that used `spent` CPU seconds.
+    def _yield_cpu(self, cpu_seconds: float) -> None:
+        """Leave the CPU to the ingestion of waiting results, after a batch that used this many CPU seconds.
 
-        A score that is written later is newer, and is written only once."""
-        cpu, until = time.process_time() + _CPU_SHARE_OF_INGEST * spent, time.monotonic() + _MAX_YIELD_SECONDS
-        while time.process_time() < cpu and time.monotonic() < until and self._is_behind():
+        Scores that are written later are newer, so this reduces the number of writes."""
+        cpu_end, deadline = (
+            time.process_time() + _CPU_SHARE_OF_INGEST * cpu_seconds,
+            time.monotonic() + _MAX_YIELD_SECONDS,
+        )
+        while time.process_time() < cpu_end and time.monotonic() < deadline and self._is_behind():
             if self._stopping.wait(0.1):
                 return
 
     def _update_validity_factor(self) -> None:
         """Adapt the factor that extends validities to the number of objects."""
         with self._lock:
-            # A pair counts once: somebody else may have labelled many objects as its.
+            # Count each pair once, because other programs may have labelled many objects as objects of the pair.
             numbers = Counter(self._scorer_of_label.get(label, label) for _, label in self._names)
         scorers = self._registry.read_scorers()
         self._namespaces = {name: record.namespace for name, record in scorers.items()}
