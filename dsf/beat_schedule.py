@@ -47,10 +47,10 @@ _RETRY_SECONDS: Final = 0.5
 
 
 class BeatLock:
-    """Lock in Redis that elects the active beat. A beat that lost it continues as a standby, and requests it again.
+    """Lock in Redis that elects the active beat. A beat that lost the lock becomes a standby and requests it again.
 
-    Correctness does not depend on it: two active beats still send every tick once (`lua/dispatch.lua`). The election
-    avoids duplicate work by a standby, and granting a rate limit twice.
+    Two active beats would still send every tick once (`lua/dispatch.lua`). The election avoids duplicate work, and that
+    each of two beats grants the full rate limit.
     """
 
     def __init__(self, client: redis.Redis, timeout: float) -> None:
@@ -77,15 +77,15 @@ class BeatLock:
         now = time.monotonic()
         if self._is_held and now < self._renew_at:
             return True
-        holder, remaining = run_atomically(
+        holder, remaining_milliseconds = run_atomically(
             self._client,
             ("SET", keys.BEAT_LOCK, self._token, "NX", "GET", "PX", self._milliseconds),
             ("PTTL", keys.BEAT_LOCK),
         )
         is_holder = holder in (None, self._token)
-        # A lock whose remaining time is far above its timeout was set before the clock of Redis was set back. Shorten
-        # it, because its holder may be dead. If another beat has acquired the lock in the meantime, this does no harm.
-        if holder == self._token or (not is_holder and remaining > self._milliseconds + 60_000):
+        # If the clock of Redis was set back, the remaining time of the lock is far above its timeout. Shorten the time,
+        # because the lock's holder may be dead. A beat that has acquired the lock in the meantime renews it.
+        if holder == self._token or (not is_holder and remaining_milliseconds > self._milliseconds + 60_000):
             self._client.pexpire(keys.BEAT_LOCK, self._milliseconds)
         if self._is_held and holder != self._token:
             log.warning("beat lost its lock", hint="it or redis stood still for longer than the lock lives")
@@ -99,7 +99,8 @@ class BeatLock:
         """Release the lock if held, so that a standby need not wait. Raises redis.RedisError."""
         # Release even if `_is_held` is False: a signal may arrive between acquiring the lock and recording it.
         self._is_held = False
-        # If the lock expires between the two commands and another beat acquires it, a third one may become active, too.
+        # If the lock expires between the two commands and another beat acquires it, the deletion lets a third beat
+        # become active, too, which is harmless.
         if self._client.get(keys.BEAT_LOCK) == self._token:
             self._client.delete(keys.BEAT_LOCK)
 
@@ -187,20 +188,20 @@ def _read_interval(name: str, entry: Any) -> int:
     """Return the interval of an entry in seconds. Raises ScheduleError if it asks for more than another interval."""
     fields = dict(entry) if isinstance(entry, Mapping) else vars(entry)
     scorer, queue = keys.split_pair(name)[1], keys.spoke_queue(keys.split_pair(name)[0])
-    is_same = (
+    changes_interval_only = (
         fields.get("task") in (None, CYCLE_TASK)
         and tuple(fields.get("args") or (scorer,)) == (scorer,)
         and not fields.get("kwargs")
         and {"queue": queue, **(fields.get("options") or {})} == {"queue": queue}
     )
-    if not is_same:
+    if not changes_interval_only:
         raise ScheduleError(
             f"{name} calls {CYCLE_TASK}({scorer!r}) in the queue {queue}, which cannot be changed: the schedule takes "
             f"another interval only, as {_format_command(name)} does"
         )
     value: Any = fields.get("schedule")
-    every = getattr(celery.schedules.maybe_schedule(value), "run_every", None)
-    seconds = every.total_seconds() if isinstance(every, datetime.timedelta) else 0
+    run_every = getattr(celery.schedules.maybe_schedule(value), "run_every", None)
+    seconds = run_every.total_seconds() if isinstance(run_every, datetime.timedelta) else 0
     if seconds < 1 or seconds != int(seconds):
         raise ScheduleError(
             f"{name}: the schedule must be an interval of whole seconds, not {value!r}; "
@@ -237,7 +238,7 @@ class BeatScheduler(Scheduler):
         # Few retries, because the loop itself retries, and must touch the liveness file in time.
         self._redis = self._connect(config, retries=1)
         # A separate connection, because the lock is released in a signal handler, which may interrupt any operation.
-        # The short timeout and no retries may prevent the release. The lock then expires.
+        # With a short timeout and without retries the release may fail, and the lock then expires by itself.
         timeout = min(config.redis_socket_timeout, 1.0)
         self._lock = BeatLock(
             self._connect(config.model_copy(update={"redis_socket_timeout": timeout}), retries=0),
@@ -269,9 +270,9 @@ class BeatScheduler(Scheduler):
                 # The standby does not read the wake list: its element is for the active beat.
                 time.sleep(self._lock.poll_seconds if self._lock else _RETRY_SECONDS)
             else:
-                until = self._dispatcher.run()
+                next_due_at = self._dispatcher.run()
                 if not self._is_ending:
-                    self._wait(until)
+                    self._wait(next_due_at)
         except redis.RedisError as error:
             self._begin_outage(error)
         else:
@@ -309,22 +310,24 @@ class BeatScheduler(Scheduler):
         with contextlib.closing(connect(self._settings, name="dsf-beat", retries=1)) as client:
             store = ScheduleStore(client)
             now, entries, overrides = hubclock.read_hub_time(client), store.read_entries(), store.read_overrides()
-            due = store.read_due_times(entry.pair for entry in entries)
-        scheduled = {}
+            due_times = store.read_due_times(entry.pair for entry in entries)
+        entry_by_name = {}
         for entry in entries:
-            in_force = apply_overrides(entry, overrides, now)
-            if in_force.paused or entry.pair not in due:
+            effective_schedule = apply_overrides(entry, overrides, now)
+            if effective_schedule.paused or entry.pair not in due_times:
                 continue
-            scheduled[entry.pair] = ScheduleEntry(
+            entry_by_name[entry.pair] = ScheduleEntry(
                 name=entry.pair,
                 task=CYCLE_TASK,
                 args=(entry.scorer,),
                 options={"queue": keys.spoke_queue(entry.cluster)},
-                schedule=celery.schedules.schedule(in_force.interval, app=self.app),
-                last_run_at=datetime.datetime.fromtimestamp(due[entry.pair] - in_force.interval, datetime.UTC),
+                schedule=celery.schedules.schedule(effective_schedule.interval, app=self.app),
+                last_run_at=datetime.datetime.fromtimestamp(
+                    due_times[entry.pair] - effective_schedule.interval, datetime.UTC
+                ),
                 app=self.app,
             )
-        return ScheduleView(scheduled, self._settings)
+        return ScheduleView(entry_by_name, self._settings)
 
     def set_schedule(self, schedule: Any) -> None:
         """Assign each entry of a mapping to the schedule in Redis; the other entries stay."""
@@ -346,9 +349,9 @@ class BeatScheduler(Scheduler):
         self._guard.check(clock.now())
         self._clock_reports.report(clock)
 
-    def _wait(self, until: float | None) -> None:
+    def _wait(self, wake_at: float | None) -> None:
         """Wait until this time (unix seconds), a change of the schedule, or the longest wait."""
-        seconds = self._longest_wait if until is None else min(until - self._clock.now(), self._longest_wait)
+        seconds = self._longest_wait if wake_at is None else min(wake_at - self._clock.now(), self._longest_wait)
         ends_at = time.monotonic() + seconds
         # An idle Redis checks the timeouts of blocked clients ten times a second (`hz 10`), so a blocking pop may end
         # 0.1 s late. Sleep for the last 0.1 s instead.
@@ -379,9 +382,9 @@ class BeatScheduler(Scheduler):
                 (self._settings.probe_dir / "alive").touch()
 
 
-def _refuse_entries(where: str, entries: Any) -> None:
+def _refuse_entries(source: str, entries: Any) -> None:
     if entries:
         raise ScheduleError(
-            f"{where} has {', '.join(sorted(map(str, entries)))}, which would never run: the schedule has one entry "
+            f"{source} has {', '.join(sorted(map(str, entries)))}, which would never run: the schedule has one entry "
             "for each DynamicScorer and cluster; remove it, and use `dsf schedule set SCORER --interval TIME`"
         )

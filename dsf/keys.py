@@ -1,5 +1,8 @@
 """All Redis keys, with the content and the writers of each.
 
+The comment of a key begins with its Redis type and content: `hash FIELD -> VALUE`, `zset MEMBER -> SCORE`, `list`,
+`string` or `stream`. The writers follow, unless the heading of the section names them.
+
 A *pair* is `<cluster>/<scorer>`. Both are DNS-1123 names, so neither contains a slash. Values are JSON with a schema
 version `v` unless the comment of the key states another format. Redis Cluster is not supported, because Celery's Redis
 transport does not work on it.
@@ -128,9 +131,9 @@ ENTRIES = "dsf:schedule:entries"
 OVERRIDES = "dsf:schedule:overrides"
 #: zset pair -> unix time at which the pair is due (float seconds).
 DUE = "dsf:schedule:due"
-#: string, token of the active beat; expires.
+#: string, token of the active beat. The key expires.
 BEAT_LOCK = "dsf:schedule:lock"
-#: string, unix time up to which first runs are assigned, to spread many new entries; expires.
+#: string, unix time up to which first runs are assigned, to spread many new entries. The key expires.
 FIRST_RUNS = "dsf:schedule:first"
 #: list, one element wakes a waiting beat.
 BEAT_WAKE = "dsf:schedule:wake"
@@ -186,7 +189,7 @@ WRITE_STATS = "dsf:writes:stats"
 
 # --- liveness of stages --------------------------------------------------------------------------------------------
 
-#: Stages of results workers that set a mark while they work: the intake of results, and the sweeper of lost runs.
+#: Stages of results workers that renew a heartbeat while they work: the intake of results and the sweeper of lost runs.
 RESULTS_STAGE = "results"
 SWEEP_STAGE = "books"
 _MARK_PREFIX = "dsf:watch:"

@@ -66,7 +66,7 @@ class _Batch:
 
     now: float
     #: Pairs and their due times.
-    due: Sequence[tuple[str, float]]
+    due_pairs: Sequence[tuple[str, float]]
     #: Valid entries by pair.
     entries: Mapping[str, Entry]
     #: Pairs without an entry.
@@ -122,26 +122,26 @@ class Dispatcher:
         with self._redis.pipeline(transaction=False) as pipe:
             pipe.zrangebyscore(keys.DUE, "-inf", repr(now), start=0, num=self._batch, withscores=True)
             pipe.zrange(keys.DUE, 0, 0, withscores=True)
-            due, earliest = pipe.execute()
-        batch = self._read_batch(now, [(str(pair), float(at)) for pair, at in due]) if due else None
+            due_pairs, earliest = pipe.execute()
+        batch = self._read_batch(now, [(str(pair), float(due_at)) for pair, due_at in due_pairs]) if due_pairs else None
         if batch is not None:
-            decisions = [self._decide_or_defer(batch, pair, at) for pair, at in batch.due]
+            decisions = [self._decide_or_defer(batch, pair, due_at) for pair, due_at in batch.due_pairs]
             self._commit(decisions)
             tracing.record_ticks(
                 [(decision.run, decision.due) for decision in decisions if decision.run], self._clock()
             )
         if batch is None:
             return float(earliest[0][1]) if earliest else None
-        return now if len(due) == self._batch else now + _BATCH_PERIOD_SECONDS
+        return now if len(due_pairs) == self._batch else now + _BATCH_PERIOD_SECONDS
 
-    def _read_batch(self, now: float, due: list[tuple[str, float]]) -> _Batch:
-        pairs = [pair for pair, _ in due]
+    def _read_batch(self, now: float, due_pairs: list[tuple[str, float]]) -> _Batch:
+        pairs = [pair for pair, _ in due_pairs]
         cluster_scorer_pairs = [keys.split_pair(pair) for pair in pairs]
         targets = [*pairs, *{make_scorer_target(scorer) for _, scorer in cluster_scorer_pairs}]
         clusters = list({cluster for cluster, _ in cluster_scorer_pairs})
         queues = [keys.spoke_queue(cluster) for cluster in clusters]
         # A mailbox is full if all of its slots are used. Usually one EXISTS of all last slots shows that none is full.
-        texts, override_texts, *counts = run_atomically(
+        entry_texts, override_texts, *counts = run_atomically(
             self._redis,
             ("HMGET", keys.ENTRIES, *pairs),
             ("HMGET", keys.OVERRIDES, *targets),
@@ -149,15 +149,15 @@ class Dispatcher:
             ("EXISTS", *(keys.mail_slots(cluster)[-1] for cluster in clusters)),
             is_strict=False,
         )
-        *lengths, used_last_slots = counts
-        for response in (texts, override_texts, used_last_slots):
+        *lengths_or_errors, used_last_slots = counts
+        for response in (entry_texts, override_texts, used_last_slots):
             if isinstance(response, redis.RedisError):
                 raise response
-        entries = parse_all_stored(Entry, dict(zip(pairs, texts, strict=True)))
+        entries = parse_all_stored(Entry, dict(zip(pairs, entry_texts, strict=True)))
         # A key that is not a list counts as a full queue, so that its error does not stop other pairs.
         queue_lengths = {
             queue: length if isinstance(length, int) else self._queue_limit
-            for queue, length in zip(queues, lengths, strict=True)
+            for queue, length in zip(queues, lengths_or_errors, strict=True)
         }
         due_namespaces = [
             (keys.spoke_queue(cluster), entries[pair].namespace)
@@ -167,9 +167,9 @@ class Dispatcher:
         self._shares.begin(queue_lengths, due_namespaces, now)
         return _Batch(
             now=now,
-            due=due,
+            due_pairs=due_pairs,
             entries=entries,
-            removed_pairs={pair for pair, text in zip(pairs, texts, strict=True) if text is None},
+            removed_pairs={pair for pair, text in zip(pairs, entry_texts, strict=True) if text is None},
             overrides=parse_all_stored(ScheduleOverride, dict(zip(targets, override_texts, strict=True))),
             full_mailboxes=self._find_full_mailboxes(clusters if used_last_slots else ()),
         )
@@ -184,71 +184,73 @@ class Dispatcher:
             used_slots = pipe.execute()
         return {cluster for cluster, count in zip(clusters, used_slots, strict=True) if count >= keys.MAIL_SLOTS}
 
-    def _decide_or_defer(self, batch: _Batch, pair: str, due: float) -> _Decision:
+    def _decide_or_defer(self, batch: _Batch, pair: str, due_at: float) -> _Decision:
         """Return the decision for this pair. An unexpected error defers the pair and does not stop others."""
         try:
-            return self._decide(batch, pair, due)
+            return self._decide(batch, pair, due_at)
         except Exception:
             if time.monotonic() >= self._next_error_log_at:
                 # Log at most one error per second, because all pairs of a batch may fail.
                 self._next_error_log_at = time.monotonic() + 1.0
                 log.exception("pair cannot be scheduled", pair=pair, retry_seconds=_UNREADABLE_RETRY_SECONDS)
-            return _Decision(pair, due, batch.now + _UNREADABLE_RETRY_SECONDS, _DEFER)
+            return _Decision(pair, due_at, batch.now + _UNREADABLE_RETRY_SECONDS, _DEFER)
 
-    def _decide(self, batch: _Batch, pair: str, due: float) -> _Decision:
+    def _decide(self, batch: _Batch, pair: str, due_at: float) -> _Decision:
         if pair in batch.removed_pairs:
-            return _Decision(pair, due, 0.0, _DROP)
+            return _Decision(pair, due_at, 0.0, _DROP)
         cluster, scorer = keys.split_pair(pair)
         entry = batch.entries.get(pair)
         if entry is None or not (keys.is_name(cluster) and keys.is_name(scorer)):
-            return _Decision(pair, due, batch.now + _UNREADABLE_RETRY_SECONDS, _DEFER)
+            return _Decision(pair, due_at, batch.now + _UNREADABLE_RETRY_SECONDS, _DEFER)
         schedule = apply_overrides(entry, batch.overrides, batch.now)
         next_slot = compute_next_tick_time(pair, schedule.interval, batch.now)
         queue = keys.spoke_queue(cluster)
         if not entry.runnable:
-            return _Decision(pair, due, next_slot, ticks.INACTIVE)
+            return _Decision(pair, due_at, next_slot, ticks.INACTIVE)
         if schedule.paused:
-            return _Decision(pair, due, next_slot, ticks.PAUSED)
-        if batch.now - due > schedule.interval:
-            return _Decision(pair, due, self._compute_next_late_time(batch.now, next_slot), ticks.EXPIRED)
+            return _Decision(pair, due_at, next_slot, ticks.PAUSED)
+        if batch.now - due_at > schedule.interval:
+            return _Decision(pair, due_at, self._compute_next_late_time(batch.now, next_slot), ticks.EXPIRED)
         if not self._shares.has_room(queue, entry.namespace):
-            return _Decision(pair, due, next_slot, ticks.QUEUE_FULL)
+            return _Decision(pair, due_at, next_slot, ticks.QUEUE_FULL)
         if cluster in batch.full_mailboxes:
-            return _Decision(pair, due, next_slot, ticks.RESULTS_BEHIND)
+            return _Decision(pair, due_at, next_slot, ticks.RESULTS_BEHIND)
         if entry.rate_limit is not None:
             was_postponed = self._limiter.has_ticket(scorer, pair)
             run_at = self._limiter.reserve_time(scorer, pair, entry.rate_limit, batch.now)
             if run_at > batch.now:
                 # The ticket stays valid in both cases: a pair that misses a slot runs earlier in the next slot.
                 return (
-                    _Decision(pair, due, run_at, _DEFER)
+                    _Decision(pair, due_at, run_at, _DEFER)
                     if run_at < next_slot
-                    else _Decision(pair, due, next_slot, ticks.RATE_LIMIT)
+                    else _Decision(pair, due_at, next_slot, ticks.RATE_LIMIT)
                 )
             self._limiter.use(scorer, pair, next_slot)
             if was_postponed:
                 # The tick was postponed within its slot, so the pair keeps its next slot, however near it is.
                 self._shares.add(queue, entry.namespace)
-                return self._make_tick(batch.now, pair, due, next_slot, schedule)
+                return self._make_tick(batch.now, pair, due_at, next_slot, schedule)
         self._shares.add(queue, entry.namespace)
         return self._make_tick(
-            batch.now, pair, due, compute_next_due(pair, schedule.interval, due, batch.now), schedule
+            batch.now, pair, due_at, compute_next_due(pair, schedule.interval, due_at, batch.now), schedule
         )
 
-    def _make_tick(self, now: float, pair: str, due: float, next_due: float, schedule: EffectiveSchedule) -> _Decision:
+    def _make_tick(
+        self, now: float, pair: str, due_at: float, next_due_at: float, schedule: EffectiveSchedule
+    ) -> _Decision:
         """Return the decision to send a tick to the pair's queue."""
         cluster, scorer = keys.split_pair(pair)
-        scheduled = compute_scheduled_time(pair, schedule.interval, due, now)
-        expires = scheduled + schedule.interval
-        run_id = make_run_id(scheduled)
+        scheduled_at = compute_scheduled_time(pair, schedule.interval, due_at, now)
+        expires_at = scheduled_at + schedule.interval
+        run_id = make_run_id(scheduled_at)
         return _Decision(
             pair,
-            due,
-            next_due,
+            due_at,
+            next_due_at,
             _SEND,
             keys.run_member(cluster, scorer, run_id),
-            compute_run_deadline(expires),
-            ticks.make_tick_message(cluster, scorer, run_id, expires),
+            compute_run_deadline(expires_at),
+            ticks.make_tick_message(cluster, scorer, run_id, expires_at),
         )
 
     def _compute_next_late_time(self, now: float, next_slot: float) -> float:

@@ -48,13 +48,13 @@ class RateLimiter:
         scorer_tickets = self._tickets_by_scorer.get(scorer)
         if scorer_tickets is None or scorer_tickets.rate != rate:
             scorer_tickets = self._tickets_by_scorer[scorer] = _ScorerTickets(rate, _parse_gap_seconds(rate), now)
-        at = scorer_tickets.tickets.get(pair)
-        if at is not None and at >= now - TICKET_LIFE:
-            return at
-        at = max(scorer_tickets.next_ticket_at, now)
-        scorer_tickets.next_ticket_at = at + scorer_tickets.gap_seconds
-        scorer_tickets.tickets[pair] = at
-        return at
+        run_at = scorer_tickets.tickets.get(pair)
+        if run_at is not None and run_at >= now - TICKET_LIFE:
+            return run_at
+        run_at = max(scorer_tickets.next_ticket_at, now)
+        scorer_tickets.next_ticket_at = run_at + scorer_tickets.gap_seconds
+        scorer_tickets.tickets[pair] = run_at
+        return run_at
 
     def has_ticket(self, scorer: str, pair: str) -> bool:
         """True if the pair has a ticket, because it was postponed before."""
@@ -78,7 +78,7 @@ class RateLimiter:
         """Remove expired tickets at `now` (unix seconds), such as those of removed or paused pairs."""
         for scorer, scorer_tickets in list(self._tickets_by_scorer.items()):
             scorer_tickets.tickets = {
-                pair: at for pair, at in scorer_tickets.tickets.items() if at >= now - TICKET_LIFE
+                pair: run_at for pair, run_at in scorer_tickets.tickets.items() if run_at >= now - TICKET_LIFE
             }
             if not scorer_tickets.tickets and scorer_tickets.next_ticket_at < now:
                 del self._tickets_by_scorer[scorer]

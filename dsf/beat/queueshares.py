@@ -13,7 +13,7 @@ from typing import Final
 
 from dsf.process.shares import has_share
 
-#: Seconds after its last due tick for which a namespace keeps its share. Its share then goes to the others.
+#: Seconds after the last due tick of a namespace after which its share goes to the other namespaces.
 _SHARE_SECONDS: Final = 600.0
 
 
@@ -29,25 +29,27 @@ class QueueShares:
         # Queue -> namespace -> number of its waiting ticks.
         self._waiting_counts: dict[str, Counter[str]] = {}
         # Queue -> namespace -> time of its last due tick (unix seconds).
-        self._last_due: defaultdict[str, dict[str, float]] = defaultdict(dict)
+        self._last_due_times: defaultdict[str, dict[str, float]] = defaultdict(dict)
 
-    def begin(self, lengths: Mapping[str, int], due: Iterable[tuple[str, str]], now: float) -> None:
+    def begin(self, lengths: Mapping[str, int], due_ticks: Iterable[tuple[str, str]], now: float) -> None:
         """Begin a batch at `now` (unix seconds).
 
-        `lengths` maps queues to their lengths. `due` has the queue and the namespace of each due tick.
+        `lengths` maps queues to their lengths. `due_ticks` has the queue and the namespace of each due tick.
         """
         self._waiting_counts = {queue: self._count_waiting(queue, length) for queue, length in lengths.items()}
-        for queue, namespace in due:
-            self._last_due[queue][self._get_share_name(namespace)] = now
+        for queue, namespace in due_ticks:
+            self._last_due_times[queue][self._get_share_name(namespace)] = now
         for queue in lengths:
-            self._last_due[queue] = {
-                name: at for name, at in self._last_due[queue].items() if abs(now - at) < _SHARE_SECONDS
+            self._last_due_times[queue] = {
+                name: due_at
+                for name, due_at in self._last_due_times[queue].items()
+                if abs(now - due_at) < _SHARE_SECONDS
             }
 
     def has_room(self, queue: str, namespace: str) -> bool:
         """True if the namespace may have one more waiting tick in the queue."""
         name = self._get_share_name(namespace)
-        return has_share(name, self._waiting_counts[queue], self._limit, self._last_due[queue])
+        return has_share(name, self._waiting_counts[queue], self._limit, self._last_due_times[queue])
 
     def add(self, queue: str, namespace: str) -> None:
         """Count a tick of the namespace that is sent to the queue."""

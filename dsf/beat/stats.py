@@ -39,7 +39,7 @@ def make_schedule_metrics(client: redis.Redis) -> Iterable[Metric]:
     with client.pipeline(transaction=False) as pipe:
         for queue in queues:
             pipe.llen(queue)
-        lengths = pipe.execute()
+        queue_lengths = pipe.execute()
     stopped_family = metrics.TICKS_STOPPED.make_gauge()
     stopped_family.add_metric(
         (), float(bool(find_writes_problem(client) or find_ticks_problem(client, hubclock.now())))
@@ -51,7 +51,7 @@ def make_schedule_metrics(client: redis.Redis) -> Iterable[Metric]:
     entries_family.add_metric((), entry_count)
     queues_family = metrics.QUEUE_LENGTH.make_gauge()
     queues_family.add_metric((keys.RESULTS_QUEUE,), count_waiting_results(client, clusters))
-    for queue, length in zip(queues, lengths, strict=True):
+    for queue, length in zip(queues, queue_lengths, strict=True):
         queues_family.add_metric((queue,), length)
     return [*_make_counter_families(stats), stopped_family, problems_family, entries_family, queues_family]
 

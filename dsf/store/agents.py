@@ -1,7 +1,7 @@
 """Versions and credentials of agents as seen in their signed results, and requests for new credentials.
 
-They let the hub report an agent whose results are refused. This data contains no secrets. Valid key ids are in the
-clusters' records of `dsf.store.registry`. Losing this data loses only open requests.
+The hub uses this data to report an agent whose results are refused. The data contains no secrets, and its loss loses
+only open requests. Valid key ids are in the clusters' records of `dsf.store.registry`.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ class AgentKeys:
             try:
                 pipe.execute()
             except redis.WatchError:
-                # A newer request arrived. This one is recognised as done at the next check.
+                # A newer request arrived. The next check finds that the older request is done.
                 log.debug("request for credentials stays until the next check", cluster=cluster)
 
     def read_used_keys(self) -> dict[str, int]:
@@ -204,10 +204,10 @@ class AgentKeys:
 
 def count_waiting_results(client: redis.Redis, clusters: Iterable[str]) -> int:
     """Return the number of results in the mailboxes of these clusters. Raises redis.RedisError."""
-    waiting = 0
+    waiting_count = 0
     for batch in split_into_batches(clusters, 500):
         with client.pipeline(transaction=False) as pipe:
             for cluster in batch:
                 pipe.exists(*keys.mail_slots(cluster))
-            waiting += sum(pipe.execute())
-    return waiting
+            waiting_count += sum(pipe.execute())
+    return waiting_count

@@ -102,7 +102,11 @@ def run_atomically_if(
 
     Returns None after running the commands, otherwise the first condition that does not hold. Raises redis.RedisError.
     """
-    checks = [part for check in conditions for part in (check.operator, check.value, *_encode_parts([check.command]))]
+    checks = [
+        part
+        for condition in conditions
+        for part in (condition.operator, condition.value, *_encode_parts([condition.command]))
+    ]
     script = client.register_script(load_lua("commands"))
     result: Any = script(args=[len(conditions), *checks, *_encode_parts(commands)])
     if isinstance(result, int):
@@ -130,8 +134,8 @@ def load_lua(name: str) -> str:
     if name not in ("ingest", "repair_times", "dispatch", "reschedule", "forget", "unwritten"):
         return _SCRIPT_HEADER + _read_source(name)
     pairs = keys.pair_key("", "").removesuffix("/")
-    names = f"local ROWS, CHANGED, SEQUENCE, PAIR = {keys.ROWS!r}, {keys.CHANGED!r}, {keys.SEQUENCE!r}, {pairs!r}\n"
-    return _SCRIPT_HEADER + names + _read_source("rows") + _read_source(name)
+    constants = f"local ROWS, CHANGED, SEQUENCE, PAIR = {keys.ROWS!r}, {keys.CHANGED!r}, {keys.SEQUENCE!r}, {pairs!r}\n"
+    return _SCRIPT_HEADER + constants + _read_source("rows") + _read_source(name)
 
 
 def _read_source(name: str) -> str:

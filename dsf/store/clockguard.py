@@ -51,11 +51,11 @@ class ClockGuard(ABC):
         process after a crash.
         """
         key = keys.clock(self.service)
-        newest = parse_number("time", key, self._redis.get(key))
-        if newest > now + TOLERANCE:
+        newest_time = parse_number("time", key, self._redis.get(key))
+        if newest_time > now + TOLERANCE:
             if self._complete_at is None:
                 self._complete_at = time.monotonic() + REPAIR_TIME
-                log.error("the clock of redis was set back", seconds=round(newest - now))
+                log.error("the clock of redis was set back", seconds=round(newest_time - now))
             if repaired_count := self.repair(now):
                 log.warning("repaired timestamps in the future", count=repaired_count)
             if time.monotonic() < self._complete_at:
@@ -78,13 +78,13 @@ class ScheduleGuard(ClockGuard):
         """Make pairs that are due too late due at their next slot."""
         overrides, corrected_count = self._schedule.read_overrides(), 0
         future_due_times: Any = self._redis.zrangebyscore(keys.DUE, now + TOLERANCE, "+inf", withscores=True)
-        for batch in split_into_batches(((str(pair), float(at)) for pair, at in future_due_times), _BATCH):
-            due = dict(batch)
+        for batch in split_into_batches(((str(pair), float(due_at)) for pair, due_at in future_due_times), _BATCH):
+            due_times = dict(batch)
             corrections: list[str | float] = []
-            for entry in self._schedule.read_entries(due):
+            for entry in self._schedule.read_entries(due_times):
                 interval = apply_overrides(entry, overrides, now).interval
                 # After a run between two slots, the next run is up to one and a half intervals later.
-                if due[entry.pair] > now + 1.5 * interval + TOLERANCE:
+                if due_times[entry.pair] > now + 1.5 * interval + TOLERANCE:
                     corrections += [compute_next_tick_time(entry.pair, interval, now), entry.pair]
             if corrections:
                 # LT keeps due times that beat has moved to an earlier time in the meantime.
@@ -110,25 +110,30 @@ class ResultsGuard(ClockGuard):
     def _count_future_runs_as_lost(self, now: float) -> int:
         """Count open runs in the future as lost, and return their number. Their results will be refused."""
         latest_run_id, closed_count = make_latest_run_id(now + TOLERANCE), 0
-        later: Any = self._redis.zrangebyscore(keys.OPEN_RUNS, now, "+inf")
+        future_runs: Any = self._redis.zrangebyscore(keys.OPEN_RUNS, now, "+inf")
         for batch in split_into_batches(
-            (str(run) for run in later if str(run).rpartition("/")[2] > latest_run_id), _BATCH
+            (str(run) for run in future_runs if str(run).rpartition("/")[2] > latest_run_id), _BATCH
         ):
             # Remove runs one by one, so that a run that has just ended is not counted twice.
-            removed = run_atomically(self._redis, *(("ZREM", keys.OPEN_RUNS, run) for run in batch))
-            lost = Counter(run.rpartition("/")[0] for run, count in zip(batch, removed, strict=True) if count)
+            removal_counts = run_atomically(self._redis, *(("ZREM", keys.OPEN_RUNS, run) for run in batch))
+            lost_counts = Counter(
+                run.rpartition("/")[0] for run, count in zip(batch, removal_counts, strict=True) if count
+            )
             # Pairs that were removed from the schedule have no counters.
-            scheduled = [entry.pair for entry in self._schedule.read_entries(lost)]
-            counts = [("HINCRBY", keys.pair_key(*keys.split_pair(pair)), "n:lost", lost[pair]) for pair in scheduled]
+            scheduled_pairs = [entry.pair for entry in self._schedule.read_entries(lost_counts)]
+            counts = [
+                ("HINCRBY", keys.pair_key(*keys.split_pair(pair)), "n:lost", lost_counts[pair])
+                for pair in scheduled_pairs
+            ]
             if counts:
                 run_atomically(self._redis, *counts, is_strict=False)
-            closed_count += sum(lost.values())
+            closed_count += sum(lost_counts.values())
         return closed_count
 
     def _repair_pairs(self, now: float) -> int:
         """Date scores in the future to now, and their run ids to a minute ago. Return the number of repaired pairs."""
-        earlier = f"{int((now - CLOCK_SKEW) * 1000):013d}"
-        times = repr(now), make_latest_run_id(now + TOLERANCE), earlier, int(TOLERANCE)
+        earlier_run_prefix = f"{int((now - CLOCK_SKEW) * 1000):013d}"
+        times = repr(now), make_latest_run_id(now + TOLERANCE), earlier_run_prefix, int(TOLERANCE)
         repaired_count = 0
         for batch in split_into_batches((str(pair) for pair in self._redis.hkeys(keys.ROWS)), _BATCH):
             repaired_count += int(self._script(keys=[keys.WRITES], args=[*times, *batch]))

@@ -58,8 +58,8 @@ class ClockReports:
         witness_offsets = list(offsets.items())[:MAX_WITNESSES]
         self._write(
             {
-                f"agent {name}": ClockReport(name=f"the agent of {name}", offset=off, at=now)
-                for name, off in witness_offsets
+                f"agent {name}": ClockReport(name=f"the agent of {name}", offset=offset, at=now)
+                for name, offset in witness_offsets
             }
         )
 
@@ -79,14 +79,17 @@ def read_reports(client: redis.Redis, now: float) -> list[ClockReport]:
 
 def find_clock_problem(reports: Collection[ClockReport]) -> str:
     """Return one sentence that names the machine with a wrong clock. Empty if all agree within 30 s."""
-    wrong = [report for report in reports if abs(report.offset) > TOLERANCE]
-    if not wrong:
+    wrong_reports = [report for report in reports if abs(report.offset) > TOLERANCE]
+    if not wrong_reports:
         return ""
     # For each wrong clock, the reports with the same offset.
-    groups = ([other for other in wrong if abs(other.offset - report.offset) <= TOLERANCE] for report in wrong)
+    groups = (
+        [other_report for other_report in wrong_reports if abs(other_report.offset - report.offset) <= TOLERANCE]
+        for report in wrong_reports
+    )
     largest_group = max(groups, key=len)
     # Machines that agree with Redis, and Redis itself.
-    agreeing_machines = len(reports) - len(wrong) + 1
+    agreeing_machines = len(reports) - len(wrong_reports) + 1
     names = _list_machines([report.name for report in largest_group])
     if len(largest_group) > agreeing_machines:
         offset = largest_group[0].offset
@@ -100,9 +103,10 @@ def find_clock_problem(reports: Collection[ClockReport]) -> str:
             f"the clock of {names} is {describe_offset(offset)} that of the machine of Redis; one of them is wrong: "
             "synchronise both (NTP)"
         )
-    worst = max(wrong, key=lambda report: abs(report.offset))
-    suffix = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
-    return f"the clock of {worst.name} is {describe_offset(worst.offset)} the hub's{suffix}; synchronise it (NTP)"
+    worst_report = max(wrong_reports, key=lambda report: abs(report.offset))
+    suffix = f" (and {len(wrong_reports) - 1} more)" if len(wrong_reports) > 1 else ""
+    offset_text = describe_offset(worst_report.offset)
+    return f"the clock of {worst_report.name} is {offset_text} the hub's{suffix}; synchronise it (NTP)"
 
 
 def _list_machines(names: Collection[str]) -> str:

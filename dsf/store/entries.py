@@ -77,7 +77,7 @@ class Entry(BaseModel):
 
 
 class ScheduleOverride(BaseModel):
-    """A user's change to one pair or to a scorer on all clusters. For each field, the pair's own override wins."""
+    """A user's change to one pair or to a scorer on all clusters. Fields of the pair's own override take precedence."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -113,30 +113,30 @@ def make_scorer_target(scorer: str) -> str:
 
 
 def apply_overrides(entry: Entry, overrides: Mapping[str, ScheduleOverride], now: float) -> EffectiveSchedule:
-    """Apply overrides (by target) to an entry. The pair's own wins over `*/<scorer>`, which wins over the entry.
+    """Apply overrides (by target) to an entry. The pair's own override takes precedence over `*/<scorer>`.
 
-    Pauses expire on each level separately. A pair whose own pause has expired is still paused while its scorer is. An
-    override with `paused: false` resumes a suspended entry, but not one that is not runnable.
+    Pauses expire on each level separately: a pair whose own pause has expired is still paused while its scorer is
+    paused. An override with `paused: false` resumes a suspended entry, but not an entry that is not runnable.
     """
     interval, interval_source = _find_interval(entry.scorer, entry.cluster, entry.interval, overrides)
-    paused, until, paused_source = (
+    paused, paused_until, paused_source = (
         entry.suspended and not _has_pause_ended(entry.suspended_until, now),
         None,
         FROM_ENTRY,
     )
     if paused:
-        until = entry.suspended_until
+        paused_until = entry.suspended_until
     for target in (make_scorer_target(entry.scorer), entry.pair):
         override = overrides.get(target)
         if override is None:
             continue
         if override.paused is False:
-            paused, until, paused_source = False, None, target
+            paused, paused_until, paused_source = False, None, target
         elif override.paused and not _has_pause_ended(override.paused_until, now):
-            paused, until, paused_source = True, override.paused_until, target
+            paused, paused_until, paused_source = True, override.paused_until, target
     if not entry.runnable:
-        paused, until, paused_source = True, None, FROM_ENTRY
-    return EffectiveSchedule(interval, interval_source, paused, until, paused_source)
+        paused, paused_until, paused_source = True, None, FROM_ENTRY
+    return EffectiveSchedule(interval, interval_source, paused, paused_until, paused_source)
 
 
 class Pauses(NamedTuple):
@@ -181,20 +181,25 @@ def _find_pauses(scorer: str, clusters: Sequence[str], overrides: Mapping[str, S
         for name, override in pausing_overrides.items()
         if not _has_pause_ended(override.paused_until, now)
     }
-    everywhere = pausing_overrides.get(make_scorer_target(scorer))
-    by_cluster = (
-        {cluster: pausing_overrides.get(keys.pair(cluster, scorer), everywhere) for cluster in clusters}
+    fleet_override = pausing_overrides.get(make_scorer_target(scorer))
+    override_by_cluster = (
+        {cluster: pausing_overrides.get(keys.pair(cluster, scorer), fleet_override) for cluster in clusters}
         if pausing_overrides
         else {}
     )
-    paused = {cluster: override for cluster, override in by_cluster.items() if override is not None and override.paused}
-    if not paused:
+    pause_by_cluster = {
+        cluster: override
+        for cluster, override in override_by_cluster.items()
+        if override is not None and override.paused
+    }
+    if not pause_by_cluster:
         return Pauses()
-    newest = max(paused, key=lambda cluster: paused[cluster].at)
-    ends = min(
-        (override.paused_until for override in paused.values() if override.paused_until is not None), default=None
+    newest_cluster = max(pause_by_cluster, key=lambda cluster: pause_by_cluster[cluster].at)
+    first_end = min(
+        (override.paused_until for override in pause_by_cluster.values() if override.paused_until is not None),
+        default=None,
     )
-    return Pauses(len(paused), newest, paused[newest], ends)
+    return Pauses(len(pause_by_cluster), newest_cluster, pause_by_cluster[newest_cluster], first_end)
 
 
 def list_targets(scorer: str, cluster: str) -> tuple[str, str]:

@@ -105,9 +105,9 @@ def _parse_row(row: str) -> HistoryEntry:
     run_field, timings, counts, value, *cause_fields = row.split(" ", 6)
     run, milliseconds = _parse_run(run_field)
     stage, reason, message = cause_fields or ("", "", "")
-    by_name = dict(_split_numbers(COUNTS, counts))
-    if "results" in by_name and by_name.setdefault("items", by_name["results"]) == _NO_ITEMS_MARK:
-        del by_name["items"]
+    text_by_count = dict(_split_numbers(COUNTS, counts))
+    if "results" in text_by_count and text_by_count.setdefault("items", text_by_count["results"]) == _NO_ITEMS_MARK:
+        del text_by_count["items"]
     return HistoryEntry(
         run=run,
         at=milliseconds / 1000,
@@ -116,7 +116,7 @@ def _parse_row(row: str) -> HistoryEntry:
         reason=reason,
         message=message,
         timings={name: _decode(text) / _TIMING_UNITS_PER_SECOND for name, text in _split_numbers(STAGES, timings)},
-        counts={name: _decode(text) for name, text in by_name.items()},
+        counts={name: _decode(text) for name, text in text_by_count.items()},
         value=float(value) if value else None,
     )
 

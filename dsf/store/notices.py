@@ -112,8 +112,8 @@ class Notices:
 
     def write_config_read(self, read: ConfigRead) -> None:
         """Write a scorer's newest check of /config. A failed check keeps the time of the last successful one."""
-        if read.problem not in ("", NOT_READ) and (before := self.read_config_read(read.name)) is not None:
-            read = read.model_copy(update={"at": before.at})
+        if read.problem not in ("", NOT_READ) and (previous_read := self.read_config_read(read.name)) is not None:
+            read = read.model_copy(update={"at": previous_read.at})
         text = read.model_dump_json(exclude_defaults=True)
         run_atomically(self._redis, ("HSET", keys.CONFIG_READS, read.name, text))
 
@@ -169,13 +169,13 @@ class Notices:
         return parse_stored(ClusterNotice, name, self._redis.hget(keys.CLUSTER_NOTICES, name))
 
     def _write(self, key: str, notice: ScorerNotice | ClusterNotice) -> None:
-        field, text = (key, notice.name), notice.model_dump_json(exclude_defaults=True)
+        cache_key, text = (key, notice.name), notice.model_dump_json(exclude_defaults=True)
         with self._lock:
-            if self._last_texts.get(field) == text:
+            if self._last_texts.get(cache_key) == text:
                 return
-            self._last_texts[field] = text
+            self._last_texts[cache_key] = text
         try:
-            run_atomically(self._redis, ("HSET", *field, text))
+            run_atomically(self._redis, ("HSET", *cache_key, text))
         except BaseException:
             self._remove(key, {notice.name})
             raise

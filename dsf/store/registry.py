@@ -62,7 +62,7 @@ class ClusterRecord(BaseModel):
     uid: str = ""
     #: Ids of accepted signing keys: the current one and, during a rotation, the previous one.
     key_ids: tuple[int, ...] = (1,)
-    #: Creation time of the current one in unix seconds; 0 if unknown.
+    #: Creation time of the current signing key in unix seconds; 0 if unknown.
     key_since: float = 0.0
 
 

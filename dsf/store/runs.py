@@ -82,8 +82,8 @@ class Runs:
 
     def __init__(self, client: redis.Redis) -> None:
         self._redis = client
-        self._ingest = client.register_script(load_lua("ingest"))
-        self._forget = client.register_script(load_lua("forget"))
+        self._ingest_script = client.register_script(load_lua("ingest"))
+        self._forget_script = client.register_script(load_lua("forget"))
 
     def end_all(self, endings: Sequence[Ending], *, now: float) -> list[str | redis.ResponseError]:
         """End runs in the order of `endings`, and store the state and score of each pair's newest run.
@@ -103,7 +103,7 @@ class Runs:
         for numbers in _split_by_pair(endings):
             arguments: list[str | int] = [f"{now:.6f}", HISTORY_LENGTH, _PREFIXES[1], EXPIRED_THRESHOLD]
             arguments += [_encode_ending(endings[number]) for number in numbers]
-            responses: list[Any] = self._ingest(keys=_INGEST_KEYS, args=arguments)
+            responses: list[Any] = self._ingest_script(keys=_INGEST_KEYS, args=arguments)
             for number, response in zip(numbers, responses, strict=True):
                 is_error = isinstance(response, redis.ResponseError)
                 outcomes[number] = response if is_error else str(response)
@@ -125,14 +125,14 @@ class Runs:
         """
         # Lost runs are stored for an hour, so that late results are recognised.
         self._redis.zremrangebyscore(keys.LOST_RUNS, "-inf", now - 3600)
-        overdue: Any = self._redis.zrangebyscore(
+        overdue_runs: Any = self._redis.zrangebyscore(
             keys.OPEN_RUNS, "-inf", now - lost_after, start=0, num=_BATCH, withscores=True
         )
-        has_mail = self._has_mail({keys.split_pair(member)[0] for member, _ in overdue})
-        # The extra minute is limited, so that an agent cannot prevent the loss by filling its mailbox.
+        has_mail = self._has_mail({keys.split_pair(member)[0] for member, _ in overdue_runs})
+        # Grant the extra minute only once, so that an agent cannot keep its runs open by filling its mailbox.
         overdue_members = [
             member
-            for member, deadline in overdue
+            for member, deadline in overdue_runs
             if not has_mail[keys.split_pair(member)[0]] or deadline <= now - lost_after - 60
         ]
         scorers = Registry(self._redis).read_scorers() if overdue_members else {}
@@ -147,8 +147,10 @@ class Runs:
             # Remove members that are not runs, and runs of pairs with damaged data, because they cannot be counted.
             self._redis.zrem(keys.OPEN_RUNS, *damaged_members)
         # Do not report runs that have just ended or whose pair was removed.
-        lost = [member for member, response in responses.items() if not isinstance(response, str) or response == "lost"]
-        return lost, len(overdue) == _BATCH
+        lost_runs = [
+            member for member, response in responses.items() if not isinstance(response, str) or response == "lost"
+        ]
+        return lost_runs, len(overdue_runs) == _BATCH
 
     def _has_mail(self, clusters: Collection[str]) -> dict[str, bool]:
         """Return for each cluster True if results wait in its mailbox."""
@@ -159,8 +161,8 @@ class Runs:
 
     def find_leftovers(self) -> set[str]:
         """Return pairs that are no longer in the schedule, but may still have data."""
-        scheduled = {str(pair) for pair in self._redis.hkeys(keys.ENTRIES)}
-        return {str(pair) for pair in self._redis.zrange(keys.CHANGED, 0, -1)} - scheduled
+        scheduled_pairs = {str(pair) for pair in self._redis.hkeys(keys.ENTRIES)}
+        return {str(pair) for pair in self._redis.zrange(keys.CHANGED, 0, -1)} - scheduled_pairs
 
     def forget(self, pairs: Iterable[str]) -> list[str]:
         """Remove state, books and history of pairs that are not in the schedule, and return those that had data.
@@ -170,13 +172,13 @@ class Runs:
         """
         # Hashes with a field per pair.
         pair_hashes = keys.ROWS, keys.SKIPS, keys.UNWRITTEN
-        forgotten: list[str] = []
+        forgotten_pairs: list[str] = []
         for batch in split_into_batches(sorted(pairs), _BATCH):
-            response: list[object] = self._forget(
+            response: list[object] = self._forget_script(
                 keys=[keys.ENTRIES, keys.SCORE_BYTES], args=[*_PREFIXES, len(pair_hashes), *pair_hashes, *batch]
             )
-            forgotten += [str(pair) for pair in response]
-        return forgotten
+            forgotten_pairs += [str(pair) for pair in response]
+        return forgotten_pairs
 
     def forget_lags(self) -> None:
         """Remove beat's counters of removed scorers."""

@@ -66,7 +66,7 @@ class ScheduleStore:
         """`spread_rate` is the number of first runs per second."""
         self._redis = client
         self._spread_rate = spread_rate
-        self._reschedule = client.register_script(load_lua("reschedule"))
+        self._reschedule_script = client.register_script(load_lua("reschedule"))
 
     # --- entries -------------------------------------------------------------------------------------------------
 
@@ -77,7 +77,7 @@ class ScheduleStore:
         its previous due time, whichever is earlier. An entry that is no longer suspended is due at once.
         """
         at = read_hub_time(self._redis) if now is None else now
-        changed = 0
+        change_count = 0
         for batch in split_into_batches(entries, self._BATCH):
             pairs = [entry.pair for entry in batch]
             targets = [*pairs, *{make_scorer_target(entry.scorer) for entry in batch}]
@@ -85,18 +85,18 @@ class ScheduleStore:
                 pipe.hmget(keys.ENTRIES, pairs)
                 pipe.zmscore(keys.DUE, pairs)
                 pipe.hmget(keys.OVERRIDES, targets)
-                stored_entries, due, changes = pipe.execute()
-            overrides = parse_all_stored(ScheduleOverride, dict(zip(targets, changes, strict=True)))
+                stored_entries, due_times, override_texts = pipe.execute()
+            overrides = parse_all_stored(ScheduleOverride, dict(zip(targets, override_texts, strict=True)))
             moves = []
-            for entry, before, previous_due in zip(batch, stored_entries, due, strict=True):
+            for entry, stored_text, previous_due in zip(batch, stored_entries, due_times, strict=True):
                 text = entry.dump()
-                if text == before and previous_due is not None:
+                if text == stored_text and previous_due is not None:
                     continue
-                old = parse_stored(Entry, entry.pair, before)
-                previous_schedule = apply_overrides(old, overrides, at) if old is not None else None
+                stored_entry = parse_stored(Entry, entry.pair, stored_text)
+                previous_schedule = apply_overrides(stored_entry, overrides, at) if stored_entry is not None else None
                 moves.append(_move_due_time(entry, previous_schedule, apply_overrides(entry, overrides, at), at, text))
-            changed += self._move(moves, at)
-        return changed
+            change_count += self._move(moves, at)
+        return change_count
 
     def remove(self, pairs: Iterable[str]) -> int:
         """Remove the entry, due time, state, books, history and open runs of pairs.
@@ -106,7 +106,7 @@ class ScheduleStore:
         removes the overrides of a deleted scorer.
         """
         removed_pairs = sorted(set(pairs))
-        removed = 0
+        removed_count = 0
         for batch in split_into_batches(removed_pairs, self._BATCH):
             # Remove the entries first, so that beat and rescore open no more runs.
             responses = run_atomically(
@@ -114,11 +114,11 @@ class ScheduleStore:
                 ("HDEL", keys.ENTRIES, *batch),
                 ("ZREM", keys.DUE, *batch),
             )
-            removed += responses[0]
+            removed_count += responses[0]
         if removed_pairs:
             self._close_runs(set(removed_pairs))
         Runs(self._redis).forget(removed_pairs)
-        return removed
+        return removed_count
 
     def read_entries(self, pairs: Iterable[str] | None = None) -> list[Entry]:
         """Return the entries of these pairs in their order, or by default all entries sorted by pair.
@@ -155,8 +155,8 @@ class ScheduleStore:
         """Return the next due times (unix seconds) of the scheduled ones among these pairs."""
         times: dict[str, float] = {}
         for batch in split_into_batches(pairs, self._BATCH):
-            due = self._redis.zmscore(keys.DUE, batch)
-            times |= {pair: float(at) for pair, at in zip(batch, due, strict=True) if at is not None}
+            due_times = self._redis.zmscore(keys.DUE, batch)
+            times |= {pair: float(due_at) for pair, due_at in zip(batch, due_times, strict=True) if due_at is not None}
         return times
 
     # --- overrides -----------------------------------------------------------------------------------------------
@@ -201,11 +201,11 @@ class ScheduleStore:
         at = read_hub_time(self._redis) if now is None else now
         self._check_registered(target)
 
-        def merge(old: ScheduleOverride) -> ScheduleOverride:
+        def merge(old_override: ScheduleOverride) -> ScheduleOverride:
             return ScheduleOverride(
-                interval=old.interval if interval is None else interval,
-                paused=old.paused if paused is None else paused,
-                paused_until=old.paused_until if paused is None else paused_until if paused else None,
+                interval=old_override.interval if interval is None else interval,
+                paused=old_override.paused if paused is None else paused,
+                paused_until=old_override.paused_until if paused is None else paused_until if paused else None,
                 # Replace the note even with an empty one, so that it always belongs to the author.
                 note=note,
                 by=by,
@@ -223,19 +223,19 @@ class ScheduleStore:
         """
         at = read_hub_time(self._redis) if now is None else now
         self._check_registered(target)
-        # Overrides that would apply without this one. For the whole scorer there are none, because the pairs' own
-        # overrides take precedence over it anyway.
+        # The overrides that apply without this one. For the whole scorer none are needed, because the pairs' own
+        # overrides take precedence over its override anyway.
         is_for_all_clusters = keys.split_pair(target)[0] == ALL_CLUSTERS
         other_overrides = {} if is_for_all_clusters else self._read_other_overrides(target)
-        still_paused = any(
+        is_still_paused = any(
             compute_pause(entry, other_overrides, at).paused for entry in self._read_affected_entries(target)
         )
 
-        def make_resumed(old: ScheduleOverride) -> ScheduleOverride | None:
-            new = ScheduleOverride(
-                interval=old.interval, paused=False if still_paused else None, note=note, by=by, at=at
+        def make_resumed(old_override: ScheduleOverride) -> ScheduleOverride | None:
+            new_override = ScheduleOverride(
+                interval=old_override.interval, paused=False if is_still_paused else None, note=note, by=by, at=at
             )
-            return new if still_paused or new.interval is not None else None
+            return new_override if is_still_paused or new_override.interval is not None else None
 
         return self._change_override(target, make_resumed, at) or ScheduleOverride()
 
@@ -278,8 +278,8 @@ class ScheduleStore:
         """Replace an override by the result of `change`, and move the due times of affected pairs."""
         for _ in range(self._ATTEMPTS):
             text: str | None = self._redis.hget(keys.OVERRIDES, target)  # type: ignore[assignment]
-            new = change(parse_stored(ScheduleOverride, target, text) or ScheduleOverride())
-            override_text = new.model_dump_json() if new else ""
+            new_override = change(parse_stored(ScheduleOverride, target, text) or ScheduleOverride())
+            override_text = new_override.model_dump_json() if new_override else ""
             # Compare and set, so that concurrent users do not undo each other's changes.
             unmet_condition = run_atomically_if(
                 self._redis,
@@ -296,19 +296,22 @@ class ScheduleStore:
         else:
             raise redis.WatchError(f"too many concurrent changes of the override of {target}; try again")
         other_overrides = self._read_other_overrides(target)
-        old = parse_stored(ScheduleOverride, target, text)
-        before = {**other_overrides, target: old} if old else other_overrides
-        after = {**other_overrides, target: new} if new else other_overrides
+        old_override = parse_stored(ScheduleOverride, target, text)
+        overrides_before = {**other_overrides, target: old_override} if old_override else other_overrides
+        overrides_after = {**other_overrides, target: new_override} if new_override else other_overrides
         for batch in split_into_batches(self._read_affected_entries(target), self._BATCH):
-            runs = [(entry, apply_overrides(entry, before, now), apply_overrides(entry, after, now)) for entry in batch]
+            schedules = [
+                (entry, apply_overrides(entry, overrides_before, now), apply_overrides(entry, overrides_after, now))
+                for entry in batch
+            ]
             moves = [
                 _move_due_time(entry, previous_schedule, new_schedule, now)
-                for entry, previous_schedule, new_schedule in runs
+                for entry, previous_schedule, new_schedule in schedules
                 if (previous_schedule.paused, previous_schedule.interval)
                 != (new_schedule.paused, new_schedule.interval)
             ]
             self._move(moves, now)
-        return new
+        return new_override
 
     def _read_other_overrides(self, target: str) -> dict[str, ScheduleOverride]:
         """Return the other overrides that apply to the pairs of a target."""
@@ -331,7 +334,7 @@ class ScheduleStore:
         gap = 1 / self._spread_rate
         fields = (field for move in moves for field in (move.pair, move.text, move.kind, repr(move.slot)))
         return int(
-            self._reschedule(
+            self._reschedule_script(
                 keys=[keys.ENTRIES, keys.DUE, keys.FIRST_RUNS, keys.BEAT_WAKE],
                 args=[repr(now), repr(gap), *fields],
             )

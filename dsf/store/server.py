@@ -112,8 +112,8 @@ def describe_unbounded_memory(info: Mapping[str, Any]) -> str:
     return "maxmemory is not set: Redis may use all memory of the machine; deploy/redis/redis.conf has limits"
 
 
-def claim_database(client: redis.Redis, owner: Owner, where: str) -> bool:
-    """Claim a database for an installation, or renew the claim. `where` names the database in messages.
+def claim_database(client: redis.Redis, owner: Owner, database: str) -> bool:
+    """Claim a database for an installation, or renew the claim. `database` names the database in messages.
 
     Return True if another instance of the same installation had claimed it. Raises SettingsError if another
     installation owns it, and redis.RedisError.
@@ -123,7 +123,8 @@ def claim_database(client: redis.Redis, owner: Owner, where: str) -> bool:
     holder = parse_stored(Owner, keys.OWNER, owner_text)
     if holder is not None and holder.id != owner.id:
         raise SettingsError(
-            f"DSF_REDIS_URL: the database {where} is in use by {holder.name}, and two hubs would remove each other's "
+            f"DSF_REDIS_URL: the database {database} is in use by {holder.name}, and two hubs would remove each "
+            "other's "
             "scorers and overrides; give this hub a Redis of its own, or stop the other one and wait two minutes"
         )
     if holder == owner:

@@ -1,8 +1,9 @@
-"""Ticks: the messages of sent ones, the reasons for skipped ones, and the check that beat sends any.
+"""Ticks: their messages, the reasons for skipped ticks, and the check that beat sends ticks.
 
-The message is a call of the task `dsf.cycle` with the arguments (scorer, run id, deadline), in Celery's format. It does
-not use Celery's `expires`, which an agent would compare with its own clock, because the deadline is by the hub's clock.
-It is built here instead of by `apply_async`, because one script pushes the message and opens the run.
+The message is a call of the task `dsf.cycle` with the arguments (scorer, run id, deadline), in Celery's format. The
+deadline is an argument instead of Celery's `expires`, because an agent would compare `expires` with its own clock, and
+the deadline is by the hub's clock. This module builds the message instead of `apply_async`, because one script pushes
+the message and opens the run.
 
 If the newest ticks of a pair were skipped, the hash `dsf.keys.SKIPS` has a text that `lua/dispatch.lua` writes and the
 next sent tick removes:
@@ -47,10 +48,10 @@ def make_tick_message(cluster: str, scorer: str, run_id: str, expires_at: float)
     if not (keys.is_name(cluster) and keys.is_name(scorer)):
         raise ValueError(f"not the names of a cluster and a scorer: {cluster!r}, {scorer!r}")
     deadline = round(min(expires_at, LATEST), 3)
-    nothing_follows = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
+    no_callbacks = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
     ident = str(uuid.uuid4())
     message = {
-        "body": _json([[scorer, run_id, deadline], {}, nothing_follows]),
+        "body": _json([[scorer, run_id, deadline], {}, no_callbacks]),
         "content-encoding": "utf-8",
         "content-type": "application/json",
         "headers": {
@@ -127,12 +128,12 @@ def find_ticks_problem(client: redis.Redis, now: float) -> str:
 
     Raises redis.RedisError.
     """
-    oldest: Any = client.zrange(keys.DUE, 0, 0, withscores=True)
-    late = now - float(oldest[0][1]) if oldest else -math.inf
-    if late <= MAX_LATENESS:
+    earliest_pairs: Any = client.zrange(keys.DUE, 0, 0, withscores=True)
+    lateness = now - float(earliest_pairs[0][1]) if earliest_pairs else -math.inf
+    if lateness <= MAX_LATENESS:
         return ""
-    pair = oldest[0][0]
-    return f"no ticks are sent: {pair} has been due for {late:.0f} s; beat does not run, or hangs: see its log"
+    pair = earliest_pairs[0][0]
+    return f"no ticks are sent: {pair} has been due for {lateness:.0f} s; beat does not run, or hangs: see its log"
 
 
 #: Scripts without effect, which Redis refuses as it refuses writes: those of the hub, and those of agents, which need
@@ -144,7 +145,7 @@ _AGENT_WRITE: Final = "#!lua\nreturn 1"
 def find_writes_problem(client: redis.Redis) -> str:
     """Return why Redis rejects the writes of the hub, or an empty string. Raises redis.RedisError.
 
-    It detects the problem long before a tick is late.
+    The check detects the problem long before a tick is late.
     """
     try:
         client.register_script(_HUB_WRITE)()

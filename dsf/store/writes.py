@@ -67,7 +67,7 @@ class Writes:
 
     def __init__(self, client: redis.Redis) -> None:
         self._redis = client
-        self._unwritten = client.register_script(load_lua("unwritten"))
+        self._unwritten_script = client.register_script(load_lua("unwritten"))
 
     def wait(self, seconds: float) -> None:
         """Wait until a score changes, for at most `seconds`."""
@@ -118,14 +118,16 @@ class Writes:
         for batch in split_into_batches(causes.items(), _BATCH):
             arguments: list[str] = []
             for pair, cause in batch:
-                short = cause and cause.model_copy(update={"message": cause.message[:_MAX_MESSAGE]})
-                arguments += [keys.pair(*pair), "" if short is None else short.model_dump_json()]
-            self._unwritten(keys=[keys.UNWRITTEN], args=arguments)
+                shortened_cause = cause and cause.model_copy(update={"message": cause.message[:_MAX_MESSAGE]})
+                arguments += [keys.pair(*pair), "" if shortened_cause is None else shortened_cause.model_dump_json()]
+            self._unwritten_script(keys=[keys.UNWRITTEN], args=arguments)
 
     def record_turn(self, counts: Mapping[str, int]) -> None:
         """Add to the writer's counters, and record the completed turn."""
-        added = [("HINCRBY", keys.WRITE_STATS, name, number) for name, number in counts.items()]
-        run_atomically(self._redis, *added, ("HSET", keys.WRITE_STATS, TURN_AT, f"{read_hub_time(self._redis):.3f}"))
+        increments = [("HINCRBY", keys.WRITE_STATS, name, number) for name, number in counts.items()]
+        run_atomically(
+            self._redis, *increments, ("HSET", keys.WRITE_STATS, TURN_AT, f"{read_hub_time(self._redis):.3f}")
+        )
 
     def read_validity_factor(self) -> float:
         """Return the factor that extends validities, which is at least 1."""
