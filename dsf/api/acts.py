@@ -7,8 +7,8 @@ new value. A value consists of words, quoted as in a shell: one plain word, and 
     pause="2h selector='region in (eu, us)' note='new disks'"
     interval="5m at=$(date +%s)"
 
-The plain word is the interval of `interval` and the optional end of `pause`. Anywhere else it has no meaning, and `at`
-never has one: both only make a value differ from the last one.
+The plain word is the interval of `interval` and the optional end of `pause`. For all other acts the plain word has no
+meaning, and `at` has no meaning for any act: users set them to make a value differ from the previous value.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from dsf.text import clean
 Act = Literal["rescore", "pause", "resume", "interval", "reset", "sync"]
 #: All acts. If several are new at once and their times are equal, they are executed in this order.
 ACTS: Final[tuple[Act, ...]] = get_args(Act)
-#: Most characters of an annotation's value; further ones are ignored in comparisons.
+#: Maximum characters of an annotation's value. Further characters are ignored.
 MAX_REQUEST: Final = 2000
-#: Most runs in a response.
+#: Maximum runs in a response.
 MAX_RUNS: Final = 20
 
 _NAMES: Final = ("cluster", "selector", "note", "at")
@@ -76,10 +76,10 @@ def parse_request(act: Act, text: str) -> ActRequest:
 def make_request(plain: str, *, at: str, clusters: Iterable[str] = (), selector: str = "", note: str = "") -> str:
     """Return the value of an annotation; `plain` is its plain word, if any."""
     words = [plain] if plain else []
-    names = [*clusters]
-    named = {"selector": selector, "note": note, "at": at}
-    words += [f"cluster={shlex.quote(','.join(names))}"] if names else []
-    return " ".join([*words, *(f"{name}={shlex.quote(value)}" for name, value in named.items() if value)])
+    cluster_names = [*clusters]
+    named_values = {"selector": selector, "note": note, "at": at}
+    words += [f"cluster={shlex.quote(','.join(cluster_names))}"] if cluster_names else []
+    return " ".join([*words, *(f"{name}={shlex.quote(value)}" for name, value in named_values.items() if value)])
 
 
 def _parse(act: Act, text: str) -> ActRequest:
@@ -87,43 +87,45 @@ def _parse(act: Act, text: str) -> ActRequest:
         words = shlex.split(text)
     except ValueError:
         raise ValueError(f"a quote in {text!r} is not closed") from None
-    plain: list[str] = []
-    named: dict[str, str] = {}
+    plain_words: list[str] = []
+    named_values: dict[str, str] = {}
     for word in words:
         name, is_named, value = word.partition("=")
         if not is_named:
-            plain.append(word)
+            plain_words.append(word)
         elif name not in _NAMES:
             raise ValueError(f"{name!r} is unknown; known are {', '.join(_NAMES)}")
         elif not value and name in ("cluster", "selector"):
             # An unset variable of a shell must not mean all clusters.
             raise ValueError(f"{name} is empty; leave it out for all clusters")
-        elif name in named:
+        elif name in named_values:
             raise ValueError(f"{name} is there twice; separate several clusters by commas")
         else:
-            named[name] = value
-    if len(plain) > 1:
-        raise ValueError(f"{' '.join(plain)!r}: only one plain word is possible; quote texts, as in note='new disks'")
-    clusters = tuple(dict.fromkeys(name for name in named.get("cluster", "").split(",") if name))
-    selector = parse_selector(named["selector"]) if named.get("selector") else None
+            named_values[name] = value
+    if len(plain_words) > 1:
+        raise ValueError(
+            f"{' '.join(plain_words)!r}: only one plain word is possible; quote texts, as in note='new disks'"
+        )
+    clusters = tuple(dict.fromkeys(name for name in named_values.get("cluster", "").split(",") if name))
+    selector = parse_selector(named_values["selector"]) if named_values.get("selector") else None
     if clusters and selector:
         raise ValueError("cluster and selector cannot go together")
     if act == "sync" and (clusters or selector):
         raise ValueError("sync reads /config once for all clusters: leave out cluster and selector")
-    pause_seconds, until = _parse_end(plain[0]) if act == "pause" and plain else (None, None)
+    pause_seconds, pause_end = _parse_end(plain_words[0]) if act == "pause" and plain_words else (None, None)
     return ActRequest(
         act=act,
         clusters=clusters,
         selector=selector,
-        interval=_parse_interval(plain) if act == "interval" else 0,
+        interval=_parse_interval(plain_words) if act == "interval" else 0,
         pause_seconds=pause_seconds,
-        pause_end=until,
-        note=named.get("note", ""),
+        pause_end=pause_end,
+        note=named_values.get("note", ""),
     )
 
 
-def _parse_interval(plain: list[str]) -> int:
-    seconds = parse_duration(plain[0]) if plain else 0
+def _parse_interval(plain_words: list[str]) -> int:
+    seconds = parse_duration(plain_words[0]) if plain_words else 0
     if not 1 <= seconds <= MAX_SECONDS:
         raise ValueError("the interval is missing: give a time of at least 1 s, such as 30s or 5m")
     return seconds
@@ -203,6 +205,6 @@ class ActResponse(StatusModel):
 
 
 def find_requests(annotations: Mapping[str, str]) -> dict[Act, str]:
-    """Return the values of the annotations that request acts; empty values are none."""
-    found = {act: annotations.get(get_annotation(act), "").strip()[:MAX_REQUEST] for act in ACTS}
-    return {act: text for act, text in found.items() if text}
+    """Return the value of each annotation that requests an act. An empty value requests nothing."""
+    text_by_act = {act: annotations.get(get_annotation(act), "").strip()[:MAX_REQUEST] for act in ACTS}
+    return {act: text for act, text in text_by_act.items() if text}

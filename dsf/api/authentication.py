@@ -1,7 +1,7 @@
 """Authentication to a source or a scoring API, with Secrets of the managed cluster, and verification of the server.
 
-Names and public values only: the agent reads the Secrets for each request. Each method is one model here and one
-function of `dsf/auth`.
+The models contain only names and public values, because the agent reads the Secrets for each request. Each method is
+one model here and one function of `dsf/auth`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ RESERVED_HEADERS: Final = frozenset(
 _AUTHORIZATION: Final = ("token_secret_ref", "basic", "oauth2", "service_account_token", "aws", "azure", "gcp")
 #: Account use without a token request: EKS mounts a token into the agent's pod.
 POD_IDENTITY: Final = "aws.podIdentity"
-#: The methods of these that are set, in CEL.
+#: CEL list with a boolean for each of these methods, which is true if the method is set.
 _GIVEN: Final = f"[{', '.join(f'has(self.{to_camel(name)})' for name in _AUTHORIZATION)}]"
 _ANY: Final = (
     f"({_GIVEN}.exists(given, given) || has(self.clientCertificate) || "
@@ -350,7 +350,7 @@ class ServerAccess(SpecModel):
 
     @property
     def unbound(self) -> ServerAccess:
-        """The same without the binding, so that its Secrets must name the server themselves."""
+        """Return the access without the binding of Secrets to servers, so that the Secrets must list the server."""
         return self.model_copy(update={"authentication": "", "allowed_hosts": ()})
 
     @property

@@ -27,10 +27,10 @@ def find_cluster_sets(labels: Mapping[str, str], cluster_sets: Iterable[Mapping[
 
     The label alone decides for a set that is not in `cluster_sets`, because a folder of manifests has no sets.
     """
-    by_name = {cluster_set["metadata"]["name"]: cluster_set for cluster_set in cluster_sets}
-    names = {name for name, cluster_set in by_name.items() if has_cluster(cluster_set, labels)}
-    labelled = labels.get(CLUSTER_SET_LABEL)
-    return frozenset(names | ({labelled} if labelled and labelled not in by_name else set()))
+    set_by_name = {cluster_set["metadata"]["name"]: cluster_set for cluster_set in cluster_sets}
+    names = {name for name, cluster_set in set_by_name.items() if has_cluster(cluster_set, labels)}
+    labelled_set = labels.get(CLUSTER_SET_LABEL)
+    return frozenset(names | ({labelled_set} if labelled_set and labelled_set not in set_by_name else set()))
 
 
 class ClusterClaim(ApiModel):

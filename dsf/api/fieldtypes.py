@@ -89,9 +89,9 @@ def _require_elements(items: _Items) -> _Items:
 
 def _require_distinct_names(items: _Items) -> _Items:
     counts = Counter(item.name for item in items)
-    twice = next((name for name, count in counts.items() if count > 1), None)
-    if twice is not None:
-        raise ValueError(f"the name {twice!r} is there twice; give each its own")
+    duplicate_name = next((name for name, count in counts.items() if count > 1), None)
+    if duplicate_name is not None:
+        raise ValueError(f"the name {duplicate_name!r} is there twice; give each its own")
     return items
 
 

@@ -36,8 +36,8 @@ class YamlError(ValueError):
     """An invalid document. `line` counts from 0; `location` is the field, if any."""
 
     def __init__(self, line: int, message: str, location: Location = ()) -> None:
-        where = f"{format_field_path(location)}: " if location else ""
-        super().__init__(f"line {line + 1}: {where}{message}")
+        field_prefix = f"{format_field_path(location)}: " if location else ""
+        super().__init__(f"line {line + 1}: {field_prefix}{message}")
         self.line = line
         self.message = message
         self.location = location
@@ -167,13 +167,13 @@ def _check_depth(data: bytes) -> None:
 
 def _check_tree(root: yaml.Node, max_nodes: int) -> None:
     """Reject duplicate keys, and more than `max_nodes` nodes with expanded aliases, as the API server does."""
-    nodes = 0
-    pending: list[tuple[yaml.Node, Location]] = [(root, ())]
-    while pending:
-        node, location = pending.pop()
-        nodes += 1
+    node_count = 0
+    pending_nodes: list[tuple[yaml.Node, Location]] = [(root, ())]
+    while pending_nodes:
+        node, location = pending_nodes.pop()
+        node_count += 1
         # Aliases can expand a short text without bound.
-        if nodes > max_nodes or len(location) > MAX_DEPTH:
+        if node_count > max_nodes or len(location) > MAX_DEPTH:
             raise YamlError(root.start_mark.line, "is too large once its aliases are followed")
         if isinstance(node, yaml.MappingNode):
             key_names: set[str] = set()
@@ -185,6 +185,6 @@ def _check_tree(root: yaml.Node, max_nodes: int) -> None:
                 if name in key_names:
                     raise YamlError(key.start_mark.line, "is there twice", (*location, name))
                 key_names.add(name)
-                pending.append((value, (*location, name)))
+                pending_nodes.append((value, (*location, name)))
         elif isinstance(node, yaml.SequenceNode):
-            pending.extend((value, (*location, index)) for index, value in enumerate(node.value))
+            pending_nodes.extend((value, (*location, index)) for index, value in enumerate(node.value))

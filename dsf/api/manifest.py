@@ -55,8 +55,8 @@ class ManifestProblem:
     severity: Literal["error", "note"] = "error"
 
     def __str__(self) -> str:
-        where = f"{self.source}:{self.line}: "
-        return where + (f"{self.field}: {self.message}" if self.field else self.message)
+        place = f"{self.source}:{self.line}: "
+        return place + (f"{self.field}: {self.message}" if self.field else self.message)
 
 
 def parse_documents(text: str, source: str) -> list[ParsedDocument | ManifestProblem]:
@@ -70,8 +70,10 @@ def parse_documents(text: str, source: str) -> list[ParsedDocument | ManifestPro
             root = kubeyaml.compose_nodes(chunk)
             if root is not None:
                 results.extend(_read(root, source, first_line))
-        except kubeyaml.YamlError as bad:
-            results.append(ManifestProblem(source, first_line + bad.line, format_field_path(bad.location), bad.message))
+        except kubeyaml.YamlError as error:
+            results.append(
+                ManifestProblem(source, first_line + error.line, format_field_path(error.location), error.message)
+            )
     return results
 
 
@@ -157,9 +159,9 @@ def drop_unknown_fields(manifest: dict[str, Any], model: type[_Object]) -> tuple
     try:
         model.from_manifest(manifest)
     except ValidationError as error:
-        split: tuple[Any, list[str]] = remove_unknown_fields(error, manifest)
-        less, fields = split
-        return less, [field for field in fields if field.partition(".")[0] != "status"]
+        reduced_and_fields: tuple[Any, list[str]] = remove_unknown_fields(error, manifest)
+        reduced_manifest, fields = reduced_and_fields
+        return reduced_manifest, [field for field in fields if field.partition(".")[0] != "status"]
     return manifest, []
 
 

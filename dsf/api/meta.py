@@ -57,7 +57,7 @@ class ApiModel(BaseModel):
         extra="forbid",
         allow_inf_nan=False,
         hide_input_in_errors=True,
-        # Built at first use: a command needs few of them.
+        # Build validators at first use, because a command needs few of them.
         defer_build=True,
     )
 
@@ -90,7 +90,7 @@ class SpecModel(ApiModel):
 
     model_config = ConfigDict(frozen=True)
 
-    #: Beside those of its base classes.
+    #: Rules in addition to the rules of the base classes.
     rules: ClassVar[tuple[Rule, ...]] = ()
 
     @model_validator(mode="after")
@@ -178,19 +178,21 @@ class Condition(ApiModel):
     )
 
 
-def set_condition(conditions: Iterable[Condition], new: Condition) -> list[Condition]:
-    """Return `conditions` with `new` instead of the condition of the same type, or at the end.
+def set_condition(conditions: Iterable[Condition], new_condition: Condition) -> list[Condition]:
+    """Return `conditions` with `new_condition` instead of the condition of the same type, or at the end.
 
     The time of the last transition changes only with the status, so that writing the same state again has no effect.
     """
     result = list(conditions)
-    for index, old in enumerate(result):
-        if old.type == new.type:
-            if old.status == new.status:
-                new = new.model_copy(update={"last_transition_time": old.last_transition_time})
-            result[index] = new
+    for index, current_condition in enumerate(result):
+        if current_condition.type == new_condition.type:
+            if current_condition.status == new_condition.status:
+                new_condition = new_condition.model_copy(
+                    update={"last_transition_time": current_condition.last_transition_time}
+                )
+            result[index] = new_condition
             return result
-    return [*result, new]
+    return [*result, new_condition]
 
 
 #: Latest time (unix seconds) that is stored or shown: 9999-01-01, so that every time zone still has a date for it.

@@ -29,10 +29,10 @@ from dsf.api.meta import format_rfc3339
 
 #: Seconds for which the name of a deleted scorer is kept for its re-creation. A tool that deletes and creates in two
 #: passes needs minutes.
-KEPT: Final = 300
+RESERVATION_SECONDS: Final = 300
 #: A new scorer that was created at most this many seconds before a deletion counts as the renamed scorer. GitOps tools
 #: create the new object first, and delete the old object in a later pass.
-RENAMED: Final = 300
+RENAME_SECONDS: Final = 300
 #: Maximum size in bytes of a namespace's stored claims of a kind. The ConfigMap has at most 1 MiB for both kinds.
 ROOM_OF_NAMESPACE: Final = 450_000
 
@@ -56,7 +56,7 @@ class NameClaim(NamedTuple):
     @property
     def expires(self) -> int:
         """Unix time at which the name of a deleted holder becomes free."""
-        return self.gone_at + KEPT
+        return self.gone_at + RESERVATION_SECONDS
 
 
 #: By name: the holder's claim, then the waiting claims.
@@ -68,7 +68,7 @@ class Wish(NamedTuple):
 
     #: `namespace/name`.
     owner: str
-    #: Empty if it claims none; None if that is unknown now: it then keeps the name that it holds.
+    #: Empty if the scorer claims no name. None if its name is unknown now; then the scorer keeps the name that it has.
     name: str | None
     created: datetime | None = None
     #: As in NameClaim.
@@ -88,7 +88,7 @@ class NameClaims:
     #: By object name (`sanitize_resource_name`): two score names with one object name are one.
     scores: Queues = field(default_factory=dict)
 
-    #: Owners that recently claimed another score name or were deleted -> unix time until which they count as such.
+    #: Owner that recently claimed another score name or was deleted -> unix time until which it counts as former owner.
     former: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
@@ -130,76 +130,84 @@ class NameClaims:
         return min((float(claim.expires) for claim in ending_claims), default=float("inf"))
 
 
-def find_former_owners(before: Queues, former: Mapping[str, int], wishes: Iterable[Wish], now: int) -> dict[str, int]:
-    """Return the owners that gave up or lost a claim within the last `KEPT` seconds, with the end of that time.
+def find_former_owners(
+    previous_queues: Queues, former_owners: Mapping[str, int], wishes: Iterable[Wish], now: int
+) -> dict[str, int]:
+    """Return the owners that gave up or lost a claim within the last `RESERVATION_SECONDS`, with the end of that time.
 
-    An owner that exists counts as such until it holds a name: it was re-created, and renames no other scorer.
+    An existing owner stays in the result until it holds a name: it was re-created, and renames no other scorer.
     """
-    wished = {wish.owner: wish for wish in wishes}
-    holders = {queue[0].owner for queue in before.values() if not queue[0].gone_at}
-    owners = {
-        owner: min(until, now + KEPT)
-        for owner, until in former.items()
-        if until > now or (owner in wished and owner not in holders)
+    wish_by_owner = {wish.owner: wish for wish in wishes}
+    holders = {queue[0].owner for queue in previous_queues.values() if not queue[0].gone_at}
+    new_former_owners = {
+        owner: min(until, now + RESERVATION_SECONDS)
+        for owner, until in former_owners.items()
+        if until > now or (owner in wish_by_owner and owner not in holders)
     }
-    for name, queue in before.items():
+    for name, queue in previous_queues.items():
         for position, claim in enumerate(queue):
-            wish = wished.get(claim.owner)
+            wish = wish_by_owner.get(claim.owner)
             # An object that is younger than its claim was re-created between two passes.
             is_younger = wish is not None and wish.created is not None and claim.since < int(wish.created.timestamp())
             is_replaced = position > 0 and is_younger
             if claim.gone_at or wish is None or wish.name not in (name, None) or is_replaced:
-                owners.setdefault(claim.owner, (min(claim.gone_at, now) or now) + KEPT)
-    return owners
+                new_former_owners.setdefault(claim.owner, (min(claim.gone_at, now) or now) + RESERVATION_SECONDS)
+    return new_former_owners
 
 
 def settle(
-    before: Queues, wishes: Iterable[Wish], now: int, home: str, former: Mapping[str, int] = MappingProxyType({})
+    previous_queues: Queues,
+    wishes: Iterable[Wish],
+    now: int,
+    home: str,
+    former_owners: Mapping[str, int] = MappingProxyType({}),
 ) -> dict[str, tuple[NameClaim, ...]]:
-    """Return the claims after those `before`, for all existing scorers' wishes.
+    """Return the claims that follow `previous_queues`, for the wishes of all existing scorers.
 
-    `home` is the hub's own namespace; `former` are the owners that rename no other scorer (`find_former_owners`).
+    `home` is the hub's own namespace; `former_owners` rename no other scorer (`find_former_owners`).
     """
-    wished = {wish.owner: wish for wish in wishes}
-    name_by_owner = {wish.owner: wish.name for wish in wished.values()}
+    wish_by_owner = {wish.owner: wish for wish in wishes}
+    name_by_owner = {wish.owner: wish.name for wish in wish_by_owner.values()}
     holders: dict[str, NameClaim] = {}
-    waiting: dict[str, list[NameClaim]] = {}
-    for name, queue in before.items():
-        holder = _update_holder(queue[0], name, wished, now, former)
+    waiting_claims: dict[str, list[NameClaim]] = {}
+    for name, queue in previous_queues.items():
+        holder = _update_holder(queue[0], name, wish_by_owner, now, former_owners)
         if holder is not None and holder.gone_at:
-            renamed = [wish for wish in wished.values() if wish.name == name and wish.owner not in former]
-            holder = _find_renamed_holder(holder, queue[1:], renamed, now) or holder
+            renaming_wishes = [
+                wish for wish in wish_by_owner.values() if wish.name == name and wish.owner not in former_owners
+            ]
+            holder = _find_renamed_holder(holder, queue[1:], renaming_wishes, now) or holder
         if holder is not None:
             holders[name] = holder
-        waiting[name] = [
-            claim._replace(config=wished[claim.owner].config)
+        waiting_claims[name] = [
+            claim._replace(config=wish_by_owner[claim.owner].config)
             for claim in queue[1:]
             if name_by_owner.get(claim.owner) == name and (holder is None or claim.owner != holder.owner)
         ]
-    claims = [*holders.items(), *((name, claim) for name, queue in waiting.items() for claim in queue)]
-    registered = {claim.owner for _, claim in claims}
+    claims = [*holders.items(), *((name, claim) for name, queue in waiting_claims.items() for claim in queue)]
+    registered_owners = {claim.owner for _, claim in claims}
     bytes_by_namespace: Counter[str] = Counter()
     for name, claim in claims:
         bytes_by_namespace[_parse_namespace(claim.owner)] += _compute_size(name, claim.owner + claim.renamed_from)
-    for owner in former.keys() - registered:
+    for owner in former_owners.keys() - registered_owners:
         bytes_by_namespace[_parse_namespace(owner)] += _compute_size("", owner)
-    for wish in sorted(wished.values(), key=lambda wish: (wish.created or _NOT_CREATED, wish.owner)):
-        if not wish.name or wish.owner in registered:
+    for wish in sorted(wish_by_owner.values(), key=lambda wish: (wish.created or _NOT_CREATED, wish.owner)):
+        if not wish.name or wish.owner in registered_owners:
             continue
         size = _compute_size(wish.name, wish.owner)
         if bytes_by_namespace[_parse_namespace(wish.owner)] + size > ROOM_OF_NAMESPACE:
             continue
         bytes_by_namespace[_parse_namespace(wish.owner)] += size
-        waiting.setdefault(wish.name, []).append(NameClaim(wish.owner, now, config=wish.config))
+        waiting_claims.setdefault(wish.name, []).append(NameClaim(wish.owner, now, config=wish.config))
 
     def order(claim: NameClaim) -> tuple[bool, int, datetime, str]:
         is_others = _parse_namespace(claim.owner) != home
-        return is_others, claim.since, wished[claim.owner].created or _NOT_CREATED, claim.owner
+        return is_others, claim.since, wish_by_owner[claim.owner].created or _NOT_CREATED, claim.owner
 
     queues: dict[str, tuple[NameClaim, ...]] = {}
-    for name in {**holders, **waiting}:
-        first = [holders[name]] if name in holders else []
-        if queue := (*first, *sorted(waiting.get(name, ()), key=order)):
+    for name in {**holders, **waiting_claims}:
+        holder_claims = [holders[name]] if name in holders else []
+        if queue := (*holder_claims, *sorted(waiting_claims.get(name, ()), key=order)):
             queues[name] = queue
     return queues
 
@@ -212,48 +220,51 @@ def explain_refusal(what: str, queue: tuple[NameClaim, ...], owner: str) -> str:
     if holder.owner == owner:
         return ""
     if holder.gone_at:
-        until = _format_time(holder.expires)
-        return f"{what} is kept until {until} for {holder.owner}, which was deleted: it may be re-created"
+        free_at = _format_time(holder.expires)
+        return f"{what} is kept until {free_at} for {holder.owner}, which was deleted: it may be re-created"
     return f"{what} belongs to {holder.owner}, which holds it since {_format_time(holder.since)}"
 
 
 def _update_holder(
-    claim: NameClaim, name: str, wished: Mapping[str, Wish], now: int, former: Mapping[str, int]
+    claim: NameClaim, name: str, wish_by_owner: Mapping[str, Wish], now: int, former_owners: Mapping[str, int]
 ) -> NameClaim | None:
     """Return the holder's current claim; None if the holder gave up the name."""
-    wish = wished.get(claim.owner)
-    if wish is None and now < (until := former.get(claim.renamed_from, 0)):
+    wish = wish_by_owner.get(claim.owner)
+    if wish is None and now < (former_until := former_owners.get(claim.renamed_from, 0)):
         # Both scorers are deleted, so the second scorer was not the renamed first scorer.
-        first = NameClaim(claim.renamed_from, claim.since, until - KEPT, claim.config)
-        return _update_holder(first, name, wished, now, {})
+        renamed_claim = NameClaim(claim.renamed_from, claim.since, former_until - RESERVATION_SECONDS, claim.config)
+        return _update_holder(renamed_claim, name, wish_by_owner, now, {})
     if wish is not None:
         if wish.name is None:
             return claim._replace(gone_at=0)
         return claim._replace(gone_at=0, config=wish.config) if wish.name == name else None
     # A deletion time in the future, after a clock change, must not extend the claim.
     gone_at = min(claim.gone_at or now, now)
-    return claim._replace(gone_at=gone_at) if now < gone_at + KEPT else None
+    return claim._replace(gone_at=gone_at) if now < gone_at + RESERVATION_SECONDS else None
 
 
 def _find_renamed_holder(
-    holder: NameClaim, waiting: tuple[NameClaim, ...], wishes: Iterable[Wish], now: int
+    holder: NameClaim, waiting_claims: tuple[NameClaim, ...], wishes: Iterable[Wish], now: int
 ) -> NameClaim | None:
-    """Return the claim of the deleted holder under another name: of its namespace, and created just before or after.
+    """Return the claim of the scorer that is the deleted holder under another name; None without such a scorer.
 
-    `wishes` are those for this name by scorers that had no other one. An older scorer that claims the name now is not a
-    renamed one: it, or its scoring API, would take the name away. A `/config` alone says nothing about a rename.
+    `wishes` are the wishes for this name by scorers that had no other name. A renamed scorer is in the namespace of the
+    holder, was created just before its deletion or afterwards, and has the `/config` of the holder, if any. An older
+    scorer is not a renamed scorer: otherwise its author, or its scoring API, could take the name away.
     """
-    new = {
+    candidate_wishes = {
         wish.owner: wish
         for wish in wishes
         if _parse_namespace(wish.owner) == _parse_namespace(holder.owner)
-        and (wish.created or _NOT_CREATED).timestamp() > holder.gone_at - RENAMED
+        and (wish.created or _NOT_CREATED).timestamp() > holder.gone_at - RENAME_SECONDS
         and wish.config in ("", holder.config)
     }
-    if not new:
+    if not candidate_wishes:
         return None
-    first = next((claim for claim in waiting if claim.owner in new), None) or NameClaim(min(new), now)
-    return first._replace(config=new[first.owner].config, renamed_from=holder.owner)
+    first_claim = next((claim for claim in waiting_claims if claim.owner in candidate_wishes), None) or NameClaim(
+        min(candidate_wishes), now
+    )
+    return first_claim._replace(config=candidate_wishes[first_claim.owner].config, renamed_from=holder.owner)
 
 
 def _parse_namespace(owner: str) -> str:
@@ -276,8 +287,8 @@ _Stored = dict[str, list[tuple[bool, NameClaim]]]
 def _parse(namespace: str, queues: Mapping[str, Any], claims: _Stored) -> None:
     for name, queue in queues.items():
         for owner, holds, since, gone_at, config, renamed_from in queue:
-            before = f"{namespace}/{renamed_from}" if renamed_from else ""
-            claim = NameClaim(f"{namespace}/{owner}", int(since), int(gone_at), str(config), before)
+            full_renamed_from = f"{namespace}/{renamed_from}" if renamed_from else ""
+            claim = NameClaim(f"{namespace}/{owner}", int(since), int(gone_at), str(config), full_renamed_from)
             claims.setdefault(name, []).append((bool(holds), claim))
 
 
@@ -294,7 +305,14 @@ def _dump_queues(queues: Queues, prefix: str) -> dict[str, list[list[str | int]]
     for name, queue in sorted(queues.items()):
         for position, claim in enumerate(queue):
             if claim.owner.startswith(prefix):
-                owner, before = claim.owner.removeprefix(prefix), claim.renamed_from.removeprefix(prefix)
-                item: list[str | int] = [owner, int(position == 0), claim.since, claim.gone_at, claim.config, before]
+                owner, renamed_from = claim.owner.removeprefix(prefix), claim.renamed_from.removeprefix(prefix)
+                item: list[str | int] = [
+                    owner,
+                    int(position == 0),
+                    claim.since,
+                    claim.gone_at,
+                    claim.config,
+                    renamed_from,
+                ]
                 claim_lists.setdefault(name, []).append(item)
     return claim_lists

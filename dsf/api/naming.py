@@ -31,8 +31,8 @@ def sanitize_resource_name(name: str) -> str:
     if not name:
         return "score"
     parts = (part.strip("-") for part in _NOT_ALLOWED.sub("-", name.lower()).split("."))
-    cleaned = ".".join(part for part in parts if part)[:MAX_NAME_LENGTH].rstrip("-.")
-    return cleaned or f"score-{_compute_short_hash(name)}"
+    object_name = ".".join(part for part in parts if part)[:MAX_NAME_LENGTH].rstrip("-.")
+    return object_name or f"score-{_compute_short_hash(name)}"
 
 
 def is_dns_subdomain(name: str) -> bool:
@@ -48,8 +48,8 @@ def make_label_value(name: str) -> str:
     """
     if len(name) <= MAX_LABEL_VALUE_LENGTH and not _HASH_SUFFIX.search(name):
         return name
-    end = f"-{_compute_hash(name)[:_LABEL_HASH_LENGTH]}"
-    return name[: MAX_LABEL_VALUE_LENGTH - len(end)].rstrip("-.") + end
+    hash_suffix = f"-{_compute_hash(name)[:_LABEL_HASH_LENGTH]}"
+    return name[: MAX_LABEL_VALUE_LENGTH - len(hash_suffix)].rstrip("-.") + hash_suffix
 
 
 def _compute_short_hash(name: str) -> str:

@@ -72,15 +72,17 @@ def explain(error: ValidationError, model: type[BaseModel], document: Any) -> li
 
 def remove_unknown_fields(error: ValidationError, document: Any) -> tuple[Any, list[str]]:
     """Return a copy of `document` without unknown fields, and the paths of the unknown fields."""
-    unknown = [detail["loc"] for detail in error.errors(include_url=False) if detail["type"] == "extra_forbidden"]
-    locations = [_resolve_location(location, "extra_forbidden", document)[0] for location in unknown]
-    less = copy.deepcopy(document) if locations else document
-    for *way, name in locations:
-        part = less
-        for step in way:
+    unknown_locations = [
+        detail["loc"] for detail in error.errors(include_url=False) if detail["type"] == "extra_forbidden"
+    ]
+    locations = [_resolve_location(location, "extra_forbidden", document)[0] for location in unknown_locations]
+    reduced_document = copy.deepcopy(document) if locations else document
+    for *parent_path, name in locations:
+        part = reduced_document
+        for step in parent_path:
             part = part[step]
         part.pop(name, None)
-    return less, [format_field_path(location) for location in locations]
+    return reduced_document, [format_field_path(location) for location in locations]
 
 
 def _resolve_location(location: Location, kind: str, document: Any) -> tuple[Location, Any]:
@@ -101,7 +103,7 @@ def _resolve_location(location: Location, kind: str, document: Any) -> tuple[Loc
 def _make_message(kind: str, context: dict[str, Any], value: Any, fallback: str) -> str:
     quoted_value = reprlib.repr(shorten_urls(value) if isinstance(value, str) else value)
     choices = str(context.get("expected", "")).replace("'", "").replace(" or ", ", ")
-    words = {
+    message_by_kind = {
         "missing": "is required",
         "enum": f"{quoted_value} is not one of {choices}",
         "literal_error": f"{quoted_value} is not {'one of ' if ', ' in choices else ''}{choices}",
@@ -122,13 +124,13 @@ def _make_message(kind: str, context: dict[str, Any], value: Any, fallback: str)
         "timezone_aware": f"{quoted_value} has no time zone",
         "value_error": str(context.get("error")),
     }
-    return words.get(kind, fallback)
+    return message_by_kind.get(kind, fallback)
 
 
-def _make_unknown_field_message(name: str, allowed: Sequence[str]) -> str:
-    guess = difflib.get_close_matches(name, allowed, n=1)
+def _make_unknown_field_message(name: str, allowed_fields: Sequence[str]) -> str:
+    guess = difflib.get_close_matches(name, allowed_fields, n=1)
     hint = f"; did you mean {guess[0]}?" if guess else ""
-    return f"is not a known field; allowed are {', '.join(allowed)}{hint}"
+    return f"is not a known field; allowed are {', '.join(allowed_fields)}{hint}"
 
 
 def _list_fields(model: type[BaseModel], location: Location) -> list[str]:

@@ -71,8 +71,8 @@ def resolve(
     `namespace/name`. Raises ResolutionError with a `ResolveReason` and a message that names the field.
     """
     spec, execution = scorer.spec, scorer.spec.execution
-    synced = get_synced_config(scorer)
-    context = ResolutionInput(scorer, synced, token_hosts, authentications, fill or Renderer(None))
+    synced_config = get_synced_config(scorer)
+    context = ResolutionInput(scorer, synced_config, token_hosts, authentications, fill or Renderer(None))
     score_name = _resolve_score_name(context)
     interval = _resolve_interval(context)
     sources = resolve_sources(context)
@@ -83,7 +83,9 @@ def resolve(
     scoring = (
         Server("")
         if expression is not None
-        else resolve_server(context, ServerDeclaration("scoring", spec.scoring, synced.scoring, DEFAULT_SCORING_PATH))
+        else resolve_server(
+            context, ServerDeclaration("scoring", spec.scoring, synced_config.scoring, DEFAULT_SCORING_PATH)
+        )
     )
     summary = ScorerSummary(
         name=scorer.metadata.name,
@@ -115,16 +117,18 @@ def resolve(
         summary=summary,
         paused_until=_parse_paused_until(scorer),
         authentications=tuple(
-            used for used in (*(authentication for _, authentication in sources), scoring.authentication) if used
+            server_authentication
+            for server_authentication in (*(authentication for _, authentication in sources), scoring.authentication)
+            if server_authentication
         ),
     )
 
 
 def get_synced_config(scorer: DynamicScorer) -> RemoteConfig:
     """Return the synced config in force; with mode None, an earlier config is ignored."""
-    synced = scorer.status.last_synced_config
-    in_force = synced is not None and scorer.spec.config_sync_mode is ConfigSyncMode.Full
-    return synced if synced is not None and in_force else RemoteConfig()
+    synced_config = scorer.status.last_synced_config
+    is_in_force = synced_config is not None and scorer.spec.config_sync_mode is ConfigSyncMode.Full
+    return synced_config if synced_config is not None and is_in_force else RemoteConfig()
 
 
 def _resolve_score_name(context: ResolutionInput) -> str:
@@ -189,13 +193,13 @@ def _parse_paused_until(scorer: DynamicScorer) -> float | None:
 
 #: Resolution of a scorer on a cluster, the error if it cannot run there, or None if the cluster is not selected.
 _ClusterResult: TypeAlias = ResolvedScorer | ResolutionError | None
-#: Cache of the clusters' configurations, because resolving a configuration takes a third of a millisecond. By scorer:
-#: the inputs, and by cluster the facts and the result.
+#: Cache of the clusters' configurations, because resolving a configuration takes a third of a millisecond. Scorer ->
+#: (the other inputs, cluster -> (its facts, the result)).
 ResolutionCache: TypeAlias = dict[str, tuple[tuple[object, ...], dict[str, tuple[ClusterFacts, _ClusterResult]]]]
 
 
-class Everywhere(NamedTuple):
-    """A scorer on all clusters."""
+class FleetResolution(NamedTuple):
+    """The configurations of a scorer on all clusters."""
 
     #: The common configuration; its summary is that of one cluster.
     resolved: ResolvedScorer
@@ -209,37 +213,41 @@ def resolve_everywhere(
     authentications: Authentications,
     clusters: Iterable[ClusterFacts],
     cache: ResolutionCache,
-) -> Everywhere:
+) -> FleetResolution:
     """Return the clusters' configurations, and cache them in `cache`.
 
     Raises ResolutionError if the scorer cannot run on any selected cluster.
     """
-    anywhere = Renderer(None)
-    common = _try_to_resolve(scorer, token_hosts, authentications, anywhere)
+    stand_in_renderer = Renderer(None)
+    common_result = _try_to_resolve(scorer, token_hosts, authentications, stand_in_renderer)
     selector = scorer.spec.cluster_selector
-    if not anywhere.is_used and selector is None:
-        return Everywhere(_raise_error(common), {})
+    if not stand_in_renderer.depends_on_cluster and selector is None:
+        return FleetResolution(_raise_error(common_result), {})
     # Include all inputs of `resolve`, but not the rest of the status, which changes often.
     inputs = (scorer.spec, scorer.status.last_synced_config, scorer.metadata.annotations, token_hosts, authentications)
-    before_inputs, before = cache.get(scorer.key, ((), {}))
-    if before_inputs != inputs:
-        before = {}
+    cached_inputs, cached_results = cache.get(scorer.key, ((), {}))
+    if cached_inputs != inputs:
+        cached_results = {}
 
     def resolve_on(cluster: ClusterFacts) -> _ClusterResult:
         if selector is not None and not selector.matches(cluster.labels):
             return None
-        return _try_to_resolve(scorer, token_hosts, authentications, Renderer(cluster)) if anywhere.is_used else common
+        return (
+            _try_to_resolve(scorer, token_hosts, authentications, Renderer(cluster))
+            if stand_in_renderer.depends_on_cluster
+            else common_result
+        )
 
-    now: dict[str, tuple[ClusterFacts, _ClusterResult]] = {}
+    new_results: dict[str, tuple[ClusterFacts, _ClusterResult]] = {}
     for cluster in clusters:
-        facts, result = before.get(cluster.name, (None, None))
-        now[cluster.name] = cluster, result if facts == cluster else resolve_on(cluster)
-    cache[scorer.key] = inputs, now
-    results = {name: result for name, (_, result) in now.items()}
-    usable = (result for result in results.values() if isinstance(result, ResolvedScorer))
+        facts, result = cached_results.get(cluster.name, (None, None))
+        new_results[cluster.name] = cluster, result if facts == cluster else resolve_on(cluster)
+    cache[scorer.key] = inputs, new_results
+    results = {name: result for name, (_, result) in new_results.items()}
+    resolutions = (result for result in results.values() if isinstance(result, ResolvedScorer))
     errors = (result for result in results.values() if isinstance(result, ResolutionError))
-    resolved = _raise_error(next(usable, None) or next(errors, None) or common)
-    return Everywhere(
+    resolved = _raise_error(next(resolutions, None) or next(errors, None) or common_result)
+    return FleetResolution(
         resolved,
         {name: result.summary if isinstance(result, ResolvedScorer) else result for name, result in results.items()},
     )

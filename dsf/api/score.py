@@ -101,40 +101,40 @@ def build_items(
     exceed one object.
     """
     refusal_counts: Counter[str] = Counter()
-    finite: list[tuple[Mapping[str, str], float]] = []
+    finite_results: list[tuple[Mapping[str, str], float]] = []
     for result in results:
         if math.isfinite(result[1]):
-            finite.append(result)
+            finite_results.append(result)
         else:
             refusal_counts[RefusalReason.NAN if math.isnan(result[1]) else RefusalReason.INFINITE] += 1
-    latest: dict[str, float] = {}
-    accepted = 0
+    score_by_item: dict[str, float] = {}
+    named_count = 0
     duplicate = ""
     named_results: set[int] = set()
-    room = _NameRoom()
-    for one_format in (fmt, *further_formats):
-        dimension = DimensionFormat(one_format, cluster, score_name)
+    name_room = _NameRoom()
+    for item_format in (fmt, *further_formats):
+        dimension = DimensionFormat(item_format, cluster, score_name)
         score_by_name: dict[str, float] = {}
-        for number, (labels, score) in enumerate(finite):
-            room.reserve(dimension.compute_length(labels), dimension.parts)
+        for number, (labels, score) in enumerate(finite_results):
+            name_room.reserve(dimension.compute_length(labels), dimension.parts)
             if name := dimension.render(labels):
-                accepted += 1
+                named_count += 1
                 named_results.add(number)
                 if name in score_by_name:
                     duplicate = duplicate or name
-                elif name not in latest:
-                    room.keep(len(name))
+                elif name not in score_by_item:
+                    name_room.keep(len(name))
                 score_by_name[name] = score
         for name, score in score_by_name.items():
-            latest.setdefault(name, score)
-    if len(named_results) < len(finite):
-        refusal_counts[RefusalReason.EMPTY_DIMENSION] += len(finite) - len(named_results)
-    _check_size(latest)
-    values = [(name, to_score_value(score)) for name, score in latest.items()]
+            score_by_item.setdefault(name, score)
+    if len(named_results) < len(finite_results):
+        refusal_counts[RefusalReason.EMPTY_DIMENSION] += len(finite_results) - len(named_results)
+    _check_size(score_by_item)
+    values = [(name, to_score_value(score)) for name, score in score_by_item.items()]
     return ScoreItems(
         items=tuple((name, value) for name, (value, _) in values),
-        clamped=sum(clamped for _, (_, clamped) in values),
-        duplicates=accepted - len(latest),
+        clamped=sum(is_clamped for _, (_, is_clamped) in values),
+        duplicates=named_count - len(score_by_item),
         duplicate=duplicate,
         refused=refusal_counts,
     )
@@ -163,9 +163,9 @@ class DimensionFormat:
         #: Number of occurrences of each label, and characters of the other parts.
         self._labels = Counter(name for name in placeholders if name not in known_values)
         self._characters = sum(len(text) for text, label in self._parts if not label)
-        bare = self._expand({}) if self._labels else ""
+        bare_name = self._expand({}) if self._labels else ""
         #: The name of a result without labels, if the name has neither letters nor digits.
-        self._separators = "" if any(map(str.isalnum, bare)) else bare
+        self._separators = "" if any(map(str.isalnum, bare_name)) else bare_name
 
     def render(self, labels: Mapping[str, str]) -> str:
         """Return the item name of a result with these labels; may be empty."""
@@ -181,44 +181,46 @@ class DimensionFormat:
 
 
 class _NameRoom:
-    """Counts the characters of names, so that names that cannot fit into one object are not rendered.
+    """Limits the characters of names, so that names that cannot fit into one object are not rendered.
 
     Each character takes at least two bytes of the object.
     """
 
     def __init__(self) -> None:
-        self._rendered = 0
-        self._kept = 0
+        self._rendered_characters = 0
+        self._name_characters = 0
 
     def reserve(self, characters: int, parts: int) -> None:
         """Raise ScoreObjectTooLargeError if a name of so many characters and parts may not be rendered."""
-        self._rendered += characters + parts
-        if 2 * characters > MAX_OBJECT_BYTES or self._rendered > MAX_RENDERED:
-            what = f"a score item has a name of {characters} characters"
+        self._rendered_characters += characters + parts
+        if 2 * characters > MAX_OBJECT_BYTES or self._rendered_characters > MAX_RENDERED:
+            description = f"a score item has a name of {characters} characters"
             if 2 * characters <= MAX_OBJECT_BYTES:
-                what = f"all score items together have names of more than {MAX_RENDERED} characters and placeholders"
-            raise _make_size_error(what)
+                description = (
+                    f"all score items together have names of more than {MAX_RENDERED} characters and placeholders"
+                )
+            raise _make_size_error(description)
 
     def keep(self, characters: int) -> None:
         """Raise ScoreObjectTooLargeError if the names, with a new one of so many characters, are too long together."""
-        self._kept += characters
-        if 2 * self._kept > MAX_OBJECT_BYTES:
+        self._name_characters += characters
+        if 2 * self._name_characters > MAX_OBJECT_BYTES:
             raise _make_size_error(f"score items have names of more than {MAX_OBJECT_BYTES // 2} characters")
 
 
-def _make_size_error(what: str) -> ScoreObjectTooLargeError:
+def _make_size_error(description: str) -> ScoreObjectTooLargeError:
     return ScoreObjectTooLargeError(
-        f"{what}, more than the {MAX_OBJECT_BYTES} bytes that one AddOnPlacementScore may have; use a "
+        f"{description}, more than the {MAX_OBJECT_BYTES} bytes that one AddOnPlacementScore may have; use a "
         "scoreDimensionFormat with fewer or shorter names"
     )
 
 
 def estimate_object_bytes(names: Collection[str]) -> int:
     """Return the estimated size in bytes of an AddOnPlacementScore with these item names in etcd."""
-    quoted = json.dumps([*names], ensure_ascii=False)
+    quoted_names = json.dumps([*names], ensure_ascii=False)
     # In managedFields a name is JSON within JSON, so escapes are escaped twice.
-    escaped_again = quoted.count('"') + quoted.count("\\")
-    return _OBJECT_BYTES + 2 * len(quoted.encode("utf-8", "replace")) + escaped_again + _ITEM_BYTES * len(names)
+    escape_count = quoted_names.count('"') + quoted_names.count("\\")
+    return _OBJECT_BYTES + 2 * len(quoted_names.encode("utf-8", "replace")) + escape_count + _ITEM_BYTES * len(names)
 
 
 def _check_size(names: Collection[str]) -> None:
@@ -257,7 +259,7 @@ def compute_items_digest(items: Iterable[Item]) -> str:
 def make_score_status(items: Iterable[Item], *, valid_until: datetime, now: datetime) -> dict[str, Any]:
     """Return the status: items, expiry, and a condition."""
     scores = [{"name": name, "value": value} for name, value in items]
-    updated = Condition(
+    condition = Condition(
         type=SCORE_CONDITION,
         status="True",
         reason=SCORE_CONDITION,
@@ -265,7 +267,7 @@ def make_score_status(items: Iterable[Item], *, valid_until: datetime, now: date
         last_transition_time=now,
     )
     return {
-        "conditions": [updated.to_manifest()],
+        "conditions": [condition.to_manifest()],
         "scores": scores,
         "validUntil": format_rfc3339(valid_until),
     }
@@ -285,8 +287,8 @@ def compute_expiry(at: float, validity: float, factor: float) -> float:
 
 
 def compute_validity(interval: int, validity: int, declared: int) -> int:
-    """Return the seconds of validity at this interval. A default validity follows the interval where a user made it
-    longer than `declared`: scores would expire before the next run."""
+    """Return the seconds of validity at this interval. If a user has made the interval longer than the `declared` one,
+    a default validity grows with it, because scores would otherwise expire before the next run."""
     return (
         max(validity, compute_default_validity(interval))
         if validity == compute_default_validity(declared)

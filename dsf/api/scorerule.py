@@ -1,15 +1,15 @@
 """How the results of a scorer become a score: one rule for hub, `dsf explain`, backtests and conformance tests.
 
-A `ScoreRule` is made from a DynamicScorer's spec, travels to the results workers in the registry, and follows from a
-ScorerSummary where there is no registry. `items` is the only place where results become items.
+A `ScoreRule` is made from a DynamicScorer's spec and reaches the results workers in the registry. A process without the
+registry makes the rule from a ScorerSummary. Only `build_rule_items` turns results into items.
 
 `spec.aggregate` combines results before they become items. `spec.execution` has the rules for readers while cycles
 fail, without results, and while the score changes little.
 
-`spec.execution.hold` holds changes of an item back. A value is published once it and all values since some moment were
-at least `min_change` away from the published one, on the same side, for `for_seconds`. A value that is nearer ends that
-time. An item without a published value, because it is new or its score is out of date, is published at once. The
-functions depend on values and times only, so that backtests can replay the past.
+`spec.execution.hold` holds changes of an item back. A value is published if all values during the last `for_seconds`
+differ from the published value by at least `min_change`, in the same direction. A smaller difference restarts that
+time. An item that is new, or whose score has expired, is published immediately. The functions depend on values and
+times only, so that backtests can replay the past.
 """
 
 from __future__ import annotations
@@ -221,9 +221,12 @@ def build_rule_items(results: Sequence[Result], rule: ScoreRule, cluster: str) -
 
     Raises ScoreObjectTooLargeError if they exceed one AddOnPlacementScore.
     """
-    merged = rule.aggregate_if_set(results)
-    first, *further_formats = rule.dimension_formats
-    return RuledItems(build_items(merged, first, cluster, rule.score_name, further_formats=further_formats), merged)
+    merged_results = rule.aggregate_if_set(results)
+    first_format, *further_formats = rule.dimension_formats
+    return RuledItems(
+        build_items(merged_results, first_format, cluster, rule.score_name, further_formats=further_formats),
+        merged_results,
+    )
 
 
 def find_item_owners(results: Sequence[Result], rule: ScoreRule, cluster: str) -> dict[str, Result]:
@@ -232,10 +235,10 @@ def find_item_owners(results: Sequence[Result], rule: ScoreRule, cluster: str) -
     If two results have the same name by a format, the later result wins; names by an earlier format take precedence.
     """
     owners: dict[str, Result] = {}
-    merged = rule.aggregate_if_set(results)
+    merged_results = rule.aggregate_if_set(results)
     for dimension_format in reversed(rule.dimension_formats):
         dimension = DimensionFormat(dimension_format, cluster, rule.score_name)
-        owners |= {dimension.render(labels): (labels, value) for labels, value in merged}
+        owners |= {dimension.render(labels): (labels, value) for labels, value in merged_results}
     return owners
 
 
@@ -272,19 +275,19 @@ def hold_back_value(
     `at` is the time of the measurement (unix seconds), `before` the previous state of the item. Times need not ascend:
     a clock that was set back restarts `for_seconds`, and never ends it early.
     """
-    move = value - published
-    if move == 0:
+    change = value - published
+    if change == 0:
         return None
-    away = abs(move)
+    away = abs(change)
     if away < min_change:
         return HeldValue(value, None, away)
-    since = at
+    held_since = at
     # Check `away` again, because the rule may have become stricter in the meantime.
     if before is not None and before.since is not None and before.away >= min_change:
-        is_same_side = (before.value > published) == (move > 0)
+        is_same_side = (before.value > published) == (change > 0)
         if is_same_side:
-            since, away = min(before.since, at), min(before.away, away)
-    return None if at - since >= for_seconds else HeldValue(value, since, away)
+            held_since, away = min(before.since, at), min(before.away, away)
+    return None if at - held_since >= for_seconds else HeldValue(value, held_since, away)
 
 
 def hold_back(
@@ -307,11 +310,11 @@ def hold_back(
         values[name] = value
         if name not in published:
             continue
-        wait = hold_back_value(
+        held_value = hold_back_value(
             published[name], value, waiting.get(name), at, min_change=min_change, for_seconds=for_seconds
         )
-        if wait is not None:
-            values[name], waiting_values[name] = published[name], wait
+        if held_value is not None:
+            values[name], waiting_values[name] = published[name], held_value
     return values, waiting_values
 
 
@@ -324,5 +327,5 @@ def compute_publish_time(waiting: HeldValue, *, min_change: int, for_seconds: fl
 
 def describe_hold_rule(min_change: int, for_seconds: int) -> str:
     """Return the rule as a sentence without a full stop."""
-    lasts = f", if it lasts {for_seconds} s" if for_seconds else ""
-    return f"a change is published from {min_change} {'point' if min_change == 1 else 'points'} on{lasts}"
+    duration_text = f", if it lasts {for_seconds} s" if for_seconds else ""
+    return f"a change is published from {min_change} {'point' if min_change == 1 else 'points'} on{duration_text}"

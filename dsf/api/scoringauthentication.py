@@ -107,9 +107,9 @@ class DeliveredSecret(SpecModel):
 
     def render_names(self, cluster: str) -> tuple[str, str]:
         """Return the Secret's names on hub and cluster. Raises ValueError for an invalid or reserved name."""
-        there = self.target_name or self.name
+        target_template = self.target_name or self.name
         return _check_secret_name(self.name.replace(_CLUSTER, cluster)), _check_secret_name(
-            there.replace(_CLUSTER, cluster)
+            target_template.replace(_CLUSTER, cluster)
         )
 
 

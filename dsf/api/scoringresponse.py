@@ -182,16 +182,17 @@ def make_remark(
     the number of series in the scoring request, `note` that of an expression's response.
     """
     counts = Counter({reason: number for reason, number in refusal_counts.items() if number > 0})
-    replaced = counts.pop(RefusalReason.DUPLICATE_DIMENSION, 0)
+    replaced_count = counts.pop(RefusalReason.DUPLICATE_DIMENSION, 0)
     texts = []
     if counts:
         texts.append(f"{counts.total()} of {results} results refused: {_list_names(counts)}{note and f': {note}'}")
-    if replaced:
-        shared = f", such as {example!r}" if example else ""
+    if replaced_count:
+        example_text = f", such as {example!r}" if example else ""
         # With several formats, a result has several items.
-        what = "of" if replaced < results else "items of"
+        unit = "of" if replaced_count < results else "items of"
         texts.append(
-            f"{replaced} {what} {results} results replaced by a later one with the same name or labels{shared}"
+            f"{replaced_count} {unit} {results} results replaced by a later one with the same name or "
+            f"labels{example_text}"
         )
     if texts:
         most_frequent = counts.most_common(1)[0][0] if counts else RefusalReason.DUPLICATE_DIMENSION
@@ -200,9 +201,9 @@ def make_remark(
     if results:
         return None
     input_text = "" if series is None else f"; it was sent {series} series"
-    empty = EmptyReason.NO_RESULTS
+    empty_reason = EmptyReason.NO_RESULTS
     problem = note or f"the scoring API answered without results{input_text}"
-    return Remark(empty, f"{problem}; what to do: {strip_markdown(empty.advice)}")
+    return Remark(empty_reason, f"{problem}; what to do: {strip_markdown(empty_reason.advice)}")
 
 
 def _list_names(counts: Counter[str]) -> str:

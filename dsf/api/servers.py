@@ -35,14 +35,14 @@ class ResolutionInput(NamedTuple):
     def make_missing_field_error(self, reason: ResolveReason, field: str) -> ResolutionError:
         """Return the error for a missing field, with the reason why `/config` does not provide a value either."""
         if self.scorer.spec.scoring.expression is not None:
-            elsewhere = "and a scorer with an expression has no /config"
+            config_text = "and a scorer with an expression has no /config"
         elif self.scorer.spec.config_sync_mode is ConfigSyncMode.None_:
-            elsewhere = "and configSyncMode None does not take it from /config"
+            config_text = "and configSyncMode None does not take it from /config"
         elif self.scorer.status.last_synced_config is None:
-            elsewhere = "and /config was not read yet"
+            config_text = "and /config was not read yet"
         else:
-            elsewhere = "neither in the spec nor in /config"
-        return ResolutionError(reason, f"{field} is not set, {elsewhere}")
+            config_text = "neither in the spec nor in /config"
+        return ResolutionError(reason, f"{field} is not set, {config_text}")
 
 
 class ServerDeclaration(NamedTuple):
@@ -90,16 +90,18 @@ def join_unused_endpoint(context: ResolutionInput, stage: ServerDeclaration) -> 
         return ""
 
 
-def _resolve_endpoint(context: ResolutionInput, stage: ServerDeclaration, other: tuple[str, str] | None = None) -> str:
-    """Return the URL of a stage; `other` is a host with its field, and takes precedence over spec and `/config`."""
+def _resolve_endpoint(
+    context: ResolutionInput, stage: ServerDeclaration, override_host: tuple[str, str] | None = None
+) -> str:
+    """Return the URL of a stage. `override_host` is (host, its field), which takes precedence over the declaration."""
     config_url = context.scorer.spec.config_url
-    if not config_url and not other and not stage.spec.host:
+    if not config_url and not override_host and not stage.spec.host:
         raise ResolutionError(ResolveReason.InvalidURL, f"spec.{stage.name}.host is not set")
     try:
         fallback = get_base_url(config_url) if config_url else ""
     except ValueError as error:
         raise ResolutionError(ResolveReason.InvalidURL, f"spec.configURL: {error}") from None
-    host, host_field = other or choose_text(stage.name, "host", stage.synced.host, stage.spec.host or fallback)
+    host, host_field = override_host or choose_text(stage.name, "host", stage.synced.host, stage.spec.host or fallback)
     path, path_field = choose_text(stage.name, "path", stage.synced.path, stage.spec.path or stage.default_path)
     try:
         return join_url(context.fill.expand_host(host, host_field), context.fill.expand_path(path, path_field))
@@ -147,35 +149,35 @@ def _find_authentication(context: ResolutionInput, stage: ServerDeclaration) -> 
 
 def _make_server(context: ResolutionInput, stage: ServerDeclaration, authentication: ScoringAuthentication) -> Server:
     """Return the server with a ScoringAuthentication and its override for the cluster."""
-    name, shared = authentication.metadata.name, authentication.spec
-    override = context.fill.find_override(shared)
-    where = f"{'spec' if override is None else 'an override'} of ScoringAuthentication {name!r}"
-    other = (override.host, where) if override is not None and override.host is not None else None
-    endpoint = _resolve_endpoint(context, stage, other)
-    is_stand_in = context.fill.is_stand_in(other[0] if other else stage.synced.host or stage.spec.host)
-    if not is_stand_in and not TokenHosts(shared.allowed_hosts).allow(endpoint):
+    name, spec = authentication.metadata.name, authentication.spec
+    override = context.fill.find_override(spec)
+    place = f"{'spec' if override is None else 'an override'} of ScoringAuthentication {name!r}"
+    override_host = (override.host, place) if override is not None and override.host is not None else None
+    endpoint = _resolve_endpoint(context, stage, override_host)
+    is_stand_in = context.fill.is_stand_in(override_host[0] if override_host else stage.synced.host or stage.spec.host)
+    if not is_stand_in and not TokenHosts(spec.allowed_hosts).allow(endpoint):
         raise ResolutionError(
             ResolveReason.HostNotAllowed,
             f"spec.{stage.name}.auth.authenticationRef: the ScoringAuthentication {name!r} is not "
             f"for {get_base_url(endpoint)}; if it may be asked with it, add the server to its allowedHosts",
         )
-    methods = override if override is not None and override.is_any else shared
+    methods = override if override is not None and override.is_any else spec
     if methods.account_audience in API_SERVER_AUDIENCES:
         raise ResolutionError(
             ResolveReason.InvalidAuthentication,
-            f"{where}: {methods.account_audience!r} is an audience of the API servers themselves, with which a server "
+            f"{place}: {methods.account_audience!r} is an audience of the API servers themselves, with which a server "
             "could act as the account there; name the audience of the server that gets the token",
         )
-    tls = (override.tls if override is not None else None) or shared.tls
+    tls = (override.tls if override is not None else None) or spec.tls
     for part in (methods, tls):
         if part is not None:
-            _check_references(part, where)
+            _check_references(part, place)
     access = ServerAccess(
         methods=_expand_templates(select_methods(methods), context.fill, stage.name),
         tls=tls,
         authentication=name,
-        allowed_hosts=shared.allowed_hosts,
-        proxy_url=shared.proxy_url,
+        allowed_hosts=spec.allowed_hosts,
+        proxy_url=spec.proxy_url,
     )
     return Server(endpoint, access=access, authentication=authentication)
 
@@ -219,10 +221,10 @@ def _make_own_access(context: ResolutionInput, stage: ServerDeclaration) -> Serv
         if part is not None:
             _check_references(part, f"spec.{stage.name}.{field}")
     methods = select_methods(spec.auth)
-    if use := methods.account_use:
+    if account_use := methods.account_use:
         raise ResolutionError(
             ResolveReason.InvalidAuthentication,
-            f"spec.{stage.name}.auth.{use}: a token of the agent's own account needs a ScoringAuthentication, "
+            f"spec.{stage.name}.auth.{account_use}: a token of the agent's own account needs a ScoringAuthentication, "
             "whose allowedHosts say whom it may be sent to",
         )
     if spec.tls is None and methods == Methods(token_secret_ref=methods.token_secret_ref):
@@ -250,15 +252,15 @@ def _expand_templates(methods: Methods, fill: Renderer, stage: str) -> Methods:
     return methods.model_copy(update=update)
 
 
-def _check_references(part: Methods | Tls, where: str) -> None:
+def _check_references(part: Methods | Tls, place: str) -> None:
     for path, reference in find_references(part):
         if not is_dns_subdomain(reference.name):
             raise ResolutionError(
                 ResolveReason.InvalidTokenSecretRef,
-                f"{where}.{path}: {reference.name!r} is no name that a {reference.kind} can have",
+                f"{place}.{path}: {reference.name!r} is no name that a {reference.kind} can have",
             )
         if reference.kind is CaKind.Secret and reference.name in AGENT_SECRETS:
             raise ResolutionError(
                 ResolveReason.InvalidTokenSecretRef,
-                f"{where}.{path}: {reference.name} is the agents' own Secret; name the one that is meant",
+                f"{place}.{path}: {reference.name} is the agents' own Secret; name the one that is meant",
             )

@@ -58,14 +58,16 @@ def list_declared_sources(spec: DynamicScorerSpec, synced: RemoteConfig) -> list
     """
     if spec.sources is None and synced.sources is None:
         return [DeclaredSource("source", "", spec.source, synced.source)]
-    first = (synced.sources or spec.sources or ())[0].name
-    ours = {source.name: source for source in spec.sources} if spec.sources else {first: spec.source}
-    theirs: dict[str, RemoteSource] = (
-        {source.name: source for source in synced.sources} if synced.sources else {first: synced.source}
+    first_name = (synced.sources or spec.sources or ())[0].name
+    spec_sources = {source.name: source for source in spec.sources} if spec.sources else {first_name: spec.source}
+    synced_sources: dict[str, RemoteSource] = (
+        {source.name: source for source in synced.sources} if synced.sources else {first_name: synced.source}
     )
-    names = list(dict.fromkeys([*theirs, *ours]))
+    names = list(dict.fromkeys([*synced_sources, *spec_sources]))
     return [
-        DeclaredSource(f"sources[{name}]", name, ours.get(name, SourceSpec()), theirs.get(name, RemoteSource()))
+        DeclaredSource(
+            f"sources[{name}]", name, spec_sources.get(name, SourceSpec()), synced_sources.get(name, RemoteSource())
+        )
         for name in names
     ]
 
@@ -101,8 +103,8 @@ def _resolve_source(
         )
     if kind is SourceType.None_:
         # The agent fetches nothing, so other settings and the token are ignored. Upstream also sets the endpoint.
-        unused = join_unused_endpoint(context, ServerDeclaration(settings.field, spec, synced))
-        return SourceSummary(name=settings.name, type=str(kind), endpoint=unused), None
+        unused_endpoint = join_unused_endpoint(context, ServerDeclaration(settings.field, spec, synced))
+        return SourceSummary(name=settings.name, type=str(kind), endpoint=unused_endpoint), None
     range_ = find_first_positive(synced.params.range, params.range if params else 0)
     step = find_first_positive(synced.params.step, params.step if params else 0)
     is_instant = context.scorer.spec.scoring.expression is not None and not range_ and not step

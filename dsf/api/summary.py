@@ -34,7 +34,7 @@ _CONFIG: Final = ConfigDict(alias_generator=to_camel, populate_by_name=True, ext
 
 
 class SourceSummary(BaseModel):
-    """One more source of a scorer, beside the first; see the fields `source_*` of ScorerSummary."""
+    """A further source of a scorer; the first source is in the fields `source_*` of ScorerSummary."""
 
     model_config = _CONFIG
 
@@ -58,10 +58,10 @@ class SourceSummary(BaseModel):
 
 
 class ScorerSummary(BaseModel):
-    """One scorer as an agent runs it: endpoints are whole URLs, times are seconds, unset texts are empty.
+    """A scorer as an agent runs it: endpoints are whole URLs, times are seconds, unset texts are empty.
 
-    The first 16 fields and their order are upstream's; agents of other versions read them too. Words such as
-    `source_type` are text, not enums, so that an agent which does not know a new one fails that scorer only.
+    The first 16 fields and their order are upstream's; agents of other versions read them too. Fields such as
+    `source_type` are text, not enums, so that a value that an older agent does not know fails that scorer only.
     """
 
     model_config = _CONFIG
@@ -96,7 +96,7 @@ class ScorerSummary(BaseModel):
     # Only with aggregation, which the hub does; an agent only explains it.
     aggregate_by: tuple[str, ...] | None = None
     aggregate_with: str | None = None
-    # Only with several sources: the name of the first, which is the one above, and the others.
+    # Only with several sources: the name of the first source, and the further sources.
     source_name: str | None = None
     sources: tuple[SourceSummary, ...] | None = None
     # Only for range queries by POST.
@@ -105,8 +105,8 @@ class ScorerSummary(BaseModel):
     source_options: dict[str, Any] | None = None
     # Only of a scorer outside of the hub's own namespace: namespaces share the agent's threads.
     namespace: str | None = None
-    # Only without a scoring API: the expression, the labels of the cluster if it reads them, and the scores that it
-    # combines.
+    # Only without a scoring API: the expression, the labels of the cluster if the expression reads labels, and the
+    # scores that the expression combines.
     expression: str | None = None
     cluster_labels: dict[str, str] | None = None
     scores: tuple[ScoreInput, ...] | None = None
@@ -179,9 +179,9 @@ class ScorerSummary(BaseModel):
 
 def dump_summaries(summaries: Iterable[ScorerSummary]) -> str:
     """Return the JSON array for the ConfigMap, sorted by name so that equal sets result in equal texts."""
-    ordered = sorted(summaries, key=lambda summary: (summary.name, summary.score_name))
+    sorted_summaries = sorted(summaries, key=lambda summary: (summary.name, summary.score_name))
     return json.dumps(
-        [summary.model_dump(mode="json", by_alias=True, exclude_none=True) for summary in ordered],
+        [summary.model_dump(mode="json", by_alias=True, exclude_none=True) for summary in sorted_summaries],
         separators=(",", ":"),
     )
 

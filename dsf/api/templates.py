@@ -39,16 +39,16 @@ class Renderer:
         """Render for `cluster`. Without a cluster, each template becomes `x`, and no override applies."""
         self._cluster = cluster
         #: True if the results so far may differ for another cluster.
-        self.is_used = False
+        self.depends_on_cluster = False
 
     def find_override(self, spec: ScoringAuthenticationSpec) -> Override | None:
         """Return the cluster's override."""
-        self.is_used = self.is_used or bool(spec.overrides)
+        self.depends_on_cluster = self.depends_on_cluster or bool(spec.overrides)
         return spec.on(self._cluster) if self._cluster is not None else None
 
     def get_labels(self) -> dict[str, str]:
         """Return the cluster's labels."""
-        self.is_used = True
+        self.depends_on_cluster = True
         return dict(self._cluster.labels) if self._cluster is not None else {}
 
     def is_stand_in(self, text: str) -> bool:
@@ -59,26 +59,28 @@ class Renderer:
         """Expand templates in PromQL, or in another text with the same string syntax."""
         if "${" not in text:
             return text
-        filled: list[str] = []
-        # The end of the code so far. All of the code would make the time quadratic.
+        expanded_pieces: list[str] = []
+        # Keep only the end of the code so far, because keeping all code would make the time quadratic.
         code_end = ""
         for token in TOKEN.finditer(text):
             piece = token[0]
             if token["string"]:
                 is_regex = code_end in ("=~", "!~")
                 _check_backslashes(piece, field, is_regex=is_regex)
-                filled.append(self._expand(piece, field, _make_string_escape(piece[0], is_regex=is_regex), _IN_QUERY))
+                expanded_pieces.append(
+                    self._expand(piece, field, _make_string_escape(piece[0], is_regex=is_regex), _IN_QUERY)
+                )
             else:
-                filled.append(self._expand(piece, field, _check_word, _IN_QUERY))
+                expanded_pieces.append(self._expand(piece, field, _check_word, _IN_QUERY))
             if not token["comment"]:
                 code_end = (code_end + piece.rstrip())[-2:]
-        return "".join(filled)
+        return "".join(expanded_pieces)
 
     def expand_host(self, text: str, field: str) -> str:
         """Expand templates in a URL without a query."""
-        # Templates before the path become blanks, as their keys may have slashes.
-        blanked = _TEMPLATE.sub(lambda match: " " * len(match[0]), text)
-        path_start = blanked.find("/", text.find("://") + 3)
+        # Replace templates by blanks, because their keys may have slashes, which do not begin the path.
+        text_without_templates = _TEMPLATE.sub(lambda match: " " * len(match[0]), text)
+        path_start = text_without_templates.find("/", text.find("://") + 3)
 
         def fill(match: re.Match[str]) -> str:
             is_path = 0 <= path_start < match.start()
@@ -100,7 +102,7 @@ class Renderer:
     def _expand_match(self, match: re.Match[str], field: str, escape: _Escape) -> str:
         if match["literal"]:
             return match[0][1:]
-        self.is_used = True
+        self.depends_on_cluster = True
         kind, _, key = match["name"].partition(":")
         if match["name"] != "cluster" and not (kind in ("label", "claim") and key):
             raise ResolutionError(ResolveReason.UnknownTemplate, f"{field}: {match[0]} is not one of {_KNOWN}")
@@ -109,10 +111,10 @@ class Renderer:
         cluster = self._cluster
         value = cluster.name if not key else (cluster.labels if kind == "label" else cluster.claims).get(key)
         if value is None:
-            what = "label" if kind == "label" else "ClusterClaim"
+            property_name = "label" if kind == "label" else "ClusterClaim"
             raise ResolutionError(
                 ResolveReason.MissingClusterValue,
-                f"{field}: ManagedCluster {cluster.name!r} has no {what} {key!r} for {match[0]}",
+                f"{field}: ManagedCluster {cluster.name!r} has no {property_name} {key!r} for {match[0]}",
             )
         try:
             return escape(value)
@@ -125,9 +127,9 @@ class Renderer:
 def _check_backslashes(piece: str, field: str, *, is_regex: bool) -> None:
     """Reject a template after a backslash that would escape the first character of the value."""
     # In quotes and in regular expressions, the renderer inserts backslashes before the characters of a value.
-    even = 2 ** ((piece[0] != "`") + is_regex)
+    backslash_multiple = 2 ** ((piece[0] != "`") + is_regex)
     for match in _IN_QUERY.finditer(piece):
-        if not match["literal"] and _count_backslashes(piece, match.start()) % even:
+        if not match["literal"] and _count_backslashes(piece, match.start()) % backslash_multiple:
             raise ResolutionError(
                 ResolveReason.UnknownTemplate,
                 f"{field}: {match[0]} stands behind a backslash, which would change the value",

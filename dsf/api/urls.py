@@ -87,10 +87,10 @@ def join_url(host: str, path: str) -> str:
             del segments[-1:]
         elif segment not in ("", "."):
             segments.append(quote(segment, safe=_PATH_SAFE))
-    joined = get_base_url(host) + "".join(f"/{segment}" for segment in segments)
+    joined_url = get_base_url(host) + "".join(f"/{segment}" for segment in segments)
     if segments and (path or match["path"] or "").endswith("/"):
-        joined += "/"
-    return f"{joined}?{quote(query, safe=_PATH_SAFE + '?')}" if query else joined
+        joined_url += "/"
+    return f"{joined_url}?{quote(query, safe=_PATH_SAFE + '?')}" if query else joined_url
 
 
 def _match(url: str) -> re.Match[str]:

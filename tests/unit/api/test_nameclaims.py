@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from dsf.api.nameclaims import (
-    KEPT,
+    RESERVATION_SECONDS,
     ROOM_OF_NAMESPACE,
     NameClaim,
     NameClaims,
@@ -66,13 +66,13 @@ def test_deleted_holder_regains_its_name_within_the_retention(attacker: str) -> 
     before = settle(before, [Wish("hub/victim", "x", NEW), waits], AT + 1, HOME)
     deleted = settle(before, [waits], AT + 10, HOME)
     assert deleted["x"] == (NameClaim("hub/victim", AT, AT + 10), NameClaim(attacker, AT + 1))
-    for seconds in (0, 1, KEPT - 1):
+    for seconds in (0, 1, RESERVATION_SECONDS - 1):
         later = settle(deleted, [waits], AT + 10 + seconds, HOME)
         # An unresolved scorer, as in mode Full before its first /config.
         later = settle(later, [Wish("hub/victim", None, None), waits], AT + 10 + seconds, HOME)
-        later = settle(later, [Wish("hub/victim", "x", None), waits], AT + 2 * KEPT, HOME)
+        later = settle(later, [Wish("hub/victim", "x", None), waits], AT + 2 * RESERVATION_SECONDS, HOME)
         assert later["x"][0] == NameClaim("hub/victim", AT)
-    assert settle(deleted, [waits], AT + 10 + KEPT, HOME)["x"] == (NameClaim(attacker, AT + 1),)
+    assert settle(deleted, [waits], AT + 10 + RESERVATION_SECONDS, HOME)["x"] == (NameClaim(attacker, AT + 1),)
 
 
 @pytest.mark.parametrize("seconds", [-1, 0, 30], ids=["created-before", "at-once", "created-after"])
@@ -119,7 +119,9 @@ def test_clock_that_was_ahead_does_not_extend_a_retention() -> None:
     before = {"x": (NameClaim("hub/a", AT, AT + 10_000), NameClaim("hub/b", AT))}
     claims_after = settle(before, [Wish("hub/b", "x", OLD)], AT, HOME)
     assert claims_after["x"][0] == NameClaim("hub/a", AT, AT)
-    assert settle(claims_after, [Wish("hub/b", "x", OLD)], AT + KEPT, HOME)["x"] == (NameClaim("hub/b", AT),)
+    assert settle(claims_after, [Wish("hub/b", "x", OLD)], AT + RESERVATION_SECONDS, HOME)["x"] == (
+        NameClaim("hub/b", AT),
+    )
 
 
 @pytest.mark.parametrize("greedy", ["team", HOME])
@@ -198,7 +200,7 @@ def test_scores_keep_their_owners_in_every_order_of_recreation(step: int, is_you
             wishes[owner] = Wish(owner, name, created(now), config)
             claims = settle_claims(claims, [*wishes.values()], now)
             now += step
-        for seconds in (0, 2 * KEPT):
+        for seconds in (0, 2 * RESERVATION_SECONDS):
             claims = settle_claims(claims, [*wishes.values()], now + seconds)
             assert {name: queue[0].owner for name, queue in claims.scores.items()} == running, order
 
@@ -212,7 +214,7 @@ def test_rename_needs_the_score_name_in_the_spec_or_the_same_config(config: str,
     new = Wish("hub/new", "x", created(AT + 12), config)
     claims = settle_claims(claims, [new], AT + 12)
     assert (claims.scores["x"][0].owner == "hub/new") is is_rename
-    claims = settle_claims(claims, [new], AT + 11 + KEPT)
+    claims = settle_claims(claims, [new], AT + 11 + RESERVATION_SECONDS)
     assert claims.scores["x"][0].owner == "hub/new"
 
 
@@ -224,17 +226,17 @@ def test_scorer_with_an_earlier_claim_is_no_renamed_one(earlier: str, pause: int
     claims = settle_claims(claims, [victim], AT + 10)
     claims = settle_claims(claims, [], AT + 10)
     other = Wish("hub/other", "x", created(AT + 10 + pause))
-    for seconds in (0, KEPT - pause - 1):
+    for seconds in (0, RESERVATION_SECONDS - pause - 1):
         claims = settle_claims(claims, [other], AT + 10 + pause + seconds)
         assert claims.scores["x"][0].owner == "hub/victim"
-    assert settle_claims(claims, [other], AT + 10 + KEPT).scores["x"][0].owner == "hub/other"
+    assert settle_claims(claims, [other], AT + 10 + RESERVATION_SECONDS).scores["x"][0].owner == "hub/other"
 
 
 def test_renamed_and_replaced_scorer_keeps_its_name() -> None:
     claims = settle_claims(NameClaims(), [Wish("hub/old", "x", OLD)], AT)
     claims = settle_claims(claims, [Wish("hub/new", "x", created(AT + 1))], AT + 1)
     assert claims.scores["x"][0].owner == "hub/new"
-    later = AT + 10 * KEPT
+    later = AT + 10 * RESERVATION_SECONDS
     claims = settle_claims(claims, [], later)
     claims = settle_claims(claims, [Wish("hub/old", "x", created(later + 1))], later + 1)
     claims = settle_claims(claims, [Wish("hub/new", "x", created(later + 2))], later + 2)
@@ -308,7 +310,7 @@ class Names(RuleBasedStateMachine):
             holder = queue[0]
             wish = self.wishes.get(holder.owner)
             gave_up = wish is not None and wish.name not in (name, None)
-            is_forgotten = wish is None and holder.gone_at and self.now >= holder.gone_at + KEPT
+            is_forgotten = wish is None and holder.gone_at and self.now >= holder.gone_at + RESERVATION_SECONDS
             is_renamed = wish is None and any(
                 other.name == name
                 and other.owner.partition("/")[0] == holder.owner.partition("/")[0]
@@ -335,7 +337,7 @@ class Names(RuleBasedStateMachine):
         del self.wishes[data.draw(st.sampled_from(sorted(self.wishes)))]
         self.settle()
 
-    @rule(seconds=st.sampled_from([0, 1, KEPT - 1, KEPT, 10 * KEPT]))
+    @rule(seconds=st.sampled_from([0, 1, RESERVATION_SECONDS - 1, RESERVATION_SECONDS, 10 * RESERVATION_SECONDS]))
     def wait(self, seconds: int) -> None:
         self.now += seconds
         self.settle()
