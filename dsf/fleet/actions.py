@@ -86,10 +86,14 @@ class Actions:
     def set_interval(self, scorer: str, clusters: Sequence[str] | None, seconds: int, *, note: str = "") -> None:
         """Set the interval. Raises ValueError if it is not in 1..MAX_SECONDS (`dsf.api.types`)."""
         targets = self._check_targets(scorer, clusters)
-        previous = self._store.read_overrides().get(targets[0]) if len(targets) == 1 else None
+        previous_override = self._store.read_overrides().get(targets[0]) if len(targets) == 1 else None
         for target in targets:
             self._store.set_override(target, interval=seconds, note=note, by=self._actor.name)
-        suffix = f", was {previous.interval} s" if previous is not None and previous.interval is not None else ""
+        suffix = (
+            f", was {previous_override.interval} s"
+            if previous_override is not None and previous_override.interval is not None
+            else ""
+        )
         self._record(Action.INTERVAL, scorer, clusters or (), detail=f"{seconds} s{suffix}", note=note)
 
     def pause(self, scorer: str, clusters: Sequence[str] | None, until: float | None = None, *, note: str = "") -> None:

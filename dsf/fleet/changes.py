@@ -125,10 +125,10 @@ class Change(UserAction):
         """The change without its time, for an Event: `paused on worker01 (until ...) by ann@host (claimed), cli:
         why`.
         """
-        where = f" on {self.where}" if self.where else f" in namespace {self.namespace}"
+        place = f" on {self.where}" if self.where else f" in namespace {self.namespace}"
         detail = f" ({self.detail})" if self.detail else ""
         note = f": {self.note}" if self.note else ""
-        return f"{_VERBS[self.action]}{where}{detail} by {self.who}, {self.way}{note}"
+        return f"{_VERBS[self.action]}{place}{detail} by {self.who}, {self.way}{note}"
 
 
 #: Descriptions of completed actions, for Events.
@@ -225,9 +225,9 @@ def read_changes(
     return ChangeList(at=hubclock.now(), changes=changes, continue_=changes[-1].id if has_more and changes else None)
 
 
-def read_after(client: redis.Redis, last: str) -> Sequence[tuple[str, Change | None]]:
-    """Return a batch of changes after the id `last` with their ids, oldest first; None for unreadable changes."""
-    entries: Any = client.xrange(keys.CHANGES, f"({last}", "+", _BATCH_SIZE)
+def read_after(client: redis.Redis, last_id: str) -> Sequence[tuple[str, Change | None]]:
+    """Return a batch of changes after the id `last_id`, with their ids, oldest first; None for unreadable changes."""
+    entries: Any = client.xrange(keys.CHANGES, f"({last_id}", "+", _BATCH_SIZE)
     return [(id_, _parse(id_, fields)) for id_, fields in entries]
 
 
@@ -239,16 +239,16 @@ def parse_change_id(id_: str) -> tuple[int, int]:
 
 def _iterate_newest_first(client: redis.Redis, cursor: str | None, since: float | None) -> Iterator[Change]:
     """Yield the readable changes, newest first, from before the id `cursor` to the time `since` (unix seconds)."""
-    first = "-" if since is None else str(max(0, int(since * 1000)))
-    last = "+" if cursor is None else f"({cursor}"
+    first_id = "-" if since is None else str(max(0, int(since * 1000)))
+    last_id = "+" if cursor is None else f"({cursor}"
     while True:
-        batch: Any = client.xrevrange(keys.CHANGES, last, first, _BATCH_SIZE)
+        batch: Any = client.xrevrange(keys.CHANGES, last_id, first_id, _BATCH_SIZE)
         for id_, fields in batch:
             if (change := _parse(id_, fields)) is not None:
                 yield change
         if len(batch) < _BATCH_SIZE:
             return
-        last = f"({batch[-1][0]}"
+        last_id = f"({batch[-1][0]}"
 
 
 def _parse(id_: str, fields: Any) -> Change | None:

@@ -101,15 +101,15 @@ def make_score_view(
     state = compute_verdict(pair, now)
     score = pair.score
     record = records.get(pair.scorer)
-    expired = score is not None and has_expired(pair.valid_until, now)
-    valid_score = None if expired else score
+    is_expired = score is not None and has_expired(pair.valid_until, now)
+    valid_score = None if is_expired else score
     registered_score_name = record.score_name if record else None
     return ScoreView(
         **_make_pair_fields(pair, Verdict.PAUSED if is_paused else state, record, now),
         score_name=registered_score_name or (score.score_name if score else ""),
         run_id=score.run if score else None,
         at=score.at if score else None,
-        expired=expired,
+        expired=is_expired,
         fresh=valid_score is not None and state is not Verdict.FAILING,
         empty=state is Verdict.EMPTY,
         hold=make_hold_view(record),
@@ -139,14 +139,14 @@ def make_item_views(score: PairScore, record: ScorerRecord, cluster: str) -> lis
     owners = find_item_owners(score.results, record.model_copy(update={"score_name": score.score_name}), cluster)
     items = []
     for name, value in score.items[:MAX_ITEMS]:
-        labels, scored = owners.get(name, ({}, None))
-        if scored is not None and to_score_value(scored)[0] != value:
+        labels, raw_score = owners.get(name, ({}, None))
+        if raw_score is not None and to_score_value(raw_score)[0] != value:
             # The result belongs to another item if the format of item names has changed since the cycle.
-            labels, scored = {}, None
-        clamped = scored is not None and to_score_value(scored)[1]
+            labels, raw_score = {}, None
+        is_clamped = raw_score is not None and to_score_value(raw_score)[1]
         held_fields = _make_held_fields(score, name, record.hold)
         items.append(
-            ItemView(name=name, value=value, scored=scored, clamped=clamped, labels=dict(labels), **held_fields)
+            ItemView(name=name, value=value, scored=raw_score, clamped=is_clamped, labels=dict(labels), **held_fields)
         )
     return items
 
@@ -162,13 +162,13 @@ def _make_held_fields(score: PairScore, item: str, rule: HoldRule | None) -> dic
     if held_value is None:
         return {}
     # Without a rule the publish time is unknown, because the next result is published immediately.
-    until = (
+    publish_time = (
         compute_publish_time(held_value, min_change=rule.min_change, for_seconds=rule.for_seconds)
         if rule is not None
         else None
     )
-    since = held_value.since if until is not None else None
-    return {"waiting": held_value.value, "waiting_since": since, "waiting_until": until}
+    held_since = held_value.since if publish_time is not None else None
+    return {"waiting": held_value.value, "waiting_since": held_since, "waiting_until": publish_time}
 
 
 def make_entry_view(

@@ -1,7 +1,7 @@
 """Queries of the fleet, answered from the rows in memory and from Redis.
 
-They return the whole fleet, a scorer, a cluster, pages of pairs, one pair, and scores, schedule and past cycles. A page
-of pairs has at most 200 rows.
+The queries return the whole fleet, a scorer, a cluster, pages of pairs, one pair, scores, the schedule and past cycles.
+A page of pairs has at most 200 rows.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class FleetQueries:
             pipe.hlen(keys.CLUSTERS)
             pipe.zcount(keys.DUE, "-inf", now - _OVERDUE_SECONDS)
             pipe.hgetall(keys.BEAT_STATS)
-            clusters, overdue, stats = pipe.execute()
+            clusters, overdue_count, stats = pipe.execute()
         # Read the sequence before the rows, so that a concurrent change is reported twice rather than never.
         _, sequence = self._snapshot.read()
         notices = self._notices.read_scorers()
@@ -129,7 +129,7 @@ class FleetQueries:
         )
         scorers.sort(key=lambda overview: (*(-number for number in compute_severity(overview.states)), overview.name))
         overview_names = {overview.name for overview in scorers}
-        unready = [
+        unready_scorers = [
             make_unready_scorer(notice) for name, notice in sorted(notices.items()) if name not in overview_names
         ]
         states = sum_states(scorer.states for scorer in scorers)
@@ -139,14 +139,14 @@ class FleetQueries:
             clusters=clusters,
             pairs=states.total,
             states=states,
-            overdue=overdue,
+            overdue=overdue_count,
             problems=[PathProblem(stage=stage, message=message) for stage, message in self.find_path_problems()],
             upstream_scores=self._read_upstream_scores(),
             lags=make_lag_histogram(stats, "lag:"),
             scorers=scorers,
             scorers_total=len(scorers),
-            unready=unready,
-            unready_total=len(unready),
+            unready=unready_scorers,
+            unready_total=len(unready_scorers),
         )
 
     def scorers(self, scorer: str | None = None, *, limit: int | None = None, after: str | None = None) -> ScorerPage:
@@ -344,8 +344,8 @@ class FleetQueries:
             pipe.zrange(keys.CHANGED, f"({since}", "+inf", byscore=True, offset=0, num=limit, withscores=True)
             sequence, rows = pipe.execute()
         has_more = len(rows) >= limit
-        newest = int(rows[-1][1]) if has_more else int(sequence or 0)
-        return Changes(sequence=newest, pairs=[keys.split_pair(str(pair)) for pair, _ in rows], more=has_more)
+        newest_sequence = int(rows[-1][1]) if has_more else int(sequence or 0)
+        return Changes(sequence=newest_sequence, pairs=[keys.split_pair(str(pair)) for pair, _ in rows], more=has_more)
 
     def scores(
         self,
@@ -396,9 +396,9 @@ class FleetQueries:
         pairs, total, next_cursor = self._select_page(cluster, scorer, limit, after)
         entries = self._schedule.read_entries(keys.pair(*pair) for pair in pairs)
         overrides = self._schedule.read_overrides()
-        due = self._schedule.read_due_times(entry.pair for entry in entries)
+        due_times = self._schedule.read_due_times(entry.pair for entry in entries)
         now = self._clock()
-        views = [make_entry_view(entry, overrides, due.get(entry.pair), now) for entry in entries]
+        views = [make_entry_view(entry, overrides, due_times.get(entry.pair), now) for entry in entries]
         return ScheduleList(at=now, entries=views, total=total, continue_=next_cursor)
 
     def history(self, cluster: str, scorer: str, *, limit: int | None = None, after: str | None = None) -> HistoryList:
@@ -536,9 +536,9 @@ class FleetQueries:
         """Return the table rows of the pairs at these positions."""
         names = [(position.cluster, position.scorer) for position in positions]
         records = self._registry.read_scorers()
-        due = self._schedule.read_due_times(keys.pair(*name) for name in names)
+        due_times = self._schedule.read_due_times(keys.pair(*name) for name in names)
         return [
-            make_pair_row(state, RANKS[position.rank], records.get(position.scorer), due.get(state.pair), now)
+            make_pair_row(state, RANKS[position.rank], records.get(position.scorer), due_times.get(state.pair), now)
             for position, state in zip(positions, self._pairs.read_rows(names), strict=True)
         ]
 

@@ -105,32 +105,32 @@ def compute_badness(states: Iterable[Verdict]) -> float:
 def make_reason_groups(record: ScorerRecord, groups: RowGroups) -> list[ReasonGroup]:
     """Return the groups of a scorer's pairs by reason. The groups with the largest number of clusters come first."""
     sizes: dict[tuple[Verdict, str, str], int] = {}
-    newest: dict[tuple[Verdict, str, str], tuple[SnapshotRow, PairFailure]] = {}
+    newest_by_group: dict[tuple[Verdict, str, str], tuple[SnapshotRow, PairFailure]] = {}
     # Failures with the same time are sorted by cluster.
     for state, row, failure in sorted(groups.reasons, key=lambda reason: (-reason[2].at, reason[1].cluster)):
         group = (state, failure.stage, failure.reason)
         sizes[group] = sizes.get(group, 0) + 1
-        newest.setdefault(group, (row, failure))
-    reasons = [_make_reason_group(record, group[0], *newest[group], size) for group, size in sizes.items()]
+        newest_by_group.setdefault(group, (row, failure))
+    reasons = [_make_reason_group(record, group[0], *newest_by_group[group], size) for group, size in sizes.items()]
     return sorted(reasons, key=lambda reason: (-reason.clusters, reason.reason, reason.stage))
 
 
 def _make_reason_group(
-    record: ScorerRecord, state: Verdict, row: SnapshotRow, newest: PairFailure, size: int
+    record: ScorerRecord, state: Verdict, row: SnapshotRow, newest_failure: PairFailure, size: int
 ) -> ReasonGroup:
     # Skipped ticks explain only these states. A failing pair is explained by its failure.
     skips = row.skips if state in (Verdict.SKIPPED, Verdict.EXPIRED, Verdict.NEVER) else None
     return ReasonGroup(
         scorer=record.name,
         state=state,
-        stage=newest.stage,
-        reason=newest.reason,
+        stage=newest_failure.stage,
+        reason=newest_failure.reason,
         clusters=size,
         cluster=row.cluster,
-        run_id=newest.run,
-        at=newest.at or None,
+        run_id=newest_failure.run,
+        at=newest_failure.at or None,
         since=skips.since if skips else None,
-        message=skips.explain(record.rate_limit, record.problem) if skips else newest.message,
+        message=skips.explain(record.rate_limit, record.problem) if skips else newest_failure.message,
     )
 
 
@@ -235,14 +235,14 @@ def compute_spread(numbers: Iterable[float], bounds: Sequence[float] | None) -> 
 
     `bounds` are the upper bounds of the bars, ascending. None means ten equal bars from the minimum to the maximum.
     """
-    ordered = sorted(numbers)
-    size = len(ordered)
+    sorted_numbers = sorted(numbers)
+    size = len(sorted_numbers)
     if not size:
         return Spread(histogram=[Bucket(up_to=bound, count=0) for bound in (*bounds, None)] if bounds else [])
-    quantiles = [ordered[min(size - 1, int(size * part))] for part in (0, 0.5, 0.9, 0.99, 1)]
+    quantiles = [sorted_numbers[min(size - 1, int(size * part))] for part in (0, 0.5, 0.9, 0.99, 1)]
     minimum, p50, p90, p99, maximum = quantiles if bounds is None else [round(number, 3) for number in quantiles]
-    edges = _compute_ten_edges(ordered[0], ordered[-1]) if bounds is None else bounds
-    cumulative_counts = [0, *(bisect_right(ordered, edge) for edge in edges)]
+    edges = _compute_ten_edges(sorted_numbers[0], sorted_numbers[-1]) if bounds is None else bounds
+    cumulative_counts = [0, *(bisect_right(sorted_numbers, edge) for edge in edges)]
     bars = [
         Bucket(up_to=edge, count=high - low)
         for edge, (low, high) in zip(edges, pairwise(cumulative_counts), strict=True)

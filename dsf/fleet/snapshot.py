@@ -28,8 +28,8 @@ from dsf.store.ticks import Skips
 RANKS: Final = tuple(Verdict)
 #: End of pauses without an end (unix seconds), which sorts them after all others.
 NO_END: Final = 1e10
-#: Seconds after which all rows are read again, because a replica that took over may lack changes that were read here,
-#: and reuse their sequence numbers.
+#: Seconds after which all rows are read again. A replica that took over may lack changes that this process read, and
+#: reuse their sequence numbers for other changes.
 _RELOAD_SECONDS: Final = 600.0
 #: Pairs per round trip.
 _BATCH_SIZE: Final = 1000

@@ -43,7 +43,7 @@ def make_bar(counts: StateCounts) -> list[Segment]:
 
 
 @dataclass(frozen=True)
-class Tick:
+class AxisMark:
     """A mark on an axis: its coordinate and its text."""
 
     at: float
@@ -87,19 +87,19 @@ class Chart:
     right: Final = 600.0
     bottom: Final = 158.0
 
-    def __init__(self, first: float, last: float, numbers: Sequence[float]) -> None:
+    def __init__(self, start: float, end: float, numbers: Sequence[float]) -> None:
         """Scale the axes for these numbers between two times (unix seconds). `numbers` must not be empty."""
-        self._first, self._last = first, last
+        self._start, self._end = start, end
         marks = _compute_value_marks(min(numbers), max(numbers))
         self._low, self._high = marks[0], marks[-1]
-        self.values = [Tick(self.compute_y(mark), f"{mark:.6g}") for mark in marks]
-        self.times = [Tick(self.compute_x(moment), text) for moment, text in _compute_time_marks(first, last)]
+        self.values = [AxisMark(self.compute_y(mark), f"{mark:.6g}") for mark in marks]
+        self.times = [AxisMark(self.compute_x(moment), text) for moment, text in _compute_time_marks(start, end)]
         self.curves: list[Curve] = []
         self.dots: list[Dot] = []
 
     def compute_x(self, moment: float) -> float:
         """Return the horizontal coordinate of a time (unix seconds)."""
-        fraction = (moment - self._first) / (self._last - self._first) if self._last > self._first else 0.5
+        fraction = (moment - self._start) / (self._end - self._start) if self._end > self._start else 0.5
         return round(self.left + fraction * (self.right - self.left), 1)
 
     def compute_y(self, number: float) -> float:
@@ -141,18 +141,18 @@ def _compute_value_marks(low: float, high: float) -> list[float]:
     return [number * step for number in range(math.floor(low / step), math.ceil(high / step) + 1)]
 
 
-def _compute_time_marks(first: float, last: float) -> list[tuple[float, str]]:
-    """Return round times in UTC between `first` and `last`, each with its text.
+def _compute_time_marks(start: float, end: float) -> list[tuple[float, str]]:
+    """Return round times in UTC between `start` and `end`, each with its text.
 
-    Returns `first` and `last` themselves if there are fewer than two round times.
+    Returns `start` and `end` themselves if there are fewer than two round times.
     """
-    span = last - first
+    span = end - start
     step = next(
         (seconds for seconds in _TIME_STEPS if span / seconds <= _MAX_MARKS),
         math.ceil(span / _MAX_MARKS / 86_400) * 86_400,
     )
-    moments = [float(moment) for moment in range(math.ceil(first / step) * step, math.floor(last) + 1, step)]
+    moments = [float(moment) for moment in range(math.ceil(start / step) * step, math.floor(end) + 1, step)]
     if len(moments) < 2:
-        moments = [first, last]
+        moments = [start, end]
     time_format = "%m-%d %H:%M" if span >= 86_400 else "%H:%M" if step >= 60 else "%H:%M:%S"
     return [(moment, datetime.fromtimestamp(moment, UTC).strftime(time_format)) for moment in moments]

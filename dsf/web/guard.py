@@ -112,10 +112,10 @@ class Guard:
             return
         headers = Headers(scope=scope)
         peer = (scope.get("client") or ("", 0))[0]
-        scope["dsf.trusted"] = trusted = is_within(peer, self._proxies)
+        scope["dsf.trusted"] = is_trusted = is_within(peer, self._proxies)
         scope["dsf.root"] = self._root_path
         host = headers.get("host", "")
-        if trusted:
+        if is_trusted:
             host = _get_last_entry(headers, "x-forwarded-host") or host
             self._apply_forwarded_headers(scope, headers)
         scope["dsf.host"] = host

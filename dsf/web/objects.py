@@ -172,9 +172,9 @@ def _find_default_host(config_url: str) -> str:
         return shorten_url(config_url)
 
 
-def _resolve_setting(name: str, synced: object, declared: object, default: object) -> SettingView:
-    """Return the first value that is set, and its origin. `synced` is from the /config, `declared` from the spec."""
-    for value, origin in ((synced, "/config"), (declared, "spec"), (default, "default")):
+def _resolve_setting(name: str, synced_value: object, declared_value: object, default_value: object) -> SettingView:
+    """Return the first value that is set, and its origin: /config for `synced_value`, the spec for `declared_value`."""
+    for value, origin in ((synced_value, "/config"), (declared_value, "spec"), (default_value, "default")):
         if _is_set(value):
             return SettingView(name=name, value=str(getattr(value, "value", value)), origin=origin)
     return SettingView(name=name, value="-", origin="not set")

@@ -129,13 +129,15 @@ class Reading:
         table_rows = []
         for data in self._pairs.read_states(map(keys.split_pair, rows_by_pair)):
             row, entry, score = rows_by_pair[data.pair], entries.get(data.pair), data.score
-            expired = score is not None and score.valid_until <= now
+            is_expired = score is not None and score.valid_until <= now
             # Keep only one result of a score, because tables show items only. A score may have 10,000 results, and
             # hundreds of rows are read at once.
             if score is not None:
                 score = score.model_copy(update={"results": score.results[:1]})
             problem = _find_score_problem(row, records.get(row.scorer), entry)
-            table_rows.append(TableRow(row.cluster, row.scorer, row, STATES[row.state], problem, score, expired, entry))
+            table_rows.append(
+                TableRow(row.cluster, row.scorer, row, STATES[row.state], problem, score, is_expired, entry)
+            )
         return table_rows
 
     def list_cluster_names(self) -> list[str]:

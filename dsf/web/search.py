@@ -54,7 +54,7 @@ class SearchQuery:
 def parse_query(text: str) -> SearchQuery:
     """Return a user's query as fields and words. Any text is valid."""
     text = text[:_MAX_QUERY_LENGTH].strip()
-    terms, words, unknown = [], [], []
+    terms, words, unknown_fields = [], [], []
     for name, quoted_value, plain_value in _TERM.findall(text):
         field, value = name.lower(), (quoted_value or plain_value)
         if field not in _CASE_SENSITIVE_FIELDS:
@@ -62,10 +62,10 @@ def parse_query(text: str) -> SearchQuery:
         if field in FIELDS:
             terms.append((field, value))
         elif name:
-            unknown.append(name)
+            unknown_fields.append(name)
         elif value:
             words.append(value)
-    return SearchQuery(text, tuple(terms), tuple(words), tuple(unknown))
+    return SearchQuery(text, tuple(terms), tuple(words), tuple(unknown_fields))
 
 
 def matches_pattern(value: str, pattern: str, *, case_sensitive: bool = False) -> bool:
@@ -77,14 +77,14 @@ def matches_pattern(value: str, pattern: str, *, case_sensitive: bool = False) -
     # Do not use regular expressions, because a pattern such as `*a*a*a*~` may take exponential time. Do not use
     # fnmatch, because it caches up to 32,768 compiled patterns.
     value = value if case_sensitive else value.lower()
-    first, *middle = pattern.split("*")
-    if not middle:
-        return value == first
-    last = middle.pop()
-    position, end = len(first), len(value) - len(last)
-    if position > end or not (value.startswith(first) and value.endswith(last)):
+    prefix, *middle_parts = pattern.split("*")
+    if not middle_parts:
+        return value == prefix
+    suffix = middle_parts.pop()
+    position, end = len(prefix), len(value) - len(suffix)
+    if position > end or not (value.startswith(prefix) and value.endswith(suffix)):
         return False
-    for part in middle:
+    for part in middle_parts:
         position = value.find(part, position, end)
         if position < 0:
             return False

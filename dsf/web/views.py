@@ -135,17 +135,17 @@ def _build_scorer_page(sources: Sources, names: Mapping[str, str], query: Query)
     try:
         record = sources.reading.registry.read_scorer(name)
     except UnknownScorerError:
-        unready = sources.reading.model.unready(name)
-        if unready is None:
+        unready_scorer = sources.reading.model.unready(name)
+        if unready_scorer is None:
             raise
-        manifest = sources.scorer_object(name, unready.namespace)
+        manifest = sources.scorer_object(name, unready_scorer.namespace)
         return {
             "title": title,
             "template": "unready.html",
-            "unready": unready,
+            "unready": unready_scorer,
             "object": manifest,
             "settings": list_settings(manifest) if manifest else [],
-            "conditions": unready.conditions,
+            "conditions": unready_scorer.conditions,
             "config": _describe_config(manifest),
         }
     manifest = sources.scorer_object(name, record.namespace)
@@ -185,11 +185,11 @@ def _describe_config(scorer: DynamicScorer | None, read_at: datetime | None = No
 
     The result is empty if no /config is known.
     """
-    synced = scorer.status.last_synced_config if scorer else None
-    if scorer is None or synced is None:
+    synced_config = scorer.status.last_synced_config if scorer else None
+    if scorer is None or synced_config is None:
         return {}
     condition = next((condition for condition in scorer.status.conditions if condition.type == "ConfigSynced"), None)
-    text = json.dumps(redact_config(synced), indent=2)
+    text = json.dumps(redact_config(synced_config), indent=2)
     return {"text": text, "since": scorer.status.last_synced_config_time, "read": read_at, "condition": condition}
 
 
