@@ -174,13 +174,13 @@ def published(
         out_dir=None if out_dir is None else str(Path(out_dir).resolve()),
         host_aliases={cluster: dict(names) for cluster, names in (host_aliases or {}).items()},
     )
-    where = get_folder()
-    where.mkdir(parents=True, exist_ok=True, mode=0o700)
-    for other in where.glob("*.json"):
-        if not _is_locked(other):
-            other.unlink(missing_ok=True)
+    folder = get_folder()
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    for other_file in folder.glob("*.json"):
+        if not _is_locked(other_file):
+            other_file.unlink(missing_ok=True)
     # Create the file with mode 0600 by mkstemp, and rename it after it is locked and complete.
-    descriptor, temporary = tempfile.mkstemp(dir=where, prefix=".context-")
+    descriptor, temporary = tempfile.mkstemp(dir=folder, prefix=".context-")
     file = Path(temporary)
     try:
         with open(descriptor, "w", encoding="utf-8") as stream:
@@ -190,7 +190,7 @@ def published(
                 raise OSError(error.errno, f"no lock on a file: {error.strerror}") from None
             json.dump(asdict(context), stream)
             stream.flush()
-            file = file.rename(where / f"{file.name[1:]}.json")
+            file = file.rename(folder / f"{file.name[1:]}.json")
             yield file
     finally:
         with suppress(OSError):

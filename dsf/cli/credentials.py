@@ -49,8 +49,8 @@ def list_(
     """
     from dsf.cli.session import session
 
-    with session() as opened:
-        _print_credentials(opened.redis, None if cluster is None else {cluster}, output)
+    with session() as command_session:
+        _print_credentials(command_session.redis, None if cluster is None else {cluster}, output)
 
 
 @app.command(cls=FleetCommand)
@@ -104,14 +104,14 @@ def _request_credentials(
     from dsf.fleet.actions import Actions
     from dsf.store.registry import Registry
 
-    with session() as opened:
-        names = sorted(Registry(opened.redis).read_clusters()) if clusters is None else clusters
-        requests = Actions(opened.redis, opened.settings, make_actor(name)).request_credentials(
+    with session() as command_session:
+        names = sorted(Registry(command_session.redis).read_clusters()) if clusters is None else clusters
+        requests = Actions(command_session.redis, command_session.settings, make_actor(name)).request_credentials(
             action, names, note=note
         )
         old_key_ids = {cluster: request.key_id for cluster, request in requests.items()}
-        pending_clusters = _wait_for_refusal(opened.redis, old_key_ids, wait) if wait else []
-        _print_credentials(opened.redis, set(names), output)
+        pending_clusters = _wait_for_refusal(command_session.redis, old_key_ids, wait) if wait else []
+        _print_credentials(command_session.redis, set(names), output)
     if pending_clusters:
         fail(
             f"the old credentials of {', '.join(pending_clusters[:10])} are still valid after {wait:g} s; "
@@ -146,9 +146,9 @@ def _render(credential_list: CredentialList) -> Renderable:
         return "No cluster is accepted. `kubectl get managedclusters` lists all clusters."
     rows: list[list[Cell]] = []
     for view in credential_list.clusters:
-        previous = ", ".join(str(number) for number in view.previous_ids)
+        previous_ids = ", ".join(str(number) for number in view.previous_ids)
         used_id = "-" if view.used_id is None else str(view.used_id)
         request_text = f"{view.requested} by {view.requested_by or 'unknown'}" if view.requested else ""
         state = (view.state, _STYLES.get(view.state, ""))
-        rows.append([view.cluster, str(view.current_id), previous or "-", used_id, state, request_text])
+        rows.append([view.cluster, str(view.current_id), previous_ids or "-", used_id, state, request_text])
     return table(("CLUSTER", "NUMBER", "ALSO VALID", "LAST USED", "STATE", "ASKED FOR"), rows)

@@ -391,9 +391,9 @@ def _make_result_view(
     name = DimensionFormat(dimension_format, cluster, summary.score_name).render(labels)
     if not name:
         return ResultView(result=result_text, fate="refused", note="empty_dimension")
-    value, clamped = to_score_value(score)
-    note = f"{score:g} is outside of -100..100" if clamped else ""
-    if not clamped and math.floor(score) != score:
+    value, is_clamped = to_score_value(score)
+    note = f"{score:g} is outside of -100..100" if is_clamped else ""
+    if not is_clamped and math.floor(score) != score:
         note = f"rounded down from {score:g}"
     return ResultView(result=result_text, fate="item", name=name, value=value, note=note)
 
@@ -421,9 +421,9 @@ def _evaluate_results(recorder: _CycleRecorder, cycle: Cycle, payload: Payload) 
         except ScoreObjectTooLargeError as error:
             failure = {"outcome": "error", "stage": "publish", "reason": "too_large", "message": str(error)}
             return {"results": results, **failure}
-        built = rule_items.built
-        result_count, duplicate_count, example = len(rule_items.results), built.duplicates, built.duplicate
-        refusal_counts += built.refused
+        built_items = rule_items.built
+        result_count, duplicate_count, example = len(rule_items.results), built_items.duplicates, built_items.duplicate
+        refusal_counts += built_items.refused
     outcome = "partial" if refusal_counts else "ok" if response.results else "empty"
     refusal_counts[RefusalReason.DUPLICATE_DIMENSION] = duplicate_count
     remark = make_remark(

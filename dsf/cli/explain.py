@@ -107,8 +107,8 @@ def _render(report: ExplainReport, limit: int) -> Renderable:
 def _format_hold_time(item: ScoreItem) -> str:
     if item.waiting_since is None:
         return ": too near"
-    since, until = format_clock(item.waiting_since), format_clock(item.waiting_until)
-    return f" since {since}, until {until} if it stays as far away"
+    since_text, until_text = format_clock(item.waiting_since), format_clock(item.waiting_until)
+    return f" since {since_text}, until {until_text} if it stays as far away"
 
 
 def _yield_steps(report: ExplainReport) -> Iterator[Cell]:

@@ -50,11 +50,11 @@ def _render_cycles(view: HistoryList) -> Renderable:
     from dsf.store.history import COUNTS
 
     books = view.books
-    skipped = ", ".join(f"{reason} {count}" for reason, count in sorted(books.skipped_by_reason.items()))
+    skip_counts_text = ", ".join(f"{reason} {count}" for reason, count in sorted(books.skipped_by_reason.items()))
     summary = (
         f"scheduled {books.scheduled} = ok {books.ok} + empty {books.empty} + partial {books.partial} + "
         f"error {books.error} + skipped {books.skipped} + lost {books.lost} + open {books.open}"
-        + (f" (skipped: {skipped})" if skipped else "")
+        + (f" (skipped: {skip_counts_text})" if skip_counts_text else "")
     )
     if not view.cycles:
         return stacked("No cycle has ended yet.", flat(summary))

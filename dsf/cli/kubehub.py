@@ -146,13 +146,13 @@ class KubeHub:
                 raise ApiError(self._describe_missing_hub(error)) from None
             selector = ",".join(f"{name}={value}" for name, value in service["spec"]["selector"].items())
             pods = self._session.request("GET", PODS.path(self._namespace), query={"labelSelector": selector})["items"]
-            names = [pod["metadata"]["name"] for pod in pods if pod.get("status", {}).get("phase") == "Running"]
-            if not names:
+            pod_names = [pod["metadata"]["name"] for pod in pods if pod.get("status", {}).get("phase") == "Running"]
+            if not pod_names:
                 raise ApiError(
                     f"no pod of Service {_SERVICE} runs in namespace {self._namespace}; kubectl -n {self._namespace} "
                     "get pods may show why"
                 )
-            forward = _PodForward(self._session, self._namespace, names[0], _PAGE_PORT)
+            forward = _PodForward(self._session, self._namespace, pod_names[0], _PAGE_PORT)
         except (BackendError, ApiError) as error:
             message = f"{_shorten_error(refusal)}; and a port-forward in its place: {_shorten_error(error)}"
             if isinstance(refusal, ForbiddenError) or isinstance(error, ForbiddenError):

@@ -163,14 +163,14 @@ def _check_scorer(
         )
     if metadata.get("deletionTimestamp"):
         add_finding("stops", "is being deleted, and finalizers keep it", "remove them, and apply the scorer again")
-    synced = get_synced_config(scorer)
-    if problem := find_user_problem(synced):
+    synced_config = get_synced_config(scorer)
+    if problem := find_user_problem(synced_config):
         add_finding("stops", f"its /config is refused: {problem}", "change the /config")
         return
     is_unknown = scorer.spec.config_sync_mode is ConfigSyncMode.Full and scorer.status.last_synced_config is None
-    resolved: ResolvedScorer | None = None
+    resolved_scorer: ResolvedScorer | None = None
     try:
-        resolved = resolve(scorer, _read_token_hosts(installation))
+        resolved_scorer = resolve(scorer, _read_token_hosts(installation))
     except ResolutionError as error:
         if is_unknown and error.reason in _MISSING_FIELD_REASONS:
             add_finding(
@@ -183,20 +183,20 @@ def _check_scorer(
             add_finding(
                 "stops", f"runs nowhere: {error.reason}: {error}", "change the manifest, or what the message names"
             )
-    if resolved is not None:
-        _check_tokens(_list_resolved_tokens(resolved), installation, add_finding)
-        if not (scorer.spec.scoring.path or synced.scoring.path or is_unknown):
+    if resolved_scorer is not None:
+        _check_tokens(_list_resolved_tokens(resolved_scorer), installation, add_finding)
+        if not (scorer.spec.scoring.path or synced_config.scoring.path or is_unknown):
             add_finding(
                 "change",
                 "sets scoring.path neither in spec nor in /config: /scoring is requested here, the root by upstream",
                 "write spec.scoring.path: / if the scoring API answers there",
             )
-    yield _ReadableScorer(key, scorer, resolved)
+    yield _ReadableScorer(key, scorer, resolved_scorer)
 
 
-def _list_resolved_tokens(resolved: ResolvedScorer) -> Iterator[tuple[str, str]]:
+def _list_resolved_tokens(resolved_scorer: ResolvedScorer) -> Iterator[tuple[str, str]]:
     """Yield (name of the Secret, URL that receives the token) for each token in upstream's format."""
-    summary = resolved.summary
+    summary = resolved_scorer.summary
     for source in summary.each_source:
         yield source.source_endpoint_auth_name, source.source_endpoint
     yield summary.scoring_endpoint_auth_name, summary.scoring_endpoint
@@ -240,14 +240,16 @@ def _find_name_conflicts(scorers: Sequence[_ReadableScorer]) -> Iterator[Finding
             by_score[sanitize_resource_name(scorer.resolved.score_name)].append(scorer)
     for kind_of_name, groups in (("score name", by_score), ("scorer name", by_name)):
         for name, group in groups.items():
-            oldest, *later_scorers = sorted(
+            oldest_scorer, *later_scorers = sorted(
                 group, key=lambda scorer: (str(scorer.scorer.metadata.creation_timestamp), scorer.key)
             )
             for later_scorer in later_scorers:
                 yield Finding(
                     severity="stops",
                     object=f"DynamicScorer {later_scorer.key}",
-                    message=f"has the {kind_of_name} {name!r} of {oldest.key}, which is older; one of them gets it",
+                    message=(
+                        f"has the {kind_of_name} {name!r} of {oldest_scorer.key}, which is older; one of them gets it"
+                    ),
                     remedy=f"give it another {kind_of_name}",
                 )
 
@@ -356,18 +358,18 @@ def _find_image_problems(installation: Installation) -> Iterator[Finding]:
         image = installation.get_value(*path)
         if not isinstance(image, dict):
             continue
-        name, tag, where = str(image.get("name") or ""), str(image.get("tag") or ""), ".".join(path)
+        name, tag, value_path = str(image.get("name") or ""), str(image.get("tag") or ""), ".".join(path)
         if _UPSTREAM_IMAGE_NAME.search(name) and not name.startswith(_UPSTREAM_REGISTRY):
             yield Finding(
                 severity="stops",
-                object=where,
+                object=value_path,
                 message=f"names {name}, an image of upstream in another registry, which the chart refuses",
                 remedy="mirror this project's images, and name them",
             )
         elif name.startswith(_UPSTREAM_REGISTRY) or (tag and not name and not _OUR_TAG.fullmatch(tag)):
             yield Finding(
                 severity="note",
-                object=where,
+                object=value_path,
                 message=f"has upstream's image or tag ({name or tag}), which the chart ignores; it takes its own",
                 remedy="remove it",
             )
@@ -395,23 +397,23 @@ def _read_token_hosts(installation: Installation) -> TokenHosts:
     return _parse_hosts("hubSetting.tokenHosts", _list_texts(installation.get_value("hubSetting", "tokenHosts")))
 
 
-def _parse_hosts(where: str, entries: Iterable[str]) -> TokenHosts:
+def _parse_hosts(source: str, entries: Iterable[str]) -> TokenHosts:
     try:
         return TokenHosts(entries)
     except ValueError as error:
-        raise ManifestError(f"{where}: {error}") from None
+        raise ManifestError(f"{source}: {error}") from None
 
 
-def _merge_values(values: Manifest, later: Manifest) -> Manifest:
+def _merge_values(values: Manifest, later_values: Manifest) -> Manifest:
     """Return the values with the later ones, mapping by mapping."""
-    merged = dict(values)
-    for name, value in later.items():
-        earlier = merged.get(name)
-        if isinstance(earlier, dict) and isinstance(value, dict):
-            merged[name] = _merge_values(earlier, value)
+    merged_values = dict(values)
+    for name, value in later_values.items():
+        earlier_value = merged_values.get(name)
+        if isinstance(earlier_value, dict) and isinstance(value, dict):
+            merged_values[name] = _merge_values(earlier_value, value)
         else:
-            merged[name] = value
-    return merged
+            merged_values[name] = value
+    return merged_values
 
 
 def _list_texts(value: Any) -> list[str]:

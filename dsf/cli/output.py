@@ -127,9 +127,9 @@ def table(
     for header in headers:
         justify: Literal["left", "right"] = "right" if header in right else "left"
         rich_table.add_column(flat(header), justify=justify, overflow="ellipsis" if cut else "fold", no_wrap=cut)
-    styled = ([(cell, "") if isinstance(cell, str) else cell for cell in row] for row in rows)
+    styled_rows = ([(cell, "") if isinstance(cell, str) else cell for cell in row] for row in rows)
     # Use Text objects, because rich interprets a plain str as markup.
-    lines = [[Text(flat(text), style=style) for text, style in row] for row in styled]
+    lines = [[Text(flat(text), style=style) for text, style in row] for row in styled_rows]
     columns = list(zip(*lines, strict=True))
     widths = [
         max(text.cell_len for text in (Text(header), *column)) for header, column in zip(headers, columns, strict=False)
@@ -150,8 +150,8 @@ def stacked(*parts: Cell | Renderable) -> Renderable:
     from rich.console import Group
     from rich.text import Text
 
-    styled = ((part, "") if isinstance(part, str) else part for part in parts)
-    return Group(*(Text(*part) if isinstance(part, tuple) else part for part in styled))
+    styled_parts = ((part, "") if isinstance(part, str) else part for part in parts)
+    return Group(*(Text(*part) if isinstance(part, tuple) else part for part in styled_parts))
 
 
 def emit(view: BaseModel, output: Format, render: Callable[[], Renderable]) -> None:

@@ -68,17 +68,17 @@ def rescore(
             request_fields = {"clusters": clusters or (), "selector": selector or "", "note": note}
             _rescore_by_annotation(hub, scorer, request_fields, name, timeout_seconds if wait else None, output)
             return
-    with session() as opened:
-        actions = Actions(opened.redis, opened.settings, make_actor(name))
+    with session() as command_session:
+        actions = Actions(command_session.redis, command_session.settings, make_actor(name))
         if selector is not None:
             clusters = actions.select_clusters(scorer, parse_selector(selector))
         runs = actions.rescore(scorer, clusters, note=note)
         if wait:
-            until = time.monotonic() + timeout_seconds
+            deadline = time.monotonic() + timeout_seconds
             try:
-                report = rescoring.wait_for_end(opened.redis, scorer, runs, until)
+                report = rescoring.wait_for_end(command_session.redis, scorer, runs, deadline)
             except KeyboardInterrupt:
-                _print_progress(rescoring.wait_for_end(opened.redis, scorer, runs, time.monotonic()))
+                _print_progress(rescoring.wait_for_end(command_session.redis, scorer, runs, time.monotonic()))
                 raise
         else:
             report = rescoring.make_unfinished_report(scorer, runs)
@@ -188,13 +188,13 @@ def sync(
             if response.outcome != "Done":
                 raise typer.Exit(BAD)
             return
-    with session() as opened:
-        request = Actions(opened.redis, opened.settings, make_actor(name)).sync(scorer, note=note)
-        notices, until = Notices(opened.redis), time.monotonic() + timeout
+    with session() as command_session:
+        request = Actions(command_session.redis, command_session.settings, make_actor(name)).sync(scorer, note=note)
+        notices, deadline = Notices(command_session.redis), time.monotonic() + timeout
         while (read := notices.read_config_read(scorer)) is None or parse_change_id(
             read.request or "0"
         ) < parse_change_id(request):
-            if time.monotonic() >= until:
+            if time.monotonic() >= deadline:
                 typer.echo(
                     f"dsf: /config was not read within {timeout} s; check that the hub controller runs", err=True
                 )

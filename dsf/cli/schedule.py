@@ -193,16 +193,16 @@ def _apply_change(
             if response.outcome != "Done":
                 raise typer.Exit(BAD)
             return
-    with session() as opened:
+    with session() as command_session:
         from dsf.process import hubclock
 
         now = hubclock.now()
         request = parse_request(act, request_at(now))
-        actions = Actions(opened.redis, opened.settings, make_actor(name))
+        actions = Actions(command_session.redis, command_session.settings, make_actor(name))
         clusters = actions.execute(scorer, request, until=parse_pause_end(value) if act == "pause" and value else None)
         # Read all entries, because entries with an override of their own are named below.
-        schedule = FleetQueries(opened.redis).schedule(clusters[0] if len(clusters) == 1 else None, scorer)
-        record = Registry(opened.redis).read_scorer(scorer)
+        schedule = FleetQueries(command_session.redis).schedule(clusters[0] if len(clusters) == 1 else None, scorer)
+        record = Registry(command_session.redis).read_scorer(scorer)
     if len(clusters) > 1:
         entries = [entry for entry in schedule.entries if entry.cluster in clusters]
         schedule = schedule.model_copy(update={"entries": entries, "total": len(entries)})
@@ -211,8 +211,8 @@ def _apply_change(
     ):
         typer.echo(f"warning: {text}", err=True)
     if request.act in ("interval", "pause") and not schedule.entries and output is Format.TABLE:
-        where = " and ".join(clusters) or "a cluster"
-        typer.echo(f"stored; it applies as soon as {scorer} runs on {where}. `dsf changes` shows it")
+        cluster_names = " and ".join(clusters) or "a cluster"
+        typer.echo(f"stored; it applies as soon as {scorer} runs on {cluster_names}. `dsf changes` shows it")
         return
     _print_schedule(schedule, output)
     if request.act != "reset":
@@ -272,6 +272,6 @@ def _format_state(entry: EntryView) -> tuple[str, str]:
 
 
 def _format_author(override: OverrideView) -> str:
-    everywhere = " everywhere" if override.target.startswith("*/") else ""
+    scope_text = " everywhere" if override.target.startswith("*/") else ""
     note = f": {override.note}" if override.note else ""
-    return f"{override.by or 'unknown'}{everywhere}{note}"
+    return f"{override.by or 'unknown'}{scope_text}{note}"

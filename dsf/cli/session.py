@@ -123,8 +123,8 @@ def load_agent_settings(cluster: str) -> Settings:
 @contextmanager
 def session() -> Iterator[CommandSession]:
     """Yield a session, whose Redis client is closed at the end, and use the hub's time. Raises redis.RedisError."""
-    with _open_session() as opened, _use_hub_time(opened.redis):
-        yield opened
+    with _open_session() as command_session, _use_hub_time(command_session.redis):
+        yield command_session
 
 
 @contextmanager
@@ -204,11 +204,11 @@ def open_data_source(*, needs_time: bool = False, is_watching: bool = False) -> 
     from dsf.fleet.queries import FleetQueries
 
     if is_watching:
-        with _open_session() as opened:
-            yield FleetQueries(opened.redis, _MeasuredTime(opened.redis))
+        with _open_session() as command_session:
+            yield FleetQueries(command_session.redis, _MeasuredTime(command_session.redis))
         return
-    with session() as opened:
-        yield FleetQueries(opened.redis)
+    with session() as command_session:
+        yield FleetQueries(command_session.redis)
 
 
 @contextmanager
@@ -271,9 +271,9 @@ def describe_redis_error(error: Exception) -> str:
     settings = _apply_demo(settings, demo)
     reason = " ".join(str(error).split()).rstrip(".")
     try:
-        where = str(address.parse(settings.resolved_redis_url()))
+        redis_address = str(address.parse(settings.resolved_redis_url()))
     except SettingsError:
-        where = "an invalid URL"
+        redis_address = "an invalid URL"
     if is_redis_configured():
         advice = "check DSF_REDIS_URL"
     elif demo is not None:
@@ -283,7 +283,7 @@ def describe_redis_error(error: Exception) -> str:
             "no demo runs here, there is no kubeconfig, and DSF_REDIS_URL is not set; set one, or start a demo with "
             "`dsf demo`"
         )
-    return f"cannot use Redis at {where} ({reason}): {advice}"
+    return f"cannot use Redis at {redis_address} ({reason}): {advice}"
 
 
 def find_running_demo(settings: Settings) -> context.RunningDemo | None:

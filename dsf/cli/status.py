@@ -36,8 +36,8 @@ def status(
             report = make_report(client, scorer)
             print_clock_offset(client.offset)
         else:
-            with session() as opened:
-                report = read_report(opened.redis, opened.settings, scorer)
+            with session() as command_session:
+                report = read_report(command_session.redis, command_session.settings, scorer)
     emit(report, output, lambda: _render(report, scorer))
     if report.scores is not None and len(report.scores) < report.scores_total:
         typer.echo(
@@ -90,10 +90,14 @@ def _make_scorer_table(scorers: list[ScorerOverview]) -> Renderable:
 
 def _format_interval(scorer: ScorerOverview) -> str:
     """Return the interval in force, and the declared one if it differs."""
-    declared, in_force = scorer.interval_seconds, scorer.intervals_in_force or [scorer.interval_seconds]
-    if in_force == [declared]:
-        return f"{declared}s"
-    return f"{'-'.join(f'{seconds}s' for seconds in dict.fromkeys((in_force[0], in_force[-1])))} (declared {declared}s)"
+    declared_interval, effective_intervals = (
+        scorer.interval_seconds,
+        scorer.intervals_in_force or [scorer.interval_seconds],
+    )
+    if effective_intervals == [declared_interval]:
+        return f"{declared_interval}s"
+    bounds = dict.fromkeys((effective_intervals[0], effective_intervals[-1]))
+    return f"{'-'.join(f'{seconds}s' for seconds in bounds)} (declared {declared_interval}s)"
 
 
 def _make_cluster_table(report: StatusReport) -> Renderable:
@@ -124,10 +128,10 @@ def _format_pauses(report: StatusReport) -> list[str]:
     lines = []
     for pause in report.pauses:
         cluster, _, scorer = pause.target.partition("/")
-        until = f" until {format_clock(pause.paused_until)}" if pause.paused_until else " until it is resumed"
+        end_text = f" until {format_clock(pause.paused_until)}" if pause.paused_until else " until it is resumed"
         note = f": {pause.note}" if pause.note else ""
-        where = "" if cluster == "*" else f" on {cluster}"
-        lines.append(f"{scorer}{where}: paused by {pause.by or 'unknown'}{until}{note}")
+        place = "" if cluster == "*" else f" on {cluster}"
+        lines.append(f"{scorer}{place}: paused by {pause.by or 'unknown'}{end_text}{note}")
     return lines
 
 
@@ -150,8 +154,8 @@ def _format_reason(group: ReasonGroup, scorer: ScorerOverview, now: datetime) ->
     """Return the text after the scorer's name in the line of a reason."""
     if group.state.value in ("empty", "ok"):
         problem = "no score" if group.state.value == "empty" else "not all results count"
-        where = f"{group.clusters} of {scorer.states.total} clusters"
-        return f": {problem} on {where}: {group.reason}: {group.cluster}: {group.message}"
+        cluster_counts = f"{group.clusters} of {scorer.states.total} clusters"
+        return f": {problem} on {cluster_counts}: {group.reason}: {group.cluster}: {group.message}"
     duration = format_age((now - (group.since or group.at or now)).total_seconds())
     if group.since is not None:
         return (
@@ -169,12 +173,12 @@ def _format_reasons(report: StatusReport) -> list[str]:
     for scorer in report.scorers:
         if scorer.problem:
             lines.append(f"{scorer.name}: runs nowhere: {scorer.problem}")
-        longest = max(scorer.intervals_in_force, default=scorer.interval_seconds)
-        if text := describe_validity_gap(longest, scorer.validity_seconds, scorer.interval_seconds):
+        longest_interval = max(scorer.intervals_in_force, default=scorer.interval_seconds)
+        if text := describe_validity_gap(longest_interval, scorer.validity_seconds, scorer.interval_seconds):
             lines.append(f"{scorer.name}: {text}")
         lines += [f"{scorer.name}{_format_reason(group, scorer, report.at)}" for group in scorer.reasons]
-        if hidden := scorer.reasons_total - len(scorer.reasons):
-            lines.append(f"{scorer.name}: {hidden} more reasons")
+        if hidden_count := scorer.reasons_total - len(scorer.reasons):
+            lines.append(f"{scorer.name}: {hidden_count} more reasons")
     lines += _format_pauses(report)
     lines += [
         f"{condition.scorer}: {condition.type}={condition.status} ({condition.reason}): {condition.message}"

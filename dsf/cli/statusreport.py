@@ -87,8 +87,11 @@ def make_report(fleet: FleetQueries | Client, scorer_name: str | None) -> Status
     try:
         scorers = fleet.scorers(scorer_name).scorers
         if scorer_name is not None:
-            worst = fleet.scores(scorer=scorer_name, states=list(Verdict), limit=TABLE_PAIRS)
-            scores, total = [score.model_copy(update={"results": []}) for score in worst.scores], worst.total
+            worst_scores = fleet.scores(scorer=scorer_name, states=list(Verdict), limit=TABLE_PAIRS)
+            scores, total = (
+                [score.model_copy(update={"results": []}) for score in worst_scores.scores],
+                worst_scores.total,
+            )
     except UnknownScorerError:
         if scorer_name not in conditions:
             raise
@@ -101,10 +104,10 @@ def make_report(fleet: FleetQueries | Client, scorer_name: str | None) -> Status
         if scorer_name in (None, name)
         for condition in list_unmet_conditions(name, conditions[name])
     ]
-    failing = any(find_scorer_state(scorer) in ("unhealthy", "failing", "expired") for scorer in scorers)
+    is_failing = any(find_scorer_state(scorer) in ("unhealthy", "failing", "expired") for scorer in scorers)
     return StatusReport(
         at=summary.at,
-        ok=not (summary.problems or unmet_conditions or failing),
+        ok=not (summary.problems or unmet_conditions or is_failing),
         scorers=scorers,
         scores=scores,
         scores_total=total,

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import redis
 
+from dsf.cli import context
 from dsf.cli.session import _open_session, add_kubeconfig
 from dsf.settings import Settings
 
@@ -42,6 +43,8 @@ def test_commands_take_the_setting_first(home: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_commands_wait_for_a_redis_that_restarts(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A command that ran earlier in this process may have selected an API server.
+    monkeypatch.setattr(context, "_kube_choice", context.KubeChoice())
     waits: list[float] = []
     monkeypatch.setattr("redis.retry.sleep", waits.append)
     monkeypatch.setattr("random.random", lambda: 0.5)
