@@ -90,6 +90,6 @@ class BacktestActions:
         )
         clusters = [name for name in common_clusters if target.cluster in (None, name)]
         if not clusters:
-            where = target.cluster or "any cluster"
-            raise FormError(f"The other scorer: {other} and {target.scorer} do not both run on {where}.")
+            cluster_label = target.cluster or "any cluster"
+            raise FormError(f"The other scorer: {other} and {target.scorer} do not both run on {cluster_label}.")
         return RunRequest(target.scorer, clusters, since, every, other)

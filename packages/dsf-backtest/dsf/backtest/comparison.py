@@ -94,9 +94,9 @@ class Common:
     every: int
 
 
-#: Takes Placements (files, or names of the hub; none stands for those of the hub that prefer one of the scores), both
-#: sides and what they have in common. Returns what became of each Placement, notes, and what could not be read, one
-#: sentence each. Raises DsfError.
+#: Replays Placements. The arguments are Placements (files, or names of the hub; empty: all Placements of the hub that
+#: prefer one of the scores), both sides, and their common data. Returns the differences of each Placement, notes, and
+#: sentences about Placements that could not be read. Raises DsfError.
 Replay = Callable[
     [Collection[str], Recording, Recording, Common], tuple[list[PlacementDifference], list[str], list[str]]
 ]
@@ -136,10 +136,10 @@ def compare_recordings(a: Recording, b: Recording, common: Common) -> Comparison
     pairs: defaultdict[tuple[str, str], Counter[tuple[int, int]]] = defaultdict(Counter)
     orders: defaultdict[str, list[float]] = defaultdict(list)
     for at in common.times:
-        for item, of_clusters in _pair_values(a, b, common.clusters, at).items():
-            for cluster, values in of_clusters.items():
+        for item, values_by_cluster in _pair_values(a, b, common.clusters, at).items():
+            for cluster, values in values_by_cluster.items():
                 pairs[cluster, item][values] += 1
-            if (correlation := compute_rank_correlation(list(of_clusters.values()))) is not None:
+            if (correlation := compute_rank_correlation(list(values_by_cluster.values()))) is not None:
                 orders[item].append(correlation)
     return ComparisonView(
         a=a.name,
@@ -194,10 +194,12 @@ def compute_rank_correlation(pairs: Sequence[tuple[int, int]]) -> float | None:
 
 
 def _compute_ranks(values: Sequence[int]) -> list[float]:
-    ordered = sorted(values)
+    sorted_values = sorted(values)
     # Equal values share the mean of their first and last rank.
-    mean = {value: (bisect_left(ordered, value) + bisect_right(ordered, value) - 1) / 2 for value in set(values)}
-    return [mean[value] for value in values]
+    mean_ranks = {
+        value: (bisect_left(sorted_values, value) + bisect_right(sorted_values, value) - 1) / 2 for value in set(values)
+    }
+    return [mean_ranks[value] for value in values]
 
 
 def _pair_values(a: Recording, b: Recording, clusters: Sequence[str], at: int) -> dict[str, dict[str, tuple[int, int]]]:
@@ -207,14 +209,14 @@ def _pair_values(a: Recording, b: Recording, clusters: Sequence[str], at: int) -
     """
     values_by_item: defaultdict[str, dict[str, tuple[int, int]]] = defaultdict(dict)
     for cluster in clusters:
-        first, second = a.get(cluster, at), b.get(cluster, at)
-        if first is None or second is None:
+        record_a, record_b = a.get(cluster, at), b.get(cluster, at)
+        if record_a is None or record_b is None:
             continue
-        for item, value in first.items.items():
-            is_score_name = item == a.questions[cluster].score_name and item not in second.items
-            other = second.items.get(b.questions[cluster].score_name if is_score_name else item)
-            if other is not None:
-                values_by_item[item][cluster] = (value, other)
+        for item, value in record_a.items.items():
+            is_score_name = item == a.questions[cluster].score_name and item not in record_b.items
+            other_value = record_b.items.get(b.questions[cluster].score_name if is_score_name else item)
+            if other_value is not None:
+                values_by_item[item][cluster] = (value, other_value)
     return values_by_item
 
 
@@ -228,14 +230,14 @@ def _compare_item(cluster: str, item: str, values: Counter[tuple[int, int]]) -> 
         mean_a=round(a, 2),
         mean_b=round(b, 2),
         mean_difference=round(b - a, 2),
-        largest_difference=max((second - first for first, second in values), key=abs),
+        largest_difference=max((value_b - value_a for value_a, value_b in values), key=abs),
     )
 
 
 def _list_notes(a: Recording, b: Recording, clusters: Sequence[str]) -> Iterator[str]:
     for side in (a, b):
-        if only := sorted(side.questions.keys() - set(clusters)):
-            yield f"only {side.name} has {list_names(only, 5)}: left out"
+        if exclusive_clusters := sorted(side.questions.keys() - set(clusters)):
+            yield f"only {side.name} has {list_names(exclusive_clusters, 5)}: left out"
     cadences = {side.questions[cluster].every for side in (a, b) for cluster in clusters}
     if len(cadences) > 1:
         yield f"the moments are {' and '.join(map(str, sorted(cadences)))} s apart: a score counts until the next one"
@@ -255,12 +257,12 @@ def _explain_nothing_in_common(a: Recording, b: Recording, common: Common) -> st
     )
     if names_a & names_b:
         return f"{a.name} and {b.name} never have the same item on one cluster at one moment: nothing is in common"
-    described = [
+    descriptions = [
         f"{side.name} has {list_names(sorted(names), 5) if names else 'no items'}"
         for side, names in ((a, names_a), (b, names_b))
     ]
     remedy = "; items are compared by name, so give both the same scoreDimensionFormat" if names_a and names_b else ""
-    return f"no item is in both: {', '.join(described)}{remedy}"
+    return f"no item is in both: {', '.join(descriptions)}{remedy}"
 
 
 def _list_fields(questions: Mapping[str, Question]) -> str:

@@ -31,16 +31,16 @@ def draw_lines(lines: Sequence[SeriesLine]) -> Chart | None:
 def _draw_stairs(chart: Chart, line: SeriesLine) -> str:
     distance = (line.end - line.start) / max(1, len(line.values) - 1)
     path_parts: list[str] = []
-    before: float | None = None
+    previous_value: float | None = None
     for number, value in enumerate(line.values):
-        at = chart.compute_x(line.start + number * distance)
+        x = chart.compute_x(line.start + number * distance)
         is_last = number == len(line.values) - 1
-        if before is not None and (value != before or is_last):
+        if previous_value is not None and (value != previous_value or is_last):
             # The previous value ends here, at another value or at a gap.
-            path_parts.append(f"L{at},{chart.compute_y(before)}")
-        if value is not None and value != before:
-            path_parts.append(f"{'M' if before is None else 'L'}{at},{chart.compute_y(value)}")
+            path_parts.append(f"L{x},{chart.compute_y(previous_value)}")
+        if value is not None and value != previous_value:
+            path_parts.append(f"{'M' if previous_value is None else 'L'}{x},{chart.compute_y(value)}")
             # Browsers draw a line of length 0 as a dot.
-            path_parts += [f"L{at},{chart.compute_y(value)}"] if is_last and before is None else []
-        before = value
+            path_parts += [f"L{x},{chart.compute_y(value)}"] if is_last and previous_value is None else []
+        previous_value = value
     return " ".join(path_parts)

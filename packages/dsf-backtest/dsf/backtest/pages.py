@@ -71,24 +71,26 @@ def list_backtests(sources: Sources, names: Mapping[str, str], query: Query) -> 
 
 
 def _make_row(run: KeptRun) -> RunRow:
-    both = [run.comparison.a, run.comparison.b] if run.comparison else run.scorers
-    return RunRow(run, f"{both[0]} (A) and {both[1]} (B)" if both else "backtest", _describe_state(run))
+    sides = [run.comparison.a, run.comparison.b] if run.comparison else run.scorers
+    return RunRow(run, f"{sides[0]} (A) and {sides[1]} (B)" if sides else "backtest", _describe_state(run))
 
 
 def _describe_state(run: KeptRun) -> str:
     if run.is_running:
         # A run without an end may be left over from a page that ended.
         return "running" if run.at.timestamp() > hubclock.now() - LIMIT - 60 else "stopped"
-    compared = run.comparison
+    comparison = run.comparison
     # The part of a comparison is missing in a backtest.
     sides = (
-        [run.backtests] if compared is None else [side for side in (compared.backtests_a, compared.backtests_b) if side]
+        [run.backtests]
+        if comparison is None
+        else [side for side in (comparison.backtests_a, comparison.backtests_b) if side]
     )
     if any(not any(view.items for view in side) for side in sides):
         return "failed"
     is_whole = all(view.moments == view.asked and not view.outcomes.get("error") for side in sides for view in side)
-    undecided = compared is not None and any(placement.problem for placement in compared.placements)
-    return "ok" if is_whole and not run.problem and not undecided else "in part"
+    is_undecided = comparison is not None and any(placement.problem for placement in comparison.placements)
+    return "ok" if is_whole and not run.problem and not is_undecided else "in part"
 
 
 def _find_unreached_servers(run: KeptRun) -> str:
@@ -96,8 +98,8 @@ def _find_unreached_servers(run: KeptRun) -> str:
     text.
     """
     views = run.comparison.backtests if run.comparison else run.backtests
-    empty = [view for view in views if not view.items]
-    failed_views = [view for view in empty if view.failures and view.failures[0].stage == "fetch"]
+    empty_views = [view for view in views if not view.items]
+    failed_views = [view for view in empty_views if view.failures and view.failures[0].stage == "fetch"]
     if not failed_views:
         return "" if views else "what it needs"
     return f"the source of {failed_views[0].scorer} on {failed_views[0].cluster} ({failed_views[0].failures[0].reason})"

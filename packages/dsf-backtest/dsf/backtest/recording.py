@@ -1,7 +1,7 @@
 """The file of a backtest: JSON lines. A question precedes the moments of its cluster.
 
-Lines are only appended. You can concatenate the files of several clusters. Of two lines for one moment the later one
-counts: a second run repeats moments that failed.
+Lines are only appended. You can concatenate the files of several clusters. If a moment has two lines, the later line
+counts, because a second backtest repeats moments that failed.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _Line(BaseModel):
 
 
 class SourceQuestion(_Line):
-    """The request to a source. The address is omitted, because a port-forward has another one each time."""
+    """The request to a source. The address is omitted, because it changes with each port-forward."""
 
     type: str
     query: str
@@ -148,7 +148,7 @@ _LINE: TypeAdapter[QuestionLine | Record] = TypeAdapter(QuestionLine | Record)
 class Recording:
     """A recording in a file. A context manager, which closes the file.
 
-    Memory holds one number per moment, whatever the number of items.
+    The memory contains one number per moment, regardless of the number of items.
     """
 
     def __init__(self, path: Path | None = None, *, writing: bool = False) -> None:
@@ -159,8 +159,8 @@ class Recording:
         self.name = str(path) if path is not None else "this run"
         self.questions: dict[str, Question] = {}
         #: Cluster -> moment -> offset of the line in the file.
-        self._places: defaultdict[str, dict[int, int]] = defaultdict(dict)
-        self._good: set[tuple[str, int]] = set()
+        self._offsets: defaultdict[str, dict[int, int]] = defaultdict(dict)
+        self._successful_moments: set[tuple[str, int]] = set()
         self._file: BinaryIO
         try:
             if path is None:
@@ -210,15 +210,15 @@ class Recording:
 
     def list_missing_moments(self, cluster: str, moments: range) -> list[int]:
         """Return the moments without a successful response."""
-        return [at for at in moments if (cluster, at) not in self._good]
+        return [at for at in moments if (cluster, at) not in self._successful_moments]
 
     def list_moments(self, cluster: str) -> list[int]:
         """Return the moments of a cluster, in order."""
-        return sorted(self._places[cluster])
+        return sorted(self._offsets[cluster])
 
     def get(self, cluster: str, at: int) -> Record | None:
         """Return the response at this moment."""
-        place = self._places[cluster].get(at)
+        place = self._offsets[cluster].get(at)
         if place is None:
             return None
         self._file.seek(place)
@@ -252,21 +252,23 @@ class Recording:
     def _parse_line(self, line: bytes, place: int, number: int) -> None:
         try:
             boundedjson.check(line, _BOUNDS)
-            parsed = _LINE.validate_json(line)
+            parsed_line = _LINE.validate_json(line)
         except (ValidationError, JsonBoundsError):
             raise BacktestError(f"{self.name}:{number}: is no line of a backtest (`dsf backtest -o jsonl`)") from None
-        if isinstance(parsed, QuestionLine):
-            question = parsed.question
+        if isinstance(parsed_line, QuestionLine):
+            question = parsed_line.question
             first_question = self.questions.setdefault(question.cluster, question)
             if fields := first_question.list_differences(question):
                 raise BacktestError(
                     f"{self.name}:{number}: another question of cluster {question.cluster!r} than before "
                     f"({', '.join(fields)} differ)"
                 )
-        elif parsed.cluster not in self.questions:
-            raise BacktestError(f"{self.name}:{number}: no question of cluster {parsed.cluster!r} stands before it")
+        elif parsed_line.cluster not in self.questions:
+            raise BacktestError(
+                f"{self.name}:{number}: no question of cluster {parsed_line.cluster!r} stands before it"
+            )
         else:
-            self._record_place(parsed, place)
+            self._record_place(parsed_line, place)
 
     def _append(self, line: QuestionLine | Record) -> int:
         place = self._file.seek(0, os.SEEK_END)
@@ -278,9 +280,9 @@ class Recording:
         return place
 
     def _record_place(self, record: Record, place: int) -> None:
-        self._places[record.cluster][record.at] = place
+        self._offsets[record.cluster][record.at] = place
         if record.outcome != "error":
-            self._good.add((record.cluster, record.at))
+            self._successful_moments.add((record.cluster, record.at))
 
 
 def dump_line(line: QuestionLine | Record) -> str:

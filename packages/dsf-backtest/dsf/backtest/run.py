@@ -1,7 +1,7 @@
 """Runs the agent's stages at moments of the past.
 
-Each moment is a cycle whose range query ends there. A failed moment has no value and is not retried; a second run into
-the same file repeats it.
+Each moment is a cycle whose range query ends at that moment. A failed moment has no value and is not retried. A second
+backtest into the same file repeats the failed moments.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from dsf.sources.base import RequestRecord
 from dsf.sources.memory import SourceMemory
 from dsf.sources.window import Window, WindowBudget
 
-#: Built-in source types without a past, and the reason.
-_PRESENT: Final = {
+#: Built-in source types that cannot be tested in the past, and the reason.
+_REASONS_WITHOUT_PAST: Final = {
     SourceType.Kubernetes: "the API server has no past",
     SourceType.Object: "the API server has no past",
     SourceType.OpenTelemetry: "the collector has no past",
     SourceType.None_: "its scoring API gets the same request at every moment",
 }
-#: A run ends if this many moments fail from its start: five failures in a row are not an accident.
+#: A backtest ends if this many moments fail from its start, because five failures in a row are no accident.
 HOPELESS: Final = 5
 #: Maximum moments of a run.
 MAX_MOMENTS: Final = 100_000
 
 
 def list_moments(since: int, every: int, now: float) -> range:
-    """Return the whole multiples of `every` in the last `since` seconds, so that two runs have the same ones.
+    """Return the multiples of `every` in the last `since` seconds, so that two backtests have the same moments.
 
     Raises BacktestError for none, and for more than MAX_MOMENTS.
     """
@@ -60,11 +60,14 @@ def list_moments(since: int, every: int, now: float) -> range:
 def check(summary: ScorerSummary) -> None:
     """Raise BacktestError for a scorer with a source that has no past."""
     for source in summary.each_source:
-        why = _PRESENT.get(SourceType(source.source_type)) if source.source_type in set(SourceType) else None
-        if why is not None:
+        reason = (
+            _REASONS_WITHOUT_PAST.get(SourceType(source.source_type)) if source.source_type in set(SourceType) else None
+        )
+        if reason is not None:
             source_text = f" ({source.source_name})" if source.source_name else ""
             raise BacktestError(
-                f"scorer {summary.name!r} has a source of type {source.source_type}{source_text}, and {why}: there is "
+                f"scorer {summary.name!r} has a source of type {source.source_type}{source_text}, and {reason}: "
+                "there is "
                 "nothing to test it against"
             )
 
@@ -80,33 +83,33 @@ def run(
     rate: float,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[Record]:
-    """Yield the scorer's answer at each moment.
+    """Yield the record of the scorer at each moment.
 
-    `inputs` are the scorers whose scores a composite combines, as `find_inputs` returns them. `rate` is the most
-    requests per second to a source or the scoring API. Ends after HOPELESS moments if all have failed.
+    `inputs` are the scorers whose scores a composite combines, as `find_inputs` returns them. `rate` is the maximum
+    number of requests per second to a source or the scoring API. Ends after HOPELESS moments if all have failed.
     """
-    counting = _Counting()
+    request_counter = _RequestCounter()
     input_results = _InputResults()
-    stages = Stages(settings, secrets, _NoPast((*inputs, summary)), counting, input_results.find)
+    stages = Stages(settings, secrets, _NoPast((*inputs, summary)), request_counter, input_results.find)
     failures = 0
     for number, at in enumerate(at_moments, 1):
-        started = time.monotonic()
-        counting.requests.clear()
+        started_at = time.monotonic()
+        request_counter.requests.clear()
         input_results.begin(at)
-        runner = _PastRunner(cluster, stages, counting, at)
-        input_cycles = [_run_input(runner, each, input_results) for each in inputs]
-        record = _record(runner, summary, input_cycles)
+        runner = _PastRunner(cluster, stages, request_counter, at)
+        input_cycles = [_run_input(runner, input_summary, input_results) for input_summary in inputs]
+        record = _make_record(runner, summary, input_cycles)
         failures += record.outcome == "error"
         yield record
         if failures == number == HOPELESS:
             return
         # A cycle calls the scoring API once, and a source once per query. All inputs may share their servers.
-        requests = max([1, *counting.requests.values()])
-        sleep(max(0.0, started + requests / rate - time.monotonic()))
+        requests = max([1, *request_counter.requests.values()])
+        sleep(max(0.0, started_at + requests / rate - time.monotonic()))
 
 
-class _Counting(Observer):
-    """Counts the requests to sources and to scoring APIs, and keeps those to sources."""
+class _RequestCounter(Observer):
+    """Counts the requests to sources and to scoring APIs, and stores the requests to sources."""
 
     def __init__(self) -> None:
         #: Stage -> number of requests.
@@ -179,7 +182,7 @@ class _PastRunner(NamedTuple):
 
     cluster: str
     stages: Stages
-    counting: _Counting
+    counting: _RequestCounter
     at: int
 
     def run_cycle(self, summary: ScorerSummary) -> _PastCycle:
@@ -204,12 +207,12 @@ def _run_input(runner: _PastRunner, summary: ScorerSummary, input_results: _Inpu
     return past_cycle
 
 
-def _record(runner: _PastRunner, summary: ScorerSummary, input_cycles: Sequence[_PastCycle]) -> Record:
+def _make_record(runner: _PastRunner, summary: ScorerSummary, input_cycles: Sequence[_PastCycle]) -> Record:
     cluster, at = runner.cluster, runner.at
     past_cycle = runner.run_cycle(summary)
     # A composite has the series of its inputs.
     cycles = (*input_cycles, past_cycle)
-    series = sum(each.cycle.counts.get("series", 0) for each in cycles)
+    series = sum(cycle.cycle.counts.get("series", 0) for cycle in cycles)
     try:
         if past_cycle.failure is not None:
             raise past_cycle.failure
@@ -224,8 +227,8 @@ def _record(runner: _PastRunner, summary: ScorerSummary, input_cycles: Sequence[
             reason=error.reason,
             message=error.message,
         )
-    unsampled = max(each.unsampled for each in cycles)
-    return Record(cluster=cluster, at=at, outcome=outcome, items=items, series=series, unsampled=unsampled)
+    unsampled_seconds = max(cycle.unsampled for cycle in cycles)
+    return Record(cluster=cluster, at=at, outcome=outcome, items=items, series=series, unsampled=unsampled_seconds)
 
 
 #: The time of a series' first sample in a response.
@@ -235,26 +238,28 @@ _FIRST_SAMPLE: Final = re.compile(rb'"values"\s*:\s*\[\s*\[\s*(\d{1,12})')
 def _find_unsampled_seconds(summary: ScorerSummary, records: Iterable[RequestRecord], at: int) -> int:
     """Return the longest time at the beginning of a query's range in which none of its series has a sample.
 
-    Queries without series do not count. Each query is judged alone, as sources may keep different times.
+    Queries without series are ignored. Each query is judged alone, because sources may have different retention times.
     """
     ranges = {source.source_name: source.source_range for source in summary.each_source}
-    longest = 0
+    longest_gap = 0
     for record in records:
         times = (int(match[1]) for piece in record.pieces for match in _FIRST_SAMPLE.finditer(piece))
-        first = min(times, default=None)
-        if first is not None:
-            longest = max(longest, first - (at - ranges[record.source]))
-    return longest
+        first_time = min(times, default=None)
+        if first_time is not None:
+            longest_gap = max(longest_gap, first_time - (at - ranges[record.source]))
+    return longest_gap
 
 
 def _build_items(cluster: str, summary: ScorerSummary, cycle: Cycle) -> tuple[Outcome, dict[str, int]]:
-    """As the hub makes them of a result, also for a scorer whose scores are not published. Raises CycleError."""
+    """Return outcome and items of a cycle as the hub builds them, regardless of the scorer's destination.
+
+    Raises CycleError."""
     response = cycle.response
     if response is None:
         raise RuntimeError("the cycle was not scored")
     try:
-        built = build_rule_items(response.results, summary.rule, cluster).built
+        built_items = build_rule_items(response.results, summary.rule, cluster).built
     except ScoreObjectTooLargeError as error:
         raise CycleError("publish", "too_large", str(error)) from None
-    refused_count = response.refused.total() + built.refused.total()
-    return ("partial" if refused_count else "ok" if built.items else "empty"), dict(built.items)
+    refused_count = response.refused.total() + built_items.refused.total()
+    return ("partial" if refused_count else "ok" if built_items.items else "empty"), dict(built_items.items)

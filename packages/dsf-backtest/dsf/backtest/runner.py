@@ -153,7 +153,7 @@ class BacktestRunner:
                 )
             scorer_objects.append(scorer_object)
             input_names = dict.fromkeys(score.scorer for score in scorer_object.spec.source.scores or ())
-            names += [each for each in input_names if each not in names]
+            names += [input_name for input_name in input_names if input_name not in names]
         labels = self._sources.reading.model.labels()
         authentication_manifests = [
             {
@@ -163,28 +163,28 @@ class BacktestRunner:
             }
             for name in clusters
         ]
-        manifests = [each.model_dump(mode="json", by_alias=True, exclude_none=True) for each in scorer_objects]
+        manifests = [item.model_dump(mode="json", by_alias=True, exclude_none=True) for item in scorer_objects]
         return "---\n".join(map(kubeyaml.dump, [*manifests, *authentication_manifests]))
 
     def _check_servers(self, manifest: str, clusters: Sequence[str]) -> None:
         """Raise BacktestError if a scorer of another namespace names a server that DSF_SCORER_HOSTS does not have."""
         settings = self._sources.settings
-        allowed = TokenHosts(settings.scorer_hosts)
-        if not allowed:
+        allowed_hosts = TokenHosts(settings.scorer_hosts)
+        if not allowed_hosts:
             return
         with TemporaryDirectory(prefix="dsf-backtest-") as folder:
             file = Path(folder, "scorer.yaml")
             file.write_text(manifest, encoding="utf-8")
-            scorers = [each for each in read_objects(file) if isinstance(each, DynamicScorer)]
+            scorers = [item for item in read_objects(file) if isinstance(item, DynamicScorer)]
             for scorer in scorers:
                 if scorer.metadata.namespace == settings.namespace:
                     continue
-                refusal = find_server_refusal(allowed, filter(None, [scorer.spec.config_url]))
+                refusal = find_server_refusal(allowed_hosts, filter(None, [scorer.spec.config_url]))
                 if scorer.spec.config_sync_mode is ConfigSyncMode.Full and scorer.status.last_synced_config is None:
                     refusal = refusal or "the hub has not read its /config yet: try again when it has"
                 for cluster in () if refusal else clusters:
                     summary = from_manifest(file, scorer.metadata.name, cluster)
-                    refusal = refusal or find_server_refusal(allowed, list_servers(summary))
+                    refusal = refusal or find_server_refusal(allowed_hosts, list_servers(summary))
                 if refusal:
                     raise BacktestError(f"scorer {scorer.metadata.name!r}: {refusal}")
 

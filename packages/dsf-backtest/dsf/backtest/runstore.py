@@ -66,8 +66,8 @@ def keep(client: redis.Redis, scorers: Iterable[str], run: KeptRun) -> list[str]
         client.hset(key, run.id, text)
         client.expire(key, EXPIRY)
         idents = sorted(str(ident) for ident in client.hkeys(key))
-        if old := [ident for ident in idents if ident not in idents[-MAX_RUNS:] or _is_old(ident)]:
-            client.hdel(key, *old)
+        if outdated_idents := [ident for ident in idents if ident not in idents[-MAX_RUNS:] or _is_old(ident)]:
+            client.hdel(key, *outdated_idents)
     return stored_names
 
 
@@ -93,17 +93,19 @@ def limit_size(run: KeptRun) -> KeptRun:
     whole = run.model_copy(
         update={"backtests": [_limit_items(view) for view in run.backtests], "comparison": comparison}
     )
-    limited = KeptRun.model_validate(_limit_entries(whole.model_dump()))
+    limited_run = KeptRun.model_validate(_limit_entries(whole.model_dump()))
     if len(run.clusters) > _ROWS:
-        limited = _add_note(limited, f"{len(run.clusters)} clusters were tested; {_ROWS} are shown")
+        limited_run = _add_note(limited_run, f"{len(run.clusters)} clusters were tested; {_ROWS} are shown")
     # A run within these bounds may still be too large.
-    if limited.comparison is not None and len(limited.model_dump_json()) > _MAX_BYTES:
-        bare = limited.comparison.model_copy(update={"backtests_a": [], "backtests_b": []})
-        limited = _add_note(limited.model_copy(update={"comparison": bare}), "its lines are too large to be shown")
-    if len(limited.model_dump_json()) > _MAX_BYTES:
-        limited = limited.model_copy(update={"backtests": limited.backtests[:1], "comparison": None})
-        limited = _add_note(limited, "too large to be shown as a whole")
-    return limited
+    if limited_run.comparison is not None and len(limited_run.model_dump_json()) > _MAX_BYTES:
+        bare_comparison = limited_run.comparison.model_copy(update={"backtests_a": [], "backtests_b": []})
+        limited_run = _add_note(
+            limited_run.model_copy(update={"comparison": bare_comparison}), "its lines are too large to be shown"
+        )
+    if len(limited_run.model_dump_json()) > _MAX_BYTES:
+        limited_run = limited_run.model_copy(update={"backtests": limited_run.backtests[:1], "comparison": None})
+        limited_run = _add_note(limited_run, "too large to be shown as a whole")
+    return limited_run
 
 
 def _limit_items(view: BacktestView) -> BacktestView:

@@ -49,10 +49,10 @@ class ManifestFile:
         Without a name it is the only one that is not an input of another one. A ManagedCluster in the file has the
         labels for templates and selectors. Raises ManifestError, and as `from_hub`.
         """
-        scorers = [each for each in self._objects if isinstance(each, DynamicScorer)]
-        input_names = {score.scorer for each in scorers for score in each.spec.source.scores or ()}
-        names = [each.metadata.name for each in scorers]
-        chosen_names = [name] if name else [each for each in names if len(names) == 1 or each not in input_names]
+        scorers = [scorer for scorer in self._objects if isinstance(scorer, DynamicScorer)]
+        input_names = {score.scorer for scorer in scorers for score in scorer.spec.source.scores or ()}
+        names = [scorer.metadata.name for scorer in scorers]
+        chosen_names = [name] if name else [other for other in names if len(names) == 1 or other not in input_names]
         if len(chosen_names) != 1:
             raise ManifestError(
                 f"{self._file}: has {len(names)} DynamicScorers; name one of: {', '.join(names) or 'none'}"
@@ -60,14 +60,13 @@ class ManifestFile:
         return _resolve_scorer(self._objects, chosen_names[0], cluster, scorer_url, str(self._file))
 
     def find_input(self, name: str, namespace: str, cluster: str, scorer_url: str = "") -> ScorerSummary | None:
-        """Return the summary of the DynamicScorer `name` of a namespace in the file or, if it is not there, in its
-        folder.
+        """Return the summary of the DynamicScorer `name` of a namespace in the file, or else in its folder.
 
-        None if it is in neither. Raises BacktestError if several files of the folder have it, and as `from_hub`.
+        None if no file has it. Raises BacktestError if several files of the folder have it, and as `from_hub`.
         """
 
         def has_scorer(objects: Sequence[ApiObject]) -> bool:
-            return any(each.metadata.name == name for each in _list_scorers(objects, namespace))
+            return any(scorer.metadata.name == name for scorer in _list_scorers(objects, namespace))
 
         if has_scorer(self._objects):
             return _resolve_scorer(self._objects, name, cluster, scorer_url, str(self._file), namespace=namespace)
@@ -95,21 +94,23 @@ def from_manifest(file: Path, name: str | None, cluster: str) -> ScorerSummary:
 def _read_other_objects(file: Path) -> list[ApiObject]:
     """Return the readable objects of a file; empty for a file without manifests."""
     try:
-        parsed = parse_documents(file.read_text(encoding="utf-8"), str(file))
+        documents = parse_documents(file.read_text(encoding="utf-8"), str(file))
     except (OSError, UnicodeDecodeError):
         return []
-    return [each.object for each in parsed if not isinstance(each, ManifestProblem)]
+    return [document.object for document in documents if not isinstance(document, ManifestProblem)]
 
 
 def read_objects(file: Path) -> list[ApiObject]:
     """Return the objects in a file of manifests. Raises ManifestError."""
     try:
-        parsed = parse_documents(file.read_text(encoding="utf-8"), str(file))
+        documents = parse_documents(file.read_text(encoding="utf-8"), str(file))
     except (OSError, UnicodeDecodeError) as error:
         raise ManifestError(f"{file}: cannot be read: {error}") from None
-    if wrong := [each for each in parsed if isinstance(each, ManifestProblem) and each.severity == "error"]:
-        raise ManifestError(str(wrong[0]))
-    return [each.object for each in parsed if not isinstance(each, ManifestProblem)]
+    if problems := [
+        document for document in documents if isinstance(document, ManifestProblem) and document.severity == "error"
+    ]:
+        raise ManifestError(str(problems[0]))
+    return [document.object for document in documents if not isinstance(document, ManifestProblem)]
 
 
 def from_hub(
@@ -135,26 +136,24 @@ def from_hub(
                 if model is DynamicScorer and manifest["metadata"]["name"] == name:
                     mistake = explain(error, model, manifest)[0]
                     problem = f"DynamicScorer {name!r} of the hub cannot be read: {mistake}"
-    in_force = (each for each in understood_objects if isinstance(each, DynamicScorer) and not each.is_refused)
-    if problem and all(each.metadata.name != name for each in in_force):
+    accepted_scorers = (item for item in understood_objects if isinstance(item, DynamicScorer) and not item.is_refused)
+    if problem and all(scorer.metadata.name != name for scorer in accepted_scorers):
         raise ManifestError(problem)
-    # Reading them needs rights, so they are read only if the result depends on them.
+    # Read the ManagedClusterSets only if the result depends on them, because reading them needs rights.
     has_sets = any(
         override.cluster_sets
-        for each in understood_objects
-        if isinstance(each, ScoringAuthentication)
-        for override in each.spec.overrides
+        for item in understood_objects
+        if isinstance(item, ScoringAuthentication)
+        for override in item.spec.overrides
     )
     cluster_sets = [*list_objects(session, MANAGED_CLUSTER_SETS)] if has_sets else []
     return _resolve_scorer(understood_objects, name, cluster, scorer_url, "the hub", cluster_sets, namespace)
 
 
 def _list_scorers(objects: Sequence[ApiObject], namespace: str | None) -> list[DynamicScorer]:
-    """Return the DynamicScorers of a namespace, including those of a file without a namespace; without `namespace`,
-    all.
-    """
-    scorers = [each for each in objects if isinstance(each, DynamicScorer)]
-    return [each for each in scorers if namespace is None or each.metadata.namespace in ("", namespace)]
+    """Return the DynamicScorers of a namespace, or all if `namespace` is None. An object in a file may have none."""
+    scorers = [scorer for scorer in objects if isinstance(scorer, DynamicScorer)]
+    return [scorer for scorer in scorers if namespace is None or scorer.metadata.namespace in ("", namespace)]
 
 
 def _resolve_scorer(
@@ -162,33 +161,33 @@ def _resolve_scorer(
     name: str,
     cluster: str,
     scorer_url: str,
-    where: str,
+    source: str,
     cluster_sets: Sequence[Mapping[str, Any]] = (),
     namespace: str | None = None,
 ) -> ScorerSummary:
     dynamic_scorers = _list_scorers(objects, namespace)
     # Of several scorers with the same name, the one in force comes last and replaces the others.
-    scorers = {each.metadata.name: each for each in sorted(dynamic_scorers, key=lambda each: not each.is_refused)}
+    scorers = {item.metadata.name: item for item in sorted(dynamic_scorers, key=lambda item: not item.is_refused)}
     if name not in scorers:
-        place = f"{where} has no DynamicScorer {name!r}" + (f" in namespace {namespace!r}" if namespace else "")
+        place = f"{source} has no DynamicScorer {name!r}" + (f" in namespace {namespace!r}" if namespace else "")
         raise UnknownScorerError(f"{place}; it has: {', '.join(sorted(scorers)) or 'none'}")
     scorer = scorers[name]
     is_unread = scorer.status.last_synced_config is None or bool(scorer_url)
     if scorer.spec.config_sync_mode is ConfigSyncMode.Full and is_unread:
         scorer = _sync_config(scorer, scorer_url)
     authentications = {
-        f"{each.metadata.namespace}/{each.metadata.name}": each
-        for each in objects
-        if isinstance(each, ScoringAuthentication)
+        f"{item.metadata.namespace}/{item.metadata.name}": item
+        for item in objects
+        if isinstance(item, ScoringAuthentication)
     }
-    clusters = {each.metadata.name: each for each in objects if isinstance(each, ManagedCluster)}
+    clusters = {item.metadata.name: item for item in objects if isinstance(item, ManagedCluster)}
     facts = clusters[cluster].make_facts(cluster_sets) if cluster in clusters else None
-    everywhere = resolve_everywhere(scorer, NO_HOSTS, authentications, [facts or ClusterFacts(cluster)], {})
-    variant = everywhere.variants.get(cluster, everywhere.resolved.summary)
+    resolution = resolve_everywhere(scorer, NO_HOSTS, authentications, [facts or ClusterFacts(cluster)], {})
+    variant = resolution.variants.get(cluster, resolution.resolved.summary)
     if isinstance(variant, ResolutionError):
         raise variant
     if variant is None:
-        raise BacktestError(f"{where}: scorer {name!r} does not select cluster {cluster!r}")
+        raise BacktestError(f"{source}: scorer {name!r} does not select cluster {cluster!r}")
     return variant.model_copy(update={"namespace": scorer.metadata.namespace or None})
 
 

@@ -155,10 +155,10 @@ def summarize_records(
     #: Moments with samples only at the end of the range.
     partial: list[int] = []
     step = max((source.step for source in _list_sources(question)), default=0)
-    later = 0
+    later_count = 0
     for record in records:
         if record.at > moment_range[-1]:
-            later += 1
+            later_count += 1
             continue
         outcomes[record.outcome] += 1
         if record.outcome == "error":
@@ -193,7 +193,7 @@ def summarize_records(
         failures=sorted(failures.values(), key=lambda failure: -failure.moments),
         noise=noise,
         items=sorted(views, key=lambda item: (-item.changes, item.name)),
-        notes=list(_list_notes(question, successes, partial, later)),
+        notes=list(_list_notes(question, successes, partial, later_count)),
     )
 
 
@@ -205,12 +205,12 @@ def _count(failures: dict[tuple[str, str], FailureCount], record: Record) -> Non
 
 def _list_sources(question: Question) -> Iterator[SourceQuestion]:
     """Yield the sources of the scorer, and those of its inputs."""
-    for each in (question, *question.inputs):
-        yield from each.sources
+    for scorer_question in (question, *question.inputs):
+        yield from scorer_question.sources
 
 
 def _list_notes(
-    question: Question, successes: Sequence[tuple[int, bool]], partial: Sequence[int], later: int
+    question: Question, successes: Sequence[tuple[int, bool]], partial_moments: Sequence[int], later_count: int
 ) -> Iterator[str]:
     if steps := sorted({source.step for source in _list_sources(question) if source.step > question.every}):
         text = list_names([f"{step} s" for step in steps], 3)
@@ -232,14 +232,16 @@ def _list_notes(
                 f"the source has no series after {_format_time(has_series[-1])}: what the query reads is gone, or the "
                 "clock of this machine is ahead"
             )
-    if partial:
+    if partial_moments:
         yield (
-            f"at {len(partial)} of {len(successes)} moments, the last one {_format_time(partial[-1])}, the source has "
+            f"at {len(partial_moments)} of {len(successes)} moments, the last one "
+            f"{_format_time(partial_moments[-1])}, the source has "
             "only the end of the range: their scores are made of fewer samples than those of the others"
         )
-    if later:
+    if later_count:
         yield (
-            f"{later} moments of the file are still to come: the clock that made them was ahead, or this one is behind"
+            f"{later_count} moments of the file are still to come: the clock that made them was ahead, or this one "
+            "is behind"
         )
 
 

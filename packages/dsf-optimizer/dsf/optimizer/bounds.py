@@ -53,28 +53,28 @@ def relax(table: Table, active_items: IntArray, prices: Prices) -> Relaxation:
     worth = (supply * prices.amount).sum(axis=1) + linked
     # A cluster may cost more than its configuration is worth. The difference is charged to the configuration's
     # resources.
-    spare = np.maximum(prices.cluster[table.cluster_of] - worth, 0.0)
+    unused_worth = np.maximum(prices.cluster[table.cluster_of] - worth, 0.0)
     supplied = (supply > 0).sum(axis=1)
-    share = np.divide(spare, supplied, out=np.zeros_like(spare), where=supplied > 0)
+    share = np.divide(unused_worth, supplied, out=np.zeros_like(unused_worth), where=supplied > 0)
     amount = prices.amount + np.divide(share[:, None], supply, out=np.zeros_like(supply), where=supply > 0)
     worth = (supply * amount).sum(axis=1) + linked
-    reduced = items.value - prices.row[items.row] - link
+    reduced_values = items.value - prices.row[items.row] - link
     for kind in range(len(table.kinds)):
-        reduced -= table.request[items.row, kind] * amount[items.column, kind]
+        reduced_values -= table.request[items.row, kind] * amount[items.column, kind]
     bound = (
         float((table.replicas * prices.row).sum())
         + float(prices.cluster.sum())
-        + float((np.maximum(reduced, 0.0) * items.limit).sum())
+        + float((np.maximum(reduced_values, 0.0) * items.limit).sum())
         + float(np.maximum(worth - prices.cluster[table.cluster_of], 0.0).sum())
     )
     # Increased by the relative size of rounding errors.
-    return Relaxation(bound * (1 + 1e-9) + 1e-9, reduced)
+    return Relaxation(bound * (1 + 1e-9) + 1e-9, reduced_values)
 
 
 def solve_relaxation(table: Table, start: IntArray, per_row: int, clock: Clock, share: float) -> Relaxation:
     """Solve the relaxation over the items `start`, adding those that would raise it, at most `per_row` per workload a
     round, until none is left or the `share` of the time is used. Returns the best bound and the items in the end."""
-    best, active_items = make_trivial_bound(table), start
+    best_relaxation, active_items = make_trivial_bound(table), start
     watch = Clock(clock.remaining * share)
     # With many items of several kinds, the simplex method takes ten times as long as the interior point method.
     solver: Literal["choose", "ipm"] = "ipm" if len(start) < len(table.items) and len(table.kinds) > 1 else "choose"
@@ -83,11 +83,11 @@ def solve_relaxation(table: Table, start: IntArray, per_row: int, clock: Clock, 
         if prices is None:
             break
         relaxation = relax(table, active_items, prices)
-        before = best.bound
-        if relaxation.bound < before:
-            best = relaxation
+        previous_bound = best_relaxation.bound
+        if relaxation.bound < previous_bound:
+            best_relaxation = relaxation
         # Good enough: the last round lowered the bound by less than a thousandth.
-        if abs(before - relaxation.bound) <= 1e-3 * before:
+        if abs(previous_bound - relaxation.bound) <= 1e-3 * previous_bound:
             break
         is_inactive = np.ones(len(table.items), dtype=bool)
         is_inactive[active_items] = False
@@ -97,7 +97,7 @@ def solve_relaxation(table: Table, start: IntArray, per_row: int, clock: Clock, 
         active_items = np.union1d(
             active_items, select_top_items(table.items.row[raising], relaxation.reduced[raising], per_row, raising)
         )
-    return best
+    return best_relaxation
 
 
 def select_top_items(row: IntArray, value: FloatArray | IntArray, per_row: int, numbers: IntArray) -> IntArray:
@@ -105,5 +105,5 @@ def select_top_items(row: IntArray, value: FloatArray | IntArray, per_row: int, 
     first."""
     order = np.lexsort((-value, row))
     sorted_rows = row[order]
-    first = np.searchsorted(sorted_rows, sorted_rows, side="left")
-    return np.sort(numbers[order[np.arange(len(order)) - first < per_row]])
+    first_positions = np.searchsorted(sorted_rows, sorted_rows, side="left")
+    return np.sort(numbers[order[np.arange(len(order)) - first_positions < per_row]])

@@ -14,11 +14,21 @@ def compare(now: PlanView, plan: Plan, report: PlanReport, at: float) -> PlanCom
     """Return the changes of `plan`, whose report this is, at a unix time: changed workloads and clusters first, then by
     name."""
     clusters = sorted({configuration.cluster for configuration in (*now.configurations, *plan.configurations)})
-    before, after = _make_columns(now, plan.requests), _make_columns(plan.placed, plan.requests)
+    columns_before, columns_after = _make_columns(now, plan.requests), _make_columns(plan.placed, plan.requests)
     changes = []
     for name in clusters:
-        old, new = before.get(name, PlanColumn(cluster=name)), after.get(name, PlanColumn(cluster=name))
-        changes.append(ClusterPlan(cluster=name, now=old, proposed=new, changes=_drop_scores(old) != _drop_scores(new)))
+        old_column, new_column = (
+            columns_before.get(name, PlanColumn(cluster=name)),
+            columns_after.get(name, PlanColumn(cluster=name)),
+        )
+        changes.append(
+            ClusterPlan(
+                cluster=name,
+                now=old_column,
+                proposed=new_column,
+                changes=_drop_scores(old_column) != _drop_scores(new_column),
+            )
+        )
     moves = _list_moves(now, plan)
     return PlanComparison(
         namespace=report.namespace,
@@ -74,20 +84,25 @@ def _drop_scores(column: PlanColumn) -> tuple[str, list[tuple[str, int]]]:
 
 
 def _list_moves(now: PlanView, plan: Plan) -> list[PlanMove]:
-    before, after = _find_places(now), _find_places(plan.placed)
+    places_before, places_after = _find_places(now), _find_places(plan.placed)
     reasons = {explanation.workload: explanation for explanation in plan.explanation}
     unplaced = {entry.workload: entry for entry in plan.unplaced}
     moves = []
-    for name in sorted(before.keys() | after.keys() | reasons.keys() | unplaced.keys()):
-        old, new, rest, reason = before.get(name, []), after.get(name, []), unplaced.get(name), reasons.get(name)
+    for name in sorted(places_before.keys() | places_after.keys() | reasons.keys() | unplaced.keys()):
+        old_places, new_places, unplaced_view, reason = (
+            places_before.get(name, []),
+            places_after.get(name, []),
+            unplaced.get(name),
+            reasons.get(name),
+        )
         moves.append(
             PlanMove(
                 workload=name,
-                change=_classify_move(old, new),
-                now=old,
-                proposed=new,
-                unplaced=rest.replicas if rest else 0,
-                why=rest.message if rest else reason.message if reason else "",
+                change=_classify_move(old_places, new_places),
+                now=old_places,
+                proposed=new_places,
+                unplaced=unplaced_view.replicas if unplaced_view else 0,
+                why=unplaced_view.message if unplaced_view else reason.message if reason else "",
                 next_best=_format_option(reason),
             )
         )
@@ -108,12 +123,12 @@ def _find_places(plan: PlanView) -> dict[str, list[PlanPlace]]:
     return places
 
 
-def _classify_move(old: list[PlanPlace], new: list[PlanPlace]) -> MoveKind:
-    if not new:
-        return "is taken away" if old else "is nowhere"
-    if not old:
+def _classify_move(old_places: list[PlanPlace], new_places: list[PlanPlace]) -> MoveKind:
+    if not new_places:
+        return "is taken away" if old_places else "is nowhere"
+    if not old_places:
         return "is placed"
-    return "stays" if _count_places(old) == _count_places(new) else "moves"
+    return "stays" if _count_places(old_places) == _count_places(new_places) else "moves"
 
 
 def _count_places(places: list[PlanPlace]) -> Counter[tuple[str, str]]:

@@ -40,7 +40,7 @@ class Explainer:
         column = self._find_next_best(row, chosen_columns, usable=True)
         if column is None:
             column = self._find_next_best(row, chosen_columns, usable=False)
-        why = (
+        explanation = (
             self._explain_rejection(row, column, chosen_columns)
             if column is not None
             else self._explain_no_alternative(row, chosen_columns)
@@ -49,8 +49,8 @@ class Explainer:
             workload=table.workloads[row].name,
             chosen=[self._make_option(row, index) for index in chosen_columns.tolist()],
             next_best=None if column is None else self._make_option(row, column),
-            reason=why.reason,
-            message=why.message,
+            reason=explanation.reason,
+            message=explanation.message,
             options_without_score=int((refusal_codes == _NO_SCORE).sum()),
             options_with_expired_score=int((refusal_codes == _EXPIRED).sum()),
         )
@@ -69,8 +69,8 @@ class Explainer:
             why = self._find_obstacle(row, column) or _Why(
                 Reason.NOT_PROVEN, "the search ended before it could be placed"
             )
-            best = self._make_option(row, column)
-            message = f"best option left is {best.cluster} with {best.device} ({best.score:g}): {why.message}"
+            option = self._make_option(row, column)
+            message = f"best option left is {option.cluster} with {option.device} ({option.score:g}): {why.message}"
             why = _Why(why.reason, message)
         name = table.workloads[row].name
         return UnplacedView(workload=name, replicas=count, reason=why.reason, message=why.message)
@@ -107,16 +107,16 @@ class Explainer:
         if not len(chosen_columns):
             return self._find_obstacle(row, column) or _Why(Reason.NOT_PROVEN, "the search ended before this was tried")
         worth = self._compute_worth(row)
-        worst = min(chosen_columns, key=lambda index: (worth[index], index))
-        score, other = (table.score(float(table.value[row, index])) for index in (worst, column))
-        if worth[column] < worth[worst]:
-            if other >= score:
-                difference = f"{other - score:g} more" if other > score else "the same"
+        worst_column = min(chosen_columns, key=lambda index: (worth[index], index))
+        score, other_score = (table.score(float(table.value[row, index])) for index in (worst_column, column))
+        if worth[column] < worth[worst_column]:
+            if other_score >= score:
+                difference = f"{other_score - score:g} more" if other_score > score else "the same"
                 return _Why(
                     Reason.KEPT, f"scores {difference}, and staying is worth {table.score(table.scores.keep):g}"
                 )
-            return _Why(Reason.LOWER_SCORE, f"scores {score - other:g} less")
-        if worth[column] == worth[worst]:
+            return _Why(Reason.LOWER_SCORE, f"scores {score - other_score:g} less")
+        if worth[column] == worth[worst_column]:
             obstacle = self._find_obstacle(row, column)
             obstacle_text = f", and {obstacle.message}" if obstacle else ""
             return _Why(Reason.TIE, f"is worth the same{obstacle_text}")
@@ -130,8 +130,8 @@ class Explainer:
         if used_column != column:
             occupants = self._format_names(used_column, row)
             device = table.configurations[used_column].device
-            who = f" for {occupants}" if occupants else ""
-            return _Why(Reason.CONFIGURATION, f"{table.clusters[cluster]} is set up with {device}{who}")
+            occupant_text = f" for {occupants}" if occupants else ""
+            return _Why(Reason.CONFIGURATION, f"{table.clusters[cluster]} is set up with {device}{occupant_text}")
         for kind in np.flatnonzero(self._free[column] < table.request[row]):
             name = table.kinds[kind]
             takers = self._format_names(column, -1)
@@ -175,9 +175,11 @@ class Explainer:
             message = "its scores, weighted, are below zero wherever it fits: placing it would lower the sum"
             return _Why(Reason.NEGATIVE, message)
         if (refusal_codes == _TOO_LARGE).any():
-            best = int(np.where(refusal_codes == _TOO_LARGE, table.value[row], np.iinfo(np.int64).min).argmax())
-            option, small = self._make_option(row, best), self._describe_shortage(row, best)
-            message = f"no configuration with a score is large enough; {option.cluster} with {option.device} {small}"
+            best_column = int(np.where(refusal_codes == _TOO_LARGE, table.value[row], np.iinfo(np.int64).min).argmax())
+            option, shortage_text = self._make_option(row, best_column), self._describe_shortage(row, best_column)
+            message = (
+                f"no configuration with a score is large enough; {option.cluster} with {option.device} {shortage_text}"
+            )
             return _Why(Reason.TOO_LARGE, message)
         if (refusal_codes == _EXPIRED).all():
             return _Why(Reason.EXPIRED, f"all scores of app {table.workloads[row].app} have expired")

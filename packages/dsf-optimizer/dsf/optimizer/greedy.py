@@ -48,9 +48,9 @@ class _Placement:
         if not self._left[row] or self._set_up[table.cluster_of[column]] not in (-1, column):
             return
         count = min(self._left[row], items.limit[item] - self.counts[item])
-        for amount, free in zip(table.request[row], self._free[column], strict=True):
+        for amount, free_amount in zip(table.request[row], self._free[column], strict=True):
             if amount:
-                count = min(count, free // amount)
+                count = min(count, free_amount // amount)
         self._add(item, count)
 
     def improve(self, row: int) -> bool:
@@ -65,15 +65,15 @@ class _Placement:
         able &= (self._free[columns] >= table.request[row]).all(axis=1)
         if not able.any():
             return False
-        best = int(np.where(able, value, -1).argmax())
+        best_column = int(np.where(able, value, -1).argmax())
         if self._left[row]:
-            self.fill(start + best)
+            self.fill(start + best_column)
             return True
-        worst = int(np.where(counts, value, np.iinfo(np.int64).max).argmin())
-        if value[best] <= value[worst]:
+        worst_column = int(np.where(counts, value, np.iinfo(np.int64).max).argmin())
+        if value[best_column] <= value[worst_column]:
             return False
-        self._add(start + worst, -1)
-        self._add(start + best, 1)
+        self._add(start + worst_column, -1)
+        self._add(start + best_column, 1)
         return True
 
     def _add(self, item: int, count: int) -> None:

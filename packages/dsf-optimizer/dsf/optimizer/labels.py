@@ -133,14 +133,14 @@ class _Reader:
         except (TypeError, ValueError):
             moment = None
         if moment is None or moment.tzinfo is None:
-            allowed = "allowed is an RFC 3339 time, such as 2030-01-01T00:00:00Z"
-            self.mistakes.append(f"{self.label}: status.validUntil is {reprlib.repr(value)}; {allowed}")
+            allowed_text = "allowed is an RFC 3339 time, such as 2030-01-01T00:00:00Z"
+            self.mistakes.append(f"{self.label}: status.validUntil is {reprlib.repr(value)}; {allowed_text}")
             return None
         return moment
 
-    def _add_mistake(self, label: str, allowed: str) -> None:
+    def _add_mistake(self, label: str, allowed_text: str) -> None:
         problem = f"is {reprlib.repr(self._labels[label])}" if label in self._labels else "is missing"
-        self.mistakes.append(f"{self.label}: label {label} {problem}; {allowed}")
+        self.mistakes.append(f"{self.label}: label {label} {problem}; {allowed_text}")
 
 
 def read_workload(manifest: Manifest, current: Sequence[Current] = ()) -> Workload:
@@ -164,8 +164,8 @@ def read_workload(manifest: Manifest, current: Sequence[Current] = ()) -> Worklo
 def get_placement_name(manifest: Manifest) -> str:
     """Return the Placement of a ManifestWorkReplicaSet. Raises ManifestError if it names none."""
     references = _ensure_mapping(manifest.get("spec")).get("placementRefs")
-    first = references[0] if isinstance(references, list) and references else None
-    name = _ensure_mapping(first).get("name")
+    first_reference = references[0] if isinstance(references, list) and references else None
+    name = _ensure_mapping(first_reference).get("name")
     if not isinstance(name, str) or not name:
         label = _describe_object(manifest, WORKLOAD_KIND)
         raise ManifestError(
@@ -208,9 +208,9 @@ def read_score(manifest: Manifest) -> ScoreTable:
 
 def _describe_object(manifest: Manifest, kind: str) -> str:
     """Return kind, namespace and name for messages. Raises ManifestError for another kind, or without a name."""
-    actual = manifest.get("kind", kind)
-    if actual != kind:
-        raise ManifestError(f"{actual} {_get_name(manifest)} is not a {kind}")
+    actual_kind = manifest.get("kind", kind)
+    if actual_kind != kind:
+        raise ManifestError(f"{actual_kind} {_get_name(manifest)} is not a {kind}")
     if not _get_name(manifest):
         raise ManifestError(f"a {kind} has no metadata.name")
     namespace = _get_metadata(manifest).get("namespace")

@@ -19,29 +19,31 @@ _NAMED: Final = 3
 
 def find_losses(plan: Plan, previous: PlanView) -> list[str]:
     """Return why a plan must not replace the previous one, one sentence per workload; empty if it may."""
-    before = Counter[str]()
-    for old in previous.assignments:
-        before[old.workload] += old.replicas
-    after = Counter[str]()
-    for new in plan.assignments:
-        after[new.workload] += new.replicas
+    counts_before = Counter[str]()
+    for assignment in previous.assignments:
+        counts_before[assignment.workload] += assignment.replicas
+    counts_after = Counter[str]()
+    for new_assignment in plan.assignments:
+        counts_after[new_assignment.workload] += new_assignment.replicas
     # Options of each workload without a known score.
-    unknown = {
+    unknown_scores = {
         explanation.workload: explanation.options_without_score + explanation.options_with_expired_score
         for explanation in plan.explanation
     }
     reasons = []
     for unplaced in plan.unplaced:
-        if after[unplaced.workload] >= before[unplaced.workload]:
+        if counts_after[unplaced.workload] >= counts_before[unplaced.workload]:
             continue
-        what = f"workload {unplaced.workload} is placed now and would be removed, because {unplaced.message}"
+        loss_text = f"workload {unplaced.workload} is placed now and would be removed, because {unplaced.message}"
         advice = "renew the scores, or reset the namespace first"
         if plan.unknown_places:
-            reasons.append(f"{what}, while the scores of {_format_places(plan.unknown_places)} are unknown; {advice}")
+            reasons.append(
+                f"{loss_text}, while the scores of {_format_places(plan.unknown_places)} are unknown; {advice}"
+            )
         elif unplaced.reason in (Reason.NO_SCORE, Reason.EXPIRED):
-            reasons.append(f"{what}; {advice}")
-        elif number := unknown.get(unplaced.workload):
-            reasons.append(f"{what}, while the scores of {number} other options of it are unknown; {advice}")
+            reasons.append(f"{loss_text}; {advice}")
+        elif number := unknown_scores.get(unplaced.workload):
+            reasons.append(f"{loss_text}, while the scores of {number} other options of it are unknown; {advice}")
     return reasons
 
 

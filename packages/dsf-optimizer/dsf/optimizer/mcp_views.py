@@ -135,8 +135,8 @@ def make_scorer_response(view: ScorerView) -> ScorerResponse:
     """Return a scorer. Scores that need attention come first."""
     scores = sorted(view.scores, key=lambda score: (not score.freshness.expired, score.cluster))
     fields = dict(view) | {"scores": scores[:MAX_LISTED]}
-    expired = sum(score.freshness.expired for score in scores)
-    return ScorerResponse(**fields, clusters=len(scores), expired=expired)
+    expired_count = sum(score.freshness.expired for score in scores)
+    return ScorerResponse(**fields, clusters=len(scores), expired=expired_count)
 
 
 def make_plans_response(plans: PlanList) -> PlansResponse:
@@ -169,8 +169,8 @@ def make_plan_response(report: PlanReport, *, include_yaml: bool) -> PlanRespons
     workloads = []
     for assignment in report.plan.assignments[:MAX_LISTED]:
         reason = reasons.get(assignment.workload)
-        best, why_not = (reason.next_best, reason.message) if reason else (None, "")
-        workloads.append(PlacedWorkload(**dict(assignment), next_best=best, why_not=why_not))
+        next_best, why_not = (reason.next_best, reason.message) if reason else (None, "")
+        workloads.append(PlacedWorkload(**dict(assignment), next_best=next_best, why_not=why_not))
     lists: dict[str, list[Any]] = {
         "workloads": report.plan.assignments,
         "policies": report.plan.configurations,

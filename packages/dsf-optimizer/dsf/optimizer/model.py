@@ -210,6 +210,6 @@ def _check_amounts(what: str, amounts: Mapping[str, int]) -> None:
 
 
 def _check_unique(what: str, names: Iterable[str]) -> None:
-    twice = sorted(name for name, count in Counter(names).items() if count > 1)
-    if twice:
-        raise ManifestError(f"{what} named more than once: {', '.join(twice)}; each is allowed once")
+    duplicate_names = sorted(name for name, count in Counter(names).items() if count > 1)
+    if duplicate_names:
+        raise ManifestError(f"{what} named more than once: {', '.join(duplicate_names)}; each is allowed once")

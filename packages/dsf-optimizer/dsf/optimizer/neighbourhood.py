@@ -48,11 +48,11 @@ class Neighbourhoods:
         share = 0
         idle = 0
         while not clock.over:
-            before = self.counts
+            counts_before = self.counts
             if not self._replan(self._find_related_clusters(int(self._random.integers(clusters)), size), share, clock):
                 # The solver ran out of time, so the part is too large for this machine or its current load.
                 size = max(min(clusters, _LEAST), int(size / _GROWTH))
-            idle = idle + 1 if before is self.counts else 0
+            idle = idle + 1 if counts_before is self.counts else 0
             # Parts keep their size until this many in a row, relative to clusters and size, improve nothing.
             if idle <= 2 * clusters / size:
                 continue
@@ -92,7 +92,7 @@ class Neighbourhoods:
         table, items = self._table, self._table.items
         within = np.zeros(len(table.clusters), dtype=bool)
         within[part] = True
-        inside = within[self._cluster]
+        is_inside = within[self._cluster]
         is_used = self.counts > 0
         # Open columns: configurations that stay, those of unused clusters, and those of clusters that may change.
         open_cluster = np.ones(len(table.clusters), dtype=bool)
@@ -106,11 +106,11 @@ class Neighbourhoods:
         rows = np.zeros(len(table.workloads), dtype=bool)
         unplaced = np.flatnonzero(placed < table.replicas)
         rows[self._random.permutation(unplaced)[:20]] = True
-        rows[items.row[is_used & inside]] = True
+        rows[items.row[is_used & is_inside]] = True
         value = int(self.counts @ items.value)
         useful_items = self._relaxation.list_useful_items(value + 1)
         useful_items = useful_items[
-            inside[useful_items] & rows[items.row[useful_items]] & open_column[items.column[useful_items]]
+            is_inside[useful_items] & rows[items.row[useful_items]] & open_column[items.column[useful_items]]
         ]
         useful_items = select_top_items(
             items.row[useful_items], self._relaxation.reduced[useful_items], _OPTIONS, useful_items
@@ -118,13 +118,13 @@ class Neighbourhoods:
         # Replicas outside of the part are fixed, and count for their workload.
         current_items = np.flatnonzero(is_used & rows[items.row])
         numbers = np.union1d(useful_items, current_items)
-        fixed = np.where(inside[numbers], 0, self.counts[numbers])
+        fixed = np.where(is_inside[numbers], 0, self.counts[numbers])
         searched_items = items.subset(numbers)
         result = IntegerProgram(table, searched_items).maximise(
             searched_items.value,
             seconds=min(2.0, clock.remaining),
             lower=fixed,
-            upper=np.where(inside[numbers], searched_items.limit, fixed),
+            upper=np.where(is_inside[numbers], searched_items.limit, fixed),
         )
         if result.counts is not None and int(result.counts @ searched_items.value) > int(
             self.counts[numbers] @ searched_items.value

@@ -119,16 +119,23 @@ def _draw_blocks(axes: Axes, x: float, y: float, blocks: list[tuple[AssignmentVi
     """Draw blocks from the top down. Their height is the share of the resource that they use most."""
     scale = _BODY / max(1.0, sum(share for _, share, _ in blocks))
     for assignment, share, shade in blocks:
-        each = share * scale
-        y -= each
-        _draw_box(axes, x + 0.03, y + 0.015, each - 0.03, shade, width=_WIDTH - 0.06)
+        block_height = share * scale
+        y -= block_height
+        _draw_box(axes, x + 0.03, y + 0.015, block_height - 0.03, shade, width=_WIDTH - 0.06)
         times = f" x{assignment.replicas}" if assignment.replicas > 1 else ""
         stays = " (stays)" if assignment.kept else ""
-        if each > 0.28:
-            _fit(axes, x, y + each / 2 + 0.07, f"{assignment.workload}{times}", 8.5, color=_INK, weight="bold")
-            _fit(axes, x, y + each / 2 - 0.07, f"score {assignment.score:g}{stays}", 7.5, color=_INK)
-        elif each > 0.1:
-            _fit(axes, x, y + each / 2, f"{assignment.workload}{times} · {assignment.score:g}{stays}", 7, color=_INK)
+        if block_height > 0.28:
+            _fit(axes, x, y + block_height / 2 + 0.07, f"{assignment.workload}{times}", 8.5, color=_INK, weight="bold")
+            _fit(axes, x, y + block_height / 2 - 0.07, f"score {assignment.score:g}{stays}", 7.5, color=_INK)
+        elif block_height > 0.1:
+            _fit(
+                axes,
+                x,
+                y + block_height / 2,
+                f"{assignment.workload}{times} · {assignment.score:g}{stays}",
+                7,
+                color=_INK,
+            )
 
 
 def _compute_share(assignment: AssignmentView, configuration: ConfigurationView, request: Mapping[str, int]) -> float:

@@ -92,13 +92,13 @@ def get_score_object_name(scorer: DynamicScorer) -> str:
 def compute_freshness(manifest: Mapping[str, Any], now: datetime) -> Freshness:
     """Return the age and expiry of a score."""
     status = manifest.get("status") or {}
-    until = parse_moment(status.get("validUntil"))
-    remaining_seconds = None if until is None else (until - now).total_seconds()
+    valid_until = parse_moment(status.get("validUntil"))
+    remaining_seconds = None if valid_until is None else (valid_until - now).total_seconds()
     conditions = [condition for condition in status.get("conditions") or () if condition.get("type") == SCORE_CONDITION]
-    updated = parse_moment(conditions[0].get("lastTransitionTime")) if conditions else None
+    updated_at = parse_moment(conditions[0].get("lastTransitionTime")) if conditions else None
     return Freshness(
-        updated_at=updated,
-        valid_until=until,
+        updated_at=updated_at,
+        valid_until=valid_until,
         expired=remaining_seconds is not None and remaining_seconds <= 0,
         seconds_left=None if remaining_seconds is None else math.floor(remaining_seconds * 10) / 10,
     )

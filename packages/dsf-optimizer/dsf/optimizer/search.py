@@ -89,10 +89,10 @@ def _relax(table: Table, incumbent: Incumbent, clock: Clock) -> None:
     items = table.items
     start = np.arange(len(items))
     if len(items) > _MEDIUM:
-        best = select_top_items(items.row, items.value, _PER_ROW, start)
+        best_items = select_top_items(items.row, items.value, _PER_ROW, start)
         # Items of each configuration are included, because one without any would look worthless.
-        best = np.union1d(best, select_top_items(items.column, items.value, _PER_COLUMN, start))
-        start = np.union1d(np.union1d(best, np.flatnonzero(items.kept)), np.flatnonzero(incumbent.counts))
+        best_items = np.union1d(best_items, select_top_items(items.column, items.value, _PER_COLUMN, start))
+        start = np.union1d(np.union1d(best_items, np.flatnonzero(items.kept)), np.flatnonzero(incumbent.counts))
     incumbent.relaxation = solve_relaxation(table, start, _PER_ROW, clock, share=0.5)
     incumbent.bound = min(incumbent.bound, _round_down(incumbent.relaxation.bound))
     _offer(table, incumbent, place_greedily(table, incumbent.relaxation.reduced, clock))

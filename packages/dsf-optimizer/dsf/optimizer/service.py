@@ -128,10 +128,10 @@ class OptimizerService:
         the message says what could not be rolled back.
         """
         self._authorize(GuardedAction.APPLY if apply else GuardedAction.PROPOSE, params.namespace)
-        changed = self._changes[params.namespace]
+        change_number = self._changes[params.namespace]
         if not apply:
-            report, plan, previous, _, _ = self._prepare(params)
-            self._show(report, plan, previous, changed)
+            report, plan, previous_plan, _, _ = self._prepare(params)
+            self._show(report, plan, previous_plan, change_number)
             return report, plan
         with self._take_turn():
             report, plan, _, changes, problems = self._prepare(params)
@@ -144,15 +144,15 @@ class OptimizerService:
                 )
             self._writer.write(changes)
             self._changes[params.namespace] += 1
-            changed = self._changes[params.namespace]
+            change_number = self._changes[params.namespace]
         log.info("plan applied", namespace=params.namespace, plan=report.plan_id, changes=_count(changes))
         if count := _count(changes):
             self._record_action(
                 Action.PLAN_APPLIED, params.namespace, reference=report.plan_id, detail=f"{count} objects changed"
             )
-        applied = report.model_copy(update={"applied": True})
-        self._show(applied, plan, plan.placed, changed)
-        return applied, plan
+        applied_report = report.model_copy(update={"applied": True})
+        self._show(applied_report, plan, plan.placed, change_number)
+        return applied_report, plan
 
     def reset(self, namespace: str, *, dry_run: bool = False) -> ResetReport:
         """Delete all objects that plans created in a namespace; with `dry_run` only list them.
@@ -244,35 +244,35 @@ class OptimizerService:
             way="mcp" if by_tool.get() else self._way,
         )
 
-    def _show(self, report: PlanReport, plan: Plan, previous: PlanView, changed: int) -> None:
+    def _show(self, report: PlanReport, plan: Plan, previous_plan: PlanView, change_number: int) -> None:
         if self._hub is None:
             return
         with self._showing:
-            if self._changes[report.namespace] == changed:
-                self._hub.show(compare(previous, plan, report, self._now().timestamp()))
+            if self._changes[report.namespace] == change_number:
+                self._hub.show(compare(previous_plan, plan, report, self._now().timestamp()))
 
     def _prepare(self, params: OptimizeParams) -> tuple[PlanReport, Plan, PlanView, list[ObjectChange], list[str]]:
         """Return an applicable plan, the one in force, the changes to write, and obstacles."""
         existing = self._writer.list_existing(params.namespace)
-        previous = read_plan(existing)
-        request = read(self._backend, self._selector, params, previous, now=self._now())
+        previous_plan = read_plan(existing)
+        request = read(self._backend, self._selector, params, previous_plan, now=self._now())
         limit = min(params.time_limit or self._time_limit, self._time_limit)
         plan = self._solver.solve(request.problem, SearchLimits(time_limit=limit, mip_gap=params.gap))
         used_clusters = {configuration.cluster for configuration in plan.configurations}
         selection = request.clusters.select(used_clusters)
-        desired = render(params.namespace, plan.placed, request.placements, self._selector, selection.values)
-        changes = self._writer.list_changes(desired, existing)
+        desired_manifests = render(params.namespace, plan.placed, request.placements, self._selector, selection.values)
+        changes = self._writer.list_changes(desired_manifests, existing)
         problems = [
             *selection.problems,
             *request.clusters.list_unbound(params.namespace, used_clusters),
             *self._writer.list_obstacles(changes),
-            *find_losses(plan, previous),
+            *find_losses(plan, previous_plan),
         ]
         report = PlanReport(
             status=plan.status,
             coverage=plan.coverage,
             objective_value=plan.score_sum,
-            output_yaml=dump(desired),
+            output_yaml=dump(desired_manifests),
             plan=plan.placed,
             unplaced=plan.unplaced,
             gap=plan.gap,
@@ -289,7 +289,7 @@ class OptimizerService:
             changes=[change.make_view() for change in changes],
             seconds=round(plan.seconds, 3),
         )
-        return report, plan, previous, changes, problems
+        return report, plan, previous_plan, changes, problems
 
 
 def make_service(

@@ -106,13 +106,13 @@ class SolverProcess:
         self._end()
         # Not fork, because this process has threads.
         context = multiprocessing.get_context("spawn")
-        ours, theirs = context.Pipe()
-        process = context.Process(target=_serve, args=(theirs,), name="dsf-solver", daemon=True)
+        own_connection, child_connection = context.Pipe()
+        process = context.Process(target=_serve, args=(child_connection,), name="dsf-solver", daemon=True)
         process.start()
-        theirs.close()
-        self._process, self._connection = process, ours
+        child_connection.close()
+        self._process, self._connection = process, own_connection
         log.debug("solver started", pid=process.pid)
-        return ours
+        return own_connection
 
     def _end(self) -> int | None:
         process, connection = self._process, self._connection

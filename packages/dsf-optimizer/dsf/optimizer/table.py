@@ -95,11 +95,11 @@ def make_table(problem: PlanInput) -> Table:
     limit = _compute_limits(workloads, request, supply)
     value = scores.value[apps] if len(apps) else np.zeros((0, len(columns)), dtype=np.int64)
     state = scores.state[apps] if len(apps) else np.zeros((0, len(columns)), dtype=np.uint8)
-    current = _find_places(
+    current_places = _find_places(
         workloads, [(clusters[index].name, configuration.device) for index, configuration in columns]
     )
     stay = np.zeros_like(limit)
-    for row, column, count in current:
+    for row, column, count in current_places:
         stay[row, column] = min(count, limit[row, column])
     # A replica that lowers the sum is never placed, because it can always be left out.
     refusal_codes = np.where(value + scores.keep * (stay > 0) < 0, _get_code(Reason.NEGATIVE), 0).astype(np.uint8)
@@ -122,7 +122,7 @@ def make_table(problem: PlanInput) -> Table:
         limit=limit,
         refused=refusal_codes,
         stay=stay,
-        current=current,
+        current=current_places,
         items=_make_items(value, limit, stay, scores.keep),
         scores=scores,
     )
@@ -169,10 +169,10 @@ def _get_code(reason: Reason) -> int:
 
 
 def _make_items(value: IntArray, limit: IntArray, stay: IntArray, keep: int) -> TableItems:
-    new, old = np.nonzero(limit - stay), np.nonzero(stay)
-    row, column = np.concatenate([new, old], axis=1)
-    is_kept = np.repeat([0, 1], [len(new[0]), len(old[0])])
-    count_limits = np.concatenate([(limit - stay)[new], stay[old]])
+    new_items, current_items = np.nonzero(limit - stay), np.nonzero(stay)
+    row, column = np.concatenate([new_items, current_items], axis=1)
+    is_kept = np.repeat([0, 1], [len(new_items[0]), len(current_items[0])])
+    count_limits = np.concatenate([(limit - stay)[new_items], stay[current_items]])
     order = np.lexsort((is_kept, column, row))
     row, column, is_kept = row[order], column[order], is_kept[order]
     return TableItems(row, column, value[row, column] + keep * is_kept, count_limits[order], is_kept)

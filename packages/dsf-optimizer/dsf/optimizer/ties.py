@@ -63,9 +63,9 @@ class _Steps:
             self._raise(np.ones_like(self._items.limit), total_replicas) and self._raise(self._items.kept, most_kept)
         ):
             return False
-        before = self.counts
+        counts_before = self.counts
         if not self._order_by_names():
-            self.counts = before
+            self.counts = counts_before
             return False
         return True
 
@@ -121,9 +121,9 @@ class _Steps:
     def _list_decisions(self) -> list[IntArray]:
         """Return groups of items that are decided together, in the order of these decisions."""
         items = self._items
-        alone = self._table.replicas[items.row] == 1
-        same = (np.diff(items.row) == 0) & (alone[1:] | (np.diff(items.column) == 0))
-        return np.split(np.arange(len(items)), np.flatnonzero(~same) + 1)
+        is_single = self._table.replicas[items.row] == 1
+        is_same_decision = (np.diff(items.row) == 0) & (is_single[1:] | (np.diff(items.column) == 0))
+        return np.split(np.arange(len(items)), np.flatnonzero(~is_same_decision) + 1)
 
     def _compute_digits(self, numbers: IntArray) -> tuple[IntArray, int]:
         """Return the digit of a replica on each of these items, and the greatest sum of digits; the greatest sum wins.
@@ -165,10 +165,10 @@ class _Steps:
         for number in numbers[counts > 0]:
             column = items.column[number]
             self._free[column] -= self.counts[number] * table.request[items.row[number]]
-            later = np.arange(len(items)) > numbers[-1]
-            later &= table.cluster_of[items.column] == table.cluster_of[column]
-            self._upper[later & (items.column != column)] = 0
-            for other in np.flatnonzero(later & (items.column == column)):
-                for amount, free in zip(table.request[items.row[other]], self._free[column], strict=True):
+            is_later = np.arange(len(items)) > numbers[-1]
+            is_later &= table.cluster_of[items.column] == table.cluster_of[column]
+            self._upper[is_later & (items.column != column)] = 0
+            for later_item in np.flatnonzero(is_later & (items.column == column)):
+                for amount, free_amount in zip(table.request[items.row[later_item]], self._free[column], strict=True):
                     if amount:
-                        self._upper[other] = min(self._upper[other], free // amount)
+                        self._upper[later_item] = min(self._upper[later_item], free_amount // amount)

@@ -121,11 +121,11 @@ def _compute_scores(
             dimension = DimensionFormat(preference.dimension_format, cluster.name, score_name)
             names[key] = [dimension.render({"app": app, "device": configuration.device}) for app in apps]
         scores = np.fromiter(map(table.items.get, names[key], repeat(math.nan)), np.float64, len(apps))
-        absent = np.flatnonzero(np.isnan(scores))
-        if len(absent):
-            state[absent, column] = MISSING
-            missing_items.setdefault(index, set()).update(names[key][row] for row in absent)
-            scores[absent] = 0
+        missing_indexes = np.flatnonzero(np.isnan(scores))
+        if len(missing_indexes):
+            state[missing_indexes, column] = MISSING
+            missing_items.setdefault(index, set()).update(names[key][row] for row in missing_indexes)
+            scores[missing_indexes] = 0
         # OCM accepts scores from -100 to 100; far larger values would not be exact.
         if scores.size and np.abs(scores).max() > 1_000_000:
             raise ManifestError(

@@ -69,32 +69,36 @@ class PlanWriter:
             for manifest in self._backend.list_objects(resource, namespace, labels=labels)
         ]
 
-    def list_changes(self, desired: Sequence[Manifest], existing: Iterable[Manifest]) -> list[ObjectChange]:
+    def list_changes(self, desired_manifests: Sequence[Manifest], existing: Iterable[Manifest]) -> list[ObjectChange]:
         """Return the required changes, in order."""
         unmatched = {_get_key(manifest): manifest for manifest in existing}
         changes = []
-        for after in desired:
-            before = unmatched.pop(_get_key(after), None)
+        for desired_manifest in desired_manifests:
+            existing_manifest = unmatched.pop(_get_key(desired_manifest), None)
             change: Literal["created", "updated", "unchanged"] = "created"
-            if before is not None:
-                change = "unchanged" if select_owned_fields(before) == _select_content(after) else "updated"
-            changes.append(ObjectChange(find_resource(after), before, after, change))
+            if existing_manifest is not None:
+                change = (
+                    "unchanged"
+                    if select_owned_fields(existing_manifest) == _select_content(desired_manifest)
+                    else "updated"
+                )
+            changes.append(ObjectChange(find_resource(desired_manifest), existing_manifest, desired_manifest, change))
         # Bindings are deleted before the Placements that they refer to.
         for resource in reversed(KINDS):
-            for (kind, _), before in sorted(unmatched.items(), key=lambda item: item[0]):
+            for (kind, _), existing_manifest in sorted(unmatched.items(), key=lambda item: item[0]):
                 if kind == resource.kind:
-                    changes.append(ObjectChange(resource, before, None, "deleted"))
+                    changes.append(ObjectChange(resource, existing_manifest, None, "deleted"))
         return changes
 
     def list_obstacles(self, changes: Iterable[ObjectChange]) -> list[str]:
         """Return a problem for each object of the same name that a plan did not create. Raises BackendError."""
-        created = [change for change in changes if change.change == "created"]
-        other_objects = self.list_existing(created[0].place[0], f"{GENERATED_LABEL}!=true") if created else []
+        creations = [change for change in changes if change.change == "created"]
+        other_objects = self.list_existing(creations[0].place[0], f"{GENERATED_LABEL}!=true") if creations else []
         occupied_keys = {_get_key(manifest) for manifest in other_objects}
         return [
             f"{change} exists and was not created by a plan; delete it, or hand it over with: kubectl label -n "
             f"{change.place[0]} {change.resource.plural} {change.place[1]} {GENERATED_LABEL}=true"
-            for change in created
+            for change in creations
             if (change.resource.kind, change.place[1]) in occupied_keys
         ]
 
@@ -110,12 +114,13 @@ class PlanWriter:
                 self._write(change)
                 log.info("object of a plan written", object=str(change), change=change.change)
         except BackendError as error:
-            remaining = self._undo(applied_changes)
-            if remaining:
+            remaining_changes = self._undo(applied_changes)
+            if remaining_changes:
                 raise ApplyError(
-                    f"the plan was not applied: {change}: {error}. The rollback is incomplete: {'; '.join(remaining)}. "
+                    f"the plan was not applied: {change}: {error}. The rollback is incomplete: "
+                    f"{'; '.join(remaining_changes)}. "
                     "Apply a plan again, or reset the namespace",
-                    tuple(remaining),
+                    tuple(remaining_changes),
                 ) from error
             raise ApplyError(f"the plan was not applied, everything is as it was before: {change}: {error}") from error
         except BaseException:
@@ -141,24 +146,27 @@ class PlanWriter:
 
     def _write(self, change: ObjectChange, *, dry_run: bool = False) -> None:
         if change.after is not None:
-            after, before = change.after, change.before
-            if before is not None:
+            desired_manifest, existing_manifest = change.after, change.before
+            if existing_manifest is not None:
                 # The uid prevents a change of an object that somebody else has created in place of this one.
-                after = {**after, "metadata": {**after["metadata"], "uid": before["metadata"]["uid"]}}
-            self._backend.apply(change.resource, after, force=before is not None, dry_run=dry_run)
+                desired_manifest = {
+                    **desired_manifest,
+                    "metadata": {**desired_manifest["metadata"], "uid": existing_manifest["metadata"]["uid"]},
+                }
+            self._backend.apply(change.resource, desired_manifest, force=existing_manifest is not None, dry_run=dry_run)
         elif change.before is not None:
             uid = change.before["metadata"].get("uid")
             self._backend.delete(change.resource, *change.place, uid=uid, dry_run=dry_run)
 
     def _undo(self, applied_changes: Sequence[ObjectChange]) -> list[str]:
         """Roll back in reverse order. Returns the failures with their reasons."""
-        remaining = [
+        remaining_changes = [
             f"{change}: {error}"
             for change in reversed(applied_changes)
             if (error := self._undo_one(change)) is not None
         ]
-        log.warning("plan undone", objects=len(applied_changes), left=len(remaining))
-        return remaining
+        log.warning("plan undone", objects=len(applied_changes), left=len(remaining_changes))
+        return remaining_changes
 
     def _undo_one(self, change: ObjectChange) -> BackendError | None:
         for wait in (*_UNDO_WAITS, None):
@@ -199,41 +207,47 @@ def _select_owned(fields: Mapping[str, Any], value: Any) -> Any:
     if not isinstance(value, Mapping) or not any(key.startswith("f:") for key in fields):
         # Lists of these kinds are owned as a whole.
         return value
-    names = {key[2:]: inner for key, inner in fields.items() if key.startswith("f:")}
-    return {name: _select_owned(inner, value[name]) for name, inner in names.items() if name in value}
+    names = {key[2:]: nested_fields for key, nested_fields in fields.items() if key.startswith("f:")}
+    return {name: _select_owned(nested_fields, value[name]) for name, nested_fields in names.items() if name in value}
 
 
 def _select_content(manifest: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields that the optimiser writes, in the form of `select_owned_fields`."""
     metadata = {key: manifest["metadata"][key] for key in ("annotations", "labels")}
-    rest = {key: value for key, value in manifest.items() if key not in ("apiVersion", "kind", "metadata")}
-    return {"metadata": metadata, **rest}
+    content = {key: value for key, value in manifest.items() if key not in ("apiVersion", "kind", "metadata")}
+    return {"metadata": metadata, **content}
 
 
-def _make_restored(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+def _make_restored(manifest_before: Mapping[str, Any], manifest_after: Mapping[str, Any]) -> dict[str, Any]:
     """Return the manifest that restores an object's previous content after `after` was applied.
 
     The manifest has the optimiser's fields and those of other owners that `after` took over. Other fields are left out:
     applying them would make the optimiser their owner, and the next plan would remove them.
     """
-    content: dict[str, Any] = _join_fields(_select_fields(before, _select_content(after)), select_owned_fields(before))
-    identity = _get_identity(before)
+    content: dict[str, Any] = _join_fields(
+        _select_fields(manifest_before, _select_content(manifest_after)), select_owned_fields(manifest_before)
+    )
+    identity = _get_identity(manifest_before)
     return content | identity | {"metadata": content.get("metadata", {}) | identity["metadata"]}
 
 
-def _select_fields(before: Any, fields: Any) -> Any:
+def _select_fields(manifest_part: Any, fields: Any) -> Any:
     """Return the values in `before` of those `fields` that it has."""
-    if not isinstance(before, Mapping) or not isinstance(fields, Mapping):
-        return before
-    return {name: _select_fields(before[name], inner) for name, inner in fields.items() if name in before}
+    if not isinstance(manifest_part, Mapping) or not isinstance(fields, Mapping):
+        return manifest_part
+    return {
+        name: _select_fields(manifest_part[name], nested_fields)
+        for name, nested_fields in fields.items()
+        if name in manifest_part
+    }
 
 
 def _join_fields(first: Any, second: Any) -> Any:
     """Return the fields of both, which are parts of the same object."""
     if not isinstance(first, Mapping) or not isinstance(second, Mapping):
         return first
-    both = {name: _join_fields(first[name], second[name]) for name in first.keys() & second.keys()}
-    return {**first, **second, **both}
+    joined_fields = {name: _join_fields(first[name], second[name]) for name in first.keys() & second.keys()}
+    return {**first, **second, **joined_fields}
 
 
 def _get_identity(manifest: Mapping[str, Any]) -> dict[str, Any]:

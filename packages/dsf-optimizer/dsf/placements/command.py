@@ -77,10 +77,10 @@ def placement(
             placement_list = reader.list_placements(namespace or "")
             emit(placement_list, output, lambda: _render_list(placement_list))
             return
-        where = namespace or _find_namespace(reader.list_placements(), name)
-        view = reader.explain(where, name)
+        placement_namespace = namespace or _find_namespace(reader.list_placements(), name)
+        view = reader.explain(placement_namespace, name)
         if what_if:
-            view = reader.explain(where, name, _parse_what_if(view, what_if, score))
+            view = reader.explain(placement_namespace, name, _parse_what_if(view, what_if, score))
     emit(view, output, lambda: _render(view, limit or None))
     if view.problem:
         raise typer.Exit(1)
@@ -171,11 +171,11 @@ def _render(view: PlacementView, limit: int | None) -> RenderableType:
         moves = [f"{name} enters" for name in changed.enters] + [f"{name} leaves" for name in changed.leaves]
         parts += [Text(""), Text(flat(f"With {changes_text}: {', '.join(moves) or 'nothing changes'}"), style="bold")]
         parts.append(_make_ranking(changed.ranking, view.prioritizers, limit))
-    how = "OCM's own scheduler" if view.source == "ocm" else "OCM's rules, computed here"
+    method = "OCM's own scheduler" if view.source == "ocm" else "OCM's rules, computed here"
     wants = "all that pass" if view.number_of_clusters is None else str(view.number_of_clusters)
     parts += [
         Text(""),
-        Text(flat(f"{view.namespace}/{view.name} wants {wants}; values by {how}. {view.source_note}")),
+        Text(flat(f"{view.namespace}/{view.name} wants {wants}; values by {method}. {view.source_note}")),
     ]
     parts += [Text(flat(f"note: {note}"), style="yellow") for note in view.notes]
     parts += [Text(flat(condition)) for condition in view.conditions]

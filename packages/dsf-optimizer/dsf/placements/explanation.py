@@ -220,23 +220,27 @@ def _compute_margin(outcome: SchedulingDecision, name: str, *, is_chosen: bool) 
     if not 0 < count < len(outcome.order):
         return None
     # The nearest cluster on the other side of the cut; equal sums are sorted by name.
-    other = outcome.order[count] if is_chosen else outcome.order[count - 1]
-    return outcome.totals[name] - outcome.totals[other] - (name > other if is_chosen else -(name < other) + 1)
+    other_cluster = outcome.order[count] if is_chosen else outcome.order[count - 1]
+    return (
+        outcome.totals[name]
+        - outcome.totals[other_cluster]
+        - (name > other_cluster if is_chosen else -(name < other_cluster) + 1)
+    )
 
 
 def _make_what_if(
     situation: Situation,
-    before: SchedulingDecision,
+    current_decision: SchedulingDecision,
     hypothetical_scores: Sequence[WhatIf],
     scheduler_result: SchedulerResult | None,
 ) -> WhatIfView:
     values = {ScoreKey(change.cluster, change.resource, change.score): change.value for change in hypothetical_scores}
-    after = decide_placement(situation, hypothetical_scores=values, scheduler_result=scheduler_result)
+    new_decision = decide_placement(situation, hypothetical_scores=values, scheduler_result=scheduler_result)
     return WhatIfView(
         asked=list(hypothetical_scores),
-        enters=[name for name in after.chosen if name not in before.chosen],
-        leaves=[name for name in before.chosen if name not in after.chosen],
-        ranking=rank_clusters(after, situation),
+        enters=[name for name in new_decision.chosen if name not in current_decision.chosen],
+        leaves=[name for name in current_decision.chosen if name not in new_decision.chosen],
+        ranking=rank_clusters(new_decision, situation),
     )
 
 
@@ -276,10 +280,10 @@ def _list_notes(
     ):
         yield f"{int(requested_number) - len(outcome.chosen)} clusters fewer than it asks for pass its filters"
     if view.agrees is False and not outcome.problem:
-        expired = any(cell.standing == "expired" for ranked in view.ranking for cell in ranked.cells)
+        has_expired_score = any(cell.standing == "expired" for ranked in view.ranking for cell in ranked.cells)
         because = (
             "a score has expired, which OCM only notices with another change"
-            if expired
+            if has_expired_score
             else "OCM has not evaluated it since a change"
         )
         yield f"its clusters are not those that would be chosen now: {because}"
@@ -304,15 +308,16 @@ def _list_cel_notes(situation: Situation) -> Iterator[str]:
             f"OCM does not evaluate it again when {list_names(unwatched, 5)} changes, because only a CEL expression "
             "reads it: add a prioritizer of weight 0 with this score (docs/placement.md)"
         )
-    expired = sorted(
+    expired_clusters = sorted(
         cluster
         for (cluster, resource), score in situation.scores.items()
         if resource in resources
-        and (until := parse_moment((score.get("status") or {}).get("validUntil"))) is not None
-        and situation.now > until
+        and (valid_until := parse_moment((score.get("status") or {}).get("validUntil"))) is not None
+        and situation.now > valid_until
     )
-    if expired:
-        yield f"CEL expressions ignore validUntil: they read expired scores of {list_names(expired, 5)} as valid"
+    if expired_clusters:
+        names = list_names(expired_clusters, 5)
+        yield f"CEL expressions ignore validUntil: they read expired scores of {names} as valid"
 
 
 def _list_conditions(placement: Manifest) -> list[str]:

@@ -48,14 +48,14 @@ def explain_placement(sources: Sources, names: Mapping[str, str], query: Mapping
         return {"title": title, "placement": None}
     hypothetical_scores = _parse_scores(query)
     view = reader.explain(names["namespace"], names["name"], hypothetical_scores)
-    after = {ranked.cluster: ranked for ranked in view.what_if.ranking} if view.what_if else {}
+    ranked_after = {ranked.cluster: ranked for ranked in view.what_if.ranking} if view.what_if else {}
     return {
         "title": title,
         "placement": view,
         "ranking": view.ranking[:ROWS],
         "more": max(0, len(view.ranking) - ROWS),
         "left_out": view.left_out[:ROWS],
-        "after": after,
+        "after": ranked_after,
         "scores": [
             f"{prioritizer.resource}/{prioritizer.score}" for prioritizer in view.prioritizers if prioritizer.resource
         ],
@@ -79,15 +79,15 @@ def _make_form_values(view: PlacementView, hypothetical_scores: list[WhatIf]) ->
         what_if = hypothetical_scores[0]
         return {"cluster": what_if.cluster, "score": f"{what_if.resource}/{what_if.score}", "value": what_if.value}
     near = [ranked for ranked in view.ranking if ranked.margin is not None]
-    first = min(near or view.ranking, key=lambda ranked: abs(ranked.margin or 0), default=None)
+    nearest_cluster = min(near or view.ranking, key=lambda ranked: abs(ranked.margin or 0), default=None)
     column = next((at for at, prioritizer in enumerate(view.prioritizers) if prioritizer.resource), None)
-    if first is None or column is None:
+    if nearest_cluster is None or column is None:
         return {"cluster": "", "score": "", "value": 0}
     prioritizer = view.prioritizers[column]
     return {
-        "cluster": first.cluster,
+        "cluster": nearest_cluster.cluster,
         "score": f"{prioritizer.resource}/{prioritizer.score}",
-        "value": first.cells[column].value,
+        "value": nearest_cluster.cells[column].value,
     }
 
 

@@ -129,10 +129,12 @@ class PlacementReader:
         except ObjectNotFoundError:
             raise UnknownNameError(f"no Placement {name!r} in namespace {namespace!r}") from None
         decisions = self._objects(PLACEMENT_DECISIONS)
-        mine = [decision for decision in decisions if _is_of(decision, namespace, name)]
+        placement_decisions = [decision for decision in decisions if _is_of(decision, namespace, name)]
         return Situation(
             placement=placement,
-            decided=frozenset(cluster for decision in mine for cluster in list_decided_clusters(decision)),
+            decided=frozenset(
+                cluster for decision in placement_decisions for cluster in list_decided_clusters(decision)
+            ),
             others=count_decisions(decision for decision in decisions if not _is_of(decision, namespace, name)),
             clusters={cluster["metadata"]["name"]: cluster for cluster in self._objects(MANAGED_CLUSTERS)},
             sets=self._read_sets(namespace),

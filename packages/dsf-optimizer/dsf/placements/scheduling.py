@@ -258,9 +258,9 @@ def _is_tolerated(taint: Manifest, tolerations: Iterable[Manifest], is_decided: 
         if toleration.get("operator") != "Exists" and (toleration.get("value") or "") != (taint.get("value") or ""):
             continue
         seconds = toleration.get("tolerationSeconds")
-        added = parse_moment(taint.get("timeAdded"))
+        added_at = parse_moment(taint.get("timeAdded"))
         # Compared without computing the sum, because any number of seconds is legal.
-        if seconds is None or (added is not None and (now - added).total_seconds() < int(seconds)):
+        if seconds is None or (added_at is not None and (now - added_at).total_seconds() < int(seconds)):
             return True
     return False
 
@@ -307,16 +307,16 @@ def _score_clusters(
     outcome.totals = dict.fromkeys(clusters, 0)
     for prioritizer in outcome.prioritizers:
         values = _compute_values(situation, clusters, prioritizer, hypothetical_scores)
-        theirs = (
+        upstream_scores = (
             scheduler_result.scores.get((prioritizer.name, prioritizer.weight)) if scheduler_result else None
         ) or {}
         # OCM's values are for all clusters, and this prioritizer normalizes across clusters.
         if prioritizer.name in _RESOURCES and scheduler_result is not None and scheduler_result.passed != set(clusters):
-            theirs = {}
+            upstream_scores = {}
         for name in clusters:
             value = values[name]
-            if name in theirs and value.standing != "asked":
-                value = value._replace(score=theirs[name])
+            if name in upstream_scores and value.standing != "asked":
+                value = value._replace(score=upstream_scores[name])
             outcome.values[name].append(value)
             outcome.totals[name] += prioritizer.weight * value.score
 
@@ -346,14 +346,14 @@ def _read_addon_score(
     if score_object is None:
         return PrioritizerScore(0, "missing")
     status = score_object.get("status") or {}
-    until = parse_moment(status.get("validUntil"))
-    if until is not None and situation.now > until:
-        return PrioritizerScore(0, "expired", until)
+    valid_until = parse_moment(status.get("validUntil"))
+    if valid_until is not None and situation.now > valid_until:
+        return PrioritizerScore(0, "expired", valid_until)
     items = [item for item in status.get("scores") or () if item.get("name") == prioritizer.score]
     # Of several items with one name, the last counts.
     if not items:
-        return PrioritizerScore(0, "no-item", until)
-    return PrioritizerScore(int(items[-1].get("value", 0)), "counted", until)
+        return PrioritizerScore(0, "no-item", valid_until)
+    return PrioritizerScore(int(items[-1].get("value", 0)), "counted", valid_until)
 
 
 def _rate_balance(other_decisions: Mapping[str, int], clusters: Iterable[str]) -> dict[str, PrioritizerScore]:
@@ -367,16 +367,18 @@ def _rate_balance(other_decisions: Mapping[str, int], clusters: Iterable[str]) -
 
 
 def _rate_allocatable(
-    all_: Mapping[str, Manifest], clusters: Iterable[str], resource: str
+    manifest_by_cluster: Mapping[str, Manifest], clusters: Iterable[str], resource: str
 ) -> dict[str, PrioritizerScore]:
-    amounts = {name: amount for name in clusters if (amount := _read_amount(all_[name], resource)) is not None}
+    amounts = {
+        name: amount for name in clusters if (amount := _read_amount(manifest_by_cluster[name], resource)) is not None
+    }
     low, high = min(amounts.values(), default=0.0), max(amounts.values(), default=0.0)
 
     def score(amount: float) -> int:
         return int(((amount - low) / (high - low) - 0.5) * 2.0 * MAX_SCORE) if high != low else MAX_SCORE
 
-    unknown = PrioritizerScore(0, "unknown")
-    return {name: PrioritizerScore(score(amounts[name])) if name in amounts else unknown for name in clusters}
+    unknown_score = PrioritizerScore(0, "unknown")
+    return {name: PrioritizerScore(score(amounts[name])) if name in amounts else unknown_score for name in clusters}
 
 
 def _read_amount(cluster: Manifest, resource: str) -> float | None:
@@ -412,7 +414,7 @@ def list_decided_clusters(decision: Manifest) -> list[str]:
 def parse_moment(text: object) -> datetime | None:
     """Return a Kubernetes timestamp; None for anything else."""
     try:
-        parsed = datetime.fromisoformat(str(text))
+        moment = datetime.fromisoformat(str(text))
     except ValueError:
         return None
-    return parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

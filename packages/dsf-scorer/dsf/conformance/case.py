@@ -43,7 +43,7 @@ class Case:
     url: str
     target: ScoringApiTarget
     token: str | None = None
-    #: Scoring path of --path; empty: that of /config.
+    #: Scoring path of --path; empty: the path in /config.
     path: str = ""
     dimension: str = ""
     recorded: list[RawSeries] | None = None
@@ -110,9 +110,9 @@ class Case:
         ]
 
     def _real_series(self) -> list[list[RawSeries]] | None:
-        """Return the Prometheus server's series of each query; None unless every query has some."""
+        """Return the Prometheus server's series of each query; None unless every query has series."""
         if not self.prometheus or self.recorded is not None or self.config is None or self.config.sources:
-            # Each of several sources would need a server of its own.
+            # One Prometheus server cannot stand for several sources: each source may query another server.
             return None
         try:
             series_by_query = [
@@ -127,9 +127,9 @@ class Case:
         return series_by_query if has_all else None
 
     def fetch_series(self, source: RemoteSource, query: str) -> list[Any]:
-        """Return the series that the Prometheus server has for a query now. Each query runs once.
+        """Return the series that the Prometheus server has for a query. Each query runs once.
 
-        Raises CheckEnded if the server refuses it.
+        Raises CheckEnded if the server refuses the query.
         """
         key = source.model_dump_json(), query
         if key not in self._series_by_query:
@@ -166,7 +166,7 @@ class Case:
         return self.make_request(self.samples.many() if self.has_series else [])
 
     def request_scores(self, body: bytes, *, again: bool = False) -> Reply:
-        """Return the reply to a scoring request, which is sent once unless `again`."""
+        """Return the reply to a scoring request. Sends the same request only once, unless `again` is true."""
         replies = self._replies.setdefault(body, [])
         if again or not replies:
             replies.append(self.target.post(self.scoring_url, body, self.token))
@@ -177,8 +177,9 @@ class Case:
         return [reply.seconds for reply in self._replies.get(body, [])]
 
     def count_dropped(self, body: bytes) -> Counter[str]:
-        """Return the number of results that the API left out of its response, by reason, as APIs with `dsf.scorer`
-        report it.
+        """Return the number of results that the API left out of its response, by reason.
+
+        Only APIs that are made with `dsf.scorer` report this number.
         """
         try:
             counts = json.loads(self.request_scores(body).body)["dropped"]
@@ -186,33 +187,38 @@ class Case:
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return Counter()
 
-    def fetch_scores(self, body: bytes, what: str, *, again: bool = False) -> ScoringResponse:
+    def fetch_scores(self, body: bytes, name: str, *, again: bool = False) -> ScoringResponse:
         """Return the scores of a request.
 
-        Raises CheckEnded, which fails the item; its message has `what`, the name of the request, and the error.
+        Raises CheckEnded, which fails the item, with the `name` of the request and the error.
         """
         reply = self.request_scores(body, again=again)
         if reply.error is not None:
-            raise make_verdict(what, reply.error)
+            raise make_verdict(name, reply.error)
         try:
             return parse_response(reply.body)
         except ScoringResponseError as error:
-            raise fail(f"{what}: {error}", 'answer {"results": [{"metric": {...}, "score": 1.5}]}') from None
+            raise fail(f"{name}: {error}", 'answer {"results": [{"metric": {...}, "score": 1.5}]}') from None
 
 
-def make_verdict(what: str, error: HttpError, *, by_hub: bool = False) -> Exception:
-    """Return the error that fails an item, for a request without a response with 200; `by_hub`: the hub sends it."""
+def make_verdict(name: str, error: HttpError, *, by_hub: bool = False) -> Exception:
+    """Return the error that fails an item because a request was not answered with 200.
+
+    `by_hub` is true for requests that the hub sends, which waits less long than an agent.
+    """
     if by_hub and error.reason == "timeout":
-        return fail(f"{what}: {error}", f"answer at once; the hub waits {HUB_TIMEOUT:g} s")
-    return fail(f"{what}: {error}", _REMEDIES.get(error.reason, _REMEDIES["http_error"]))
+        return fail(f"{name}: {error}", f"answer at once; the hub waits {HUB_TIMEOUT:g} s")
+    return fail(f"{name}: {error}", _REMEDIES.get(error.reason, _REMEDIES["http_error"]))
 
 
-def check_refused_results(what: str, response: ScoringResponse, *, but: tuple[str, ...] = ()) -> None:
-    """Raise CheckEnded if the framework would refuse results of this response for other reasons than `but`."""
-    refused_counts = Counter({reason: count for reason, count in response.refused.items() if reason not in but})
+def check_refused_results(name: str, response: ScoringResponse, *, accepted_reasons: tuple[str, ...] = ()) -> None:
+    """Raise CheckEnded if the framework would refuse results of this response, except for `accepted_reasons`."""
+    refused_counts = Counter(
+        {reason: count for reason, count in response.refused.items() if reason not in accepted_reasons}
+    )
     if refused_counts:
         counts = ", ".join(f"{count} {reason}" for reason, count in sorted(refused_counts.items()))
         raise fail(
-            f"{what}: {refused_counts.total()} results would be refused ({counts})",
+            f"{name}: {refused_counts.total()} results would be refused ({counts})",
             "omit results whose score is not a finite number",
         )

@@ -108,9 +108,11 @@ def check(
         raise typer.BadParameter(
             f"{shorten_url(prometheus)!r} is no URL such as http://127.0.0.1:9090", param_hint="--prometheus"
         )
-    unknown = set(skip or ()) - set(NAMES)
-    if unknown:
-        raise typer.BadParameter(f"{', '.join(sorted(unknown))}: items are {', '.join(NAMES)}", param_hint="--skip")
+    unknown_points = set(skip or ()) - set(NAMES)
+    if unknown_points:
+        raise typer.BadParameter(
+            f"{', '.join(sorted(unknown_points))}: items are {', '.join(NAMES)}", param_hint="--skip"
+        )
     case = Case(
         url=url,
         target=ScoringApiTarget(timeout),

@@ -1,4 +1,4 @@
-"""Checks a DynamicScorer with an expression: its manifest, the expression, and its value on a Prometheus."""
+"""Checks a DynamicScorer with an expression: the manifest, the expression, and its value for a Prometheus server."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ def _iterate_findings(scorer: DynamicScorer, prometheus: str, *, many: bool) -> 
 
 
 def _judge_point(point: str, judge: Callable[[], str]) -> Finding:
-    started = time.monotonic()
+    started_at = time.monotonic()
     outcome, mend = Outcome.PASS, ""
     try:
         message = judge()
     except CheckEnded as verdict:
         outcome, message, mend = verdict.outcome, verdict.message, verdict.mend
-    return Finding(point=point, outcome=outcome, message=message, mend=mend, seconds=time.monotonic() - started)
+    return Finding(point=point, outcome=outcome, message=message, mend=mend, seconds=time.monotonic() - started_at)
 
 
 def _make_summary(scorer: DynamicScorer) -> ScorerSummary:
@@ -91,10 +91,10 @@ def _query(scorer: DynamicScorer, *, prometheus: str) -> str:
         raise skip("not run; --prometheus URL runs it and evaluates the expression")
     summary = summary.model_copy(update={"source_endpoint": _move_url(summary.source_endpoint, prometheus)})
     if summary.sources:
-        update = tuple(
+        moved_sources = tuple(
             source.model_copy(update={"endpoint": _move_url(source.endpoint, prometheus)}) for source in summary.sources
         )
-        summary = summary.model_copy(update={"sources": update})
+        summary = summary.model_copy(update={"sources": moved_sources})
     settings = Settings()
     stages = Stages(settings, FileSecrets(None, Release(settings)))
     cycle = Cycle(summary.name, "", summary, math.inf, cluster=_CLUSTER)

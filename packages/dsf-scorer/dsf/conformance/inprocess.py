@@ -1,4 +1,4 @@
-"""A scorer of the library, imported and served in a thread of this process for as long as its cases run."""
+"""Serves a scorer of the library in a thread of this process while its cases run."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ class NotServedError(Exception):
 
 @contextmanager
 def served(name: str, folder: Path) -> Iterator[str]:
-    """The URL of the ASGI application `module:object`, looked for in `folder` first. Raises NotServedError.
+    """Serve the ASGI application `module:object`, searched in `folder` first, and yield its URL. Raises NotServedError.
 
-    It is real HTTP, so the scorer's own limits and errors are what an agent would meet. Modules of the folder are
-    forgotten afterwards: in the next folder they may have the same names.
+    Requests use real HTTP, so the scorer's own limits and errors are those that an agent would meet. Modules of the
+    folder are unloaded afterwards, because modules of the next folder may have the same names.
     """
-    before = set(sys.modules)
+    modules_before = set(sys.modules)
     sys.path.insert(0, str(folder))
     try:
         yield from _serve(_load(name), name)
     finally:
         sys.path.remove(str(folder))
-        for module in set(sys.modules) - before:
+        for module in set(sys.modules) - modules_before:
             file = getattr(sys.modules[module], "__file__", None)
             # Modules of an environment in the folder stay loaded: extensions such as numpy's load only once per
             # process.
@@ -58,14 +58,14 @@ def _serve(application: Any, name: str) -> Iterator[str]:
     if not callable(application):
         raise NotServedError(f"{name} is no ASGI application such as a Scorer or a ScorerApp")
     # With the protocol named: asyncio disables Nagle's delay only for such sockets.
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listening:
-        listening.bind(("127.0.0.1", 0))
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
+        listener.bind(("127.0.0.1", 0))
         server = uvicorn.Server(uvicorn.Config(application, log_level="error", timeout_graceful_shutdown=5))
 
         def run() -> None:
             # uvicorn logs why an application does not start.
             with suppress(SystemExit, RuntimeError):
-                server.run(sockets=[listening])
+                server.run(sockets=[listener])
 
         thread = threading.Thread(target=run, daemon=True)
         thread.start()
@@ -75,7 +75,7 @@ def _serve(application: Any, name: str) -> Iterator[str]:
         try:
             if not server.started:
                 raise NotServedError(f"{name} does not start; the lines before this one say why")
-            yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
         finally:
             server.should_exit = True
             thread.join(_PATIENCE)

@@ -36,10 +36,10 @@ _ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\", '"': '"', "'": "
 
 
 def parse_labels(text: str) -> dict[str, str]:
-    """Return the labels of a series such as `up{job="a"}`, the metric's name as `__name__`. Raises ValueError."""
+    """Return the labels of a series such as `up{job="a"}`. `__name__` is the metric's name. Raises ValueError."""
     if len(text) > _LONGEST:
         raise ValueError(f"has more than {_LONGEST} characters")
-    name, brace, rest = text.strip().partition("{")
+    name, brace, remaining_text = text.strip().partition("{")
     name = name.strip()
     labels: dict[str, str] = {}
     if name:
@@ -50,35 +50,35 @@ def parse_labels(text: str) -> dict[str, str]:
         if not name:
             raise ValueError('is empty; a series is such as up{job="a"} or {node="n1"}')
         return labels
-    if not rest.endswith("}"):
+    if not remaining_text.endswith("}"):
         raise ValueError("has no closing brace at its end")
-    rest = rest[:-1]
-    while rest.strip():
-        match = _LABEL.match(rest)
+    remaining_text = remaining_text[:-1]
+    while remaining_text.strip():
+        match = _LABEL.match(remaining_text)
         if match is None:
-            raise ValueError(f'a label is such as node="n1", not {rest.strip()[:100]!r}')
+            raise ValueError(f'a label is such as node="n1", not {remaining_text.strip()[:100]!r}')
         if match["name"] in labels:
             raise ValueError(f"has the label {match['name']} twice")
         labels[match["name"]] = _unquote(match["value"])
-        rest = rest[match.end() :]
-        if rest and not rest.startswith(","):
-            raise ValueError(f"a comma is missing before {rest.strip()[:100]!r}")
-        rest = rest[1:]
+        remaining_text = remaining_text[match.end() :]
+        if remaining_text and not remaining_text.startswith(","):
+            raise ValueError(f"a comma is missing before {remaining_text.strip()[:100]!r}")
+        remaining_text = remaining_text[1:]
     # As in Prometheus, an empty label is the same as a missing one.
     return {label: value for label, value in labels.items() if value}
 
 
 def parse_values(text: str) -> list[float | None]:
-    """Return the samples in order, None for one that is missing. Raises ValueError, also for more than `MOST`."""
+    """Return the samples in order, None for a missing sample. Raises ValueError, also for more than `MOST` samples."""
     values: list[float | None] = []
     for word in text.split():
         item = _ITEM.match(word) if len(word) <= _LONGEST_ITEM else None
         times = None if item is None else _TIMES.fullmatch(word, item.end())
         if item is None or not (times or item.end() == len(word)) or (item["step"] and not times):
             raise ValueError(f"{word[:100]!r} is not such as 5, 5x3, 0+2x3, _, _x3 or stale")
-        # Longer counts are refused before they are converted.
+        # Counts of ten or more digits are refused without converting them, which is slow for long ones.
         count = 0 if times is None else int(times[1]) if len(times[1]) < 10 else MOST + 1
-        # `5x3` has a sample for time 0, too.
+        # `5x3` has four samples: one for time 0 and three repetitions.
         length = max(count, times is None) if item["blank"] else count + 1
         if len(values) + length > MOST:
             raise ValueError(f"{word[:100]!r} makes more than {MOST} samples, the most that a range query answers")
@@ -97,7 +97,9 @@ def make_matrix(labels: dict[str, str], values: list[float | None], start: float
     """Return a series of a scoring request, as a range query with this step (seconds) from `start` on returns it."""
     times = (start + number * interval for number in range(len(values)))
     samples = [
-        [_simplify_time(at), _format_value(value)] for at, value in zip(times, values, strict=True) if value is not None
+        [_simplify_time(time_), _format_value(value)]
+        for time_, value in zip(times, values, strict=True)
+        if value is not None
     ]
     return {"metric": labels, "values": samples}
 
@@ -113,8 +115,8 @@ def _parse_number(text: str) -> float:
     return value
 
 
-def _simplify_time(at: float) -> float | int:
-    return int(at) if float(at).is_integer() else at
+def _simplify_time(time_: float) -> float | int:
+    return int(time_) if float(time_).is_integer() else time_
 
 
 def _format_value(value: float) -> str:
@@ -129,11 +131,11 @@ def _unquote(text: str) -> str:
         return text[1:-1]
 
     def unescape(match: re.Match[str]) -> str:
-        what = match[1]
-        if what.startswith("u") and len(what) > 1:
-            return chr(int(what[1:], 16))
-        if what not in _ESCAPES:
-            raise ValueError(f"\\{what} in {text[:100]} is not one of \\n \\t \\r \\\\ \\\" \\' \\uXXXX")
-        return _ESCAPES[what]
+        escape = match[1]
+        if escape.startswith("u") and len(escape) > 1:
+            return chr(int(escape[1:], 16))
+        if escape not in _ESCAPES:
+            raise ValueError(f"\\{escape} in {text[:100]} is not one of \\n \\t \\r \\\\ \\\" \\' \\uXXXX")
+        return _ESCAPES[escape]
 
     return _ESCAPE.sub(unescape, text[1:-1])

@@ -59,15 +59,15 @@ class CheckEnded(Exception):  # noqa: N818  (it ends a point; it is no error)
 
 
 def fail(message: str, mend: str) -> CheckEnded:
-    """Return an error that ends an item as failed."""
+    """Return the error that ends an item as failed."""
     return CheckEnded(Outcome.FAIL, message, mend)
 
 
 def warn(message: str, mend: str) -> CheckEnded:
-    """Return an error that ends an item as passed, with advice."""
+    """Return the error that ends an item as passed, with advice."""
     return CheckEnded(Outcome.WARN, message, mend)
 
 
 def skip(message: str) -> CheckEnded:
-    """Return an error that ends an item that cannot be judged."""
+    """Return the error that ends an item that cannot be judged."""
     return CheckEnded(Outcome.SKIPPED, message)

@@ -14,11 +14,11 @@ from dsf.text import shorten_url
 
 
 class ConformanceCheck(NamedTuple):
-    """An item: `judge` checks a scoring API. It returns a description of the response, or raises CheckEnded."""
+    """An item of the check. `judge` returns a description of what it observed, or raises CheckEnded."""
 
     name: str
     judge: Callable[[Case], str]
-    #: Items that must pass before. `main` stands for many-series, or for empty with a scorer without a source.
+    #: Items that must pass before this one. `main` means many-series, or empty for a scorer without a source.
     needs: tuple[str, ...] = ()
 
 
@@ -57,27 +57,29 @@ def check(case: Case, skipped: Collection[str] = ()) -> ConformanceReport:
     return ConformanceReport.of(shorten_url(case.url), shorten_url(scoring_url), list(findings.values()))
 
 
-def _iterate_findings(case: Case, skipped: Collection[str]) -> Iterator[Finding]:
-    unfit: set[str] = set()
+def _iterate_findings(case: Case, skipped_points: Collection[str]) -> Iterator[Finding]:
+    unfit_points: set[str] = set()
     for point in POINTS:
-        started = time.monotonic()
-        finding = _judge(point, case, unfit, skipped)
+        started_at = time.monotonic()
+        finding = _judge(point, case, unfit_points, skipped_points)
         if finding.outcome is Outcome.FAIL or (
-            finding.outcome is Outcome.SKIPPED and _is_relevant(point, case, skipped)
+            finding.outcome is Outcome.SKIPPED and _is_relevant(point, case, skipped_points)
         ):
-            unfit.add(point.name)
-        yield finding.model_copy(update={"seconds": round(time.monotonic() - started, 3)})
+            unfit_points.add(point.name)
+        yield finding.model_copy(update={"seconds": round(time.monotonic() - started_at, 3)})
 
 
-def _judge(point: ConformanceCheck, case: Case, unfit: Collection[str], skipped: Collection[str]) -> Finding:
-    if point.name in skipped:
+def _judge(
+    point: ConformanceCheck, case: Case, unfit_points: Collection[str], skipped_points: Collection[str]
+) -> Finding:
+    if point.name in skipped_points:
         return Finding(point=point.name, outcome=Outcome.SKIPPED, message="as --skip says")
-    main = "many-series" if case.has_series else "empty"
-    needed = [main if name == "main" else name for name in point.needs]
+    main_point = "many-series" if case.has_series else "empty"
+    required_points = [main_point if name == "main" else name for name in point.needs]
     if case.path:
         # With --path, scores can be requested without /config.
-        needed = [name for name in needed if name != "config"]
-    unfit_requirements = [name for name in needed if name in unfit]
+        required_points = [name for name in required_points if name != "config"]
+    unfit_requirements = [name for name in required_points if name in unfit_points]
     if unfit_requirements:
         message = f"cannot be judged without {' and '.join(unfit_requirements)}"
         return Finding(point=point.name, outcome=Outcome.SKIPPED, message=message)
@@ -90,12 +92,12 @@ def _judge(point: ConformanceCheck, case: Case, unfit: Collection[str], skipped:
         return Finding(point=point.name, outcome=Outcome.FAIL, message=str(error), mend=mend)
 
 
-def _is_relevant(point: ConformanceCheck, case: Case, skipped: Collection[str]) -> bool:
-    """True if items that need a skipped item cannot be judged.
+def _is_relevant(point: ConformanceCheck, case: Case, skipped_points: Collection[str]) -> bool:
+    """True if the items that need this item cannot be judged when it is skipped.
 
-    They can be judged without a token that the API does not want, without queries that were not run, without an item
-    that the user left out, and without series for a scorer that gets none.
+    They can be judged without a token that the API does not require, without queries that were not run, without an item
+    that the user left out, and without series if the scorer gets none.
     """
-    if point.name in skipped or point.name in ("token", "query"):
+    if point.name in skipped_points or point.name in ("token", "query"):
         return False
     return case.has_series or point.name in ("config", "paths")

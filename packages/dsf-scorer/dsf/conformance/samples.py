@@ -41,8 +41,9 @@ _ANY_LABELS: Final = ("__name__", "instance", "job", "node", "namespace", "pod",
 
 
 def load(path: Path) -> list[RawSeries]:
-    """Return recorded series, read from a scoring request or a response of Prometheus. Raises ManifestError naming the
-    file.
+    """Return recorded series, read from a file with a scoring request or a response of Prometheus.
+
+    Raises ManifestError, which names the file.
     """
     try:
         document = json.loads(path.read_bytes())
@@ -75,7 +76,7 @@ def _is_series(item: Any) -> bool:
 
 
 def make_request(series: list[RawSeries], sources: Iterable[str] = ()) -> bytes:
-    """Return the scoring request with these series, as an agent sends it; each of several sources has them."""
+    """Return the scoring request with these series, as an agent sends it. Each of several sources gets the series."""
     several = dict.fromkeys(sources, series)
     request = {"data": series, "sources": several} if several else {"data": series}
     return json.dumps(request, separators=(",", ":")).encode()
@@ -90,7 +91,7 @@ class Samples:
         recorded: list[RawSeries] | None = None,
         series_by_query: list[list[RawSeries]] | None = None,
     ) -> None:
-        """Use the series that were recorded, else `series_by_query` of /config, else generated ones."""
+        """Use the `recorded` series, else `series_by_query` of /config, else generated series."""
         params = config.first_source.params if config is not None else None
         self._step = params.step if params is not None and params.step > 0 else 60
         length = params.range // self._step + 1 if params is not None and params.range > 0 else 61
@@ -102,19 +103,19 @@ class Samples:
             (*sorted(labels), *constants.items())
             for labels, constants in zip(self._labels, self._constants, strict=True)
         }
-        #: Number of series that belong together: one for each query, if a label tells the queries apart.
-        self._group = len(kinds) if len(kinds) == len(self._labels) else 1
+        #: Number of series that belong together: one series of each query, if labels tell the queries apart.
+        self._group_size = len(kinds) if len(kinds) == len(self._labels) else 1
         #: Generated values are around half of this.
-        self._unit = 100.0 if params is not None and _PERCENT.search(params.query) else 1.0
+        self._largest_value = 100.0 if params is not None and _PERCENT.search(params.query) else 1.0
         self._series_by_query = None if recorded is not None else series_by_query
         self._recorded = recorded if self._series_by_query is None else _interleave_series(self._series_by_query)
         self.are_recorded = self._recorded is not None
 
     def one(self) -> list[RawSeries]:
-        """Return a series, whole; of several queries that a label tells apart, one of each."""
+        """Return one series without gaps, or one series of each query if labels tell the queries apart."""
         if self._series_by_query is not None:
             return _match_series(self._series_by_query)
-        return self.many()[: 1 if self.are_recorded else self._group]
+        return self.many()[: 1 if self.are_recorded else self._group_size]
 
     def many(self) -> list[RawSeries]:
         """Return several series, which differ in each label."""
@@ -123,15 +124,15 @@ class Samples:
         return [self._series(index, self._length) for index in range(MANY)]
 
     def many_of_other_unit(self) -> list[RawSeries]:
-        """Return the series of `many` in percent if those are fractions of one, and as fractions if those are in
-        percent.
-        """
-        unit = 1.0 if self._unit > 1 else 100.0
+        """Return the series of `many` in the other unit: in percent instead of fractions of 1, or the reverse."""
+        unit = 1.0 if self._largest_value > 1 else 100.0
         return [self._series(index, self._length, unit) for index in range(MANY)]
 
     def gaps(self) -> list[RawSeries]:
-        """Return a series without every third sample, one with a hole in the middle, one of the second half, one of
-        the last sample, and one without samples.
+        """Return series with missing samples.
+
+        The first series lacks every third sample, the second the middle, and the third the first half. The fourth has
+        only the last sample, and the fifth has no samples.
         """
         filters: list[Callable[[list[Sample]], list[Sample]]] = [
             lambda values: [sample for index, sample in enumerate(values) if index % 3],
@@ -147,7 +148,11 @@ class Samples:
         ]
 
     def nan(self) -> list[RawSeries]:
-        """Return series in which all values are NaN, every second one, and the last one, and one with +Inf and -Inf."""
+        """Return series with values that are not finite.
+
+        In the first series all values are NaN, in the second every other value, in the third the last value. The fourth
+        has +Inf and -Inf.
+        """
         spoilt: list[Callable[[int, int, str], str]] = [
             lambda index, length, value: "NaN",
             lambda index, length, value: "NaN" if index % 2 else value,
@@ -163,11 +168,13 @@ class Samples:
         return series
 
     def unknown_labels(self) -> list[RawSeries]:
-        """Return series without labels, with labels that no query has, and with label values that are long, empty, not
-        ASCII or need quoting.
+        """Return series with unusual labels.
+
+        The series have no labels, labels that no query has, or label values that are long, empty, not ASCII or need
+        quoting.
         """
         base_series = self.one()[0]
-        odd = [
+        odd_labels = [
             {},
             {"an_unknown_label": "x"},
             {**base_series["metric"], "an_unknown_label": "x"},
@@ -176,41 +183,43 @@ class Samples:
             dict.fromkeys(base_series["metric"], 'say "hi" \\ {}; <b> ${node} %s'),
             dict.fromkeys(base_series["metric"], "x" * 1000),
         ]
-        return [{"metric": labels, "values": base_series["values"]} for labels in odd]
+        return [{"metric": labels, "values": base_series["values"]} for labels in odd_labels]
 
     def large(self) -> list[RawSeries]:
         """Return many more series than a typical request has."""
         count, length = 1000, 120
         if self._recorded is None:
             return [self._series(index, length) for index in range(count)]
-        cycled = (self._recorded * math.ceil(count / len(self._recorded)))[:count]
-        return [{"metric": item["metric"], "values": item["values"][-length:]} for item in cycled]
+        repeated_series = (self._recorded * math.ceil(count / len(self._recorded)))[:count]
+        return [{"metric": item["metric"], "values": item["values"][-length:]} for item in repeated_series]
 
     def _series(self, index: int, length: int, unit: float | None = None) -> RawSeries:
-        unit = unit or self._unit
-        query = index % len(self._labels)
-        labels, number = self._labels[query], index // self._group
+        unit = unit or self._largest_value
+        query_index = index % len(self._labels)
+        labels, label_number = self._labels[query_index], index // self._group_size
         start = 1_718_600_000 - (length - 1) * self._step
         values: list[Sample] = [
-            [start + at * self._step, f"{unit * (0.5 + 0.4 * math.sin(index + at / 7)):.6f}"] for at in range(length)
+            [start + position * self._step, f"{unit * (0.5 + 0.4 * math.sin(index + position / 7)):.6f}"]
+            for position in range(length)
         ]
-        metric = {label: f"{label.strip('_')}-{number}" for label in labels} | self._constants[query]
+        metric = {label: f"{label.strip('_')}-{label_number}" for label in labels} | self._constants[query_index]
         return {"metric": metric, "values": values}
 
 
 def _interleave_series(series_by_query: list[list[RawSeries]]) -> list[RawSeries]:
     """Return the first series of all queries, alternating."""
     rounds = itertools.zip_longest(*series_by_query)
-    return [series for each in rounds for series in each if series is not None][:_MOST_REAL]
+    return [series for series_of_round in rounds for series in series_of_round if series is not None][:_MOST_REAL]
 
 
 def _match_series(series_by_query: list[list[RawSeries]]) -> list[RawSeries]:
-    """Return a series of each query. It has the used labels of the first query's series, if the query has such a
-    series.
-    """
-    wanted = select_used_values(series_by_query[0][0]["metric"])
+    """Return one series of each query, with the same used labels as the first query's series where there is one."""
+    wanted_values = select_used_values(series_by_query[0][0]["metric"])
     return [
-        next((series for series in query_series if select_used_values(series["metric"]) == wanted), query_series[0])
+        next(
+            (series for series in query_series if select_used_values(series["metric"]) == wanted_values),
+            query_series[0],
+        )
         for query_series in series_by_query
     ]
 
@@ -221,7 +230,7 @@ def _find_constants(query: str) -> dict[str, str]:
 
 
 def _find_labels(query: str) -> list[str]:
-    """Return the labels that a query keeps: those of its first grouping, which is the outermost one."""
+    """Return the labels that a query keeps: the labels of its first grouping, which is the outermost."""
     match = _GROUPING.search(query)
     if match is None:
         return list(_ANY_LABELS)

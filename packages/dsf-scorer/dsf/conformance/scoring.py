@@ -59,7 +59,7 @@ def many_series(case: Case) -> str:
 
 
 def gaps(case: Case) -> str:
-    """Check series with missing samples, and one without samples."""
+    """Check series with missing samples, and a series without samples."""
     return _check_valid(case, case.samples.gaps(), "series with gaps, one of them without samples")
 
 
@@ -92,26 +92,33 @@ def labels(case: Case) -> str:
         raise skip(_NO_RESULTS)
     if case.dimension:
         return _check_names(case, response)
-    names = [name for name in USED_LABELS if any(result.labels.get(name) for result in response.results)]
-    same = Counter(samples.select_used_values(result.labels) for result in response.results).most_common(1)[0]
-    if same[1] > 1:
-        shared = {name: value for name, value in zip(USED_LABELS, same[0], strict=True) if value}
+    label_names = [name for name in USED_LABELS if any(result.labels.get(name) for result in response.results)]
+    common_labels = Counter(samples.select_used_values(result.labels) for result in response.results).most_common(1)[0]
+    if common_labels[1] > 1:
+        shared_labels = {name: value for name, value in zip(USED_LABELS, common_labels[0], strict=True) if value}
         raise fail(
-            f"{same[1]} results have the same used labels {shared}, so no scoreDimensionFormat can tell them apart",
+            f"{common_labels[1]} results have the same used labels {shared_labels}, so no scoreDimensionFormat can "
+            "tell them apart",
             f"put what tells them apart into one of the labels {', '.join(USED_LABELS)}",
         )
-    if not names:
+    if not label_names:
         return "one result without labels; the default ${scoreName} names it"
-    varying = [name for name in names if len({result.labels.get(name) for result in response.results}) > 1] or names
-    return f"used labels are {', '.join(names)}; scoreDimensionFormat could be {';'.join(f'${{{n}}}' for n in varying)}"
+    varying_labels = [
+        name for name in label_names if len({result.labels.get(name) for result in response.results}) > 1
+    ] or label_names
+    dimension = ";".join(f"${{{name}}}" for name in varying_labels)
+    return f"used labels are {', '.join(label_names)}; scoreDimensionFormat could be {dimension}"
 
 
 def _check_names(case: Case, response: ScoringResponse) -> str:
     known_placeholders = [f"${{{name}}}" for name in PLACEHOLDERS]
-    unknown = [text for text in _LOOKS_LIKE_PLACEHOLDER.findall(case.dimension) if text not in known_placeholders]
-    if unknown:
+    unknown_placeholders = [
+        text for text in _LOOKS_LIKE_PLACEHOLDER.findall(case.dimension) if text not in known_placeholders
+    ]
+    if unknown_placeholders:
         raise fail(
-            f"{case.dimension} has {', '.join(unknown)}, which no label fills: it would stay as it is in every name",
+            f"{case.dimension} has {', '.join(unknown_placeholders)}, which no label fills: it would stay as it is "
+            "in every name",
             f"placeholders are {', '.join(known_placeholders)}",
         )
     score_name = case.config.scoring.params.name if case.config is not None else "score"
@@ -119,15 +126,16 @@ def _check_names(case: Case, response: ScoringResponse) -> str:
     names = Counter(dimension.render(result.labels) for result in response.results)
     if names[""]:
         raise fail(f"{names['']} results have an empty name with {case.dimension}", "use labels that all results have")
-    name, times = names.most_common(1)[0]
-    if times > 1:
-        raise fail(f"{times} results have the name {name!r} with {case.dimension}", "add a label that tells them apart")
+    name, count = names.most_common(1)[0]
+    if count > 1:
+        raise fail(f"{count} results have the name {name!r} with {case.dimension}", "add a label that tells them apart")
     for label in (label for label in USED_LABELS if f"${{{label}}}" in case.dimension):
-        without = [result for result in response.results if not result.labels.get(label)]
-        if without:
-            raise (fail if len(without) == len(response.results) else warn)(
-                f"{len(without)} of {len(response.results)} results have no label {label}, so that names are such as "
-                f"{dimension.render(without[0].labels)!r}",
+        without_label = [result for result in response.results if not result.labels.get(label)]
+        if without_label:
+            raise (fail if len(without_label) == len(response.results) else warn)(
+                f"{len(without_label)} of {len(response.results)} results have no label {label}, so that names are "
+                "such as "
+                f"{dimension.render(without_label[0].labels)!r}",
                 f"leave ${{{label}}} out of the scoreDimensionFormat, or keep the label in the query",
             )
     return f"{len(names)} names such as {name!r}"
@@ -140,54 +148,57 @@ def value_range(case: Case) -> str:
         raise skip(_NO_RESULTS)
     scores = [result.score for result in response.results]
     range_text = f"from {min(scores):g} to {max(scores):g}"
-    useless = _find_useless_reason(scores)
-    if useless and case.has_series and not case.samples.are_recorded and not _is_useless_in_other_unit(case):
-        raise warn(f"{useless}, they go {range_text}", f"scale the score, unless {_MADE_UP}")
-    if useless:
-        raise fail(f"{useless}, they go {range_text}", "scale the score so that it uses the range of -100 to 100")
-    outside = sum(to_score_value(score)[1] for score in scores)
-    if outside:
+    problem = _find_useless_reason(scores)
+    if problem and case.has_series and not case.samples.are_recorded and not _is_useless_in_other_unit(case):
+        raise warn(f"{problem}, they go {range_text}", f"scale the score, unless {_MADE_UP}")
+    if problem:
+        raise fail(f"{problem}, they go {range_text}", "scale the score so that it uses the range of -100 to 100")
+    outside_count = sum(to_score_value(score)[1] for score in scores)
+    if outside_count:
         raise warn(
-            f"{outside} of {len(scores)} scores are outside of -100..100 and would be limited, they go {range_text}",
+            f"{outside_count} of {len(scores)} scores are outside of -100..100 and would be limited, they go "
+            f"{range_text}",
             f"scale the score, unless {_MADE_UP}",
         )
     return range_text
 
 
 def _find_useless_reason(scores: list[float]) -> str:
-    """Return why every cluster gets the same published score, whatever its series; empty if scores differ."""
+    """Return why every cluster would get nearly the same score, whatever its series; empty if scores differ."""
     if all(to_score_value(score)[1] for score in scores):
         return f"all {len(scores)} scores are outside of -100..100 and would be limited"
     if all(-1 <= score <= 1 for score in scores) and not all(score.is_integer() for score in scores):
-        published = sorted({to_score_value(score)[0] for score in scores})
-        return f"all {len(scores)} scores are between -1 and 1 and are published as {' or '.join(map(str, published))}"
+        published_scores = sorted({to_score_value(score)[0] for score in scores})
+        values_text = " or ".join(map(str, published_scores))
+        return f"all {len(scores)} scores are between -1 and 1 and are published as {values_text}"
     return ""
 
 
 def _is_useless_in_other_unit(case: Case) -> bool:
-    """True if scores are no better for series with values a hundred times as large, or as small."""
+    """True if scores are useless too for series in the other unit, of percent and fractions of 1."""
     response = case.fetch_scores(case.make_request(case.samples.many_of_other_unit()), "several series in another unit")
     return not response.results or bool(_find_useless_reason([result.score for result in response.results]))
 
 
 def determinism(case: Case) -> str:
     """Check that two equal requests get equal scores."""
-    first, second = (_group_by_labels(_fetch_main_scores(case, again=again)) for again in (False, True))
-    if not first and not second:
+    first_scores, second_scores = (_group_by_labels(_fetch_main_scores(case, again=again)) for again in (False, True))
+    if not first_scores and not second_scores:
         raise skip(_NO_RESULTS)
-    if first.keys() != second.keys():
+    if first_scores.keys() != second_scores.keys():
         raise fail("two equal requests have results with different labels", "make results depend on the request alone")
-    different = [
-        (score, other)
-        for labels, scores in first.items()
-        for score, other in zip(scores, second[labels], strict=False)
+    different_scores = [
+        (score, other_score)
+        for labels, scores in first_scores.items()
+        for score, other_score in zip(scores, second_scores[labels], strict=False)
         # Summation in another order changes the last digits.
-        if abs(score - other) > 1e-6 * max(1.0, abs(score))
+        if abs(score - other_score) > 1e-6 * max(1.0, abs(score))
     ]
-    if different:
-        score, other = different[0]
+    if different_scores:
+        score, other_score = different_scores[0]
         raise fail(
-            f"two equal requests have different scores, {score:g} and {other:g} for one of {len(different)}",
+            f"two equal requests have different scores, {score:g} and {other_score:g} for one of "
+            f"{len(different_scores)}",
             "make scores depend on the request alone: noise wakes the scheduler of every cluster",
         )
     return "equal"
@@ -199,51 +210,59 @@ def speed(case: Case) -> str:
         _fetch_main_scores(case, again=True)
     seconds = statistics.median(case.list_durations(case.main_request))
     interval = case.config.scoring.params.interval if case.config is not None else 0
-    allowed = min(interval or DEFAULT_TIMEOUT_SECONDS, DEFAULT_TIMEOUT_SECONDS)
-    duration_text = f"{seconds:.3f} s, of {allowed} s that are allowed by interval and time-out"
-    if seconds >= allowed:
+    allowed_seconds = min(interval or DEFAULT_TIMEOUT_SECONDS, DEFAULT_TIMEOUT_SECONDS)
+    duration_text = f"{seconds:.3f} s, of {allowed_seconds} s that are allowed by interval and time-out"
+    if seconds >= allowed_seconds:
         raise fail(duration_text, "be faster, or raise scoring.params.interval or spec.execution.timeoutSeconds")
-    if seconds > allowed / 2:
+    if seconds > allowed_seconds / 2:
         raise warn(duration_text, "a busy moment would make it too slow; be faster or raise the interval")
     return duration_text
 
 
-def _check_valid(case: Case, series: list[samples.RawSeries], what: str) -> str:
+def _check_valid(case: Case, series: list[samples.RawSeries], name: str) -> str:
     if not case.has_series:
         raise skip(_NO_SERIES)
-    response = case.fetch_scores(case.make_request(series), what)
+    response = case.fetch_scores(case.make_request(series), name)
     # The point `labels` judges bad labels.
-    check_refused_results(what, response, but=("bad_labels",))
+    check_refused_results(name, response, accepted_reasons=("bad_labels",))
     return _count(response) + _format_dropped(case.count_dropped(case.make_request(series)))
 
 
-def _check_scored(case: Case, series: list[samples.RawSeries], what: str) -> str:
+def _check_scored(case: Case, series: list[samples.RawSeries], name: str) -> str:
     """Check series without gaps, each of which is expected to get a score."""
-    response_summary = _check_valid(case, series, what)
+    response_summary = _check_valid(case, series, name)
     body = case.make_request(series)
-    response, dropped = case.fetch_scores(body, what), case.count_dropped(body)
-    why = f" ({', '.join(dropped)})" if dropped else ""
+    response, dropped_counts = case.fetch_scores(body, name), case.count_dropped(body)
+    reason_text = f" ({', '.join(dropped_counts)})" if dropped_counts else ""
     mend = "compute a finite number for each series" + ("" if case.samples.are_recorded else f", unless {_MADE_UP}")
     if not response.results:
-        raise warn(f"{what}: every result was dropped{why}" if dropped else f"{what}: no series has a score", mend)
+        raise warn(
+            f"{name}: every result was dropped{reason_text}" if dropped_counts else f"{name}: no series has a score",
+            mend,
+        )
     if unscored_series := _find_unscored_series(series, response):
         raise warn(
-            f"{what}: {len(unscored_series)} of {len(series)} have no score{why}, such as {unscored_series[0]}", mend
+            f"{name}: {len(unscored_series)} of {len(series)} have no score{reason_text}, such as {unscored_series[0]}",
+            mend,
         )
-    if dropped:
-        raise warn(f"{what}: {response_summary}", mend)
+    if dropped_counts:
+        raise warn(f"{name}: {response_summary}", mend)
     return response_summary
 
 
 def _find_unscored_series(series: list[samples.RawSeries], response: ScoringResponse) -> list[dict[str, str]]:
     """Return the labels of series without a result, if each result belongs to one series."""
     labels = {samples.select_used_values(item["metric"]): item["metric"] for item in series}
-    scored = {samples.select_used_values(result.labels) for result in response.results}
-    return [labels[label_key] for label_key in labels.keys() - scored] if scored < labels.keys() else []
+    scored_labels = {samples.select_used_values(result.labels) for result in response.results}
+    return [labels[label_key] for label_key in labels.keys() - scored_labels] if scored_labels < labels.keys() else []
 
 
-def _format_dropped(dropped: Counter[str]) -> str:
-    return f", {', '.join(f'{number} {reason}' for reason, number in dropped.items())} left out" if dropped else ""
+def _format_dropped(dropped_counts: Counter[str]) -> str:
+    return (
+        f", {', '.join(f'{number} {reason}' for reason, number in dropped_counts.items())} left out"
+        if dropped_counts
+        else ""
+    )
 
 
 def _fetch_main_scores(case: Case, *, again: bool = False) -> ScoringResponse:

@@ -47,11 +47,11 @@ def health(case: Case) -> str:
     return f"200 in {_format_milliseconds(reply.seconds)}"
 
 
-def _check_speed(what: str, reply: Reply) -> None:
+def _check_speed(name: str, reply: Reply) -> None:
     """Raise CheckEnded with a warning if the response took more than half of the hub's timeout."""
     if reply.seconds > HUB_TIMEOUT / 2:
         raise warn(
-            f"{what} took {reply.seconds:.1f} s of the {HUB_TIMEOUT:g} s that the hub waits",
+            f"{name} took {reply.seconds:.1f} s of the {HUB_TIMEOUT:g} s that the hub waits",
             "answer faster: a scorer that is late three times in a row is Inactive and does not score",
         )
 
@@ -89,11 +89,11 @@ def config(case: Case) -> str:
     except RemoteConfigError as error:
         raise fail(str(error), "answer the JSON that docs/scoring-api.md shows") from None
     try:
-        resolved = resolve(_make_scorer(case, remote_config))
+        resolution = resolve(_make_scorer(case, remote_config))
     except (ResolutionError, ValidationError) as error:
         mend = "set it in /config, or in spec of the DynamicScorer"
         raise fail(str(error), mend) from None
-    summary = resolved.summary
+    summary = resolution.summary
     for source in summary.each_source:
         _check_points(source)
     _check_speed("configURL", reply)
@@ -108,7 +108,7 @@ def config(case: Case) -> str:
 
 
 def _check_points(summary: ScorerSummary) -> None:
-    """Raise CheckEnded if Prometheus refuses range and step, or returns other samples than one expects."""
+    """Raise CheckEnded if Prometheus would refuse range and step, or return only one sample per series."""
     if summary.source_type != SourceType.Prometheus:
         return
     span, step = summary.source_range, summary.source_step
@@ -143,14 +143,15 @@ def content_type(case: Case) -> str:
         "/config": case.target.content_type(case.url, None, None),
         "scoring": case.target.content_type(case.scoring_url, case.main_request, case.token),
     }
-    wrong = [
+    wrong_types = [
         f"{name}: {media_type or 'none'}"
         for name, media_type in media_types.items()
         if media_type != "application/json"
     ]
-    if wrong:
+    if wrong_types:
         raise fail(
-            f"the Content-Type is not application/json ({', '.join(wrong)})", "send Content-Type: application/json"
+            f"the Content-Type is not application/json ({', '.join(wrong_types)})",
+            "send Content-Type: application/json",
         )
     return "application/json"
 
@@ -174,8 +175,8 @@ def paths(case: Case) -> str:
 def _find_other_path(case: Case) -> str:
     """Return the path that accepts scoring requests if the prefix was forgotten or repeated; empty if none does."""
     prefix = posixpath.dirname(urlsplit(case.url).path)
-    declared = urlsplit(case.scoring_url).path
-    for path in (f"{prefix}{declared}", f"{prefix}/scoring", declared.removeprefix(prefix), "/scoring"):
+    declared_path = urlsplit(case.scoring_url).path
+    for path in (f"{prefix}{declared_path}", f"{prefix}/scoring", declared_path.removeprefix(prefix), "/scoring"):
         reply = case.target.post(join_url(get_base_url(case.url), path), case.empty_request, case.token)
         if reply.status not in (404, 405, None):
             return path
@@ -183,7 +184,7 @@ def _find_other_path(case: Case) -> str:
 
 
 def token(case: Case) -> str:
-    """Check that with a token, requests with another token or none are refused."""
+    """Check that an API with a token refuses requests with another token or without a token."""
     reply = case.request_scores(case.empty_request)
     if case.token is None:
         if reply.is_unauthorized:
@@ -191,12 +192,12 @@ def token(case: Case) -> str:
         raise skip("no token was given, and none is wanted")
     if reply.is_unauthorized:
         raise fail(f"the token that was given is refused: {reply.error}", "give the token that the service knows")
-    for what, wrong in (("a wrong token", _STRANGER), ("no token", None)):
-        other = case.target.post(case.scoring_url, case.empty_request, wrong)
-        if not other.is_unauthorized:
-            outcome = "200" if other.error is None else str(other.error)
+    for description, wrong_token in (("a wrong token", _STRANGER), ("no token", None)):
+        other_reply = case.target.post(case.scoring_url, case.empty_request, wrong_token)
+        if not other_reply.is_unauthorized:
+            outcome = "200" if other_reply.error is None else str(other_reply.error)
             raise fail(
-                f"{what} is answered with {outcome}, not with 401 or 403",
+                f"{description} is answered with {outcome}, not with 401 or 403",
                 "compare the token, and refuse others with 401",
             )
     return "others are refused"
@@ -206,17 +207,17 @@ def bad_json(case: Case) -> str:
     """Check that invalid scoring requests are refused with 4xx."""
     if not case.has_series:
         raise skip("the source type is None: the framework sends nothing but an empty list")
-    for what, body in (
+    for description, body in (
         ("half a JSON document", b'{"data": ['),
         ("JSON of another shape", b'{"data": 5}'),
     ):
         reply = case.target.post(case.scoring_url, body, case.token)
         if reply.error is None:
             raise fail(
-                f"{what} is answered with 200", "refuse it with 400 or 422; who sends it would never learn of it"
+                f"{description} is answered with 200", "refuse it with 400 or 422; who sends it would never learn of it"
             )
         if reply.status is None or not 400 <= reply.status < 500:
-            raise fail(f"{what}: {reply.error}", "refuse it with 400 or 422")
+            raise fail(f"{description}: {reply.error}", "refuse it with 400 or 422")
     return "refused with 4xx"
 
 

@@ -40,7 +40,7 @@ class Reply:
 
     @property
     def is_unauthorized(self) -> bool:
-        """True if the API wants a token, or another one."""
+        """True if the API requires a token, or another token."""
         return self.error is not None and self.error.reason == "unauthorized"
 
 
@@ -78,10 +78,10 @@ class ScoringApiTarget:
         return response.content_type.partition(";")[0].strip().lower()
 
 
-def _measure_reply(seconds: float, ask: Callable[[float], bytes]) -> Reply:
-    started = time.monotonic()
+def _measure_reply(seconds: float, send_request: Callable[[float], bytes]) -> Reply:
+    started_at = time.monotonic()
     try:
-        body = ask(started + seconds)
+        body = send_request(started_at + seconds)
     except HttpError as error:
-        return Reply(time.monotonic() - started, error=error)
-    return Reply(time.monotonic() - started, body)
+        return Reply(time.monotonic() - started_at, error=error)
+    return Reply(time.monotonic() - started_at, body)

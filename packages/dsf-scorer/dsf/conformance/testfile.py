@@ -1,4 +1,4 @@
-"""A file for `dsf scorer test`: a scorer, and cases of series and the items that must come of them."""
+"""A file for `dsf scorer test`: a scorer, and test cases, each with series and the items that they must result in."""
 
 from __future__ import annotations
 
@@ -52,7 +52,8 @@ class InputSeries(_Part):
 
     series: Annotated[dict[str, str], BeforeValidator(lambda text: parse_labels(_format_value(text)))]
     values: Annotated[list[float | None], BeforeValidator(lambda text: parse_values(_format_value(text)))]
-    #: Name of its source, if the scorer has several; empty: the first. For a composite, the variable of its score.
+    #: Name of the series' source if the scorer has several; empty: the first source. For a composite, the variable of
+    #: the score that the series stands for.
     source: str = ""
 
     model_config = ConfigDict(allow_inf_nan=True)
@@ -77,7 +78,7 @@ class TestCase(_Part):
     interval: Annotated[int, BeforeValidator(_parse_interval)] | None = None
     #: Unix seconds of the first sample.
     start_timestamp: float = Field(default=0.0, ge=0, le=1e11)
-    #: The DynamicScorer of the manifest; not needed for the only one.
+    #: Name of the DynamicScorer in the manifest; may be empty if the manifest has only one.
     dynamic_scorer: str = ""
     #: Path of /config, and the scoreDimensionFormat; without a manifest.
     config: str = Field(default="/config", pattern="^/")
@@ -175,8 +176,8 @@ class TestFile:
         spec = scorer.spec
         if spec.scoring.expression is not None:
             return Registered("", spec.dimension_formats, spec.aggregate, scorer)
-        rest = spec.config_url.partition("://")[2].partition("/")[2]
-        return Registered(f"/{rest}", spec.dimension_formats, spec.aggregate)
+        config_path = spec.config_url.partition("://")[2].partition("/")[2]
+        return Registered(f"/{config_path}", spec.dimension_formats, spec.aggregate)
 
     def _read_manifest(self, name: str) -> dict[str, DynamicScorer]:
         file = self.path.parent / name
@@ -216,14 +217,17 @@ def _read(text: str) -> tuple[yaml.Node, Any]:
 
 
 def _keep_notation(root: yaml.Node | None) -> None:
-    """Make series and values text, as promtool does: YAML reads `0x20`, which is 21 samples, as the number 32."""
-    nodes, seen = [root], set[int]()
+    """Make series and values text, as promtool does.
+
+    YAML would read `0x20`, which is the notation of 21 samples, as the number 32.
+    """
+    nodes, seen_ids = [root], set[int]()
     while nodes:
         node = nodes.pop()
         # A node with an anchor occurs in several places.
-        if not isinstance(node, yaml.CollectionNode) or id(node) in seen:
+        if not isinstance(node, yaml.CollectionNode) or id(node) in seen_ids:
             continue
-        seen.add(id(node))
+        seen_ids.add(id(node))
         pairs = node.value if isinstance(node, yaml.MappingNode) else [(None, item) for item in node.value]
         for key, value in pairs:
             if isinstance(value, yaml.CollectionNode):

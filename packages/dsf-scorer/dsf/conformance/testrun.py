@@ -1,4 +1,4 @@
-"""Runs the cases of a file: sends the request, makes items of the response, and compares them with the expected."""
+"""Runs the cases of a file: sends the request, makes items of the response, and compares these with the expected."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def run(file: TestFile, token: str | None, timeout: float) -> list[CaseResult]:
 
 
 def _run(file: TestFile, index: int, url: str, token: str | None, timeout: float) -> CaseResult:
-    case, started = file.cases[index], time.monotonic()
+    case, started_at = file.cases[index], time.monotonic()
     service_case = Case(url=url + file.registered[index].config, target=ScoringApiTarget(timeout), token=token)
     try:
         items, note = _build_items(file, index, service_case)
@@ -85,7 +85,7 @@ def _run(file: TestFile, index: int, url: str, token: str | None, timeout: float
         line=file.line("tests", index),
         name=case.name,
         failures=failures,
-        seconds=round(time.monotonic() - started, 3),
+        seconds=round(time.monotonic() - started_at, 3),
     )
 
 
@@ -112,7 +112,7 @@ def _build_items(file: TestFile, index: int, service_case: Case) -> tuple[dict[s
 
 
 def _evaluate_items(case: TestCase, scorer: DynamicScorer) -> tuple[dict[str, int], str]:
-    """Return the items that the hub would publish of an expression, and why others are missing. Raises CheckEnded."""
+    """Return the items that the hub would publish for an expression, and why others are missing. Raises CheckEnded."""
     try:
         summary = resolve(scorer, fill=Renderer(ClusterFacts(case.cluster, case.cluster_labels))).summary
         sources = [source.source_name or "" for source in summary.each_source]
@@ -131,13 +131,15 @@ def _evaluate_items(case: TestCase, scorer: DynamicScorer) -> tuple[dict[str, in
 
 def _make_series(case: TestCase, sources: Sequence[str], interval: int) -> tuple[list[int], bytes]:
     """Return the number of series of each source, and the request with all of them."""
-    by_source: dict[str, list[dict[str, Any]]] = {name: [] for name in sources}
+    series_by_source: dict[str, list[dict[str, Any]]] = {name: [] for name in sources}
     for series in case.input_series:
-        by_source.setdefault(series.source or sources[0], []).append(
+        series_by_source.setdefault(series.source or sources[0], []).append(
             make_matrix(series.series, series.values, case.start_timestamp, interval)
         )
-    request = {"data": [series for each in by_source.values() for series in each]}
-    return [len(each) for each in by_source.values()], json.dumps(request, separators=(",", ":")).encode()
+    request = {"data": [series for source_series in series_by_source.values() for series in source_series]}
+    return [len(source_series) for source_series in series_by_source.values()], json.dumps(
+        request, separators=(",", ":")
+    ).encode()
 
 
 def _find_results(
@@ -160,31 +162,32 @@ def _request(case: TestCase, service_case: Case) -> bytes:
     names = [source.name for source in (config.sources if config is not None else None) or ()]
     step = config.first_source.params.step if config is not None else 0
     interval = case.interval or step or _STEP
-    by_source: dict[str, list[dict[str, Any]]] = {name: [] for name in names or [""]}
+    series_by_source: dict[str, list[dict[str, Any]]] = {name: [] for name in names or [""]}
     for series in case.input_series:
-        name = series.source or next(iter(by_source))
-        if name not in by_source:
+        name = series.source or next(iter(series_by_source))
+        if name not in series_by_source:
             allowed_sources = f"one of {', '.join(names)}" if names else "given, as there is only one source"
             raise fail(f"the source {name!r} of a series is not {allowed_sources}", "")
-        by_source[name].append(make_matrix(series.series, series.values, case.start_timestamp, interval))
-    request: dict[str, Any] = {"data": next(iter(by_source.values()))}
+        series_by_source[name].append(make_matrix(series.series, series.values, case.start_timestamp, interval))
+    request: dict[str, Any] = {"data": next(iter(series_by_source.values()))}
     if names:
-        request["sources"] = by_source
+        request["sources"] = series_by_source
     return json.dumps(request, separators=(",", ":")).encode()
 
 
 def _list_failures(file: TestFile, index: int, items: dict[str, int]) -> list[str]:
     case, failures = file.cases[index], []
-    for number, expected in enumerate(case.exp_items):
-        where = f"{file.where('tests', index, 'exp_items', number)}: {case.name}: exp_items[{number}] {expected.name!r}"
-        about = f" within {expected.tolerance:g}" if expected.tolerance else ""
-        expectation = f"expected {expected.value:g}{about}"
-        if expected.name not in items:
+    for number, expected_item in enumerate(case.exp_items):
+        file_place = file.where("tests", index, "exp_items", number)
+        place = f"{file_place}: {case.name}: exp_items[{number}] {expected_item.name!r}"
+        tolerance_text = f" within {expected_item.tolerance:g}" if expected_item.tolerance else ""
+        expectation = f"expected {expected_item.value:g}{tolerance_text}"
+        if expected_item.name not in items:
             other_items = ", ".join(map(repr, list(items)[:5])) or "no items"
-            failures.append(f"{where}: {expectation}, got no such item but {other_items}")
-        elif abs(items[expected.name] - expected.value) > expected.tolerance:
-            failures.append(f"{where}: {expectation}, got {items[expected.name]}")
-    expected_names = {expected.name for expected in case.exp_items}
+            failures.append(f"{place}: {expectation}, got no such item but {other_items}")
+        elif abs(items[expected_item.name] - expected_item.value) > expected_item.tolerance:
+            failures.append(f"{place}: {expectation}, got {items[expected_item.name]}")
+    expected_names = {expected_item.name for expected_item in case.exp_items}
     failures += [
         f"{file.where('tests', index, 'exp_items')}: {case.name}: exp_items: expected no item {name!r}, got {value}"
         for name, value in items.items()

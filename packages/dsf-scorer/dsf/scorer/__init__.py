@@ -10,7 +10,7 @@
 
 `uvicorn module:app` serves /healthz, /config, /scoring, /metrics and /docs. Several scorers go into one `ScorerApp`.
 
-This package imports nothing else of `dsf`: it is also published alone, for images that hold a scorer and no framework.
+This package imports nothing else of `dsf`: it is also published alone, for images with a scorer and no framework.
 
     definition      a scorer: name, source and scoring function
     series          a time series: labels and samples

@@ -29,8 +29,8 @@ class ScorerApp:
     """An ASGI application with the endpoints of some scorers.
 
     `prefix` goes before the path of every scorer; /healthz, /metrics, /docs and /openapi.json are at the root.
-    `registry` is served by /metrics; add your own metrics to it. Raises ScorerError when two scorers have the same
-    path or name.
+    /metrics serves `registry`, to which users may add their own metrics. Raises ScorerError when two scorers have the
+    same path or name.
     """
 
     def __init__(
@@ -38,14 +38,14 @@ class ScorerApp:
     ) -> None:
         if not scorers:
             raise ScorerError("ScorerApp(): give at least one Scorer")
-        for what, values in (
+        for attribute, values in (
             ("path", [scorer.path for scorer in scorers]),
             ("name", [scorer.name for scorer in scorers]),
             ("score_name", [scorer.score_name for scorer in scorers]),
         ):
-            twice = next((value for value in values if values.count(value) > 1), None)
-            if twice is not None:
-                raise ScorerError(f"ScorerApp(): two scorers have the {what} {twice!r}; give each its own")
+            duplicate = next((value for value in values if values.count(value) > 1), None)
+            if duplicate is not None:
+                raise ScorerError(f"ScorerApp(): two scorers have the {attribute} {duplicate!r}; give each its own")
         self.scorers = scorers
         self.prefix = clean_path("prefix", prefix)
         self.title = title or ", ".join(scorer.name for scorer in scorers)
@@ -54,8 +54,11 @@ class ScorerApp:
 
     @property
     def api(self) -> FastAPI:
-        """The FastAPI application, for additional endpoints. It is created at first use, because functions are
-        decorated after the scorers are created; raises ScorerError when one is missing."""
+        """The FastAPI application, for additional endpoints.
+
+        Created at first use, because scoring functions are decorated after their scorers are created. Raises
+        ScorerError when a scorer has no scoring function.
+        """
         if self._api is None:
             self._api = self._make()
         return self._api
@@ -141,8 +144,10 @@ class ScorerApp:
             return await endpoint.handle(request)
 
         name = scorer.path.strip("/").replace("/", "_") or "scorer"
-        common: dict[str, Any] = {"tags": [scorer.name]}
-        api.get(f"{path}/config", operation_id=f"{name}_config", responses=openapi.CONFIG_RESPONSES, **common)(config)
+        shared_arguments: dict[str, Any] = {"tags": [scorer.name]}
+        api.get(
+            f"{path}/config", operation_id=f"{name}_config", responses=openapi.CONFIG_RESPONSES, **shared_arguments
+        )(config)
         api.post(
             f"{path}/scoring",
             operation_id=f"{name}_scoring",
@@ -150,7 +155,7 @@ class ScorerApp:
             openapi_extra=openapi.SCORING_EXTRA,
             # For the document only: the endpoint checks the token itself.
             dependencies=[] if scorer.token is None else [Security(HTTPBearer(scheme_name="token", auto_error=False))],
-            **common,
+            **shared_arguments,
         )(scoring)
 
 

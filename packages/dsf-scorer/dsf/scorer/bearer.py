@@ -24,9 +24,9 @@ _Stamp = tuple[int, int, int, int]
 class Bearer:
     """Needs `Authorization: Bearer <token>`. Set `env`, the name of an environment variable, or `file`, a path.
 
-    Each line of the file is a token: with the old and the new one in it, clients can switch one by one. The file
-    is read again when it changes. Without a token the service does not start, and while there is none every request is
-    refused: it is never open by mistake.
+    Each line of the file is a token: while the file has the old and the new token, clients can switch one after
+    another. The file is read again when it changes. The service does not start without a token, and refuses every
+    request while there is none, so that a lost file never opens the service to everyone.
     """
 
     env: str = ""
@@ -43,7 +43,7 @@ class Bearer:
     def require(self) -> None:
         """Raise ScorerError if there is no token."""
         if not self._read_digests():
-            raise ScorerError(f"there is no token in the {self.where}")
+            raise ScorerError(f"there is no token in the {self.location}")
 
     def check(self, authorization: Sequence[str]) -> None:
         """Raise RefusedError: 401 unless the only Authorization header has the token, 503 if there is no token to
@@ -51,12 +51,12 @@ class Bearer:
         """
         digests = self._read_digests()
         if not digests:
-            log.error("there is no token, so every request is refused where=%s", self.where)
+            log.error("there is no token, so every request is refused where=%s", self.location)
             raise RefusedError(503, _NOT_READY)
         scheme, _, token = (authorization[0] if len(authorization) == 1 else "").partition(" ")
         # Headers are latin-1 text.
         token_digest = _digest(token.strip().encode("latin-1", "replace"))
-        # Constant time: compares all tokens, as digests of equal length.
+        # All tokens are compared, as digests of equal length: the time must not tell how much of a token was right.
         match_count = sum([hmac.compare_digest(token_digest, digest) for digest in digests])
         if scheme.lower() != "bearer" or not match_count:
             problem = ("a token is wanted", "the token is not the right one", "only one token is taken")
@@ -64,7 +64,7 @@ class Bearer:
             raise RefusedError(401, f"{text}: Authorization: Bearer <token>", headers={"WWW-Authenticate": "Bearer"})
 
     @property
-    def where(self) -> str:
+    def location(self) -> str:
         """Source of the token, for messages."""
         return f"environment variable {self.env}" if self.env else f"file {self.file}"
 
@@ -84,7 +84,7 @@ class Bearer:
                 return
             lines = Path(self.file).read_bytes().splitlines()
         except OSError as error:
-            log.error("cannot read the token where=%s error=%s", self.where, type(error).__name__)
+            log.error("cannot read the token where=%s error=%s", self.location, type(error).__name__)
             self._digests, self._stamp = (), None
             return
         self._digests = tuple(_digest(line.strip()) for line in lines if line.strip())

@@ -1,4 +1,4 @@
-"""Bounds the bodies that are being received together, so that many incomplete ones do not fill the memory."""
+"""Bounds the bodies that are being received together, so that many incomplete bodies do not fill the memory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 
 class Body:
-    """One body. Its deadline has passed if `is_dropped`."""
+    """One body. A body that `is_dropped` is refused, and its data was deleted."""
 
     def __init__(self, deadline: asyncio.Timeout) -> None:
         self.data = bytearray()
@@ -21,31 +21,31 @@ class Bodies:
 
     def __init__(self, max_bytes: int) -> None:
         """Limit the bodies to `max_bytes` together."""
-        self._most = max_bytes
-        self._open: dict[Body, None] = {}
+        self._max_bytes = max_bytes
+        self._open_bodies: dict[Body, None] = {}
 
     @contextmanager
     def receiving(self, deadline: asyncio.Timeout) -> Iterator[Body]:
-        """Yield a new body, which can be received until a deadline."""
+        """Yield a new body, to be received until the deadline."""
         body = Body(deadline)
-        self._open[body] = None
+        self._open_bodies[body] = None
         try:
             yield body
         finally:
-            self._open.pop(body, None)
+            self._open_bodies.pop(body, None)
 
     def add(self, body: Body, piece: bytes) -> None:
-        """Add a piece to a body, and drop the oldest bodies if the total is too large: good clients send their body at
-        once. If it is too much, drop those that began first: a good client sends its body at once.
+        """Add a piece to a body, and drop the oldest bodies if all bodies together are too large.
 
-        Raises TimeoutError for a body that was dropped.
+        The oldest are dropped because a good client sends its body at once. Raises TimeoutError for a body that was
+        dropped.
         """
         if body.is_dropped:
             raise TimeoutError
         body.data += piece
-        while sum(len(pending.data) for pending in self._open) > self._most:
-            oldest = next(iter(self._open))
-            del self._open[oldest]
-            oldest.data.clear()
-            oldest.is_dropped = True
-            oldest.deadline.reschedule(asyncio.get_running_loop().time())
+        while sum(len(open_body.data) for open_body in self._open_bodies) > self._max_bytes:
+            oldest_body = next(iter(self._open_bodies))
+            del self._open_bodies[oldest_body]
+            oldest_body.data.clear()
+            oldest_body.is_dropped = True
+            oldest_body.deadline.reschedule(asyncio.get_running_loop().time())

@@ -22,11 +22,11 @@ MAX_CONNECTIONS: Final = 256
 class BoundedHttp(H11Protocol):
     """HTTP/1.1 on one of at most `MAX_CONNECTIONS` connections.
 
-    A new connection beyond them replaces one of the client address with the most connections. Among these, a
-    connection without a whole request goes first, and then the one without progress for the longest time.
+    A new connection above this limit replaces a connection of the client address that has the most. Of these, a
+    connection without a whole request is closed first, then the connection without progress for the longest time.
     """
 
-    _since = 0.0
+    _last_progress_at = 0.0
 
     @property
     def is_working(self) -> bool:
@@ -49,24 +49,28 @@ class BoundedHttp(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Count the connection, and close another one if there are too many."""
         super().connection_made(transport)
-        self._since = self.loop.time()
-        others = [other for other in self.connections if isinstance(other, BoundedHttp) and other is not self]
-        if len(others) >= MAX_CONNECTIONS:
-            _evict(others)
+        self._last_progress_at = self.loop.time()
+        other_connections = [
+            connection
+            for connection in self.connections
+            if isinstance(connection, BoundedHttp) and connection is not self
+        ]
+        if len(other_connections) >= MAX_CONNECTIONS:
+            _evict(other_connections)
 
     def on_response_complete(self) -> None:
         """Record the progress of the client."""
-        self._since = self.loop.time()
+        self._last_progress_at = self.loop.time()
         super().on_response_complete()
 
 
 def _evict(connections: list[BoundedHttp]) -> None:
     counts = Counter(connection.client_key for connection in connections)
-    most = max(counts.values())
-    slowest = min(
-        (connection for connection in connections if counts[connection.client_key] == most),
-        key=lambda connection: (connection.is_working, connection._since),
+    max_count = max(counts.values())
+    slowest_connection = min(
+        (connection for connection in connections if counts[connection.client_key] == max_count),
+        key=lambda connection: (connection.is_working, connection._last_progress_at),
     )
-    # Removed at once, so that it no longer counts.
-    slowest.connections.discard(slowest)
-    slowest.transport.abort()
+    # Otherwise the server would count this connection until its transport is closed.
+    slowest_connection.connections.discard(slowest_connection)
+    slowest_connection.transport.abort()

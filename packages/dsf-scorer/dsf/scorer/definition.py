@@ -26,7 +26,7 @@ SourcesFunction = Callable[[Sources], ScoringResults] | Callable[[Sources], Awai
 AnySourcesFunction = TypeVar("AnySourcesFunction", bound=SourcesFunction)
 
 _PATH = re.compile(r"(/[A-Za-z0-9_.~-]+)*")
-#: Maximum sources of one scorer, and their names.
+#: Maximum sources of one scorer.
 MAX_SOURCES = 8
 _SOURCE_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 _NO_VARIABLE = re.compile(r"[^A-Za-z0-9]")
@@ -40,9 +40,10 @@ class Definition:
     score_name          name of the score
     interval            seconds between two cycles
     source              the source; None: the function gets an empty list
-    sources             several instead, by name, at most 8; `score` gets and an older hub queries the first
+    sources             instead of `source`: at most 8 sources by name. A function decorated with `score` gets the
+                        series of the first source, and a hub that knows only one source queries the first
     path                prefix of /config and /scoring, such as "/performance", when a service has several scorers
-    scoring_host        URL of this service as agents see it, if it differs from the hub's host for /config
+    scoring_host        URL of this service as agents see it, if the hub reads /config at another host
     token               required by /scoring; None: no token
     limits              bounds of a request
     env                 a prefix, or "": environment variables such as SOURCE_QUERY override these values
@@ -66,9 +67,9 @@ class Definition:
         env: str | None = None,
     ) -> None:
         if env is not None:
-            if other := os.environ.get(f"{env}SCORE_NAME"):
-                _check_name(f"the environment variable {env}SCORE_NAME", other)
-                score_name = other
+            if name_override := os.environ.get(f"{env}SCORE_NAME"):
+                _check_name(f"the environment variable {env}SCORE_NAME", name_override)
+                score_name = name_override
             seconds = read_seconds(os.environ, f"{env}SCORE_INTERVAL")
             if seconds is not None:
                 check_seconds(f"the environment variable {env}SCORE_INTERVAL", seconds, minimum=1)
@@ -101,18 +102,19 @@ class Definition:
         self.takes_sources = False
 
     def score(self, function: AnyScoringFunction) -> AnyScoringFunction:
-        """Decorator of the scoring function: a list of `Series` in, `Score` objects out, returned or yielded.
+        """Decorate the scoring function, which takes a list of `Series` and returns or yields `Score` objects.
 
         A plain function runs in a thread, an `async def` in the event loop. The function is returned unchanged.
-        Raises ScorerError when the scorer has one already, or for an async generator.
+        Raises ScorerError when the scorer has a function already, or for an async generator.
         """
         self._keep(function)
         return function
 
     def score_sources(self, function: AnySourcesFunction) -> AnySourcesFunction:
-        """As `score`, for several sources: the function gets the list of `Series` of each by the source's name.
+        """Decorate the scoring function of several sources, which takes a list of `Series` by name of the source.
 
-        Every name of `sources` is present. A request without them, from a too old agent, is refused with 422.
+        Every name of `sources` is present: a request without one of them, from an agent that is too old, is refused
+        with 422. Otherwise as `score`.
         """
         self._keep(function)
         self.takes_sources = True
@@ -150,11 +152,11 @@ class Definition:
 
 
 def clean_path(name: str, path: str) -> str:
-    """`/a/b` of `a/b/`. Raises ScorerError when it is not valid in a URL."""
-    cleaned = "/" + path.strip("/") if path.strip("/") else ""
-    if _PATH.fullmatch(cleaned) is None or any(part in (".", "..") for part in cleaned.split("/")):
+    """Return a path such as `a/b/` in the form `/a/b`. Raises ScorerError when the path is not valid in a URL."""
+    clean = "/" + path.strip("/") if path.strip("/") else ""
+    if _PATH.fullmatch(clean) is None or any(part in (".", "..") for part in clean.split("/")):
         raise ScorerError(f"{name}: {path!r} is not a path such as /performance")
-    return cleaned
+    return clean
 
 
 def _check_sources(source: Source | None, sources: Mapping[str, Source]) -> None:

@@ -36,13 +36,13 @@ class ScoringEndpoint:
         self._metrics = metrics
         # Room for two of the largest bodies at a time, or for more smaller ones.
         self._bodies = Bodies(2 * scorer.limits.bytes)
-        self._logged: set[str] = set()
+        self._logged_reasons: set[str] = set()
         self._is_async = inspect.iscoroutinefunction(scorer.function)
         self._turns = asyncio.Semaphore(self._limits.concurrency) if self._limits.concurrency else None
 
     async def handle(self, request: Request) -> Response:
         """Respond to a request, and count it."""
-        started = time.perf_counter()
+        started_at = time.perf_counter()
         try:
             scores = await self._compute_scores(request)
             response = Response(scores.body, media_type="application/json")
@@ -52,18 +52,19 @@ class ScoringEndpoint:
         except RefusedError as error:
             content = {"detail": error.detail} | ({"error_id": error.error_id} if error.error_id else {})
             response = JSONResponse(content, error.status, error.headers)
-        self._metrics.count_response(response.status_code, time.perf_counter() - started)
+        self._metrics.count_response(response.status_code, time.perf_counter() - started_at)
         return response
 
     def _log_missing_results(self, scores: EncodedScores) -> None:
-        """Log the reasons of missing results. Each reason is a warning only once: later requests are likely to repeat
-        it, and the metrics count all.
+        """Log the reasons of missing results.
+
+        Each reason is a warning only once: later requests are likely to have the same reason, and metrics count all.
         """
         log.info("results left out scorer=%s %s", self._scorer.name, _format_counts(scores.refused))
-        for reason in scores.refused.keys() - self._logged:
+        for reason in scores.refused.keys() - self._logged_reasons:
             # The reasons come from the scoring function, which should have only a few.
-            if len(self._logged) < 20:
-                self._logged.add(reason)
+            if len(self._logged_reasons) < 20:
+                self._logged_reasons.add(reason)
                 log.warning(
                     "results left out scorer=%s reason=%s count=%d of=%d; this is logged once, /metrics counts all",
                     self._scorer.name,
@@ -152,8 +153,8 @@ class ScoringEndpoint:
 
     async def _run_async(self, series: list[Series] | Sources) -> EncodedScores:
         with self._map_errors():
-            returned = await cast("Awaitable[ScoringResults]", self._call(series))
-            return encode(returned, self._limits.results)
+            results = await cast("Awaitable[ScoringResults]", self._call(series))
+            return encode(results, self._limits.results)
 
     def _call(self, series: list[Series] | Sources) -> object:
         # `_parse` returns the type that the function takes.

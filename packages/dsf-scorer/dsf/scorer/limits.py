@@ -27,7 +27,7 @@ class Limits:
     wait_seconds: float = 10.0
 
     def __post_init__(self) -> None:
-        """Raises ScorerError for a limit that is not positive."""
+        """Raise ScorerError for a limit that is not positive."""
         for field in fields(self):
             value = getattr(self, field.name)
             if value is not None and value <= 0:

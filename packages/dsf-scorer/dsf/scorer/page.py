@@ -19,7 +19,7 @@ _STYLE: Final = (
 
 
 def add_page(api: FastAPI) -> None:
-    """Serve the page. The application's own `docs_url` must be None: that one loads external scripts."""
+    """Serve the page. The application's `docs_url` must be None, because FastAPI's page loads external scripts."""
 
     @api.get(PATH, include_in_schema=False)
     def docs(request: Request) -> HTMLResponse:

@@ -1,10 +1,10 @@
 """Parses the body of a scoring request into series.
 
-A body is almost all samples, so they bypass the JSON parser: the samples of each series are cut out of the
-bytes, the rest is parsed as JSON, and the samples of a series are parsed as one flat list of numbers. That takes
-less than half of the time, and no Python object per sample outlives its series.
-The shortcut works for JSON without blanks, as Prometheus writes it, and with those that Python's json writes, and for
-values as text and as numbers. Any other format of the same JSON uses the parser.
+Almost all of a body is samples, so samples bypass the JSON parser: the samples of each series are cut out of the
+bytes, the remaining body is parsed as JSON, and the samples of a series are parsed as one flat list of numbers. This
+takes less than half of the time, and no Python object per sample outlives its series.
+The shortcut works for JSON without blanks, as Prometheus writes it, and for JSON with the blanks that Python's json
+writes. Values may be text or numbers. A body in any other format is parsed whole as JSON.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from dsf.scorer.limits import Limits
 
 _END = b"]]"
-#: Maximum commas in an object, where they separate labels. A sample has one comma, and one follows it.
+#: Maximum commas between the labels of one series. Samples have further commas: one inside and one after each sample.
 _MAX_COMMAS = 512
 #: Maximum samples in a format that the shortcut does not know. As Python objects, each takes some 200 bytes.
 _MAX_JSON_SAMPLES = 1_000_000
@@ -45,11 +45,11 @@ Body = bytes | bytearray
 
 
 class _Style(NamedTuple):
-    """The formatting of samples: the text before a series' first sample, and the text between two samples."""
+    """The formatting of samples: the key before a series' samples, and the text between two samples."""
 
-    # No JSON string can contain this: its quotes would be escaped.
+    # No JSON string can contain the key, because its quotes would be escaped there.
     key: bytes
-    between: bytes
+    separator: bytes
 
     @property
     def start(self) -> bytes:
@@ -66,8 +66,8 @@ Arrays = tuple["NDArray[np.float64]", "NDArray[np.float64]"]
 def parse(body: Body, limits: Limits) -> list[Series]:
     """Return the series in `{"data":[{"metric":{...},"values":[[t,"v"],...]},...]}`.
 
-    A null instead of a list or of labels is an empty one: Go encodes a nil slice or map so.
-    Raises RefusedError: 400 for no JSON, 422 for JSON of another shape, 413 for more than `limits` allow.
+    A null instead of a list or of labels means an empty one, because Go encodes a nil slice or map as null.
+    Raises RefusedError: 400 for no JSON, 422 for JSON of another structure, 413 for more than `limits` allow.
     """
     document, arrays = _parse_document(body, limits)
     return _make_all_series("data", _get_data(document), arrays)
@@ -76,8 +76,8 @@ def parse(body: Body, limits: Limits) -> list[Series]:
 def parse_sources(body: Body, limits: Limits, names: Collection[str]) -> dict[str, list[Series]]:
     """Return the series of each source in `{"data":[...],"sources":{"name":[{"metric":...},...],...}}`.
 
-    `names` are required; others are allowed. `data`, a copy of the first of them, is ignored. Raises
-    RefusedError as `parse` does.
+    The sources in `names` are required; further sources are allowed. `data` is ignored: it is a copy of the first
+    source. Raises RefusedError as `parse` does.
     """
     document, arrays = _parse_document(body, limits, len(names))
     _get_data(document)
@@ -106,86 +106,90 @@ def parse_sources(body: Body, limits: Limits, names: Collection[str]) -> dict[st
     return by_source
 
 
-def _parse_document(body: Body, limits: Limits, sources: int = 0) -> tuple[dict[str, Any], list[Arrays]]:
-    """Return the request without its samples, and these.
+def _parse_document(body: Body, limits: Limits, source_count: int = 0) -> tuple[dict[str, Any], list[Arrays]]:
+    """Return the request without its samples, and the samples.
 
-    Bounds the cost of parsing by the brackets: each series and sample has some. Brackets in labels count as well, which
-    matters only close to the limits. Of several sources, one may be all and is there twice.
+    The brackets bound the cost of parsing, because each series and each sample has brackets. Brackets in labels count
+    as well, which matters only close to the limits. A request with several sources has the first of them twice, and
+    this source may be almost all of the request: the bounds are then twice as large.
     """
-    copies = 2 if sources else 1
-    brackets = (body.count(b"[") - 1 - sources) // copies
+    copies = 2 if source_count else 1
+    brackets = (body.count(b"[") - 1 - source_count) // copies
     _check_counts(limits, body.count(b"{") // (2 * copies), brackets - limits.series)
     if body.count(b",") > 2 * body.count(b"[") + _MAX_COMMAS * (body.count(b"{") + 1):
         raise RefusedError(413, "the request has values that are neither samples nor labels, and too many of them")
     style = next((style for style in _STYLES if style.start in body), _STYLES[0])
-    rest, places = _cut(body, style)
-    if len(places) == 0 or (arrays := _parse_arrays(body, places, style)) is None:
-        rest, arrays = body, []
-    if rest.count(b"[") - 1 - sources - copies * limits.series > copies * _MAX_JSON_SAMPLES:
+    remaining_body, sample_places = _cut(body, style)
+    if len(sample_places) == 0 or (arrays := _parse_arrays(body, sample_places, style)) is None:
+        remaining_body, arrays = body, []
+    if remaining_body.count(b"[") - 1 - source_count - copies * limits.series > copies * _MAX_JSON_SAMPLES:
         raise RefusedError(
             413,
             f"the request has more than {_MAX_JSON_SAMPLES} samples in a format that takes much memory; write them as "
             "Prometheus does, without blanks",
         )
     try:
-        document = from_json(rest, allow_inf_nan=False)
+        document = from_json(remaining_body, allow_inf_nan=False)
     except (ValueError, RecursionError) as error:
         raise RefusedError(400, f"the request is not JSON: {error}") from None
     return document if isinstance(document, dict) else {}, arrays
 
 
-def _make_all_series(where: str, elements: list[Any], arrays: Sequence[Arrays]) -> list[Series]:
-    return [_make_series(f"{where}[{index}]", element, arrays) for index, element in enumerate(elements)]
+def _make_all_series(path: str, elements: list[Any], arrays: Sequence[Arrays]) -> list[Series]:
+    return [_make_series(f"{path}[{index}]", element, arrays) for index, element in enumerate(elements)]
 
 
-def _check_counts(limits: Limits, series: int, samples: int) -> None:
-    for what, count, limit in (("series", series, limits.series), ("samples", samples, limits.samples)):
+def _check_counts(limits: Limits, series_count: int, sample_count: int) -> None:
+    for unit, count, limit in (("series", series_count, limits.series), ("samples", sample_count, limits.samples)):
         if count > limit:
-            raise RefusedError(413, f"the request has more than {limit} {what}, the most that this scorer takes")
+            raise RefusedError(413, f"the request has more than {limit} {unit}, the most that this scorer takes")
 
 
 def _cut(body: Body, style: _Style) -> tuple[Body, list[Place]]:
-    """Return the body with a placeholder for each array of samples, and the places of these arrays."""
+    """Return the body with a placeholder for the samples of each series, and where these samples are in the body."""
     pieces: list[Body] = []
-    places: list[Place] = []
+    sample_places: list[Place] = []
     position = 0
     while (start := body.find(style.start, position)) >= 0 and (end := body.find(_END, start)) >= 0:
-        pieces += [body[position : start + len(style.key)], f'"{_NONCE}{len(places)}"'.encode()]
-        places.append((start + len(style.start) - 1, end + 1))
+        pieces += [body[position : start + len(style.key)], f'"{_NONCE}{len(sample_places)}"'.encode()]
+        sample_places.append((start + len(style.start) - 1, end + 1))
         position = end + len(_END)
     pieces.append(body[position:])
-    return b"".join(pieces), places
+    return b"".join(pieces), sample_places
 
 
-def _parse_arrays(body: Body, places: list[Place], style: _Style) -> list[Arrays] | None:
+def _parse_arrays(body: Body, sample_places: list[Place], style: _Style) -> list[Arrays] | None:
     """Return the arrays of `[t,"v"],[t,"v"]` or `[t,v],[t,v]` texts; None when one of them differs."""
     arrays: list[Arrays] = []
-    for start, end in places:
-        count = body.count(style.between, start, end) + 1
+    for start, end in sample_places:
+        count = body.count(style.separator, start, end) + 1
         times, values = np.empty(count), np.empty(count)
-        filled = 0
-        # A piece at a time: as Python objects, the numbers take several times the memory of their text.
-        for text in _split_pieces(body, start, end, style.between):
-            flat = _parse_flat(text)
-            if flat is None or filled + flat.size // 2 > count:
+        filled_count = 0
+        # Piece by piece, because numbers as Python objects take several times the memory of their text.
+        for text in _split_pieces(body, start, end, style.separator):
+            numbers = _parse_flat(text)
+            if numbers is None or filled_count + numbers.size // 2 > count:
                 return None
-            times[filled : filled + flat.size // 2], values[filled : filled + flat.size // 2] = flat[0::2], flat[1::2]
-            filled += flat.size // 2
-        if filled != count or not _are_times(times):
+            (
+                times[filled_count : filled_count + numbers.size // 2],
+                values[filled_count : filled_count + numbers.size // 2],
+            ) = numbers[0::2], numbers[1::2]
+            filled_count += numbers.size // 2
+        if filled_count != count or not _are_times(times):
             return None
         arrays.append((times, _replace_infinite(values)))
     return arrays
 
 
-def _split_pieces(body: Body, start: int, end: int, between: bytes) -> Iterator[Body]:
-    """Yield pieces of about 256 KiB with whole samples, which are parsed at a time."""
+def _split_pieces(body: Body, start: int, end: int, separator: bytes) -> Iterator[Body]:
+    """Yield pieces of about 256 KiB, each of whole samples."""
     while start < end:
-        cut = body.find(between, start + 256 * 1024, end)
-        stop = end if cut < 0 else cut + 1
+        separator_start = body.find(separator, start + 256 * 1024, end)
+        stop = end if separator_start < 0 else separator_start + 1
         piece = body[start:stop]
-        # A value with this text inside is no number in any case.
-        yield piece.replace(b", ", b",") if between == _STYLES[1].between else piece
-        start = stop + len(between) - 2 if cut >= 0 else end
+        # Blanks within a value are removed too. That changes no number, because a number has no comma.
+        yield piece.replace(b", ", b",") if separator == _STYLES[1].separator else piece
+        start = stop + len(separator) - 2 if separator_start >= 0 else end
 
 
 def _parse_flat(text: Body) -> NDArray[np.float64] | None:
@@ -194,13 +198,22 @@ def _parse_flat(text: Body) -> NDArray[np.float64] | None:
     kind = next((kind for kind in _SHAPES if shape == (kind * ((len(shape) + 1) // len(kind)))[:-1]), None)
     if kind is None:
         return None
-    numbers = text.translate(None, b'[]"')
-    flat = _parse_floats(numbers, is_text=kind == _SHAPES[0])
-    return flat if flat is not None and flat.size == numbers.count(b",") + 1 and flat.size % 2 == 0 else None
+    number_text = text.translate(None, b'[]"')
+    parsed_numbers = _parse_floats(number_text, is_text=kind == _SHAPES[0])
+    return (
+        parsed_numbers
+        if parsed_numbers is not None
+        and parsed_numbers.size == number_text.count(b",") + 1
+        and parsed_numbers.size % 2 == 0
+        else None
+    )
 
 
 def _parse_floats(text: Body, *, is_text: bool) -> NDArray[np.float64] | None:
-    """Return the numbers of `1718600000,0.5,...`; None for anything else. As text, they may also be infinite or NaN."""
+    """Return the numbers of `1718600000,0.5,...`; None for anything else.
+
+    Values that were text (`is_text`) may also be infinite or NaN.
+    """
     try:
         # Four times as fast as float(), but does not accept +Inf.
         return np.array(from_json(b"[" + text + b"]", allow_inf_nan=is_text), dtype=np.float64)
@@ -220,58 +233,58 @@ def _get_data(document: dict[str, Any]) -> list[Any]:
     return data
 
 
-def _get_value(element: dict[str, Any], name: str, empty: Any) -> Any:
-    """Return the value of a key, or `empty` for null; None when the key is missing."""
+def _get_value(element: dict[str, Any], name: str, empty_value: Any) -> Any:
+    """Return the value of a key, or `empty_value` for null; None when the key is missing."""
     value = element.get(name)
-    return empty if value is None and name in element else value
+    return empty_value if value is None and name in element else value
 
 
-def _make_series(where: str, element: Any, arrays: Sequence[Arrays]) -> Series:
+def _make_series(path: str, element: Any, arrays: Sequence[Arrays]) -> Series:
     if not isinstance(element, dict):
-        raise _make_refusal(where, "is not an object")
+        raise _make_refusal(path, "is not an object")
     labels = _get_value(element, "metric", {})
     if not isinstance(labels, dict):
-        raise _make_refusal(f"{where}.metric", "is not an object of labels")
+        raise _make_refusal(f"{path}.metric", "is not an object of labels")
     for name, value in labels.items():
         if type(value) is not str or value.startswith(_NONCE):
-            raise _make_refusal(f"{where}.metric[{name!r}]", "is not text")
+            raise _make_refusal(f"{path}.metric[{name!r}]", "is not text")
     values = _get_value(element, "values", [])
     if values is None and "histograms" in element:
         # A series of native histograms, as Prometheus sends them, has no plain samples.
         values = []
     if type(values) is str and values.startswith(_NONCE):
-        times, numbers = _get_array(f"{where}.values", values[len(_NONCE) :], arrays)
+        times, numbers = _get_array(f"{path}.values", values[len(_NONCE) :], arrays)
     elif isinstance(values, list):
-        times, numbers = _convert_samples(f"{where}.values", values)
+        times, numbers = _convert_samples(f"{path}.values", values)
     else:
-        raise _make_refusal(f"{where}.values", "is not a list of [unix seconds, value]")
+        raise _make_refusal(f"{path}.values", "is not a list of [unix seconds, value]")
     return Series(labels, times, numbers)
 
 
-def _get_array(where: str, number: str, arrays: Sequence[Arrays]) -> Arrays:
+def _get_array(path: str, array_number: str, arrays: Sequence[Arrays]) -> Arrays:
     try:
-        return arrays[int(number)]
+        return arrays[int(array_number)]
     except (ValueError, IndexError):
-        raise _make_refusal(where, "is not a list of [unix seconds, value]") from None
+        raise _make_refusal(path, "is not a list of [unix seconds, value]") from None
 
 
-def _convert_samples(where: str, samples: list[Any]) -> Arrays:
+def _convert_samples(path: str, samples: list[Any]) -> Arrays:
     times = np.empty(len(samples), dtype=np.float64)
     values = np.empty(len(samples), dtype=np.float64)
     for index, sample in enumerate(samples):
         if not isinstance(sample, list) or len(sample) != 2:
-            raise _make_refusal(f"{where}[{index}]", "is not [unix seconds, value]")
+            raise _make_refusal(f"{path}[{index}]", "is not [unix seconds, value]")
         time, value = sample
         if type(time) not in (int, float):
-            raise _make_refusal(f"{where}[{index}][0]", "is not a number of seconds")
+            raise _make_refusal(f"{path}[{index}][0]", "is not a number of seconds")
         times[index] = _check_finite(time)
-        values[index] = _check_number(f"{where}[{index}][1]", value)
+        values[index] = _check_number(f"{path}[{index}][1]", value)
     if not _are_times(times):
-        raise _make_refusal(where, f"has a time beyond {MAX_TIME}, which is no unix seconds; milliseconds perhaps?")
+        raise _make_refusal(path, f"has a time beyond {MAX_TIME}, which is no unix seconds; milliseconds perhaps?")
     return times, _replace_infinite(values)
 
 
-def _check_number(where: str, value: Any) -> float:
+def _check_number(path: str, value: Any) -> float:
     # Prometheus writes values as text. Numbers are accepted too, for handwritten requests.
     if type(value) in (int, float):
         return _check_finite(value)
@@ -280,7 +293,7 @@ def _check_number(where: str, value: Any) -> float:
             return float(value)
         except ValueError:
             pass
-    raise _make_refusal(where, 'is not a number as text, such as "0.5" or "NaN"')
+    raise _make_refusal(path, 'is not a number as text, such as "0.5" or "NaN"')
 
 
 def _check_finite(value: float) -> float:
@@ -301,5 +314,5 @@ def _replace_infinite(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return values
 
 
-def _make_refusal(where: str, what: str) -> RefusedError:
-    return RefusedError(422, f"{where} {what}")
+def _make_refusal(path: str, problem: str) -> RefusedError:
+    return RefusedError(422, f"{path} {problem}")

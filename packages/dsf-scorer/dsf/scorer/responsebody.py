@@ -23,30 +23,28 @@ class EncodedScores:
     refused: Counter[str]
 
 
-def encode(returned: object, max_results: int) -> EncodedScores:
-    """Return `{"results": [...]}`; scores that are NaN or infinite are left out, as JSON has no such numbers.
+def encode(function_results: object, max_results: int) -> EncodedScores:
+    """Return `{"results": [...]}` without scores that are NaN or infinite, because JSON has no such numbers.
 
-    The left-out scores are counted by reason in `"dropped"`, which is present only if there are any.
-
-    Raises TypeError for anything but scores, ValueError for more than `max_results`, and whatever a
-    generator raises.
+    `"dropped"` counts missing results by reason. It is present only if there are any. Raises TypeError for anything but
+    scores, ValueError for more than `max_results`, and whatever a generator raises.
     """
-    if not isinstance(returned, Iterable):
-        msg = f"the scoring function returned {returned!r}; it must return or yield Score objects"
+    if not isinstance(function_results, Iterable):
+        msg = f"the scoring function returned {function_results!r}; it must return or yield Score objects"
         raise TypeError(msg)
     results: list[dict[str, Any]] = []
     refused_counts: Counter[str] = Counter()
-    for item in returned:
-        if isinstance(item, Score):
-            if item.is_finite:
-                results.append({"metric": item.labels, "score": item.value})
+    for result in function_results:
+        if isinstance(result, Score):
+            if result.is_finite:
+                results.append({"metric": result.labels, "score": result.value})
             else:
-                refused_counts["nan" if math.isnan(item.value) else "infinite"] += 1
-        elif isinstance(item, Skipped):
-            refused_counts[item.reason] += 1
+                refused_counts["nan" if math.isnan(result.value) else "infinite"] += 1
+        elif isinstance(result, Skipped):
+            refused_counts[result.reason] += 1
         else:
             msg = (
-                f"the scoring function gave {item!r}, which is no Score; "
+                f"the scoring function gave {result!r}, which is no Score; "
                 "use series.score(value) or Score(value, labels)"
             )
             raise TypeError(msg)

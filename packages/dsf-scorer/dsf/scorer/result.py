@@ -20,9 +20,9 @@ class Score:
     labels: dict[str, str]
 
     def __init__(self, value: SupportsFloat, labels: Mapping[str, str] | None = None) -> None:
-        """Raises TypeError when the value is not a number, such as None or text, or a label is not text.
+        """Raise TypeError when the value is not a number, such as None or text, or a label is not text.
 
-        Here rather than at encoding, so that the traceback shows the line that made the score.
+        The check is here rather than at encoding, so that the traceback shows the line that made the score.
         """
         if isinstance(value, bool | str | bytes) or not hasattr(value, "__float__"):
             msg = f"a score must be a number and not {value!r}; use skip() for a series without a score"
@@ -38,7 +38,7 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A series without a score, counted under `reason`: one of a few snake_case words, since it is a metric label."""
+    """A series without a score, counted by `reason`: one of a few snake_case words, since reasons are metric labels."""
 
     reason: str
 

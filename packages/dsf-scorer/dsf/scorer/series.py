@@ -64,25 +64,25 @@ class Series:
         return self if is_finite.all() else Series(self.labels, self.times[is_finite], self.values[is_finite])
 
     def gaps(self, step: float) -> list[Gap]:
-        """Where samples are missing from a series that should have one every `step` seconds.
+        """Return where samples are missing from a series that should have a sample every `step` seconds.
 
-        A NaN sample is not missing; use `finite().gaps(step)` to count those as missing too.
+        A NaN sample is not missing; `finite().gaps(step)` counts NaN samples as missing too.
         Raises ValueError when `step` is not positive.
         """
         _check_step(step)
         times = np.sort(self.times)
-        apart = np.diff(times)
+        distances = np.diff(times)
         return [
-            Gap(float(times[index]), float(times[index + 1]), max(1, round(float(apart[index]) / step) - 1))
+            Gap(float(times[index]), float(times[index + 1]), max(1, round(float(distances[index]) / step) - 1))
             # Scrapes are a little early or late. A distance of more than one and a half steps means a missing sample.
-            for index in np.flatnonzero(apart > 1.5 * step)
+            for index in np.flatnonzero(distances > 1.5 * step)
         ]
 
     def regular(self, step: float) -> Series:
-        """The series on an even grid of `step` seconds from its first sample to its last, NaN where one is missing.
+        """Return the series on an even grid of `step` seconds from its first to its last sample, with NaN for gaps.
 
-        Each sample moves to the nearest grid point; of two at one point the later one stays. Raises ValueError
-        when `step` is not positive, or so small that the grid would have more than a million points.
+        Each sample moves to the nearest grid point; of two samples at one point the later sample is used. Raises
+        ValueError when `step` is not positive, or so small that the grid would have more than a million points.
         """
         _check_step(step)
         if self.is_empty:
@@ -109,11 +109,11 @@ class Series:
         return frame
 
     def score(self, value: SupportsFloat, **labels: str) -> Score:
-        """Return a score with the labels of this series, added to or replaced by name."""
+        """Return a score with the labels of this series and `labels`, which replace labels of the same name."""
         return Score(value, {**self.labels, **labels})
 
     def skip(self, reason: str) -> Skipped:
-        """Skip this series for `reason`, one of a few snake_case words. It is counted."""
+        """Return the result of a series without a score, counted by `reason`: one of a few snake_case words."""
         return Skipped(reason)
 
 
@@ -125,15 +125,15 @@ def to_frame(series: Sequence[Series]) -> pd.DataFrame:
     """
     pandas = _import_pandas()
     lengths = [len(item) for item in series]
-    names = sorted({name for item in series for name in item.labels})
+    label_names = sorted({name for item in series for name in item.labels})
     columns: dict[str, Any] = {
         name: np.repeat(np.array([item.labels.get(name, "") for item in series], dtype=object), lengths)
-        for name in names
+        for name in label_names
     }
-    empty = np.empty(0, dtype=np.float64)
-    times = np.concatenate([empty, *(item.times for item in series)])
+    no_values = np.empty(0, dtype=np.float64)
+    times = np.concatenate([no_values, *(item.times for item in series)])
     columns["time"] = pandas.to_datetime(times, unit="s", utc=True)
-    columns["value"] = np.concatenate([empty, *(item.values for item in series)])
+    columns["value"] = np.concatenate([no_values, *(item.values for item in series)])
     frame: pd.DataFrame = pandas.DataFrame(columns)
     return frame
 

@@ -26,14 +26,14 @@ class Source:
     path: str = ""
 
     def __post_init__(self) -> None:
-        """Raises ScorerError for an invalid value."""
+        """Raise ScorerError for an invalid value."""
         for name in ("range", "step"):
             check_seconds(f"source.{name}", getattr(self, name), minimum=0)
         if self.host:
             check_host("source.host", self.host)
 
     def document(self) -> dict[str, Any]:
-        """JSON for /config."""
+        """Return the source as JSON for /config."""
         params = {name: value for name in ("query", "range", "step") if (value := getattr(self, name))}
         document: dict[str, Any] = {"type": self.type}
         document |= {name: value for name in ("host", "path") if (value := getattr(self, name))}
@@ -62,7 +62,7 @@ class Prometheus(Source):
     type: str = "Prometheus"
 
     def __post_init__(self) -> None:
-        """Raises ScorerError when query, range or step is missing."""
+        """Raise ScorerError when query, range or step is missing."""
         # The call is not super(): a dataclass with slots replaces the class that this function was defined in.
         Source.__post_init__(self)
         if not self.query.strip(" ;\t\n"):
@@ -72,29 +72,29 @@ class Prometheus(Source):
 
 
 def check_seconds(name: str, value: object, *, minimum: int) -> None:
-    """Raises ScorerError unless `value` is a whole number of seconds."""
+    """Raise ScorerError unless `value` is a whole number of seconds."""
     if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= 2**31 - 1:
         raise ScorerError(f"{name}: {value!r} is not a whole number of seconds from {minimum} on")
 
 
 def check_host(name: str, url: str) -> None:
-    """Raises ScorerError unless `url` is http or https with a host and without a query."""
+    """Raise ScorerError unless `url` is http or https with a host and without a query."""
     try:
         parts = urlsplit(url)
-        good = parts.scheme in ("http", "https") and bool(parts.hostname) and not parts.query and parts.port != 0
+        is_valid = parts.scheme in ("http", "https") and bool(parts.hostname) and not parts.query and parts.port != 0
     except ValueError:
-        good = False
+        is_valid = False
     if "@" in url:
-        # Without the URL: it has a password, and /config may be read by all.
+        # The message does not have the URL, which has a password.
         raise ScorerError(f"{name}: a URL with a user name or a password; name a Secret with auth.basic in the spec")
-    if not good:
+    if not is_valid:
         raise ScorerError(f"{name}: {url!r} is not a URL of the form http://host[:port]")
 
 
 def read_seconds(environment: Mapping[str, str], variable: str) -> int | None:
     """Return the whole number in an environment variable, None when it is not set.
 
-    Raises ScorerError for an invalid one.
+    Raises ScorerError for an invalid number.
     """
     text = environment.get(variable, "").strip()
     if not text:

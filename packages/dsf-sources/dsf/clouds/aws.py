@@ -57,7 +57,7 @@ class _Key(NamedTuple):
     secret: str
     token: str | None
     #: The id as displayed.
-    shown: str
+    displayed_user: str
 
 
 def add(method: Aws, builder: CredentialsBuilder) -> None:
@@ -69,7 +69,9 @@ def add(method: Aws, builder: CredentialsBuilder) -> None:
     signer = SigV4Auth(Credentials(key.id, key.secret, key.token), method.service, method.region)
     builder.sign = lambda request: _sign(request, signer)
     scope = f"{method.region}/{method.service}/aws4_request"
-    builder.add_description(f"Authorization: AWS4-HMAC-SHA256 Credential={key.shown}/{scope}, Signature={MASK}")
+    builder.add_description(
+        f"Authorization: AWS4-HMAC-SHA256 Credential={key.displayed_user}/{scope}, Signature={MASK}"
+    )
 
 
 def _read_key(method: Aws, builder: CredentialsBuilder) -> _Key:
@@ -77,9 +79,9 @@ def _read_key(method: Aws, builder: CredentialsBuilder) -> _Key:
     if method.secret_access_key is None or method.access_key_id is None:
         raise TypeError
     secret = builder.read_text(method.secret_access_key)
-    user, shown_user = builder.read_value(method.access_key_id)
+    user, displayed_user = builder.read_value(method.access_key_id)
     token = builder.read_text(method.session_token) if method.session_token is not None else None
-    return _Key(user, secret, token, shown_user)
+    return _Key(user, secret, token, displayed_user)
 
 
 def _assume_role(method: Aws, role: str, builder: CredentialsBuilder) -> _Key:
@@ -205,8 +207,8 @@ def _sign(request: requests.PreparedRequest, signer: SigV4Auth) -> None:
     pieces = [body] if isinstance(body, bytes) else cast("Iterable[bytes]", body or ())
     for piece in pieces:
         digest.update(piece)
-    signed = AWSRequest(request.method, request.url, headers={_HASH: digest.hexdigest()})
-    signer.add_auth(signed)
+    signed_request = AWSRequest(request.method, request.url, headers={_HASH: digest.hexdigest()})
+    signer.add_auth(signed_request)
     for name in ("Authorization", "X-Amz-Date", "X-Amz-Security-Token", _HASH):
-        if (value := signed.headers.get(name)) is not None:
+        if (value := signed_request.headers.get(name)) is not None:
             request.headers[name] = value

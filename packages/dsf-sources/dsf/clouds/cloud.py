@@ -52,13 +52,13 @@ class Cloud:
         return token
 
     def get(self, key: tuple[object, ...], request_token: Callable[[], Token]) -> str:
-        """Return the cached token of `key`, or one that `request_token` gets through the library.
+        """Return the cached token of `key`, or a new token that `request_token` gets through the library.
 
         Raises HttpError (auth_failed) and SecretError.
         """
 
-        def fetch_token(until: float) -> Token:
-            self.until = until
+        def fetch_token(deadline: float) -> Token:
+            self.until = deadline
             try:
                 value, seconds = request_token()
             except HttpError:
@@ -99,7 +99,7 @@ class Cloud:
             self._builder.hide(authorization.rpartition(" ")[2])
         # google-auth signs the assertion with a key.
         self._builder.hide(*parse_qs(body.decode(errors="replace")).get("assertion", ()))
-        hidden = self._builder.hidden
+        hidden_values = self._builder.hidden
         access = self._builder.to_token_server(sent_headers)
         try:
             kind = lower_case_headers.get("content-type", "application/x-www-form-urlencoded")
@@ -108,7 +108,7 @@ class Cloud:
                 url, sent_body, deadline=self.until, max_bytes=_MAX_BYTES, access=access, content_type=kind
             ).body
         except HttpError as error:
-            text = clean(mask_secrets(str(error), *hidden), 1000)
+            text = clean(mask_secrets(str(error), *hidden_values), 1000)
             raise HttpError(
                 "auth_failed", f"no token from {self.name}: {text}", retryable=error.retryable,
                 retry_after=error.retry_after,

@@ -51,7 +51,7 @@ def iterate_points(metric: Metric, kind: str) -> Iterator[Point]:
         case "gauge" | "sum":
             for point in data:
                 value_kind = point.WhichOneof("value")
-                # as_int has the default 0, which would be scored although it was not measured.
+                # Without a value, protobuf would return the default 0, which nobody measured.
                 value = None if value_kind is None else _get_current_value(point, float(getattr(point, value_kind)))
                 lacks_value = value_kind is None and not point.flags & _NO_VALUE
                 yield Point("", make_pairs(point.attributes), (), point.time_unix_nano, value, lacks_value)
@@ -80,11 +80,11 @@ def make_pairs(attributes: Iterable[KeyValue]) -> Pairs:
 def _iterate_histogram(point: Any) -> Iterator[Point]:
     """Yield cumulative buckets, as in Prometheus."""
     attributes = make_pairs(point.attributes)
-    below = 0
+    cumulative_count = 0
     bounds = [*point.explicit_bounds, float("inf")]
     for bound, count in zip(bounds, point.bucket_counts, strict=False):
-        below += count
-        value = _get_current_value(point, float(below))
+        cumulative_count += count
+        value = _get_current_value(point, float(cumulative_count))
         yield Point("_bucket", attributes, (("le", format_number(bound)),), point.time_unix_nano, value)
     yield from _iterate_count_and_sum(point, attributes)
 

@@ -59,14 +59,14 @@ def _walk(body: bytes, max_weight: int) -> None:
     weight = 0
     position, end, fields = 0, len(body), _REQUEST.fields
     # The messages that contain the current one: the position after it, their end, and their fields.
-    outer: list[tuple[int, int, dict[int, _MessageType]]] = []
+    outer_messages: list[tuple[int, int, dict[int, _MessageType]]] = []
     while True:
         if position >= end:
             if position > end:
                 raise ProtobufBoundsError("a field is longer than its message")
-            if not outer:
+            if not outer_messages:
                 return
-            position, end, fields = outer.pop()
+            position, end, fields = outer_messages.pop()
             continue
         tag = body[position]
         position += 1
@@ -87,11 +87,11 @@ def _walk(body: bytes, max_weight: int) -> None:
         weight += message_type.weight
         if weight > max_weight:
             raise ProtobufBoundsError("it has too many nearly empty parts for its size")
-        if len(outer) >= _MAX_DEPTH:
+        if len(outer_messages) >= _MAX_DEPTH:
             raise ProtobufBoundsError(f"it is nested deeper than {_MAX_DEPTH}")
         if position + length > end:
             raise ProtobufBoundsError("a field is longer than its message")
-        outer.append((position + length, end, fields))
+        outer_messages.append((position + length, end, fields))
         end, fields = position + length, message_type.fields
 
 

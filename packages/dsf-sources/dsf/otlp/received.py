@@ -1,7 +1,7 @@
 """Pushed series that the agent's scorers select.
 
-A collector pushes everything it has. A point that no scorer selects is accepted and dropped: this is not an error of
-the sender. A selected point that cannot be kept is rejected with the reason, which the sender logs.
+A collector pushes all its metrics. A point that no scorer selects is accepted and dropped, because pushing it is not an
+error of the sender. A selected point that cannot be kept is rejected with the reason, which the sender logs.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from dsf.sources.window import (
 #: Seconds between two removals of old samples.
 _FORGET_EVERY: Final = 10.0
 
-#: Label of the metric -> message to the sender.
+#: Value of the metric's label -> message to the sender; empty: the error says what is wrong.
 REASONS: Final = {
     "delta": "delta temporality: prefer cumulative in the exporter, or use the collector's deltatocumulative processor",
     "exponential_histogram": "exponential histograms are not taken: let the SDK use explicit buckets",
@@ -47,13 +47,13 @@ REASONS: Final = {
 }
 
 
-#: Maximum characters of a series' attributes. Several attributes may become one label, and only labels are bounded
-#: later.
+#: Maximum characters of a series' attributes. The later limit on labels does not bound attributes, because several
+#: attributes may become one label.
 _MOST_ATTRIBUTES: Final = 4 * MAX_LABEL_BYTES
 
 
 class _Origin(NamedTuple):
-    """Resource and scope, which add labels to all their series."""
+    """The attributes of a resource and of a scope, which all their series have as labels."""
 
     resource: Pairs
     scope: Pairs
@@ -81,12 +81,12 @@ class Rejected:
 
     points: int = 0
     #: Reason -> text for the sender.
-    why: dict[str, str] = field(default_factory=dict)
+    reason_texts: dict[str, str] = field(default_factory=dict)
 
     @property
     def message(self) -> str:
         """Message to the sender."""
-        return "; ".join(self.why.values())
+        return "; ".join(self.reason_texts.values())
 
 
 class Received:
@@ -98,21 +98,24 @@ class Received:
         summaries: Callable[[], Mapping[str, ScorerSummary]],
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Prepare an empty store. `summaries` has the active ones by scorer; `clock` returns unix seconds."""
+        """Prepare an empty store.
+
+        `summaries` returns the summaries of the active scorers by scorer; `clock` returns unix seconds.
+        """
         self.window = Window(budget)
         #: Number of points by outcome: kept, unwanted, or a key of REASONS.
         self.counts: Counter[str] = Counter()
         self._summaries = summaries
         self._clock = clock
-        self._known: Mapping[str, ScorerSummary] | None = None
+        self._known_summaries: Mapping[str, ScorerSummary] | None = None
         self._selection = _Selection()
-        #: Series whose names match a selector and whose labels do not. Hashes of their keys, because attributes may be
+        #: Hashes of the keys of series whose names match a selector and whose labels do not. The keys themselves may be
         #: of any size.
-        self._unwanted: set[int] = set()
-        self._max_unwanted = budget.max_series
+        self._unwanted_hashes: set[int] = set()
+        self._max_unwanted_hashes = budget.max_series
         self._forgotten_at = 0.0
-        # Reentrant: the first thread that notices a changed configuration has all sources tidied up, including this
-        # one.
+        # Reentrant: the first thread that notices a changed configuration calls `tidy` of all sources, including this
+        # one, which may be in `ingest`.
         self._lock = threading.RLock()
 
     @property
@@ -121,10 +124,10 @@ class Received:
         return self._selection.scorers
 
     def ingest(self, request: ExportMetricsServiceRequest) -> Rejected:
-        """Keep selected points, and return the rejected ones."""
+        """Keep the selected points, and return the rejected points."""
         now = self._clock()
         counts: Counter[str] = Counter()
-        rejected = Rejected()
+        rejections = Rejected()
         # One request at a time: in Python, two at a time are no faster.
         with self._lock:
             selection = self._get_selection()
@@ -134,9 +137,9 @@ class Received:
                 for scope_metrics in resource_metrics.scope_metrics:
                     origin = _Origin(resource, _make_scope_labels(scope_metrics.scope))
                     for metric in scope_metrics.metrics:
-                        self._store_metric(metric, origin, selection, now, counts, rejected)
+                        self._store_metric(metric, origin, selection, now, counts, rejections)
             self.counts.update(counts)
-        return rejected
+        return rejections
 
     def tidy(self) -> None:
         """Drop samples that have expired or that no scorer selects any more.
@@ -158,16 +161,16 @@ class Received:
         selection: _Selection,
         now: float,
         counts: Counter[str],
-        rejected: Rejected,
+        rejections: Rejected,
     ) -> None:
         kind = metric.WhichOneof("data")
         if kind is None:
             return
         name = to_prometheus_name(metric.name)
         selectors = {
-            suffix: selected
+            suffix: found_selectors
             for suffix in SUFFIXES.get(kind, ("",))
-            if (selected := selection.find_selectors(name + suffix))
+            if (found_selectors := selection.find_selectors(name + suffix))
         }
         point_count = len(getattr(metric, kind).data_points)
         if not selectors and kind != "exponential_histogram":
@@ -181,44 +184,47 @@ class Received:
                 counts["unwanted"] += point_count
                 return
             counts[reason] += point_count
-            rejected.points += point_count
-            rejected.why.setdefault(reason, f"{metric.name}: {REASONS[reason]}")
+            rejections.points += point_count
+            rejections.reason_texts.setdefault(reason, f"{metric.name}: {REASONS[reason]}")
             return
-        oldest = now - selection.keep
+        min_time = now - selection.keep
         refused_points: set[tuple[Pairs, int]] = set()
         for point in iterate_points(metric, kind):
             if point.suffix not in selectors:
                 counts["unwanted"] += 1
                 continue
-            result, words = self._store_point(name + point.suffix, origin, point, selectors[point.suffix], now, oldest)
-            counts[result] += 1
-            if result in REASONS:
+            outcome, detail = self._store_point(
+                name + point.suffix, origin, point, selectors[point.suffix], now, min_time
+            )
+            counts[outcome] += 1
+            if outcome in REASONS:
                 refused_points.add((point.attributes, point.nanoseconds))
-                rejected.why.setdefault(result, f"{metric.name}: {words or REASONS[result]}")
+                rejections.reason_texts.setdefault(outcome, f"{metric.name}: {detail or REASONS[outcome]}")
         # The sender counts its points: a histogram is one point, but many samples here.
-        rejected.points += len(refused_points)
+        rejections.points += len(refused_points)
 
     def _store_point(
-        self, name: str, origin: _Origin, point: Point, selectors: list[Selector], now: float, oldest: float
+        self, name: str, origin: _Origin, point: Point, selectors: list[Selector], now: float, min_time: float
     ) -> tuple[str, str]:
-        """Return the outcome of a point: a key of `counts`, and a more specific text than that of the reason, or an
-        empty text.
+        """Return the outcome of a point, which is a key of `counts`, and a text for the sender.
+
+        The text is empty unless it says more than the reason's text in REASONS.
         """
         time = point.nanoseconds / 1e9 or now
         if time > now + MAX_FUTURE_SECONDS:
             return "future", ""
-        if time < oldest:
+        if time < min_time:
             return "outdated", ""
         key = (name, origin, point.attributes, point.extra)
-        hashed = hash(key)
-        if hashed in self._unwanted:
+        key_hash = hash(key)
+        if key_hash in self._unwanted_hashes:
             return "unwanted", ""
         labels: dict[str, str] | None = None
         if key not in self.window:
             labels = _make_labels(name, origin, point)
             if not any(selector.matches(labels) for selector in selectors):
-                if len(self._unwanted) < self._max_unwanted:
-                    self._unwanted.add(hashed)
+                if len(self._unwanted_hashes) < self._max_unwanted_hashes:
+                    self._unwanted_hashes.add(key_hash)
                 return "unwanted", ""
             if _count_characters(origin, point) > _MOST_ATTRIBUTES:
                 return "labels", f"the attributes of a series have more than {_MOST_ATTRIBUTES} characters"
@@ -237,10 +243,10 @@ class Received:
     def _get_selection(self) -> _Selection:
         """Return the selection of the current scorers."""
         summaries = self._summaries()
-        if summaries is not self._known:
-            self._known = summaries
+        if summaries is not self._known_summaries:
+            self._known_summaries = summaries
             self._selection = _make_selection(summaries)
-            self._unwanted.clear()
+            self._unwanted_hashes.clear()
             self._forgotten_at = 0.0
         return self._selection
 
@@ -250,13 +256,13 @@ class Received:
             return
         self._forgotten_at = now
         self.window.drop_future_series(now)
-        oldest = now - selection.keep
+        min_time = now - selection.keep
 
-        def before(labels: Mapping[str, str]) -> float:
+        def compute_limit(labels: Mapping[str, str]) -> float:
             is_selected = any(selector.matches(labels) for selector in selection.find_selectors(labels["__name__"]))
-            return oldest if is_selected else float("inf")
+            return min_time if is_selected else float("inf")
 
-        self.window.forget(before)
+        self.window.forget(compute_limit)
 
 
 def _make_scope_labels(scope: InstrumentationScope) -> Pairs:
@@ -286,13 +292,13 @@ def _make_selection(summaries: Mapping[str, ScorerSummary]) -> _Selection:
         if get_source_type(summary) != OTLP:
             continue
         try:
-            parsed = parse_selectors(summary.source_query)
+            scorer_selectors = parse_selectors(summary.source_query)
         except SelectorError:
             # The cycle of the scorer reports the invalid selector.
             continue
         keep = max(keep, compute_retention(summary))
         scorers += 1
-        for selector in parsed:
+        for selector in scorer_selectors:
             if selector.name:
                 selectors.setdefault(selector.name, []).append(selector)
             else:

@@ -1,7 +1,7 @@
 """The HTTP server that a collector's `otlphttp` exporter pushes to.
 
-`POST /v1/metrics`, protobuf or JSON, plain or gzip. Everything about a request is bounded: its bytes before and after
-decompression, its time, the number of concurrent requests, and the connections.
+`POST /v1/metrics`, protobuf or JSON, plain or gzip. The limits of a request are its bytes before and after
+decompression and its time. The number of concurrent requests and of connections is limited too.
 """
 
 from __future__ import annotations
@@ -83,8 +83,9 @@ class Receiver(HttpServer):
     def __init__(
         self, received: Received, host: str, port: int, *, max_bytes: int, token_file: Path | None = None
     ) -> None:
-        """Prepare the server. A request has at most `max_bytes`, decompressed; senders need the Bearer token in
-        `token_file`.
+        """Prepare the server.
+
+        A request has at most `max_bytes` after decompression. Senders need the Bearer token in `token_file`.
         """
         endpoint = _Endpoint(received, max_bytes, token_file)
         super().__init__(endpoint, host, port, name="dsf-otlp", variable="DSF_OTLP_PORT")
@@ -100,7 +101,7 @@ class _Endpoint:
         self._turns = asyncio.Semaphore(_AT_ONCE)
         #: Received bodies, the oldest first.
         self._bodies: dict[_Body, None] = {}
-        self._parsing = threading.Lock()
+        self._parse_lock = threading.Lock()
 
     async def __call__(self, scope: _Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
@@ -146,7 +147,7 @@ class _Endpoint:
         encoding = headers.get("content-encoding", "identity").strip().lower()
         if encoding not in ("identity", "gzip"):
             raise _RefusalError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "Content-Encoding must be gzip or none")
-        # The body arrives before the turn begins: senders of slow bodies must not block others.
+        # The body is received before the turn begins, so that senders of slow bodies do not block others.
         async with self._receive_body(headers, receive) as body, self._take_turn():
             return await asyncio.to_thread(self._ingest, body, is_gzip=encoding == "gzip", as_json=kind == _JSON)
 
@@ -196,34 +197,35 @@ class _Endpoint:
     def _add(self, body: _Body, piece: bytes) -> None:
         """Add a piece to a body.
 
-        If all bodies have too many bytes, the oldest incomplete one is dropped: good senders send their body at once.
-        Raises _RefusalError.
+        If all bodies together have too many bytes, the oldest incomplete body is dropped, because good senders send
+        their body at once. Raises _RefusalError.
         """
         body.data += piece
         if len(body.data) > self._max_bytes:
             raise _make_too_large_error(self._max_bytes)
-        while sum(len(pending.data) for pending in self._bodies) > _MOST_BODIES * self._max_bytes:
-            oldest = next(pending for pending in self._bodies if not pending.is_whole)
-            del self._bodies[oldest]
-            if oldest is body:
+        while sum(len(received_body.data) for received_body in self._bodies) > _MOST_BODIES * self._max_bytes:
+            oldest_body = next(received_body for received_body in self._bodies if not received_body.is_whole)
+            del self._bodies[oldest_body]
+            if oldest_body is body:
                 raise _make_too_many_error()
-            oldest.data.clear()
-            oldest.is_dropped = True
-            if not oldest.deadline.expired():
-                oldest.deadline.reschedule(asyncio.get_running_loop().time())
+            oldest_body.data.clear()
+            oldest_body.is_dropped = True
+            if not oldest_body.deadline.expired():
+                oldest_body.deadline.reschedule(asyncio.get_running_loop().time())
 
     def _ingest(self, body: bytes, *, is_gzip: bool, as_json: bool) -> ExportMetricsServiceResponse:
         """Decompress and parse a body, and store its points. Raises _RefusalError."""
         plain = self._unzip(body) if is_gzip else body
         if as_json and len(plain) > self._max_bytes // _JSON_SHARE:
             raise _make_too_large_error(self._max_bytes // _JSON_SHARE)
-        # One body at a time: parsed, it is several times as large, and in Python two at a time are no faster.
-        with self._parsing:
-            rejected = self._received.ingest(_parse_request(plain, as_json=as_json))
+        # One body at a time: a parsed body takes several times as much memory, and in Python two at a time are no
+        # faster.
+        with self._parse_lock:
+            rejections = self._received.ingest(_parse_request(plain, as_json=as_json))
         response = ExportMetricsServiceResponse()
-        if rejected.points:
+        if rejections.points:
             response.partial_success.CopyFrom(
-                ExportMetricsPartialSuccess(rejected_data_points=rejected.points, error_message=rejected.message)
+                ExportMetricsPartialSuccess(rejected_data_points=rejections.points, error_message=rejections.message)
             )
         return response
 
@@ -259,10 +261,10 @@ class _Endpoint:
 _GRPC_INVALID: Final = 3
 
 
-#: A request in JSON may have this fraction of the bytes of one in protobuf, because it takes more memory and time.
+#: A JSON request may have `max_bytes` divided by this, because it takes more memory and time than protobuf.
 _JSON_SHARE: Final = 4
-#: Starts of objects and arrays in JSON, which take far more memory than their bytes. A real request has at most one in
-#: this many bytes.
+#: Starts of objects and arrays in JSON, which take far more memory than their text. A real request has at most one of
+#: them in `_BYTES_TO_A_PART` bytes.
 _PARTS_JSON: Final = re.compile(rb"[\[{]")
 _BYTES_TO_A_PART: Final = 8
 _FEW_PARTS: Final = 10_000

@@ -3,9 +3,9 @@
 The source gives one sample per series and cycle. The path `/v1/metrics`, the standard path of OTLP/HTTP for metrics, is
 for metrics that are pushed to this agent; see `dsf.otlp.plugin`.
 
-Prometheus' text format and OpenMetrics have a parser here: those of prometheus_client are made for trusted text, and
-take minutes and hundreds of megabytes for a small malicious text. This parser reads each character once, stops at
-bounds, and never quotes the text in an error, because a server may echo secrets in it.
+The module has its own parser of Prometheus' text format and OpenMetrics, because the parsers of prometheus_client are
+made for trusted text: they take minutes and hundreds of megabytes for a small malicious text. This parser reads each
+character once and has bounds. Its errors never quote the text, because a server may echo secrets.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def fetch(request: Request[Options]) -> Iterator[Series]:
         try:
             samples = select_samples(body, selectors, history.now, history.oldest, request.check, request.reserve)
         except ValueError as error:
-            where = place("GET", request.url)
-            raise HttpError("bad_answer", f"{where}: not Prometheus' text format: {error}") from None
+            request_place = place("GET", request.url)
+            raise HttpError("bad_answer", f"{request_place}: not Prometheus' text format: {error}") from None
         history.keep(samples)
     for selector in selectors:
         yield from history.series(selector.matches, request.check)
@@ -76,15 +76,15 @@ def select_samples(
     body: bytes,
     selectors: Sequence[Selector],
     now: float,
-    oldest: float,
+    min_time: float,
     check: Callable[[], None] = lambda: None,
     reserve: Callable[[int], None] = lambda _: None,
 ) -> Scraped:
     """Return {(name, *labels): (all labels, time, value)} of the selected samples.
 
-    The time of a sample is its own, but at most `now`, which is also the time of a sample without one. A sample whose
-    own time is at or before `oldest` is dropped, as by Prometheus. `check` is called regularly, and `reserve` with the
-    memory in bytes of each sample; both raise to abort. Raises ScrapeError.
+    The time of a sample is the time in its line, at most `now`; without a time in its line, it is `now`. A sample whose
+    line has a time at or before `min_time` is dropped, as by Prometheus. `check` is called regularly, and `reserve`
+    with the memory in bytes of each sample; both raise to abort. Raises ScrapeError.
     """
     samples: Scraped = {}
     has_regex = any(matcher.pattern is not None for selector in selectors for matcher in selector.matchers)
@@ -93,7 +93,7 @@ def select_samples(
             check()
         all_labels = with_short_names({"__name__": name, **labels})
         if any(selector.matches(all_labels) for selector in selectors):
-            if time is not None and time <= oldest:
+            if time is not None and time <= min_time:
                 continue
             key = (name, *sorted(labels.items()))
             # Python strings may need 40 times the bytes of the text, so reserve their memory.
@@ -107,8 +107,10 @@ def select_samples(
 
 
 def _check_first(body: bytes) -> None:
-    """Raise ScrapeError if the first sample is invalid. Only selected lines are parsed, and an HTML page may have
-    status 200.
+    """Raise ScrapeError if the first sample is invalid.
+
+    Otherwise an HTML page with status 200 would look like a page without selected samples, as only selected lines are
+    parsed.
     """
     for number, match in enumerate(_LINE.finditer(body)):
         line = match[0][:MAX_LINE]
@@ -130,7 +132,10 @@ def _check_first(body: bytes) -> None:
 def _iterate_samples(
     body: bytes, selectors: Sequence[Selector], check: Callable[[], None]
 ) -> Iterator[tuple[str, dict[str, str], float, float | None]]:
-    """Yield the samples of lines that may be selected. Checking a line's beginning is far faster than parsing it."""
+    """Yield the samples of lines that may be selected.
+
+    The beginning of a line is checked first, because parsing the whole line is far slower.
+    """
     names = {selector.name.encode() for selector in selectors}
     # OpenMetrics ends with this line. Its times are in seconds, those of Prometheus' text format in milliseconds.
     units_per_second = 1 if body[-32:].rstrip().endswith(b"# EOF") else 1000
@@ -160,13 +165,14 @@ def _iterate_samples(
             )
             yield name, labels, value, None if time is None else time / units_per_second
         except ValueError as error:
-            what = "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else error
-            raise ScrapeError(f"line {number + 1}, empty ones not counted: {what}") from None
+            problem = "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else error
+            raise ScrapeError(f"line {number + 1}, empty ones not counted: {problem}") from None
 
 
 def _parse_sample(line: str, name: str, position: int) -> tuple[str, dict[str, str], float, float | None]:
-    """Return name, labels, value and time of a line, the time as written. Raises ValueError, which does not quote the
-    line.
+    """Return name, labels, value and time of a line, with the time in the unit of the text.
+
+    Raises ValueError, which does not quote the line.
     """
     labels: dict[str, str] = {}
     blank_count = len(line[position:]) - len(line[position:].lstrip(" \t"))
@@ -174,32 +180,32 @@ def _parse_sample(line: str, name: str, position: int) -> tuple[str, dict[str, s
         name, position = _parse_labels(line, position + blank_count + 1, name, labels)
     if not name:
         raise ValueError("a sample has no name")
-    rest = _VALUE.fullmatch(line, position)
-    if rest is None:
+    value_match = _VALUE.fullmatch(line, position)
+    if value_match is None:
         raise ValueError("after name and labels, a number, at most a time, and at most an exemplar must follow")
-    return name, labels, float(rest[1]), float(rest[2]) if rest[2] else None
+    return name, labels, float(value_match[1]), float(value_match[2]) if value_match[2] else None
 
 
 def _parse_labels(line: str, position: int, name: str, labels: dict[str, str]) -> tuple[str, int]:
-    """Fill `labels`. Return the metric's name and the position after the labels."""
+    """Add the labels of a line to `labels`. Return the metric's name and the position after the labels."""
     while (end := _END.match(line, position)) is None:
         part = _LABEL.match(line, position)
         if part is None:
             raise ValueError('its labels are not name="value"')
-        label, quoted, value, after = part.groups()
+        label, quoted_name, value, separator = part.groups()
         position = part.end()
         if value is None:
-            if quoted is None or name:
+            if quoted_name is None or name:
                 raise ValueError('its labels are not name="value"')
-            name = _unescape(quoted)
+            name = _unescape(quoted_name)
         else:
-            label = label or _unescape(quoted)
+            label = label or _unescape(quoted_name)
             if label in labels:
                 raise ValueError("it has a label twice")
             if len(labels) >= MAX_LABELS:
                 raise ValueError(f"it has more than {MAX_LABELS} labels")
             labels[label] = _unescape(value)
-        if after == "}":
+        if separator == "}":
             return name, position
     return name, end.end()
 

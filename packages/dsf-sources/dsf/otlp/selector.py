@@ -1,8 +1,8 @@
-"""Series selectors for sources without a query language, such as `name{label="value"}`. `name{label="value"}`.
+"""Series selectors for sources without a query language, such as `name{label="value"}`.
 
-This is only the instant selector of PromQL: no functions, no ranges. `=`, `!=`, `=~` and `!~` mean the same
-as there; regular expressions match the whole value. Dots in names, as in OpenTelemetry, stand for the
-underscores of Prometheus' format.
+A selector is PromQL's instant selector, without functions and ranges. `=`, `!=`, `=~` and `!~` mean the same as in
+PromQL, and regular expressions match the whole value. Dots in names, as in OpenTelemetry, stand for the underscores of
+Prometheus' format.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Matcher:
         value = labels.get(self.label, "")
         if self.pattern is None:
             return (value == self.value) is not self.negated
-        # As bytes, RE2's type: with text it would also count offsets, which is slower.
+        # Bytes are RE2's own type. With text, RE2 would also convert offsets, which is slower.
         return (self.pattern.fullmatch(value.encode(errors="replace")) is not None) is not self.negated
 
 
@@ -69,7 +69,7 @@ class Selector:
     matchers: tuple[Matcher, ...] = ()
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """True if it selects the series with these labels, including `__name__`."""
+        """True if the selector selects a series with these labels, which include `__name__`."""
         if self.name and labels.get("__name__") != self.name:
             return False
         return all(matcher.matches(labels) for matcher in self.matchers)
@@ -94,7 +94,7 @@ def parse_selectors(text: str) -> tuple[Selector, ...]:
     for query in split_queries(text):
         selectors.append(_parse(query))
         size += sum(matcher.pattern.programsize for matcher in selectors[-1].matchers if matcher.pattern is not None)
-        # Total instructions of a scorer's regular expressions, which bound the time per character of a label.
+        # The total instructions of a scorer's regular expressions bound the time per character of a label.
         if size > 8_000:
             raise SelectorError("the regular expressions of all queries together are too large; write shorter ones")
     return tuple(selectors)
@@ -107,50 +107,52 @@ def to_prometheus_name(name: str) -> str:
 
 @functools.lru_cache(maxsize=4096)
 def _translate_name(name: str) -> str:
-    cleaned = re.sub(r"[^a-zA-Z0-9_:]", "_", name) or "_"
-    return f"_{cleaned}" if cleaned[0].isdigit() else cleaned
+    valid_name = re.sub(r"[^a-zA-Z0-9_:]", "_", name) or "_"
+    return f"_{valid_name}" if valid_name[0].isdigit() else valid_name
 
 
 def with_short_names(labels: dict[str, str]) -> dict[str, str]:
     """Return the labels, with `node`, `namespace`, `pod` and `container` added from OpenTelemetry's names."""
-    for short, long in SHORT_NAMES.items():
-        if long in labels:
-            labels.setdefault(short, labels[long])
+    for short_name, long_name in SHORT_NAMES.items():
+        if long_name in labels:
+            labels.setdefault(short_name, labels[long_name])
     return labels
 
 
 def _parse(query: str) -> Selector:
     match = _NAME.match(query)
     name = to_prometheus_name(match[0]) if match else ""
-    rest = query[match.end() if match else 0 :].strip()
-    if not rest and name:
+    braces = query[match.end() if match else 0 :].strip()
+    if not braces and name:
         return Selector(name)
-    if not (rest.startswith("{") and rest.endswith("}")):
+    if not (braces.startswith("{") and braces.endswith("}")):
         raise SelectorError(
             f'{query[:200]!r} is not a selector such as name{{label="value"}}; '
             "functions need a Prometheus as the source"
         )
     matchers: list[Matcher] = []
-    inside, position = rest[1:-1], 0
-    while inside[position:].strip():
-        part = _MATCHER.match(inside, position)
+    matcher_text, position = braces[1:-1], 0
+    while matcher_text[position:].strip():
+        part = _MATCHER.match(matcher_text, position)
         if part is None:
-            raise SelectorError(f'{query!r}: expected label="value" (or !=, =~, !~) at {inside[position:].strip()!r}')
+            raise SelectorError(
+                f'{query!r}: expected label="value" (or !=, =~, !~) at {matcher_text[position:].strip()!r}'
+            )
         matchers.append(_make_matcher(query, part["label"], part["sign"], part["value"]))
         position = part.end()
-        if inside[position : position + 1] == ",":
+        if matcher_text[position : position + 1] == ",":
             position += 1
-        elif position < len(inside):
-            raise SelectorError(f"{query!r}: expected a comma at {inside[position:]!r}")
+        elif position < len(matcher_text):
+            raise SelectorError(f"{query!r}: expected a comma at {matcher_text[position:]!r}")
     if not name and not matchers:
         raise SelectorError(f"{query!r} selects nothing in particular; give a name or a label")
     return Selector(name, tuple(matchers))
 
 
 def _unescape(query: str, value: str) -> str:
-    """Return a quoted value without escapes; unknown ones, such as those of regular expressions, stay.
+    """Return a quoted value with its escapes decoded. Raises SelectorError.
 
-    Raises SelectorError.
+    Unknown escapes, such as the escapes of regular expressions, are left as they are.
     """
 
     def decode_character(escape: re.Match[str]) -> str:
@@ -165,9 +167,9 @@ def _unescape(query: str, value: str) -> str:
     return _ESCAPE.sub(decode_character, value)
 
 
-def _make_matcher(query: str, label: str, sign: str, quoted: str) -> Matcher:
-    value = quoted[1:-1]
-    if quoted[0] != "`":
+def _make_matcher(query: str, label: str, sign: str, quoted_value: str) -> Matcher:
+    value = quoted_value[1:-1]
+    if quoted_value[0] != "`":
         value = _unescape(query, value)
     negated = sign.startswith("!")
     if not sign.endswith("~"):
@@ -177,7 +179,7 @@ def _make_matcher(query: str, label: str, sign: str, quoted: str) -> Matcher:
 
 def _compile_pattern(query: str, text: str) -> Any:
     """Compile a pattern for RE2, the engine of Prometheus, whose time is linear in the value. Raises SelectorError."""
-    # Imported here: it takes 5 MB, which agents without such selectors save.
+    # Imported here because the module takes 5 MB, which agents without such selectors save.
     import re2
 
     options = re2.Options()
@@ -189,7 +191,7 @@ def _compile_pattern(query: str, text: str) -> Any:
     try:
         return re2.compile(text, options)
     except re2.error as error:
-        why = error.args[0].decode(errors="replace")
+        reason = error.args[0].decode(errors="replace")
     except UnicodeEncodeError:
-        why = "it holds half of a character"
-    raise SelectorError(f"{query!r}: the regular expression {text!r} cannot be used: {why}")
+        reason = "it holds half of a character"
+    raise SelectorError(f"{query!r}: the regular expression {text!r} cannot be used: {reason}")

@@ -38,7 +38,7 @@ class OwnCluster:
         self._lock = threading.Lock()
 
     def add_outcomes(self, values: Counter[str]) -> None:
-        """Add to the outcomes of fields."""
+        """Add the outcomes of a cycle's fields."""
         with self._lock:
             self.values.update(values)
 
@@ -65,10 +65,10 @@ class OwnCluster:
 
 def get_own_cluster(request: Request[Options]) -> OwnCluster:
     """Return the state of the request's agent. Raises HttpError where there is none."""
-    running: OwnCluster | None = request.running
-    if running is None:
+    own_cluster: OwnCluster | None = request.running
+    if own_cluster is None:
         raise _make_unavailable_error()
-    return running
+    return own_cluster
 
 
 def _make_unavailable_error() -> HttpError:

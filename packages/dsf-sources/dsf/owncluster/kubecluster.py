@@ -1,7 +1,7 @@
 """The agent's own cluster: its nodes and pods, for scorers with the source type `Kubernetes`, and other objects.
 
-Nodes and pods are watched from the first cycle of such a scorer until the last one is gone. Only a pod's node and
-requests are kept: some hundred bytes.
+Nodes and pods are watched from the first cycle of a scorer of the type `Kubernetes` until the last such scorer is gone.
+Of a pod, only its node and its requests are kept, which take some hundred bytes.
 """
 
 from __future__ import annotations
@@ -49,16 +49,16 @@ class KubeCluster:
         Raises HttpError: unauthorized without the rights, connection_failed while the API server is unreachable,
         timeout.
         """
-        nodes, pods = both = self._start_reflectors()
-        while not all(reflector.synced.is_set() for reflector in both):
-            self._check(both)
+        nodes, pods = reflectors = self._start_reflectors()
+        while not all(reflector.synced.is_set() for reflector in reflectors):
+            self._check(reflectors)
             if time.monotonic() >= deadline:
                 raise HttpError(
                     "timeout", f"the nodes and pods of {self._session.host} were not listed in time", retryable=True
                 )
             time.sleep(_POLL)
         # A stale copy must not be used as current.
-        self._check(both)
+        self._check(reflectors)
         return ClusterState(
             [node[_REDUCED] for node in nodes.store.list()], [pod[_REDUCED] for pod in pods.store.list()]
         )
@@ -97,17 +97,17 @@ class KubeCluster:
 
     def _check(self, reflectors: tuple[Reflector, Reflector]) -> None:
         for reflector in reflectors:
-            why = reflector.error
-            if why is None:
+            problem = reflector.error
+            if problem is None:
                 continue
-            if any(refusal in why for refusal in _FORBIDDEN):
-                # The next cycle starts a new watch at once, so that a right granted meanwhile takes effect.
+            if any(refusal in problem for refusal in _FORBIDDEN):
+                # The next cycle starts a new watch, so that a right granted in the meantime takes effect at once.
                 self.stop()
                 raise HttpError(
                     "unauthorized",
-                    f"the source Kubernetes needs a ClusterRole with get, list and watch of nodes and pods: {why}",
+                    f"the source Kubernetes needs a ClusterRole with get, list and watch of nodes and pods: {problem}",
                 )
-            raise HttpError("connection_failed", f"the cluster cannot be watched: {why}", retryable=True)
+            raise HttpError("connection_failed", f"the cluster cannot be watched: {problem}", retryable=True)
 
 
 def _wrap_reducer(reduce: Callable[[Object], Any]) -> Callable[[Object], Object]:

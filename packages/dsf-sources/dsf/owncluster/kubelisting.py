@@ -107,20 +107,20 @@ def _iterate_kinds(resource_list: Mapping[str, Any], object_source: ObjectSource
 
 
 def _read(
-    session: Session, path: str, query: Mapping[str, str], max_bytes: int, deadline: float, what: Resource | str
+    session: Session, path: str, query: Mapping[str, str], max_bytes: int, deadline: float, target: Resource | str
 ) -> tuple[dict[str, Any], int]:
     """Return a response and its number of bytes. Raises HttpError with a message that names the remedy."""
     try:
         return session.read(path, query, max_bytes=max_bytes, deadline=deadline)
     except ObjectNotFoundError as error:
-        raise HttpError("unknown_kind", f"this cluster has no {what}: {error}", status=404) from None
+        raise HttpError("unknown_kind", f"this cluster has no {target}: {error}", status=404) from None
     except TooLargeError as error:
         raise HttpError("too_large", f"{error}; select fewer objects by namespace or selector") from None
     except ExpiredError as error:
         raise HttpError("connection_failed", str(error), status=error.status, retryable=True) from None
     except ApiServerError as error:
         if error.status in (401, 403):
-            raise HttpError("unauthorized", f"{_describe_grant(what)}: {error}", status=error.status) from None
+            raise HttpError("unauthorized", f"{_describe_grant(target)}: {error}", status=error.status) from None
         reason = "bad_query" if error.status == 400 else "http_error"
         raise HttpError(
             reason,
@@ -134,11 +134,12 @@ def _read(
         raise HttpError(reason, str(error), retryable=True) from None
 
 
-def _describe_grant(what: Resource | str) -> str:
-    if isinstance(what, str):
-        return f"the source Object needs the right to see which kinds {what} has (ClusterRole system:discovery)"
+def _describe_grant(target: Resource | str) -> str:
+    if isinstance(target, str):
+        return f"the source Object needs the right to see which kinds {target} has (ClusterRole system:discovery)"
     return (
-        f"the source Object needs the right to list {what}; on the hub add {{apiGroup: {what.group or repr('')}, "
-        f"resource: {what.plural}}} to the chart's spokeSetting.agent.sources.objects; of an agent installed by hand, "
-        f"name {what} in DSF_AGENT_OBJECTS and bind a ClusterRole with list of it to ServiceAccount {AGENT_ACCOUNT}"
+        f"the source Object needs the right to list {target}; on the hub add {{apiGroup: {target.group or repr('')}, "
+        "resource: "
+        f"{target.plural}}} to the chart's spokeSetting.agent.sources.objects; of an agent installed by hand, "
+        f"name {target} in DSF_AGENT_OBJECTS and bind a ClusterRole with list of it to ServiceAccount {AGENT_ACCOUNT}"
     )

@@ -40,16 +40,16 @@ def fetch(request: Request[Options]) -> Iterator[Series]:
     object_source = _parse_source(request.query)
     counts: Counter[str] = Counter()
     with request.history() as history:
-        running = get_own_cluster(request)
+        own_cluster = get_own_cluster(request)
         try:
             with request.asking(f"{object_source.kind} of {object_source.api_version} of this cluster") as question:
-                listing = running.cluster.make_listing(object_source, request.deadline)
+                listing = own_cluster.cluster.make_listing(object_source, request.deadline)
                 question.url = listing.url
                 samples, question.received = _read_samples(object_source, listing, request, history.now, counts)
             left_out = history.keep(samples)
             counts.update(kept=-left_out, labels=left_out)
         finally:
-            running.add_outcomes(+counts)
+            own_cluster.add_outcomes(+counts)
     yield from history.series(lambda _: True, request.check)
 
 
@@ -62,14 +62,14 @@ def parse_number(value: Any) -> float:
     try:
         if isinstance(value, str) and len(value) > _MAX_QUANTITY:
             raise ValueError
-        parsed = float(parse_quantity(value)) if isinstance(value, str) else float(value)
+        number = float(parse_quantity(value)) if isinstance(value, str) else float(value)
     except OverflowError:
-        parsed = math.inf
+        number = math.inf
     except ValueError:
         raise RefusedValueError("no_number") from None
-    if not math.isfinite(parsed):
+    if not math.isfinite(number):
         raise RefusedValueError("infinite")
-    return parsed
+    return number
 
 
 def _parse_source(query: str) -> ObjectSource:
@@ -89,12 +89,12 @@ def _read_samples(
 ) -> tuple[Samples, int]:
     """Return the values of all objects' fields, and the number of bytes read."""
     samples: dict[Hashable, tuple[Mapping[str, str], float, float]] = {}
-    received = 0
+    received_bytes = 0
     #: First refused value by field name, and the fields with a valid value.
     refusals: dict[str, str] = {}
-    good: set[str] = set()
+    valid_fields: set[str] = set()
     for objects, size in listing.iterate_pages(request.max_bytes, request.deadline):
-        received += size
+        received_bytes += size
         for obj in objects:
             request.check()
             for field in object_source.fields:
@@ -107,19 +107,19 @@ def _read_samples(
                     samples[tuple(sorted(labels.items()))] = (labels, now, parse_number(value))
                 except RefusedValueError as error:
                     counts[str(error)] += 1
-                    where = f"{labels.get('namespace', '')}/{labels.get('name', '')}".lstrip("/")
-                    refusals.setdefault(field.name, f"{where} ({error})")
+                    object_name = f"{labels.get('namespace', '')}/{labels.get('name', '')}".lstrip("/")
+                    refusals.setdefault(field.name, f"{object_name} ({error})")
                 else:
                     counts["kept"] += 1
-                    good.add(field.name)
+                    valid_fields.add(field.name)
     for field in object_source.fields:
-        if field.name in refusals and field.name not in good:
+        if field.name in refusals and field.name not in valid_fields:
             raise HttpError(
                 "bad_answer",
                 f"{field.path} is no number in any object that has it, such as {refusals[field.name]}; it must be a "
                 "number, a quantity, or true or false",
             )
-    return samples, received
+    return samples, received_bytes
 
 
 def get_value(document: Any, path: str) -> Any:
@@ -137,7 +137,7 @@ def get_value(document: Any, path: str) -> Any:
 
 @functools.lru_cache(maxsize=1024)
 def _parse_path(path: str) -> tuple[str | int, ...]:
-    return tuple(int(index) if index else key or quoted for key, index, quoted in _STEP.findall(path))
+    return tuple(int(index) if index else key or quoted_key for key, index, quoted_key in _STEP.findall(path))
 
 
 def _make_labels(field: ObjectField, obj: Mapping[str, Any]) -> dict[str, str]:

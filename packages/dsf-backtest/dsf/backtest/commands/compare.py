@@ -138,7 +138,7 @@ def _format_placement(difference: PlacementDifference, view: ComparisonView) -> 
     is_a_day = days > 0.95
     flaps = [f"{flaps / days if is_a_day else flaps:.3g}" for flaps in (difference.flaps_a, difference.flaps_b)]
     unit = " a day" if is_a_day else ""
-    first = (
+    first_span = (
         f"{name}: {difference.differ} of {difference.decisions} decisions differ; flaps {flaps[0]} -> {flaps[1]}{unit}"
     )
     spans = [
@@ -153,7 +153,7 @@ def _format_placement(difference: PlacementDifference, view: ComparisonView) -> 
     ]
     omitted_count = len(difference.spans) - _SPANS
     return [
-        (first, "bold"),
+        (first_span, "bold"),
         *spans,
         *([(f"   and {omitted_count} times more; -o json has all", "")] if omitted_count > 0 else []),
     ]

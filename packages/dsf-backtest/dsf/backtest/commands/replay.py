@@ -119,8 +119,8 @@ def read_subject(
             try:
                 input_summary = find_registered(name, namespace)
             except DsfError as error:
-                where = f"neither {manifest} nor its folder has it; " if file is not None else ""
-                raise BacktestError(f"{where}{error}") from None
+                search_text = f"neither {manifest} nor its folder has it; " if file is not None else ""
+                raise BacktestError(f"{search_text}{error}") from None
         if (input_summary.namespace or settings.namespace) != namespace:
             raise BacktestError(f"it is in namespace {input_summary.namespace!r}, the composite in {namespace!r}")
         return input_summary.model_copy(update={"namespace": summary.namespace})
@@ -128,9 +128,10 @@ def read_subject(
     check(summary)
     inputs = find_inputs(summary, find_input)
     # With --scorer-url, inputs with a scoring API are redirected. Without such an input, the scorer itself is.
-    with_api = [each for each in (*inputs, summary) if each.expression is None] or [summary]
+    summaries_with_api = [item for item in (*inputs, summary) if item.expression is None] or [summary]
     redirected_summaries = [
-        redirect_servers(each, scorer_url if each in with_api else "", source_url) for each in (*inputs, summary)
+        redirect_servers(item, scorer_url if item in summaries_with_api else "", source_url)
+        for item in (*inputs, summary)
     ]
     secrets = delivery.secrets if delivery else FileSecrets(settings.agent_secrets_dir, Release(settings))
     return Subject(cluster, redirected_summaries[-1], settings, secrets, tuple(redirected_summaries[:-1]))
@@ -206,8 +207,8 @@ def read_side(stack: ExitStack, name: str, since: int, clusters: list[str], now:
     if not _is_recorded(name):
         recording.name = path.stem if _find_manifest(name) else name
         if not since:
-            with session() as opened:
-                _add_current_scores(recording, opened.redis, name, now)
+            with session() as command_session:
+                _add_current_scores(recording, command_session.redis, name, now)
     recording.select_clusters(clusters)
     return recording
 
@@ -304,10 +305,10 @@ def keep_run(scorers: list[str], **run_fields: Any) -> None:
 
     Raises BacktestError if the hub has none of them, redis.RedisError.
     """
-    with session() as opened:
+    with session() as command_session:
         now = hubclock.now()
         run = KeptRun(id=make_run_id(now), at=now, by=get_local_user(), way="cli", **run_fields)
-        scorer_names = keep(opened.redis, scorers, run)
+        scorer_names = keep(command_session.redis, scorers, run)
     typer.echo(f"dsf: kept for the page of {', '.join(scorer_names)}", err=True)
 
 

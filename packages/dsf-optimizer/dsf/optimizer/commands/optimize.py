@@ -165,13 +165,15 @@ def render(report: PlanReport) -> RenderableType:
     unplaced = {entry.workload: entry for entry in report.unplaced}
     rows: list[list[str | tuple[str, str]]] = []
     for assignment in report.plan.assignments:
-        rest = unplaced.get(assignment.workload)
-        why = (
+        unplaced_view = unplaced.get(assignment.workload)
+        explanation = (
             _format_next_best(reasons.get(assignment.workload))
-            if rest is None
-            else f"{rest.replicas} more: {rest.message}"
+            if unplaced_view is None
+            else f"{unplaced_view.replicas} more: {unplaced_view.message}"
         )
-        rows.append([assignment.workload, assignment.cluster, assignment.device, format_number(assignment.score), why])
+        rows.append(
+            [assignment.workload, assignment.cluster, assignment.device, format_number(assignment.score), explanation]
+        )
     placed = {assignment.workload for assignment in report.plan.assignments}
     rows += [
         [entry.workload, ("-", "red"), "-", "-", (f"not placed: {entry.message}", "red")]
@@ -185,16 +187,16 @@ def render(report: PlanReport) -> RenderableType:
     total = format_number(report.objective_value)
     summary = f"{report.status}{gap}{nothing}, sum of scores {total}, plan {report.plan_id} {state}"
     parts: list[RenderableType] = [table(headers, rows, right=("SCORE",)), Text(""), Text(flat(summary))]
-    changed = [change for change in report.changes if change.change != "unchanged"]
+    changed_objects = [change for change in report.changes if change.change != "unchanged"]
     word = "" if report.applied else "would be "
     parts += [
         Text(
             flat(f"{change.kind} {change.namespace}/{change.name} {word}{change.change}"),
             style=_CHANGE_STYLES[change.change],
         )
-        for change in changed
+        for change in changed_objects
     ]
-    if not changed and report.plan.assignments:
+    if not changed_objects and report.plan.assignments:
         parts.append(Text("nothing to change: this plan is in force"))
     notes = [*report.warnings, *(missing_score.message for missing_score in report.missing_scores)]
     parts += [Text(flat(f"warning: {note}"), style="yellow") for note in notes]
