@@ -91,11 +91,11 @@ def _count_values(body: bytes) -> int:
 def _extract_structure(body: bytes) -> bytes:
     """Return the brackets and commas outside of strings."""
     # Remove pairs of backslashes first, because in a run of backslashes only an odd last one escapes a quotation mark.
-    rest = body.replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, _BYTES_WITHOUT_STRUCTURE)
+    unescaped_body = body.replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, _BYTES_WITHOUT_STRUCTURE)
     structure = bytearray()
     is_in_text = False
-    for start in range(0, len(rest), _WINDOW_BYTES):
-        parts = rest[start : start + _WINDOW_BYTES].split(b'"')
+    for start in range(0, len(unescaped_body), _WINDOW_BYTES):
+        parts = unescaped_body[start : start + _WINDOW_BYTES].split(b'"')
         structure += b"".join(parts[is_in_text::2])
         is_in_text ^= len(parts) % 2 == 0
     return bytes(structure)

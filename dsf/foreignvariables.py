@@ -82,13 +82,13 @@ def _drop_missing_propagators(environment: MutableMapping[str, str]) -> None:
     names = [name.strip() for name in environment.get(_PROPAGATORS, "").split(",") if name.strip()]
     if not names:
         return
-    installed = entry_points(group="opentelemetry_propagator").names
-    usable = [name for name in names if name in installed or name.lower() == "none"]
-    if usable == names:
+    installed_names = entry_points(group="opentelemetry_propagator").names
+    usable_names = [name for name in names if name in installed_names or name.lower() == "none"]
+    if usable_names == names:
         return
-    _removed[_PROPAGATORS] = ",".join(usable) or "tracecontext,baggage"
-    if usable:
-        environment[_PROPAGATORS] = ",".join(usable)
+    _removed[_PROPAGATORS] = ",".join(usable_names) or "tracecontext,baggage"
+    if usable_names:
+        environment[_PROPAGATORS] = ",".join(usable_names)
     else:
         del environment[_PROPAGATORS]
 

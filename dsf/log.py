@@ -38,11 +38,11 @@ def setup(settings: Settings) -> None:
     protects this process.
     """
     _configure(settings)
-    if unknown := find_unknown_variables(os.environ):
+    if unknown_variables := find_unknown_variables(os.environ):
         # Log the names only, because values may be secrets.
         get(__name__).warning(
             "unknown settings in the environment are ignored; docs/settings.md has all, docs/migration.md renamed ones",
-            names=list_names(unknown, 20),
+            names=list_names(unknown_variables, 20),
         )
     for name, instead in foreignvariables.list_removed().items():
         get(__name__).warning("a variable of a library is ignored", name=name, instead=instead)
@@ -53,7 +53,7 @@ def _configure(settings: Settings) -> None:
 
     global _pending_settings  # noqa: PLW0603
     _pending_settings = None
-    shared: list[Any] = [
+    shared_processors: list[Any] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_logger_name,
         structlog.stdlib.add_log_level,
@@ -69,7 +69,7 @@ def _configure(settings: Settings) -> None:
         )
     )
     formatter = structlog.stdlib.ProcessorFormatter(
-        foreign_pre_chain=shared,
+        foreign_pre_chain=shared_processors,
         processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
     )
     handler = logging.StreamHandler(sys.stderr)
@@ -90,7 +90,7 @@ def _configure(settings: Settings) -> None:
     structlog.configure(
         processors=[
             structlog.stdlib.filter_by_level,
-            *shared,
+            *shared_processors,
             structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
         ],
         logger_factory=structlog.stdlib.LoggerFactory(),

@@ -255,8 +255,8 @@ def verify(text: bytes, master_secret: bytes) -> Verified:
     payload = text[size:]
     if len(payload) > MAX_RESULT_BYTES:
         raise MessageRejectedError("malformed", f"result of {len(payload)} bytes, the limit is {MAX_RESULT_BYTES}")
-    expected = _compute_signature(derive_key(master_secret, cluster, key_id), version, cluster, payload)
-    if not hmac.compare_digest(expected, signature):
+    expected_signature = _compute_signature(derive_key(master_secret, cluster, key_id), version, cluster, payload)
+    if not hmac.compare_digest(expected_signature, signature):
         if not is_supported(version):
             # A frame of another version may be signed differently.
             raise MessageRejectedError("malformed", f"schema version {version} is not supported")
@@ -265,14 +265,14 @@ def verify(text: bytes, master_secret: bytes) -> Verified:
         check(payload, _PAYLOAD_BOUNDS)
         if not is_supported(version):
             raise SchemaMismatchError(cluster, key_id, version, _read_software_version(payload))
-        parsed = _Payload.model_validate_json(payload)
+        parsed_payload = _Payload.model_validate_json(payload)
     except ValidationError as error:
         raise MessageRejectedError(
             "malformed", f"result of cluster {cluster}: {_describe_first_error(error)}"
         ) from None
     except JsonBoundsError as error:
         raise MessageRejectedError("malformed", f"result of cluster {cluster}: {error}") from None
-    return Verified(key_id, Result.model_construct(v=version, cluster=cluster, **parsed.__dict__))
+    return Verified(key_id, Result.model_construct(v=version, cluster=cluster, **parsed_payload.__dict__))
 
 
 def _describe_first_error(error: ValidationError) -> str:
@@ -280,8 +280,8 @@ def _describe_first_error(error: ValidationError) -> str:
     if error.error_count() > _MAX_ENTRIES:
         # Do not list the errors, because hundreds of thousands of them would take hundreds of megabytes as objects.
         return f"{error.error_count()} values are wrong"
-    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-    return clean(f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}", 500)
+    first_error = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    return clean(f"{'.'.join(str(part) for part in first_error['loc'])}: {first_error['msg']}", 500)
 
 
 class _Software(BaseModel):

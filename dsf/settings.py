@@ -499,9 +499,9 @@ class Settings(BaseSettings):
     @field_validator("target")
     @classmethod
     def _are_targets(cls, value: str) -> str:
-        unknown = sorted(_split_words(value) - {"all", *TARGETS})
-        if unknown or not _split_words(value):
-            raise ValueError(f"{', '.join(unknown) or 'empty'}; choose all, or some of {', '.join(TARGETS)}")
+        unknown_targets = sorted(_split_words(value) - {"all", *TARGETS})
+        if unknown_targets or not _split_words(value):
+            raise ValueError(f"{', '.join(unknown_targets) or 'empty'}; choose all, or some of {', '.join(TARGETS)}")
         return value
 
     @classmethod
@@ -513,8 +513,10 @@ class Settings(BaseSettings):
         try:
             return cls()
         except ValidationError as error:
-            wrong = "; ".join(_describe_error(item) for item in error.errors(include_url=False, include_input=False))
-            raise SettingsError(f"wrong setting: {wrong}") from None
+            error_texts = "; ".join(
+                _describe_error(item) for item in error.errors(include_url=False, include_input=False)
+            )
+            raise SettingsError(f"wrong setting: {error_texts}") from None
 
 
 def _describe_error(error: ErrorDetails) -> str:
@@ -524,10 +526,12 @@ def _describe_error(error: ErrorDetails) -> str:
     """
     place = error["loc"]
     name = f"{ENV_PREFIX}{str(place[0]).upper()}: " if place else ""
-    inside = f" (in {place[1]!r})" if len(place) > 1 else ""
-    example = {"list_type": '{"a": ["b"]}' if inside else '["a", "b"]', "dict_type": '{"a": ["b"]}'}.get(error["type"])
+    item_text = f" (in {place[1]!r})" if len(place) > 1 else ""
+    example = {"list_type": '{"a": ["b"]}' if item_text else '["a", "b"]', "dict_type": '{"a": ["b"]}'}.get(
+        error["type"]
+    )
     json_hint = f", as JSON: {example}" if example else ""
-    return f"{name}{error['msg'].removeprefix('Value error, ')}{inside}{json_hint}"
+    return f"{name}{error['msg'].removeprefix('Value error, ')}{item_text}{json_hint}"
 
 
 def _split_words(text: str) -> set[str]:
@@ -547,8 +551,8 @@ def _read_secret(value: SecretStr | None, file: Path | None, name: str) -> str |
 
 def list_settings_classes() -> list[type[Settings]]:
     """Return the class of the framework, and those of installed distributions, which inherit from it."""
-    installed = sorted(entry_points(group=GROUP), key=lambda entry: entry.name)
-    return [Settings, *(entry.load() for entry in installed)]
+    installed_entries = sorted(entry_points(group=GROUP), key=lambda entry: entry.name)
+    return [Settings, *(entry.load() for entry in installed_entries)]
 
 
 @functools.cache

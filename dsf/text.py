@@ -70,23 +70,23 @@ def shorten_url(url: str) -> str:
 
     All text before the last `@` is masked, because a password may contain any character.
     """
-    scheme, mark, rest = _split_scheme(url)
-    if ends := [sign.end() for sign in _AT_SIGN.finditer(rest)]:
-        rest = f"{MASK}@{rest[ends[-1] :]}"
-    return clean(f"{scheme}{mark}{re.split('[?#]', rest, maxsplit=1)[0]}", 500)
+    scheme, mark, address = _split_scheme(url)
+    if ends := [sign.end() for sign in _AT_SIGN.finditer(address)]:
+        address = f"{MASK}@{address[ends[-1] :]}"
+    return clean(f"{scheme}{mark}{re.split('[?#]', address, maxsplit=1)[0]}", 500)
 
 
 def has_user(url: str) -> bool:
     """True if a URL, valid or not, has a user name or a password: an `@` that does not follow the host."""
-    rest = _split_scheme(url)[2]
-    return _AT_SIGN.search(rest) is not None and _SERVER.match(rest) is None
+    address = _split_scheme(url)[2]
+    return _AT_SIGN.search(address) is not None and _SERVER.match(address) is None
 
 
 def _split_scheme(url: str) -> tuple[str, str, str]:
     """Return the scheme, `://` and the rest of a URL. The first two are empty without a valid scheme."""
-    scheme, mark, rest = url.partition("://")
+    scheme, mark, address = url.partition("://")
     # Check the scheme, because in a URL without one the text before `://` may be the start of a password.
-    return (scheme, mark, rest) if mark and _SCHEME.fullmatch(scheme) else ("", "", url)
+    return (scheme, mark, address) if mark and _SCHEME.fullmatch(scheme) else ("", "", url)
 
 
 def shorten_urls(text: str) -> str:
@@ -107,8 +107,8 @@ def _remove_secrets_of_line(line: str) -> str:
     start = _WORD_START.match(line, blank + 1)
     end = _WORD_END.search(line, at_sign)
     assert start is not None and end is not None  # noqa: PT018 - both patterns match everywhere
-    rest = _URL_IN_TEXT.sub(lambda match: shorten_url(match[0]), line[end.start() :])
-    return f"{line[: start.end()]}{shorten_url(line[start.end() : end.start()])}{rest}"
+    line_end = _URL_IN_TEXT.sub(lambda match: shorten_url(match[0]), line[end.start() :])
+    return f"{line[: start.end()]}{shorten_url(line[start.end() : end.start()])}{line_end}"
 
 
 def mask_secrets(text: str, *secrets: str | None) -> str:

@@ -63,16 +63,19 @@ def add_client_certificate(method: ClientCertificate, builder: CredentialsBuilde
         raise SecretError("clientCertificate: only a server with https:// can be shown a certificate", "secret_invalid")
     certificate = builder.read_bytes(SecretKeyRef(name=method.secret_name, key=method.certificate_key), is_sent=False)
     key = builder.read_bytes(SecretKeyRef(name=method.secret_name, key=method.private_key_key), is_sent=False)
-    where = f"key {method.certificate_key!r} of Secret {method.secret_name!r}"
+    key_label = f"key {method.certificate_key!r} of Secret {method.secret_name!r}"
     try:
         begin, end = trust.parse_validity(certificate)
     except ValueError as error:
-        raise SecretError(f"{where} cannot be used: {error}", "secret_invalid") from None
+        raise SecretError(f"{key_label} cannot be used: {error}", "secret_invalid") from None
     now = datetime.now(UTC)
     if not begin <= now <= end:
-        what = f"expired at {end:%Y-%m-%dT%H:%M:%SZ}" if now > end else f"is valid from {begin:%Y-%m-%dT%H:%M:%SZ} on"
+        validity_problem = (
+            f"expired at {end:%Y-%m-%dT%H:%M:%SZ}" if now > end else f"is valid from {begin:%Y-%m-%dT%H:%M:%SZ} on"
+        )
         raise SecretError(
-            f"{where}: the client certificate {what}; now it is {now:%Y-%m-%dT%H:%M:%SZ}", "secret_invalid"
+            f"{key_label}: the client certificate {validity_problem}; now it is {now:%Y-%m-%dT%H:%M:%SZ}",
+            "secret_invalid",
         )
     builder.tls = replace(builder.tls, certificate=certificate, key=key)
     builder.add_description(f"client certificate of Secret {method.secret_name}, valid until {end:%Y-%m-%dT%H:%M:%SZ}")

@@ -26,8 +26,8 @@ def add_oauth2_token(method: OAuth2, builder: CredentialsBuilder) -> None:
     url = method.token_url
     secret = builder.read_text(method.client_secret, url)
     client, _ = builder.read_value(method.client_id, url)
-    extra = [(parameter.name, builder.read_value(parameter, url)[0]) for parameter in method.parameters]
-    fields = [("grant_type", "client_credentials"), *extra]
+    extra_parameters = [(parameter.name, builder.read_value(parameter, url)[0]) for parameter in method.parameters]
+    fields = [("grant_type", "client_credentials"), *extra_parameters]
     if method.scopes:
         fields.append(("scope", " ".join(method.scopes)))
     if method.audience:
@@ -43,7 +43,7 @@ def add_oauth2_token(method: OAuth2, builder: CredentialsBuilder) -> None:
     body = urlencode(fields).encode()
     # The key contains the secret, so that a changed secret takes effect immediately, as a hash, to avoid copies of it.
     key = ("oauth2", url, hashlib.sha256(repr((headers, body)).encode()).digest(), builder.tls)
-    hidden = builder.hidden
+    hidden_values = builder.hidden
 
     def request_token(token_deadline: float) -> Token:
         try:
@@ -56,7 +56,7 @@ def add_oauth2_token(method: OAuth2, builder: CredentialsBuilder) -> None:
                 content_type="application/x-www-form-urlencoded",
             )
         except HttpError as error:
-            text = clean(mask_secrets(str(error), *hidden), 1000)
+            text = clean(mask_secrets(str(error), *hidden_values), 1000)
             raise HttpError(
                 "auth_failed", f"no token from the OAuth2 server: {text}", retryable=error.retryable,
                 retry_after=error.retry_after,
@@ -68,19 +68,19 @@ def add_oauth2_token(method: OAuth2, builder: CredentialsBuilder) -> None:
 
 
 def _parse_token(response: http.Response, url: str) -> Token:
-    where = f"no token from the OAuth2 server: {place('POST', url)}"
+    error_prefix = f"no token from the OAuth2 server: {place('POST', url)}"
     try:
         document: Any = json.loads(response.body)
     except (ValueError, RecursionError):
         text = describe_token_response(response.status, response.content_type, response.body)
-        raise HttpError("auth_failed", f"{where}: HTTP {response.status}, not JSON: {text}") from None
+        raise HttpError("auth_failed", f"{error_prefix}: HTTP {response.status}, not JSON: {text}") from None
     token = document.get("access_token") if isinstance(document, dict) else None
     # Do not quote the value, because an invalid value may contain a token.
     if not isinstance(token, str) or not is_header_value(token) or " " in token:
-        raise HttpError("auth_failed", f"{where}: the answer has no access_token that can be sent")
+        raise HttpError("auth_failed", f"{error_prefix}: the answer has no access_token that can be sent")
     kind = document.get("token_type", "Bearer")
     if not isinstance(kind, str) or kind.lower() != "bearer":
-        raise HttpError("auth_failed", f"{where}: its token_type is not Bearer")
+        raise HttpError("auth_failed", f"{error_prefix}: its token_type is not Bearer")
     seconds = document.get("expires_in", _DEFAULT_LIFETIME)
     try:
         seconds = float(seconds)

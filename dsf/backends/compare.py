@@ -20,7 +20,9 @@ def covers(actual: Any, expected: Any) -> bool:
         return (
             isinstance(actual, list)
             and len(actual) == len(expected)
-            and all(covers(item, other) for item, other in zip(actual, expected, strict=True))
+            and all(
+                covers(actual_item, expected_item) for actual_item, expected_item in zip(actual, expected, strict=True)
+            )
         )
     return bool(actual == expected)
 

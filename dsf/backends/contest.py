@@ -45,22 +45,22 @@ class Contests:
     def compute_wait(self, key: Hashable, content: Manifest) -> float:
         """Return the seconds until this content may be written; 0 if it may be written now."""
         with self._lock:
-            last = self._last_writes.get(key)
-        if last is None or last.digest != _compute_digest(content) or last.repairs < REPAIRS_AT_ONCE:
+            last_write = self._last_writes.get(key)
+        if last_write is None or last_write.digest != _compute_digest(content) or last_write.repairs < REPAIRS_AT_ONCE:
             return 0.0
-        wait = min(LONGEST_WAIT, 2.0 ** min(last.repairs, 10))
-        return max(0.0, last.repaired_at + wait - self._clock())
+        wait_seconds = min(LONGEST_WAIT, 2.0 ** min(last_write.repairs, 10))
+        return max(0.0, last_write.repaired_at + wait_seconds - self._clock())
 
     def record_write(self, key: Hashable, content: Manifest) -> None:
         """Record that the content was written."""
         digest, now = _compute_digest(content), self._clock()
         with self._lock:
-            last = self._last_writes.pop(key, None)
+            last_write = self._last_writes.pop(key, None)
             write = _LastWrite(digest)
-            if last is not None and last.digest == digest:
+            if last_write is not None and last_write.digest == digest:
                 # After a long pause without changes by the other program, count its repairs from the beginning.
-                is_new_contest = now > last.repaired_at + 2 * LONGEST_WAIT
-                write = _LastWrite(digest, 1 if is_new_contest else last.repairs + 1, now)
+                is_new_contest = now > last_write.repaired_at + 2 * LONGEST_WAIT
+                write = _LastWrite(digest, 1 if is_new_contest else last_write.repairs + 1, now)
             self._last_writes[key] = write
             if len(self._last_writes) > _MAX_OBJECTS:
                 self._last_writes.popitem(last=False)

@@ -80,10 +80,10 @@ class DirectoryBackend(DirectoryScores):
         self._lock_file = self._out.lock()
         self._restore()
         self.refresh_scores()
-        before = {*self._objects}
+        keys_before = {*self._objects}
         self._scan(grace=0.0)
         self._on_change = on_change
-        for key in before | self._objects.keys():
+        for key in keys_before | self._objects.keys():
             on_change(key)
         self._thread.start()
 
@@ -123,28 +123,30 @@ class DirectoryBackend(DirectoryScores):
         if key.kind is not Kind.WORK:
             raise BackendError(f"{key.kind} objects are written by people, not by the hub")
         with self._lock:
-            before = self._objects.get(key, {})
-            after = {name: value for name, value in manifest.items() if name != "status"}
-            after["metadata"] = {**after["metadata"], **_carry_identity(before, after)}
+            stored_work = self._objects.get(key, {})
+            new_work = {name: value for name, value in manifest.items() if name != "status"}
+            new_work["metadata"] = {**new_work["metadata"], **_carry_identity(stored_work, new_work)}
             # Deliver the objects before the status reports their delivery.
-            for delivered in after["spec"]["workload"]["manifests"]:
+            for delivered_object in new_work["spec"]["workload"]["manifests"]:
                 # Reading a folder requires no RBAC.
-                if not delivered["apiVersion"].startswith("rbac."):
-                    self._deliver(key.namespace, delivered)
-            generation = after["metadata"]["generation"]
-            is_new = "status" not in before or before["metadata"].get("generation") != generation
-            after["status"] = {"conditions": [_make_applied_condition(generation)]} if is_new else before["status"]
-            self._store(key, after)
+                if not delivered_object["apiVersion"].startswith("rbac."):
+                    self._deliver(key.namespace, delivered_object)
+            generation = new_work["metadata"]["generation"]
+            is_new = "status" not in stored_work or stored_work["metadata"].get("generation") != generation
+            new_work["status"] = (
+                {"conditions": [_make_applied_condition(generation)]} if is_new else stored_work["status"]
+            )
+            self._store(key, new_work)
 
     def update_status(self, kind: Kind, namespace: str, name: str, status: Manifest) -> None:
         """See `Backend.update_status`."""
         key = ObjectKey(kind, namespace, name)
         with self._lock:
-            before = self._objects.get(key)
-            if before is None:
+            stored_object = self._objects.get(key)
+            if stored_object is None:
                 raise ObjectNotFoundError(f"{kind} {name!r} is not there (any more)")
-            if before.get("status") != status:
-                self._store(key, {**before, "status": status})
+            if stored_object.get("status") != status:
+                self._store(key, {**stored_object, "status": status})
 
     def delete(self, kind: Kind, namespace: str, name: str) -> None:
         """See `Backend.delete`. The objects that the ManifestWork delivered are deleted, too."""
@@ -224,15 +226,15 @@ class DirectoryBackend(DirectoryScores):
 
     def _restore(self) -> None:
         """Restore the state of an earlier hub: identities, statuses, the file of each object, and events."""
-        declared: dict[ObjectKey, Declared] = {}
+        declared_objects: dict[ObjectKey, Declared] = {}
         for manifest in (manifest for kind in INPUT_KINDS for manifest in self._out.iter_objects(kind)):
             key = ObjectKey.from_manifest(manifest)
             self._store(key, manifest)
             annotations = manifest["metadata"].get("annotations")
             file = annotations.get(FILE_ANNOTATION) if isinstance(annotations, dict) else None
             if isinstance(file, str):
-                declared[key] = Declared(_restore_source(manifest), file, 0)
-        self._folder.restore(declared)
+                declared_objects[key] = Declared(_restore_source(manifest), file, 0)
+        self._folder.restore(declared_objects)
         for work in self._out.iter_objects(Kind.WORK):
             key = ObjectKey.from_manifest(work)
             self._objects[key] = work
@@ -249,19 +251,19 @@ class DirectoryBackend(DirectoryScores):
         repair_at = time.monotonic() + REPAIR_SECONDS
         pause = POLL_SECONDS
         while not self._stop.wait(pause):
-            began, spent = time.monotonic(), time.thread_time()
+            started_at, cpu_start = time.monotonic(), time.thread_time()
             try:
                 is_changed = self._scan()
                 # Poll soon after a change, because more changes may follow, and later polls are cheaper.
-                pause = POLL_SECONDS if is_changed else max(POLL_SECONDS, 50 * (time.thread_time() - spent))
+                pause = POLL_SECONDS if is_changed else max(POLL_SECONDS, 50 * (time.thread_time() - cpu_start))
                 self._write_events()
-                if began >= repair_at:
-                    spent = time.thread_time()
+                if started_at >= repair_at:
+                    cpu_start = time.thread_time()
                     self._out.repair()
                     for key in self.refresh_scores():
                         self._on_change(key)
                     # Each repair looks at each file, which takes a second for 10,000 scores.
-                    repair_at = began + max(REPAIR_SECONDS, 200 * (time.thread_time() - spent))
+                    repair_at = started_at + max(REPAIR_SECONDS, 200 * (time.thread_time() - cpu_start))
             except BackendError as error:
                 log.error("files cannot be written, will be tried again", error=str(error))
             except Exception:
@@ -270,20 +272,20 @@ class DirectoryBackend(DirectoryScores):
 
     def _scan(self, *, grace: float = GRACE) -> bool:
         """Read the folder, update the objects and report changes. Return True if something has changed."""
-        changed = self._folder.refresh(grace=grace)
+        changed_keys = self._folder.refresh(grace=grace)
         if self._folder.problems != self._problems:
             self._report(self._folder.problems)
         # Hold the lock for all objects, so that readers see the changes of a poll together.
         with self._lock:
-            for key in changed:
+            for key in changed_keys:
                 try:
                     self._apply_declared(key, self._folder.objects.get(key))
                 except BackendError as error:
                     # The object is in force although its file is not written: `repair` retries the write.
                     log.error("an object cannot be stored, will be tried again", object=key.name, error=str(error))
-        for key in changed:
+        for key in changed_keys:
             self._on_change(key)
-        return bool(changed)
+        return bool(changed_keys)
 
     def _apply_declared(self, key: ObjectKey, declared: Declared | None) -> None:
         """Update one object from its file."""
@@ -291,12 +293,16 @@ class DirectoryBackend(DirectoryScores):
             self._objects.pop(key, None)
             self._out.remove(self._out.get_path(key))
             return
-        before, after = self._objects.get(key, {}), dict(declared.manifest)
-        annotations = {**after["metadata"].get("annotations", {}), FILE_ANNOTATION: declared.file}
-        after["metadata"] = {**after["metadata"], "annotations": annotations, **_carry_identity(before, after)}
-        if "status" in before:
-            after["status"] = before["status"]
-        self._store(key, after)
+        stored_object, new_object = self._objects.get(key, {}), dict(declared.manifest)
+        annotations = {**new_object["metadata"].get("annotations", {}), FILE_ANNOTATION: declared.file}
+        new_object["metadata"] = {
+            **new_object["metadata"],
+            "annotations": annotations,
+            **_carry_identity(stored_object, new_object),
+        }
+        if "status" in stored_object:
+            new_object["status"] = stored_object["status"]
+        self._store(key, new_object)
 
     def _store(self, key: ObjectKey, manifest: Manifest) -> None:
         """Store one object."""
@@ -305,16 +311,16 @@ class DirectoryBackend(DirectoryScores):
 
     def _report(self, problems: Sequence[ManifestProblem]) -> None:
         """Write the current problems to `problems.yaml`; report new problems in the log and as events."""
-        before, self._problems = self._problems or (), problems
+        previous_problems, self._problems = self._problems or (), problems
         rows = [
             {name: getattr(problem, name) for name in ("line", "field", "message", "severity")}
             | {"file": problem.source}
             for problem in problems
         ]
         self._write("problems.yaml", rows)
-        known = frozenset(before)
+        known_problems = frozenset(previous_problems)
         for problem in problems:
-            if problem in known:
+            if problem in known_problems:
                 continue
             # Line 0 stands for the whole folder or file.
             text = str(problem) if problem.line else f"{problem.source}: {problem.message}"
@@ -348,13 +354,17 @@ class DirectoryBackend(DirectoryScores):
             log.warning("a file for users cannot be written, will be tried again", error=str(error))
 
 
-def _carry_identity(before: Manifest, after: Manifest) -> Manifest:
-    """Return the metadata that the API server would set; `before` is empty for a new object."""
-    old = before.get("metadata", {})
-    identity_fields = {name: old[name] for name in ("uid", "creationTimestamp") if old.get(name)}
+def _carry_identity(stored_object: Manifest, new_object: Manifest) -> Manifest:
+    """Return the metadata that the API server would set; `stored_object` is empty for a new object."""
+    metadata = stored_object.get("metadata", {})
+    identity_fields = {name: metadata[name] for name in ("uid", "creationTimestamp") if metadata.get(name)}
     # The generation is missing if a user edited the file.
-    generation = old["generation"] if isinstance(old.get("generation"), int) else 0
-    return make_identity() | identity_fields | {"generation": generation + (before.get("spec") != after.get("spec"))}
+    generation = metadata["generation"] if isinstance(metadata.get("generation"), int) else 0
+    return (
+        make_identity()
+        | identity_fields
+        | {"generation": generation + (stored_object.get("spec") != new_object.get("spec"))}
+    )
 
 
 def _make_applied_condition(generation: int) -> Manifest:

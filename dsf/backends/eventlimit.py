@@ -25,7 +25,7 @@ class _LastEvent(NamedTuple):
 
     event: tuple[str, ...]
     published_at: float
-    remaining: float
+    remaining_events: float
 
 
 class EventLimit:
@@ -40,11 +40,11 @@ class EventLimit:
         now = time.monotonic()
         event = (type_, reason, message)
         with self._lock:
-            last = self._last_events.get(about, _LastEvent((), now, MAX_BURST))
-            seconds = now - last.published_at
-            remaining = min(MAX_BURST, last.remaining + seconds / SECONDS_PER_EVENT)
-            if remaining >= 1 and (event != last.event or seconds >= SECONDS_PER_EVENT):
-                self._last_events[about] = _LastEvent(event, now, remaining - 1)
+            last_event = self._last_events.get(about, _LastEvent((), now, MAX_BURST))
+            seconds = now - last_event.published_at
+            remaining_events = min(MAX_BURST, last_event.remaining_events + seconds / SECONDS_PER_EVENT)
+            if remaining_events >= 1 and (event != last_event.event or seconds >= SECONDS_PER_EVENT):
+                self._last_events[about] = _LastEvent(event, now, remaining_events - 1)
                 while len(self._last_events) > _MAX_OBJECTS:
                     del self._last_events[next(iter(self._last_events))]
                 return True

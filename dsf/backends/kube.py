@@ -85,12 +85,12 @@ class KubeBackend:
         self._scorer_namespaces = frozenset((settings.namespace, *settings.scorer_namespaces))
         self._memory = MemoryShares()
         self._contests = Contests()
-        unwanted = {Kind.ADDON: not settings.addon_mode, Kind.SECRET: not settings.secret_delivery}
+        is_unwanted = {Kind.ADDON: not settings.addon_mode, Kind.SECRET: not settings.secret_delivery}
         # By kind, and by name for kinds whose objects are watched by name; "" for other kinds.
         self._reflectors = {
             (kind, name): self._make_reflector(kind, name)
             for kind, watched in WATCHED.items()
-            if not unwanted.get(kind)
+            if not is_unwanted.get(kind)
             for name in watched.names or ("",)
         }
         scores = self._reflectors[Kind.SCORE, ""]
@@ -170,24 +170,24 @@ class KubeBackend:
         metadata = manifest["metadata"]
         key = ObjectKey(kind, metadata.get("namespace", ""), metadata["name"])
         self._require_uncontested(key, manifest)
-        stored = self.get(*key)
-        if stored is None:
-            stored = self._fetch_adoptable(key)
+        stored_object = self.get(*key)
+        if stored_object is None:
+            stored_object = self._fetch_adoptable(key)
         try:
-            applied = self._apply_to(stored, key, manifest)
+            applied_object = self._apply_to(stored_object, key, manifest)
         except ObjectConflictError:
             # The object was deleted, or created by another program, and the watch has not reported the change yet.
-            applied = self._apply_to(self._fetch_adoptable(key), key, manifest)
+            applied_object = self._apply_to(self._fetch_adoptable(key), key, manifest)
         self._contests.record_write((key, ""), manifest)
-        self._observe(kind, applied)
+        self._observe(kind, applied_object)
 
     def _require_uncontested(self, key: ObjectKey, content: Manifest, subresource: str = "") -> None:
         """Raise ContestedObjectError if another program has repeatedly changed this content after the hub wrote it."""
-        wait = self._contests.compute_wait((key, subresource), content)
-        if not wait:
+        wait_seconds = self._contests.compute_wait((key, subresource), content)
+        if not wait_seconds:
             return
-        stored = list_objects(self._session, WATCHED[key.kind].resource, key.namespace, name=key.name)
-        entries = [entry for manifest in stored for entry in manifest["metadata"].get("managedFields") or ()]
+        stored_objects = list_objects(self._session, WATCHED[key.kind].resource, key.namespace, name=key.name)
+        entries = [entry for manifest in stored_objects for entry in manifest["metadata"].get("managedFields") or ()]
         managers = {
             clean(str(entry.get("manager")), 100): str(entry.get("time"))
             for entry in sorted(entries, key=lambda entry: str(entry.get("time")))
@@ -197,17 +197,19 @@ class KubeBackend:
         names = sorted(managers, key=lambda name: managers[name], reverse=True)
         raise ContestedObjectError(
             f"another program changes {key.kind.value} {key.name} in namespace {key.namespace} again and again, so it "
-            f"is written again in {wait:.0f} s; field managers of others: {list_names(names, 3) or 'none'}",
-            wait,
+            f"is written again in {wait_seconds:.0f} s; field managers of others: {list_names(names, 3) or 'none'}",
+            wait_seconds,
         )
 
-    def _apply_to(self, stored: Manifest | None, key: ObjectKey, manifest: Manifest) -> Manifest:
-        """Write to the object with the uid of `stored`, or create an object without taking over fields of others."""
+    def _apply_to(self, stored_object: Manifest | None, key: ObjectKey, manifest: Manifest) -> Manifest:
+        """Write to the object with the uid of `stored_object`; without it, create an object.
+
+        The creation fails instead of taking over fields of an object that another program has created."""
         body = {name: value for name, value in manifest.items() if name != "status"}
-        if stored is not None:
-            body["metadata"] = {**body["metadata"], "uid": stored["metadata"]["uid"]}
+        if stored_object is not None:
+            body["metadata"] = {**body["metadata"], "uid": stored_object["metadata"]["uid"]}
         path = WATCHED[key.kind].resource.path(key.namespace, key.name)
-        return self._session.apply(path, body, field_manager=FIELD_MANAGER, force=stored is not None)
+        return self._session.apply(path, body, field_manager=FIELD_MANAGER, force=stored_object is not None)
 
     def _fetch_adoptable(self, key: ObjectKey) -> Manifest | None:
         """Return the object of this name; None if it does not exist.
@@ -216,10 +218,10 @@ class KubeBackend:
         """
         # List instead of get, because the watch of this name already requires the permission to list.
         works = list_objects(self._session, WATCHED[key.kind].resource, key.namespace, name=key.name)
-        if (stored := next(iter(works), None)) is None:
+        if (work := next(iter(works), None)) is None:
             return None
-        if is_ours(stored) or _is_written_here(stored) or is_upstreams_work(stored):
-            return stored
+        if is_ours(work) or _is_written_here(work) or is_upstreams_work(work):
+            return work
         raise ForeignObjectError(
             f"{key.kind.value} {key.name} in namespace {key.namespace} was made neither by this framework nor by "
             f"upstream's, so it is not changed; delete it, or hand it over by the label {MANAGED_BY_LABEL}={MANAGED_BY}"
@@ -229,9 +231,9 @@ class KubeBackend:
         """See `Backend.update_status`."""
         key = ObjectKey(kind, namespace, name)
         self._require_uncontested(key, status, "status")
-        updated = write_status(self._session, WATCHED[kind].resource, namespace, name, status)
+        updated_object = write_status(self._session, WATCHED[kind].resource, namespace, name, status)
         self._contests.record_write((key, "status"), status)
-        self._observe(kind, updated)
+        self._observe(kind, updated_object)
 
     def delete(self, kind: Kind, namespace: str, name: str) -> None:
         """See `Backend.delete`."""
@@ -253,21 +255,21 @@ class KubeBackend:
         if manifest is None:
             return
         metadata = manifest["metadata"]
-        before = metadata.get("finalizers") or []
-        remaining = [finalizer for finalizer in before if finalizer not in finalizers]
-        if remaining == before:
+        current_finalizers = metadata.get("finalizers") or []
+        remaining_finalizers = [finalizer for finalizer in current_finalizers if finalizer not in finalizers]
+        if remaining_finalizers == current_finalizers:
             return
-        body = {"metadata": {"finalizers": remaining, "resourceVersion": metadata["resourceVersion"]}}
+        body = {"metadata": {"finalizers": remaining_finalizers, "resourceVersion": metadata["resourceVersion"]}}
         try:
-            updated = self._session.merge(
+            updated_object = self._session.merge(
                 WATCHED[kind].resource.path(namespace, name), body, field_manager=FIELD_MANAGER
             )
         except ObjectNotFoundError:
             log.debug("object already gone", kind=kind.value, namespace=namespace, name=name)
             return
-        if remaining or not metadata.get("deletionTimestamp"):
+        if remaining_finalizers or not metadata.get("deletionTimestamp"):
             # A deleted object without finalizers no longer exists, which the watch reports.
-            self._observe(kind, updated)
+            self._observe(kind, updated_object)
 
     def find_score(self, namespace: str, name: str) -> ScoreState | None:
         """See `ScoreBackend.find_score`."""
@@ -370,20 +372,24 @@ class KubeBackend:
         name_selector = {"fieldSelector": f"metadata.name={name}"} if name else {}
 
         def reduce(obj: Object) -> Object:
-            reduced = watched.keep(obj)
+            reduced_object = watched.keep(obj)
             if kind not in USER_KINDS:
-                return reduced
+                return reduced_object
             metadata = obj["metadata"]
             is_foreign = metadata["namespace"] not in self._scorer_namespaces
             admit = partial(self._admit, ObjectKey(kind, metadata["namespace"], metadata["name"]))
-            return reduce_user_object(reduced, MAX_FOREIGN_SPEC_BYTES if is_foreign else MAX_SPEC_BYTES, admit)
+            return reduce_user_object(reduced_object, MAX_FOREIGN_SPEC_BYTES if is_foreign else MAX_SPEC_BYTES, admit)
 
-        def handle_change(key: Key, old: Object | None, new: Object | None) -> None:
+        def handle_change(key: Key, previous_object: Object | None, current_object: Object | None) -> None:
             if kind is Kind.SCORE:
-                self._scores.process_report(key, new)
-            if new is None:
+                self._scores.process_report(key, current_object)
+            if current_object is None:
                 self._memory.release(ObjectKey(kind, *key))
-            if new is not None and old is not None and not watched.matters(old, new):
+            if (
+                current_object is not None
+                and previous_object is not None
+                and not watched.matters(previous_object, current_object)
+            ):
                 return
             with self._notify_lock:
                 if self._on_change is not None:
@@ -413,24 +419,24 @@ class KubeBackend:
             "them shorter, then change this one"
         )
 
-    def _observe(self, kind: Kind, written: Object) -> None:
+    def _observe(self, kind: Kind, response_object: Object) -> None:
         """Store an object as the API server returned it, before the watch reports it."""
-        if (reflector := self._find_reflector(kind, written["metadata"]["name"])) is not None:
-            reflector.observe(written)
+        if (reflector := self._find_reflector(kind, response_object["metadata"]["name"])) is not None:
+            reflector.observe(response_object)
 
 
-def _is_written_here(stored: Manifest) -> bool:
+def _is_written_here(stored_object: Manifest) -> bool:
     """True if the hub applied an object that has lost its label since."""
-    entries = stored["metadata"].get("managedFields") or ()
+    entries = stored_object["metadata"].get("managedFields") or ()
     return any(entry.get("manager") == FIELD_MANAGER and entry.get("operation") == "Apply" for entry in entries)
 
 
-def is_upstreams_work(stored: Manifest) -> bool:
+def is_upstreams_work(work: Manifest) -> bool:
     """True if this is the ManifestWork of upstream's manager: its name, no labels, and the agent's ConfigMap in it."""
-    metadata = stored["metadata"]
+    metadata = work["metadata"]
     if metadata["name"] != MANIFESTWORK_NAME or MANAGED_BY_LABEL in (metadata.get("labels") or {}):
         return False
-    manifests = ((stored.get("spec") or {}).get("workload") or {}).get("manifests") or ()
+    manifests = ((work.get("spec") or {}).get("workload") or {}).get("manifests") or ()
     return any(
         manifest.get("kind") == "ConfigMap" and (manifest.get("metadata") or {}).get("name") == CONFIGMAP_NAME
         for manifest in manifests

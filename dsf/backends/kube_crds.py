@@ -28,17 +28,18 @@ def describe_missing_fields(session: Session, crds: Sequence[Manifest]) -> str:
         for schema in schemas.values()
         for identity in schema.get("x-kubernetes-group-version-kind", ())
     }
-    missing: list[str] = []
+    missing_fields: list[str] = []
     for crd in crds:
         kind = crd["spec"]["names"]["kind"]
         schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
         # A kind that is not served has no objects, and the watch of its kind reports an error.
         if kind in served:
-            missing += [f"{kind} {path}" for path in _find_missing(schema, served[kind])]
-    if not missing:
+            missing_fields += [f"{kind} {path}" for path in _find_missing(schema, served[kind])]
+    if not missing_fields:
         return ""
     return (
-        f"the CRDs in the cluster lack fields of this version, which the API server drops: {list_names(missing, 5)}; "
+        "the CRDs in the cluster lack fields of this version, which the API server drops: "
+        f"{list_names(missing_fields, 5)}; "
         "install the CRDs of this version (dsf crds | kubectl apply --server-side -f -)"
     )
 

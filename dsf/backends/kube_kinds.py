@@ -69,8 +69,8 @@ def reduce_user_object(obj: Object, max_bytes: int, admit: Callable[[int], str] 
     annotations = {
         name: own_annotations[name][: MAX_REQUEST + 1] for name in _READ_ANNOTATIONS if name in own_annotations
     }
-    reduced = {name: metadata[name] for name in _USED_METADATA if name in metadata}
-    obj["metadata"] = {**reduced, "annotations": annotations} if annotations else reduced
+    reduced_metadata = {name: metadata[name] for name in _USED_METADATA if name in metadata}
+    obj["metadata"] = {**reduced_metadata, "annotations": annotations} if annotations else reduced_metadata
     if isinstance(spec, dict) and isinstance(description := spec.get("description"), str):
         # The models cut it, too.
         spec["description"] = description[: MAX_DESCRIPTION + 1]
@@ -154,19 +154,19 @@ def _reduce_status(obj: Object, *names: str) -> Object:
     return obj
 
 
-def _differs(old: Object, new: Object) -> bool:
+def _differs(previous_object: Object, current_object: Object) -> bool:
     """True if the kept parts differ."""
-    return _drop_version(old) != _drop_version(new)
+    return _drop_version(previous_object) != _drop_version(current_object)
 
 
-def _may_differ(old: Object, new: Object) -> bool:
+def _may_differ(previous_object: Object, current_object: Object) -> bool:
     """Return True for every event.
 
     The response to a write of the status may contain an edit by a user and reach the store before the watch event. Both
     objects are then equal here, although the hub has not seen the edit. After a list instead of a watch, the next full
     resync finds such an edit.
     """
-    del old, new
+    del previous_object, current_object
     return True
 
 

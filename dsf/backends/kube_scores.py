@@ -54,7 +54,7 @@ class KubeScores:
         self._observe = observe
         self._lock = threading.Lock()
         # Created objects that the watch has not reported yet, and the monotonic time until which they are used.
-        self._created: dict[Key, tuple[Object, float]] = {}
+        self._created_objects: dict[Key, tuple[Object, float]] = {}
 
     def find_score(self, namespace: str, name: str) -> ScoreState | None:
         """See `ScoreBackend.find_score`."""
@@ -65,9 +65,9 @@ class KubeScores:
     def process_report(self, key: Key, obj: Object | None) -> None:
         """Process the watch's report of an object, or of its deletion if `obj` is None."""
         with self._lock:
-            created = self._created.get(key)
-            if created is not None and (obj is None or not _is_older(obj, created[0])):
-                del self._created[key]
+            created_object = self._created_objects.get(key)
+            if created_object is not None and (obj is None or not _is_older(obj, created_object[0])):
+                del self._created_objects[key]
 
     def apply_score(self, manifest: Manifest, status: Manifest) -> ScoreState:
         """See `ScoreBackend.apply_score`."""
@@ -108,7 +108,7 @@ class KubeScores:
 
     def adopt_scores(self, claim: Callable[[str, str, float], tuple[Manifest, datetime] | None]) -> int:
         """See `ScoreBackend.adopt_scores`. Lists scores without the label; sends two requests per adopted score."""
-        adopted = 0
+        adopted_count = 0
         for stored_object in iterate_objects(
             self._session, ADDON_PLACEMENT_SCORES, labels=f"{MANAGED_BY_LABEL}!={MANAGED_BY}"
         ):
@@ -116,21 +116,21 @@ class KubeScores:
             key = metadata["namespace"], metadata["name"]
             if metadata.get("deletionTimestamp") or not looks_like_upstreams(stored_object):
                 continue
-            claimed = claim(*key, parse_kube_time(metadata["creationTimestamp"]))
-            if claimed is None:
+            adoption = claim(*key, parse_kube_time(metadata["creationTimestamp"]))
+            if adoption is None:
                 continue
-            manifest, until = claimed
+            manifest, valid_until = adoption
             try:
                 response = self._claim(key, manifest, stored_object)
-                status = find_upstream_status(stored_object, until)
+                status = find_upstream_status(stored_object, valid_until)
                 path = ADDON_PLACEMENT_SCORES.path(*key)
                 self._record_response(key, self._write_status(path, status, response["metadata"]["uid"]))
             except BackendError as error:
                 # The object has changed in the meantime, or the API server rejected the write; the next call retries.
                 log.warning("upstream's score not taken over", cluster=key[0], score=key[1], error=str(error))
                 continue
-            adopted += 1
-        return adopted
+            adopted_count += 1
+        return adopted_count
 
     def delete_score(self, namespace: str, name: str) -> None:
         """See `ScoreBackend.delete_score`."""
@@ -157,18 +157,18 @@ class KubeScores:
     def _find_newest(self, key: Key) -> Object | None:
         cached_object = self._find_cached(key)
         with self._lock:
-            created, until = self._created.get(key, (None, 0.0))
-            if created is None or time.monotonic() > until:
-                self._created.pop(key, None)
+            created_object, used_until = self._created_objects.get(key, (None, 0.0))
+            if created_object is None or time.monotonic() > used_until:
+                self._created_objects.pop(key, None)
                 return cached_object
-        return created if cached_object is None or _is_older(cached_object, created) else cached_object
+        return created_object if cached_object is None or _is_older(cached_object, created_object) else cached_object
 
     def _record_response(self, key: Key, response: Object) -> None:
         """Store the response to a write, so that the next read returns it even if the watch has not reported it yet."""
         self._observe(response)
         if self._find_cached(key) is None:
             with self._lock:
-                self._created[key] = reduce_score(response), time.monotonic() + _UNREPORTED_SECONDS
+                self._created_objects[key] = reduce_score(response), time.monotonic() + _UNREPORTED_SECONDS
 
     def _create(self, key: Key, manifest: Manifest) -> Object:
         """Create the object without its status, which the API server drops from a new object.
@@ -214,21 +214,25 @@ def _require_ours(stored_object: Object) -> Object:
     )
 
 
-def _find_difference(stored: object, written: Manifest) -> str:
+def _find_difference(stored_status: object, written_status: Manifest) -> str:
     """Return the first field in which a stored status differs from the written one; empty if OCM reads the same.
 
     Names are not compared: the API server replaces invalid Unicode in them.
     """
-    status = stored if isinstance(stored, Mapping) else {}
+    status = stored_status if isinstance(stored_status, Mapping) else {}
     values = [item.get("value") for item in status.get("scores") or ()]
-    if values != [item["value"] for item in written["scores"]]:
+    if values != [item["value"] for item in written_status["scores"]]:
         return "scores"
-    return "" if parse_kube_time(status.get("validUntil")) == parse_kube_time(written["validUntil"]) else "validUntil"
+    return (
+        ""
+        if parse_kube_time(status.get("validUntil")) == parse_kube_time(written_status["validUntil"])
+        else "validUntil"
+    )
 
 
-def _is_older(obj: Object, other: Object) -> bool:
+def _is_older(obj: Object, other_object: Object) -> bool:
     """True if `obj` is an earlier state of the same object, or an earlier object."""
-    version, other_version = get_version(obj), get_version(other)
+    version, other_version = get_version(obj), get_version(other_object)
     return version.isdecimal() and other_version.isdecimal() and int(version) < int(other_version)
 
 

@@ -58,23 +58,23 @@ class _Listing:
 
     files: dict[str, _Content] = field(default_factory=dict)
     #: Empty folders (`name/`), such as the mount point of a share.
-    bare: list[str] = field(default_factory=list)
+    empty_folders: list[str] = field(default_factory=list)
     #: Folders (`name/`) that cannot be listed.
-    closed: list[str] = field(default_factory=list)
+    unreadable_folders: list[str] = field(default_factory=list)
     problems: list[ManifestProblem] = field(default_factory=list)
 
 
 class ManifestFolder:
     """Reader of the folder. Its content never causes an exception. Not thread-safe."""
 
-    def __init__(self, root: Path, ignored: Path, namespace: str, *, grace: float = GRACE) -> None:
-        """Prepare to read `root`, without the folder `ignored`.
+    def __init__(self, root: Path, ignored_folder: Path, namespace: str, *, grace: float = GRACE) -> None:
+        """Prepare to read `root`, without the folder `ignored_folder`.
 
         `namespace` is the default namespace of objects, `grace` the seconds for which the objects of an empty file or
         folder stay in force.
         """
         self._root = root
-        self._ignored = ignored
+        self._ignored_folder = ignored_folder
         self._namespace = namespace
         self._grace = max(grace, GRACE)
         self._files: dict[str, _File] = {}
@@ -113,15 +113,17 @@ class ManifestFolder:
         now = time.monotonic()
         for name, file in [*self._files.items()]:
             is_emptied = listing.files.get(name) == b"" and file.objects
-            if (name in listing.files and not is_emptied) or name.startswith(tuple(listing.closed)):
+            if (name in listing.files and not is_emptied) or name.startswith(tuple(listing.unreadable_folders)):
                 continue
             file.missing_since = file.missing_since or now
-            file.is_doubted = bool(is_emptied or not listing.files) or name.startswith(tuple(listing.bare))
+            file.is_doubted = bool(is_emptied or not listing.files) or name.startswith(tuple(listing.empty_folders))
             if now - file.missing_since >= (self._grace if file.is_doubted else grace):
                 del self._files[name]
-        before = self.objects
+        previous_objects = self.objects
         self._merge(listing.problems)
-        return [key for key in {**before, **self.objects} if before.get(key) != self.objects.get(key)]
+        return [
+            key for key in {**previous_objects, **self.objects} if previous_objects.get(key) != self.objects.get(key)
+        ]
 
     def _list(self) -> _Listing:
         """List the folder and its subfolders. Raises OSError if the folder itself cannot be listed."""
@@ -139,10 +141,10 @@ class ManifestFolder:
                 if not isinstance(error, FileNotFoundError | NotADirectoryError):
                     text = f"cannot be listed ({error.strerror}); what it had stays until it can"
                     listing.problems.append(ManifestProblem(prefix.rstrip("/"), 0, "", text))
-                    listing.closed.append(prefix)
+                    listing.unreadable_folders.append(prefix)
                 continue
             if prefix and not children:
-                listing.bare.append(prefix)
+                listing.empty_folders.append(prefix)
             for entry in children:
                 is_folder = _is_folder(entry)
                 # Hidden files are editors' or incomplete copies; `x.yaml~` and `#x.yaml#` have another suffix.
@@ -150,11 +152,11 @@ class ManifestFolder:
                     continue
                 if is_folder and (entry.is_symlink() or self._is_ignored(Path(entry.path))):
                     continue
-                escaped = os.fsencode(entry.name).decode("utf-8", "backslashreplace")
-                if escaped != entry.name:
+                escaped_name = os.fsencode(entry.name).decode("utf-8", "backslashreplace")
+                if escaped_name != entry.name:
                     # The file name is stored with each object, and must therefore be valid text.
                     text = "its name is not UTF-8; give it another one"
-                    listing.problems.append(ManifestProblem(prefix + escaped, 0, "", text))
+                    listing.problems.append(ManifestProblem(prefix + escaped_name, 0, "", text))
                 elif is_folder:
                     prefixes.append(f"{prefix}{entry.name}/")
                 elif (content := _read_content(entry.path, prefix + entry.name)) is not None:
@@ -164,7 +166,7 @@ class ManifestFolder:
     def _is_ignored(self, folder: Path) -> bool:
         # The out folder of another hub, or this hub's out folder before a setting changed, contains copies of the same
         # objects. `Path.is_dir` would raise for a folder without permission.
-        return folder == self._ignored or os.path.isdir(folder / PRIVATE)
+        return folder == self._ignored_folder or os.path.isdir(folder / PRIVATE)
 
     def _apply_file(self, name: str, file: _File) -> None:
         """Read the objects of a file's new content."""
@@ -182,16 +184,16 @@ class ManifestFolder:
             objects[key] = Declared(manifest, name, item.line)
             problems.extend(_find_hints(item))
         if any(problem.severity == "error" for problem in problems):
-            objects = {**{key: old for key, old in file.objects.items() if key not in objects}, **objects}
+            objects = {**{key: old_object for key, old_object in file.objects.items() if key not in objects}, **objects}
         file.objects = objects
         file.problems = problems
 
-    def _make_manifest(self, parsed: ApiObject) -> Manifest:
-        manifest = parsed.to_manifest()
+    def _make_manifest(self, parsed_object: ApiObject) -> Manifest:
+        manifest = parsed_object.to_manifest()
         manifest.pop("status", None)
-        metadata: dict[str, Any] = {"name": parsed.metadata.name}
-        if not isinstance(parsed, ManagedCluster):
-            metadata["namespace"] = parsed.metadata.namespace or self._namespace
+        metadata: dict[str, Any] = {"name": parsed_object.metadata.name}
+        if not isinstance(parsed_object, ManagedCluster):
+            metadata["namespace"] = parsed_object.metadata.namespace or self._namespace
         for name in ("labels", "annotations"):
             if value := manifest["metadata"].get(name):
                 metadata[name] = value
@@ -215,12 +217,12 @@ class ManifestFolder:
             winner = next((declared for declared in rivals if declared.file == owner), rivals[0])
             objects[key] = winner
             problems += (
-                _make_duplicate_problem(key, other.file, other.line, winner) for other in rivals if other is not winner
+                _make_duplicate_problem(key, rival.file, rival.line, winner) for rival in rivals if rival is not winner
             )
         self.objects = objects
-        stays = f"is empty, or gone with all else in its folder; what it had stays for {self._grace:g} s"
-        doubted = {declared.file for declared in objects.values() if self._files[declared.file].is_doubted}
-        problems += (ManifestProblem(name, 0, "", stays, "note") for name in doubted)
+        note_text = f"is empty, or gone with all else in its folder; what it had stays for {self._grace:g} s"
+        doubted_files = {declared.file for declared in objects.values() if self._files[declared.file].is_doubted}
+        problems += (ManifestProblem(name, 0, "", note_text, "note") for name in doubted_files)
         problems += (problem for file in self._files.values() for problem in file.problems)
         self.problems = sorted(problems, key=lambda problem: (problem.source, problem.line, problem.field))
 
@@ -236,8 +238,8 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 def _read_content(path: str, name: str) -> _Content | None:
     """Return the content of a file; None if the file does not exist, or is a broken link."""
     try:
-        with open(path, "rb") as opened:
-            data = opened.read(MAX_BYTES + 1)
+        with open(path, "rb") as file:
+            data = file.read(MAX_BYTES + 1)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -257,8 +259,8 @@ def _parse(name: str, content: _Content | None) -> list[ParsedDocument | Manifes
 
 
 def _make_duplicate_problem(key: ObjectKey, file: str, line: int, winner: Declared) -> ManifestProblem:
-    where = f"{winner.file}, line {winner.line}" if winner.line else winner.file
-    text = f"{key.kind} {key.name!r} is also in {where}, and that one counts; remove one of them"
+    winner_place = f"{winner.file}, line {winner.line}" if winner.line else winner.file
+    text = f"{key.kind} {key.name!r} is also in {winner_place}, and that one counts; remove one of them"
     return ManifestProblem(file, line, "metadata.name", text)
 
 

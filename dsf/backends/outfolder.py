@@ -268,9 +268,9 @@ class DirectoryScores:
             stored_score = self._out.read(key)
             if stored_score is not None and not is_ours(stored_score):
                 raise ForeignObjectError(explain_foreign_object(key.namespace, key.name))
-            before = (stored_score or {}).get("metadata", {})
+            stored_metadata = (stored_score or {}).get("metadata", {})
             identity_fields = {
-                name: before[name] for name in ("uid", "creationTimestamp") if name in before
+                name: stored_metadata[name] for name in ("uid", "creationTimestamp") if name in stored_metadata
             } or make_identity()
             score = {**manifest, "metadata": {**manifest["metadata"], **identity_fields}, "status": status}
             write_text(path, kubeyaml.dump(score))
@@ -294,7 +294,7 @@ class DirectoryScores:
 
     def refresh_scores(self) -> list[ObjectKey]:
         """Read the score files that users changed, added or removed; return the keys of the scores."""
-        changed: list[ObjectKey] = []
+        changed_keys: list[ObjectKey] = []
         with self._scores_lock:
             stamps = {key: stamp for key, (_, stamp) in self._states.items()}
         # Without the lock, which writes of scores need.
@@ -310,12 +310,12 @@ class DirectoryScores:
                 stored_score = self._out.read(key)
                 if stored_score is not None and is_ours(stored_score):
                     self._states[key] = read_score_state(stored_score, written_at=now[0] if now else 0.0), now
-                    changed.append(key)
+                    changed_keys.append(key)
                 else:
                     self._states.pop(key, None)
                     if state is not None:
-                        changed.append(key)
-        return changed
+                        changed_keys.append(key)
+        return changed_keys
 
 
 def _read_stamp(path: Path) -> _Stamp:

@@ -51,17 +51,17 @@ def read_score_state(manifest: Manifest, *, written_at: float) -> ScoreState:
     metadata = manifest["metadata"]
     status = _ensure_mapping(manifest.get("status"))
     conditions = status.get("conditions")
-    first = _ensure_mapping(conditions[0] if isinstance(conditions, list) and conditions else None)
+    first_condition = _ensure_mapping(conditions[0] if isinstance(conditions, list) and conditions else None)
     return ScoreState(
         uid=str(metadata.get("uid", "")),
         scorer=str(_ensure_mapping(metadata.get("labels")).get(SCORER_NAME_LABEL, "")),
         owner=_find_owner(metadata),
         digest=_compute_digest(status.get("scores")),
         valid_until=parse_kube_time(status.get("validUntil")),
-        since=parse_kube_time(first.get("lastTransitionTime")),
+        since=parse_kube_time(first_condition.get("lastTransitionTime")),
         written_at=written_at,
         is_going=bool(metadata.get("deletionTimestamp")),
-        is_upstreams=first.get("reason") == WriteReason.WRITTEN_BY_UPSTREAM,
+        is_upstreams=first_condition.get("reason") == WriteReason.WRITTEN_BY_UPSTREAM,
     )
 
 

@@ -72,9 +72,9 @@ class LastResults:
 
     def put(self, summary: ScorerSummary, results: Sequence[Result], validity: float) -> None:
         """Store the results of a cycle of this scorer, which are valid for `validity` seconds."""
-        stored = _StoredResults(_aggregate(summary, results), self.read_clock(), validity, summary.namespace)
+        stored_results = _StoredResults(_aggregate(summary, results), self.read_clock(), validity, summary.namespace)
         with self._lock:
-            self._by_scorer[summary.name] = stored
+            self._by_scorer[summary.name] = stored_results
 
     def find(self, scorer: str, namespace: str | None) -> Sequence[Result] | NoResults:
         """Return the valid results of a scorer of this namespace, or why there are none."""
@@ -94,11 +94,11 @@ class LastResults:
         """
         now = self.read_clock()
         with self._lock:
-            for scorer, stored in list(self._by_scorer.items()):
-                if now - stored.at <= stored.validity:
+            for scorer, stored_results in list(self._by_scorer.items()):
+                if now - stored_results.at <= stored_results.validity:
                     continue
                 if scorer in scorers:
-                    self._by_scorer[scorer] = stored._replace(results=())
+                    self._by_scorer[scorer] = stored_results._replace(results=())
                 else:
                     del self._by_scorer[scorer]
 
@@ -134,14 +134,14 @@ def score_inputs(evaluation: Evaluation, summary: ScorerSummary, find: FindResul
     causes: dict[str, str] = {}
     for score in inputs:
         results = find(score.scorer, summary.namespace)
-        missing = f"{score.name!r} is missing, the score of {score.scorer!r}"
+        missing_text = f"{score.name!r} is missing, the score of {score.scorer!r}"
         if isinstance(results, NoResults):
-            causes[score.name] = f"{missing}: {results.cause}"
+            causes[score.name] = f"{missing_text}: {results.cause}"
             if score.default is None and not results.is_expired:
                 raise CycleError("score", "missing_input", causes[score.name])
             results = ()
         else:
-            causes[score.name] = f"{missing}: it has no item with these labels"
+            causes[score.name] = f"{missing_text}: it has no item with these labels"
         results_by_input[score.name] = results
     total = sum(map(len, results_by_input.values()))
     if total > MAX_INPUT_RESULTS:

@@ -175,8 +175,8 @@ class _Parser:
         return [*tokens, _Token("end", "the end", len(self._text))]
 
     def _make_error(self, token: _Token, problem: str) -> ExpressionError:
-        before = self._text[: token.start]
-        line, column = before.count("\n") + 1, token.start - before.rfind("\n")
+        text_before = self._text[: token.start]
+        line, column = text_before.count("\n") + 1, token.start - text_before.rfind("\n")
         location = f"line {line}, column {column}" if "\n" in self._text.strip() else f"column {column}"
         return ExpressionError(f"{location}: {problem}")
 
@@ -435,10 +435,12 @@ class _Parser:
     def _parse_literal(self, token: _Token) -> str:
         if token.text[0] in "rR":
             return token.text[2:-1]
-        inside = token.text[1:-1]
-        if bad := next((match for match in _ESCAPE.finditer(inside) if match["bad"]), None):
-            raise self._make_error(token._replace(start=token.start + 1 + bad.start()), f"unknown escape {bad[0]!r}")
-        text = _ESCAPE.sub(lambda match: {r"\`": "`", r"\?": "?"}.get(match[0], match[0].replace("X", "x")), inside)
+        content = token.text[1:-1]
+        if bad_escape := next((match for match in _ESCAPE.finditer(content) if match["bad"]), None):
+            raise self._make_error(
+                token._replace(start=token.start + 1 + bad_escape.start()), f"unknown escape {bad_escape[0]!r}"
+            )
+        text = _ESCAPE.sub(lambda match: {r"\`": "`", r"\?": "?"}.get(match[0], match[0].replace("X", "x")), content)
         quote = token.text[0]
         try:
             value = str(ast.literal_eval(f"{quote}{text}{quote}"))

@@ -63,8 +63,8 @@ def find_remainder(lhs: int, rhs: int) -> int:
         raise EvaluationError("modulus by zero")
     # As in CEL: the quotient has more than 64 bits.
     divide_ints(lhs, rhs)
-    rest = abs(lhs) % abs(rhs)
-    return rest if lhs >= 0 else -rest
+    remainder = abs(lhs) % abs(rhs)
+    return remainder if lhs >= 0 else -remainder
 
 
 def format_value(value: Any) -> str:
@@ -126,11 +126,15 @@ def _compute_quantile(scope: Scope, values: Sequence[float], q: float) -> float:
         raise EvaluationError(f"quantile: {q:g} is not from 0 to 1")
     if any(map(math.isnan, values)):
         return math.nan
-    ordered = sorted(values)
-    rank = q * (len(ordered) - 1)
+    sorted_values = sorted(values)
+    rank = q * (len(sorted_values) - 1)
     low = math.floor(rank)
-    high = min(low + 1, len(ordered) - 1)
-    return float(ordered[low] if low == rank else ordered[low] + (ordered[high] - ordered[low]) * (rank - low))
+    high = min(low + 1, len(sorted_values) - 1)
+    return float(
+        sorted_values[low]
+        if low == rank
+        else sorted_values[low] + (sorted_values[high] - sorted_values[low]) * (rank - low)
+    )
 
 
 def _compute_trend(scope: Scope, values: Sequence[float], seconds: float) -> float:
@@ -146,8 +150,8 @@ def _compute_trend(scope: Scope, values: Sequence[float], seconds: float) -> flo
     spread = sum((time - end - mean_time) ** 2 for time in times)
     if not spread:
         raise EvaluationError("trend: all samples have the same time")
-    shared = zip(times, values, strict=True)
-    slope = sum((time - end - mean_time) * (value - mean) for time, value in shared) / spread
+    points = zip(times, values, strict=True)
+    slope = sum((time - end - mean_time) * (value - mean) for time, value in points) / spread
     return mean + slope * (seconds - mean_time)
 
 

@@ -39,9 +39,9 @@ LABELS: Final = Type("map", STRING)
 def unify(lhs: Type, rhs: Type) -> Type | None:
     """Return the common type of two types; None if they have none. The common type of int and double is double."""
     if rhs in (NULL, ANY) or lhs in (NULL, ANY):
-        other = lhs if rhs in (NULL, ANY) else rhs
-        is_null = NULL in (lhs, rhs) and other != NULL
-        return replace(other, is_nullable=True) if is_null else other
+        other_type = lhs if rhs in (NULL, ANY) else rhs
+        is_null = NULL in (lhs, rhs) and other_type != NULL
+        return replace(other_type, is_nullable=True) if is_null else other_type
     is_nullable = lhs.is_nullable or rhs.is_nullable
     if lhs.name != rhs.name:
         are_numbers = {lhs.name, rhs.name} == {"int", "double"}

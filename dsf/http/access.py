@@ -116,14 +116,14 @@ def set_aliases(aliases: Mapping[str, str]) -> None:
     The Host header and the verification of the certificate still use the name. Raises ValueError for a value that is
     not `address:port`.
     """
-    parsed: dict[str, tuple[str, int]] = {}
+    parsed_aliases: dict[str, tuple[str, int]] = {}
     for name, target in aliases.items():
         host, _, port = target.rpartition(":")
         if not host or not port.isdigit():
             raise ValueError(f"{target!r} is not <address>:<port>")
-        parsed[name.lower()] = (host, int(port))
+        parsed_aliases[name.lower()] = (host, int(port))
     _aliases.clear()
-    _aliases.update(parsed)
+    _aliases.update(parsed_aliases)
 
 
 def find_alias(url: str) -> str:

@@ -65,8 +65,8 @@ class Connection(socket.socket):
     Single bytes do not count as progress, so the time of a header or a body counts from its start.
     """
 
-    def __init__(self, accepted: socket.socket, address: Address, forget: Callable[[Connection], None]) -> None:
-        super().__init__(fileno=accepted.detach())
+    def __init__(self, accepted_socket: socket.socket, address: Address, forget: Callable[[Connection], None]) -> None:
+        super().__init__(fileno=accepted_socket.detach())
         self.address = address
         #: Client to which the connection is counted.
         self.client = _compute_client_key(address[0])
@@ -154,8 +154,8 @@ class Listener(socket.socket):
 
     def accept(self) -> tuple[socket.socket, Any]:
         """Accept a connection. Closes another one if there are more than `MAX_CONNECTIONS`."""
-        accepted, address = super().accept()
-        connection = Connection(accepted, address[:2], self._forget)
+        accepted_socket, address = super().accept()
+        connection = Connection(accepted_socket, address[:2], self._forget)
         self._connections[connection.address] = connection
         if len(self._connections) > MAX_CONNECTIONS:
             self._evict_connection(connection)
@@ -182,9 +182,11 @@ class Listener(socket.socket):
             reader.unsent_bytes = 0
             reader.abort()
 
-    def _evict_connection(self, newest: Connection) -> None:
-        """Close the slowest connection of a client with the most connections, except `newest`."""
-        older_connections = [connection for connection in self._connections.values() if connection is not newest]
+    def _evict_connection(self, newest_connection: Connection) -> None:
+        """Close the slowest connection of a client with the most connections, except `newest_connection`."""
+        older_connections = [
+            connection for connection in self._connections.values() if connection is not newest_connection
+        ]
         connection_counts = Counter(connection.client for connection in older_connections)
         largest_count = max(connection_counts.values())
         slowest = min(

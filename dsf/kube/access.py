@@ -39,9 +39,9 @@ def load_kubeconfig(configuration: client.Configuration, kubeconfig: Path, conte
     """
     files = _find_files(kubeconfig)
     documents = {file: document for file in files if (document := _read_document(file))}
-    where = ", ".join(map(str, files))
+    file_names = ", ".join(map(str, files))
     if not documents:
-        raise config.ConfigException(f"the kubeconfig {where} is empty")
+        raise config.ConfigException(f"the kubeconfig {file_names} is empty")
     try:
         # The official client merges the files, but takes the current context of the last file instead of the first.
         context = context or next(
@@ -57,13 +57,15 @@ def load_kubeconfig(configuration: client.Configuration, kubeconfig: Path, conte
         raise config.ConfigException(" ".join(str(error).split())) from None
     except OSError as error:
         raise SettingsError(
-            f"the kubeconfig {where}: cannot read {error.filename or where}: {error.strerror}"
+            f"the kubeconfig {file_names}: cannot read {error.filename or file_names}: {error.strerror}"
         ) from None
     except (ValueError, TypeError, AttributeError, KeyError) as error:
-        raise SettingsError(f"{where} is no kubeconfig ({type(error).__name__})") from None
+        raise SettingsError(f"{file_names} is no kubeconfig ({type(error).__name__})") from None
     except Exception as error:  # noqa: BLE001
         # Plug-ins of the official client (`auth-provider`) have errors of their own.
-        raise SettingsError(f"the kubeconfig {where}: its user has no credentials: {type(error).__name__}") from None
+        raise SettingsError(
+            f"the kubeconfig {file_names}: its user has no credentials: {type(error).__name__}"
+        ) from None
     if token_file is not None:
         _reload_token_on_change(configuration, token_file)
 
@@ -101,8 +103,8 @@ def _read_document(file: Path) -> dict[str, Any] | None:
     try:
         document = yaml.safe_load(file.read_text(encoding="utf-8"))
     except yaml.MarkedYAMLError as error:
-        where = f"line {error.problem_mark.line + 1}: " if error.problem_mark is not None else ""
-        raise SettingsError(f"the kubeconfig {file} is no YAML: {where}{error.problem}") from None
+        place = f"line {error.problem_mark.line + 1}: " if error.problem_mark is not None else ""
+        raise SettingsError(f"the kubeconfig {file} is no YAML: {place}{error.problem}") from None
     except yaml.YAMLError:
         raise SettingsError(f"the kubeconfig {file} is no YAML") from None
     except OSError as error:

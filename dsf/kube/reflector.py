@@ -197,12 +197,16 @@ class Reflector:
         if is_restored:
             log.warning("the API server went back in time", resource=str(self.resource), version=version)
             self._highest = 0
-        before = self.store.replace(objects_by_key, is_restored=is_restored)
+        previous_objects = self.store.replace(objects_by_key, is_restored=is_restored)
         self._set_version(version)
-        for key in (*objects_by_key, *(before.keys() - objects_by_key.keys())):
-            old, new = before.get(key), objects_by_key.get(key)
-            if old is None or new is None or get_version(old) != get_version(new):
-                self._notify(key, old, new)
+        for key in (*objects_by_key, *(previous_objects.keys() - objects_by_key.keys())):
+            previous_object, current_object = previous_objects.get(key), objects_by_key.get(key)
+            if (
+                previous_object is None
+                or current_object is None
+                or get_version(previous_object) != get_version(current_object)
+            ):
+                self._notify(key, previous_object, current_object)
         self.synced.set()
         return version
 
@@ -243,9 +247,9 @@ class Reflector:
             objects_by_key[get_key(item)] = self._transform(item)
         return objects_by_key, str(page["metadata"]["resourceVersion"])
 
-    def _notify(self, key: Key, old: Object | None, new: Object | None) -> None:
+    def _notify(self, key: Key, previous_object: Object | None, current_object: Object | None) -> None:
         try:
-            self._handler(key, old, new)
+            self._handler(key, previous_object, current_object)
         except Exception:
             # An error in one object must not stop the watch of all other objects.
             log.exception("a change cannot be handled", resource=str(self.resource), object="/".join(key))

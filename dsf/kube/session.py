@@ -253,16 +253,16 @@ class Session:
         if response.status >= 300:
             raise _make_api_error(method, path, response, data)
         try:
-            parsed = _parse_json(data) if data else {}
+            document = _parse_json(data) if data else {}
         except ValueError:
-            parsed = None
-        if not isinstance(parsed, dict):
+            document = None
+        if not isinstance(document, dict):
             # The response is from a proxy in front of the API server, or the URL is not an API server's.
             raise ApiServerError(
                 f"{method} {path}: {shorten_url(self.host)} answered something that is not a JSON object",
                 response.status,
             )
-        return parsed
+        return document
 
     def watch(self, path: str, query: Mapping[str, str], *, read_timeout: float) -> Watch:
         """Open a watch. `read_timeout` is the maximum silence in seconds. Raises the errors of `request`."""

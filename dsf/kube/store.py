@@ -91,5 +91,9 @@ def _choose_newer(cached_object: Object | None, obj: Object) -> Object:
     """
     if cached_object is None or cached_object["metadata"]["uid"] != obj["metadata"]["uid"]:
         return obj
-    old, new = get_version(cached_object), get_version(obj)
-    return cached_object if old.isdecimal() and new.isdecimal() and int(old) >= int(new) else obj
+    cached_version, version = get_version(cached_object), get_version(obj)
+    return (
+        cached_object
+        if cached_version.isdecimal() and version.isdecimal() and int(cached_version) >= int(version)
+        else obj
+    )

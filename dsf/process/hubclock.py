@@ -63,7 +63,7 @@ class HubClock:
         # Unix seconds at which the monotonic clock was zero.
         self._epoch = own_clock() - time.monotonic()
         # time.monotonic() of the next measurement.
-        self._due = 0.0
+        self._next_measurement_at = 0.0
         self._is_measured = threading.Event()
         self._logged_offset = 0.0
         self._stopping = threading.Event()
@@ -96,24 +96,24 @@ class HubClock:
 
         Raises redis.RedisError.
         """
-        if time.monotonic() >= self._due:
+        if time.monotonic() >= self._next_measurement_at:
             self.measure()
             self._log_offset()
-            self._due = time.monotonic() + self._interval
+            self._next_measurement_at = time.monotonic() + self._interval
 
     def measure(self) -> bool:
         """Measure the offset. Return False if the response took too long. Raises redis.RedisError."""
         # The first call connects, so that the measured one is a single round trip. PING would fail on a Redis that
         # cannot save its data (MISCONF), as a write does.
         self._server.time()
-        began = time.monotonic()
+        started_at = time.monotonic()
         seconds, microseconds = self._server.time()
-        took = time.monotonic() - began
-        if took > _MAX_ROUND_TRIP:
+        round_trip_seconds = time.monotonic() - started_at
+        if round_trip_seconds > _MAX_ROUND_TRIP:
             return False
-        epoch = seconds + microseconds / 1e6 - (began + took / 2)
+        epoch = seconds + microseconds / 1e6 - (started_at + round_trip_seconds / 2)
         # Ignore a change that is smaller than the error of the measurement, so that the time does not jitter.
-        if not self._is_measured.is_set() or abs(epoch - self._epoch) > took / 2 + 0.001:
+        if not self._is_measured.is_set() or abs(epoch - self._epoch) > round_trip_seconds / 2 + 0.001:
             self._epoch = epoch
         self._is_measured.set()
         self._on_measured(self)
@@ -143,7 +143,7 @@ _process_clock: HubClock | None = None
 
 
 def use(clock: HubClock | None) -> None:
-    """Set the clock that `now` reads in this process. None selects the machine's own."""
+    """Set the clock that `now` reads in this process. None selects the machine's own clock."""
     global _process_clock  # noqa: PLW0603 - one per process, as the machine's own
     _process_clock = clock
 

@@ -19,11 +19,11 @@ class KnownOutageError(redis.ConnectionError):
 class Outage:
     """Tracks and logs the outage of one dependency. Thread-safe."""
 
-    def __init__(self, what: str) -> None:
-        self._what = what
+    def __init__(self, dependency: str) -> None:
+        self._dependency = dependency
         self._since: float | None = None
         # Error texts logged for this outage. The error may change during the recovery.
-        self._logged: set[str] = set()
+        self._logged_errors: set[str] = set()
         self._lock = threading.Lock()
 
     def begin(self, error: BaseException) -> None:
@@ -31,12 +31,12 @@ class Outage:
         if isinstance(error, KnownOutageError):
             return
         with self._lock:
-            if str(error) in self._logged:
+            if str(error) in self._logged_errors:
                 return
-            self._logged.add(str(error))
+            self._logged_errors.add(str(error))
             if self._since is None:
                 self._since = time.monotonic()
-        log.error("unreachable, will be tried again until it is back", what=self._what, error=str(error))
+        log.error("unreachable, will be tried again until it is back", what=self._dependency, error=str(error))
 
     def end(self) -> bool:
         """Record a success. Logs and returns True for the first one after an outage."""
@@ -45,8 +45,8 @@ class Outage:
                 return False
             seconds = round(time.monotonic() - self._since, 1)
             self._since = None
-            self._logged.clear()
-        log.info("reachable again", what=self._what, seconds=seconds)
+            self._logged_errors.clear()
+        log.info("reachable again", what=self._dependency, seconds=seconds)
         return True
 
     @property

@@ -116,8 +116,8 @@ def _start(role: str) -> None:
 
 def record_ticks(runs: Sequence[tuple[str, float]], now: float) -> None:
     """Record the root spans of sent ticks. `runs` has each run and its due time."""
-    for run, due in runs if _started else ():
-        _make_root(run, due).end(round(max(due, now) * _NANOSECONDS))
+    for run, due_at in runs if _started else ():
+        _make_root(run, due_at).end(round(max(due_at, now) * _NANOSECONDS))
 
 
 @contextlib.contextmanager

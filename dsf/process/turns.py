@@ -15,8 +15,8 @@ from dsf.errors import BackendError
 class ClientTurns:
     """Allows `turns` concurrent requests, and `share` of them per client. Thread-safe.
 
-    A request without a free turn waits up to `seconds`. Requests of clients with fewer running requests go first, and
-    among those the oldest. At most `present` requests of one client run or wait.
+    A request without a free turn waits up to `seconds`. Requests of clients with fewer running requests go first, then
+    older requests. At most `present` requests of one client run or wait.
     """
 
     def __init__(self, turns: int, share: int, present: int, seconds: float) -> None:
@@ -24,7 +24,7 @@ class ClientTurns:
         self._share = share
         self._most_present = present
         self._seconds = seconds
-        self._changed = threading.Condition()
+        self._condition = threading.Condition()
         self._running: Counter[str] = Counter()
         # Ticket of each waiting request -> its client, oldest first.
         self._waiting: dict[object, str] = {}
@@ -33,9 +33,9 @@ class ClientTurns:
     def take(self, client: str) -> Iterator[None]:
         """Wait for a turn, and hold it in the block. Raises BackendError if there is none in time."""
         ticket = object()
-        with self._changed:
-            present = self._running[client] + list(self._waiting.values()).count(client)
-            if present >= self._most_present:
+        with self._condition:
+            request_count = self._running[client] + list(self._waiting.values()).count(client)
+            if request_count >= self._most_present:
                 raise BackendError("the hub's API server is asked too much at a time by one client")
             self._waiting[ticket] = client
             try:
@@ -43,33 +43,38 @@ class ClientTurns:
             finally:
                 del self._waiting[ticket]
             if not has_turn:
-                self._changed.notify_all()
+                self._condition.notify_all()
                 raise BackendError("the hub's API server is asked too much at a time")
             self._running[client] += 1
-            self._changed.notify_all()
+            self._condition.notify_all()
         try:
             yield
         finally:
-            with self._changed:
+            with self._condition:
                 self._running[client] -= 1
                 self._running = +self._running
-                self._changed.notify_all()
+                self._condition.notify_all()
 
     def _wait(self, ticket: object) -> bool:
-        until = time.monotonic() + self._seconds
+        deadline = time.monotonic() + self._seconds
         while not self._is_next(ticket):
-            remaining = until - time.monotonic()
-            if remaining <= 0:
+            remaining_seconds = deadline - time.monotonic()
+            if remaining_seconds <= 0:
                 return False
-            self._changed.wait(remaining)
+            self._condition.wait(remaining_seconds)
         return True
 
     def _is_next(self, ticket: object) -> bool:
         if self._running.total() >= self._turns:
             return False
-        eligible = [waiting for waiting, client in self._waiting.items() if self._running[client] < self._share]
+        eligible_tickets = [
+            waiting_ticket for waiting_ticket, client in self._waiting.items() if self._running[client] < self._share
+        ]
         # `min` returns the oldest of equal requests.
-        return bool(eligible) and min(eligible, key=lambda each: self._running[self._waiting[each]]) is ticket
+        return (
+            bool(eligible_tickets)
+            and min(eligible_tickets, key=lambda waiting_ticket: self._running[self._waiting[waiting_ticket]]) is ticket
+        )
 
 
 def find_client(address: str) -> str:

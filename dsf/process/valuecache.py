@@ -18,7 +18,7 @@ _Value = TypeVar("_Value")
 
 
 class _Entry(Generic[_Value]):
-    """A computed value, or one that is being computed, and its monotonic expiry."""
+    """A value that is computed or being computed, and the monotonic time at which it expires."""
 
     def __init__(self, turn: threading.Lock) -> None:
         self.value: Future[_Value] = Future()
@@ -67,26 +67,26 @@ class ValueCache(Generic[_Key, _Value]):
         finally:
             self._turns.release()
 
-    def _make(self, key: _Key, mine: _Entry[_Value], make: Callable[[], _Value]) -> _Value:
-        began = time.thread_time()
+    def _make(self, key: _Key, entry: _Entry[_Value], make: Callable[[], _Value]) -> _Value:
+        cpu_start = time.thread_time()
         try:
-            with mine.turn:
-                mine.is_begun = True
+            with entry.turn:
+                entry.is_begun = True
                 value = make()
         except BaseException as error:
-            self._forget(key, mine)
-            mine.value.set_exception(error)
+            self._forget(key, entry)
+            entry.value.set_exception(error)
             raise
         if self._seconds:
             # Expensive values live longer, so that computing one takes at most a tenth of a core with any number of
             # viewers.
-            mine.until = time.monotonic() + max(self._seconds, 10 * (time.thread_time() - began))
+            entry.until = time.monotonic() + max(self._seconds, 10 * (time.thread_time() - cpu_start))
         else:
-            self._forget(key, mine)
-        mine.value.set_result(value)
+            self._forget(key, entry)
+        entry.value.set_result(value)
         return value
 
-    def _forget(self, key: _Key, mine: _Entry[_Value]) -> None:
+    def _forget(self, key: _Key, entry: _Entry[_Value]) -> None:
         with self._lock:
-            if self._entries.get(key) is mine:
+            if self._entries.get(key) is entry:
                 del self._entries[key]

@@ -91,13 +91,13 @@ class ClusterUsers:
         """Remove the cluster's user and close its connections. Return True if the user existed."""
         name = cluster_user(cluster)
         with self._lock:
-            existed = bool(self._redis.acl_deluser(name))
+            has_existed = bool(self._redis.acl_deluser(name))
             self._current_users.pop(name, None)
             (self._last_lines or {}).pop(name, None)
-            if existed:
+            if has_existed:
                 self._save()
                 _log_changes(removed=1)
-        return existed
+        return has_existed
 
     def sync(self, key_ids_by_cluster: Mapping[str, Iterable[int]]) -> UserChanges:
         """Set the users of exactly these clusters (name -> valid key ids), and remove those of other clusters.
@@ -106,14 +106,14 @@ class ClusterUsers:
         """
         users = {cluster: self._make_user(cluster, key_ids) for cluster, key_ids in key_ids_by_cluster.items()}
         with self._lock:
-            lines, last = self._read_lines(), self._last_lines or {}
-            present = {cluster for name in lines if (cluster := cluster_of_user(name)) is not None}
-            changes = UserChanges(removed=sorted(present - set(users)))
+            lines, last_lines = self._read_lines(), self._last_lines or {}
+            present_clusters = {cluster for name in lines if (cluster := cluster_of_user(name)) is not None}
+            changes = UserChanges(removed=sorted(present_clusters - set(users)))
             for cluster, user in sorted(users.items()):
                 line = lines.get(user.name)
                 if line is None:
                     changes.created.append(cluster)
-                elif line != last.get(user.name) or self._current_users.get(user.name) != user:
+                elif line != last_lines.get(user.name) or self._current_users.get(user.name) != user:
                     changes.changed.append(cluster)
             if not changes:
                 return changes
@@ -121,10 +121,10 @@ class ClusterUsers:
             if changes.removed:
                 self._redis.acl_deluser(*map(cluster_user, changes.removed))
             self._save()
-            self._last_lines = after = self._read_lines()
+            self._last_lines = lines_after = self._read_lines()
             self._current_users = {user.name: user for user in users.values()}
             # A user that was correct before, although this process had not set it, is unchanged.
-            changes.changed = [c for c in changes.changed if lines[cluster_user(c)] != after.get(cluster_user(c))]
+            changes.changed = [c for c in changes.changed if lines[cluster_user(c)] != lines_after.get(cluster_user(c))]
         _log_changes(len(changes.created), len(changes.changed), len(changes.removed))
         return changes
 
@@ -143,9 +143,9 @@ class ClusterUsers:
             with pipe:
                 for user in users[start : start + _BATCH]:
                     pipe.execute_command("ACL SETUSER", user.name, *user.format_setuser_rules())
-                    before = _parse_hashes(lines.get(user.name, ""))
+                    hashes_before = _parse_hashes(lines.get(user.name, ""))
                     # Also close them without a line, because the user may have been created in the meantime.
-                    if not before or not before <= set(user.hashes):
+                    if not hashes_before or not hashes_before <= set(user.hashes):
                         pipe.execute_command("CLIENT KILL", "USER", user.name)
                 pipe.execute()
 

@@ -45,11 +45,11 @@ _USEFUL: Final = 0.1
 _PAUSE: Final = 60.0
 #: Seconds for which people read of a problem.
 _REPORT_SECONDS: Final = 600.0
-#: Clusters per round trip. So few commands are sent at once (6,000 bytes), and Redis runs them without those of other
-#: clients in between: memory that a thief frees meanwhile would be counted for an innocent cluster.
+#: Clusters per round trip. Redis runs so few commands (6,000 bytes) without commands of other clients in between.
+#: Memory that another client frees in between would be counted for the wrong cluster.
 _BATCH: Final = 16
-#: Redis' user of connections that have not logged in. Their number has no other limit than `maxclients`. Where Redis
-#: has no users of ours, all processes of the hub and all agents are this user.
+#: Redis' user of connections that have not logged in. Only `maxclients` limits their number. If the hub does not manage
+#: users in Redis, all processes of the hub and all agents are this user.
 _ANONYMOUS: Final = "default"
 
 
@@ -57,7 +57,7 @@ class _Usage(NamedTuple):
     """Memory and connections of the server."""
 
     #: Used bytes, and `maxmemory`, which is 0 if there is none.
-    used: int
+    used_bytes: int
     limit: int
     #: Bytes of buffers and of incomplete commands.
     client_bytes: int
@@ -65,14 +65,14 @@ class _Usage(NamedTuple):
 
     @property
     def is_full(self) -> bool:
-        return bool(self.limit) and self.used >= FULL * self.limit
+        return bool(self.limit) and self.used_bytes >= FULL * self.limit
 
     @property
     def has_large_clients(self) -> bool:
         return self.client_bytes > _SUSPICIOUS_BYTES + self.connections * _CONNECTION_BYTES
 
 
-class _Held(NamedTuple):
+class _HeldResources(NamedTuple):
     """Connections of a cluster, and the bytes that they held."""
 
     connections: int
@@ -110,14 +110,14 @@ class MisuseWatch:
         usage = self._read_usage()
         if usage.is_full:
             usage = self._empty_logs(usage)
-        # Large results may arrive at this moment, so only the second check counts.
+        # Act only if two consecutive checks find large clients, because large results may arrive at this moment.
         had_large_clients, self._had_large_clients = self._had_large_clients, usage.has_large_clients
         self.is_urgent = usage.has_large_clients and not had_large_clients
         if self.is_urgent:
             return
         if self._is_suspicious(usage) and time.monotonic() >= self._next_closing:
             if self._redis.acl_whoami() != _ANONYMOUS:
-                # Anybody who reaches the port may hold such connections.
+                # Close the connections without a login first, which anybody who reaches the port may open.
                 self._redis.client_kill_filter(user=_ANONYMOUS)
                 usage = self._read_usage()
             if self._is_suspicious(usage):
@@ -126,7 +126,7 @@ class MisuseWatch:
     def get_problems(self) -> dict[str, str]:
         """Return sentences for people by kind, each for some minutes."""
         now = time.monotonic()
-        return {kind: text for kind, (text, until) in self._reports.items() if now < until}
+        return {kind: text for kind, (text, shown_until) in self._reports.items() if now < shown_until}
 
     def _read_usage(self) -> _Usage:
         info: Mapping[str, Any] = self._redis.info("memory", "clients")
@@ -140,7 +140,7 @@ class MisuseWatch:
             return False
         return usage.connections > _HUB_CONNECTIONS + _CLUSTER_CONNECTIONS * len(Registry(self._redis).read_clusters())
 
-    def _empty_logs(self, before: _Usage) -> _Usage:
+    def _empty_logs(self, usage_before: _Usage) -> _Usage:
         """Empty the logs of refused and of slow commands, and return the usage afterwards."""
         # Some methods of a pipeline are untyped.
         pipe: Any = self._redis.pipeline(transaction=False)
@@ -150,42 +150,45 @@ class MisuseWatch:
             for response in pipe.execute(raise_on_error=False):
                 if isinstance(response, redis.RedisError):
                     log.warning("a log of redis cannot be emptied", error=str(response))
-        after = self._read_usage()
-        if after.used < (1 - _USEFUL) * before.used:
+        usage_after = self._read_usage()
+        if usage_after.used_bytes < (1 - _USEFUL) * usage_before.used_bytes:
             self._report(
                 MEMORY,
-                f"Redis was nearly full ({before.used} bytes), and its logs of refused and of slow commands took "
-                f"{before.used - after.used} bytes: they were emptied. A stolen credential can fill them: ask Redis "
+                f"Redis was nearly full ({usage_before.used_bytes} bytes), and its logs of refused and of slow "
+                "commands took "
+                f"{usage_before.used_bytes - usage_after.used_bytes} bytes: they were emptied. A stolen credential "
+                "can fill them: ask Redis "
                 "with ACL LOG 1 who is refused, and revoke those credentials (dsf credentials revoke); acllog-max-len "
                 "and slowlog-max-len should be as in deploy/redis/redis.conf",
             )
-        return after
+        return usage_after
 
-    def _close_connections(self, before: _Usage) -> None:
+    def _close_connections(self, usage_before: _Usage) -> None:
         """Close the connections of all clusters, and switch off the users of those that held too much."""
-        held = self._close_each()
-        after = self._read_usage()
-        freed = before.used - after.used
-        suspects = {cluster: usage for cluster, usage in held.items() if usage.is_misuse}
+        held_by_cluster = self._close_each()
+        usage_after = self._read_usage()
+        freed_bytes = usage_before.used_bytes - usage_after.used_bytes
+        suspects = {cluster: usage for cluster, usage in held_by_cluster.items() if usage.is_misuse}
         self._next_closing = time.monotonic() + (0.0 if suspects else _PAUSE)
         log.warning(
             "connections of agents were closed",
-            freed=freed,
-            closed=before.connections - after.connections,
+            freed=freed_bytes,
+            closed=usage_before.connections - usage_after.connections,
             misused={cluster: str(usage) for cluster, usage in suspects.items()},
         )
         if suspects:
             self._switch_off(suspects)
-        elif before.is_full and freed >= _USEFUL * before.used:
+        elif usage_before.is_full and freed_bytes >= _USEFUL * usage_before.used_bytes:
             self._report(
                 MEMORY,
-                f"Redis was nearly full ({before.used} bytes), and connections of agents held {freed} bytes: they were "
+                f"Redis was nearly full ({usage_before.used_bytes} bytes), and connections of agents held "
+                f"{freed_bytes} bytes: they were "
                 "closed. If this comes again, a cluster's credential is misused",
             )
 
-    def _close_each(self) -> dict[str, _Held]:
+    def _close_each(self) -> dict[str, _HeldResources]:
         """Close the connections of each cluster, and return what they held."""
-        held: dict[str, _Held] = {}
+        held_by_cluster: dict[str, _HeldResources] = {}
         for clusters in split_into_batches(sorted(Registry(self._redis).read_clusters()), _BATCH):
             # A nearly full Redis refuses transactions.
             pipe: Any = self._redis.pipeline(transaction=False)
@@ -196,19 +199,22 @@ class MisuseWatch:
                     pipe.info("memory")
                 # A server without our users responds with errors.
                 responses = pipe.execute(raise_on_error=False)
-            used = [int(info["used_memory"]) for info in responses[::2]]
-            for cluster, count, before, after in zip(clusters, responses[1::2], used[:-1], used[1:], strict=True):
+            used_bytes = [int(info["used_memory"]) for info in responses[::2]]
+            for cluster, count, bytes_before, bytes_after in zip(
+                clusters, responses[1::2], used_bytes[:-1], used_bytes[1:], strict=True
+            ):
                 if isinstance(count, int):
-                    held[cluster] = _Held(count, before - after)
-        return held
+                    held_by_cluster[cluster] = _HeldResources(count, bytes_before - bytes_after)
+        return held_by_cluster
 
-    def _switch_off(self, suspects: Mapping[str, _Held]) -> None:
+    def _switch_off(self, suspects: Mapping[str, _HeldResources]) -> None:
         """Refuse the users of these clusters until they have new credentials."""
-        named = ", ".join(f"{cluster} ({usage})" for cluster, usage in list(suspects.items())[:5])
+        cluster_texts = ", ".join(f"{cluster} ({usage})" for cluster, usage in list(suspects.items())[:5])
         if self._revoke is None:
             self._report(
                 CREDENTIALS,
-                f"Clients with the credentials of these clusters held more of Redis than an agent needs: {named}; "
+                "Clients with the credentials of these clusters held more of Redis than an agent needs: "
+                f"{cluster_texts}; "
                 "revoke them (dsf credentials revoke --cluster NAME)",
             )
             return
@@ -220,7 +226,8 @@ class MisuseWatch:
             pipe.execute(raise_on_error=False)
         self._report(
             CREDENTIALS,
-            f"Clients with the credentials of these clusters held more of Redis than an agent needs: {named}. Their "
+            "Clients with the credentials of these clusters held more of Redis than an agent needs: "
+            f"{cluster_texts}. Their "
             "credentials were revoked, and their agents work again when OCM has delivered new ones. If this comes "
             "again, an attacker can read the new ones on that cluster: set hubAcceptsClient: false",
         )

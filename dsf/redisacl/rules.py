@@ -116,8 +116,8 @@ def hub_roles() -> tuple[str, ...]:
 def _load_rules() -> dict[str, list[str]]:
     rules = {role: list(own_rules) for role, own_rules in _RULES.items()}
     for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
-        for role, added in entry.load().items():
-            rules.setdefault(role, []).extend(added)
+        for role, added_rules in entry.load().items():
+            rules.setdefault(role, []).extend(added_rules)
     rules["hub"] = _join_rules(*(rules[service] for service in TARGETS))
     return rules
 

@@ -68,10 +68,10 @@ def render_acl_file(users: Iterable[User], existing: str = "") -> str:
     Users of clusters in `existing`, the text of an earlier file, stay, so that their agents need not wait for the hub
     after a restart of Redis.
     """
-    ours = list(users)
-    names = {user.name for user in ours}
+    hub_users = list(users)
+    names = {user.name for user in hub_users}
     cluster_lines = [line for line in existing.splitlines() if _is_cluster_line(line, names)]
-    return "\n".join([DEFAULT_OFF, *(user.format_line() for user in ours), *cluster_lines]) + "\n"
+    return "\n".join([DEFAULT_OFF, *(user.format_line() for user in hub_users), *cluster_lines]) + "\n"
 
 
 def render_acl_template() -> str:

@@ -90,8 +90,8 @@ def _parse_socket(part: SplitResult) -> Address:
 
 
 def _replace_alias(text: str) -> str:
-    scheme, separator, rest = text.partition("://")
-    return _ALIASES.get(scheme, scheme) + separator + rest
+    scheme, separator, url_rest = text.partition("://")
+    return _ALIASES.get(scheme, scheme) + separator + url_rest
 
 
 def _split_url(text: str) -> SplitResult:

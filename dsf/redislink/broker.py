@@ -47,8 +47,8 @@ class Channel(_Channel):  # type: ignore[misc]
     @contextlib.contextmanager
     def conn_or_acquire(self, client: redis.Redis | None = None) -> Iterator[redis.Redis]:
         """Yield a client for commands that return at once."""
-        with super().conn_or_acquire(client or self.shared_client) as chosen:
-            yield chosen
+        with super().conn_or_acquire(client or self.shared_client) as acquired_client:
+            yield acquired_client
 
 
 class Transport(_Transport):  # type: ignore[misc]

@@ -78,13 +78,13 @@ def _describe_place(sentinel: redis.Redis) -> str:
 
 
 def _describe_refusal(sentinel: redis.Redis, error: redis.RedisError) -> str:
-    where = _describe_place(sentinel)
+    sentinel_text = _describe_place(sentinel)
     if isinstance(error, redis.exceptions.NoPermissionError):
         return (
-            f"Sentinel at {where} denies a command ({error}): the user of DSF_REDIS_SENTINEL_USERNAME needs "
+            f"Sentinel at {sentinel_text} denies a command ({error}): the user of DSF_REDIS_SENTINEL_USERNAME needs "
             "+sentinel|masters +sentinel|slaves"
         )
-    return str(error) if where in str(error) else f"Sentinel at {where}: {error}"
+    return str(error) if sentinel_text in str(error) else f"Sentinel at {sentinel_text}: {error}"
 
 
 #: Idle seconds after which a connection is checked before its next use. A lost server is detected within twice this
@@ -234,11 +234,11 @@ class Link:
         return self.make_sentinels_client()
 
     def _find_server(self) -> tuple[str, int]:
-        previous, self._primary = (
+        previous_primary, self._primary = (
             self._primary,
             self._sentinels.discover_master(self._settings.redis_sentinel_master),
         )
-        if previous not in (None, self._primary):
+        if previous_primary not in (None, self._primary):
             # Close all connections to the previous primary. Those in use are closed when they return to the pool.
             for pool in list(self._pools):
                 pool.update_active_connections_for_reconnect()

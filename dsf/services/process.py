@@ -106,11 +106,11 @@ class HubProcess:
         """Run until a signal or the failure of a service; return the exit code."""
         targets = self._settings.targets
         tracing.start(targets[0] if len(targets) == 1 else self._settings.role)
-        started: list[Service] = []
+        started_services: list[Service] = []
         with _queue_signals() as signalled:
             try:
                 for service in (self._probes, *self._services):
-                    started.append(service)
+                    started_services.append(service)
                     service.start()
                 log.info("hub runs", services=[*self._settings.targets], probes=self._probes.address[1])
                 self._run_until_signal(signalled)
@@ -119,7 +119,7 @@ class HubProcess:
                 return USAGE
             finally:
                 # Stop the controller last, because another process takes over as soon as it has ended.
-                for service in sorted(started, key=lambda service: service.name == "controller"):
+                for service in sorted(started_services, key=lambda service: service.name == "controller"):
                     service.stop()
         log.info("hub ended")
         return self._ending.code

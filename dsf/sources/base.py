@@ -63,14 +63,14 @@ class RequestRecord:
     @contextmanager
     def measure_request(self, observe: Callable[[RequestRecord], None]) -> Iterator[None]:
         """Measure the request made in the block, and then pass the record to `observe`, even after an error."""
-        started = time.monotonic()
+        started_at = time.monotonic()
         try:
             yield
         except HttpError as error:
             self.error = error
             raise
         finally:
-            self.seconds = time.monotonic() - started
+            self.seconds = time.monotonic() - started_at
             observe(self)
 
 

@@ -142,14 +142,14 @@ class SourceMemory(Collector):
         with self._lock:
             self._shared.append((window, scorers))
 
-    def evict_largest_window(self, full: WindowFullError) -> bool:
+    def evict_largest_window(self, error: WindowFullError) -> bool:
         """Empty the window that uses most of the exhausted budget, if it exceeds its share. Return True if it did.
 
         It prevents one scorer from using up the budget of the others.
         """
 
         def compute_used_share(candidate: _EvictionCandidate) -> float:
-            return candidate.window.count(full.resource) / candidate.scorers
+            return candidate.window.count(error.resource) / candidate.scorers
 
         with self._lock:
             candidates = [
@@ -160,23 +160,23 @@ class SourceMemory(Collector):
                 for window, scorers in self._shared
                 if (count := scorers())
             ]
-            largest = max(candidates, key=compute_used_share, default=None)
+            largest_window = max(candidates, key=compute_used_share, default=None)
             budget = self.budget
             limit = {"series": budget.max_series, "samples": budget.max_samples, "bytes": budget.max_bytes}[
-                full.resource
+                error.resource
             ]
-            if largest is None or compute_used_share(largest) <= limit / sum(
+            if largest_window is None or compute_used_share(largest_window) <= limit / sum(
                 candidate.scorers for candidate in candidates
             ):
                 return False
             log.warning(
                 "a scorer's samples are dropped, because it exceeds its share and another scorer has no room; raise "
                 "DSF_AGENT_WINDOW_SERIES, or select fewer series",
-                scorer=largest.name,
-                series=len(largest.window),
-                samples=largest.window.samples,
+                scorer=largest_window.name,
+                series=len(largest_window.window),
+                samples=largest_window.window.samples,
             )
-            largest.window.clear()
+            largest_window.window.clear()
             return True
 
     def log_omitted_series(self, summary: ScorerSummary, series: int) -> None:

@@ -201,10 +201,11 @@ def query_plugin(plugin: Plugin[Any], who: str, summary: ScorerSummary, context:
     except (HttpError, KeyboardInterrupt):
         raise
     except BaseException as error:  # noqa: BLE001 (third-party code, even sys.exit(); must be reported)
-        last = traceback.extract_tb(error.__traceback__)[-1]
+        last_frame = traceback.extract_tb(error.__traceback__)[-1]
         text = clean(mask_secrets(str(error), *context.access.secrets), EXCERPT)
         raise HttpError(
-            "plugin_failed", f"{who}: {type(error).__name__} in {PurePath(last.filename).name}:{last.lineno}: {text}"
+            "plugin_failed",
+            f"{who}: {type(error).__name__} in {PurePath(last_frame.filename).name}:{last_frame.lineno}: {text}",
         ) from None
 
 

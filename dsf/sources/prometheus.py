@@ -51,7 +51,7 @@ def fetch(summary: ScorerSummary, context: FetchContext) -> Payload:
     times, types = _make_time_parameters(summary, context.now)
     method = summary.source_method or SourceMethod.GET
     pieces: list[bytes | memoryview] = []
-    received = 0
+    received_bytes = 0
     counts: list[int] = []
     for query in queries:
         params: dict[str, str | int] = {"query": query, **times}
@@ -63,11 +63,11 @@ def fetch(summary: ScorerSummary, context: FetchContext) -> Payload:
                 method,
                 access=context.access,
                 deadline=context.deadline,
-                max_bytes=context.max_bytes - received,
+                max_bytes=context.max_bytes - received_bytes,
                 sink=spool.write,
             )
             body = spool.read_body()
-            received += len(body)
+            received_bytes += len(body)
             try:
                 matrix = extract_series(body, context.check, types)
             except MatrixError as error:
@@ -85,7 +85,7 @@ def fetch(summary: ScorerSummary, context: FetchContext) -> Payload:
         counts.append(matrix.series)
         if matrix.series:
             pieces += [b"," if pieces else HEAD, matrix.inside]
-    return Payload((*(pieces or [HEAD]), TAIL), sum(counts), received, tuple(counts))
+    return Payload((*(pieces or [HEAD]), TAIL), sum(counts), received_bytes, tuple(counts))
 
 
 def _make_time_parameters(summary: ScorerSummary, now: float) -> tuple[dict[str, int], Sequence[str]]:
@@ -213,10 +213,10 @@ def _parse_compact_array(body: Body, start: int) -> tuple[int, int] | None:
         return start, 0
     if body[start : start + len(_FIRST_SERIES)] != _FIRST_SERIES:
         return None
-    last = body.rfind(_FIRST_SERIES)
-    if len(body) - last > _JSON_BOUNDS.max_bytes:
+    last_series_start = body.rfind(_FIRST_SERIES)
+    if len(body) - last_series_start > _JSON_BOUNDS.max_bytes:
         return None
-    tail = body[last:]
+    tail = body[last_series_start:]
     try:
         boundedjson.check(tail, _JSON_BOUNDS)
         text = tail.decode()
@@ -226,7 +226,7 @@ def _parse_compact_array(body: Body, start: int) -> tuple[int, int] | None:
         return None
     if not tail.isascii():
         stop = len(text[:stop].encode())
-    end = last + stop
+    end = last_series_start + stop
     if body[end : end + 1] != b"]":
         return None
     series = 1 + _count(body, _NEXT_SERIES, start, end)

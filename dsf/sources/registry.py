@@ -41,13 +41,13 @@ def find_source(name: str) -> Source:
     if plugin not in find_plugins():
         plugin_types = [other for other in find_plugins() if other not in read_extras()]
         text = f"source type {name!r} is not one of {', '.join([*SourceType, *plugin_types])}"
-        if extra := read_extras().get(plugin):
-            text = needs(extra, f"source type {name!r}")
+        if extra_name := read_extras().get(plugin):
+            text = needs(extra_name, f"source type {name!r}")
         elif is_plugin_type(name):
             text += f"; install the package that has it in the agent's image (an entry point {GROUP!r})"
         raise HttpError("unsupported_source", text)
-    who = f"source type {name!r} ({_describe_package(find_plugins()[plugin][0])})"
-    return functools.partial(query_plugin, _load_plugin(plugin), who)
+    source_label = f"source type {name!r} ({_describe_package(find_plugins()[plugin][0])})"
+    return functools.partial(query_plugin, _load_plugin(plugin), source_label)
 
 
 def start_background_sources(summaries: Mapping[str, ScorerSummary], memory: SourceMemory) -> None:
@@ -74,13 +74,16 @@ def find_plugins() -> Mapping[str, tuple[EntryPoint, ...]]:
         if is_plugin_type(entry.name):
             by_name[entry.name] = (*by_name.get(entry.name, ()), entry)
         else:
-            why = (
+            cause = (
                 "it is the name of a built-in type"
                 if entry.name in set(SourceType)
                 else "that of a plug-in is a DNS name with a dot"
             )
             log.error(
-                "a source plug-in is not used for its name", name=entry.name, package=_describe_package(entry), why=why
+                "a source plug-in is not used for its name",
+                name=entry.name,
+                package=_describe_package(entry),
+                why=cause,
             )
     return by_name
 

@@ -165,5 +165,5 @@ class Spool:
             view = view[file.write(view) :]
 
     def _make_error(self, error: OSError) -> HttpError:
-        where = self._folder or "the temp folder"
-        return HttpError("spool_failed", f"cannot write {self._size} bytes into {where}: {error.strerror}")
+        folder = self._folder or "the temp folder"
+        return HttpError("spool_failed", f"cannot write {self._size} bytes into {folder}: {error.strerror}")

@@ -144,11 +144,11 @@ class WindowSeries:
         missing until the next second begins.
         """
         times, values = self.times, self.values
-        last = len(times) - 1
+        last_index = len(times) - 1
         moments = grid.times
         index = bisect.bisect_left(times, moments.start + 1) - 1
         for moment in moments:
-            while index < last and times[index + 1] < moment + 1:
+            while index < last_index and times[index + 1] < moment + 1:
                 index += 1
             if index >= 0 and moment - times[index] <= grid.lookback and times[index] not in self.end_times:
                 yield moment, values[index]
@@ -205,10 +205,10 @@ class Window:
                     raise
                 self._series[key] = series
             else:
-                newest = series.times[-1]
-                if time == newest:
+                newest_time = series.times[-1]
+                if time == newest_time:
                     return
-                if time < newest:
+                if time < newest_time:
                     raise OutdatedSampleError
                 self._budget.reserve(0, 1)
             _append(series, time, value)
@@ -226,12 +226,12 @@ class Window:
             for key, (labels, time, value) in samples.items():
                 series = self._series.get(key)
                 at = time
-                if series is not None and time <= (newest := series.times[-1]):
-                    if newest not in series.end_times:
+                if series is not None and time <= (newest_time := series.times[-1]):
+                    if newest_time not in series.end_times:
                         continue
-                    if newest >= now:
+                    if newest_time >= now:
                         # A retry succeeded after a failure in the same cycle.
-                        series.end_times.discard(newest)
+                        series.end_times.discard(newest_time)
                         series.values[-1] = value
                         continue
                     # The sample is older than the end of the series, but the source still exposes it.
@@ -249,19 +249,19 @@ class Window:
             for key in self._series:
                 self._end(key, now)
 
-    def forget(self, before: Callable[[Mapping[str, str]], float]) -> None:
-        """Drop samples older than `before` returns for the labels of their series, and empty series."""
+    def forget(self, compute_limit: Callable[[Mapping[str, str]], float]) -> None:
+        """Drop samples before the time that `compute_limit` returns for their series' labels, and drop empty series."""
         with self._lock:
             for key, series in list(self._series.items()):
-                limit = before(series.labels)
-                old = bisect.bisect_left(series.times, limit)
-                if old == len(series.times):
+                limit = compute_limit(series.labels)
+                outdated_count = bisect.bisect_left(series.times, limit)
+                if outdated_count == len(series.times):
                     del self._series[key]
-                    self._budget.release(1, old, series.size)
-                elif old > max(16, len(series.times) // 8):
-                    series.end_times.difference_update(series.times[:old])
-                    del series.times[:old], series.values[:old]
-                    self._budget.release(0, old)
+                    self._budget.release(1, outdated_count, series.size)
+                elif outdated_count > max(16, len(series.times) // 8):
+                    series.end_times.difference_update(series.times[:outdated_count])
+                    del series.times[:outdated_count], series.values[:outdated_count]
+                    self._budget.release(0, outdated_count)
 
     def drop_future_series(self, now: float) -> None:
         """Drop series whose newest sample is in the future. They refuse new samples after the clock was set back."""
@@ -299,21 +299,25 @@ class Window:
         for key, series in list(self._series.items()):
             if series.times[-1] <= now:
                 continue
-            first = bisect.bisect_right(series.times, now)
-            self._budget.release(int(not first), len(series.times) - first, 0 if first else series.size)
-            series.end_times.difference_update(series.times[first:])
-            del series.times[first:], series.values[first:]
-            if not first:
+            first_future_index = bisect.bisect_right(series.times, now)
+            self._budget.release(
+                int(not first_future_index),
+                len(series.times) - first_future_index,
+                0 if first_future_index else series.size,
+            )
+            series.end_times.difference_update(series.times[first_future_index:])
+            del series.times[first_future_index:], series.values[first_future_index:]
+            if not first_future_index:
                 del self._series[key]
 
     def _end(self, key: Hashable, now: float) -> None:
         series = self._series[key]
-        newest = series.times[-1]
-        if newest in series.end_times:
+        newest_time = series.times[-1]
+        if newest_time in series.end_times:
             return
-        if newest >= now:
+        if newest_time >= now:
             # An update that failed has already added a sample.
-            series.end_times.add(newest)
+            series.end_times.add(newest_time)
             return
         # No limit applies, because at most one such entry follows a sample.
         self._budget.release(0, -1)
@@ -330,15 +334,15 @@ def _append(series: WindowSeries, time: float, value: float | None) -> None:
 def measure_memory(value: object) -> int:
     """Return the bytes of nested tuples and mappings with their texts. Each object counts once."""
     objects: dict[int, object] = {}
-    pending = [value]
-    while pending:
-        value = pending.pop()
+    pending_objects = [value]
+    while pending_objects:
+        value = pending_objects.pop()
         if id(value) not in objects:
             objects[id(value)] = value
             if isinstance(value, dict):
-                pending += [*value, *value.values()]
+                pending_objects += [*value, *value.values()]
             elif isinstance(value, tuple):
-                pending += value
+                pending_objects += value
     return sum(map(sys.getsizeof, objects.values()))
 
 

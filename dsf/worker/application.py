@@ -256,10 +256,11 @@ def _refuse_workers(instance: Any, options: Mapping[str, Any] | None = None, **_
         )
     own_queue = app.conf.task_default_queue
     names = (options or {}).get("queues") or ()
-    others = set(names.split(",") if isinstance(names, str) else names) - {own_queue}
-    if others:
+    other_queues = set(names.split(",") if isinstance(names, str) else names) - {own_queue}
+    if other_queues:
         sys.exit(
-            f"this worker takes {own_queue} only, not {', '.join(sorted(others))}: start it with `-Q {own_queue}`; a "
+            f"this worker takes {own_queue} only, not {', '.join(sorted(other_queues))}: start it with `-Q "
+            f"{own_queue}`; a "
             "cluster's queue is for its agent, which `dsf agent` starts"
         )
 
