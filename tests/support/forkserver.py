@@ -4,9 +4,7 @@
 
 Each module has its own server, so a process finds loaded exactly what it would load itself, and nothing of another
 role. All test processes of a run connect to the same servers, because loading costs seconds: a server forks a process
-for each connection, and that process forks those that run the module. The Celery application is not loaded: it is built
-from the settings at import. Commands load structlog and rich themselves, because structlog checks at import whether
-rich is there.
+for each connection, and that process forks those that run the module.
 """
 
 from __future__ import annotations
@@ -36,12 +34,15 @@ _WORKER = (
 _AGENT = (
     "dsf.agent.main",
     "dsf.settings",
+    "structlog",
+    "celery.apps.worker",
     *_WORKER,
     "celery.concurrency.thread",
 )
 _RESULTS = ("dsf.results.worker", *_WORKER, "dsf.backends")
 _COMMANDS = ("dsf.cli.dryrun", "dsf.cli.main", "dsf.cli.session", "dsf.cli.statusreport")
-#: Module, or module and first argument -> modules that are loaded for it, in the order of a normal start.
+#: Module, or module and first argument -> modules that are loaded for it, in the order of a normal start. A function is
+#: called: its result is cached, and takes most of the time of a start.
 LOADED: dict[str, tuple[str, ...]] = {
     "celery": ("celery.bin.celery", *_RESULTS),
     "dsf.worker": ("celery.bin.celery", *_RESULTS),
@@ -57,6 +58,7 @@ LOADED: dict[str, tuple[str, ...]] = {
         "dsf.services.beat",
         "dsf.hub.service",
         "dsf.web.service",
+        "dsf.web.rendering:compile_templates",
         "dsf.http.probes",
         "pydantic.v1",
         "anyio._core._sockets",
@@ -76,6 +78,9 @@ LOADED: dict[str, tuple[str, ...]] = {
     ),
     "tests.integration.security.identities": (*_AGENT, "azure.identity", "botocore.session", "google.auth"),
 }
+#: Modules that a server may not load. The Celery application is built from the settings at import. Structlog checks at
+#: import whether rich is there, so commands load both themselves.
+_UNWANTED = {"": ("dsf.celery",), "dsf.cli": ("rich", "structlog")}
 #: Maximum bytes of a request, which is one packet; most of it is the environment.
 MOST_BYTES = 1 << 20
 _PR_SET_PDEATHSIG = 1
@@ -90,8 +95,14 @@ def main() -> None:
     listener = socket.socket(fileno=int(sys.argv[1]))
     name = sys.argv[2]
     libc = ctypes.CDLL(None)
-    for module in LOADED[name]:
-        importlib.import_module(module)
+    for loaded in LOADED[name]:
+        module, _, function = loaded.partition(":")
+        imported = importlib.import_module(module)
+        if function:
+            getattr(imported, function)()
+    unwanted = [module for module in (*_UNWANTED[""], *_UNWANTED.get(name, ())) if module in sys.modules]
+    if unwanted:
+        raise RuntimeError(f"{name}: loaded before the settings are known: {unwanted}")
     # Freezing exempts loaded objects from garbage collection, which would copy their memory into each child.
     gc.collect()
     gc.freeze()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import signal
 import subprocess
@@ -13,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.support import forked, forkserver
+from tests.support import forked
 from tests.support.child import run_program
 from tests.support.wait import wait_for
 
@@ -54,23 +53,6 @@ def test_long_output_is_complete_and_no_environment_is_inherited(
     assert (process.returncode, process.stderr) == (0, "")
     assert process.stdout.startswith("---\napiVersion:")
     assert len(process.stdout) > 65_536
-
-
-def _list_loaded_modules(*modules: str) -> set[str]:
-    """Return the modules that a process has loaded after importing these."""
-    process = run_program(
-        [sys.executable, "-c", f"import sys\nimport {', '.join(modules)}\nprint(*sys.modules)"], cwd=ROOT, check=True
-    )
-    return set(process.stdout.split())
-
-
-def test_modules_sensitive_to_load_order_are_not_preloaded() -> None:
-    # Modules of other packages load no module of this project.
-    modules = set(itertools.chain.from_iterable(forkserver.LOADED.values()))
-    loaded_modules = _list_loaded_modules(*(name for name in modules if name.startswith(("dsf.", "celery."))))
-    assert {"redis", "pydantic"} <= loaded_modules
-    assert "dsf.celery" not in loaded_modules
-    assert {"rich", "structlog"}.isdisjoint(_list_loaded_modules(*forkserver.LOADED["dsf.cli"]))
 
 
 def test_forked_process_has_its_own_session_arguments_and_environment(tmp_path: Path) -> None:
