@@ -41,7 +41,7 @@ def _folder() -> Path | None:
 def _read(folder: Path) -> Schemas:
     files = [path for group in ("cluster", "work", "addon") for path in (folder / group).glob("*/*.crd.yaml")]
     schemas: Schemas = {}
-    for crd in [*make_crds(), *(yaml.safe_load(path.read_text()) for path in sorted(files))]:
+    for crd in [*make_crds(), *(yaml.load(path.read_text(), Loader=yaml.CSafeLoader) for path in sorted(files))]:
         spec = crd["spec"]
         for version in spec["versions"]:
             schema = _make_strict(version["schema"]["openAPIV3Schema"])

@@ -128,7 +128,9 @@ def test_wrong_values_are_refused(values: chart.Values, message: str) -> None:
 
 def test_crds_are_those_of_the_models() -> None:
     text = (chart.CHART / "files" / "crds.yaml").read_text()
-    assert list(yaml.safe_load_all(text)) == make_crds(), "run: dsf crds > deploy/helm/files/crds.yaml"
+    assert list(yaml.load_all(text, Loader=yaml.CSafeLoader)) == make_crds(), (
+        "run: dsf crds > deploy/helm/files/crds.yaml"
+    )
     assert text == dump_crds()
     assert not re.search(r"(^|\s)[&*]\w+$", text, re.MULTILINE), "anchors and aliases"
 
