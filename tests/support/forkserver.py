@@ -44,7 +44,7 @@ _COMMANDS = ("dsf.cli.dryrun", "dsf.cli.main", "dsf.cli.session", "dsf.cli.statu
 #: Module, or module and first argument -> modules that are loaded for it, in the order of a normal start. A function is
 #: called: its result is cached, and takes most of the time of a start.
 LOADED: dict[str, tuple[str, ...]] = {
-    "celery": ("celery.bin.celery", *_RESULTS),
+    "celery": ("celery.bin.celery", "structlog", "celery.apps.beat", "celery.apps.worker", *_RESULTS),
     "dsf.worker": ("celery.bin.celery", *_RESULTS),
     "dsf.agent": _AGENT,
     "dsf.cli": _COMMANDS,
