@@ -6,6 +6,7 @@ An import within a function or under TYPE_CHECKING counts, too: it hides a circl
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterable, Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -28,13 +29,19 @@ def _name(file: Path) -> str:
 
 
 def _iterate_imports(file: Path, modules: Mapping[str, Path]) -> Iterator[str]:
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+    for node in _find_imports(file.read_text(encoding="utf-8")):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
+        elif node.module:
             for alias in node.names:
                 whole = f"{node.module}.{alias.name}"
                 yield whole if whole in modules else node.module
+
+
+@functools.cache
+def _find_imports(source: str) -> list[ast.Import | ast.ImportFrom]:
+    """Return the import statements of a module; several tests read the same modules."""
+    return [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Import | ast.ImportFrom)]
 
 
 def _graph(root: Path) -> _Graph:
