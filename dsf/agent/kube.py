@@ -38,7 +38,8 @@ _SERVICE_ACCOUNT_TYPE: Final = "kubernetes.io/service-account-token"
 _RESOURCES: Final = {CaKind.Secret: SECRETS, CaKind.ConfigMap: CONFIG_MAPS}
 
 
-#: Maximum seconds to wait for the first list of an object. An object that is not listed by then counts as missing.
+#: Maximum seconds to wait for the first list of an object in the agent, whose stages wait for it. An object that is not
+#: listed by then counts as missing.
 _MAX_LIST_SECONDS: Final = 5.0
 #: Maximum seconds to connect to the API server for a token, and to read the response. At least one stage waits for it.
 _TOKEN_CONNECT_SECONDS: Final = 3.0
@@ -48,8 +49,11 @@ _TOKEN_READ_SECONDS: Final = 5.0
 class _WatchedObject:
     """Watches one object by its name and stores its newest version."""
 
-    def __init__(self, session: Session, resource: Resource, namespace: str, name: str) -> None:
+    def __init__(
+        self, session: Session, resource: Resource, namespace: str, name: str, max_list_seconds: float
+    ) -> None:
         self._key = (namespace, name)
+        self._max_list_seconds = max_list_seconds
         # Deadline of the first list by time.monotonic(), set by the first call of `wait`.
         self._wait_until: float | None = None
         self.reflector = Reflector(
@@ -72,9 +76,9 @@ class _WatchedObject:
         return "the API server has not answered yet"
 
     def wait(self) -> None:
-        """Wait for the first list of the object or for an error, at most _MAX_LIST_SECONDS after the first call."""
+        """Wait for the first list of the object or for an error, at most `max_list_seconds` after the first call."""
         if self._wait_until is None:
-            self._wait_until = time.monotonic() + _MAX_LIST_SECONDS
+            self._wait_until = time.monotonic() + self._max_list_seconds
         while not self.reflector.synced.is_set() and not self.reflector.error:
             if time.monotonic() >= self._wait_until:
                 return
@@ -95,13 +99,16 @@ class KubeConfig(AgentConfig, _WatchedObject):
     The agent has no scorers if the ConfigMap does not exist.
     """
 
-    def __init__(self, settings: Settings) -> None:
-        """Load the kubeconfig or the pod's ServiceAccount. Raises SettingsError if a setting is not usable."""
+    def __init__(self, settings: Settings, *, max_list_seconds: float = _MAX_LIST_SECONDS) -> None:
+        """Load the kubeconfig or the pod's ServiceAccount. Raises SettingsError if a setting is not usable.
+
+        An object that is not listed within `max_list_seconds` counts as missing.
+        """
         release, namespace = Release(settings), settings.agent_namespace
         self._session = Session.load(settings.kubeconfig)
         AgentConfig.__init__(self)
-        _WatchedObject.__init__(self, self._session, CONFIG_MAPS, namespace, CONFIGMAP_NAME)
-        self.secrets = KubeSecrets(self._session, namespace, release)
+        _WatchedObject.__init__(self, self._session, CONFIG_MAPS, namespace, CONFIGMAP_NAME, max_list_seconds)
+        self.secrets = KubeSecrets(self._session, namespace, release, max_list_seconds)
         self.on_change(
             lambda summaries: self.secrets.unwatch_others(
                 {reference for summary in summaries.values() for reference in summary.references}
@@ -144,12 +151,15 @@ class KubeSecrets:
     Implements dsf.auth.secrets.SecretSource. Each object is watched from its first use until no scorer references it.
     """
 
-    def __init__(self, session: Session, namespace: str, release: Release) -> None:
+    def __init__(
+        self, session: Session, namespace: str, release: Release, max_list_seconds: float = _MAX_LIST_SECONDS
+    ) -> None:
         self._session = session
         self._namespace = namespace
         self._release = release
+        self._max_list_seconds = max_list_seconds
         self._watched_objects: dict[Reference, _WatchedObject] = {}
-        # Guards `_watched`.
+        # Guards `_watched_objects`.
         self._lock = threading.Lock()
 
     @property
@@ -270,7 +280,9 @@ class KubeSecrets:
             watched_object = self._watched_objects.get(reference)
             if watched_object is None:
                 resource = _RESOURCES[reference.kind]
-                watched_object = _WatchedObject(self._session, resource, self._namespace, reference.name)
+                watched_object = _WatchedObject(
+                    self._session, resource, self._namespace, reference.name, self._max_list_seconds
+                )
                 self._watched_objects[reference] = watched_object
                 watched_object.reflector.start()
             return watched_object

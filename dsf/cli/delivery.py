@@ -11,7 +11,7 @@ import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from dsf.agent.config import FileConfig, Summaries
 from dsf.agent.secrets import FileSecrets, Release
@@ -25,6 +25,10 @@ from dsf.sources.window import compute_window_budget
 
 if TYPE_CHECKING:
     from dsf.agent.kube import KubeConfig
+
+#: Maximum seconds to wait for an object of the API server. A command waits longer than a stage of the agent, because it
+#: has no next cycle.
+_MAX_LIST_SECONDS: Final = 30.0
 
 
 @dataclass(frozen=True)
@@ -89,7 +93,8 @@ def from_cluster(cluster: str, settings: Settings) -> Iterator[ClusterDelivery]:
         raise UnknownClusterError(
             f"this is the agent of cluster {settings.cluster!r}; run this in the agent of {cluster!r}"
         )
-    config, namespace = KubeConfig(settings), settings.agent_namespace
+    config = KubeConfig(settings, max_list_seconds=_MAX_LIST_SECONDS)
+    namespace = settings.agent_namespace
     with _suppress_agent_log(), contextlib.ExitStack() as stack:
         stack.callback(config.stop)
         config.start()

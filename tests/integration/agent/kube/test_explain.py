@@ -11,16 +11,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from typer.testing import CliRunner, Result
 
+from dsf.api.types import CONFIGMAP_NAME
 from dsf.cli.main import app
+from dsf.kube.resources import CONFIG_MAPS
 from dsf.settings import ENV_PREFIX, settings
 from tests.integration.agent.kube.conftest import SummaryFactory
 from tests.integration.agent.kube.spoke import Spoke
 from tests.support import chart
 from tests.support.clusterobjects import NODES, RULES, add_node
 from tests.support.controlplane import ControlPlane
-from tests.support.httpserver import ScriptedServer
+from tests.support.httpserver import ScriptedServer, answer, hang, slow
 from tests.support.redisserver import free_port
 from tests.support.wait import wait_for
 
@@ -169,6 +172,21 @@ def test_explain_defaults_to_the_cluster_of_the_agent(
     nowhere = explain("sample", DSF_CLUSTER=None)
     assert nowhere.exit_code == 2
     assert "--cluster" in nowhere.stderr
+
+
+def test_explain_waits_for_a_slow_api_server(
+    explain: Explain, spoke: Spoke, summarise: SummaryFactory, tmp_path: Path
+) -> None:
+    spoke.deliver(summarise())
+    configmap = spoke.session.get(CONFIG_MAPS.path(spoke.namespace, CONFIGMAP_NAME))
+    configmap_list = {"metadata": {"resourceVersion": "1"}, "items": [configmap]}
+    # More seconds than the agent itself waits for an object.
+    with ScriptedServer(slow(7.0, answer(configmap_list)), hang) as slow_api_server:
+        config = yaml.safe_load(spoke.kubeconfig.read_text())
+        config["clusters"][0]["cluster"] = {"server": slow_api_server.url}
+        kubeconfig = tmp_path / "slow"
+        kubeconfig.write_text(yaml.safe_dump(config))
+        assert report(explain("sample", "-o", "json", DSF_KUBECONFIG=str(kubeconfig)))["outcome"] == "ok"
 
 
 def test_explain_prefers_the_named_file_to_the_configmap(
