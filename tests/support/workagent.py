@@ -25,7 +25,7 @@ def work_agent(cluster: str, hub: ControlPlane, managed: ControlPlane) -> Iterat
     program = find("work") / "work"
     create_crds(managed.session(), [yaml.safe_load((find("crds") / _CRD).read_text())])
     arguments = [
-        *(str(program), f"--spoke-cluster-name={cluster}", f"--kubeconfig={managed.kubeconfig}"),
+        *(str(program), "agent", f"--spoke-cluster-name={cluster}", f"--kubeconfig={managed.kubeconfig}"),
         *("--workload-source-driver=kube", f"--workload-source-config={hub.kubeconfig}"),
         *("--namespace=default", "--disable-leader-election", f"--listen=127.0.0.1:{free_port()}"),
         # How often it checks applied objects for the status; 10 s by default.

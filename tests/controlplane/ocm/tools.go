@@ -6,4 +6,6 @@ package tools
 import (
 	_ "open-cluster-management.io/ocm/cmd/addon"
 	_ "open-cluster-management.io/ocm/cmd/placement"
+	_ "open-cluster-management.io/ocm/cmd/registration"
+	_ "open-cluster-management.io/ocm/cmd/work"
 )

@@ -1,7 +1,8 @@
 """Open Cluster Management: its own placement controller and addon manager beside the hub, its own work agent beside
 each managed cluster.
 
-Registration cannot be built here: its objects are created as it leaves them.
+OCM's registration does not run here: its objects are created as it leaves them. tests/e2e/test_registration.py has the
+real one.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ def join(managed: Cluster, hub: Cluster, crds: Path) -> None:
     managed.apply(crds / _APPLIED)
     managed.kubectl("wait", "--for=condition=Established", "--timeout=60s", "crd", "--all")
     managed.daemon("work").start(
-        *(managed.programs / "work", f"--spoke-cluster-name={managed.name}", f"--kubeconfig={managed.kubeconfig}"),
+        *(managed.programs / "work", "agent", f"--spoke-cluster-name={managed.name}"),
+        f"--kubeconfig={managed.kubeconfig}",
         *("--workload-source-driver=kube", f"--workload-source-config={hub.kubeconfig}", *_COMMON),
         *("--listen=127.0.0.1:9103", "--status-sync-interval=1s"),
         namespace=managed.namespace,
