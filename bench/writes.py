@@ -283,8 +283,8 @@ def measure(clusters: int, rate: int, seconds: int, workers: int, changed_fracti
         "cores": cores_by_name,
     }
     reached = rate * seconds / taken_in_seconds
-    written, coalesced = write_stats["written"], write_stats["coalesced"]
-    text = f"{written} writes, {coalesced} coalesced; at most {most_objects} objects waited"
+    written_count, coalesced_count = write_stats["written"], write_stats["coalesced"]
+    text = f"{written_count} writes, {coalesced_count} coalesced; at most {most_objects} objects waited"
     cores = ", ".join(f"{name} {share:.2f}" for name, share in cores_by_name.items())
     figures = [
         Figure(

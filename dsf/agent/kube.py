@@ -55,7 +55,7 @@ class _WatchedObject:
         self._key = (namespace, name)
         self._max_list_seconds = max_list_seconds
         # Deadline of the first list by time.monotonic(), set by the first call of `wait`.
-        self._wait_until: float | None = None
+        self._wait_deadline: float | None = None
         self.reflector = Reflector(
             session,
             resource,
@@ -77,10 +77,10 @@ class _WatchedObject:
 
     def wait(self) -> None:
         """Wait for the first list of the object or for an error, at most `max_list_seconds` after the first call."""
-        if self._wait_until is None:
-            self._wait_until = time.monotonic() + self._max_list_seconds
+        if self._wait_deadline is None:
+            self._wait_deadline = time.monotonic() + self._max_list_seconds
         while not self.reflector.synced.is_set() and not self.reflector.error:
-            if time.monotonic() >= self._wait_until:
+            if time.monotonic() >= self._wait_deadline:
                 return
             self.reflector.synced.wait(0.05)
 
@@ -187,10 +187,10 @@ class KubeSecrets:
             self._get_value(reference, watched_object, watched_object.read(), key, label), label
         )
 
-    def request_account_token(self, audience: str, seconds: int, until: float) -> Token:
+    def request_account_token(self, audience: str, seconds: int, deadline: float) -> Token:
         """Request a token of the ServiceAccount without rights, valid for `seconds`.
 
-        `until` limits the request and is by time.monotonic(). Raises SecretError if the API server issues no token, or
+        `deadline` ends the request, by time.monotonic(). Raises SecretError if the API server issues no token, or
         if the audience is one of the API server itself.
         """
         api_server_audiences = API_SERVER_AUDIENCES | parse_issuer_and_audiences(self._session.get_bearer_token())
@@ -207,7 +207,7 @@ class KubeSecrets:
             "spec": {"audiences": [audience], "expirationSeconds": seconds},
         }
         try:
-            remaining_seconds = max(until - time.monotonic(), 0.001)
+            remaining_seconds = max(deadline - time.monotonic(), 0.001)
             timeout = min(_TOKEN_CONNECT_SECONDS, remaining_seconds), min(_TOKEN_READ_SECONDS, remaining_seconds)
             response = self._session.request("POST", path, body=body, timeout=timeout)
             # The API server may change the lifetime. Its expiry time is ignored because the agent's clock may differ.

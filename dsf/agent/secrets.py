@@ -101,7 +101,7 @@ class FileSecrets:
         self._find_folder(name, key, label)
         return extract_certificates(self._read(name, key, label), label)
 
-    def request_account_token(self, audience: str, seconds: int, until: float) -> Token:
+    def request_account_token(self, audience: str, seconds: int, deadline: float) -> Token:
         """Raise SecretError, because no ServiceAccount exists outside of a cluster."""
         del seconds
         raise SecretError(

@@ -50,8 +50,8 @@ class Tick:
 class _Namespace:
     """The waiting ticks of one namespace, and the number of its running cycles."""
 
-    waiting: deque[Tick] = field(default_factory=deque)
-    running: int = 0
+    waiting_ticks: deque[Tick] = field(default_factory=deque)
+    running_count: int = 0
 
 
 class Turns:
@@ -73,9 +73,9 @@ class Turns:
             # scorers of another namespace would use up its share.
             tick.namespace = namespace_by_scorer.get(tick.scorer, _UNKNOWN)
             tick.position = next(self._positions)
-            waiting_ticks = self._namespaces.setdefault(tick.namespace, _Namespace()).waiting
+            waiting_ticks = self._namespaces.setdefault(tick.namespace, _Namespace()).waiting_ticks
             free_places = self._threads * WAITING_PER_THREAD - sum(
-                len(namespace.waiting) for namespace in self._namespaces.values()
+                len(namespace.waiting_ticks) for namespace in self._namespaces.values()
             )
             if (
                 tick.namespace
@@ -94,21 +94,24 @@ class Turns:
         with self._lock:
             current_namespaces = set(self._list_namespaces().values())
             candidates = [
-                (bool(name), namespace.running, namespace.waiting[0].position, name)
+                (bool(name), namespace.running_count, namespace.waiting_ticks[0].position, name)
                 for name, namespace in self._namespaces.items()
-                if namespace.waiting and self._may_run(name, current_namespaces)
+                if namespace.waiting_ticks and self._may_run(name, current_namespaces)
             ]
             if not candidates:
                 return None
             namespace = self._namespaces[min(candidates)[-1]]
-            namespace.running += 1
-            return namespace.waiting.popleft()
+            namespace.running_count += 1
+            return namespace.waiting_ticks.popleft()
 
     def end(self, tick: Tick) -> None:
         """Record that a tick, which `take` returned, has run."""
         with self._lock:
-            self._namespaces[tick.namespace].running -= 1
-            if not self._namespaces[tick.namespace].running and not self._namespaces[tick.namespace].waiting:
+            self._namespaces[tick.namespace].running_count -= 1
+            if (
+                not self._namespaces[tick.namespace].running_count
+                and not self._namespaces[tick.namespace].waiting_ticks
+            ):
                 del self._namespaces[tick.namespace]
 
     def expire(self, now: float) -> list[tuple[Tick, CycleError]]:
@@ -120,7 +123,7 @@ class Turns:
             expired_ticks: list[tuple[Tick, CycleError]] = []
             for name, namespace in self._namespaces.items():
                 overdue_ticks = [
-                    tick for tick in namespace.waiting if tick.deadline is not None and tick.deadline <= now
+                    tick for tick in namespace.waiting_ticks if tick.deadline is not None and tick.deadline <= now
                 ]
                 if overdue_ticks:
                     reason = (
@@ -128,7 +131,9 @@ class Turns:
                         if not self._may_run(name, current_namespaces) and self._free_threads > 0
                         else _EXPIRED
                     )
-                    namespace.waiting = deque(tick for tick in namespace.waiting if tick not in overdue_ticks)
+                    namespace.waiting_ticks = deque(
+                        tick for tick in namespace.waiting_ticks if tick not in overdue_ticks
+                    )
                     expired_ticks += ((tick, reason) for tick in overdue_ticks)
             return expired_ticks
 
@@ -140,22 +145,22 @@ class Turns:
     def drain(self) -> list[Tick]:
         """Remove and return all waiting ticks."""
         with self._lock:
-            ticks = [tick for namespace in self._namespaces.values() for tick in namespace.waiting]
+            ticks = [tick for namespace in self._namespaces.values() for tick in namespace.waiting_ticks]
             for namespace in self._namespaces.values():
-                namespace.waiting.clear()
+                namespace.waiting_ticks.clear()
             return ticks
 
     @property
     def _free_threads(self) -> int:
-        return self._threads - sum(namespace.running for namespace in self._namespaces.values())
+        return self._threads - sum(namespace.running_count for namespace in self._namespaces.values())
 
     def _may_run(self, name: str, current_namespaces: Iterable[str]) -> bool:
         """True if a cycle of this namespace may begin; `current_namespaces` have scorers on this cluster."""
-        running_counts = {name: namespace.running for name, namespace in self._namespaces.items()}
+        running_counts = {name: namespace.running_count for name, namespace in self._namespaces.items()}
         return has_share(name, running_counts, self._threads, current_namespaces)
 
     def _find_reason(self, name: str) -> CycleError:
-        running_count = self._namespaces[name].running if name in self._namespaces else 0
+        running_count = self._namespaces[name].running_count if name in self._namespaces else 0
         owner = f"namespace {name}" if name else "the own namespace of the hub"
         if name == _UNKNOWN:
             owner = "unknown namespaces"

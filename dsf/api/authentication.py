@@ -377,8 +377,10 @@ def find_references(part: BaseModel, path: str = "") -> Iterator[tuple[str, Refe
             yield f"{path}.name", Reference(part.kind, part.name)
         case _:
             for name, field in type(part).model_fields.items():
-                for inner, below in _iterate_models(getattr(part, name), f"{path}.{field.alias or name}".lstrip(".")):
-                    yield from find_references(inner, below)
+                for nested_reference, nested_path in _iterate_models(
+                    getattr(part, name), f"{path}.{field.alias or name}".lstrip(".")
+                ):
+                    yield from find_references(nested_reference, nested_path)
 
 
 def _iterate_models(value: Any, path: str) -> Iterator[tuple[BaseModel, str]]:

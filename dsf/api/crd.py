@@ -161,8 +161,8 @@ def _make_structural(schema: dict[str, Any], definitions: dict[str, Any]) -> dic
         schema = {key: schema[key] for key in ("description", "enum", "type", "default") if key in schema}
     if schema.get("default", ...) is None:
         del schema["default"]
-    for unwanted in ("title", "additionalProperties") if "properties" in schema else ("title",):
-        schema.pop(unwanted, None)
+    for unwanted_key in ("title", "additionalProperties") if "properties" in schema else ("title",):
+        schema.pop(unwanted_key, None)
     if "properties" in schema:
         schema["properties"] = {
             name: _make_structural(value, definitions) for name, value in schema["properties"].items()

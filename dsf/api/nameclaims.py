@@ -102,7 +102,7 @@ class NameClaims:
             try:
                 _parse(namespace, document.get("scorers", {}), scorers)
                 _parse(namespace, document.get("scores", {}), scores)
-                former |= {f"{namespace}/{name}": int(until) for name, until in document.get("former", {}).items()}
+                former |= {f"{namespace}/{name}": int(free_at) for name, free_at in document.get("former", {}).items()}
             except (AttributeError, TypeError) as error:
                 raise ValueError(f"namespace {namespace}: {error}") from None
         return cls(_make_queues(scorers), _make_queues(scores), former)
@@ -114,8 +114,8 @@ class NameClaims:
             "scorers": _dump_queues(self.scorers, prefix),
             "scores": _dump_queues(self.scores, prefix),
             "former": {
-                owner.removeprefix(prefix): until
-                for owner, until in sorted(self.former.items())
+                owner.removeprefix(prefix): free_at
+                for owner, free_at in sorted(self.former.items())
                 if owner.startswith(prefix)
             },
         }
@@ -140,9 +140,9 @@ def find_former_owners(
     wish_by_owner = {wish.owner: wish for wish in wishes}
     holders = {queue[0].owner for queue in previous_queues.values() if not queue[0].gone_at}
     new_former_owners = {
-        owner: min(until, now + RESERVATION_SECONDS)
-        for owner, until in former_owners.items()
-        if until > now or (owner in wish_by_owner and owner not in holders)
+        owner: min(free_at, now + RESERVATION_SECONDS)
+        for owner, free_at in former_owners.items()
+        if free_at > now or (owner in wish_by_owner and owner not in holders)
     }
     for name, queue in previous_queues.items():
         for position, claim in enumerate(queue):
@@ -212,17 +212,18 @@ def settle(
     return queues
 
 
-def explain_refusal(what: str, queue: tuple[NameClaim, ...], owner: str) -> str:
-    """Return the reason why the scorer `owner` does not hold the name `what`; empty if it holds the name."""
+def explain_refusal(claimed_name: str, queue: tuple[NameClaim, ...], owner: str) -> str:
+    """Return the reason why the scorer `owner` does not hold `claimed_name`; empty if it holds the name."""
     if not queue or all(claim.owner != owner for claim in queue):
-        return f"{what} cannot be claimed: namespace {_parse_namespace(owner)} has too many scorers, or too long names"
+        namespace = _parse_namespace(owner)
+        return f"{claimed_name} cannot be claimed: namespace {namespace} has too many scorers, or too long names"
     holder = queue[0]
     if holder.owner == owner:
         return ""
     if holder.gone_at:
         free_at = _format_time(holder.expires)
-        return f"{what} is kept until {free_at} for {holder.owner}, which was deleted: it may be re-created"
-    return f"{what} belongs to {holder.owner}, which holds it since {_format_time(holder.since)}"
+        return f"{claimed_name} is kept until {free_at} for {holder.owner}, which was deleted: it may be re-created"
+    return f"{claimed_name} belongs to {holder.owner}, which holds it since {_format_time(holder.since)}"
 
 
 def _update_holder(

@@ -133,7 +133,7 @@ def get_synced_config(scorer: DynamicScorer) -> RemoteConfig:
 
 def _resolve_score_name(context: ResolutionInput) -> str:
     params = context.scorer.spec.scoring.params
-    name = context.synced.scoring.params.name or (params.name if params else "")
+    name = context.synced_config.scoring.params.name or (params.name if params else "")
     if not name.strip():
         raise context.make_missing_field_error(ResolveReason.MissingScoreName, "scoring.params.name")
     if len(name) > MAX_SCORE_NAME:
@@ -147,7 +147,7 @@ def _resolve_score_name(context: ResolutionInput) -> str:
 
 def _resolve_interval(context: ResolutionInput) -> int:
     params = context.scorer.spec.scoring.params
-    interval = find_first_positive(context.synced.scoring.params.interval, params.interval if params else 0)
+    interval = find_first_positive(context.synced_config.scoring.params.interval, params.interval if params else 0)
     if not interval:
         raise context.make_missing_field_error(ResolveReason.MissingInterval, "scoring.params.interval")
     return interval
@@ -201,9 +201,9 @@ ResolutionCache: TypeAlias = dict[str, tuple[tuple[object, ...], dict[str, tuple
 class FleetResolution(NamedTuple):
     """The configurations of a scorer on all clusters."""
 
-    #: The common configuration; its summary is that of one cluster.
-    resolved: ResolvedScorer
-    #: By cluster, if configurations differ: that of the cluster, why it cannot run there, or None if not selected.
+    #: The common configuration. If configurations differ, its summary is the summary of one cluster.
+    resolved_scorer: ResolvedScorer
+    #: If configurations differ, by cluster: its summary, why the scorer cannot run there, or None if not selected.
     variants: dict[str, ScorerSummary | ResolutionError | None]
 
 
@@ -246,9 +246,9 @@ def resolve_everywhere(
     results = {name: result for name, (_, result) in new_results.items()}
     resolutions = (result for result in results.values() if isinstance(result, ResolvedScorer))
     errors = (result for result in results.values() if isinstance(result, ResolutionError))
-    resolved = _raise_error(next(resolutions, None) or next(errors, None) or common_result)
+    common_configuration = _raise_error(next(resolutions, None) or next(errors, None) or common_result)
     return FleetResolution(
-        resolved,
+        common_configuration,
         {name: result.summary if isinstance(result, ResolvedScorer) else result for name, result in results.items()},
     )
 

@@ -286,27 +286,30 @@ def compute_expiry(at: float, validity: float, factor: float) -> float:
     return at + validity * factor
 
 
-def compute_validity(interval: int, validity: int, declared: int) -> int:
-    """Return the seconds of validity at this interval. If a user has made the interval longer than the `declared` one,
-    a default validity grows with it, because scores would otherwise expire before the next run."""
+def compute_validity(interval: int, declared_validity: int, declared_interval: int) -> int:
+    """Return the seconds of validity at this interval.
+
+    If a user has made the interval longer than `declared_interval`, a default validity grows in proportion, because
+    scores would otherwise expire before the next run.
+    """
     return (
-        max(validity, compute_default_validity(interval))
-        if validity == compute_default_validity(declared)
-        else validity
+        max(declared_validity, compute_default_validity(interval))
+        if declared_validity == compute_default_validity(declared_interval)
+        else declared_validity
     )
 
 
-def describe_validity_gap(interval: int, validity: int, declared: int) -> str:
+def describe_validity_gap(interval: int, declared_validity: int, declared_interval: int) -> str:
     """Return a warning if scores expire before the next run at this interval; empty if they do not.
 
     Only a validity that a user has set can be too short.
     """
-    seconds = compute_validity(interval, validity, declared)
+    seconds = compute_validity(interval, declared_validity, declared_interval)
     if seconds >= interval:
         return ""
     return f"scores expire after {seconds}s (validitySeconds), before the next cycle at an interval of {interval}s"
 
 
-def has_expired(until: float, now: float) -> bool:
+def has_expired(valid_until: float, now: float) -> bool:
     """True if a score with this expiry has expired at `now`."""
-    return until <= now
+    return valid_until <= now

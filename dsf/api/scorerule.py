@@ -268,61 +268,67 @@ class HeldValue(NamedTuple):
 
 
 def hold_back_value(
-    published: int, value: int, before: HeldValue | None, at: float, *, min_change: int, for_seconds: float
+    published_value: int,
+    value: int,
+    previous_value: HeldValue | None,
+    at: float,
+    *,
+    min_change: int,
+    for_seconds: float,
 ) -> HeldValue | None:
     """Return the state of a `value` that is held back; None if it is published.
 
-    `at` is the time of the measurement (unix seconds), `before` the previous state of the item. Times need not ascend:
-    a clock that was set back restarts `for_seconds`, and never ends it early.
+    `at` is the time of the measurement (unix seconds), and `previous_value` the item's state before it. Times need not
+    ascend: a clock that was set back restarts `for_seconds`, and never ends it early.
     """
-    change = value - published
+    change = value - published_value
     if change == 0:
         return None
-    away = abs(change)
-    if away < min_change:
-        return HeldValue(value, None, away)
+    distance = abs(change)
+    if distance < min_change:
+        return HeldValue(value, None, distance)
     held_since = at
-    # Check `away` again, because the rule may have become stricter in the meantime.
-    if before is not None and before.since is not None and before.away >= min_change:
-        is_same_side = (before.value > published) == (change > 0)
+    # Compare the earlier distance again, because the rule may have become stricter in the meantime.
+    if previous_value is not None and previous_value.since is not None and previous_value.away >= min_change:
+        is_same_side = (previous_value.value > published_value) == (change > 0)
         if is_same_side:
-            held_since, away = min(before.since, at), min(before.away, away)
-    return None if at - held_since >= for_seconds else HeldValue(value, held_since, away)
+            held_since, distance = min(previous_value.since, at), min(previous_value.away, distance)
+    return None if at - held_since >= for_seconds else HeldValue(value, held_since, distance)
 
 
 def hold_back(
-    published: Mapping[str, int],
-    measured: Mapping[str, int],
-    waiting: Mapping[str, HeldValue],
+    published_values: Mapping[str, int],
+    measured_values: Mapping[str, int],
+    held_values: Mapping[str, HeldValue],
     at: float,
     *,
     min_change: int,
     for_seconds: float,
 ) -> tuple[dict[str, int], dict[str, HeldValue]]:
-    """Return the values to publish for the items of `measured`, in their order, and the held values.
+    """Return the values to publish for the items of `measured_values`, in their order, and the new held values.
 
-    `published` are the published values, `waiting` the held values by the last call; both are empty before the first
-    score, and after the last score has expired. `at` is that of `hold_back_value`.
+    `published_values` and `held_values` are the results of the last call. Both are empty before the first score, and
+    after the last score has expired. `at` is the time of the measurement in unix seconds.
     """
-    values: dict[str, int] = {}
-    waiting_values: dict[str, HeldValue] = {}
-    for name, value in measured.items():
-        values[name] = value
-        if name not in published:
+    values_to_publish: dict[str, int] = {}
+    new_held_values: dict[str, HeldValue] = {}
+    for name, value in measured_values.items():
+        values_to_publish[name] = value
+        if name not in published_values:
             continue
         held_value = hold_back_value(
-            published[name], value, waiting.get(name), at, min_change=min_change, for_seconds=for_seconds
+            published_values[name], value, held_values.get(name), at, min_change=min_change, for_seconds=for_seconds
         )
         if held_value is not None:
-            values[name], waiting_values[name] = published[name], held_value
-    return values, waiting_values
+            values_to_publish[name], new_held_values[name] = published_values[name], held_value
+    return values_to_publish, new_held_values
 
 
-def compute_publish_time(waiting: HeldValue, *, min_change: int, for_seconds: float) -> float | None:
+def compute_publish_time(held_value: HeldValue, *, min_change: int, for_seconds: float) -> float | None:
     """Return the unix time from which a cycle publishes the held value; None if its change is below `min_change`."""
-    if waiting.since is None or waiting.away < min_change:
+    if held_value.since is None or held_value.away < min_change:
         return None
-    return waiting.since + for_seconds
+    return held_value.since + for_seconds
 
 
 def describe_hold_rule(min_change: int, for_seconds: int) -> str:

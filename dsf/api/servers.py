@@ -26,7 +26,7 @@ class ResolutionInput(NamedTuple):
 
     scorer: DynamicScorer
     #: The `/config` in force.
-    synced: RemoteConfig
+    synced_config: RemoteConfig
     #: The servers that `/config` may name for a token.
     token_hosts: TokenHosts
     authentications: Authentications
@@ -51,7 +51,7 @@ class ServerDeclaration(NamedTuple):
     #: Path below spec: source, scoring, or sources[NAME].
     name: str
     spec: SourceSpec | Scoring
-    synced: RemoteSource | RemoteScoring
+    synced_fields: RemoteSource | RemoteScoring
     default_path: str = ""
 
 
@@ -76,7 +76,11 @@ def resolve_server(context: ResolutionInput, stage: ServerDeclaration) -> Server
     if authentication is not None:
         return _make_server(context, stage, authentication)
     endpoint = _resolve_endpoint(context, stage)
-    if stage.synced.host and stage.spec.auth is not None and not context.fill.is_stand_in(stage.synced.host):
+    if (
+        stage.synced_fields.host
+        and stage.spec.auth is not None
+        and not context.fill.is_stand_in(stage.synced_fields.host)
+    ):
         _check_token_host(context, stage, endpoint)
     name, key = _find_token_secret(stage)
     return Server(endpoint, name, key, _make_own_access(context, stage))
@@ -101,20 +105,24 @@ def _resolve_endpoint(
         fallback = get_base_url(config_url) if config_url else ""
     except ValueError as error:
         raise ResolutionError(ResolveReason.InvalidURL, f"spec.configURL: {error}") from None
-    host, host_field = override_host or choose_text(stage.name, "host", stage.synced.host, stage.spec.host or fallback)
-    path, path_field = choose_text(stage.name, "path", stage.synced.path, stage.spec.path or stage.default_path)
+    host, host_field = override_host or choose_text(
+        stage.name, "host", stage.synced_fields.host, stage.spec.host or fallback
+    )
+    path, path_field = choose_text(stage.name, "path", stage.synced_fields.path, stage.spec.path or stage.default_path)
     try:
         return join_url(context.fill.expand_host(host, host_field), context.fill.expand_path(path, path_field))
     except ValueError as error:
         raise ResolutionError(ResolveReason.InvalidURL, f"{host_field}: {error}") from None
 
 
-def choose_text(stage: str, field: str, synced: str, spec: str) -> tuple[str, str]:
+def choose_text(stage: str, field: str, synced_text: str, declared_text: str) -> tuple[str, str]:
     """Return the text of a field in `/config`, or else in the spec, and the name of the field for messages.
 
     Raises ResolutionError for a text that is too long.
     """
-    text, name = (synced, f"{stage}.{field} in /config") if synced else (spec, f"spec.{stage}.{field}")
+    text, name = (
+        (synced_text, f"{stage}.{field} in /config") if synced_text else (declared_text, f"spec.{stage}.{field}")
+    )
     if len(text) > MAX_TEXT:
         raise ResolutionError(
             ResolveReason.TooLarge, f"{name} has {len(text)} characters, more than {MAX_TEXT}: make it shorter"
@@ -154,7 +162,9 @@ def _make_server(context: ResolutionInput, stage: ServerDeclaration, authenticat
     place = f"{'spec' if override is None else 'an override'} of ScoringAuthentication {name!r}"
     override_host = (override.host, place) if override is not None and override.host is not None else None
     endpoint = _resolve_endpoint(context, stage, override_host)
-    is_stand_in = context.fill.is_stand_in(override_host[0] if override_host else stage.synced.host or stage.spec.host)
+    is_stand_in = context.fill.is_stand_in(
+        override_host[0] if override_host else stage.synced_fields.host or stage.spec.host
+    )
     if not is_stand_in and not TokenHosts(spec.allowed_hosts).allow(endpoint):
         raise ResolutionError(
             ResolveReason.HostNotAllowed,

@@ -33,7 +33,7 @@ class DeclaredSource(NamedTuple):
     field: str
     name: str
     spec: SourceSpec
-    synced: RemoteSource
+    synced_source: RemoteSource
 
 
 def resolve_sources(context: ResolutionInput) -> list[tuple[SourceSummary, ScoringAuthentication | None]]:
@@ -41,7 +41,7 @@ def resolve_sources(context: ResolutionInput) -> list[tuple[SourceSummary, Scori
 
     Raises ResolutionError.
     """
-    all_settings = list_declared_sources(context.scorer.spec, context.synced)
+    all_settings = list_declared_sources(context.scorer.spec, context.synced_config)
     if len(all_settings) > MAX_SOURCES:
         raise ResolutionError(
             ResolveReason.InvalidSources,
@@ -51,17 +51,19 @@ def resolve_sources(context: ResolutionInput) -> list[tuple[SourceSummary, Scori
     return [_resolve_source(context, settings) for settings in all_settings]
 
 
-def list_declared_sources(spec: DynamicScorerSpec, synced: RemoteConfig) -> list[DeclaredSource]:
+def list_declared_sources(spec: DynamicScorerSpec, synced_config: RemoteConfig) -> list[DeclaredSource]:
     """Return the settings of each source by name.
 
     If only the spec or only `/config` has several sources, the single source of the other is the first source.
     """
-    if spec.sources is None and synced.sources is None:
-        return [DeclaredSource("source", "", spec.source, synced.source)]
-    first_name = (synced.sources or spec.sources or ())[0].name
+    if spec.sources is None and synced_config.sources is None:
+        return [DeclaredSource("source", "", spec.source, synced_config.source)]
+    first_name = (synced_config.sources or spec.sources or ())[0].name
     spec_sources = {source.name: source for source in spec.sources} if spec.sources else {first_name: spec.source}
     synced_sources: dict[str, RemoteSource] = (
-        {source.name: source for source in synced.sources} if synced.sources else {first_name: synced.source}
+        {source.name: source for source in synced_config.sources}
+        if synced_config.sources
+        else {first_name: synced_config.source}
     )
     names = list(dict.fromkeys([*synced_sources, *spec_sources]))
     return [
@@ -80,12 +82,12 @@ def find_first_positive(*values: int) -> int:
 def _resolve_source(
     context: ResolutionInput, settings: DeclaredSource
 ) -> tuple[SourceSummary, ScoringAuthentication | None]:
-    spec, synced, params = settings.spec, settings.synced, settings.spec.params
+    spec, synced_source, params = settings.spec, settings.synced_source, settings.spec.params
     query_setting = choose_text(
-        settings.field, "params.query", synced.params.query, (params.query if params else "") or ""
+        settings.field, "params.query", synced_source.params.query, (params.query if params else "") or ""
     )
     query = context.fill.expand_query(*query_setting)
-    kind = synced.type or spec.type or (SourceType.Prometheus if query.strip() else SourceType.None_)
+    kind = synced_source.type or spec.type or (SourceType.Prometheus if query.strip() else SourceType.None_)
     if spec.options and not is_plugin_type(kind):
         raise ResolutionError(
             ResolveReason.InvalidSources,
@@ -103,10 +105,10 @@ def _resolve_source(
         )
     if kind is SourceType.None_:
         # The agent fetches nothing, so other settings and the token are ignored. Upstream also sets the endpoint.
-        unused_endpoint = join_unused_endpoint(context, ServerDeclaration(settings.field, spec, synced))
+        unused_endpoint = join_unused_endpoint(context, ServerDeclaration(settings.field, spec, synced_source))
         return SourceSummary(name=settings.name, type=str(kind), endpoint=unused_endpoint), None
-    range_ = find_first_positive(synced.params.range, params.range if params else 0)
-    step = find_first_positive(synced.params.step, params.step if params else 0)
+    range_ = find_first_positive(synced_source.params.range, params.range if params else 0)
+    step = find_first_positive(synced_source.params.step, params.step if params else 0)
     is_instant = context.scorer.spec.scoring.expression is not None and not range_ and not step
     if kind is SourceType.Prometheus:
         if not split_queries(query):
@@ -136,7 +138,7 @@ def _resolve_source(
         # These types use the agent's own cluster and account, without a server.
         return summary, None
     path = INSTANT_PATH if kind is SourceType.Prometheus and is_instant else _DEFAULT_PATHS.get(kind, "")
-    source_server = resolve_server(context, ServerDeclaration(settings.field, spec, synced, path))
+    source_server = resolve_server(context, ServerDeclaration(settings.field, spec, synced_source, path))
     update = {
         "endpoint": source_server.endpoint,
         "endpoint_auth_name": source_server.auth_name,

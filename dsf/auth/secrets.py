@@ -37,7 +37,7 @@ class SecretSource(Protocol):
     def get_certificates(self, kind: CaKind, name: str, key: str) -> bytes:
         """Return the certificates in a key of a ConfigMap or Secret, without other content. Raises SecretError."""
 
-    def request_account_token(self, audience: str, seconds: int, until: float) -> Token:
+    def request_account_token(self, audience: str, seconds: int, deadline: float) -> Token:
         """Request a new token of the agent's own ServiceAccount. Raises SecretError."""
 
 

@@ -287,14 +287,14 @@ class DirectoryBackend(DirectoryScores):
             self._on_change(key)
         return bool(changed_keys)
 
-    def _apply_declared(self, key: ObjectKey, declared: Declared | None) -> None:
+    def _apply_declared(self, key: ObjectKey, declared_object: Declared | None) -> None:
         """Update one object from its file."""
-        if declared is None:
+        if declared_object is None:
             self._objects.pop(key, None)
             self._out.remove(self._out.get_path(key))
             return
-        stored_object, new_object = self._objects.get(key, {}), dict(declared.manifest)
-        annotations = {**new_object["metadata"].get("annotations", {}), FILE_ANNOTATION: declared.file}
+        stored_object, new_object = self._objects.get(key, {}), dict(declared_object.manifest)
+        annotations = {**new_object["metadata"].get("annotations", {}), FILE_ANNOTATION: declared_object.file}
         new_object["metadata"] = {
             **new_object["metadata"],
             "annotations": annotations,

@@ -90,19 +90,19 @@ def reduce_user_object(obj: Object, max_bytes: int, admit: Callable[[int], str] 
 
 def _reduce_scorer(obj: Object) -> Object:
     # Keep the newest field manager of each act, who is its author.
-    newest: dict[str, Object] = {}
+    newest_entries: dict[str, Object] = {}
     for entry in obj["metadata"].pop("managedFields", None) or ():
         fields = ((entry.get("fieldsV1") or {}).get("f:metadata") or {}).get("f:annotations") or {}
         for name in _ACT_FIELDS.intersection(fields):
-            if name not in newest or _get_manager(newest[name]) < _get_manager(entry):
-                newest[name] = entry
-    if newest:
+            if name not in newest_entries or _get_manager(newest_entries[name]) < _get_manager(entry):
+                newest_entries[name] = entry
+    if newest_entries:
         obj["metadata"]["managedFields"] = [
             {
                 **{name: entry[name] for name in ("manager", "time") if name in entry},
                 "fieldsV1": {"f:metadata": {"f:annotations": {act: {}}}},
             }
-            for act, entry in newest.items()
+            for act, entry in newest_entries.items()
         ]
     return obj
 

@@ -86,8 +86,8 @@ class ManifestFolder:
     def restore(self, objects: Mapping[ObjectKey, Declared]) -> None:
         """Restore the objects that were in force when the hub stopped, for files that now have errors."""
         self.objects = dict(objects)
-        for key, declared in objects.items():
-            self._files.setdefault(declared.file, _File()).objects[key] = declared
+        for key, declared_object in objects.items():
+            self._files.setdefault(declared_object.file, _File()).objects[key] = declared_object
 
     def refresh(self, *, grace: float = GRACE) -> list[ObjectKey]:
         """Read the folder; return the keys of changed objects.
@@ -204,24 +204,26 @@ class ManifestFolder:
         candidates: dict[ObjectKey, list[Declared]] = {}
         for _, file in sorted(self._files.items()):
             if file.missing_since is None:
-                for key, declared in file.objects.items():
-                    candidates.setdefault(key, []).append(declared)
+                for key, declared_object in file.objects.items():
+                    candidates.setdefault(key, []).append(declared_object)
         for file in self._files.values():
             # An object that is also in another file is no duplicate: the file was probably renamed.
             if file.missing_since is not None:
-                for key, declared in file.objects.items():
-                    candidates.setdefault(key, [declared])
+                for key, declared_object in file.objects.items():
+                    candidates.setdefault(key, [declared_object])
         objects: dict[ObjectKey, Declared] = {}
         for key, rivals in candidates.items():
             owner = self.objects[key].file if key in self.objects else ""
-            winner = next((declared for declared in rivals if declared.file == owner), rivals[0])
+            winner = next((declared_object for declared_object in rivals if declared_object.file == owner), rivals[0])
             objects[key] = winner
             problems += (
                 _make_duplicate_problem(key, rival.file, rival.line, winner) for rival in rivals if rival is not winner
             )
         self.objects = objects
         note_text = f"is empty, or gone with all else in its folder; what it had stays for {self._grace:g} s"
-        doubted_files = {declared.file for declared in objects.values() if self._files[declared.file].is_doubted}
+        doubted_files = {
+            declared_object.file for declared_object in objects.values() if self._files[declared_object.file].is_doubted
+        }
         problems += (ManifestProblem(name, 0, "", note_text, "note") for name in doubted_files)
         problems += (problem for file in self._files.values() for problem in file.problems)
         self.problems = sorted(problems, key=lambda problem: (problem.source, problem.line, problem.field))

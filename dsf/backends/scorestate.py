@@ -125,7 +125,7 @@ def explain_foreign_object(namespace: str, name: str) -> str:
     )
 
 
-def find_upstream_status(stored_score: Manifest, until: datetime) -> dict[str, Any]:
+def find_upstream_status(stored_score: Manifest, valid_until: datetime) -> dict[str, Any]:
     """Return the status of an adopted score by the original project's agent: its items, with an end of validity."""
     status = _ensure_mapping(stored_score.get("status"))
     taken_over = Condition(
@@ -139,5 +139,5 @@ def find_upstream_status(stored_score: Manifest, until: datetime) -> dict[str, A
     return {
         "conditions": [taken_over.to_manifest()],
         "scores": status.get("scores") or [],
-        "validUntil": format_rfc3339(until),
+        "validUntil": format_rfc3339(valid_until),
     }

@@ -122,7 +122,7 @@ class Dispatcher:
         with self._redis.pipeline(transaction=False) as pipe:
             pipe.zrangebyscore(keys.DUE, "-inf", repr(now), start=0, num=self._batch, withscores=True)
             pipe.zrange(keys.DUE, 0, 0, withscores=True)
-            due_pairs, earliest = pipe.execute()
+            due_pairs, earliest_entries = pipe.execute()
         batch = self._read_batch(now, [(str(pair), float(due_at)) for pair, due_at in due_pairs]) if due_pairs else None
         if batch is not None:
             decisions = [self._decide_or_defer(batch, pair, due_at) for pair, due_at in batch.due_pairs]
@@ -131,7 +131,7 @@ class Dispatcher:
                 [(decision.run, decision.due) for decision in decisions if decision.run], self._clock()
             )
         if batch is None:
-            return float(earliest[0][1]) if earliest else None
+            return float(earliest_entries[0][1]) if earliest_entries else None
         return now if len(due_pairs) == self._batch else now + _BATCH_PERIOD_SECONDS
 
     def _read_batch(self, now: float, due_pairs: list[tuple[str, float]]) -> _Batch:

@@ -66,22 +66,22 @@ class Installation:
     scores: list[Manifest] = field(default_factory=list)
     values: Manifest = field(default_factory=dict)
 
-    def add(self, document: Any, where: str) -> None:
+    def add(self, document: Any, place: str) -> None:
         """Add a manifest, the items of a List, or the chart's values. Manifests of other kinds are skipped.
 
-        Later values override earlier ones, as those of several `-f` do in Helm. `where` names the origin in errors.
+        Later values override earlier values, as with several `-f` options of Helm. `place` names the origin in errors.
         Raises ManifestError for other documents.
         """
         if not isinstance(document, dict):
-            raise ManifestError(f"{where}: is not a mapping of fields")
+            raise ManifestError(f"{place}: is not a mapping of fields")
         kind = document.get("kind")
         if kind is None and document.keys() & {"hubSetting", "spokeSetting", "redis"}:
             self.values = _merge_values(self.values, document)
         elif not isinstance(kind, str):
-            raise ManifestError(f"{where}: is neither a manifest with a kind nor the values of the chart")
+            raise ManifestError(f"{place}: is neither a manifest with a kind nor the values of the chart")
         elif kind.endswith("List"):
             for item in document.get("items") or ():
-                self.add({"kind": kind.removesuffix("List"), **item} if isinstance(item, dict) else item, where)
+                self.add({"kind": kind.removesuffix("List"), **item} if isinstance(item, dict) else item, place)
         else:
             kinds = {
                 "DynamicScorer": self.scorers,
@@ -90,7 +90,7 @@ class Installation:
             }
             if kind in kinds:
                 if not isinstance(document.get("metadata"), dict) or not document["metadata"].get("name"):
-                    raise ManifestError(f"{where}: a {kind} without metadata.name")
+                    raise ManifestError(f"{place}: a {kind} without metadata.name")
                 kinds[kind].append(document)
 
     def get_value(self, *path: str) -> Any:
@@ -108,7 +108,7 @@ class _ReadableScorer:
     key: str
     scorer: DynamicScorer
     #: Resolved settings. None if the scorer would not run, or if they depend on its unknown `/config`.
-    resolved: ResolvedScorer | None
+    resolved_scorer: ResolvedScorer | None
 
 
 def check(installation: Installation, namespace: str = "") -> MigrationReport:
@@ -236,8 +236,8 @@ def _find_name_conflicts(scorers: Sequence[_ReadableScorer]) -> Iterator[Finding
     by_name: dict[str, list[_ReadableScorer]] = defaultdict(list)
     for scorer in scorers:
         by_name[scorer.scorer.metadata.name].append(scorer)
-        if scorer.resolved is not None:
-            by_score[sanitize_resource_name(scorer.resolved.score_name)].append(scorer)
+        if scorer.resolved_scorer is not None:
+            by_score[sanitize_resource_name(scorer.resolved_scorer.score_name)].append(scorer)
     for kind_of_name, groups in (("score name", by_score), ("scorer name", by_name)):
         for name, group in groups.items():
             oldest_scorer, *later_scorers = sorted(
@@ -311,11 +311,11 @@ def _find_abandoned_scores(
 ) -> Iterator[Finding]:
     """Yield a finding for each AddOnPlacementScore of upstream's agents that is neither renewed nor removed here."""
     published_names = {
-        sanitize_resource_name(scorer.resolved.score_name): scorer.resolved.score_name
+        sanitize_resource_name(scorer.resolved_scorer.score_name): scorer.resolved_scorer.score_name
         for scorer in scorers
-        if scorer.resolved is not None and scorer.scorer.spec.score_destination == "AddOnPlacementScore"
+        if scorer.resolved_scorer is not None and scorer.scorer.spec.score_destination == "AddOnPlacementScore"
     }
-    has_unresolved_scorers = any(scorer.resolved is None for scorer in scorers)
+    has_unresolved_scorers = any(scorer.resolved_scorer is None for scorer in scorers)
     masks = config.spec.all_masks if config is not None else []
     for score in scores:
         metadata, status = score["metadata"], score.get("status") or {}

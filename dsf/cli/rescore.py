@@ -191,8 +191,8 @@ def sync(
     with session() as command_session:
         request = Actions(command_session.redis, command_session.settings, make_actor(name)).sync(scorer, note=note)
         notices, deadline = Notices(command_session.redis), time.monotonic() + timeout
-        while (read := notices.read_config_read(scorer)) is None or parse_change_id(
-            read.request or "0"
+        while (config_read := notices.read_config_read(scorer)) is None or parse_change_id(
+            config_read.request or "0"
         ) < parse_change_id(request):
             if time.monotonic() >= deadline:
                 typer.echo(
@@ -200,7 +200,7 @@ def sync(
                 )
                 raise typer.Exit(BAD)
             time.sleep(0.1)
-    report = SyncReport(scorer=scorer, config_read=read.at or None, problem=read.problem)
+    report = SyncReport(scorer=scorer, config_read=config_read.at or None, problem=config_read.problem)
     emit(report, output, lambda: flat(f"{scorer}: {report.problem or '/config was read'}"))
     if report.problem:
         raise typer.Exit(BAD)

@@ -47,10 +47,10 @@ def read_series(request: Iterable[bytes | memoryview], parts_to_read: SeriesPart
     for piece in pieces:
         unread = unread[start:] + piece
         start = 0
-        complete, between, after = unread.rpartition(_BETWEEN)
-        if between:
-            yield from _split_series(complete, parts_to_read)
-            unread = after
+        complete_text, separator, remaining_text = unread.rpartition(_BETWEEN)
+        if separator:
+            yield from _split_series(complete_text, parts_to_read)
+            unread = remaining_text
     # Both ends are cut off in one step, because each slice copies the text.
     end = len(unread) - len(_LAST) if unread.endswith(_LAST) else len(unread.removesuffix(TAIL))
     yield from _split_series(unread[start:end], parts_to_read)
@@ -80,11 +80,11 @@ def _read_samples(
     if not parts_to_read.values and not parts_to_read.times:
         last = [(float(part[part.rfind(b'"', start, -3) + 1 : -3]),) for part, start in zip(parts, starts, strict=True)]
         return [*last], [()] * len(parts)
-    quoted = [part[start:].split(b'"') for part, start in zip(parts, starts, strict=True)]
+    quoted_parts = [part[start:].split(b'"') for part, start in zip(parts, starts, strict=True)]
     times: list[Sequence[float]] = [()] * len(parts)
     if parts_to_read.times:
-        times = [[float(time.lstrip(b"],[")[:-1]) for time in fields[:-1:2]] for fields in quoted]
-    return [[*map(float, fields[1::2])] for fields in quoted], times
+        times = [[float(time.lstrip(b"],[")[:-1]) for time in fields[:-1:2]] for fields in quoted_parts]
+    return [[*map(float, fields[1::2])] for fields in quoted_parts], times
 
 
 def _parse_series(request: bytes) -> Iterator[Series]:

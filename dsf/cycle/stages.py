@@ -89,9 +89,9 @@ class _Server(NamedTuple):
 
 
 class _RetryAfter(NamedTuple):
-    """A server's Retry-After and its error. `until` is by time.monotonic()."""
+    """A server's Retry-After and its error. `end` is by time.monotonic()."""
 
-    until: float
+    end: float
     reason: str
     message: str
 
@@ -268,7 +268,7 @@ class Stages:
         """Store the server's Retry-After for the next cycles, and remove those that have passed."""
         now = time.monotonic()
         for waiting_server, retry_after in list(self._retry_afters.items()):
-            if retry_after.until <= now:
+            if retry_after.end <= now:
                 self._retry_afters.pop(waiting_server, None)
         if failure.retry_after:
             # The server's text comes last because `clean` may truncate the message.
@@ -278,9 +278,9 @@ class Stages:
 
     def _raise_until_retry_after(self, server: _Server) -> None:
         """Raise CycleError with the server's error until its Retry-After has passed."""
-        wait = self._retry_afters.get(server)
-        if wait is not None and (seconds := wait.until - time.monotonic()) > 0.0:
-            raise CycleError(server.stage, wait.reason, wait.message, retryable=True, retry_after=seconds)
+        retry_after = self._retry_afters.get(server)
+        if retry_after is not None and (seconds := retry_after.end - time.monotonic()) > 0.0:
+            raise CycleError(server.stage, retry_after.reason, retry_after.message, retryable=True, retry_after=seconds)
 
     def _parse(self, summary: ScorerSummary, body: bytes, access: Access) -> ScoringResponse:
         """Return the parsed response of the scoring API. Raises CycleError if it is not valid."""

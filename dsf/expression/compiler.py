@@ -127,8 +127,8 @@ def _set_any_type(sign: str, lhs: _Term, rhs: _Term) -> tuple[_Term, _Term]:
             rhs = rhs._replace(type=Type("list", lhs.type))
         item = STRING if rhs.type.name == "map" else rhs.type.item or ANY
         return (lhs._replace(type=item) if lhs.type == ANY else lhs), rhs
-    usual = BOOL if sign in ("&&", "||") else INT
-    kind = next((term.type for term in (lhs, rhs) if term.type != ANY), usual)
+    default_type = BOOL if sign in ("&&", "||") else INT
+    kind = next((term.type for term in (lhs, rhs) if term.type != ANY), default_type)
     return lhs._replace(type=kind), rhs._replace(type=kind)
 
 
@@ -580,7 +580,7 @@ class _Parser:
                 token, f"{token.text}(): {name!r} cannot be the name of an item, it has a meaning already"
             )
         self._expect(",")
-        before = self._nodes
+        nodes_before = self._nodes
         self._items[name] = item
         terms = [self._parse_expression()]
         if token.text == "map" and self._is_next(","):
@@ -589,7 +589,7 @@ class _Parser:
         self._expect(")")
         if token.text != "map" or len(terms) > 1:
             self._check_test(token, terms[0])
-        cost = self._nodes - before + 1
+        cost = self._nodes - nodes_before + 1
         run = MACROS[token.text](Items(receiver.run, name, cost), *(term.run for term in terms))
         result = {"filter": Type("list", item), "map": Type("list", terms[-1].type)}.get(token.text, BOOL)
         return self._make_term(token, result, run, receiver, *terms)

@@ -207,7 +207,7 @@ class _ClientRequest:
         method, headers = ("GET", {}) if body is None else ("POST", {"Content-Type": content_type})
         if accept is not None:
             headers["Accept"] = accept
-        self.where = place(method, url)
+        self.place = place(method, url)
         self.access = access
         self.explain = explain
         self.sink = sink
@@ -227,16 +227,16 @@ class _ClientRequest:
                 raise ValueError
             self.prepared = transport.session.prepare_request(request)
         except (requests.RequestException, ValueError):
-            raise HttpError("connection_failed", f"{self.where}: not a URL that can be requested") from None
+            raise HttpError("connection_failed", f"{self.place}: not a URL that can be requested") from None
         self.proxy = find_proxy(str(self.prepared.url), access)
         if self.proxy is not None:
-            self.where += f" (through the proxy {self.proxy.shown})"
+            self.place += f" (through the proxy {self.proxy.shown})"
 
     def send(self, is_accepted: Callable[[int], bool]) -> Response:
         """Send the request, and return the response. Raises HttpError, also if `is_accepted` rejects the status."""
         started_at = time.monotonic()
         if self.exchange.deadline <= started_at:
-            raise HttpError("timeout", f"{self.where}: no time is left")
+            raise HttpError("timeout", f"{self.place}: no time is left")
         try:
             with run_exchange(self.exchange), self._open_response() as response:
                 status = response.status_code
@@ -246,8 +246,8 @@ class _ClientRequest:
         except _EXCHANGE_ERRORS as error:
             # Raise "from None", because the library's text may contain the whole URL.
             if time.monotonic() >= self.exchange.deadline:
-                raise failures.make_timeout_error(self.where, time.monotonic() - started_at) from None
-            raise failures.make_exchange_error(self.where, error, self.exchange.max_bytes) from None
+                raise failures.make_timeout_error(self.place, time.monotonic() - started_at) from None
+            raise failures.make_exchange_error(self.place, error, self.exchange.max_bytes) from None
 
     def _open_response(self) -> requests.Response:
         """Return the response, whose body is not read yet.
@@ -274,7 +274,7 @@ class _ClientRequest:
                 if len(body_start) >= _MAX_ERROR_BODY_BYTES:
                     break
         return failures.make_status_error(
-            self.where,
+            self.place,
             response.status_code,
             response.headers,
             body_start[:_MAX_ERROR_BODY_BYTES],
@@ -287,7 +287,7 @@ class _ClientRequest:
         max_bytes = self.exchange.max_bytes
         length = response.raw.length_remaining
         if length is not None and length > max_bytes:
-            raise failures.make_size_error(self.where, max_bytes, f"has {length} bytes")
+            raise failures.make_size_error(self.place, max_bytes, f"has {length} bytes")
         pieces: list[bytes] = []
         consume = self.sink or pieces.append
         total_bytes = 0
@@ -296,7 +296,7 @@ class _ClientRequest:
         for piece in self._iterate_body(response, chunk_bytes):
             total_bytes += len(piece)
             if total_bytes > max_bytes:
-                raise failures.make_size_error(self.where, max_bytes)
+                raise failures.make_size_error(self.place, max_bytes)
             # Check the deadline here, because shutting down the socket does not interrupt decompression.
             self.exchange.remaining()
             consume(piece)
@@ -310,7 +310,7 @@ class _ClientRequest:
         if encoding not in _CODINGS:
             raise HttpError(
                 "bad_answer",
-                f"{self.where}: the answer's Content-Encoding was not requested; have the server send gzip",
+                f"{self.place}: the answer's Content-Encoding was not requested; have the server send gzip",
             )
         return decompress(_iterate_raw_body(response, _COMPRESSED_CHUNK_BYTES))
 

@@ -108,7 +108,7 @@ def make_scorer_status(
     now: datetime,
 ) -> DynamicScorerStatus:
     """Return the complete status. If `cycles` or `pace` cannot be read (None), previous values stay."""
-    generation, resolved = plan.scorer.metadata.generation, plan.resolved
+    generation, resolved_scorer = plan.scorer.metadata.generation, plan.resolved_scorer
     distributed_statement = judge_distributed(plan, health, deliveries)
     scoring_statement = judge_scoring(plan, deliveries, cycles, pace.pauses if pace else Pauses()) if cycles else None
     if (
@@ -133,7 +133,7 @@ def make_scorer_status(
         if statement.reason == _NO_CONFIG and (deliveries.config_error or deliveries.config_terminating):
             statement = statement._replace(status="False")
         conditions = _apply_statements(conditions, {ConditionType.Ready: statement}, generation, now)
-    declared_interval = resolved.summary.scoring_interval if resolved is not None else None
+    declared_interval = resolved_scorer.summary.scoring_interval if resolved_scorer is not None else None
     if pace is None:
         interval = previous.interval if declared_interval == previous.declared_interval else declared_interval
         pace = Pace(interval or 0, min(previous.clusters_with_other_interval, deliveries.desired))
@@ -144,8 +144,8 @@ def make_scorer_status(
         last_synced_config_time=_find_config_time(health, previous, now),
         observed_generation=generation,
         conditions=conditions,
-        score_name=resolved.score_name if resolved is not None else "",
-        interval=pace.interval if resolved is not None else None,
+        score_name=resolved_scorer.score_name if resolved_scorer is not None else "",
+        interval=pace.interval if resolved_scorer is not None else None,
         declared_interval=declared_interval,
         clusters_with_other_interval=pace.other_interval_clusters,
         clusters=ClusterNumbers(
@@ -155,19 +155,23 @@ def make_scorer_status(
     )
 
 
-def _restore_cycles(previous: DynamicScorerStatus, desired: int) -> CycleOutcomes:
-    succeeding, empty, failing = (
-        min(number, desired)
-        for number in (previous.clusters.succeeding, previous.clusters.empty, previous.clusters.failing)
+def _restore_cycles(previous_status: DynamicScorerStatus, desired_count: int) -> CycleOutcomes:
+    succeeding_count, empty_count, failing_count = (
+        min(number, desired_count)
+        for number in (
+            previous_status.clusters.succeeding,
+            previous_status.clusters.empty,
+            previous_status.clusters.failing,
+        )
     )
-    return CycleOutcomes(succeeding, failing, empty=empty, failures=previous.failures)
+    return CycleOutcomes(succeeding_count, failing_count, empty=empty_count, failures=previous_status.failures)
 
 
-def _find_config_time(health: Health, previous: DynamicScorerStatus, now: datetime) -> datetime | None:
+def _find_config_time(health: Health, previous_status: DynamicScorerStatus, now: datetime) -> datetime | None:
     if health.config is None:
         return None
-    is_same = health.config == previous.last_synced_config
-    return previous.last_synced_config_time or now if is_same else now
+    is_same = health.config == previous_status.last_synced_config
+    return previous_status.last_synced_config_time or now if is_same else now
 
 
 def make_ignored_scorer_status(scorer: DynamicScorer, namespace: str, *, now: datetime) -> DynamicScorerStatus:
@@ -223,8 +227,8 @@ def _make_minimal_status(
     kinds: Sequence[str], statement: Statement, previous_conditions: list[Condition], generation: int, now: datetime
 ) -> DynamicScorerStatus:
     """Return a status that has only these conditions."""
-    previous = [condition for condition in previous_conditions if condition.type in kinds]
-    conditions = _apply_statements(previous, dict.fromkeys(kinds, statement), generation, now)
+    kept_conditions = [condition for condition in previous_conditions if condition.type in kinds]
+    conditions = _apply_statements(kept_conditions, dict.fromkeys(kinds, statement), generation, now)
     return DynamicScorerStatus(observed_generation=generation, conditions=conditions)
 
 
@@ -320,12 +324,12 @@ def judge_config_synced(plan: ScorerPlan, health: Health) -> Statement | None:
     return Statement("True", "Synced", "the configuration of configURL is in force")
 
 
-def judge_tls_verified(plan: ScorerPlan, previous: DynamicScorerStatus) -> Statement | None:
+def judge_tls_verified(plan: ScorerPlan, previous_status: DynamicScorerStatus) -> Statement | None:
     """Return condition TLSVerified: whether agents verify all server certificates; None if they always did."""
     summaries = [
         variant for variant in plan.variants.values() if variant is not None and not isinstance(variant, Obstacle)
     ]
-    summaries += [plan.resolved.summary] if plan.resolved is not None else []
+    summaries += [plan.resolved_scorer.summary] if plan.resolved_scorer is not None else []
     servers = [("scoring API", summary.scoring_access) for summary in summaries]
     for summary in summaries:
         for source in summary.each_source:
@@ -339,7 +343,7 @@ def judge_tls_verified(plan: ScorerPlan, previous: DynamicScorerStatus) -> State
             "use tls.caRef instead"
         )
         return Statement("False", "InsecureSkipVerify", text)
-    if any(condition.type == ConditionType.TLSVerified for condition in previous.conditions):
+    if any(condition.type == ConditionType.TLSVerified for condition in previous_status.conditions):
         return Statement("True", "Verified", "agents verify the certificates of all its servers")
     return None
 
@@ -433,9 +437,11 @@ def _judge_cycles(plan: ScorerPlan, deliveries: DeliveryCounts, cycles: CycleOut
         reason = _ALL_FAIL if cycles.failing >= deliveries.desired else _SOME_FAIL
         text = f"{cycles.failing} of {deliveries.desired} clusters fail"
         if cycles.failures:
-            newest = cycles.failures[0]
-            place = f"{newest.cluster}, {newest.stage}" if newest.stage else newest.cluster
-            text += f"; newest: {place}, {newest.reason}: {newest.message}"
+            newest_failure = cycles.failures[0]
+            place = (
+                f"{newest_failure.cluster}, {newest_failure.stage}" if newest_failure.stage else newest_failure.cluster
+            )
+            text += f"; newest: {place}, {newest_failure.reason}: {newest_failure.message}"
         return Statement("False", reason, text)
     if cycles.unwritten > 0:
         text = f"{cycles.unwritten} of {deliveries.desired} scores cannot be written; {cycles.refusal}"
@@ -547,7 +553,7 @@ def make_terminating_config_status(config: DynamicScoringConfig, *, now: datetim
     metadata = config.metadata
     statement = Statement("False", TERMINATING, f"{describe_deletion(metadata)}; its masks do not count")
     statements: dict[str, Statement | None] = {"Distributed": statement, ConditionType.Ready: statement}
-    previous_conditions = [old for old in config.status.conditions if old.type in statements]
+    previous_conditions = [condition for condition in config.status.conditions if condition.type in statements]
     conditions = _apply_statements(previous_conditions, statements, metadata.generation, now)
     return DynamicScoringConfigStatus(observed_generation=metadata.generation, conditions=conditions)
 
@@ -570,6 +576,6 @@ def make_ignored_config_status(
         IGNORED: Statement("True", reason, text),
         ConditionType.Ready: Statement("False", reason, text),
     }
-    previous_conditions = [old for old in config.status.conditions if old.type in statements]
+    previous_conditions = [condition for condition in config.status.conditions if condition.type in statements]
     conditions = _apply_statements(previous_conditions, statements, config.metadata.generation, now)
     return DynamicScoringConfigStatus(observed_generation=config.metadata.generation, conditions=conditions)

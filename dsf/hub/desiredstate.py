@@ -196,7 +196,9 @@ class DesiredState:
             with self._lock:
                 waiting_keys, self._waiting_for_first_plan = self._waiting_for_first_plan or set(), None
             pause_ends = (scorer.suspended_until for scorer in plan.scorers.values())
-            self._next_change_at = min([until for until in pause_ends if until is not None] + [plan.claims.next_end])
+            self._next_change_at = min(
+                [pause_end for pause_end in pause_ends if pause_end is not None] + [plan.claims.next_end]
+            )
         self._on_new(differences, changed_keys | waiting_keys)
         return plan
 

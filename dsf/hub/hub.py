@@ -200,20 +200,25 @@ class Hub:
         self._notifications_client.close()
 
     def _make_reconcilers(self) -> dict[Kind, Reconcile]:
-        backend, registrar, desired, clusters = self._backend, self._registrar, self._desired, self._cluster_reconciler
+        backend, registrar, desired_state, cluster_reconciler = (
+            self._backend,
+            self._registrar,
+            self._desired,
+            self._cluster_reconciler,
+        )
         return {
-            Kind.CLUSTER: clusters.reconcile,
+            Kind.CLUSTER: cluster_reconciler.reconcile,
             Kind.SCORER: ScorerReconciler(
                 backend,
                 registrar,
-                desired,
+                desired_state,
                 self._health,
-                clusters,
+                cluster_reconciler,
                 self._desired.record_changes,
                 self._act_runner.list_responses,
             ).reconcile,
             Kind.CONFIG: ConfigReconciler(
-                backend, registrar, desired, clusters, self.writer.check_everything
+                backend, registrar, desired_state, cluster_reconciler, self.writer.check_everything
             ).reconcile,
         }
 

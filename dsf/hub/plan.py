@@ -102,10 +102,10 @@ class FleetPlan:
 
     def runs_on(self, plan: ScorerPlan, cluster: str) -> bool:
         """True if a scorer runs on this one of `clusters`, provided that a configuration exists."""
-        resolved = plan.runnable
+        resolved_scorer = plan.runnable
         return (
-            resolved is not None
-            and not self.masks.hides(cluster, resolved.score_name)
+            resolved_scorer is not None
+            and not self.masks.hides(cluster, resolved_scorer.score_name)
             and plan.get_summary(cluster) is not None
         )
 
@@ -119,9 +119,9 @@ class FleetPlan:
         """Return the notice for users about a cluster."""
         absence_reasons: dict[str, str] = {}
         for plan in self.scorers.values():
-            if plan.resolved is None or plan.has_no_name:
+            if plan.resolved_scorer is None or plan.has_no_name:
                 continue
-            if mask_text := self.masks.describe_mask(cluster, plan.resolved.score_name):
+            if mask_text := self.masks.describe_mask(cluster, plan.resolved_scorer.score_name):
                 absence_reasons[plan.name] = f"{mask_text} by the DynamicScoringConfig"
             elif cluster in plan.variants and not isinstance(variant := plan.variants[cluster], ScorerSummary):
                 refusal_text = (
@@ -233,7 +233,7 @@ class FleetPlan:
         records = {record.name: record for plan in self.scorers.values() if (record := plan.record) is not None}
         for plan in self.scorers.values():
             current_record = current_records.get(plan.name)
-            if plan.resolved is not None or plan.has_no_name or current_record is None or plan.name in records:
+            if plan.resolved_scorer is not None or plan.has_no_name or current_record is None or plan.name in records:
                 continue
             if is_owner(current_record.namespace, plan.namespace):
                 health = plan.scorer.status.health_status.value
@@ -309,7 +309,7 @@ def find_differences(old_plan: FleetPlan, new_plan: FleetPlan) -> Differences:
 
 def _stop_entry(entry: Entry, plan: ScorerPlan | None) -> Entry:
     """Return the stopped entry of a pair that cannot run, suspended if its scorer is known to be suspended."""
-    if plan is None or plan.resolved is None:
+    if plan is None or plan.resolved_scorer is None:
         return entry.make_stopped()
     pause = {"suspended": plan.is_suspended, "suspended_until": plan.suspended_until}
     return entry.make_stopped().model_copy(update=pause)
@@ -319,13 +319,13 @@ def _get_general_parts(plan: ScorerPlan | None) -> object:
     """Return the parts of a plan that may affect every cluster."""
     if plan is None:
         return None
-    return plan.resolved, plan.obstacle, plan.runnable is None, plan.suspended_until, plan.record
+    return plan.resolved_scorer, plan.obstacle, plan.runnable is None, plan.suspended_until, plan.record
 
 
 def _find_varied_clusters(old_plan: ScorerPlan, new_plan: ScorerPlan) -> set[str]:
     """Return the clusters whose variant changed; the remaining plan of the scorer is unchanged."""
     # Variant of clusters without an entry in `variants`.
-    default_variant = new_plan.resolved.summary if new_plan.resolved is not None else None
+    default_variant = new_plan.resolved_scorer.summary if new_plan.resolved_scorer is not None else None
     names = old_plan.variants.keys() | new_plan.variants.keys()
     return {
         name
@@ -426,9 +426,9 @@ def _make_misplaced_obstacle(namespace: str, home: str) -> Obstacle:
 
 def _check_hosts(plan: ScorerPlan, allowed_hosts: TokenHosts) -> ScorerPlan:
     """Return the plan with an obstacle on clusters where the scorer uses servers that are not allowed."""
-    if plan.resolved is None:
+    if plan.resolved_scorer is None:
         return plan
-    common_servers = [] if plan.variants else list_servers(plan.resolved.summary)
+    common_servers = [] if plan.variants else list_servers(plan.resolved_scorer.summary)
     if refusal := find_server_refusal(allowed_hosts, filter(None, [plan.scorer.spec.config_url, *common_servers])):
         return ScorerPlan(plan.scorer, None, Obstacle(str(ResolveReason.HostNotAllowed), refusal))
     variants = dict(plan.variants)
@@ -501,22 +501,22 @@ def _plan_scorer(
 ) -> ScorerPlan:
     """Return the plan of a scorer, with an obstacle after any error: an exception would break the whole plan."""
     try:
-        resolved, results = resolve_everywhere(scorer, token_hosts, authentications, clusters, cache)
+        resolved_scorer, results = resolve_everywhere(scorer, token_hosts, authentications, clusters, cache)
         if home and scorer.metadata.namespace != home:
-            _check_account(resolved, results.values(), home)
-            resolved, results = _add_namespace(scorer.metadata.namespace, resolved, results)
-        secretdelivery.check_deliverable(resolved, delivery)
+            _check_account(resolved_scorer, results.values(), home)
+            resolved_scorer, results = _add_namespace(scorer.metadata.namespace, resolved_scorer, results)
+        secretdelivery.check_deliverable(resolved_scorer, delivery)
         if scorer.metadata.namespace != delivery.namespace and delivery.unreleased:
             for summary in (
-                resolved.summary,
+                resolved_scorer.summary,
                 *(result for result in results.values() if isinstance(result, ScorerSummary)),
             ):
                 secretdelivery.check_foreign(summary, delivery)
         variants = {name: _make_variant(result) for name, result in results.items()}
-        summaries = {"": resolved.summary, **variants}
-        secrets = _copy_secrets(resolved, clusters, delivery, variants)
+        summaries = {"": resolved_scorer.summary, **variants}
+        secrets = _copy_secrets(resolved_scorer, clusters, delivery, variants)
         plan = replace(
-            _make_resolved_plan(scorer, resolved, now),
+            _make_resolved_plan(scorer, resolved_scorer, now),
             variants=variants,
             parts={
                 name: make_part(variant) for name, variant in summaries.items() if isinstance(variant, ScorerSummary)
@@ -525,7 +525,7 @@ def _plan_scorer(
         )
         # Compute these values here, because a later error would stop all scorers.
         _ = plan.record, plan.make_entry("any")
-        sanitize_resource_name(resolved.score_name)
+        sanitize_resource_name(resolved_scorer.score_name)
     except ResolutionError as error:
         return ScorerPlan(scorer, None, Obstacle(str(error.reason), str(error)))
     except Exception as error:  # noqa: BLE001 (its caller logs it)
@@ -534,10 +534,10 @@ def _plan_scorer(
 
 
 def _check_account(
-    resolved: ResolvedScorer, results: Iterable[ScorerSummary | ResolutionError | None], home: str
+    resolved_scorer: ResolvedScorer, results: Iterable[ScorerSummary | ResolutionError | None], home: str
 ) -> None:
     """Raise ResolutionError for a scorer in another namespace that uses the identity of the agents."""
-    for summary in (resolved.summary, *(result for result in results if isinstance(result, ScorerSummary))):
+    for summary in (resolved_scorer.summary, *(result for result in results if isinstance(result, ScorerSummary))):
         for access in summary.accesses:
             if account_use := access.methods.account_use:
                 raise ResolutionError(
@@ -550,31 +550,31 @@ def _check_account(
 
 
 def _add_namespace(
-    namespace: str, resolved: ResolvedScorer, results: Mapping[str, ScorerSummary | ResolutionError | None]
+    namespace: str, resolved_scorer: ResolvedScorer, results: Mapping[str, ScorerSummary | ResolutionError | None]
 ) -> tuple[ResolvedScorer, dict[str, ScorerSummary | ResolutionError | None]]:
     """Mark all summaries as those of a scorer in another namespace than the hub's."""
-    return replace(resolved, summary=resolved.summary.of_namespace(namespace)), {
+    return replace(resolved_scorer, summary=resolved_scorer.summary.of_namespace(namespace)), {
         cluster: result.of_namespace(namespace) if isinstance(result, ScorerSummary) else result
         for cluster, result in results.items()
     }
 
 
 def _copy_secrets(
-    resolved: ResolvedScorer,
+    resolved_scorer: ResolvedScorer,
     clusters: Iterable[ClusterFacts],
     delivery: DeliverableSecrets,
     variants: dict[str, ScorerSummary | Obstacle | None],
 ) -> dict[str, Mapping[str, SecretCopy]]:
     """Return the delivered Secrets by cluster; add an obstacle to `variants` for each cluster that lacks a Secret."""
-    if not secretdelivery.is_per_cluster(resolved):
-        return {"": delivery.make_copies(resolved)}
+    if not secretdelivery.is_per_cluster(resolved_scorer):
+        return {"": delivery.make_copies(resolved_scorer)}
     secrets: dict[str, Mapping[str, SecretCopy]] = {"": {}}
     for cluster in clusters:
-        if not isinstance(variants.get(cluster.name, resolved.summary), ScorerSummary):
+        if not isinstance(variants.get(cluster.name, resolved_scorer.summary), ScorerSummary):
             continue
         try:
-            secretdelivery.check_deliverable(resolved, delivery, cluster.name)
-            secrets[cluster.name] = delivery.make_copies(resolved, cluster.name)
+            secretdelivery.check_deliverable(resolved_scorer, delivery, cluster.name)
+            secrets[cluster.name] = delivery.make_copies(resolved_scorer, cluster.name)
         except ResolutionError as error:
             variants[cluster.name] = Obstacle(str(error.reason), str(error))
     return secrets
@@ -584,9 +584,11 @@ def _make_variant(result: ScorerSummary | ResolutionError | None) -> ScorerSumma
     return Obstacle(str(result.reason), str(result)) if isinstance(result, ResolutionError) else result
 
 
-def _make_resolved_plan(scorer: DynamicScorer, resolved: ResolvedScorer, now: datetime) -> ScorerPlan:
+def _make_resolved_plan(scorer: DynamicScorer, resolved_scorer: ResolvedScorer, now: datetime) -> ScorerPlan:
     if scorer.spec.execution.suspend:
-        return ScorerPlan(scorer, resolved, None, is_suspended=True)
-    if resolved.paused_until is not None and resolved.paused_until > now.timestamp():
-        return ScorerPlan(scorer, resolved, None, is_suspended=True, suspended_until=resolved.paused_until)
-    return ScorerPlan(scorer, resolved, None)
+        return ScorerPlan(scorer, resolved_scorer, None, is_suspended=True)
+    if resolved_scorer.paused_until is not None and resolved_scorer.paused_until > now.timestamp():
+        return ScorerPlan(
+            scorer, resolved_scorer, None, is_suspended=True, suspended_until=resolved_scorer.paused_until
+        )
+    return ScorerPlan(scorer, resolved_scorer, None)

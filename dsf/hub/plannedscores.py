@@ -56,8 +56,8 @@ class PlannedScores:
         body = make_score_body(cluster, scorer.name, _find_score_name(scorer), owner_uid=self.plan.clusters[cluster])
         params = scorer.scorer.spec.scoring.params
         interval = params.interval if params is not None else 0
-        if scorer.resolved is not None:
-            return body, scorer.resolved.summary.validity_seconds
+        if scorer.resolved_scorer is not None:
+            return body, scorer.resolved_scorer.summary.validity_seconds
         return body, scorer.scorer.spec.execution.validity_seconds or compute_default_validity(interval)
 
     def find_scorer(self, cluster: str, name: str) -> str | None:
@@ -68,12 +68,12 @@ class PlannedScores:
     def _has_score(self, scorer: ScorerPlan, cluster: str) -> bool:
         if cluster not in self.plan.clusters:
             return False
-        if scorer.resolved is None:
+        if scorer.resolved_scorer is None:
             return True
         if cluster in scorer.variants and scorer.variants[cluster] is None:
             # The scorer does not select the cluster.
             return False
-        return not self.plan.masks.hides(cluster, scorer.resolved.score_name)
+        return not self.plan.masks.hides(cluster, scorer.resolved_scorer.score_name)
 
     @cached_property
     def _candidates(self) -> list[ScorerPlan]:
@@ -87,9 +87,9 @@ class PlannedScores:
     def _by_name(self) -> dict[str, ScorerPlan]:
         # Scorers that are not resolved also have a score name; resolved scorers take precedence.
         plans_with_score_name = [
-            scorer for scorer in self._candidates if scorer.resolved is None and _find_score_name(scorer)
+            scorer for scorer in self._candidates if scorer.resolved_scorer is None and _find_score_name(scorer)
         ]
-        plans_with_score_name += [scorer for scorer in self._candidates if scorer.resolved is not None]
+        plans_with_score_name += [scorer for scorer in self._candidates if scorer.resolved_scorer is not None]
         return {sanitize_resource_name(_find_score_name(scorer)): scorer for scorer in plans_with_score_name}
 
     @cached_property
@@ -103,8 +103,8 @@ class PlannedScores:
 
 def _find_score_name(scorer: ScorerPlan) -> str:
     """Return the score name; without a resolution, the name in the spec or the last /config; empty if none is set."""
-    if scorer.resolved is not None:
-        return scorer.resolved.score_name
-    params, synced = scorer.scorer.spec.scoring.params, scorer.scorer.status.last_synced_config
+    if scorer.resolved_scorer is not None:
+        return scorer.resolved_scorer.score_name
+    params, synced_config = scorer.scorer.spec.scoring.params, scorer.scorer.status.last_synced_config
     own_name = params.name if params is not None else ""
-    return own_name or (synced.scoring.params.name if synced is not None else "") or ""
+    return own_name or (synced_config.scoring.params.name if synced_config is not None else "") or ""

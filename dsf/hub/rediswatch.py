@@ -94,7 +94,9 @@ class RedisWatch:
         """Replace the problem of this kind that another part of the hub has found; empty if it is solved."""
         if text and self._reported_problems.get(kind) != text:
             log.error("the hub has a problem", problem=text)
-        other_problems = {other: problem for other, problem in self._reported_problems.items() if other != kind}
+        other_problems = {
+            other_kind: problem for other_kind, problem in self._reported_problems.items() if other_kind != kind
+        }
         self._reported_problems = {**other_problems, kind: text} if text else other_problems
 
     def _run(self) -> None:

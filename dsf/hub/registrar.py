@@ -292,7 +292,7 @@ class Registrar:
     def read_pace(self, plan: ScorerPlan, clusters: list[str]) -> Pace:
         """Return the effective interval of a scorer on these clusters."""
         self._ensure_read()
-        declared_interval = plan.resolved.summary.scoring_interval if plan.resolved is not None else 0
+        declared_interval = plan.resolved_scorer.summary.scoring_interval if plan.resolved_scorer is not None else 0
         return compute_pace(
             plan.name,
             declared_interval,
@@ -333,5 +333,5 @@ def _read_max_memory(client: redis.Redis) -> int:
     return int(memory.get("maxmemory", 0))
 
 
-def _find_differences(before: Mapping[str, object], after: Mapping[str, object]) -> set[str]:
-    return {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
+def _find_differences(old_fields: Mapping[str, object], new_fields: Mapping[str, object]) -> set[str]:
+    return {name for name in old_fields.keys() | new_fields.keys() if old_fields.get(name) != new_fields.get(name)}

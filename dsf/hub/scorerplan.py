@@ -55,7 +55,7 @@ class ScorerPlan:
 
     scorer: DynamicScorer
     #: None if the scorer could not be resolved (see `obstacle`).
-    resolved: ResolvedScorer | None
+    resolved_scorer: ResolvedScorer | None
     obstacle: Obstacle | None
     is_suspended: bool = False
     #: Unix time at which the suspension ends; None without an end.
@@ -116,7 +116,7 @@ class ScorerPlan:
     @property
     def score_name(self) -> str | None:
         """Score name; None if the scorer could not be resolved."""
-        return self.resolved.score_name if self.resolved is not None else None
+        return self.resolved_scorer.score_name if self.resolved_scorer is not None else None
 
     @property
     def has_no_name(self) -> bool:
@@ -127,7 +127,7 @@ class ScorerPlan:
     def runnable(self) -> ResolvedScorer | None:
         """Resolution for agents; None if the scorer currently does not run on any cluster."""
         is_active = self.scorer.status.health_status is HealthStatus.Active
-        return self.resolved if self.obstacle is None and is_active else None
+        return self.resolved_scorer if self.obstacle is None and is_active else None
 
     @property
     def problem(self) -> str:
@@ -140,20 +140,20 @@ class ScorerPlan:
     @cached_property
     def record(self) -> ScorerRecord | None:
         """Record for the results worker and users; None if the scorer has no resolution."""
-        if self.resolved is None or self.obstacle is not None:
+        if self.resolved_scorer is None or self.obstacle is not None:
             return None
-        spec, resolved = self.scorer.spec, self.resolved
+        spec, resolved_scorer = self.scorer.spec, self.resolved_scorer
         return ScorerRecord(
             name=self.name,
             namespace=self.namespace,
-            score_name=resolved.score_name,
+            score_name=resolved_scorer.score_name,
             description=spec.short_description,
             dimension_formats=spec.dimension_formats,
             aggregate=spec.aggregate,
             destination=spec.score_destination,
             location=spec.location,
-            interval=resolved.summary.scoring_interval,
-            validity=resolved.summary.validity_seconds,
+            interval=resolved_scorer.summary.scoring_interval,
+            validity=resolved_scorer.summary.validity_seconds,
             rate_limit=spec.execution.rate_limit,
             exposition=spec.exposition or "",
             suspended=self.is_suspended,
@@ -167,15 +167,15 @@ class ScorerPlan:
 
     def make_entry(self, cluster: str) -> Entry | None:
         """Return the schedule entry for an unmasked cluster; None if the scorer does not run now."""
-        resolved = self.runnable
-        if resolved is None:
+        resolved_scorer = self.runnable
+        if resolved_scorer is None:
             return None
         return Entry(
             cluster=cluster,
             scorer=self.name,
             namespace=self.namespace,
-            score_name=resolved.score_name,
-            interval=resolved.summary.scoring_interval,
+            score_name=resolved_scorer.score_name,
+            interval=resolved_scorer.summary.scoring_interval,
             rate_limit=self.scorer.spec.execution.rate_limit,
             suspended=self.is_suspended,
             suspended_until=self.suspended_until,

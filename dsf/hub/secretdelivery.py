@@ -63,10 +63,10 @@ class DeliverableSecrets:
             "clusters may have it"
         )
 
-    def make_copies(self, resolved: ResolvedScorer, cluster: str = "") -> dict[str, SecretCopy]:
+    def make_copies(self, resolved_scorer: ResolvedScorer, cluster: str = "") -> dict[str, SecretCopy]:
         """Return the Secrets delivered with a scorer, by their names on the cluster; all must be deliverable."""
         secrets = self.secrets or {}
-        names = (secret.render_names(cluster) for _, secret in _list_referenced(resolved))
+        names = (secret.render_names(cluster) for _, secret in _list_referenced(resolved_scorer))
         return {target: SecretCopy(name, secrets[name][1] - len(name) + len(target)) for name, target in names}
 
     def with_targets(self, authentications: Iterable[object], clusters: Iterable[ClusterFacts]) -> DeliverableSecrets:
@@ -111,19 +111,19 @@ def _compute_copy_size(secret: Manifest) -> int:
     return manifestwork.compute_size(make_copy("x" * 63, secret))
 
 
-def is_per_cluster(resolved: ResolvedScorer) -> bool:
+def is_per_cluster(resolved_scorer: ResolvedScorer) -> bool:
     """True if the Secrets of the scorer depend on the cluster."""
-    return any(secret.is_per_cluster for _, secret in _list_referenced(resolved))
+    return any(secret.is_per_cluster for _, secret in _list_referenced(resolved_scorer))
 
 
-def check_deliverable(resolved: ResolvedScorer, delivery: DeliverableSecrets, cluster: str = "") -> None:
+def check_deliverable(resolved_scorer: ResolvedScorer, delivery: DeliverableSecrets, cluster: str = "") -> None:
     """Raise ResolutionError unless all Secrets of the scorer's ScoringAuthentications are deliverable.
 
     Without a cluster, Secrets that depend on the cluster are not checked.
     """
     # Name on the cluster -> name on the hub.
     sources: dict[str, str] = {}
-    for authentication, secret in _list_referenced(resolved):
+    for authentication, secret in _list_referenced(resolved_scorer):
         source_name, problem = secret.name, _find_general_refusal(authentication.metadata.namespace, delivery)
         if not problem and (cluster or not secret.is_per_cluster):
             try:
@@ -183,8 +183,8 @@ def _find_general_refusal(namespace: str, delivery: DeliverableSecrets) -> str:
     return ""
 
 
-def _list_referenced(resolved: ResolvedScorer) -> Iterator[tuple[ScoringAuthentication, DeliveredSecret]]:
-    for authentication in resolved.authentications:
+def _list_referenced(resolved_scorer: ResolvedScorer) -> Iterator[tuple[ScoringAuthentication, DeliveredSecret]]:
+    for authentication in resolved_scorer.authentications:
         for secret in authentication.spec.secret_delivery:
             yield authentication, secret
 

@@ -98,7 +98,7 @@ class ScorerReconciler:
 
     backend: Backend
     registrar: Registrar
-    desired: DesiredState
+    desired_state: DesiredState
     health: HealthMonitor
     clusters: ClusterReconciler
     #: Gets the scorers that need a newer plan.
@@ -121,36 +121,36 @@ class ScorerReconciler:
 
     def _report_error(self, key: ObjectKey, error: Exception) -> None:
         """Report an internal error in the status of this scorer."""
-        scorer = self.desired.get_scorer(key)
+        scorer = self.desired_state.get_scorer(key)
         if scorer is not None:
             now = datetime.now(UTC)
             status = make_failed_scorer_status(scorer, make_internal_obstacle(error, "working on it"), now=now)
             self._write_status(key, scorer.status.conditions, status)
 
     def _reconcile(self, key: ObjectKey) -> float | None:
-        scorer = self.desired.get_scorer(key)
+        scorer = self.desired_state.get_scorer(key)
         if scorer is None:
             self.health.forget(key)
-            plan = self.desired.plan
+            plan = self.desired_state.plan
             self.registrar.sync_scorers(plan)
             self.registrar.notices.remove_others(plan.list_scorer_names())
             self._write_absent_status(key)
             return None
-        if not self.desired.is_scorer_namespace(key.namespace):
+        if not self.desired_state.is_scorer_namespace(key.namespace):
             # Send no request for the scorer: unauthorised users could make the hub send requests.
             self.health.forget(key)
-            namespace = self.desired.config_key.namespace
+            namespace = self.desired_state.config_key.namespace
             status = make_ignored_scorer_status(scorer, namespace, now=datetime.now(UTC))
             self._write_status(key, scorer.status.conditions, status)
             return None
         spec = scorer.spec
-        access, is_home = self._make_access(scorer), self.desired.is_home(key.namespace)
+        access, is_home = self._make_access(scorer), self.desired_state.is_home(key.namespace)
         servers = [url for url in (spec.config_url, access.proxy) if url]
-        refusal = self.desired.find_server_refusal(key.namespace, servers)
+        refusal = self.desired_state.find_server_refusal(key.namespace, servers)
         uid, error = scorer.metadata.uid, spec.expression_error
         target = HealthTarget(spec.config_url, spec.config_sync_mode, access, uid, is_home, refusal, error)
         health = self.health.track(key, target, Health.from_status(scorer))
-        plan = self.desired.plan
+        plan = self.desired_state.plan
         scorer_plan = plan.scorers.get(scorer.key)
         if scorer_plan is None or not _is_planned_with(scorer_plan, health):
             # The scorer was created or checked after the plan was made; the status needs a plan with the same health.
@@ -196,8 +196,8 @@ class ScorerReconciler:
 
     def _write_absent_status(self, key: ObjectKey) -> None:
         """Write the status of an existing scorer that is not in the plan because it is unreadable or being deleted."""
-        parse_error, manifest = self.desired.get_parse_error(key), self.backend.get(*key)
-        if manifest is None or not self.desired.is_scorer_namespace(key.namespace):
+        parse_error, manifest = self.desired_state.get_parse_error(key), self.backend.get(*key)
+        if manifest is None or not self.desired_state.is_scorer_namespace(key.namespace):
             return
         try:
             previous_conditions = DynamicScorerStatus.model_validate(
@@ -217,7 +217,7 @@ class ScorerReconciler:
         else:
             return
         self._write_status(key, previous_conditions, status)
-        if self.desired.plan.find_owner_key(key.name) in (None, f"{key.namespace}/{key.name}"):
+        if self.desired_state.plan.find_owner_key(key.name) in (None, f"{key.namespace}/{key.name}"):
             self.registrar.notices.write_scorer(_make_notice(key, status))
 
     def _write_status(
@@ -233,11 +233,11 @@ class ScorerReconciler:
         auth = scorer.spec.scoring.auth
         if auth is None or auth.authentication_ref is None:
             return PLAIN
-        authentication = self.desired.get_authentication(scorer.metadata.namespace, auth.authentication_ref.name)
+        authentication = self.desired_state.get_authentication(scorer.metadata.namespace, auth.authentication_ref.name)
         return PLAIN if authentication is None else Access(proxy=authentication.spec.proxy_url)
 
     def _count_deliveries(self, plan: FleetPlan, scorer_plan: ScorerPlan) -> DeliveryCounts:
-        config = self.desired.config_key
+        config = self.desired_state.config_key
         clusters = plan.list_clusters(scorer_plan)
         desired_count = len(clusters)
         problem, is_refused = self.clusters.find_problem(clusters)
@@ -247,8 +247,8 @@ class ScorerReconciler:
             distributed=min(self.clusters.count_distributed(scorer_plan.name), desired_count),
             config=f"{config.namespace}/{config.name}",
             is_enabled=plan.is_enabled,
-            config_error=self.desired.get_parse_error(config),
-            config_terminating=self.desired.config_terminating,
+            config_error=self.desired_state.get_parse_error(config),
+            config_terminating=self.desired_state.config_terminating,
             is_counted=self.clusters.have_checked(clusters),
             problem=problem,
             is_refused=is_refused,
@@ -281,7 +281,7 @@ class ConfigReconciler:
 
     backend: Backend
     registrar: Registrar
-    desired: DesiredState
+    desired_state: DesiredState
     clusters: ClusterReconciler
     #: Called when the configuration is absent, so that all scores are removed.
     on_no_config: Callable[[], None]
@@ -291,9 +291,9 @@ class ConfigReconciler:
 
     def reconcile(self, key: ObjectKey) -> float | None:
         """Reconcile one configuration. Raises BackendError and redis.RedisError."""
-        if key == self.desired.config_key and self.desired.has_no_config:
+        if key == self.desired_state.config_key and self.desired_state.has_no_config:
             self.on_no_config()
-        config = self.desired.get_config(key)
+        config = self.desired_state.get_config(key)
         if config is not None and config.metadata.deletion_timestamp is None:
             self._report(key, config)
         self._remove_obsolete_finalizers(key)
@@ -309,11 +309,11 @@ class ConfigReconciler:
 
     def _report(self, key: ObjectKey, config: DynamicScoringConfig) -> None:
         """Write the status of a configuration that is not being deleted."""
-        plan, now = self.desired.plan, datetime.now(UTC)
-        if key != self.desired.config_key:
+        plan, now = self.desired_state.plan, datetime.now(UTC)
+        if key != self.desired_state.config_key:
             own_namespace, stops_scorers = (
-                self.desired.config_key.namespace,
-                self.desired.is_scorer_namespace(key.namespace),
+                self.desired_state.config_key.namespace,
+                self.desired_state.is_scorer_namespace(key.namespace),
             )
             status = make_ignored_config_status(config, own_namespace, stops_scorers=stops_scorers, now=now)
         else:
@@ -346,7 +346,7 @@ class ConfigReconciler:
         is_terminating = bool(metadata.get("deletionTimestamp"))
         if not finalizers or (metadata["uid"] in self.cleaned_uids and not is_terminating):
             return
-        if is_terminating and key == self.desired.config_key and UPSTREAM_FINALIZER in finalizers:
+        if is_terminating and key == self.desired_state.config_key and UPSTREAM_FINALIZER in finalizers:
             for cluster in self.backend.list_keys(Kind.CLUSTER):
                 # Delete by name, because the ManifestWorks of upstream's manager lack the label of the hub.
                 self.backend.delete(Kind.WORK, cluster.name, MANIFESTWORK_NAME)

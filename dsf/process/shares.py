@@ -1,7 +1,7 @@
 """Shares of namespaces in the resources of a cluster: threads of the agent, slots of the mailbox, places in the queue.
 
-A part is reserved for the hub's own namespace. Each other namespace may use at most as much as it leaves free, so that
-two greedy namespaces leave room for a third one. The only namespace on a cluster may use everything.
+A part is reserved for the hub's own namespace. Each other namespace may use at most as much as all namespaces leave
+free, so that two greedy namespaces leave room for a third. The only namespace on a cluster may use everything.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from collections.abc import Iterable, Mapping
 def has_share(namespace: str, used_by_namespace: Mapping[str, int], total: int, namespaces: Iterable[str]) -> bool:
     """True if a namespace may use one more of `total` units. The name of the hub's own namespace is empty here.
 
-    `used_by_namespace` has the units that each namespace uses. `present` are the namespaces with scorers on the
-    cluster.
+    `used_by_namespace` has the units that each namespace uses. `namespaces` have scorers on the cluster.
     """
     free_count = total - sum(used_by_namespace.values())
     if free_count <= 0:

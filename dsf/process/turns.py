@@ -16,43 +16,43 @@ class ClientTurns:
     """Allows `turns` concurrent requests, and `share` of them per client. Thread-safe.
 
     A request without a free turn waits up to `seconds`. Requests of clients with fewer running requests go first, then
-    older requests. At most `present` requests of one client run or wait.
+    older requests. At most `max_requests` requests of one client run or wait.
     """
 
-    def __init__(self, turns: int, share: int, present: int, seconds: float) -> None:
+    def __init__(self, turns: int, share: int, max_requests: int, seconds: float) -> None:
         self._turns = turns
         self._share = share
-        self._most_present = present
+        self._max_requests = max_requests
         self._seconds = seconds
         self._condition = threading.Condition()
-        self._running: Counter[str] = Counter()
+        self._running_counts: Counter[str] = Counter()
         # Ticket of each waiting request -> its client, oldest first.
-        self._waiting: dict[object, str] = {}
+        self._client_by_ticket: dict[object, str] = {}
 
     @contextmanager
     def take(self, client: str) -> Iterator[None]:
         """Wait for a turn, and hold it in the block. Raises BackendError if there is none in time."""
         ticket = object()
         with self._condition:
-            request_count = self._running[client] + list(self._waiting.values()).count(client)
-            if request_count >= self._most_present:
+            request_count = self._running_counts[client] + list(self._client_by_ticket.values()).count(client)
+            if request_count >= self._max_requests:
                 raise BackendError("the hub's API server is asked too much at a time by one client")
-            self._waiting[ticket] = client
+            self._client_by_ticket[ticket] = client
             try:
                 has_turn = self._wait(ticket)
             finally:
-                del self._waiting[ticket]
+                del self._client_by_ticket[ticket]
             if not has_turn:
                 self._condition.notify_all()
                 raise BackendError("the hub's API server is asked too much at a time")
-            self._running[client] += 1
+            self._running_counts[client] += 1
             self._condition.notify_all()
         try:
             yield
         finally:
             with self._condition:
-                self._running[client] -= 1
-                self._running = +self._running
+                self._running_counts[client] -= 1
+                self._running_counts = +self._running_counts
                 self._condition.notify_all()
 
     def _wait(self, ticket: object) -> bool:
@@ -65,15 +65,21 @@ class ClientTurns:
         return True
 
     def _is_next(self, ticket: object) -> bool:
-        if self._running.total() >= self._turns:
+        if self._running_counts.total() >= self._turns:
             return False
         eligible_tickets = [
-            waiting_ticket for waiting_ticket, client in self._waiting.items() if self._running[client] < self._share
+            waiting_ticket
+            for waiting_ticket, client in self._client_by_ticket.items()
+            if self._running_counts[client] < self._share
         ]
         # `min` returns the oldest of equal requests.
         return (
             bool(eligible_tickets)
-            and min(eligible_tickets, key=lambda waiting_ticket: self._running[self._waiting[waiting_ticket]]) is ticket
+            and min(
+                eligible_tickets,
+                key=lambda waiting_ticket: self._running_counts[self._client_by_ticket[waiting_ticket]],
+            )
+            is ticket
         )
 
 

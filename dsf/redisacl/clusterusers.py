@@ -76,15 +76,15 @@ class ClusterUsers:
                 return False
             if self._last_lines is None:
                 self._last_lines = self._read_lines()
-            before = _parse_hashes(self._last_lines.get(user.name, ""))
+            hashes_before = _parse_hashes(self._last_lines.get(user.name, ""))
             self._set_users([user], self._last_lines)
-            if before and before.isdisjoint(user.hashes):
+            if hashes_before and hashes_before.isdisjoint(user.hashes):
                 # A revocation must survive a restart of the server. The next `sync` saves other changes.
                 self._save()
             self._current_users[user.name], self._last_lines[user.name] = user, user.format_line()
-        if before == set(user.hashes):
+        if hashes_before == set(user.hashes):
             return False
-        _log_changes(created=int(not before), changed=int(bool(before)))
+        _log_changes(created_count=int(not hashes_before), changed_count=int(bool(hashes_before)))
         return True
 
     def remove(self, cluster: str) -> bool:
@@ -96,7 +96,7 @@ class ClusterUsers:
             (self._last_lines or {}).pop(name, None)
             if has_existed:
                 self._save()
-                _log_changes(removed=1)
+                _log_changes(removed_count=1)
         return has_existed
 
     def sync(self, key_ids_by_cluster: Mapping[str, Iterable[int]]) -> UserChanges:
@@ -160,9 +160,9 @@ class ClusterUsers:
             log.info("redis users are not saved by the server", reason=str(error))
 
 
-def _log_changes(created: int = 0, changed: int = 0, removed: int = 0) -> None:
-    if created or changed or removed:
-        log.info("redis users of clusters changed", made=created, changed=changed, removed=removed)
+def _log_changes(created_count: int = 0, changed_count: int = 0, removed_count: int = 0) -> None:
+    if created_count or changed_count or removed_count:
+        log.info("redis users of clusters changed", made=created_count, changed=changed_count, removed=removed_count)
 
 
 def _parse_hashes(line: str) -> set[str]:

@@ -28,13 +28,15 @@ _Socket: Any = redis.UnixDomainSocketConnection
 _Hiredis: Any = HiredisRespSerializer
 
 
-def describe_error(error: OSError, where: str, host: str, ca_file: str | None, server_name: str = "Redis") -> str:
-    """Return one line that says why a connection to `where` failed, and the remedy."""
+def describe_error(error: OSError, server_text: str, host: str, ca_file: str | None, server_name: str = "Redis") -> str:
+    """Return one line that says why a connection to the server at `server_text` failed, and the remedy."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"the certificate of {server_name} at {where} is refused: {_describe_certificate(error, host, ca_file)}"
+        problem = _describe_certificate(error, host, ca_file)
+        return f"the certificate of {server_name} at {server_text} is refused: {problem}"
     if isinstance(error, ssl.SSLError):
         return (
-            f"no TLS with {server_name} at {where} ({error.reason or error}): does this port speak TLS, and does it "
+            f"no TLS with {server_name} at {server_text} ({error.reason or error}): does this port speak TLS, and "
+            "does it "
             "want a client certificate (DSF_REDIS_CERT_FILE, DSF_REDIS_KEY_FILE)?"
         )
     if isinstance(error, socket.gaierror):
@@ -42,8 +44,8 @@ def describe_error(error: OSError, where: str, host: str, ca_file: str | None, s
     if error.filename:
         return f"cannot read {error.filename} for the connection to {server_name}: {error.strerror}"
     if error.errno in _CLEAR_ERRORS:
-        return f"{server_name} cannot be reached at {where}: {error.strerror}"
-    return f"{server_name} cannot be reached at {where}: {error}"
+        return f"{server_name} cannot be reached at {server_text}: {error.strerror}"
+    return f"{server_name} cannot be reached at {server_text}: {error}"
 
 
 def is_socket(host: str) -> bool:

@@ -150,8 +150,8 @@ class Ingest:
         run = keys.run_member(ending.cluster, ending.scorer, ending.run)
         tracing.record_ingest(run, ending.outcome, now, self._clock())
         if item.outcome in REFUSED:
-            why = _REFUSAL_TEXTS.get(item.outcome, ending.history.message)
-            self._log_refusal(item.outcome, item.frame, why, scorer=ending.scorer, run=ending.run)
+            text = _REFUSAL_TEXTS.get(item.outcome, ending.history.message)
+            self._log_refusal(item.outcome, item.frame, text, scorer=ending.scorer, run=ending.run)
 
     def _correct_times(self, pending_frames: Sequence[_IncomingFrame], now: float) -> None:
         """Correct the times of agents whose clocks agree with this machine's clock, if that differs from Redis' clock.
@@ -255,7 +255,7 @@ class Ingest:
             name: (key_id, versions, refresh_at) for name, (versions, key_id) in changed_agents.items()
         }
 
-    def _log_refusal(self, reason: str, frame: bytes, why: str, **context: str) -> None:
+    def _log_refusal(self, reason: str, frame: bytes, text: str, **context: str) -> None:
         not_logged = self._throttle.take(reason)
         if not_logged is None:
             return
@@ -264,7 +264,7 @@ class Ingest:
             "result refused",
             reason=reason,
             cluster=parse_claimed_cluster(frame),
-            why=why[:500],
+            why=text[:500],
             not_logged=not_logged,
             **context,
         )

@@ -80,25 +80,25 @@ class SourceMemory(Collector):
         #: (scorer, source) -> window.
         self._windows: dict[tuple[str, str | None], _ScorerWindow] = {}
         #: Windows shared by several scorers, and their number.
-        self._shared: list[tuple[Window, Callable[[], int]]] = []
+        self._shared_windows: list[tuple[Window, Callable[[], int]]] = []
         #: (scorer, source) -> number of series omitted in the last cycle.
         self._omitted_counts: dict[tuple[str, str | None], int] = {}
         self._lock = threading.Lock()
-        self._running: dict[Start, BackgroundSource] = {}
-        # Guards `_running`. Held while an activity is started.
-        self._starting = threading.Lock()
+        self._activities: dict[Start, BackgroundSource] = {}
+        # Guards `_activities`. Held while an activity is started.
+        self._start_lock = threading.Lock()
 
     def start_once(self, start: Start) -> BackgroundSource | None:
         """Return the result of `start`, which is called once. Return None outside of an agent. Raises its errors."""
-        with self._starting:
-            if start not in self._running and self.settings is not None:
-                self._running[start] = start(self, self.settings)
-            return self._running.get(start)
+        with self._start_lock:
+            if start not in self._activities and self.settings is not None:
+                self._activities[start] = start(self, self.settings)
+            return self._activities.get(start)
 
     @property
     def running(self) -> tuple[BackgroundSource, ...]:
         """All background activities."""
-        return tuple(self._running.values())
+        return tuple(self._activities.values())
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics of stored data and of the sources."""
@@ -115,7 +115,7 @@ class SourceMemory(Collector):
 
     def stop(self) -> None:
         """End all background activities."""
-        with self._starting:
+        with self._start_lock:
             self.settings = None
         for activity in self.running:
             activity.stop()
@@ -140,7 +140,7 @@ class SourceMemory(Collector):
     def add_shared_window(self, window: Window, scorers: Callable[[], int]) -> None:
         """Register a window for eviction that several scorers share. `scorers` returns their number."""
         with self._lock:
-            self._shared.append((window, scorers))
+            self._shared_windows.append((window, scorers))
 
     def evict_largest_window(self, error: WindowFullError) -> bool:
         """Empty the window that uses most of the exhausted budget, if it exceeds its share. Return True if it did.
@@ -157,7 +157,7 @@ class SourceMemory(Collector):
             ]
             candidates += [
                 _EvictionCandidate("(pushed)", window, count)
-                for window, scorers in self._shared
+                for window, scorers in self._shared_windows
                 if (count := scorers())
             ]
             largest_window = max(candidates, key=compute_used_share, default=None)
@@ -196,10 +196,10 @@ class SourceMemory(Collector):
 
     def tidy(self) -> None:
         """Drop the windows of removed scorers and sources, and pushed samples that are too old."""
-        present = self.summaries()
+        summaries = self.summaries()
         with self._lock:
             present_keys = {
-                (name, source.source_name) for name, summary in present.items() for source in summary.each_source
+                (name, source.source_name) for name, summary in summaries.items() for source in summary.each_source
             }
             for key in self._windows.keys() - present_keys:
                 self._windows.pop(key).window.clear()
@@ -284,19 +284,19 @@ class History:
         memory = self._memory
         try:
             try:
-                left_out = self.window.update(samples, self.now)
+                omitted_count = self.window.update(samples, self.now)
             except WindowFullError as full:
                 if memory is None or not memory.evict_largest_window(full):
                     raise
-                left_out = self.window.update(samples, self.now)
+                omitted_count = self.window.update(samples, self.now)
         except WindowFullError as full:
             if memory is not None:
                 # The window that was just filled may itself exceed its share.
                 memory.evict_largest_window(full)
             raise HttpError("too_large", str(full)) from None
         if memory is not None:
-            memory.log_omitted_series(self._summary, left_out)
-        return left_out
+            memory.log_omitted_series(self._summary, omitted_count)
+        return omitted_count
 
     def series(self, selects: Callable[[Mapping[str, str]], bool], check: Callable[[], None]) -> Iterator[Series]:
         """Yield the series in the range whose labels `selects` accepts. `check` is called for each and may raise."""

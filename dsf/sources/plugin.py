@@ -99,9 +99,9 @@ class Request(Generic[OptionsT]):
         )
 
     @contextmanager
-    def asking(self, what: str) -> Iterator[RequestRecord]:
-        """Record a request that is made without `get` and `post`. `dsf explain` shows `what` and the outcome."""
-        with self._context.asking(self.query, what) as record:
+    def asking(self, description: str) -> Iterator[RequestRecord]:
+        """Record a request that is made without `get` and `post`. `dsf explain` shows `description` and the outcome."""
+        with self._context.asking(self.query, description) as record:
             yield record
         self._received += record.received
         self._last_record = record
@@ -191,10 +191,10 @@ class Plugin(Generic[OptionsT]):
     start: Start | None = None
 
 
-def query_plugin(plugin: Plugin[Any], who: str, summary: ScorerSummary, context: FetchContext) -> Payload:
-    """Query a plug-in, which `who` names in messages. Raises HttpError."""
+def query_plugin(plugin: Plugin[Any], name: str, summary: ScorerSummary, context: FetchContext) -> Payload:
+    """Query a plug-in, whose messages begin with `name`. Raises HttpError."""
     try:
-        request = Request(summary, _parse_options(plugin, who, summary.source_options or {}), context)
+        request = Request(summary, _parse_options(plugin, name, summary.source_options or {}), context)
         if plugin.start is not None and context.memory is not None:
             request.running = context.memory.start_once(plugin.start)
         return request.make_payload(plugin.fetch(request))
@@ -205,16 +205,16 @@ def query_plugin(plugin: Plugin[Any], who: str, summary: ScorerSummary, context:
         text = clean(mask_secrets(str(error), *context.access.secrets), EXCERPT)
         raise HttpError(
             "plugin_failed",
-            f"{who}: {type(error).__name__} in {PurePath(last_frame.filename).name}:{last_frame.lineno}: {text}",
+            f"{name}: {type(error).__name__} in {PurePath(last_frame.filename).name}:{last_frame.lineno}: {text}",
         ) from None
 
 
-def _parse_options(plugin: Plugin[OptionsT], who: str, options: Mapping[str, Any]) -> OptionsT:
+def _parse_options(plugin: Plugin[OptionsT], name: str, options: Mapping[str, Any]) -> OptionsT:
     try:
         return plugin.options.model_validate(options, by_alias=True, by_name=False)
     except ValidationError as error:
         mistakes = "; ".join(f"options.{mistake}" for mistake in explain(error, plugin.options, options))
-        raise HttpError("bad_options", f"{who}: {mistakes}") from None
+        raise HttpError("bad_options", f"{name}: {mistakes}") from None
 
 
 def _format_samples(series: Series) -> Iterator[str]:

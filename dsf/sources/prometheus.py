@@ -241,8 +241,8 @@ def _count(body: Body, pattern: bytes, start: int, end: int) -> int:
     if isinstance(body, bytes):
         return body.count(pattern, start, end)
     return sum(
-        body[first : min(first + _WINDOW + len(pattern) - 1, end)].count(pattern)
-        for first in range(start, end, _WINDOW)
+        body[window_start : min(window_start + _WINDOW + len(pattern) - 1, end)].count(pattern)
+        for window_start in range(start, end, _WINDOW)
     )
 
 
@@ -273,11 +273,11 @@ def _check_size(size: int) -> None:
         raise MatrixError(f"the response has {size} bytes besides the series")
 
 
-def _check_rest(rest: bytes, body: Body, types: Sequence[str]) -> tuple[str, tuple[str, ...]]:
+def _check_rest(remaining_body: bytes, body: Body, types: Sequence[str]) -> tuple[str, tuple[str, ...]]:
     """Return the result type and the warnings of the response."""
     try:
-        with turn(len(rest)):
-            document = boundedjson.parse(rest, _JSON_BOUNDS)
+        with turn(len(remaining_body)):
+            document = boundedjson.parse(remaining_body, _JSON_BOUNDS)
     except JsonBoundsError as error:
         raise MatrixError(f"the response has too much besides the series: {error}") from None
     except ValueError:

@@ -39,7 +39,7 @@ def find_source(name: str) -> Source:
         return fetch
     plugin = PLUGIN_BY_BUILTIN_TYPE.get(name, name)
     if plugin not in find_plugins():
-        plugin_types = [other for other in find_plugins() if other not in read_extras()]
+        plugin_types = [plugin_type for plugin_type in find_plugins() if plugin_type not in read_extras()]
         text = f"source type {name!r} is not one of {', '.join([*SourceType, *plugin_types])}"
         if extra_name := read_extras().get(plugin):
             text = needs(extra_name, f"source type {name!r}")

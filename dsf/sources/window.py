@@ -218,7 +218,7 @@ class Window:
 
         Returns the number of samples omitted because of too long labels. Raises WindowFullError.
         """
-        left_out = 0
+        omitted_count = 0
         with self._lock:
             self._drop_future_samples(now)
             for key in self._series.keys() - samples.keys():
@@ -239,8 +239,8 @@ class Window:
                 try:
                     self.add(key, functools.partial(dict, labels), at, value)
                 except ValueError:
-                    left_out += 1
-        return left_out
+                    omitted_count += 1
+        return omitted_count
 
     def end_all(self, now: float) -> None:
         """End all series at `now`, because their values are unknown."""

@@ -162,11 +162,11 @@ class Pace(NamedTuple):
 
 
 def compute_pace(
-    scorer: str, declared: int, clusters: Sequence[str], overrides: Mapping[str, ScheduleOverride], now: float
+    scorer: str, declared_interval: int, clusters: Sequence[str], overrides: Mapping[str, ScheduleOverride], now: float
 ) -> Pace:
     """Apply overrides (by target) to a scorer's declared interval, for these clusters, at `now`."""
-    interval = find_interval(scorer, ALL_CLUSTERS, declared, overrides)
-    cluster_intervals = (find_interval(scorer, cluster, declared, overrides) for cluster in clusters)
+    interval = find_interval(scorer, ALL_CLUSTERS, declared_interval, overrides)
+    cluster_intervals = (find_interval(scorer, cluster, declared_interval, overrides) for cluster in clusters)
     return Pace(
         interval,
         sum(seconds != interval for seconds in cluster_intervals),
@@ -207,19 +207,22 @@ def list_targets(scorer: str, cluster: str) -> tuple[str, str]:
     return keys.pair(cluster, scorer), make_scorer_target(scorer)
 
 
-def find_interval(scorer: str, cluster: str, declared: int, overrides: Mapping[str, ScheduleOverride]) -> int:
-    """Return the interval of a scorer on a cluster: its own override, else that of `ALL_CLUSTERS`, else `declared`."""
-    return _find_interval(scorer, cluster, declared, overrides)[0]
+def find_interval(scorer: str, cluster: str, declared_interval: int, overrides: Mapping[str, ScheduleOverride]) -> int:
+    """Return the interval of a scorer on a cluster.
+
+    The cluster's override takes precedence over the override of `ALL_CLUSTERS`, and both over `declared_interval`.
+    """
+    return _find_interval(scorer, cluster, declared_interval, overrides)[0]
 
 
 def _find_interval(
-    scorer: str, cluster: str, declared: int, overrides: Mapping[str, ScheduleOverride]
+    scorer: str, cluster: str, declared_interval: int, overrides: Mapping[str, ScheduleOverride]
 ) -> tuple[int, str]:
     for target in list_targets(scorer, cluster):
         override = overrides.get(target)
         if override is not None and override.interval is not None:
             return override.interval, target
-    return declared, FROM_ENTRY
+    return declared_interval, FROM_ENTRY
 
 
 def compute_pause(entry: Entry, overrides: Mapping[str, ScheduleOverride], now: float) -> EffectiveSchedule:
@@ -230,8 +233,8 @@ def compute_pause(entry: Entry, overrides: Mapping[str, ScheduleOverride], now: 
     return apply_overrides(entry if entry.runnable else entry.model_copy(update={"runnable": True}), overrides, now)
 
 
-def _has_pause_ended(until: float | None, now: float) -> bool:
-    return until is not None and until <= now
+def _has_pause_ended(paused_until: float | None, now: float) -> bool:
+    return paused_until is not None and paused_until <= now
 
 
 #: Maximum seconds between a slot and a due time at that slot, because due times are moved by microseconds to mark a
@@ -255,9 +258,9 @@ def compute_current_tick_time(pair: str, interval: int, at: float) -> float:
     return _compute_tick_time(pair, interval, at, 0)
 
 
-def compute_next_tick_time(pair: str, interval: int, after: float) -> float:
-    """Return the first slot after `after`, which is at most one interval later."""
-    return _compute_tick_time(pair, interval, after, 1)
+def compute_next_tick_time(pair: str, interval: int, at: float) -> float:
+    """Return the first slot after `at`, which is at most one interval later."""
+    return _compute_tick_time(pair, interval, at, 1)
 
 
 def is_slot(pair: str, interval: int, at: float) -> bool:
@@ -265,21 +268,21 @@ def is_slot(pair: str, interval: int, at: float) -> bool:
     return abs(compute_current_tick_time(pair, interval, at) - at) <= SLOT_TOLERANCE
 
 
-def compute_scheduled_time(pair: str, interval: int, due: float, now: float) -> float:
-    """Return the scheduled time of a run that was due at `due` and is sent at `now`.
+def compute_scheduled_time(pair: str, interval: int, due_at: float, now: float) -> float:
+    """Return the scheduled time of a run that was due at `due_at` and is sent at `now`.
 
-    It is the last slot before `now` if that is later than `due`, because missed slots are not caught up.
+    If slots were missed, it is the last slot before `now`, because missed slots are not caught up.
     """
-    return max(due, compute_current_tick_time(pair, interval, now))
+    return max(due_at, compute_current_tick_time(pair, interval, now))
 
 
-def compute_next_due(pair: str, interval: int, due: float, now: float) -> float:
-    """Return the next due time of a pair that was due at `due` and runs at `now`.
+def compute_next_due(pair: str, interval: int, due_at: float, now: float) -> float:
+    """Return the next due time of a pair that was due at `due_at` and runs at `now`.
 
-    After a run on a slot it is the next slot. After a run between slots (a first run, a resume, or a shortened
-    interval) it is the first slot at least half an interval later, to keep runs apart.
+    After a run on a slot, the due time is the next slot. After a run between slots (a first run, a resume, or a
+    shortened interval), it is the first slot at least half an interval later, to keep runs apart.
     """
-    if is_slot(pair, interval, due):
-        return compute_next_tick_time(pair, interval, max(due, now))
+    if is_slot(pair, interval, due_at):
+        return compute_next_tick_time(pair, interval, max(due_at, now))
     # The subtracted tolerance includes a slot exactly half an interval later.
-    return compute_next_tick_time(pair, interval, max(due, now) + interval / 2 - 2 * SLOT_TOLERANCE)
+    return compute_next_tick_time(pair, interval, max(due_at, now) + interval / 2 - 2 * SLOT_TOLERANCE)

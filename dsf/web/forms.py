@@ -132,7 +132,7 @@ def add_acts(app: FastAPI, site: Site, action_runner: ActionRunner) -> None:
         problem: str = "",
         status: int = 200,
     ) -> Response:
-        affected, unaffected = action_runner.find_affected_clusters(act.name, target)
+        affected_clusters, unaffected_clusters = action_runner.find_affected_clusters(act.name, target)
         pause_end = (datetime.now(UTC) + _DEFAULT_PAUSE).strftime("%Y-%m-%dT%H:%M")
         return site.respond_with_form(
             request,
@@ -141,8 +141,8 @@ def add_acts(app: FastAPI, site: Site, action_runner: ActionRunner) -> None:
             title=f"{act.title}: {target.scorer}",
             act=act,
             target=target,
-            affected=affected,
-            kept=unaffected,
+            affected=affected_clusters,
+            kept=unaffected_clusters,
             given={**_INITIAL_VALUES, **act.values, "until": pause_end, **values},
             problem=problem,
             back=get_target_path(target),

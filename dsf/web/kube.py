@@ -46,7 +46,7 @@ class KubeAccess:
         self._namespace = namespace
         self._holders: ValueCache[str, PageUser] = ValueCache(_CACHE_SECONDS, _MAX_CACHED, turns=30)
         # Each client has its own share of the turns, so that wrong tokens of one client do not delay others.
-        self._turns = ClientTurns(turns=8, share=4, present=20, seconds=1.0)
+        self._turns = ClientTurns(turns=8, share=4, max_requests=20, seconds=1.0)
         self._rights: ValueCache[tuple[PageUser, Right], bool] = ValueCache(_CACHE_SECONDS, _MAX_CACHED, turns=16)
 
     def identify_holder(self, token: str, client: str) -> PageUser:

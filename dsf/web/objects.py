@@ -96,37 +96,42 @@ def list_settings(
     spec_params = spec.scoring.params
     settings: list[SettingView] = []
 
-    def add(name: str, synced: object, declared: object, default: object = None) -> None:
-        settings.append(_resolve_setting(name, synced, declared, default))
+    def add(name: str, synced_value: object, declared_value: object, default_value: object = None) -> None:
+        settings.append(_resolve_setting(name, synced_value, declared_value, default_value))
 
     for source in list_declared_sources(spec, synced_config or RemoteConfig()):
-        synced, declared, params = source.synced, source.spec, source.spec.params
+        synced_source, declared_source, params = source.synced_source, source.spec, source.spec.params
         suffix = f" of {source.name}" if source.name else ""
-        has_query = synced.params.query or (params and params.query)
+        has_query = synced_source.params.query or (params and params.query)
         default_type = SourceType.Prometheus if has_query else SourceType.None_
-        add(f"source type{suffix}", synced.type, declared.type, default_type)
+        add(f"source type{suffix}", synced_source.type, declared_source.type, default_type)
         # The other settings of a source have no effect if its type is None.
-        if (synced.type or declared.type or default_type) is SourceType.None_:
+        if (synced_source.type or declared_source.type or default_type) is SourceType.None_:
             continue
-        for score in declared.scores or ():
+        for score in declared_source.scores or ():
             default_text = "" if score.default is None else f", {score.default:g} if it is missing"
             add(f"input {score.name}", None, f"the score of {score.scorer}{default_text}")
-        if declared.scores:
+        if declared_source.scores:
             continue
         add(
             f"source host{suffix}",
-            shorten_url(synced.host),
-            shorten_url(declared.host),
+            shorten_url(synced_source.host),
+            shorten_url(declared_source.host),
             _find_default_host(spec.config_url),
         )
-        add(f"source path{suffix}", shorten_url(synced.path), shorten_url(declared.path), "that of the source's type")
-        if declared.method is not None:
-            add(f"source method{suffix}", None, declared.method)
-        if declared.options:
-            add(f"source options{suffix}", None, json.dumps(declared.options, ensure_ascii=False))
-        add(f"query{suffix}", synced.params.query, params and params.query)
-        add(f"range (s){suffix}", synced.params.range, params and params.range)
-        add(f"step (s){suffix}", synced.params.step, params and params.step)
+        add(
+            f"source path{suffix}",
+            shorten_url(synced_source.path),
+            shorten_url(declared_source.path),
+            "that of the source's type",
+        )
+        if declared_source.method is not None:
+            add(f"source method{suffix}", None, declared_source.method)
+        if declared_source.options:
+            add(f"source options{suffix}", None, json.dumps(declared_source.options, ensure_ascii=False))
+        add(f"query{suffix}", synced_source.params.query, params and params.query)
+        add(f"range (s){suffix}", synced_source.params.range, params and params.range)
+        add(f"step (s){suffix}", synced_source.params.step, params and params.step)
     if spec.scoring.expression is not None:
         add("expression", None, spec.scoring.expression)
     else:

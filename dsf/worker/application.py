@@ -259,9 +259,8 @@ def _refuse_workers(instance: Any, options: Mapping[str, Any] | None = None, **_
     other_queues = set(names.split(",") if isinstance(names, str) else names) - {own_queue}
     if other_queues:
         sys.exit(
-            f"this worker takes {own_queue} only, not {', '.join(sorted(other_queues))}: start it with `-Q "
-            f"{own_queue}`; a "
-            "cluster's queue is for its agent, which `dsf agent` starts"
+            f"this worker takes {own_queue} only, not {', '.join(sorted(other_queues))}: start it with "
+            f"`-Q {own_queue}`; a cluster's queue is for its agent, which `dsf agent` starts"
         )
 
 

@@ -133,8 +133,8 @@ class RemoteControl(Control):
             subscriber.get_message(timeout=5.0)
             client.publish(command_channel, json.dumps(body))
             replies: list[dict[str, Any]] = []
-            until = time.monotonic() + (timeout or 1.0)
-            while (remaining_seconds := until - time.monotonic()) > 0 and (limit is None or len(replies) < limit):
+            deadline = time.monotonic() + (timeout or 1.0)
+            while (remaining_seconds := deadline - time.monotonic()) > 0 and (limit is None or len(replies) < limit):
                 message = subscriber.get_message(ignore_subscribe_messages=True, timeout=remaining_seconds)
                 worker_reply = None if message is None else _parse_reply(message, ticket)
                 if worker_reply is not None and (not destination or worker_reply.keys() <= set(destination)):
@@ -252,14 +252,16 @@ def _make_subscriber(client: redis.Redis) -> Any:
     return subscriber
 
 
-def _run(node: RemoteControlNode, text: str, allowed: Sequence[str]) -> None:
+def _run(node: RemoteControlNode, text: str, allowed_commands: Sequence[str]) -> None:
     try:
         body = json.loads(text) if len(text) <= _MAX_COMMAND_BYTES else None
         if isinstance(body, dict) and isinstance(body.get("arguments"), dict):
-            if body.get("method") in allowed:
+            if body.get("method") in allowed_commands:
                 node.handle_message(body)
             elif body.get("reply_to"):
-                refusal = {"error": f"{body.get('method')} is not possible here; possible are {', '.join(allowed)}"}
+                refusal = {
+                    "error": f"{body.get('method')} is not possible here; possible are {', '.join(allowed_commands)}"
+                }
                 node.reply({node.hostname: refusal}, "", "", str(body.get("ticket")))
     except redis.RedisError:
         raise

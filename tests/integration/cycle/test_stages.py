@@ -60,7 +60,7 @@ class NoSecrets:
     def get_certificates(self, kind: CaKind, name: str, key: str) -> bytes:
         raise SecretError(f"{kind} {name!r} is missing")
 
-    def request_account_token(self, audience: str, seconds: int, until: float) -> Token:
+    def request_account_token(self, audience: str, seconds: int, deadline: float) -> Token:
         raise SecretError("there is no account")
 
 

@@ -91,7 +91,7 @@ def test_planned_scorer_adopts_the_score_of_upstreams_agent() -> None:
 def test_refused_scorer_adopts_the_score_of_the_name_in_its_spec() -> None:
     source = {"type": "Prometheus", "host": "http://prometheus.example"}
     plan = _plan(source=source)
-    assert plan.scorers["hub/one"].resolved is None
+    assert plan.scorers["hub/one"].resolved_scorer is None
     assert PlannedScores(plan).plan_adoption("a", "score-one", CLAIMED - 60) is not None
 
 

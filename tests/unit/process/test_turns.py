@@ -13,7 +13,7 @@ from tests.support.wait import wait_for
 
 
 def test_greedy_client_leaves_turns_for_others() -> None:
-    turns = ClientTurns(turns=4, share=2, present=10, seconds=60.0)
+    turns = ClientTurns(turns=4, share=2, max_requests=10, seconds=60.0)
     go_on = threading.Event()
     inside: list[str] = []
 
@@ -37,7 +37,7 @@ def test_greedy_client_leaves_turns_for_others() -> None:
 
 
 def test_turn_that_is_not_granted_in_time_is_an_error() -> None:
-    turns = ClientTurns(turns=1, share=1, present=10, seconds=0.01)
+    turns = ClientTurns(turns=1, share=1, max_requests=10, seconds=0.01)
     with turns.take("a"), pytest.raises(BackendError, match="too much at a time"), turns.take("b"):
         pass
     with turns.take("b"):

@@ -183,7 +183,7 @@ def _resolve_scorer(
     clusters = {item.metadata.name: item for item in objects if isinstance(item, ManagedCluster)}
     facts = clusters[cluster].make_facts(cluster_sets) if cluster in clusters else None
     resolution = resolve_everywhere(scorer, NO_HOSTS, authentications, [facts or ClusterFacts(cluster)], {})
-    variant = resolution.variants.get(cluster, resolution.resolved.summary)
+    variant = resolution.variants.get(cluster, resolution.resolved_scorer.summary)
     if isinstance(variant, ResolutionError):
         raise variant
     if variant is None:

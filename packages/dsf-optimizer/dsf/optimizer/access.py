@@ -147,10 +147,10 @@ class KubernetesAccess(CallerAccess):
         """Check the rights by a SubjectAccessReview; see `CallerAccess`."""
         place = self._scorer_namespace if action is GuardedAction.RESCORE else namespace or ""
         for right in RIGHTS[action]:
-            where = place if right.in_namespace else ""
-            if not self._reviews.allows(caller.user, right.verb, right.resource, where):
-                log.warning("caller refused", caller=caller.name, action=action.value, namespace=where)
-                scope_text = f"in namespace {where}" if where else "in all namespaces"
+            checked_namespace = place if right.in_namespace else ""
+            if not self._reviews.allows(caller.user, right.verb, right.resource, checked_namespace):
+                log.warning("caller refused", caller=caller.name, action=action.value, namespace=checked_namespace)
+                scope_text = f"in namespace {checked_namespace}" if checked_namespace else "in all namespaces"
                 raise AccessError(
                     f"{caller.name} may not {right.verb} {right.resource} {scope_text}; needed to {action}", 403
                 )

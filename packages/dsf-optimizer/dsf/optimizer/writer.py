@@ -219,10 +219,10 @@ def _select_content(manifest: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _make_restored(manifest_before: Mapping[str, Any], manifest_after: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the manifest that restores an object's previous content after `after` was applied.
+    """Return the manifest that restores an object's previous content after `manifest_after` was applied.
 
-    The manifest has the optimiser's fields and those of other owners that `after` took over. Other fields are left out:
-    applying them would make the optimiser their owner, and the next plan would remove them.
+    The result has the optimiser's fields, and fields of other owners that `manifest_after` took over. Other fields are
+    left out: applying them would make the optimiser their owner, and the next plan would remove them.
     """
     content: dict[str, Any] = _join_fields(
         _select_fields(manifest_before, _select_content(manifest_after)), select_owned_fields(manifest_before)
@@ -232,7 +232,7 @@ def _make_restored(manifest_before: Mapping[str, Any], manifest_after: Mapping[s
 
 
 def _select_fields(manifest_part: Any, fields: Any) -> Any:
-    """Return the values in `before` of those `fields` that it has."""
+    """Return the values that `manifest_part` has for `fields`."""
     if not isinstance(manifest_part, Mapping) or not isinstance(fields, Mapping):
         return manifest_part
     return {

@@ -164,13 +164,13 @@ def _render(view: PlacementView, limit: int | None) -> RenderableType:
     if view.left_out:
         rows = [[excluded.cluster, excluded.stage, excluded.reason] for excluded in view.left_out[:limit]]
         parts += [Text(""), table(("LEFT OUT", "BY", "BECAUSE"), rows)]
-    if (changed := view.what_if) is not None:
+    if (hypothesis := view.what_if) is not None:
         changes_text = ", ".join(
-            f"{what_if.cluster}={'none' if what_if.value is None else what_if.value}" for what_if in changed.asked
+            f"{what_if.cluster}={'none' if what_if.value is None else what_if.value}" for what_if in hypothesis.asked
         )
-        moves = [f"{name} enters" for name in changed.enters] + [f"{name} leaves" for name in changed.leaves]
+        moves = [f"{name} enters" for name in hypothesis.enters] + [f"{name} leaves" for name in hypothesis.leaves]
         parts += [Text(""), Text(flat(f"With {changes_text}: {', '.join(moves) or 'nothing changes'}"), style="bold")]
-        parts.append(_make_ranking(changed.ranking, view.prioritizers, limit))
+        parts.append(_make_ranking(hypothesis.ranking, view.prioritizers, limit))
     method = "OCM's own scheduler" if view.source == "ocm" else "OCM's rules, computed here"
     wants = "all that pass" if view.number_of_clusters is None else str(view.number_of_clusters)
     parts += [

@@ -307,16 +307,16 @@ def _score_clusters(
     outcome.totals = dict.fromkeys(clusters, 0)
     for prioritizer in outcome.prioritizers:
         values = _compute_values(situation, clusters, prioritizer, hypothetical_scores)
-        upstream_scores = (
+        scheduler_scores = (
             scheduler_result.scores.get((prioritizer.name, prioritizer.weight)) if scheduler_result else None
         ) or {}
         # OCM's values are for all clusters, and this prioritizer normalizes across clusters.
         if prioritizer.name in _RESOURCES and scheduler_result is not None and scheduler_result.passed != set(clusters):
-            upstream_scores = {}
+            scheduler_scores = {}
         for name in clusters:
             value = values[name]
-            if name in upstream_scores and value.standing != "asked":
-                value = value._replace(score=upstream_scores[name])
+            if name in scheduler_scores and value.standing != "asked":
+                value = value._replace(score=scheduler_scores[name])
             outcome.values[name].append(value)
             outcome.totals[name] += prioritizer.weight * value.score
 

@@ -46,8 +46,8 @@ def fetch(request: Request[Options]) -> Iterator[Series]:
                 listing = own_cluster.cluster.make_listing(object_source, request.deadline)
                 question.url = listing.url
                 samples, question.received = _read_samples(object_source, listing, request, history.now, counts)
-            left_out = history.keep(samples)
-            counts.update(kept=-left_out, labels=left_out)
+            omitted_count = history.keep(samples)
+            counts.update(kept=-omitted_count, labels=omitted_count)
         finally:
             own_cluster.add_outcomes(+counts)
     yield from history.series(lambda _: True, request.check)
