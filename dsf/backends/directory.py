@@ -258,6 +258,8 @@ class DirectoryBackend(DirectoryScores):
                 pause = POLL_SECONDS if is_changed else max(POLL_SECONDS, 50 * (time.thread_time() - cpu_start))
                 self._write_events()
                 if started_at >= repair_at:
+                    # Advance first, because a repair that fails must not be repeated by each poll.
+                    repair_at = started_at + REPAIR_SECONDS
                     cpu_start = time.thread_time()
                     self._out.repair()
                     for key in self.refresh_scores():

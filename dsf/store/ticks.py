@@ -150,6 +150,7 @@ def find_writes_problem(client: redis.Redis) -> str:
     try:
         client.register_script(_HUB_WRITE)()
     except redis.exceptions.NoPermissionError:
+        # The user may not run scripts, such as one that only reads: only late ticks can show the problem to it.
         return ""
     except redis.ConnectionError as error:
         # A connection of `dsf.redislink` to a replica.
@@ -172,6 +173,7 @@ def find_memory_problem(client: redis.Redis) -> str:
     except redis.exceptions.OutOfMemoryError:
         return "results of agents wait: Redis is full; raise its maxmemory (the chart's redis.maxMemory)"
     except redis.ResponseError:
+        # Redis rejects the script for another reason than its memory, which `find_writes_problem` reports.
         return ""
     return ""
 

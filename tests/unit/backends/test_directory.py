@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ import yaml
 from dsf.api.score import make_score_body
 from dsf.backends import directory, make_backend
 from dsf.backends.manifestfolder import ManifestFolder
+from dsf.backends.outfolder import OutFolder
 from dsf.backends.protocol import Backend, Credentials, Kind, ObjectKey
 from dsf.errors import BackendError, ObjectNotFoundError, SettingsError
 from dsf.hub.manifestwork import is_applied, make_manifest_work
@@ -105,6 +108,37 @@ def test_object_that_cannot_be_written_is_used_and_written_later(
         wait_for(lambda: backend.get(*KEY))
         obstacle.unlink()
         wait_for((obstacle / "c.yaml").exists)
+
+
+def test_failed_repair_is_not_repeated_by_each_poll(
+    tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, polls, repairs = [0.0], [0], [0]
+    refresh = ManifestFolder.refresh
+
+    def count_poll(*arguments: Any, **options: Any) -> Any:
+        polls[0] += 1
+        return refresh(*arguments, **options)
+
+    def fail(_: object) -> None:
+        repairs[0] += 1
+        raise BackendError("the disk is full")
+
+    def wait_for_polls(count: int) -> None:
+        target = polls[0] + count
+        wait_for(lambda: polls[0] >= target)
+
+    monkeypatch.setattr(directory, "time", SimpleNamespace(monotonic=lambda: clock[0], thread_time=time.thread_time))
+    monkeypatch.setattr(ManifestFolder, "refresh", count_poll)
+    monkeypatch.setattr(OutFolder, "repair", fail)
+    with start(), structlog.testing.capture_logs() as lines:
+        # The thread has read the clock before its first poll.
+        wait_for_polls(2)
+        for repair_count in (1, 2):
+            clock[0] += directory.REPAIR_SECONDS
+            wait_for_polls(5)
+            assert repairs[0] == repair_count
+    assert [line["event"] for line in lines].count("files cannot be written, will be tried again") == 2
 
 
 def test_out_folder_edits_made_without_a_hub_are_repaired(tmp_path: Path, start: Start) -> None:
