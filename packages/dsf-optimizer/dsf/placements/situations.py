@@ -70,13 +70,17 @@ def from_file(file: Path, clusters: Collection[str]) -> list[Situation]:
     """
     try:
         documents = list(yaml.safe_load_all(file.read_text(encoding="utf-8")))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        # ValueError: the text is not UTF-8, or a date or number is beyond Python's bounds.
         raise ManifestError(f"{file}: cannot be read: {' '.join(str(error).split())}") from None
     manifests_by_kind: dict[str, list[Manifest]] = {}
     for manifest in _iterate_objects(documents):
         manifests_by_kind.setdefault(str(manifest.get("kind")), []).append(manifest)
     if not manifests_by_kind.get("Placement"):
         raise ManifestError(f"{file}: has no Placement")
+    scores = manifests_by_kind.get("AddOnPlacementScore", [])
+    if lost := next((score["metadata"]["name"] for score in scores if not score["metadata"].get("namespace")), None):
+        raise ManifestError(f"{file}: AddOnPlacementScore {lost!r} has no namespace; it is the name of its cluster")
     cluster_manifests = manifests_by_kind.get("ManagedCluster") or [{"metadata": {"name": name}} for name in clusters]
     sets = manifests_by_kind.get("ManagedClusterSet") or [_EVERYTHING]
     return [
@@ -86,10 +90,7 @@ def from_file(file: Path, clusters: Collection[str]) -> list[Situation]:
             others={},
             clusters={cluster["metadata"]["name"]: cluster for cluster in cluster_manifests},
             sets={cluster_set["metadata"]["name"]: cluster_set for cluster_set in sets},
-            scores={
-                (score["metadata"]["namespace"], score["metadata"]["name"]): score
-                for score in manifests_by_kind.get("AddOnPlacementScore", [])
-            },
+            scores={(score["metadata"]["namespace"], score["metadata"]["name"]): score for score in scores},
             now=datetime.now(UTC),
         )
         for placement in manifests_by_kind["Placement"]

@@ -179,11 +179,26 @@ def test_notes_list_omitted_parts(stack: ExitStack, tmp_path: Path) -> None:
     assert notes == ["clusters of Placements that were not tested have their score of now: x"]
 
 
-def test_file_without_a_placement_is_refused(tmp_path: Path) -> None:
-    for text, words in (("kind: Pod\n", "has no Placement"), ("[", "cannot be read")):
-        (tmp_path / "p.yaml").write_text(text)
-        with pytest.raises(ManifestError, match=words):
-            from_file(tmp_path / "p.yaml", ["a"])
+_PLACEMENT = b"{kind: Placement, metadata: {name: p, namespace: n}}\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"kind: Pod\n", "has no Placement"),
+        (b"[", "cannot be read"),
+        (b"[" * 5000, "cannot be read"),
+        (b"caf\xe9: 1", "cannot be read"),
+        (b"at: 2026-13-01", "cannot be read"),
+        (b"count: " + b"9" * 5000, "cannot be read"),
+        (_PLACEMENT + b"--- {kind: AddOnPlacementScore, metadata: {name: s}}", "'s' has no namespace"),
+    ],
+    ids=["no placement", "unclosed", "deep", "latin-1", "no date", "long number", "score without a cluster"],
+)
+def test_file_of_placements_that_cannot_be_read_is_refused(tmp_path: Path, content: bytes, words: str) -> None:
+    (tmp_path / "p.yaml").write_bytes(content)
+    with pytest.raises(ManifestError, match=words):
+        from_file(tmp_path / "p.yaml", ["a"])
 
 
 @pytest.mark.parametrize(
