@@ -9,6 +9,7 @@ import contextlib
 import json
 import logging
 import os
+import reprlib
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
@@ -34,7 +35,7 @@ from starlette.types import Receive, Scope, Send
 
 import dsf.log
 from dsf.boundedjson import turn
-from dsf.errors import DsfError, JsonBoundsError, OutputError
+from dsf.errors import DsfError, JsonBoundsError, ManifestError, OutputError
 from dsf.http.hosts import is_loopback
 from dsf.optimizer.access import by_tool, current_caller
 from dsf.optimizer.mcp_tools import TOOLS, Arguments, Tool
@@ -153,7 +154,9 @@ async def serve(server: Server[Any], requests: BinaryIO, responses: TextIO | Non
 
 
 class _CheckedLines:
-    """Reads lines within the bounds of a request over HTTP. The client gets an error for each other line."""
+    """Reads lines with messages within the bounds of a request over HTTP. The client gets an error for each other line,
+    because the SDK would drop it, and the client would wait for its response.
+    """
 
     #: Sends a message to the client; set before the first line is read.
     send: Callable[[SessionMessage], Coroutine[Any, Any, None]]
@@ -164,17 +167,30 @@ class _CheckedLines:
     def readline(self) -> str:
         """Return the next line, empty at the end. Blocks, so anyio calls it in a thread."""
         while line := self._stream.readline(MAX_BODY + 1):
+            if line.isspace():
+                continue
             try:
                 if len(line) > MAX_BODY:
                     self._skip_line(line)
                     raise JsonBoundsError(f"it has more than {MAX_BODY} bytes")
                 with turn(len(line)):
-                    load_json(line)
-            except (ValueError, DsfError) as error:
-                reason = str(error) if isinstance(error, DsfError) else "it is no JSON"
-                self._refuse(f"the message is refused: {reason}")
+                    document = load_json(line)
+                    text = line.decode("utf-8-sig")
+                    # As the SDK does afterwards.
+                    types.jsonrpc_message_adapter.validate_json(text, by_name=False)
+                # The SDK takes a request with such an id as a notification.
+                if "id" in document and "method" in document and type(document["id"]) not in (str, int):
+                    raise ManifestError("its id is neither text nor an integer")
+            except JsonBoundsError as error:
+                self._refuse(str(error))
+            except ValidationError:
+                self._refuse("it is no JSON-RPC message", types.INVALID_REQUEST, _find_id(line))
+            except ManifestError as error:
+                self._refuse(str(error), types.INVALID_REQUEST, _find_id(line))
+            except ValueError:
+                self._refuse("it is no JSON")
             else:
-                return line.decode("utf-8", "replace")
+                return text
         return ""
 
     def _skip_line(self, start: bytes) -> None:
@@ -182,14 +198,23 @@ class _CheckedLines:
         while piece and not piece.endswith(b"\n"):
             piece = self._stream.readline(_PIECE)
 
-    def _refuse(self, reason: str) -> None:
+    def _refuse(self, reason: str, code: int = types.PARSE_ERROR, request_id: str | int | None = None) -> None:
         log.warning("message refused", reason=reason)
-        refusal = types.JSONRPCError(
-            jsonrpc="2.0", id=None, error=types.ErrorData(code=types.PARSE_ERROR, message=reason)
-        )
+        data = types.ErrorData(code=code, message=f"the message is refused: {reason}")
+        refusal = types.JSONRPCError(jsonrpc="2.0", id=request_id, error=data)
         # The client may have closed the connection.
         with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
             from_thread.run(self.send, SessionMessage(refusal))
+
+
+def _find_id(line: bytes) -> str | int | None:
+    """Return the id of a request that is JSON within the bounds, so that its sender does not wait; None without one."""
+    document = json.loads(line)
+    request_id = document.get("id") if isinstance(document, dict) and "method" in document else None
+    if type(request_id) is str:
+        # Lone surrogates cannot be sent.
+        return request_id if request_id.isprintable() else None
+    return request_id if type(request_id) is int else None
 
 
 def _silence_sdk() -> None:
@@ -209,7 +234,7 @@ def make_server(service: OptimizerService) -> Server[Any]:
     async def call_tool(_: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
         tool = TOOLS.get(params.name)
         if tool is None:
-            return _make_error_result(f"there is no tool {params.name!r}; there are: {', '.join(TOOLS)}")
+            return _make_error_result(f"there is no tool {reprlib.repr(params.name)}; there are: {', '.join(TOOLS)}")
         # In a thread, because tools block for milliseconds to seconds. The context has the caller.
         return await run_sync(partial(_call, service, tool, params.arguments or {}), limiter=limiter)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -348,3 +349,55 @@ def test_scores_of_many_items_are_cut() -> None:
     assert set(first_items.values()) <= set(range(93, 100))
     first_items, more_items = items_of_first_score(maxItems=1000)
     assert (len(first_items), more_items) == (500, 0)
+
+
+def serve_lines(*lines: bytes) -> list[dict[str, Any]]:
+    """Return the messages that the server sends to the lines of a client on its standard input."""
+    from dsf.optimizer import mcp
+
+    responses = io.StringIO()
+    anyio.run(mcp.serve, mcp.make_server(Service()), io.BytesIO(b"\n".join([*lines, b""])), responses)  # type: ignore[arg-type]
+    return [json.loads(line) for line in responses.getvalue().splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "request_id"),
+    [
+        (b"hello", -32700, None),
+        (b'{"jsonrpc":"2.0","id":1,"method":"\xff"}', -32700, None),
+        (b"[" * 100_000, -32700, None),
+        (b"1", -32600, None),
+        (b"{}", -32600, None),
+        (b'[{"jsonrpc":"2.0","id":1,"method":"ping"}]', -32600, None),
+        (b'{"jsonrpc":"2.0","id":null,"method":"ping"}', -32600, None),
+        (b'{"jsonrpc":"2.0","id":{},"method":"ping"}', -32600, None),
+        (b'{"jsonrpc":"1.0","id":1,"method":"ping"}', -32600, 1),
+        (b'{"jsonrpc":"2.0","id":"a","method":"ping","params":[1]}', -32600, "a"),
+        (b'{"jsonrpc":"2.0","id":1,"method":"ping","params":{"a":1,"a":2}}', -32600, 1),
+        (b'{"jsonrpc":"2.0","id":1,"method":"\\ud800"}', -32600, 1),
+        (b'{"jsonrpc":"2.0","id":"\\ud800","method":"ping"}', -32600, None),
+        ('{"jsonrpc":"2.0","id":1,"method":"ping"}\n'.encode("utf-16-be"), -32600, 1),
+    ],
+)
+def test_line_without_a_message_gets_an_error(line: bytes, code: int, request_id: object) -> None:
+    """Without one, the client would wait for its response until its timeout."""
+    (response,) = serve_lines(line.removesuffix(b"\n"))
+    assert (response["error"]["code"], response["id"]) == (code, request_id)
+    assert response["error"]["message"].startswith("the message is refused: ")
+
+
+def test_blank_lines_are_skipped() -> None:
+    assert serve_lines(b"", b"  ", b"\r") == []
+
+
+def test_byte_order_mark_before_a_message_is_removed() -> None:
+    from dsf.optimizer import mcp
+
+    message = '{"jsonrpc":"2.0","id":1,"method":"ping"}\n'
+    assert mcp._CheckedLines(io.BytesIO(message.encode("utf-8-sig"))).readline() == message
+
+
+def test_name_of_an_unknown_tool_is_shortened() -> None:
+    result = call(Service(), "t" * 100_000)
+    assert "there is no tool 'ttt" in result.content[0].text  # type: ignore[union-attr]
+    assert len(result.content[0].text) < 1000  # type: ignore[union-attr]
