@@ -5,13 +5,19 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable
 from types import FrameType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import uvicorn
 
 from dsf.http.listening import MAX_CONNECTIONS, Listener, Progress
 from dsf.process.threads import SupervisedThread
 
+if TYPE_CHECKING:
+    from fastapi.telemetry import TelemetryConfig
+
+#: FastAPI's own telemetry of each application is off. With tracing on, it would export a span, with the query of the
+#: URL, for any visitor who sends a `traceparent`; with FASTAPI_OTEL_AUTO_CONFIGURE it may refuse to start.
+WITHOUT_TELEMETRY: Final[TelemetryConfig] = {"tracing": False, "metrics": False, "logs": False, "auto_configure": False}
 #: Seconds for which an idle connection stays open. It is longer than the timeouts of load balancers (Google's is 600
 #: s), because clients of a balancer get a 502 if the server closes the connection first. Open idle connections do no
 #: harm, because they are the first to be closed in favour of new ones.

@@ -34,6 +34,7 @@ from dsf.fleet.path import find_hub_problems
 from dsf.fleetmetrics.endpoint import add_metrics
 from dsf.http.apidocs import add_docs
 from dsf.http.hosts import METRICS, PROXIED_AUTHORIZATION
+from dsf.http.serving import WITHOUT_TELEMETRY
 from dsf.process import hubclock, threads
 from dsf.web.access import READ_RIGHT, UserAccess
 from dsf.web.actions import ActionRunner
@@ -66,6 +67,7 @@ def make_app(sources: Sources, access: UserAccess, action_runner: ActionRunner) 
         redoc_url=None,
         openapi_url=None,
         redirect_slashes=False,
+        telemetry=WITHOUT_TELEMETRY,
     )
     _add_probes(app, sources)
     app.mount("/static/{tag}", GZipMiddleware(_StaticFiles(packages=[("dsf.web", "static")])))

@@ -13,6 +13,7 @@ from dsf.process import tracing
 from tests.faults.fleet import Fleet, scores
 from tests.support.otlpreceiver import Receiver
 from tests.support.wait import wait_for
+from tests.support.webprocess import WebProcess
 
 
 @pytest.fixture
@@ -86,3 +87,27 @@ def test_cycle_is_one_trace_across_beat_agent_and_results_worker(tmp_path: Path,
         # No span exists outside of a cycle.
         roots = {span.name for _, span in receiver.spans if span.parent_span_id == b""}
         assert roots == {"tick"}
+
+
+def test_page_exports_no_spans_of_its_visitors(
+    receiver: Receiver, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spans would contain the query of the URL, and any visitor may send the header."""
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.url)
+    with WebProcess(redis_url, tmp_path / "log") as web:
+        headers = {"traceparent": f"00-{'a' * 32}-{'b' * 16}-01"}
+        assert web.get("/api/v1/summary?secret=sesame", **headers).status_code == 200
+        # The exporter sends the remaining spans at the end.
+        assert web.terminate() == 0
+    assert receiver.spans == []
+
+
+def test_page_starts_with_the_telemetry_of_fastapi_set(
+    redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """OpenTelemetry's operator sets the protocol in all pods; FastAPI refuses it."""
+    monkeypatch.setenv("FASTAPI_OTEL_AUTO_CONFIGURE", "true")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
+    with WebProcess(redis_url, tmp_path / "log") as web:
+        assert web.get("/").status_code == 200
