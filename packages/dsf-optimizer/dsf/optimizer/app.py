@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from importlib.resources import files
 from typing import Annotated, Any, Final, Protocol
 
 from anyio import CapacityLimiter, to_thread
 from fastapi import FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, PlainTextResponse
+from fastapi.responses import JSONResponse, PlainTextResponse, Response
+from fastapi.routing import APIRoute
+from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
 import dsf.log
+from dsf.boundedjson import turn
 from dsf.errors import AccessError, BackendError, DsfError, ManifestError, UnknownScorerError
 from dsf.http.apidocs import add_docs
+from dsf.http.serving import WITHOUT_TELEMETRY
 from dsf.optimizer.errors import ApplyError, PlanConflictError, SolverError
 from dsf.optimizer.middleware import PROBLEM, AccessMiddleware, BodyCheck, make_problem
 from dsf.optimizer.params import Namespace, OptimizeParams, ResetParams
@@ -72,8 +78,10 @@ def make_app(service: OptimizerService, mounted: Mounted | None = None) -> FastA
         summary="Plans of workloads from scores, demands and selectable configurations.",
         docs_url=None,
         redoc_url=None,
+        telemetry=WITHOUT_TELEMETRY,
         lifespan=None if mounted is None else lambda _: mounted.lifespan(),
     )
+    app.router.route_class = _ThreadedRoute
     add_docs(app)
     _add_probes(app, service)
     _add_plans(app, service)
@@ -81,12 +89,52 @@ def make_app(service: OptimizerService, mounted: Mounted | None = None) -> FastA
     app.add_exception_handler(DsfError, _report_problem)
     app.add_exception_handler(RequestValidationError, _report_invalid_body)
     app.add_exception_handler(HTTPException, _report_refusal)
+    app.add_exception_handler(_InvalidBodyError, _report_invalid_model)
     app.add_middleware(BodyCheck)
     # Added last, so it runs first.
     app.add_middleware(AccessMiddleware, access=service.access)
     if mounted is not None:
         app.mount("/", mounted.asgi)
     return app
+
+
+class _InvalidBodyError(HTTPException):
+    """A body that is not the model of its endpoint. FastAPI passes only HTTPException on from `Request.json`."""
+
+
+class _ThreadedRoute(APIRoute):
+    """Validates bodies in a thread, one large body at a time.
+
+    FastAPI validates in the event loop, where bodies of 4 MiB from a few clients delay probes for seconds.
+    """
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+        model: Any = self.body_field.field_info.annotation if self.body_field is not None else None
+        if model is None:
+            return handle
+
+        class ValidatedRequest(Request):
+            async def json(self) -> Any:
+                """Return the body as the model, which FastAPI does not validate again."""
+                return await to_thread.run_sync(partial(_validate, model, await self.body()))
+
+        async def handle_validated(request: Request) -> Response:
+            return await handle(ValidatedRequest(request.scope, request.receive))
+
+        return handle_validated
+
+
+def _validate(model: type[BaseModel], body: bytes) -> BaseModel:
+    """Return the body as the model. Raises json.JSONDecodeError, and _InvalidBodyError with the mistakes."""
+    with turn(len(body)):
+        document = json.loads(body)
+        try:
+            return model.model_validate(document)
+        except ValidationError as error:
+            details = error.errors(include_url=False, include_input=False)
+    located = ({**detail, "loc": ("body", *detail["loc"])} for detail in details)
+    raise _InvalidBodyError(422, format_errors(located))
 
 
 def _list_errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
@@ -174,6 +222,11 @@ def _report_problem(request: Request, error: Exception) -> JSONResponse:
 def _report_invalid_body(_: Request, error: Exception) -> JSONResponse:
     """Return the mistakes in a body, one per line, without the sent values."""
     detail = format_errors(error.errors()) if isinstance(error, RequestValidationError) else str(error)
+    return make_problem(422, detail, "Cannot be planned")
+
+
+def _report_invalid_model(_: Request, error: Exception) -> JSONResponse:
+    detail = error.detail if isinstance(error, HTTPException) else str(error)
     return make_problem(422, detail, "Cannot be planned")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from dsf.optimizer import middleware
 from dsf.optimizer.access import TokenAccess
 from dsf.optimizer.app import make_app
 from dsf.optimizer.backend import ManifestClient
+from dsf.optimizer.params import OptimizeParams
 from dsf.optimizer.requestbody import MAX_BODY
 from dsf.optimizer.selector import PlacementSelector
 from dsf.optimizer.service import OptimizerService
@@ -103,6 +105,33 @@ def test_duplicate_key_in_a_large_body_does_not_block_probes(url: str, path: str
     # The service runs in a thread of this process. The square of the keys takes half an hour.
     assert time.process_time() - started < 60
     assert problem["detail"] == "body: 'z' is there twice"
+
+
+def test_probe_is_answered_while_a_body_is_validated(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    entered, leave = threading.Event(), threading.Event()
+    is_released: list[bool] = []
+
+    def hold(_: object) -> None:
+        entered.set()
+        is_released.append(leave.wait(120))
+        raise ValueError("it was held")
+
+    monkeypatch.setattr(OptimizeParams, "_list_preferences", hold)
+    responses: list[requests.Response] = []
+    client = threading.Thread(
+        target=lambda: responses.append(
+            requests.post(f"{url}/optimize", json=BODY | {"dryRun": True}, headers=HEADERS, timeout=300)
+        )
+    )
+    client.start()
+    try:
+        assert entered.wait(120)
+        assert requests.get(f"{url}/healthz", timeout=300).status_code == 200
+    finally:
+        leave.set()
+        client.join()
+    assert is_released == [True]
+    assert is_problem(responses[0], 422)["detail"] == "body: it was held"
 
 
 def test_body_of_too_many_values_is_refused(url: str) -> None:
