@@ -10,7 +10,7 @@ import json
 import os
 import resource
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Final
@@ -24,6 +24,8 @@ _ROOM: Final = 1500
 #: Maximum characters of an error, because errors appear in logs and statuses.
 _LONGEST_ERROR: Final = 64 * 1024
 _HOLE: Final = b"@HOLE@"
+#: A series with 40 labels, whose values are places for numbers.
+_SERIES: Final = b'{"metric":{%s},"values":[[1,"2"]]}' % b",".join(b'"label%d":"%%d"' % number for number in range(40))
 
 
 def values(size: int) -> dict[str, Callable[[], bytes]]:
@@ -33,7 +35,17 @@ def values(size: int) -> dict[str, Callable[[], bytes]]:
     """
 
     def list_of(element: bytes) -> bytes:
-        return b"[" + b",".join([element] * (size // (len(element) + 1))) + b"]"
+        return b"[" + (element + b",") * (size // (len(element) + 1) - 1) + element + b"]"
+
+    def numbered(element: bytes) -> bytes:
+        """Repeat an element with another number in each place of `%d`, so that no parser shares its texts."""
+        places = element.count(b"%d")
+        count = size // (len(element) + 4 * places)
+        # Not joined, because a list of all elements takes more memory than the text.
+        text = bytearray()
+        for number in range(count):
+            text += element % tuple(range(places * number, places * (number + 1))) + b","
+        return bytes(text[:-1])
 
     def keyed(value: bytes) -> bytes:
         return b"{" + b",".join(b'"k%d":%s' % (number, value) for number in range(size // (9 + len(value)))) + b"}"
@@ -66,13 +78,23 @@ def values(size: int) -> dict[str, Callable[[], bytes]]:
         "surrogates": lambda: b'"' + b"\\ud800" * (size // 6) + b'"',
         "commas in a text": lambda: b'"' + b"," * size + b'"',
         "brackets in a text": lambda: b'"' + b"[" * size + b'"',
+        "labels": lambda: b"{" + numbered(b'"l%d":"%d"') + b"}",
+        "one label": lambda: b"{" + numbered(b'"l":"v%d"') + b"}",
+        "series of short labels": lambda: b"[" + numbered(_SERIES) + b"]",
+        "series of many labels": lambda: b"[" + numbered(_SERIES.replace(b"%d", b"x" * 20 + b"%d")) + b"]",
+        "series of wide labels": lambda: b"[" + numbered(_SERIES.replace(b"%d", "\N{GRINNING FACE}%d".encode())) + b"]",
+        "series of long labels": lambda: b"[" + numbered(_SERIES.replace(b"%d", b"x" * 10_000 + b"%d")) + b"]",
         "blanks": lambda: b" " * size + b"1",
     }
 
 
-def documents(template: bytes, size: int) -> Iterator[tuple[str, bytes]]:
-    """Yield the `template` with each of `values` in place of each `@HOLE@`, and each of `values` alone."""
-    for name, make in values(size).items():
+def documents(template: bytes, size: int, names: Collection[str] = ()) -> Iterator[tuple[str, bytes]]:
+    """Yield the `template` with each of `values` in place of each `@HOLE@`, and each of `values` alone.
+
+    With `names` only these values.
+    """
+    makers = values(size)
+    for name, make in ((name, makers[name]) for name in names or makers):
         value = make()
         yield f"bare {name}", value
         before, hole, after = template.partition(_HOLE)
@@ -82,13 +104,14 @@ def documents(template: bytes, size: int) -> Iterator[tuple[str, bytes]]:
             before = before + b"null" + head
 
 
-def measure_growth(reader: str, template: str, size: int) -> dict[str, float]:
+def measure_growth(reader: str, template: str, size: int, names: Collection[str] = ()) -> dict[str, float]:
     """Return the megabytes by which the process grows at most while `reader` (`module:function`) reads each document.
 
-    The reader gets bytes; an error that it raises is its response. Fails if the process dies.
+    `names` are those of the values, by default all. The reader gets bytes; an error that it raises is its response.
+    Fails if the process dies.
     """
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    process = forked.run(__name__, [reader, template, str(size)], environment)
+    process = forked.run(__name__, [reader, template, str(size), *names], environment)
     # Readers may log to standard output.
     lines = [json.loads(line) for line in process.stdout.splitlines() if line.startswith('["')]
     assert process.returncode == 0, f"{reader} died behind {lines[-1:]}: {process.stderr[-2000:]}"
@@ -107,13 +130,13 @@ def _status(field: str) -> float:
     raise AssertionError(f"the system tells no {field}")
 
 
-def _main(reader: str, template: str, size: int) -> None:
+def _main(reader: str, template: str, size: int, names: Collection[str]) -> None:
     module, _, name = reader.partition(":")
     read: Callable[[bytes], object] = getattr(import_module(module), name)
     limit = int(_status("VmSize") + _ROOM) * 1024 * 1024
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     resource.setrlimit(resource.RLIMIT_CPU, (_CPU, _CPU))
-    for label, document in documents(template.encode(), size):
+    for label, document in documents(template.encode(), size, names):
         # Restart the count of the peak here.
         Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
         before = _status("VmRSS")
@@ -129,4 +152,4 @@ def _main(reader: str, template: str, size: int) -> None:
 
 
 if __name__ == "__main__":
-    _main(sys.argv[1], sys.argv[2], int(sys.argv[3]))
+    _main(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4:])

@@ -70,6 +70,11 @@ def scoring_request(data: bytes) -> None:
     requestbody.parse(data, Limits())
 
 
+def scoring_request_of_sources(data: bytes) -> None:
+    """A request to a scorer with several sources."""
+    requestbody.parse_sources(data, Limits(), ["load"])
+
+
 def matrix(data: bytes) -> None:
     """Prometheus' response."""
     extract_series(data)

@@ -25,8 +25,9 @@ _CASES = [
     ("remote_config", '{"sources":[@HOLE@]}', _MB, 20),
     ("scoring_response", '{"results":@HOLE@,"x":@HOLE@}', 8 * _MB, 100),
     ("scoring_response", '{"results":[{"score":1,"metric":@HOLE@},@HOLE@]}', 8 * _MB, 100),
-    ("scoring_request", '{"data":[@HOLE@],"x":@HOLE@}', 16 * _MB, 130),
+    ("scoring_request", '{"data":@HOLE@,"x":@HOLE@}', 16 * _MB, 180),
     ("scoring_request", '{"data":[{"metric":@HOLE@,"values":@HOLE@}]}', 16 * _MB, 130),
+    ("scoring_request_of_sources", '{"data":[],"sources":{"load":@HOLE@,@HOLE@:[]}}', 4 * _MB, 80),
     (
         "matrix",
         '{"status":"success","data":{"resultType":"matrix","result":[@HOLE@]},"warnings":@HOLE@}',
@@ -69,8 +70,20 @@ _CASES = [
 ]
 
 
+#: Values that fill the largest scoring request.
+_LARGEST = ["series of short labels", "series of many labels", "series of wide labels", "a wide text"]
+
+
 @pytest.mark.parametrize(("reader", "template", "size", "limit"), _CASES)
 def test_memory_of_a_reader_is_bounded(reader: str, template: str, size: int, limit: int) -> None:
     grown = measure_growth(f"tests.integration.hostile.readers:{reader}", template, size)
     assert grown
     assert {label: megabytes for label, megabytes in grown.items() if megabytes > limit} == {}
+
+
+def test_memory_of_the_largest_scoring_request_is_bounded() -> None:
+    reader = "tests.integration.hostile.readers:scoring_request"
+    grown = measure_growth(reader, '{"data":@HOLE@}', 68 * _MB, _LARGEST)
+    assert len(grown) == 2 * len(_LARGEST)
+    # The pods of the samples have 512Mi, and the body itself takes 68 MB of them.
+    assert {label: megabytes for label, megabytes in grown.items() if megabytes > 340} == {}

@@ -17,6 +17,9 @@ class Limits:
     series: int = 100_000
     #: Samples of all series of a request together.
     samples: int = 5_000_000
+    #: Labels of all series of a request together. Each takes some 100 bytes of memory. If a scorer has several sources,
+    #: those of the first one count twice.
+    labels: int = 2_000_000
     #: Scores of a response. More would not fit into one AddOnPlacementScore, and the framework refuses them.
     results: int = 10_000
     #: Seconds to receive a complete request.

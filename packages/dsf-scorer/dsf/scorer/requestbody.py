@@ -10,6 +10,7 @@ writes. Values may be text or numbers. A body in any other format is parsed whol
 from __future__ import annotations
 
 import math
+import reprlib
 import secrets
 from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -28,8 +29,9 @@ if TYPE_CHECKING:
 _END = b"]]"
 #: Maximum commas between the labels of one series. Samples have further commas: one inside and one after each sample.
 _MAX_COMMAS = 512
-#: Maximum samples in a format that the shortcut does not know. As Python objects, each takes some 200 bytes.
-_MAX_JSON_SAMPLES = 1_000_000
+#: First bytes of a character beyond U+FFFF: in UTF-8, and as an escape.
+_WIDE_BYTES = range(0xF0, 0xF5)
+_WIDE_ESCAPES = b"\\ud", b"\\uD"
 # Replaces samples that were cut out. Senders cannot guess it.
 _NONCE = secrets.token_hex(16)
 
@@ -91,16 +93,18 @@ def parse_sources(body: Body, limits: Limits, names: Collection[str]) -> dict[st
         )
     for name in names:
         if name not in sources:
-            raise RefusedError(422, f"the request has no source {name!r}; it has {', '.join(sources) or 'none'}")
+            raise RefusedError(422, f"the request has no source {name!r}; it has {', '.join(sources)[:200] or 'none'}")
     by_source: dict[str, list[Series]] = {}
     for name, data in sources.items():
         if data is None:
             # A null is an empty list, as for `data`.
             by_source[name] = []
             continue
+        # Shortened, because it is part of the location of each series.
+        path = f"sources[{reprlib.repr(name)}]"
         if not isinstance(data, list):
-            raise _make_refusal(f"sources[{name!r}]", "is not a list of series")
-        by_source[name] = _make_all_series(f"sources[{name!r}]", data, arrays)
+            raise _make_refusal(path, "is not a list of series")
+        by_source[name] = _make_all_series(path, data, arrays)
     all_series = [item for series in by_source.values() for item in series]
     _check_counts(limits, len(all_series), sum(map(len, all_series)))
     return by_source
@@ -122,12 +126,7 @@ def _parse_document(body: Body, limits: Limits, source_count: int = 0) -> tuple[
     remaining_body, sample_places = _cut(body, style)
     if len(sample_places) == 0 or (arrays := _parse_arrays(body, sample_places, style)) is None:
         remaining_body, arrays = body, []
-    if remaining_body.count(b"[") - 1 - source_count - copies * limits.series > copies * _MAX_JSON_SAMPLES:
-        raise RefusedError(
-            413,
-            f"the request has more than {_MAX_JSON_SAMPLES} samples in a format that takes much memory; write them as "
-            "Prometheus does, without blanks",
-        )
+    _check_labels(remaining_body, limits)
     try:
         document = from_json(remaining_body, allow_inf_nan=False)
     except (ValueError, RecursionError) as error:
@@ -143,6 +142,29 @@ def _check_counts(limits: Limits, series_count: int, sample_count: int) -> None:
     for unit, count, limit in (("series", series_count, limits.series), ("samples", sample_count, limits.samples)):
         if count > limit:
             raise RefusedError(413, f"the request has more than {limit} {unit}, the most that this scorer takes")
+
+
+def _check_labels(remaining_body: Body, limits: Limits) -> None:
+    """Bound the memory of all that is parsed as Python objects.
+
+    Each comma precedes a value, and each bracket is one, of some 100 bytes.
+    """
+    if remaining_body.count(b",") + remaining_body.count(b"[") > limits.labels + remaining_body.count(b"{"):
+        raise RefusedError(
+            413,
+            f"the request has more than {limits.labels} labels, the most that this scorer takes; a comma in a label "
+            "counts as a label, and a sample that is not written as Prometheus does, without blanks, as three",
+        )
+    # Python stores a text with such a character in four bytes per character.
+    is_wide = any(byte in remaining_body for byte in _WIDE_BYTES) or any(
+        escape in remaining_body for escape in _WIDE_ESCAPES
+    )
+    if is_wide and len(remaining_body) > limits.bytes // 2:
+        raise RefusedError(
+            413,
+            f"the request has more than {limits.bytes // 2} bytes besides samples, the most that this scorer takes if "
+            "labels have characters beyond U+FFFF",
+        )
 
 
 def _cut(body: Body, style: _Style) -> tuple[Body, list[Place]]:
@@ -247,7 +269,7 @@ def _make_series(path: str, element: Any, arrays: Sequence[Arrays]) -> Series:
         raise _make_refusal(f"{path}.metric", "is not an object of labels")
     for name, value in labels.items():
         if type(value) is not str or value.startswith(_NONCE):
-            raise _make_refusal(f"{path}.metric[{name!r}]", "is not text")
+            raise _make_refusal(f"{path}.metric[{reprlib.repr(name)}]", "is not text")
     values = _get_value(element, "values", [])
     if values is None and "histograms" in element:
         # A series of native histograms, as Prometheus sends them, has no plain samples.

@@ -213,15 +213,48 @@ def test_samples_are_limited(document: Any) -> None:
 
 
 @pytest.mark.parametrize("sample", ['[1, "2" ]', "[ 1,2]", '[1,"2"] '])
-def test_samples_in_another_format_than_prometheus_are_limited(monkeypatch: pytest.MonkeyPatch, sample: str) -> None:
-    monkeypatch.setattr(requestbody, "_MAX_JSON_SAMPLES", 100)
+def test_samples_in_another_format_than_prometheus_are_limited(sample: str) -> None:
+    limits = Limits(series=1, labels=300)
     bodies = [f'{{"data":[{{"metric":{{}},"values":[{",".join([sample] * count)}]}}]}}' for count in (100, 102)]
-    (series,) = parse(bodies[0].encode(), Limits(series=1))
+    (series,) = parse(bodies[0].encode(), limits)
     assert series.values.tolist() == [2] * 100
-    error = refusal(bodies[1].encode(), Limits(series=1))
-    assert (error.status, "write them as Prometheus does" in error.detail) == (413, True)
+    error = refusal(bodies[1].encode(), limits)
+    assert (error.status, "not written as Prometheus does" in error.detail) == (413, True)
     # Those that the shortcut reads are counted elsewhere.
-    assert len(parse(request_document(*[[1, "2"]] * 1000), Limits(series=1))) == 1
+    assert len(parse(request_document(*[[1, "2"]] * 1000), limits)[0]) == 1000
+
+
+@pytest.mark.parametrize("blank", ["", " "])
+def test_labels_of_a_request_are_limited(blank: str) -> None:
+    def make_body(label_count: int) -> bytes:
+        labels = {f"l{number}": "v" for number in range(label_count)}
+        document = {"data": [{"metric": labels, "values": [[1, "2"]]}] * 100}
+        return json.dumps(document, separators=(f",{blank}", f":{blank}")).encode()
+
+    limits = Limits(labels=4_000)
+    assert len(parse(make_body(40), limits)) == 100
+    error = refusal(make_body(44), limits)
+    assert (error.status, "more than 4000 labels" in error.detail) == (413, True)
+
+
+@pytest.mark.parametrize("character", ["\N{GRINNING FACE}", "\\ud83d\\ude00", "\\uD83D\\uDE00"])
+def test_labels_with_wide_characters_have_half_of_the_bytes(character: str) -> None:
+    limits = Limits(bytes=2_000)
+    bodies = [
+        f'{{"data":[{{"metric":{{"a":"{first}{"x" * 1_500}"}},"values":[]}}]}}' for first in ("\u00e9", character)
+    ]
+    assert len(parse(bodies[0].encode(), limits)) == 1
+    error = refusal(bodies[1].encode(), limits)
+    assert (error.status, "more than 1000 bytes besides samples" in error.detail) == (413, True)
+
+
+def test_long_names_are_shortened_in_refusals() -> None:
+    name = "x" * 100_000
+    assert len(refusal({"data": [{"metric": {name: 1}, "values": []}]}).detail) < 1_000
+    for sources in ({name: []}, {"load": [], name: 1}, {"load": [], name: [1]}):
+        with pytest.raises(RefusedError) as caught:
+            requestbody.parse_sources(dump_compact({"data": [], "sources": sources}), LIMITS, ["load"])
+        assert len(caught.value.detail) < 1_000
 
 
 def test_series_are_limited() -> None:
