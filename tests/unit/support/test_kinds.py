@@ -14,6 +14,7 @@ OWN_API_SERVERS = {
     "deploy/tests/integration/test_portforward_rights.py": "a server that behaves as the oldest supported version",
     "tests/e2e/test_migration.py": "a hub and two managed clusters, of which upstream's programs and ours take turns",
     "tests/e2e/test_placement_order.py": "OCM's placement controller schedules all Placements of a server",
+    "tests/e2e/test_registration.py": "a hub and a managed cluster, which OCM's own registration joins",
     "tests/e2e/world.py": "a hub and two managed clusters, each with a server",
     "tests/integration/docs/clusters.py": "a hub and a managed cluster, for the commands of pages",
     "tests/support/controlplane_fixtures.py": "the shared one",
