@@ -131,7 +131,7 @@ EVERYTHING: Values = {
 
 
 #: The chart's own values.
-DEFAULTS: Values = yaml.safe_load((CHART / "values.yaml").read_text())
+DEFAULTS: Values = yaml.load((CHART / "values.yaml").read_text(), Loader=yaml.CSafeLoader)
 
 
 def _read_exposure(name: str) -> Values:

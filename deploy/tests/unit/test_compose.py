@@ -18,7 +18,7 @@ from dsf.demo import services as demo_services
 from dsf.settings import ENV_PREFIX, Settings
 
 ROOT = Path(__file__).resolve().parents[3]
-COMPOSE = yaml.safe_load((ROOT / "docker-compose.yaml").read_text())
+COMPOSE = yaml.load((ROOT / "docker-compose.yaml").read_text(), Loader=yaml.CSafeLoader)
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 OURS = {name: service for name, service in SERVICES.items() if "target" in service.get("build", {})}
 SAMPLES = ("sample-scorer", "static-scorer")
@@ -115,7 +115,7 @@ def test_each_cluster_is_a_network_with_its_own_prometheus(cluster: str) -> None
     assert f"{alias}:9090" == demo_services.PROMETHEUS_NAME
     other_clusters = {"worker01", "worker02"} - {cluster}
     assert not other_clusters & set(SERVICES[f"agent-{cluster}"]["networks"])
-    config = yaml.safe_load((ROOT / "demo" / "compose" / f"prometheus-{cluster}.yml").read_text())
+    config = yaml.load((ROOT / "demo" / "compose" / f"prometheus-{cluster}.yml").read_text(), Loader=yaml.CSafeLoader)
     targets = [job["static_configs"][0]["targets"][0] for job in config["scrape_configs"]]
     assert targets == ["localhost:9090", f"node-exporter-{cluster}:9100", f"agent-{cluster}:8080"]
     assert {target.partition(":")[0] for target in targets[1:]} <= set(SERVICES)

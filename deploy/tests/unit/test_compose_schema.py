@@ -8,7 +8,7 @@ import yaml
 
 from tests.support.chart import ROOT
 
-COMPOSE = yaml.safe_load((ROOT / "docker-compose.yaml").read_text())
+COMPOSE = yaml.load((ROOT / "docker-compose.yaml").read_text(), Loader=yaml.CSafeLoader)
 
 
 def _object(*required: str, **properties: object) -> dict[str, object]:

@@ -25,14 +25,15 @@ from dsf.auth.secrets import SecretError
 PAGE = (Path(__file__).parents[3] / "docs" / "sources.md").read_text(encoding="utf-8")
 #: The manifests of the part about authentication, by their headings.
 MANIFESTS: dict[str, Any] = {
-    heading: yaml.safe_load(text)
+    heading: yaml.load(text, Loader=yaml.CSafeLoader)
     for heading, text in re.findall(r"^### (\w+)\n(?:(?!^###).)*?^```yaml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 }
 #: The objects on the page, by their names.
 AUTHENTICATIONS: dict[str, dict[str, Any]] = {
     document["metadata"]["name"]: document
     for text in re.findall(r"^```yaml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
-    if isinstance(document := yaml.safe_load(text), dict) and document.get("kind") == "ScoringAuthentication"
+    if isinstance(document := yaml.load(text, Loader=yaml.CSafeLoader), dict)
+    and document.get("kind") == "ScoringAuthentication"
 }
 
 
@@ -118,7 +119,7 @@ def test_each_row_leads_to_a_manifest_with_its_method(method: str, further_metho
     section = re.split(rf"^#{{2,{len(level)}}} ", PAGE.partition(f"\n{level} {heading}\n")[2], flags=re.MULTILINE)[0]
     manifest_parts: list[dict[str, Any]] = []
     for text in re.findall(r"^```yaml\n(.*?)^```", section, re.MULTILINE | re.DOTALL):
-        document = yaml.safe_load(text)
+        document = yaml.load(text, Loader=yaml.CSafeLoader)
         spec = document.get("spec") or {}
         manifest_parts += [document.get("source") or {}, (document.get("source") or {}).get("auth") or {}, spec]
         manifest_parts += spec.get("overrides") or []
