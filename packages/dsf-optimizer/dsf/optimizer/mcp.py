@@ -49,6 +49,7 @@ log = dsf.log.get(__name__)
 PATH: Final = "/mcp"
 # Bytes that are read at a time of a line that is too long.
 _PIECE: Final = 64 * 1024
+_NO_MESSAGE: Final = "it is no JSON-RPC message"
 
 _INSTRUCTIONS: Final = (
     "Scores say how well clusters suit a purpose. A plan chooses a policy for each cluster and a cluster for each "
@@ -169,24 +170,23 @@ class _CheckedLines:
         while line := self._stream.readline(MAX_BODY + 1):
             if line.isspace():
                 continue
+            document: Any = None
             try:
                 if len(line) > MAX_BODY:
                     self._skip_line(line)
                     raise JsonBoundsError(f"it has more than {MAX_BODY} bytes")
                 with turn(len(line)):
                     document = load_json(line)
+                    _check_fields(document)
                     text = line.decode("utf-8-sig")
                     # As the SDK does afterwards.
                     types.jsonrpc_message_adapter.validate_json(text, by_name=False)
-                # The SDK takes a request with such an id as a notification.
-                if "id" in document and "method" in document and type(document["id"]) not in (str, int):
-                    raise ManifestError("its id is neither text nor an integer")
             except JsonBoundsError as error:
                 self._refuse(str(error))
             except ValidationError:
-                self._refuse("it is no JSON-RPC message", types.INVALID_REQUEST, _find_id(line))
+                self._refuse(_NO_MESSAGE, types.INVALID_REQUEST, _find_id(document))
             except ManifestError as error:
-                self._refuse(str(error), types.INVALID_REQUEST, _find_id(line))
+                self._refuse(str(error), types.INVALID_REQUEST, _find_id(document or json.loads(line)))
             except ValueError:
                 self._refuse("it is no JSON")
             else:
@@ -207,9 +207,27 @@ class _CheckedLines:
             from_thread.run(self.send, SessionMessage(refusal))
 
 
-def _find_id(line: bytes) -> str | int | None:
-    """Return the id of a request that is JSON within the bounds, so that its sender does not wait; None without one."""
-    document = json.loads(line)
+def _check_fields(document: Any) -> None:
+    """Raise ManifestError for JSON that is no message.
+
+    The SDK's own check follows. It keeps a wrong value once for each kind of message, which may take a hundred times
+    the memory of its text.
+    """
+    if not isinstance(document, dict) or document.get("jsonrpc") != "2.0":
+        raise ManifestError(_NO_MESSAGE)
+    if not isinstance(document.get("method", ""), str):
+        raise ManifestError(_NO_MESSAGE)
+    if any(not isinstance(document.get(name) or {}, dict) for name in ("params", "result", "error")):
+        raise ManifestError(_NO_MESSAGE)
+    # The SDK takes a request with another id as a notification.
+    if "id" in document and "method" in document and type(document["id"]) not in (str, int):
+        raise ManifestError("its id is neither text nor an integer")
+    if type(document.get("id", 0)) not in (str, int, type(None)):
+        raise ManifestError(_NO_MESSAGE)
+
+
+def _find_id(document: Any) -> str | int | None:
+    """Return the id of a request, so that its sender does not wait; None without one."""
     request_id = document.get("id") if isinstance(document, dict) and "method" in document else None
     if type(request_id) is str:
         # Lone surrogates cannot be sent.
