@@ -130,10 +130,10 @@ def check(
 
 
 def _check_expressions(file: Path, prometheus: str, output: Format) -> None:
-    from dsf.conformance.expression import check as check_expressions
+    from dsf.conformance.expression import check_manifest
 
     try:
-        report = check_expressions(file, prometheus)
+        report = check_manifest(file, prometheus)
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "is not text"
         raise typer.BadParameter(f"{file}: {reason}", param_hint="URL|FILE") from None

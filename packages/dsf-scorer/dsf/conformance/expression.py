@@ -22,15 +22,15 @@ from dsf.cycle.stages import Cycle, Stages
 from dsf.errors import CycleError, ResolutionError
 from dsf.settings import Settings
 
-_CLUSTER = "cluster1"
+_STAND_IN_CLUSTER = "cluster1"
 
 
-def check(file: Path, prometheus: str) -> ConformanceReport:
-    """Judge the DynamicScorers of a manifest. `prometheus` is the URL of a server for their queries, or empty.
+def check_manifest(manifest_path: Path, prometheus_url: str) -> ConformanceReport:
+    """Judge the DynamicScorers of a manifest. `prometheus_url` is the URL of a server for their queries, or empty.
 
     Raises OSError and UnicodeDecodeError.
     """
-    documents = parse_documents(file.read_text(encoding="utf-8"), str(file))
+    documents = parse_documents(manifest_path.read_text(encoding="utf-8"), str(manifest_path))
     mistakes = [
         str(document)
         for document in documents
@@ -40,17 +40,20 @@ def check(file: Path, prometheus: str) -> ConformanceReport:
     scorers = [scorer for scorer in objects if isinstance(scorer, DynamicScorer) and scorer.spec.scoring.expression]
     findings = [Finding(point="manifest", outcome=Outcome.FAIL, message=mistake) for mistake in mistakes]
     if not scorers and not findings:
-        message = f"{file} has no DynamicScorer with scoring.expression"
+        message = f"{manifest_path} has no DynamicScorer with scoring.expression"
         findings = [Finding(point="manifest", outcome=Outcome.FAIL, message=message, mend="give a configURL")]
     findings += [
-        finding for scorer in scorers for finding in _iterate_findings(scorer, prometheus, many=len(scorers) > 1)
+        finding
+        for scorer in scorers
+        for finding in _iterate_findings(scorer, prometheus_url, has_several_scorers=len(scorers) > 1)
     ]
-    return ConformanceReport.of(str(file), "", findings)
+    return ConformanceReport.of(str(manifest_path), "", findings)
 
 
-def _iterate_findings(scorer: DynamicScorer, prometheus: str, *, many: bool) -> Iterator[Finding]:
-    prefix = f"{scorer.metadata.name}: " if many else ""
-    for point, judge in (("expression", _expression), ("query", partial(_query, prometheus=prometheus))):
+def _iterate_findings(scorer: DynamicScorer, prometheus_url: str, *, has_several_scorers: bool) -> Iterator[Finding]:
+    prefix = f"{scorer.metadata.name}: " if has_several_scorers else ""
+    check_query = partial(_check_query, prometheus_url=prometheus_url)
+    for point, judge in (("expression", _check_expression), ("query", check_query)):
         finding = _judge_point(f"{prefix}{point}", partial(judge, scorer))
         yield finding
         if finding.outcome is Outcome.FAIL:
@@ -62,19 +65,19 @@ def _judge_point(point: str, judge: Callable[[], str]) -> Finding:
     outcome, mend = Outcome.PASS, ""
     try:
         message = judge()
-    except CheckEnded as verdict:
-        outcome, message, mend = verdict.outcome, verdict.message, verdict.mend
+    except CheckEnded as ended:
+        outcome, message, mend = ended.outcome, ended.message, ended.mend
     return Finding(point=point, outcome=outcome, message=message, mend=mend, seconds=time.monotonic() - started_at)
 
 
 def _make_summary(scorer: DynamicScorer) -> ScorerSummary:
     try:
-        return resolve(scorer, fill=Renderer(ClusterFacts(_CLUSTER))).summary
+        return resolve(scorer, fill=Renderer(ClusterFacts(_STAND_IN_CLUSTER))).summary
     except ResolutionError as error:
         raise fail(str(error), "correct the manifest") from None
 
 
-def _expression(scorer: DynamicScorer) -> str:
+def _check_expression(scorer: DynamicScorer) -> str:
     """Check that the expression compiles."""
     formula = _make_summary(scorer).formula
     if formula is None:
@@ -82,22 +85,23 @@ def _expression(scorer: DynamicScorer) -> str:
     return f"it reads {', '.join(sorted(formula.variables)) or 'no variable'}"
 
 
-def _query(scorer: DynamicScorer, *, prometheus: str) -> str:
+def _check_query(scorer: DynamicScorer, *, prometheus_url: str) -> str:
     """Check that the queries have series, and that the expression has values for them."""
     summary = _make_summary(scorer)
     if {source.source_type for source in summary.each_source} != {SourceType.Prometheus}:
         raise skip("the source is not Prometheus")
-    if not prometheus:
+    if not prometheus_url:
         raise skip("not run; --prometheus URL runs it and evaluates the expression")
-    summary = summary.model_copy(update={"source_endpoint": _move_url(summary.source_endpoint, prometheus)})
+    summary = summary.model_copy(update={"source_endpoint": _replace_server(summary.source_endpoint, prometheus_url)})
     if summary.sources:
         moved_sources = tuple(
-            source.model_copy(update={"endpoint": _move_url(source.endpoint, prometheus)}) for source in summary.sources
+            source.model_copy(update={"endpoint": _replace_server(source.endpoint, prometheus_url)})
+            for source in summary.sources
         )
         summary = summary.model_copy(update={"sources": moved_sources})
     settings = Settings()
     stages = Stages(settings, FileSecrets(None, Release(settings)))
-    cycle = Cycle(summary.name, "", summary, math.inf, cluster=_CLUSTER)
+    cycle = Cycle(summary.name, "", summary, math.inf, cluster=_STAND_IN_CLUSTER)
     try:
         payload = stages.fetch(cycle)
         stages.score(cycle, b"".join(payload.pieces))
@@ -114,5 +118,5 @@ def _query(scorer: DynamicScorer, *, prometheus: str) -> str:
     return counts_text
 
 
-def _move_url(url: str, server: str) -> str:
+def _replace_server(url: str, server: str) -> str:
     return get_base_url(server) + url.removeprefix(get_base_url(url))

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 #: Seconds for the scorer to start, and to end.
-_PATIENCE: Final = 15.0
+_TIMEOUT_SECONDS: Final = 15.0
 
 
 class NotServedError(Exception):
@@ -69,7 +69,7 @@ def _serve(application: Any, name: str) -> Iterator[str]:
 
         thread = threading.Thread(target=run, daemon=True)
         thread.start()
-        deadline = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + _TIMEOUT_SECONDS
         while not server.started and thread.is_alive() and time.monotonic() < deadline:
             thread.join(0.01)
         try:
@@ -78,4 +78,4 @@ def _serve(application: Any, name: str) -> Iterator[str]:
             yield f"http://127.0.0.1:{listener.getsockname()[1]}"
         finally:
             server.should_exit = True
-            thread.join(_PATIENCE)
+            thread.join(_TIMEOUT_SECONDS)

@@ -17,33 +17,35 @@ from decimal import Decimal
 from typing import Any, Final
 
 #: Maximum samples of a series: a range query of Prometheus returns at most this many.
-MOST: Final = 11_000
+MAX_SAMPLES: Final = 11_000
 # Maximum characters of a series' labels, and of one item of its values.
-_LONGEST, _LONGEST_ITEM = 10_000, 200
+_MAX_LABELS_LENGTH, _MAX_ITEM_LENGTH = 10_000, 200
 
 _NUMBER = r"(?:(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?|[iI][nN][fF]|[nN][aA][nN])"
-_ITEM = re.compile(rf"(?P<blank>_)|(?P<stale>stale)|(?P<value>[-+]?{_NUMBER})(?P<step>[-+]{_NUMBER}(?=x))?", re.ASCII)
-_OCTAL = re.compile(r"([-+]?)0([0-7]+)", re.ASCII)
-_TIMES = re.compile(r"x([0-9]+)", re.ASCII)
-_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*", re.ASCII)
-_LABEL = re.compile(
+_ITEM_PATTERN = re.compile(
+    rf"(?P<blank>_)|(?P<stale>stale)|(?P<value>[-+]?{_NUMBER})(?P<step>[-+]{_NUMBER}(?=x))?", re.ASCII
+)
+_OCTAL_PATTERN = re.compile(r"([-+]?)0([0-7]+)", re.ASCII)
+_REPETITION_PATTERN = re.compile(r"x([0-9]+)", re.ASCII)
+_NAME_PATTERN = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*", re.ASCII)
+_LABEL_PATTERN = re.compile(
     r"""\s*(?P<name>[a-zA-Z_][a-zA-Z0-9_]*)\s*=\s*
     (?P<value>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|`[^`]*`)\s*""",
     re.ASCII | re.VERBOSE,
 )
-_ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
-_ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\", '"': '"', "'": "'"}
+_ESCAPE_PATTERN = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
+_ESCAPED_CHARACTERS: Final = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\", '"': '"', "'": "'"}
 
 
 def parse_labels(text: str) -> dict[str, str]:
     """Return the labels of a series such as `up{job="a"}`. `__name__` is the metric's name. Raises ValueError."""
-    if len(text) > _LONGEST:
-        raise ValueError(f"has more than {_LONGEST} characters")
+    if len(text) > _MAX_LABELS_LENGTH:
+        raise ValueError(f"has more than {_MAX_LABELS_LENGTH} characters")
     name, brace, remaining_text = text.strip().partition("{")
     name = name.strip()
     labels: dict[str, str] = {}
     if name:
-        if _NAME.fullmatch(name) is None:
+        if _NAME_PATTERN.fullmatch(name) is None:
             raise ValueError(f"{name[:100]!r} is no name of a metric")
         labels["__name__"] = name
     if not brace:
@@ -54,7 +56,7 @@ def parse_labels(text: str) -> dict[str, str]:
         raise ValueError("has no closing brace at its end")
     remaining_text = remaining_text[:-1]
     while remaining_text.strip():
-        match = _LABEL.match(remaining_text)
+        match = _LABEL_PATTERN.match(remaining_text)
         if match is None:
             raise ValueError(f'a label is such as node="n1", not {remaining_text.strip()[:100]!r}')
         if match["name"] in labels:
@@ -69,19 +71,24 @@ def parse_labels(text: str) -> dict[str, str]:
 
 
 def parse_values(text: str) -> list[float | None]:
-    """Return the samples in order, None for a missing sample. Raises ValueError, also for more than `MOST` samples."""
+    """Return the samples in order, None for a missing sample.
+
+    Raises ValueError, also for more than `MAX_SAMPLES` samples.
+    """
     values: list[float | None] = []
     for word in text.split():
-        item = _ITEM.match(word) if len(word) <= _LONGEST_ITEM else None
-        times = None if item is None else _TIMES.fullmatch(word, item.end())
-        if item is None or not (times or item.end() == len(word)) or (item["step"] and not times):
+        item = _ITEM_PATTERN.match(word) if len(word) <= _MAX_ITEM_LENGTH else None
+        repetition = None if item is None else _REPETITION_PATTERN.fullmatch(word, item.end())
+        if item is None or not (repetition or item.end() == len(word)) or (item["step"] and not repetition):
             raise ValueError(f"{word[:100]!r} is not such as 5, 5x3, 0+2x3, _, _x3 or stale")
         # Counts of ten or more digits are refused without converting them, which is slow for long ones.
-        count = 0 if times is None else int(times[1]) if len(times[1]) < 10 else MOST + 1
+        count = 0 if repetition is None else int(repetition[1]) if len(repetition[1]) < 10 else MAX_SAMPLES + 1
         # `5x3` has four samples: one for time 0 and three repetitions.
-        length = max(count, times is None) if item["blank"] else count + 1
-        if len(values) + length > MOST:
-            raise ValueError(f"{word[:100]!r} makes more than {MOST} samples, the most that a range query answers")
+        length = max(count, repetition is None) if item["blank"] else count + 1
+        if len(values) + length > MAX_SAMPLES:
+            raise ValueError(
+                f"{word[:100]!r} makes more than {MAX_SAMPLES} samples, the most that a range query answers"
+            )
         if item["blank"] or item["stale"]:
             values += [None] * length
             continue
@@ -93,19 +100,19 @@ def parse_values(text: str) -> list[float | None]:
     return values
 
 
-def make_matrix(labels: dict[str, str], values: list[float | None], start: float, interval: float) -> dict[str, Any]:
+def make_series(labels: dict[str, str], values: list[float | None], start: float, interval: float) -> dict[str, Any]:
     """Return a series of a scoring request, as a range query with this step (seconds) from `start` on returns it."""
-    times = (start + number * interval for number in range(len(values)))
+    timestamps = (start + number * interval for number in range(len(values)))
     samples = [
-        [_simplify_time(time_), _format_value(value)]
-        for time_, value in zip(times, values, strict=True)
+        [_simplify_time(timestamp), _format_value(value)]
+        for timestamp, value in zip(timestamps, values, strict=True)
         if value is not None
     ]
     return {"metric": labels, "values": samples}
 
 
 def _parse_number(text: str) -> float:
-    octal = _OCTAL.fullmatch(text)
+    octal = _OCTAL_PATTERN.fullmatch(text)
     # As Go parses it: a 64-bit whole number with a leading zero is octal, any other number is decimal.
     if octal is not None and (number := int(octal[2], 8)) < 2**63:
         return float(f"{octal[1]}{number}")
@@ -115,8 +122,8 @@ def _parse_number(text: str) -> float:
     return value
 
 
-def _simplify_time(time_: float) -> float | int:
-    return int(time_) if float(time_).is_integer() else time_
+def _simplify_time(timestamp: float) -> float | int:
+    return int(timestamp) if float(timestamp).is_integer() else timestamp
 
 
 def _format_value(value: float) -> str:
@@ -134,8 +141,8 @@ def _unquote(text: str) -> str:
         escape = match[1]
         if escape.startswith("u") and len(escape) > 1:
             return chr(int(escape[1:], 16))
-        if escape not in _ESCAPES:
+        if escape not in _ESCAPED_CHARACTERS:
             raise ValueError(f"\\{escape} in {text[:100]} is not one of \\n \\t \\r \\\\ \\\" \\' \\uXXXX")
-        return _ESCAPES[escape]
+        return _ESCAPED_CHARACTERS[escape]
 
-    return _ESCAPE.sub(unescape, text[1:-1])
+    return _ESCAPE_PATTERN.sub(unescape, text[1:-1])

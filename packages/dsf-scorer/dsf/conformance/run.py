@@ -85,8 +85,8 @@ def _judge(
         return Finding(point=point.name, outcome=Outcome.SKIPPED, message=message)
     try:
         return Finding(point=point.name, outcome=Outcome.PASS, message=point.judge(case))
-    except CheckEnded as verdict:
-        return Finding(point=point.name, outcome=verdict.outcome, message=verdict.message, mend=verdict.mend)
+    except CheckEnded as ended:
+        return Finding(point=point.name, outcome=ended.outcome, message=ended.message, mend=ended.mend)
     except HttpError as error:
         mend = "check the service's log"
         return Finding(point=point.name, outcome=Outcome.FAIL, message=str(error), mend=mend)

@@ -24,20 +24,20 @@ RawSeries = dict[str, Any]
 #: Number of series of the item `many-series`.
 MANY: Final = 20
 #: Maximum and minimum samples of a generated series.
-_MOST, _LEAST = 720, 2
+_MAX_SAMPLES, _MIN_SAMPLES = 720, 2
 #: Maximum series of a Prometheus server that are used.
-_MOST_REAL = 1000
-_GROUPING = re.compile(r"\bby\s*\(([^)]*)\)", re.IGNORECASE)
+_MAX_REAL_SERIES = 1000
+_GROUPING_PATTERN = re.compile(r"\bby\s*\(([^)]*)\)", re.IGNORECASE)
 #: Matches a query that multiplies by 100, so that it gives percent.
-_PERCENT = re.compile(r"(?<![\w.])100(?![\w.])")
+_PERCENT_PATTERN = re.compile(r"(?<![\w.])100(?![\w.])")
 #: The end of a `label_replace` that sets a label to the same value on all series of a query.
-_CONSTANT = re.compile(
+_CONSTANT_LABEL_PATTERN = re.compile(
     r"""(?P<q>["'`])(?P<label>\w+)(?P=q)\s*,\s*(?P=q)(?P<value>[^"'`$]+)(?P=q)\s*,
     \s*(?P=q)(?P=q)\s*,\s*(?P=q)(?:\.\*|\(\.\*\))?(?P=q)\s*\)""",
     re.VERBOSE,
 )
 #: Labels of the series of a query that does not name the labels that it keeps.
-_ANY_LABELS: Final = ("__name__", "instance", "job", "node", "namespace", "pod", "container")
+_DEFAULT_LABELS: Final = ("__name__", "instance", "job", "node", "namespace", "pod", "container")
 
 
 def load(path: Path) -> list[RawSeries]:
@@ -95,9 +95,9 @@ class Samples:
         params = config.first_source.params if config is not None else None
         self._step = params.step if params is not None and params.step > 0 else 60
         length = params.range // self._step + 1 if params is not None and params.range > 0 else 61
-        self._length = min(max(length, _LEAST), _MOST)
+        self._length = min(max(length, _MIN_SAMPLES), _MAX_SAMPLES)
         queries = split_queries(params.query) if params is not None else ()
-        self._labels = [_find_labels(query) for query in queries] or [list(_ANY_LABELS)]
+        self._labels = [_find_labels(query) for query in queries] or [list(_DEFAULT_LABELS)]
         self._constants = [_find_constants(query) for query in queries] or [{}]
         kinds = {
             (*sorted(labels), *constants.items())
@@ -106,7 +106,7 @@ class Samples:
         #: Number of series that belong together: one series of each query, if labels tell the queries apart.
         self._group_size = len(kinds) if len(kinds) == len(self._labels) else 1
         #: Generated values are around half of this.
-        self._largest_value = 100.0 if params is not None and _PERCENT.search(params.query) else 1.0
+        self._largest_value = 100.0 if params is not None and _PERCENT_PATTERN.search(params.query) else 1.0
         self._series_by_query = None if recorded is not None else series_by_query
         self._recorded = recorded if self._series_by_query is None else _interleave_series(self._series_by_query)
         self.are_recorded = self._recorded is not None
@@ -209,7 +209,7 @@ class Samples:
 def _interleave_series(series_by_query: list[list[RawSeries]]) -> list[RawSeries]:
     """Return the first series of all queries, alternating."""
     rounds = itertools.zip_longest(*series_by_query)
-    return [series for series_of_round in rounds for series in series_of_round if series is not None][:_MOST_REAL]
+    return [series for series_of_round in rounds for series in series_of_round if series is not None][:_MAX_REAL_SERIES]
 
 
 def _match_series(series_by_query: list[list[RawSeries]]) -> list[RawSeries]:
@@ -226,14 +226,14 @@ def _match_series(series_by_query: list[list[RawSeries]]) -> list[RawSeries]:
 
 def _find_constants(query: str) -> dict[str, str]:
     """Return the labels that a query gives to all of its series."""
-    return {match["label"]: match["value"] for match in _CONSTANT.finditer(query)}
+    return {match["label"]: match["value"] for match in _CONSTANT_LABEL_PATTERN.finditer(query)}
 
 
 def _find_labels(query: str) -> list[str]:
     """Return the labels that a query keeps: the labels of its first grouping, which is the outermost."""
-    match = _GROUPING.search(query)
+    match = _GROUPING_PATTERN.search(query)
     if match is None:
-        return list(_ANY_LABELS)
+        return list(_DEFAULT_LABELS)
     return [label for part in match[1].split(",") if (label := part.strip())]
 
 

@@ -15,10 +15,10 @@ from dsf.conformance import samples
 from dsf.conformance.case import Case, check_refused_results
 from dsf.conformance.report import fail, skip, warn
 
-_LOOKS_LIKE_PLACEHOLDER = re.compile(r"\$\{[^${}]*\}|\$[A-Za-z_]\w*")
-_NO_SERIES = "the source type is None: the framework sends no series"
-_NO_RESULTS = "there are no results for made-up series; give real ones with --prometheus or --sample"
-_MADE_UP = "the made-up series are to blame: give real ones with --prometheus or --sample"
+_PLACEHOLDER_PATTERN = re.compile(r"\$\{[^${}]*\}|\$[A-Za-z_]\w*")
+_NO_SERIES_MESSAGE = "the source type is None: the framework sends no series"
+_NO_RESULTS_MESSAGE = "there are no results for made-up series; give real ones with --prometheus or --sample"
+_MADE_UP_MESSAGE = "the made-up series are to blame: give real ones with --prometheus or --sample"
 
 
 def query(case: Case) -> str:
@@ -89,7 +89,7 @@ def labels(case: Case) -> str:
             'send labels as text: {"metric": {"device": "0"}}',
         )
     if not response.results:
-        raise skip(_NO_RESULTS)
+        raise skip(_NO_RESULTS_MESSAGE)
     if case.dimension:
         return _check_names(case, response)
     label_names = [name for name in USED_LABELS if any(result.labels.get(name) for result in response.results)]
@@ -113,7 +113,7 @@ def labels(case: Case) -> str:
 def _check_names(case: Case, response: ScoringResponse) -> str:
     known_placeholders = [f"${{{name}}}" for name in PLACEHOLDERS]
     unknown_placeholders = [
-        text for text in _LOOKS_LIKE_PLACEHOLDER.findall(case.dimension) if text not in known_placeholders
+        text for text in _PLACEHOLDER_PATTERN.findall(case.dimension) if text not in known_placeholders
     ]
     if unknown_placeholders:
         raise fail(
@@ -145,12 +145,12 @@ def value_range(case: Case) -> str:
     """Check that scores are within -100..100 after they are rounded down."""
     response = _fetch_main_scores(case)
     if not response.results:
-        raise skip(_NO_RESULTS)
+        raise skip(_NO_RESULTS_MESSAGE)
     scores = [result.score for result in response.results]
     range_text = f"from {min(scores):g} to {max(scores):g}"
     problem = _find_useless_reason(scores)
     if problem and case.has_series and not case.samples.are_recorded and not _is_useless_in_other_unit(case):
-        raise warn(f"{problem}, they go {range_text}", f"scale the score, unless {_MADE_UP}")
+        raise warn(f"{problem}, they go {range_text}", f"scale the score, unless {_MADE_UP_MESSAGE}")
     if problem:
         raise fail(f"{problem}, they go {range_text}", "scale the score so that it uses the range of -100 to 100")
     outside_count = sum(to_score_value(score)[1] for score in scores)
@@ -158,7 +158,7 @@ def value_range(case: Case) -> str:
         raise warn(
             f"{outside_count} of {len(scores)} scores are outside of -100..100 and would be limited, they go "
             f"{range_text}",
-            f"scale the score, unless {_MADE_UP}",
+            f"scale the score, unless {_MADE_UP_MESSAGE}",
         )
     return range_text
 
@@ -184,7 +184,7 @@ def determinism(case: Case) -> str:
     """Check that two equal requests get equal scores."""
     first_scores, second_scores = (_group_by_labels(_fetch_main_scores(case, again=again)) for again in (False, True))
     if not first_scores and not second_scores:
-        raise skip(_NO_RESULTS)
+        raise skip(_NO_RESULTS_MESSAGE)
     if first_scores.keys() != second_scores.keys():
         raise fail("two equal requests have results with different labels", "make results depend on the request alone")
     different_scores = [
@@ -221,7 +221,7 @@ def speed(case: Case) -> str:
 
 def _check_valid(case: Case, series: list[samples.RawSeries], name: str) -> str:
     if not case.has_series:
-        raise skip(_NO_SERIES)
+        raise skip(_NO_SERIES_MESSAGE)
     response = case.fetch_scores(case.make_request(series), name)
     # The point `labels` judges bad labels.
     check_refused_results(name, response, accepted_reasons=("bad_labels",))
@@ -234,7 +234,9 @@ def _check_scored(case: Case, series: list[samples.RawSeries], name: str) -> str
     body = case.make_request(series)
     response, dropped_counts = case.fetch_scores(body, name), case.count_dropped(body)
     reason_text = f" ({', '.join(dropped_counts)})" if dropped_counts else ""
-    mend = "compute a finite number for each series" + ("" if case.samples.are_recorded else f", unless {_MADE_UP}")
+    mend = "compute a finite number for each series" + (
+        "" if case.samples.are_recorded else f", unless {_MADE_UP_MESSAGE}"
+    )
     if not response.results:
         raise warn(
             f"{name}: every result was dropped{reason_text}" if dropped_counts else f"{name}: no series has a score",

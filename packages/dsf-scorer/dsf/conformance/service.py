@@ -23,15 +23,15 @@ from dsf.text import place
 
 #: Maximum samples of a series in a response of Prometheus.
 _MAX_POINTS = 11_000
-_SEE_REDIRECTS = "it answers with a redirect, see the point redirects"
-_STRANGER = "not-the-right-token"
+_REDIRECT_MESSAGE = "it answers with a redirect, see the point redirects"
+_WRONG_CREDENTIAL = "not-the-right-token"
 
 
 def health(case: Case) -> str:
     """Check that GET /healthz at the root of the host answers 200."""
     reply = case.health
     if reply.is_redirect:
-        raise skip(_SEE_REDIRECTS)
+        raise skip(_REDIRECT_MESSAGE)
     if reply.status == 404:
         raise warn(
             "GET /healthz at the root of the host answers 404; with configSyncMode Full /config counts instead",
@@ -75,7 +75,7 @@ def config(case: Case) -> str:
     """Check that the configURL answers 200 and a complete /config."""
     reply = case.config_reply
     if reply.is_redirect:
-        raise skip(_SEE_REDIRECTS)
+        raise skip(_REDIRECT_MESSAGE)
     if reply.error is not None and reply.error.status == 404:
         example = join_url(get_base_url(case.url), "/config")
         remedy = f"give the whole configURL, such as {example}"
@@ -192,7 +192,7 @@ def token(case: Case) -> str:
         raise skip("no token was given, and none is wanted")
     if reply.is_unauthorized:
         raise fail(f"the token that was given is refused: {reply.error}", "give the token that the service knows")
-    for description, wrong_token in (("a wrong token", _STRANGER), ("no token", None)):
+    for description, wrong_token in (("a wrong token", _WRONG_CREDENTIAL), ("no token", None)):
         other_reply = case.target.post(case.scoring_url, case.empty_request, wrong_token)
         if not other_reply.is_unauthorized:
             outcome = "200" if other_reply.error is None else str(other_reply.error)

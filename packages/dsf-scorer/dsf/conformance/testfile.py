@@ -21,9 +21,9 @@ from dsf.conformance.notation import parse_labels, parse_values
 from dsf.errors import ManifestError
 
 #: Maximum samples of a case: a scoring request of 100 MB has as many.
-_MOST_SAMPLES = 1_000_000
+_MAX_SAMPLES = 1_000_000
 #: Maximum characters of a file.
-_MOST_CHARACTERS = 4 * 1024 * 1024
+_MAX_CHARACTERS = 4 * 1024 * 1024
 
 
 def _parse_interval(value: Any) -> int:
@@ -92,8 +92,8 @@ class TestCase(_Part):
     @field_validator("input_series")
     @classmethod
     def _is_bounded(cls, value: list[InputSeries]) -> list[InputSeries]:
-        if sum(len(series.values) for series in value) > _MOST_SAMPLES:
-            raise ValueError(f"has more than {_MOST_SAMPLES} samples")
+        if sum(len(series.values) for series in value) > _MAX_SAMPLES:
+            raise ValueError(f"has more than {_MAX_SAMPLES} samples")
         label_sets: set[object] = set()
         for index, series in enumerate(value):
             labels = series.source, frozenset(series.series.items())
@@ -138,7 +138,7 @@ class TestFile:
         self.path = path
         try:
             with path.open(encoding="utf-8") as file:
-                self._root, document = _read(file.read(_MOST_CHARACTERS + 1))
+                self._root, document = _read(file.read(_MAX_CHARACTERS + 1))
         except (OSError, UnicodeDecodeError) as error:
             raise ManifestError(f"{path}: {getattr(error, 'strerror', None) or 'is not text'}") from None
         except kubeyaml.YamlError as error:
@@ -206,8 +206,8 @@ class TestFile:
 
 
 def _read(text: str) -> tuple[yaml.Node, Any]:
-    if len(text) > _MOST_CHARACTERS:
-        raise kubeyaml.YamlError(0, f"has more than {_MOST_CHARACTERS} characters")
+    if len(text) > _MAX_CHARACTERS:
+        raise kubeyaml.YamlError(0, f"has more than {_MAX_CHARACTERS} characters")
     root = kubeyaml.compose_nodes(text)
     _keep_notation(root)
     document = None if root is None else kubeyaml.construct(root)

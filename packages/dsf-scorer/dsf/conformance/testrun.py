@@ -20,7 +20,7 @@ from dsf.api.summary import ScorerSummary
 from dsf.api.templates import Renderer
 from dsf.conformance.case import Case
 from dsf.conformance.inprocess import NotServedError, served
-from dsf.conformance.notation import make_matrix
+from dsf.conformance.notation import make_series
 from dsf.conformance.report import CheckEnded, fail
 from dsf.conformance.target import ScoringApiTarget
 from dsf.conformance.testfile import TestCase, TestFile
@@ -31,7 +31,7 @@ from dsf.fleet.views import View
 from dsf.text import shorten_url
 
 #: Seconds between two samples if neither file nor /config has a step.
-_STEP = 60
+_DEFAULT_STEP_SECONDS = 60
 
 
 class CaseResult(View):
@@ -99,7 +99,7 @@ def _build_items(file: TestFile, index: int, service_case: Case) -> tuple[dict[s
             f"{shorten_url(service_case.url)}: {service_case.config_reply.error or 'is no /config'}",
             "`dsf scorer check` says what is wrong",
         )
-    results = service_case.fetch_scores(_request(case, service_case), "the case's series").results
+    results = service_case.fetch_scores(_make_api_request(case, service_case), "the case's series").results
     rule = ScoreRule(
         score_name=service_case.config.scoring.params.name,
         dimension_formats=registered.formats,
@@ -116,7 +116,9 @@ def _evaluate_items(case: TestCase, scorer: DynamicScorer) -> tuple[dict[str, in
     try:
         summary = resolve(scorer, fill=Renderer(ClusterFacts(case.cluster, case.cluster_labels))).summary
         sources = [source.source_name or "" for source in summary.each_source]
-        queries, request = _make_series(case, sources, case.interval or summary.source_step or _STEP)
+        queries, request = _make_expression_request(
+            case, sources, case.interval or summary.source_step or _DEFAULT_STEP_SECONDS
+        )
         response = evaluate(summary, case.cluster, [request], queries, partial(_find_results, case, summary))
         refused_count = response.refused.total()
         note = f"{refused_count} refused: {response.note}" if refused_count else response.note
@@ -129,12 +131,12 @@ def _evaluate_items(case: TestCase, scorer: DynamicScorer) -> tuple[dict[str, in
         raise fail(str(error), "") from None
 
 
-def _make_series(case: TestCase, sources: Sequence[str], interval: int) -> tuple[list[int], bytes]:
+def _make_expression_request(case: TestCase, sources: Sequence[str], interval: int) -> tuple[list[int], bytes]:
     """Return the number of series of each source, and the request with all of them."""
     series_by_source: dict[str, list[dict[str, Any]]] = {name: [] for name in sources}
     for series in case.input_series:
         series_by_source.setdefault(series.source or sources[0], []).append(
-            make_matrix(series.series, series.values, case.start_timestamp, interval)
+            make_series(series.series, series.values, case.start_timestamp, interval)
         )
     request = {"data": [series for source_series in series_by_source.values() for series in source_series]}
     return [len(source_series) for source_series in series_by_source.values()], json.dumps(
@@ -156,19 +158,19 @@ def _find_results(
     return results or NoResults("the case has no series for it", is_expired=True)
 
 
-def _request(case: TestCase, service_case: Case) -> bytes:
+def _make_api_request(case: TestCase, service_case: Case) -> bytes:
     """Return the scoring request, as an agent sends it. Raises CheckEnded for a source that /config does not have."""
     config = service_case.config
     names = [source.name for source in (config.sources if config is not None else None) or ()]
     step = config.first_source.params.step if config is not None else 0
-    interval = case.interval or step or _STEP
+    interval = case.interval or step or _DEFAULT_STEP_SECONDS
     series_by_source: dict[str, list[dict[str, Any]]] = {name: [] for name in names or [""]}
     for series in case.input_series:
         name = series.source or next(iter(series_by_source))
         if name not in series_by_source:
             allowed_sources = f"one of {', '.join(names)}" if names else "given, as there is only one source"
             raise fail(f"the source {name!r} of a series is not {allowed_sources}", "")
-        series_by_source[name].append(make_matrix(series.series, series.values, case.start_timestamp, interval))
+        series_by_source[name].append(make_series(series.series, series.values, case.start_timestamp, interval))
     request: dict[str, Any] = {"data": next(iter(series_by_source.values()))}
     if names:
         request["sources"] = series_by_source

@@ -15,7 +15,7 @@ from dsf.scorer.errors import RefusedError, ScorerError
 
 log = logging.getLogger("dsf.scorer")
 
-_NOT_READY = "this scorer wants a token and has none to compare with; see its log"
+_NOT_READY_MESSAGE = "this scorer wants a token and has none to compare with; see its log"
 #: Identity of a file's content: device, inode, size, mtime in ns. Kubernetes updates a Secret by renaming files.
 _Stamp = tuple[int, int, int, int]
 
@@ -52,7 +52,7 @@ class Bearer:
         digests = self._read_digests()
         if not digests:
             log.error("there is no token, so every request is refused where=%s", self.location)
-            raise RefusedError(503, _NOT_READY)
+            raise RefusedError(503, _NOT_READY_MESSAGE)
         scheme, _, token = (authorization[0] if len(authorization) == 1 else "").partition(" ")
         # Headers are latin-1 text.
         token_digest = _digest(token.strip().encode("latin-1", "replace"))

@@ -12,7 +12,7 @@ from dsf.scorer.errors import ScorerError
 from dsf.scorer.limits import Limits
 from dsf.scorer.result import Score, Skipped
 from dsf.scorer.series import Series
-from dsf.scorer.source import Source, check_host, check_seconds, read_seconds
+from dsf.scorer.source import Source, check_base_url, check_seconds, read_whole_number
 
 if TYPE_CHECKING:
     from dsf.scorer.bearer import Bearer
@@ -25,12 +25,12 @@ AnyScoringFunction = TypeVar("AnyScoringFunction", bound=ScoringFunction)
 SourcesFunction = Callable[[Sources], ScoringResults] | Callable[[Sources], Awaitable[ScoringResults]]
 AnySourcesFunction = TypeVar("AnySourcesFunction", bound=SourcesFunction)
 
-_PATH = re.compile(r"(/[A-Za-z0-9_.~-]+)*")
+_PATH_PATTERN = re.compile(r"(/[A-Za-z0-9_.~-]+)*")
 #: Maximum sources of one scorer.
 MAX_SOURCES = 8
-_SOURCE_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
-_NO_VARIABLE = re.compile(r"[^A-Za-z0-9]")
-_CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f]")
+_SOURCE_NAME_PATTERN = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
+_INVALID_VARIABLE_CHARACTER_PATTERN = re.compile(r"[^A-Za-z0-9]")
+_CONTROL_CHARACTER_PATTERN = re.compile(r"[\x00-\x1f\x7f]")
 
 
 class Definition:
@@ -70,21 +70,23 @@ class Definition:
             if name_override := os.environ.get(f"{env}SCORE_NAME"):
                 _check_name(f"the environment variable {env}SCORE_NAME", name_override)
                 score_name = name_override
-            seconds = read_seconds(os.environ, f"{env}SCORE_INTERVAL")
+            seconds = read_whole_number(os.environ, f"{env}SCORE_INTERVAL")
             if seconds is not None:
                 check_seconds(f"the environment variable {env}SCORE_INTERVAL", seconds, minimum=1)
                 interval = seconds
             source = source.overridden(os.environ, env) if source is not None else None
             if sources is not None:
                 sources = {
-                    name: entry.overridden(os.environ, f"{env}{_NO_VARIABLE.sub('_', name).upper()}_")
+                    name: entry.overridden(
+                        os.environ, f"{env}{_INVALID_VARIABLE_CHARACTER_PATTERN.sub('_', name).upper()}_"
+                    )
                     for name, entry in sources.items()
                 }
         _check_name("name", name)
         _check_name("score_name", score_name)
         check_seconds("interval", interval, minimum=1)
         if scoring_host:
-            check_host("scoring_host", scoring_host)
+            check_base_url("scoring_host", scoring_host)
         self.name = name
         self.description = description
         self.score_name = score_name
@@ -154,7 +156,7 @@ class Definition:
 def clean_path(name: str, path: str) -> str:
     """Return a path such as `a/b/` in the form `/a/b`. Raises ScorerError when the path is not valid in a URL."""
     clean = "/" + path.strip("/") if path.strip("/") else ""
-    if _PATH.fullmatch(clean) is None or any(part in (".", "..") for part in clean.split("/")):
+    if _PATH_PATTERN.fullmatch(clean) is None or any(part in (".", "..") for part in clean.split("/")):
         raise ScorerError(f"{name}: {path!r} is not a path such as /performance")
     return clean
 
@@ -165,10 +167,10 @@ def _check_sources(source: Source | None, sources: Mapping[str, Source]) -> None
     if not 1 <= len(sources) <= MAX_SOURCES:
         raise ScorerError(f"sources: {len(sources)} of them; a scorer has 1 to {MAX_SOURCES}")
     for name in sources:
-        if _SOURCE_NAME.fullmatch(name) is None:
+        if _SOURCE_NAME_PATTERN.fullmatch(name) is None:
             raise ScorerError(f"sources: {name!r} is no name of letters, digits, `-`, `_` and `.`, such as cpu-use")
 
 
 def _check_name(argument: str, value: str) -> None:
-    if not value.strip() or _CONTROL_CHARACTER.search(value):
+    if not value.strip() or _CONTROL_CHARACTER_PATTERN.search(value):
         raise ScorerError(f"{argument}: {value!r} must be text without control characters, and not empty")

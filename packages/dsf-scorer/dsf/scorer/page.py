@@ -12,7 +12,9 @@ from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse
 
 PATH: Final = "/docs"
-_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; frame-ancestors 'none'"
+_CONTENT_SECURITY_POLICY: Final = (
+    "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; frame-ancestors 'none'"
+)
 _STYLE: Final = (
     "body{font-family:sans-serif;max-width:60em;margin:2em auto}pre{background:#eee;padding:1em;overflow:auto}"
 )
@@ -24,7 +26,7 @@ def add_page(api: FastAPI) -> None:
     @api.get(PATH, include_in_schema=False)
     def docs(request: Request) -> HTMLResponse:
         parts = _iterate_parts(api.openapi(), str(request.base_url).rstrip("/"))
-        return HTMLResponse("\n".join(parts), headers={"Content-Security-Policy": _POLICY})
+        return HTMLResponse("\n".join(parts), headers={"Content-Security-Policy": _CONTENT_SECURITY_POLICY})
 
 
 def _iterate_parts(document: dict[str, Any], base: str) -> Iterator[str]:

@@ -28,7 +28,7 @@ class Score:
             msg = f"a score must be a number and not {value!r}; use skip() for a series without a score"
             raise TypeError(msg)
         object.__setattr__(self, "value", float(value))
-        object.__setattr__(self, "labels", check_labels(labels or {}))
+        object.__setattr__(self, "labels", copy_valid_labels(labels or {}))
 
     @property
     def is_finite(self) -> bool:
@@ -43,11 +43,11 @@ class Skipped:
     reason: str
 
 
-def check_labels(labels: Mapping[Any, Any]) -> dict[str, str]:
+def copy_valid_labels(labels: Mapping[Any, Any]) -> dict[str, str]:
     """Return a copy of the labels as a dict. Raises TypeError when one is not text."""
-    copy = dict(labels)
-    for name, value in copy.items():
+    copied_labels = dict(labels)
+    for name, value in copied_labels.items():
         if not isinstance(name, str) or not isinstance(value, str):
             msg = f"label names and values must be text, not {name!r}: {value!r}"
             raise TypeError(msg)
-    return copy
+    return copied_labels

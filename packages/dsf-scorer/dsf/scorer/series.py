@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, SupportsFloat
 
 import numpy as np
 
-from dsf.scorer.result import Score, Skipped, check_labels
+from dsf.scorer.result import Score, Skipped, copy_valid_labels
 
 if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
 
 #: Maximum points of an even grid. Times come from a request and may be centuries apart.
-_MAX_GRID = 1_000_000
+_MAX_POINTS = 1_000_000
 
 
 class Gap(NamedTuple):
@@ -47,7 +47,7 @@ class Series:
         """Return a series with a sample every `step` seconds from `start` on, for tests and examples."""
         array = np.array(list(values), dtype=np.float64)
         array[~np.isfinite(array)] = np.nan
-        return cls(check_labels(labels), start + step * np.arange(array.size, dtype=np.float64), array)
+        return cls(copy_valid_labels(labels), start + step * np.arange(array.size, dtype=np.float64), array)
 
     @property
     def is_empty(self) -> bool:
@@ -90,8 +90,8 @@ class Series:
         order = np.argsort(self.times, kind="stable")
         times, values = self.times[order], self.values[order]
         span = (times[-1] - times[0]) / step
-        if span >= _MAX_GRID:
-            msg = f"a grid of {step:g} s between {times[0]:g} and {times[-1]:g} would have more than {_MAX_GRID} points"
+        if span >= _MAX_POINTS:
+            msg = f"a grid of {step:g} s between {times[0]:g} and {times[-1]:g} would have more than {_MAX_POINTS} points"
             raise ValueError(msg)
         points = np.rint((times - times[0]) / step).astype(np.intp)
         grid = np.full(int(points[-1]) + 1, np.nan)

@@ -30,7 +30,7 @@ class Source:
         for name in ("range", "step"):
             check_seconds(f"source.{name}", getattr(self, name), minimum=0)
         if self.host:
-            check_host("source.host", self.host)
+            check_base_url("source.host", self.host)
 
     def document(self) -> dict[str, Any]:
         """Return the source as JSON for /config."""
@@ -47,7 +47,7 @@ class Source:
             text = environment.get(variable)
             if not text or not text.strip():
                 continue
-            value: Any = read_seconds(environment, variable) if name in ("range", "step") else text
+            value: Any = read_whole_number(environment, variable) if name in ("range", "step") else text
             try:
                 source = replace(source, **{name: value})
             except ScorerError as error:
@@ -77,7 +77,7 @@ def check_seconds(name: str, value: object, *, minimum: int) -> None:
         raise ScorerError(f"{name}: {value!r} is not a whole number of seconds from {minimum} on")
 
 
-def check_host(name: str, url: str) -> None:
+def check_base_url(name: str, url: str) -> None:
     """Raise ScorerError unless `url` is http or https with a host and without a query."""
     try:
         parts = urlsplit(url)
@@ -91,7 +91,7 @@ def check_host(name: str, url: str) -> None:
         raise ScorerError(f"{name}: {url!r} is not a URL of the form http://host[:port]")
 
 
-def read_seconds(environment: Mapping[str, str], variable: str) -> int | None:
+def read_whole_number(environment: Mapping[str, str], variable: str) -> int | None:
     """Return the whole number in an environment variable, None when it is not set.
 
     Raises ScorerError for an invalid number.

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from dsf.conformance.notation import MOST, make_matrix, parse_labels, parse_values
+from dsf.conformance.notation import MAX_SAMPLES, make_series, parse_labels, parse_values
 from dsf.conformance.testfile import TestFile
 from dsf.errors import ManifestError
 from tests.support import programs
@@ -74,7 +74,7 @@ def test_invalid_values_are_refused(text: str) -> None:
 def test_huge_series_are_refused_before_they_are_created(text: str) -> None:
     with pytest.raises(ValueError, match="makes more than 11000 samples"):
         parse_values(text)
-    assert len(parse_values(f"5x{MOST - 1}")) == MOST
+    assert len(parse_values(f"5x{MAX_SAMPLES - 1}")) == MAX_SAMPLES
 
 
 @pytest.mark.parametrize(
@@ -118,11 +118,11 @@ def test_invalid_labels_are_refused(text: str, why: str) -> None:
 def test_as_a_range_query_answers() -> None:
     """Times are integers if possible, values have no exponent, and missing samples are absent."""
     values = [1.5, None, 1e21, math.nan, -math.inf, 1e-7]
-    assert make_matrix({"a": "b"}, values, 100, 30) == {
+    assert make_series({"a": "b"}, values, 100, 30) == {
         "metric": {"a": "b"},
         "values": [[100, "1.5"], [160, "1000000000000000000000"], [190, "NaN"], [220, "-Inf"], [250, "0.0000001"]],
     }
-    assert make_matrix({}, [1.0], 0.5, 30)["values"] == [[0.5, "1"]]
+    assert make_series({}, [1.0], 0.5, 30)["values"] == [[0.5, "1"]]
 
 
 def unit_test(values: str, samples: list[float | None]) -> dict[str, Any]:
