@@ -15,7 +15,7 @@ from pydantic import AfterValidator, BaseModel, Field, StrictBool, StrictInt
 from pydantic.alias_generators import to_camel
 
 from dsf.api.clouds import CLOUD_SERVERS, Azure, Gcp
-from dsf.api.fieldtypes import MAX_PAIRS, Name, Plain, SecretKeyRef, Url, matches
+from dsf.api.fieldtypes import MAX_PAIRS, HeaderValue, Name, SecretKeyRef, Url, make_schema_pattern
 from dsf.api.meta import Rule, SpecModel
 
 _HEADER_NAME: Final = r"^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,128}$"
@@ -64,7 +64,7 @@ class Value(SpecModel):
         ),
     )
 
-    value: Plain | None = Field(default=None, description="The value itself, if it is not secret.")
+    value: HeaderValue | None = Field(default=None, description="The value itself, if it is not secret.")
     secret_ref: SecretKeyRef | None = Field(default=None, description="Reference to the value, if it is secret.")
 
 
@@ -79,7 +79,7 @@ class Header(Value):
         ),
     )
 
-    name: Annotated[str, AfterValidator(_header_name), matches(_HEADER_NAME, 128)] = Field(
+    name: Annotated[str, AfterValidator(_header_name), make_schema_pattern(_HEADER_NAME, 128)] = Field(
         description="Name of the header, such as X-Scope-OrgID."
     )
 
@@ -87,7 +87,7 @@ class Header(Value):
 class Parameter(Value):
     """A parameter of each request's URL."""
 
-    name: Plain = Field(description="Name of the parameter.", min_length=1)
+    name: HeaderValue = Field(description="Name of the parameter.", min_length=1)
 
 
 class Basic(SpecModel):
@@ -113,7 +113,7 @@ class OAuth2(SpecModel):
     token_url: Url = Field(alias="tokenURL", description="URL of the token server.")
     client_id: Value = Field(alias="clientID", description="The client's id.")
     client_secret: SecretKeyRef = Field(description="The client's secret.")
-    scopes: tuple[Plain, ...] = Field(default=(), description="Requested scopes.", max_length=MAX_PAIRS)
+    scopes: tuple[HeaderValue, ...] = Field(default=(), description="Requested scopes.", max_length=MAX_PAIRS)
     audience: str = Field(default="", description="Parameter audience of the token request.", max_length=2048)
     parameters: tuple[Parameter, ...] = Field(
         default=(), description="Additional parameters of the token request.", max_length=MAX_PAIRS
@@ -133,7 +133,7 @@ API_SERVER_AUDIENCES: Final = frozenset(
 class ServiceAccountToken(SpecModel):
     """A token of the ServiceAccount dynamic-scoring-agent-tokens for one audience, sent as Bearer."""
 
-    audience: Plain = Field(description="Only audience of the token.", min_length=1)
+    audience: HeaderValue = Field(description="Only audience of the token.", min_length=1)
     expiration_seconds: StrictInt = Field(
         default=3600, description="Validity of a token in seconds; it is renewed before.", ge=600, le=86400
     )
@@ -156,12 +156,12 @@ class Aws(SpecModel):
         ),
     )
 
-    region: Plain = Field(description="Region, such as eu-west-1.", min_length=1)
-    service: Plain = Field(default="aps", description="Service: aps is Managed Prometheus.", min_length=1)
+    region: HeaderValue = Field(description="Region, such as eu-west-1.", min_length=1)
+    service: HeaderValue = Field(default="aps", description="Service: aps is Managed Prometheus.", min_length=1)
     access_key_id: Value | None = Field(default=None, alias="accessKeyID", description="Id of the access key.")
     secret_access_key: SecretKeyRef | None = Field(default=None, description="The access key itself.")
     session_token: SecretKeyRef | None = Field(default=None, description="Token of a temporary access key.")
-    role_arn: Plain | None = Field(
+    role_arn: HeaderValue | None = Field(
         default=None,
         alias="roleARN",
         description="A role that trusts the ServiceAccount dynamic-scoring-agent-tokens, instead of a key (IRSA).",
@@ -172,7 +172,7 @@ class Aws(SpecModel):
         default=None,
         description="Use the role that EKS Pod Identity associates with the agent's ServiceAccount, instead of a key.",
     )
-    token_audience: Plain = Field(
+    token_audience: HeaderValue = Field(
         default="sts.amazonaws.com", description="Audience of the ServiceAccount's token, with roleARN.", min_length=1
     )
     sts_url: Url | None = Field(

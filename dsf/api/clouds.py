@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import Field
 
-from dsf.api.fieldtypes import MAX_PAIRS, HttpsUrl, Plain, SecretKeyRef, Url
+from dsf.api.fieldtypes import MAX_PAIRS, HeaderValue, HttpsUrl, SecretKeyRef, Url
 from dsf.api.meta import Rule, SpecModel
 
 #: Default servers for tokens of Azure, and for tokens of Google's service accounts.
@@ -15,27 +15,27 @@ _IAM: Final = "https://iamcredentials.googleapis.com"
 CLOUD_SERVERS: Final = frozenset({_ENTRA, _IAM})
 
 
-def _matches(pattern: str) -> Any:
-    # Repeat the pattern, because the CRD would otherwise contain the pattern of `Plain`.
+def _make_schema_pattern(pattern: str) -> Any:
+    # Repeat the pattern, because the CRD would otherwise contain the pattern of `HeaderValue`.
     return Field(pattern=pattern, json_schema_extra={"pattern": pattern})
 
 
 class Azure(SpecModel):
     """A token of Microsoft Entra for the agents' ServiceAccount (workload identity), sent as Bearer."""
 
-    tenant_id: Plain = Field(alias="tenantID", description="Id of the tenant.", min_length=1)
-    client_id: Plain = Field(
+    tenant_id: HeaderValue = Field(alias="tenantID", description="Id of the tenant.", min_length=1)
+    client_id: HeaderValue = Field(
         alias="clientID",
         description="Id of the application or managed identity that trusts the ServiceAccount "
         "dynamic-scoring-agent-tokens.",
         min_length=1,
     )
-    scope: Plain = Field(
+    scope: HeaderValue = Field(
         default="https://prometheus.monitor.azure.com/.default",
         description="Scope of the token; unset: Azure Monitor's Prometheus.",
         min_length=1,
     )
-    token_audience: Plain = Field(
+    token_audience: HeaderValue = Field(
         default="api://AzureADTokenExchange", description="Audience of the ServiceAccount's token.", min_length=1
     )
     authority_url: HttpsUrl = Field(
@@ -61,7 +61,7 @@ class Gcp(SpecModel):
         ),
     )
 
-    audience: Annotated[Plain, _matches(r"^(//|identitynamespace:)")] | None = Field(
+    audience: Annotated[HeaderValue, _make_schema_pattern(r"^(//|identitynamespace:)")] | None = Field(
         default=None,
         description="The provider of the pool that trusts the ServiceAccount dynamic-scoring-agent-tokens: "
         "//iam.googleapis.com/projects/NUMBER/locations/global/workloadIdentityPools/POOL/providers/PROVIDER.",
@@ -69,16 +69,16 @@ class Gcp(SpecModel):
     key: SecretKeyRef | None = Field(
         default=None, description="JSON key of a Google service account, without a workload identity."
     )
-    service_account: Annotated[Plain, _matches(r"^[^/?#\s]+@[^/?#\s]+$")] | None = Field(
+    service_account: Annotated[HeaderValue, _make_schema_pattern(r"^[^/?#\s]+@[^/?#\s]+$")] | None = Field(
         default=None, description="With audience: address of the Google service account to impersonate; unset: none."
     )
-    scopes: tuple[Plain, ...] = Field(
+    scopes: tuple[HeaderValue, ...] = Field(
         default=("https://www.googleapis.com/auth/monitoring.read",),
         description="Scopes of the token; unset: reading Managed Prometheus.",
         min_length=1,
         max_length=MAX_PAIRS,
     )
-    token_audience: Plain | None = Field(
+    token_audience: HeaderValue | None = Field(
         default=None, description="Audience of the ServiceAccount's token; unset: `https:` and the audience above."
     )
     token_url: Url | None = Field(default=None, alias="tokenURL", description="Token server; unset: Google's.")

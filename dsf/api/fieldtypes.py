@@ -15,12 +15,12 @@ from dsf.api.urls import find_url_problem, is_valid_url, parse_origin
 #: Maximum number of headers, query parameters or scopes.
 MAX_PAIRS: Final = 32
 
-_PLAIN: Final = r"^[!-~](?:[ -~]*[!-~])?$"
+_HEADER_VALUE_PATTERN: Final = r"^[!-~](?:[ -~]*[!-~])?$"
 #: The API server's check of a URL; the models check more.
 URL_PATTERN: Final = r"^[hH][tT][tT][pP][sS]?://[a-zA-Z0-9._:\[\]-]+([/?][^\s\\#]*)?$"
 #: A positive number of cycles per second, minute or hour.
 RATE_PATTERN: Final = "^[1-9][0-9]{0,8}/[smh]$"
-_SECONDS: Final = {"s": 1, "m": 60, "h": 3600}
+_SECONDS_PER_UNIT: Final = {"s": 1, "m": 60, "h": 3600}
 
 
 def parse_rate(text: str) -> float:
@@ -30,13 +30,13 @@ def parse_rate(text: str) -> float:
         msg = f"{text!r} is not a rate: write a whole number from 1 on and /s, /m or /h, such as 10/s or 30/m"
         raise ValueError(msg)
     number, _, unit = text.partition("/")
-    return int(number) / _SECONDS[unit]
+    return int(number) / _SECONDS_PER_UNIT[unit]
 
 
 def is_header_value(value: str) -> bool:
     """True if this is a valid header value: printable ASCII with blanks only inside, so that no line break adds a
     header."""
-    return re.fullmatch(_PLAIN, value) is not None
+    return re.fullmatch(_HEADER_VALUE_PATTERN, value) is not None
 
 
 def check_header_value(value: str) -> str:
@@ -62,14 +62,14 @@ def make_validator(check: Callable[[str], object]) -> AfterValidator:
     return AfterValidator(validate)
 
 
-def matches(pattern: str, max_length: int) -> Any:
+def make_schema_pattern(pattern: str, max_length: int) -> Any:
     """Return the API server's schema for a check that a validator of the models repeats."""
     return Field(max_length=max_length, json_schema_extra={"pattern": pattern})
 
 
-Plain = Annotated[str, AfterValidator(check_header_value), matches(_PLAIN, 4096)]
-Url = Annotated[str, make_validator(parse_origin), matches(URL_PATTERN, 2048)]
-HttpsUrl = Annotated[str, AfterValidator(_check_https_url), matches(r"^https://\S+$", 2048)]
+HeaderValue = Annotated[str, AfterValidator(check_header_value), make_schema_pattern(_HEADER_VALUE_PATTERN, 4096)]
+Url = Annotated[str, make_validator(parse_origin), make_schema_pattern(URL_PATTERN, 2048)]
+HttpsUrl = Annotated[str, AfterValidator(_check_https_url), make_schema_pattern(r"^https://\S+$", 2048)]
 Name = Annotated[str, Field(min_length=1, max_length=253)]
 
 
@@ -95,10 +95,10 @@ def _require_distinct_names(items: _Items) -> _Items:
     return items
 
 
-#: Validators for lists of elements with names. `SOME` replaces the field's min_length, which reports a list of invalid
-#: elements as empty.
-DISTINCT: Final = AfterValidator(_require_distinct_names)
-SOME: Final = AfterValidator(_require_elements)
+#: Validators for lists of elements with names. `NOT_EMPTY` replaces the field's min_length, which reports a list of
+#: invalid elements as empty.
+DISTINCT_NAMES: Final = AfterValidator(_require_distinct_names)
+NOT_EMPTY: Final = AfterValidator(_require_elements)
 
 
 class SecretKeyRef(SpecModel):

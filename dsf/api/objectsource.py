@@ -9,7 +9,7 @@ from typing import Annotated, Final
 from pydantic import Field, StrictInt
 from pydantic.config import JsonDict
 
-from dsf.api.fieldtypes import DISTINCT, SOME
+from dsf.api.fieldtypes import DISTINCT_NAMES, NOT_EMPTY
 from dsf.api.meta import Rule, SpecModel
 from dsf.api.selector import ClusterSelector
 
@@ -75,7 +75,7 @@ class ObjectField(SpecModel):
         description="Path of the value, such as status.readyReplicas, spec.containers[0].resources.limits.cpu or "
         "status.allocatable['nvidia.com/gpu']: a number, a quantity, or true or false, which are 1 and 0."
     )
-    labels: Annotated[tuple[ObjectLabel, ...], DISTINCT] = Field(
+    labels: Annotated[tuple[ObjectLabel, ...], DISTINCT_NAMES] = Field(
         default=(),
         description="Labels of the series beside namespace and name.",
         max_length=8,
@@ -110,7 +110,7 @@ class ObjectSource(SpecModel):
         max_length=63,
     )
     selector: ClusterSelector | None = Field(default=None, description="Only objects with these labels; unset: all.")
-    fields: Annotated[tuple[ObjectField, ...], SOME, DISTINCT] = Field(
+    fields: Annotated[tuple[ObjectField, ...], NOT_EMPTY, DISTINCT_NAMES] = Field(
         description="The fields to read of each object.",
         max_length=16,
         json_schema_extra=_BY_NAME | {"minItems": 1},

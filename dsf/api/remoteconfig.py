@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final
 from pydantic import BeforeValidator, ConfigDict, Field, StrictInt, ValidationError
 from pydantic_core import from_json
 
-from dsf.api.fieldtypes import DISTINCT, SOME
+from dsf.api.fieldtypes import DISTINCT_NAMES, NOT_EMPTY
 from dsf.api.meta import ApiModel
 from dsf.api.problems import explain, quote_head
 from dsf.api.types import MAX_SECONDS, AnySourceType, SourceType
@@ -72,8 +72,8 @@ class RemoteNamedSource(RemoteSource):
 RemoteNamedSources = Annotated[
     tuple[RemoteNamedSource, ...],
     Field(max_length=MAX_SOURCES, json_schema_extra={"minItems": 1}),
-    SOME,
-    DISTINCT,
+    NOT_EMPTY,
+    DISTINCT_NAMES,
 ]
 
 

@@ -37,9 +37,9 @@ DEFAULT_SCORING_PATH: Final = "/scoring"
 MAX_SUMMARY_BYTES: Final = 16 * 1024
 
 #: Maximum characters of a score name. An item of `whenEmpty` may repeat it 21 times, and there may be 256 items.
-MAX_SCORE_NAME: Final = 1024
+MAX_SCORE_NAME_CHARACTERS: Final = 1024
 
-_CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f]")
+_CONTROL_CHARACTER_PATTERN = re.compile(r"[\x00-\x1f\x7f]")
 
 
 @dataclass(frozen=True)
@@ -63,16 +63,16 @@ def resolve(
     scorer: DynamicScorer,
     token_hosts: TokenHosts = NO_HOSTS,
     authentications: Authentications = MappingProxyType({}),
-    fill: Renderer | None = None,
+    renderer: Renderer | None = None,
 ) -> ResolvedScorer:
-    """Resolve `scorer` on one cluster, whose values `fill` has; without it, templates have a stand-in.
+    """Resolve `scorer` on one cluster, whose values `renderer` has; without it, templates have a stand-in.
 
     `token_hosts` are the servers that `/config` may name for a token, `authentications` all existing ones by
     `namespace/name`. Raises ResolutionError with a `ResolveReason` and a message that names the field.
     """
     spec, execution = scorer.spec, scorer.spec.execution
     synced_config = get_synced_config(scorer)
-    context = ResolutionInput(scorer, synced_config, token_hosts, authentications, fill or Renderer(None))
+    context = ResolutionInput(scorer, synced_config, token_hosts, authentications, renderer or Renderer(None))
     score_name = _resolve_score_name(context)
     interval = _resolve_interval(context)
     sources = resolve_sources(context)
@@ -107,11 +107,11 @@ def resolve(
         sources=tuple(other for other, _ in sources[1:]) or None,
         expression=expression,
         scores=spec.source.scores,
-        **source.as_first,
+        **source.first_source_fields,
     )
     formula = summary.formula
     if formula is not None and "clusterLabels" in formula.variables:
-        summary = summary.model_copy(update={"cluster_labels": context.fill.get_labels()})
+        summary = summary.model_copy(update={"cluster_labels": context.renderer.get_labels()})
     _check_size(summary)
     return ResolvedScorer(
         summary=summary,
@@ -136,11 +136,12 @@ def _resolve_score_name(context: ResolutionInput) -> str:
     name = context.synced_config.scoring.params.name or (params.name if params else "")
     if not name.strip():
         raise context.make_missing_field_error(ResolveReason.MissingScoreName, "scoring.params.name")
-    if len(name) > MAX_SCORE_NAME:
+    if len(name) > MAX_SCORE_NAME_CHARACTERS:
         raise ResolutionError(
-            ResolveReason.TooLarge, f"scoring.params.name has {len(name)} characters, more than {MAX_SCORE_NAME}"
+            ResolveReason.TooLarge,
+            f"scoring.params.name has {len(name)} characters, more than {MAX_SCORE_NAME_CHARACTERS}",
         )
-    if _CONTROL_CHARACTER.search(name):
+    if _CONTROL_CHARACTER_PATTERN.search(name):
         raise ResolutionError(ResolveReason.InvalidScoreName, f"scoring.params.name {name!r} has a control character")
     return name
 
@@ -156,7 +157,7 @@ def _resolve_interval(context: ResolutionInput) -> int:
 def _check_size(summary: ScorerSummary) -> None:
     size = len(dump_summaries([summary]))
     if size > MAX_SUMMARY_BYTES:
-        names = (
+        field_names = (
             "source_query",
             "source_options",
             "score_name",
@@ -167,11 +168,13 @@ def _check_size(summary: ScorerSummary) -> None:
             "scores",
             "cluster_labels",
         )
-        name = max(("sources", *names), key=lambda name: len(str(getattr(summary, name) or "")))
+        longest_field_name = max(
+            ("sources", *field_names), key=lambda field_name: len(str(getattr(summary, field_name) or ""))
+        )
         raise ResolutionError(
             ResolveReason.TooLarge,
             f"what agents are told of this scorer has {size} bytes, more than {MAX_SUMMARY_BYTES}; "
-            f"most of it is {to_camel(name)}: make it shorter",
+            f"most of it is {to_camel(longest_field_name)}: make it shorter",
         )
 
 
@@ -222,7 +225,7 @@ def resolve_everywhere(
     common_result = _try_to_resolve(scorer, token_hosts, authentications, stand_in_renderer)
     selector = scorer.spec.cluster_selector
     if not stand_in_renderer.depends_on_cluster and selector is None:
-        return FleetResolution(_raise_error(common_result), {})
+        return FleetResolution(_unwrap_or_raise(common_result), {})
     # Include all inputs of `resolve`, but not the rest of the status, which changes often.
     inputs = (scorer.spec, scorer.status.last_synced_config, scorer.metadata.annotations, token_hosts, authentications)
     cached_inputs, cached_results = cache.get(scorer.key, ((), {}))
@@ -240,13 +243,13 @@ def resolve_everywhere(
 
     new_results: dict[str, tuple[ClusterFacts, _ClusterResult]] = {}
     for cluster in clusters:
-        facts, result = cached_results.get(cluster.name, (None, None))
-        new_results[cluster.name] = cluster, result if facts == cluster else resolve_on(cluster)
+        cached_facts, result = cached_results.get(cluster.name, (None, None))
+        new_results[cluster.name] = cluster, result if cached_facts == cluster else resolve_on(cluster)
     cache[scorer.key] = inputs, new_results
     results = {name: result for name, (_, result) in new_results.items()}
     resolutions = (result for result in results.values() if isinstance(result, ResolvedScorer))
     errors = (result for result in results.values() if isinstance(result, ResolutionError))
-    common_configuration = _raise_error(next(resolutions, None) or next(errors, None) or common_result)
+    common_configuration = _unwrap_or_raise(next(resolutions, None) or next(errors, None) or common_result)
     return FleetResolution(
         common_configuration,
         {name: result.summary if isinstance(result, ResolvedScorer) else result for name, result in results.items()},
@@ -254,15 +257,15 @@ def resolve_everywhere(
 
 
 def _try_to_resolve(
-    scorer: DynamicScorer, token_hosts: TokenHosts, authentications: Authentications, fill: Renderer
+    scorer: DynamicScorer, token_hosts: TokenHosts, authentications: Authentications, renderer: Renderer
 ) -> ResolvedScorer | ResolutionError:
     try:
-        return resolve(scorer, token_hosts, authentications, fill)
+        return resolve(scorer, token_hosts, authentications, renderer)
     except ResolutionError as error:
         return error
 
 
-def _raise_error(result: ResolvedScorer | ResolutionError) -> ResolvedScorer:
+def _unwrap_or_raise(result: ResolvedScorer | ResolutionError) -> ResolvedScorer:
     if isinstance(result, ResolutionError):
         raise result
     return result

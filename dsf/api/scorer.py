@@ -20,7 +20,7 @@ from pydantic import (
 from dsf.api.acts import ActResponse
 from dsf.api.authentication import Auth, Tls
 from dsf.api.expressions import MAX_INPUTS, ScoreInput, compile_cached
-from dsf.api.fieldtypes import DISTINCT, RATE_PATTERN, SOME, make_validator, parse_rate
+from dsf.api.fieldtypes import DISTINCT_NAMES, NOT_EMPTY, RATE_PATTERN, make_validator, parse_rate
 from dsf.api.meta import Condition, KubernetesObject, Rule, SpecModel, StatusModel, Time
 from dsf.api.objectsource import ObjectSource
 from dsf.api.remoteconfig import MAX_SOURCES, SOURCE_NAME_PATTERN, RemoteConfig
@@ -42,36 +42,36 @@ from dsf.api.types import (
 )
 from dsf.api.urls import find_url_problem
 from dsf.errors import ExpressionError
-from dsf.expression import MAX_LENGTH
+from dsf.expression import MAX_EXPRESSION_CHARACTERS
 
 #: Maximum characters of a description that is stored or shown beside the DynamicScorer.
-MAX_DESCRIPTION: Final = 1024
+MAX_DESCRIPTION_CHARACTERS: Final = 1024
 #: Maximum number of failures in a status, newest first.
 MAX_FAILURES: Final = 10
 
-_HTTP_URL = "^[hH][tT][tT][pP][sS]?://.+$"
-_ALONE: Final = (
+_HTTP_URL_PATTERN = "^[hH][tT][tT][pP][sS]?://.+$"
+_INCOMPLETE_SOURCE_MESSAGE: Final = (
     "with configSyncMode None, a source of type Prometheus needs params.query, params.range and params.step here"
 )
 #: In CEL, of a spec: its configSyncMode is not None; without one there is an expression.
-_IS_FULL: Final = "!has(self.configSyncMode) || self.configSyncMode != 'None'"
+_CEL_IS_FULL: Final = "!has(self.configSyncMode) || self.configSyncMode != 'None'"
 #: In CEL, of a source `{0}`: it is not of type Prometheus, or has all that a range query needs.
-_IS_COMPLETE: Final = (
+_CEL_IS_COMPLETE: Final = (
     "(has({0}.type) ? {0}.type != 'Prometheus' : !has({0}.params) || !has({0}.params.query)) || "
     "(has({0}.params) && has({0}.params.query) && has({0}.params.range) && {0}.params.range > 0"
     " && has({0}.params.step) && {0}.params.step > 0)"
 )
 
 
-def _http_url(value: str) -> str:
-    if re.fullmatch(_HTTP_URL, value) is None:
+def _check_http_url(value: str) -> str:
+    if re.fullmatch(_HTTP_URL_PATTERN, value) is None:
         raise ValueError(find_url_problem(value, "a URL that starts with http:// or https://"))
     return value
 
 
-HttpUrl = Annotated[str, AfterValidator(_http_url), Field(json_schema_extra={"pattern": _HTTP_URL})]
+HttpUrl = Annotated[str, AfterValidator(_check_http_url), Field(json_schema_extra={"pattern": _HTTP_URL_PATTERN})]
 #: In CEL, of a spec: it has an expression.
-_HAS_EXPRESSION: Final = "(has(self.scoring) && has(self.scoring.expression))"
+_CEL_HAS_EXPRESSION: Final = "(has(self.scoring) && has(self.scoring.expression))"
 DimensionText = Annotated[str, Field(min_length=1, max_length=1024)]
 Rate = Annotated[str, make_validator(parse_rate), Field(json_schema_extra={"pattern": RATE_PATTERN})]
 
@@ -89,7 +89,7 @@ class SourceParams(SpecModel):
 
 
 ScoreInputs = Annotated[
-    tuple[ScoreInput, ...], Field(max_length=MAX_INPUTS, json_schema_extra={"minItems": 1}), SOME, DISTINCT
+    tuple[ScoreInput, ...], Field(max_length=MAX_INPUTS, json_schema_extra={"minItems": 1}), NOT_EMPTY, DISTINCT_NAMES
 ]
 
 
@@ -175,7 +175,7 @@ class NamedSource(SourceSpec):
 
 
 NamedSources = Annotated[
-    tuple[NamedSource, ...], Field(max_length=MAX_SOURCES, json_schema_extra={"minItems": 1}), SOME, DISTINCT
+    tuple[NamedSource, ...], Field(max_length=MAX_SOURCES, json_schema_extra={"minItems": 1}), NOT_EMPTY, DISTINCT_NAMES
 ]
 
 
@@ -189,7 +189,7 @@ class ScoringParams(SpecModel):
 class Scoring(SpecModel):
     """The scoring API, or the expression in its place."""
 
-    expression: Annotated[str, Field(min_length=1, max_length=MAX_LENGTH)] | None = Field(
+    expression: Annotated[str, Field(min_length=1, max_length=MAX_EXPRESSION_CHARACTERS)] | None = Field(
         default=None,
         description="A formula in CEL, which the agent evaluates for each series in place of a scoring API, such as "
         "100 * mean. Its value is the score; null: no item.",
@@ -245,7 +245,7 @@ class DynamicScorerSpec(SpecModel):
         # the same errors for stored scorers, including their /config: see `dsf.api.sourcefields`.
         Rule(
             "configURL and configSyncMode are required, unless there is scoring.expression",
-            f"{_HAS_EXPRESSION} || (has(self.configURL) && has(self.configSyncMode))",
+            f"{_CEL_HAS_EXPRESSION} || (has(self.configURL) && has(self.configSyncMode))",
             lambda self: (
                 self.scoring.expression is not None or self.model_fields_set >= {"config_url", "config_sync_mode"}
             ),
@@ -253,19 +253,22 @@ class DynamicScorerSpec(SpecModel):
         Rule(
             "scoring.expression takes the place of a scoring API: leave out configURL, configSyncMode and the "
             "host, path, auth and tls of scoring",
-            f"!{_HAS_EXPRESSION} || (!has(self.configURL) && !has(self.configSyncMode) && self.scoring.host == ''"
+            f"!{_CEL_HAS_EXPRESSION} || (!has(self.configURL) && !has(self.configSyncMode) && self.scoring.host == ''"
             " && self.scoring.path == '' && !has(self.scoring.auth) && !has(self.scoring.tls))",
             lambda self: self.scoring.expression is None or not _has_scoring_api(self),
         ),
         Rule(
             "a source of type Scores needs scoring.expression",
-            f"!has(self.source) || !has(self.source.scores) || {_HAS_EXPRESSION}",
+            f"!has(self.source) || !has(self.source.scores) || {_CEL_HAS_EXPRESSION}",
             lambda self: self.source.scores is None or self.scoring.expression is not None,
         ),
-        Rule(_ALONE, f"{_IS_FULL} || !has(self.source) || {_IS_COMPLETE.format('self.source')}"),
         Rule(
-            _ALONE,
-            f"{_IS_FULL} || !has(self.sources) || self.sources.all(s, {_IS_COMPLETE.format('s')})",
+            _INCOMPLETE_SOURCE_MESSAGE,
+            f"{_CEL_IS_FULL} || !has(self.source) || {_CEL_IS_COMPLETE.format('self.source')}",
+        ),
+        Rule(
+            _INCOMPLETE_SOURCE_MESSAGE,
+            f"{_CEL_IS_FULL} || !has(self.sources) || self.sources.all(s, {_CEL_IS_COMPLETE.format('s')})",
         ),
     )
 
@@ -322,7 +325,7 @@ class DynamicScorerSpec(SpecModel):
     execution: Execution = Field(default_factory=Execution, description="Execution of cycles.")
 
     @model_serializer(mode="wrap")
-    def _without_unset_scoring_api(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _serialize_without_scoring_api(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Leave out the fields of a scoring API beside an expression, as their empty values are refused there."""
         fields: dict[str, Any] = serialize(self)
         if self.scoring.expression is not None:
@@ -351,7 +354,7 @@ class DynamicScorerSpec(SpecModel):
     def short_description(self) -> str:
         """The start of the description. The whole one may have a megabyte, and there is a copy for each score."""
         text = self.description
-        return text if len(text) <= MAX_DESCRIPTION else f"{text[: MAX_DESCRIPTION - 3]}..."
+        return text if len(text) <= MAX_DESCRIPTION_CHARACTERS else f"{text[: MAX_DESCRIPTION_CHARACTERS - 3]}..."
 
     @property
     def dimension_formats(self) -> tuple[str, ...]:

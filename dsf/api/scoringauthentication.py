@@ -12,7 +12,7 @@ from typing import Annotated, Final, Literal, NamedTuple
 from pydantic import AfterValidator, Field
 
 from dsf.api.authentication import Methods, Tls
-from dsf.api.fieldtypes import Url, make_validator, matches
+from dsf.api.fieldtypes import Url, make_schema_pattern, make_validator
 from dsf.api.meta import Condition, KubernetesObject, Rule, SpecModel, StatusModel
 from dsf.api.naming import is_dns_subdomain
 from dsf.api.selector import ClusterSelector
@@ -117,14 +117,14 @@ class ScoringAuthenticationSpec(Methods):
     """Authentication and its allowed servers."""
 
     allowed_hosts: tuple[
-        Annotated[str, make_validator(lambda host: TokenHosts([host])), matches(_SERVER, 512)], ...
+        Annotated[str, make_validator(lambda host: TokenHosts([host])), make_schema_pattern(_SERVER, 512)], ...
     ] = Field(
         description="The servers that it applies to: host (any port), host:port, or https://host[:port].",
         min_length=1,
         max_length=64,
     )
     tls: Tls | None = Field(default=None, description="Verification of the servers; unset: the default.")
-    proxy_url: Annotated[str, AfterValidator(_check_proxy), matches(_PROXY, 512)] | None = Field(
+    proxy_url: Annotated[str, AfterValidator(_check_proxy), make_schema_pattern(_PROXY, 512)] | None = Field(
         default=None,
         alias="proxyURL",
         description="The proxy on the way to the servers, as http://host:port; unset: HTTP_PROXY, HTTPS_PROXY and "

@@ -30,7 +30,7 @@ class ResolutionInput(NamedTuple):
     #: The servers that `/config` may name for a token.
     token_hosts: TokenHosts
     authentications: Authentications
-    fill: Renderer
+    renderer: Renderer
 
     def make_missing_field_error(self, reason: ResolveReason, field: str) -> ResolutionError:
         """Return the error for a missing field, with the reason why `/config` does not provide a value either."""
@@ -79,7 +79,7 @@ def resolve_server(context: ResolutionInput, stage: ServerDeclaration) -> Server
     if (
         stage.synced_fields.host
         and stage.spec.auth is not None
-        and not context.fill.is_stand_in(stage.synced_fields.host)
+        and not context.renderer.is_stand_in(stage.synced_fields.host)
     ):
         _check_token_host(context, stage, endpoint)
     name, key = _find_token_secret(stage)
@@ -110,7 +110,7 @@ def _resolve_endpoint(
     )
     path, path_field = choose_text(stage.name, "path", stage.synced_fields.path, stage.spec.path or stage.default_path)
     try:
-        return join_url(context.fill.expand_host(host, host_field), context.fill.expand_path(path, path_field))
+        return join_url(context.renderer.expand_host(host, host_field), context.renderer.expand_path(path, path_field))
     except ValueError as error:
         raise ResolutionError(ResolveReason.InvalidURL, f"{host_field}: {error}") from None
 
@@ -158,11 +158,11 @@ def _find_authentication(context: ResolutionInput, stage: ServerDeclaration) -> 
 def _make_server(context: ResolutionInput, stage: ServerDeclaration, authentication: ScoringAuthentication) -> Server:
     """Return the server with a ScoringAuthentication and its override for the cluster."""
     name, spec = authentication.metadata.name, authentication.spec
-    override = context.fill.find_override(spec)
+    override = context.renderer.find_override(spec)
     place = f"{'spec' if override is None else 'an override'} of ScoringAuthentication {name!r}"
     override_host = (override.host, place) if override is not None and override.host is not None else None
     endpoint = _resolve_endpoint(context, stage, override_host)
-    is_stand_in = context.fill.is_stand_in(
+    is_stand_in = context.renderer.is_stand_in(
         override_host[0] if override_host else stage.synced_fields.host or stage.spec.host
     )
     if not is_stand_in and not TokenHosts(spec.allowed_hosts).allow(endpoint):
@@ -183,7 +183,7 @@ def _make_server(context: ResolutionInput, stage: ServerDeclaration, authenticat
         if part is not None:
             _check_references(part, place)
     access = ServerAccess(
-        methods=_expand_templates(select_methods(methods), context.fill, stage.name),
+        methods=_expand_templates(select_methods(methods), context.renderer, stage.name),
         tls=tls,
         authentication=name,
         allowed_hosts=spec.allowed_hosts,
@@ -197,7 +197,7 @@ def _check_token_host(context: ResolutionInput, stage: ServerDeclaration, endpoi
     if context.token_hosts.allow(endpoint):
         return
     field = f"spec.{stage.name}.host"
-    spec_host = context.fill.expand_host(stage.spec.host, field)
+    spec_host = context.renderer.expand_host(stage.spec.host, field)
     try:
         declared_servers = {parse_origin(url) for url in (spec_host, context.scorer.spec.config_url) if url}
     except ValueError as error:
@@ -239,7 +239,7 @@ def _make_own_access(context: ResolutionInput, stage: ServerDeclaration) -> Serv
         )
     if spec.tls is None and methods == Methods(token_secret_ref=methods.token_secret_ref):
         return None
-    return ServerAccess(methods=_expand_templates(methods, context.fill, stage.name), tls=spec.tls)
+    return ServerAccess(methods=_expand_templates(methods, context.renderer, stage.name), tls=spec.tls)
 
 
 def select_methods(part: Methods | None) -> Methods:
@@ -247,7 +247,7 @@ def select_methods(part: Methods | None) -> Methods:
     return Methods() if part is None else Methods(**{name: getattr(part, name) for name in Methods.model_fields})
 
 
-def _expand_templates(methods: Methods, fill: Renderer, stage: str) -> Methods:
+def _expand_templates(methods: Methods, renderer: Renderer, stage: str) -> Methods:
     """Return the methods with expanded templates in the values of headers and parameters."""
     update: dict[str, Any] = {}
     for name in ("headers", "query_parameters"):
@@ -255,7 +255,7 @@ def _expand_templates(methods: Methods, fill: Renderer, stage: str) -> Methods:
             pair
             if pair.value is None
             else pair.model_copy(
-                update={"value": fill.expand_value(pair.value, f"{to_camel(name)}[{index}].value of the {stage}")}
+                update={"value": renderer.expand_value(pair.value, f"{to_camel(name)}[{index}].value of the {stage}")}
             )
             for index, pair in enumerate(getattr(methods, name))
         )

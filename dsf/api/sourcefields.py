@@ -86,7 +86,7 @@ def _resolve_source(
     query_setting = choose_text(
         settings.field, "params.query", synced_source.params.query, (params.query if params else "") or ""
     )
-    query = context.fill.expand_query(*query_setting)
+    query = context.renderer.expand_query(*query_setting)
     kind = synced_source.type or spec.type or (SourceType.Prometheus if query.strip() else SourceType.None_)
     if spec.options and not is_plugin_type(kind):
         raise ResolutionError(

@@ -51,7 +51,7 @@ class SourceSummary(BaseModel):
     options: dict[str, Any] | None = None
 
     @property
-    def as_first(self) -> dict[str, Any]:
+    def first_source_fields(self) -> dict[str, Any]:
         """The fields of ScorerSummary that have this source as the first one."""
         fields = {f"source_{name}": getattr(self, name) for name in SourceSummary.model_fields}
         return fields | {"source_name": self.name or None}
@@ -124,7 +124,7 @@ class ScorerSummary(BaseModel):
         """For each source, in order, the scorer with only this source."""
         if not self.sources:
             return (self,)
-        further_sources = (source.as_first for source in self.sources)
+        further_sources = (source.first_source_fields for source in self.sources)
         return tuple(self.model_copy(update={"sources": None, **update}) for update in ({}, *further_sources))
 
     @property

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from dsf.api.acts import ACTS, MAX_REQUEST, get_annotation
-from dsf.api.scorer import MAX_DESCRIPTION
+from dsf.api.scorer import MAX_DESCRIPTION_CHARACTERS
 from dsf.api.types import (
     ADDON_NAME,
     CREDENTIALS_WORK_NAME,
@@ -73,7 +73,7 @@ def reduce_user_object(obj: Object, max_bytes: int, admit: Callable[[int], str] 
     obj["metadata"] = {**reduced_metadata, "annotations": annotations} if annotations else reduced_metadata
     if isinstance(spec, dict) and isinstance(description := spec.get("description"), str):
         # The models cut it, too.
-        spec["description"] = description[: MAX_DESCRIPTION + 1]
+        spec["description"] = description[: MAX_DESCRIPTION_CHARACTERS + 1]
     size = measure(spec, max_bytes) + measure(metadata.get("finalizers"), max_bytes)
     if size > max_bytes:
         admit(0)

@@ -13,7 +13,7 @@ documented subset. The compiler also reports columns and types before the first 
 cover it.
 """
 
-from dsf.expression.compiler import MAX_LENGTH, Expression, compile_expression
+from dsf.expression.compiler import MAX_EXPRESSION_CHARACTERS, Expression, compile_expression
 from dsf.expression.scope import MAX_STEPS, EvaluationError, Scope
 from dsf.expression.types import DOUBLE, INT, LABELS, NUMBERS, STRING, Type
 
@@ -21,7 +21,7 @@ __all__ = [
     "DOUBLE",
     "INT",
     "LABELS",
-    "MAX_LENGTH",
+    "MAX_EXPRESSION_CHARACTERS",
     "MAX_STEPS",
     "NUMBERS",
     "STRING",

@@ -21,7 +21,7 @@ from dsf.expression.scope import CHARACTERS_PER_STEP, EvaluationError, Run, Scop
 from dsf.expression.types import ANY, BOOL, DOUBLE, INT, NULL, STRING, Type, is_accepted, unify
 
 #: Maximum characters of an expression.
-MAX_LENGTH: Final = 4096
+MAX_EXPRESSION_CHARACTERS: Final = 4096
 #: Maximum operators, functions, variables and constants, and maximum levels, each of which needs a Python frame.
 MAX_NODES: Final = 500
 MAX_DEPTH: Final = 100
@@ -136,8 +136,8 @@ class _Parser:
     """A parser for one expression."""
 
     def __init__(self, text: str, variables: Mapping[str, Type]) -> None:
-        if len(text) > MAX_LENGTH:
-            raise ExpressionError(f"the expression has {len(text)} characters, more than {MAX_LENGTH}")
+        if len(text) > MAX_EXPRESSION_CHARACTERS:
+            raise ExpressionError(f"the expression has {len(text)} characters, more than {MAX_EXPRESSION_CHARACTERS}")
         self._text = text
         self._variables = dict(variables)
         #: Item variables of the enclosing macros.

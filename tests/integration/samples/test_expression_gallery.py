@@ -86,7 +86,7 @@ def test_gallery_has_ten_manifests() -> None:
 
 @pytest.mark.parametrize("path", _MANIFESTS, ids=lambda path: path.stem)
 def test_score_of_recorded_series(prometheus: str, path: Path) -> None:
-    summary = resolve(manifest(path), fill=Renderer(_CLUSTER)).summary
+    summary = resolve(manifest(path), renderer=Renderer(_CLUSTER)).summary
     endpoint = re.sub("^http://[^/]*", prometheus, summary.source_endpoint)
     summary = summary.model_copy(update={"source_endpoint": endpoint})
     cycle = Cycle(summary.name, "run", summary, math.inf, until=float(_END), cluster=_CLUSTER.name)

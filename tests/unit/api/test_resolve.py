@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dsf.api.resolve import MAX_SCORE_NAME, ResolveReason, resolve
+from dsf.api.resolve import MAX_SCORE_NAME_CHARACTERS, ResolveReason, resolve
 from dsf.api.score import MAX_OBJECT_BYTES
 from dsf.api.scorer import DynamicScorer
 from dsf.api.scorerule import EmptyItem, EmptyRule, ScoreRule, build_empty_items
@@ -166,8 +166,11 @@ def test_single_format_precedes_the_list_and_duplicates_are_removed(
 
 
 def test_longest_score_name_makes_no_large_object_without_results() -> None:
-    resolved = resolve(make_changed_scorer({}, {"scoring.params.name": "q" * MAX_SCORE_NAME}))
+    resolved = resolve(make_changed_scorer({}, {"scoring.params.name": "q" * MAX_SCORE_NAME_CHARACTERS}))
     items = [EmptyItem(name=f"{number}" + "${scoreName}" * 20, value=0) for number in range(256)]
     rule = ScoreRule(score_name=resolved.score_name, when_empty=EmptyRule(behavior="Value", items=items))
     assert sum(len(name) for name, _ in build_empty_items(rule, "c", None)) < 6 * MAX_OBJECT_BYTES
-    assert refusal(make_changed_scorer({}, {"scoring.params.name": "q" * (MAX_SCORE_NAME + 1)}))[0] == "TooLarge"
+    assert (
+        refusal(make_changed_scorer({}, {"scoring.params.name": "q" * (MAX_SCORE_NAME_CHARACTERS + 1)}))[0]
+        == "TooLarge"
+    )

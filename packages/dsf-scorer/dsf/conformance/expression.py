@@ -72,7 +72,7 @@ def _judge_point(point: str, judge: Callable[[], str]) -> Finding:
 
 def _make_summary(scorer: DynamicScorer) -> ScorerSummary:
     try:
-        return resolve(scorer, fill=Renderer(ClusterFacts(_STAND_IN_CLUSTER))).summary
+        return resolve(scorer, renderer=Renderer(ClusterFacts(_STAND_IN_CLUSTER))).summary
     except ResolutionError as error:
         raise fail(str(error), "correct the manifest") from None
 

@@ -114,7 +114,7 @@ def _build_items(file: TestFile, index: int, service_case: Case) -> tuple[dict[s
 def _evaluate_items(case: TestCase, scorer: DynamicScorer) -> tuple[dict[str, int], str]:
     """Return the items that the hub would publish for an expression, and why others are missing. Raises CheckEnded."""
     try:
-        summary = resolve(scorer, fill=Renderer(ClusterFacts(case.cluster, case.cluster_labels))).summary
+        summary = resolve(scorer, renderer=Renderer(ClusterFacts(case.cluster, case.cluster_labels))).summary
         sources = [source.source_name or "" for source in summary.each_source]
         queries, request = _make_expression_request(
             case, sources, case.interval or summary.source_step or _DEFAULT_STEP_SECONDS

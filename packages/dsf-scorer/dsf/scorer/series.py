@@ -91,7 +91,9 @@ class Series:
         times, values = self.times[order], self.values[order]
         span = (times[-1] - times[0]) / step
         if span >= _MAX_POINTS:
-            msg = f"a grid of {step:g} s between {times[0]:g} and {times[-1]:g} would have more than {_MAX_POINTS} points"
+            msg = (
+                f"a grid of {step:g} s between {times[0]:g} and {times[-1]:g} would have more than {_MAX_POINTS} points"
+            )
             raise ValueError(msg)
         points = np.rint((times - times[0]) / step).astype(np.intp)
         grid = np.full(int(points[-1]) + 1, np.nan)
