@@ -18,7 +18,7 @@ from dsf.api.types import AGENT_SECRETS
 from dsf.api.urls import NO_HOSTS, TokenHosts, get_base_url, is_valid_url
 from dsf.auth.secrets import SecretError, Token, Use
 from dsf.errors import SettingsError
-from dsf.http.trust import CERTIFICATE
+from dsf.http.trust import PEM_CERTIFICATE_PATTERN
 from dsf.keys import is_name
 from dsf.settings import Settings
 
@@ -146,7 +146,7 @@ def extract_certificates(data: bytes, label: str) -> bytes:
 
     Raises SecretError if there is no certificate. `label` names the key in the message.
     """
-    certificates = CERTIFICATE.findall(data)
+    certificates = PEM_CERTIFICATE_PATTERN.findall(data)
     if not certificates:
         raise SecretError(f"{label} has no certificate in PEM", "secret_invalid")
     return b"\n".join(certificates) + b"\n"

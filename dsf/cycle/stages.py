@@ -32,7 +32,7 @@ from dsf.cycle.evaluation import Evaluation, score_series
 from dsf.errors import CycleError, ExpressionError, HttpError, ScoringResponseError, SettingsError
 from dsf.http.access import PLAIN, Access
 from dsf.http.client import Stream
-from dsf.http.deadline import own_exchanges
+from dsf.http.deadline import assign_exchange_owner
 from dsf.messages import MESSAGE_LIMIT, Stage
 from dsf.settings import Settings
 from dsf.sources import FetchContext, Payload, find_source
@@ -251,7 +251,7 @@ class Stages:
         )
         self._raise_until_retry_after(server)
         try:
-            with own_exchanges(cycle):
+            with assign_exchange_owner(cycle):
                 access = self._authenticator.access(summary, stage, deadline)
                 self._observer.on_authenticated(stage, access, summary.source_name if stage == "fetch" else None)
                 yield access

@@ -106,8 +106,8 @@ def resolve_allowed(host: str, port: int | None, exchange: Exchange) -> list[tup
     errors of urllib3 and of the operating system.
     """
     host, port = resolve_alias(host, port)
-    infos = _resolve(host, port, exchange.remaining())
-    if not exchange.is_for_keys:
+    infos = _resolve(host, port, exchange.require_remaining_seconds())
+    if not exchange.allows_metadata_addresses:
         _check_addresses(host, infos)
     return [(str(address[0]), port) for *_, address in infos]
 
@@ -123,10 +123,10 @@ def check_proxied_url(url: str, exchange: Exchange) -> None:
     if not _is_link_local_allowed and host in _METADATA_NAMES:
         raise HttpError("address_refused", f"{host} is a metadata service, which is not requested ({_HOW_TO_ALLOW})")
     try:
-        infos = _resolve(host, parts.port or 0, min(CONNECT_TIMEOUT, exchange.remaining()))
+        infos = _resolve(host, parts.port or 0, min(CONNECT_TIMEOUT, exchange.require_remaining_seconds()))
     except (NameResolutionError, TimeoutError):
         # Raises if the deadline has passed, so that nothing is sent after it.
-        exchange.remaining()
+        exchange.require_remaining_seconds()
         return
     _check_addresses(host, infos)
 

@@ -18,7 +18,7 @@ import urllib3.exceptions
 from dsf.errors import HttpError
 from dsf.http import addresses, failures, transport
 from dsf.http.access import PLAIN, Access, find_proxy
-from dsf.http.deadline import Exchange, run_exchange
+from dsf.http.deadline import Exchange, watch_exchange
 from dsf.http.failures import NotHttpError
 from dsf.text import place
 
@@ -141,18 +141,18 @@ def probe(
     max_bytes: int,
     body: bytes | None = None,
     access: Access = PLAIN,
-    is_for_keys: bool = False,
+    allows_metadata_addresses: bool = False,
 ) -> Response:
     """Return the response to a GET, or to a POST of `body`, for any status except redirects.
 
-    Always uses a new connection, because a pooled connection does not prove that the server is healthy. `is_for_keys`
-    allows metadata addresses (dsf.http.deadline.Exchange). Other arguments and errors are the same as for `get`, but a
-    redirect is the only status that raises HttpError.
+    Always uses a new connection, because a pooled connection does not prove that the server is healthy. See
+    `dsf.http.deadline.Exchange` for `allows_metadata_addresses`. Other arguments and errors are the same as for `get`,
+    but a redirect is the only status that raises HttpError.
     """
     request = _ClientRequest(url, deadline, max_bytes, access, body=body)
     request.prepared.headers["Connection"] = "close"
-    request.exchange.is_new = True
-    request.exchange.is_for_keys = is_for_keys
+    request.exchange.needs_new_connection = True
+    request.exchange.allows_metadata_addresses = allows_metadata_addresses
     return request.send(lambda status: status not in _REDIRECT_STATUSES)
 
 
@@ -238,7 +238,7 @@ class _ClientRequest:
         if self.exchange.deadline <= started_at:
             raise HttpError("timeout", f"{self.place}: no time is left")
         try:
-            with run_exchange(self.exchange), self._open_response() as response:
+            with watch_exchange(self.exchange), self._open_response() as response:
                 status = response.status_code
                 if not is_accepted(status):
                     raise self._make_status_error(response)
@@ -262,7 +262,7 @@ class _ClientRequest:
         except _EXCHANGE_ERRORS:
             if not self.exchange.may_repeat:
                 raise
-        self.exchange.is_new = True
+        self.exchange.needs_new_connection = True
         return transport.send(self.prepared, self.proxy)
 
     def _make_status_error(self, response: requests.Response) -> HttpError:
@@ -298,7 +298,7 @@ class _ClientRequest:
             if total_bytes > max_bytes:
                 raise failures.make_size_error(self.place, max_bytes)
             # Check the deadline here, because shutting down the socket does not interrupt decompression.
-            self.exchange.remaining()
+            self.exchange.require_remaining_seconds()
             consume(piece)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 

@@ -24,7 +24,7 @@ _MAX_WAIT_SECONDS: Final = 86_400.0
 _MAX_SLEEP_SECONDS: Final = 15.0
 
 
-class Owner(Protocol):
+class ExchangeOwner(Protocol):
     """Owner of exchanges, whose deadline bounds theirs. The deadline may become earlier while they run."""
 
     deadline: float
@@ -35,16 +35,16 @@ class Exchange:
 
     def __init__(self, deadline: float, max_bytes: int, *, tls: TlsOptions = DEFAULT_TLS) -> None:
         """`deadline` is on the clock of time.monotonic(), `max_bytes` limits the decompressed body of the response."""
-        self.owner: Owner | None = getattr(_thread, "owner", None)
+        self.owner: ExchangeOwner | None = getattr(_thread_local, "owner", None)
         self.deadline = deadline if self.owner is None else min(deadline, self.owner.deadline)
         self.max_bytes = max_bytes
         self.tls = tls
         #: True to allow metadata addresses, because the caller chose the URL and not the author of a scorer.
-        self.is_for_keys = False
+        self.allows_metadata_addresses = False
         #: True if the exchange must use a new connection, or uses one.
-        self.is_new = False
+        self.needs_new_connection = False
         #: True if the exchange uses a connection that was kept after an earlier exchange.
-        self.is_kept = False
+        self.reuses_connection = False
         #: True if at least one byte of the response has arrived.
         self.is_answered = False
         #: All responses, including those that the library drops unread, such as a proxy's response to CONNECT. Each
@@ -52,7 +52,7 @@ class Exchange:
         self.responses: list[http.client.HTTPResponse] = []
         self._socket: socket.socket | None = None
 
-    def remaining(self) -> float:
+    def require_remaining_seconds(self) -> float:
         """Return the remaining seconds. Raises TimeoutError if the deadline has passed."""
         seconds = self.deadline - time.monotonic()
         if seconds <= 0:
@@ -62,14 +62,14 @@ class Exchange:
     @property
     def may_repeat(self) -> bool:
         """True if a failure may have its cause in a kept connection that the peer had already closed."""
-        return self.is_kept and not self.is_answered
+        return self.reuses_connection and not self.is_answered
 
     def attach_socket(self, connection: socket.socket) -> None:
         """Use this socket from now on, until the deadline. Raises TimeoutError if the deadline has passed."""
         # Store the socket before the deadline is checked. A socket that was stored too late to be shut down is then not
         # used, because the check raises.
         self._socket = connection
-        connection.settimeout(self.remaining())
+        connection.settimeout(self.require_remaining_seconds())
 
     def close(self) -> None:
         """Close all responses, and release the owner, because a kept connection references its last response."""
@@ -89,71 +89,73 @@ class _DeadlineWatch:
     """Ends exchanges at their deadline, in a thread that starts with the first exchange."""
 
     def __init__(self) -> None:
-        self._running: set[Exchange] = set()
-        self._changed = threading.Condition()
+        self._running_exchanges: set[Exchange] = set()
+        self._condition = threading.Condition()
         self._wakes_at = 0.0
         self._thread: SupervisedThread | None = None
 
     @contextlib.contextmanager
-    def run_exchange(self, exchange: Exchange) -> Iterator[None]:
+    def watch_exchange(self, exchange: Exchange) -> Iterator[None]:
         """Make `exchange` the current exchange of this thread, and end it at its deadline."""
-        _thread.exchange = exchange
-        with self._changed:
-            self._running.add(exchange)
+        _thread_local.exchange = exchange
+        with self._condition:
+            self._running_exchanges.add(exchange)
             if self._thread is None:
                 self._thread = SupervisedThread(self._run, "dsf-http-watch")
                 self._thread.start()
             elif exchange.deadline < self._wakes_at:
-                self._changed.notify()
+                self._condition.notify()
         try:
             yield
         finally:
-            _thread.exchange = None
-            with self._changed:
-                self._running.discard(exchange)
+            _thread_local.exchange = None
+            with self._condition:
+                self._running_exchanges.discard(exchange)
             exchange.close()
 
-    def end_exchanges(self, owner: Owner) -> None:
+    def end_exchanges(self, owner: ExchangeOwner) -> None:
         """Set the deadline of the owner's running exchanges to the current time, which ends them."""
-        with self._changed:
-            for exchange in self._running:
+        with self._condition:
+            for exchange in self._running_exchanges:
                 if exchange.owner is owner:
                     exchange.deadline = time.monotonic()
-            self._changed.notify()
+            self._condition.notify()
 
     def _run(self) -> None:
         while True:
-            with self._changed:
+            with self._condition:
                 now = time.monotonic()
-                for exchange in self._running:
+                for exchange in self._running_exchanges:
                     if exchange.deadline <= now:
                         exchange.shut_down()
-                future_deadlines = [exchange.deadline for exchange in self._running if exchange.deadline > now]
+                future_deadlines = [
+                    exchange.deadline for exchange in self._running_exchanges if exchange.deadline > now
+                ]
                 self._wakes_at = min([now + _MAX_SLEEP_SECONDS, *future_deadlines])
-                self._changed.wait(self._wakes_at - now)
+                self._condition.wait(self._wakes_at - now)
 
 
 #: Owner and current exchange of each thread.
-_thread = threading.local()
+_thread_local = threading.local()
 _watch: Final = _DeadlineWatch()
 end_exchanges: Final = _watch.end_exchanges
-run_exchange: Final = _watch.run_exchange
+watch_exchange: Final = _watch.watch_exchange
 
 
 def current_exchange() -> Exchange:
     """Return the current exchange of this thread."""
-    exchange: Exchange = _thread.exchange
+    exchange: Exchange = _thread_local.exchange
     return exchange
 
 
 @contextlib.contextmanager
-def own_exchanges(owner: Owner) -> Iterator[None]:
+def assign_exchange_owner(owner: ExchangeOwner) -> Iterator[None]:
     """Assign `owner` to the exchanges that this thread creates in the context.
 
     The owner's deadline bounds them, and `end_exchanges` ends them.
     """
-    _thread.owner = owner
+    _thread_local.owner = owner
     try:
         yield
     finally:
-        _thread.owner = None
+        _thread_local.owner = None

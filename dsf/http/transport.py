@@ -121,7 +121,7 @@ class _MeteredReader(io.RawIOBase):
         count = self._raw.readinto(buffer)
         if not count:
             # Raises if the deadline has passed, because the end of the exchange also appears as EOF.
-            self._exchange.remaining()
+            self._exchange.require_remaining_seconds()
             self.has_ended = True
             return count
         self._exchange.is_answered = True
@@ -157,7 +157,7 @@ class _Connection(HTTPConnection):
     def is_connected(self) -> bool:
         """True if the current exchange may use the connection; otherwise the pool closes the connection."""
         is_idle = time.monotonic() - self._last_request_at > IDLE_SECONDS
-        return not current_exchange().is_new and not is_idle and super().is_connected
+        return not current_exchange().needs_new_connection and not is_idle and super().is_connected
 
     def connect(self) -> None:
         """Connect to the first reachable address of the server, of its alias or of its proxy.
@@ -166,14 +166,14 @@ class _Connection(HTTPConnection):
         never resolves the name again. Raises the error of the last address if none is reachable.
         """
         exchange = current_exchange()
-        exchange.is_new = True
+        exchange.needs_new_connection = True
         host_and_port = self.host, self.port
         last_error: Exception = OSError(f"{self.host} has no address")
         try:
             candidates = addresses.resolve_allowed(*host_and_port, exchange)
             for index, (self.host, self.port) in enumerate(candidates):
                 # Divide the remaining time among the addresses, so that a dead address does not use all of it.
-                time_share = exchange.remaining() / (len(candidates) - index)
+                time_share = exchange.require_remaining_seconds() / (len(candidates) - index)
                 self.timeout = min(addresses.CONNECT_TIMEOUT, time_share)
                 try:
                     super().connect()
@@ -184,14 +184,14 @@ class _Connection(HTTPConnection):
                     return
         finally:
             self.host, self.port = host_and_port
-        exchange.remaining()
+        exchange.require_remaining_seconds()
         raise last_error
 
     def request(self, *args: Any, **options: Any) -> None:
         """Send a request. A kept connection fails early if the peer does not acknowledge the request."""
         exchange = current_exchange()
-        if self.sock is not None and not exchange.is_new:
-            exchange.is_kept = True
+        if self.sock is not None and not exchange.needs_new_connection:
+            exchange.reuses_connection = True
             exchange.attach_socket(self.sock)
             self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _KEPT_ACKNOWLEDGE_MILLISECONDS)
         self._last_request_at = time.monotonic()
@@ -249,7 +249,7 @@ class _PooledAdapter(HTTPAdapter):
         if server["scheme"] != "https":
             return server, {}
         tls = current_exchange().tls
-        context = trust.context(tls)
+        context = trust.get_ssl_context(tls)
         context.sslsocket_class = _TlsSocket
         return server, {
             "ssl_context": context,
@@ -297,7 +297,7 @@ def send(request: requests.PreparedRequest, proxy: Proxy | None) -> requests.Res
         request,
         stream=True,
         allow_redirects=False,
-        timeout=exchange.remaining(),
+        timeout=exchange.require_remaining_seconds(),
         verify=exchange.tls.verify,
         proxies={} if proxy is None else dict.fromkeys(PORTS, proxy.url),
     )

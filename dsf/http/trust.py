@@ -42,7 +42,7 @@ _SYSTEM_STORES: Final = (
 )
 #: Certificate in PEM. The pattern excludes dashes, which base64 does not contain, because many BEGIN lines without an
 #: END line would otherwise take quadratic time.
-CERTIFICATE: Final = re.compile(rb"-----BEGIN CERTIFICATE-----[^-]*+-----END CERTIFICATE-----")
+PEM_CERTIFICATE_PATTERN: Final = re.compile(rb"-----BEGIN CERTIFICATE-----[^-]*+-----END CERTIFICATE-----")
 #: DER tag of the version in a certificate.
 _VERSION_TAG: Final = 0xA0
 #: DER tag of UTCTime. The alternative is GeneralizedTime.
@@ -50,14 +50,14 @@ _UTC_TIME_TAG: Final = 0x17
 
 
 class _CaPath(NamedTuple):
-    """File or folder with CAs. Errors are logged if `is_configured` is True, because the other paths are optional."""
+    """File or folder with CAs. Errors are logged if `is_required` is True, because the other paths are optional."""
 
     path: Path
-    is_configured: bool
+    is_required: bool
 
 
 _trusted_folder: Path | None = None
-_lock = threading.Lock()
+_context_lock = threading.Lock()
 #: Unusable paths with their problem, so that each is logged once.
 _logged_problems: set[tuple[Path, str]] = set()
 
@@ -83,7 +83,7 @@ def use_folder(folder: Path | None) -> None:
     _trusted_folder = folder
 
 
-def context(tls: TlsOptions = DEFAULT_TLS) -> ssl.SSLContext:
+def get_ssl_context(tls: TlsOptions = DEFAULT_TLS) -> ssl.SSLContext:
     """Return the context for a new connection to a server with the options `tls`.
 
     Builds a new context within a second after a file has changed, because a mounted ConfigMap may change while the
@@ -94,7 +94,7 @@ def context(tls: TlsOptions = DEFAULT_TLS) -> ssl.SSLContext:
     tls = replace(tls, server_name="")
     get_context = _get_default_context if tls == DEFAULT_TLS else _get_server_context
     # Take the lock, because threads that start at the same time would each build a context.
-    with _lock:
+    with _context_lock:
         return get_context(tls, ca_paths, _read_file_states(ca_paths, int(time.monotonic())))
 
 
@@ -108,11 +108,13 @@ def _build_context(tls: TlsOptions, ca_paths: tuple[_CaPath, ...], file_states: 
         ssl_context.check_hostname = False
     if tls.ca and tls.verify:
         try:
-            ssl_context.load_verify_locations(cadata=b"\n".join(CERTIFICATE.findall(tls.ca)).decode("ascii"))
+            ssl_context.load_verify_locations(
+                cadata=b"\n".join(PEM_CERTIFICATE_PATTERN.findall(tls.ca)).decode("ascii")
+            )
         except (ValueError, ssl.SSLError):
             raise HttpError("secret_invalid", "the CA of this server (caRef) has no certificate in PEM") from None
     if tls.certificate:
-        load_identity(ssl_context, tls.certificate, tls.key)
+        load_client_certificate(ssl_context, tls.certificate, tls.key)
     return ssl_context
 
 
@@ -123,18 +125,18 @@ _get_server_context = lru_cache(maxsize=16)(_build_context)
 
 
 def _iterate_ca_paths() -> Iterator[_CaPath]:
-    yield _CaPath(Path(requests.utils.DEFAULT_CA_BUNDLE_PATH), is_configured=True)
+    yield _CaPath(Path(requests.utils.DEFAULT_CA_BUNDLE_PATH), is_required=True)
     for path in _SYSTEM_STORES:
-        yield _CaPath(path, is_configured=False)
+        yield _CaPath(path, is_required=False)
     # Each variable names a file or a folder. OCM sets CA_BUNDLE_FILE_PATH in agents. SSL_CERT_DIR contains folders,
     # separated by colons.
     variables = "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CA_BUNDLE_FILE_PATH"
     file_names = [os.environ.get(variable, "") for variable in variables]
     for name in [*file_names, *os.environ.get("SSL_CERT_DIR", "").split(":")]:
         if name:
-            yield _CaPath(Path(name), is_configured=True)
+            yield _CaPath(Path(name), is_required=True)
     if _trusted_folder is not None:
-        yield _CaPath(_trusted_folder, is_configured=True)
+        yield _CaPath(_trusted_folder, is_required=True)
 
 
 @lru_cache(maxsize=1)
@@ -155,29 +157,29 @@ def _read_file_state(ca_path: _CaPath) -> object:
     """
     path = ca_path.path
     try:
-        paths = [path, *(_list_files(path) if ca_path.is_configured and path.is_dir() else ())]
+        paths = [path, *(_list_files(path) if ca_path.is_required and path.is_dir() else ())]
         return tuple((file, (stat := file.stat()).st_mtime_ns, stat.st_size, stat.st_ino) for file in paths)
     except OSError as error:
         return path, error.errno
 
 
 def _build_verifying_context(ca_paths: tuple[_CaPath, ...]) -> ssl.SSLContext:
-    """Return a context with the CAs of all paths. Logs unusable configured paths."""
+    """Return a context with the CAs of all paths. Logs unusable required paths."""
     ssl_context = create_urllib3_context(cert_reqs=ssl.CERT_REQUIRED)
     # From Python 3.13 on this flag is a default. It refuses CAs without a key usage or key identifiers, which many
     # organisations have made with `openssl req`.
     ssl_context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     loaded_certificates: set[bytes] = set()
-    for path, is_configured in ca_paths:
+    for path, is_required in ca_paths:
         try:
             files = _list_files(path) if path.is_dir() else [path]
         except OSError as error:
             files = []
-            if is_configured:
+            if is_required:
                 _log_problem(path, error.strerror or str(error))
         for file in files:
             try:
-                certificates = CERTIFICATE.findall(file.read_bytes())
+                certificates = PEM_CERTIFICATE_PATTERN.findall(file.read_bytes())
                 # Load each certificate once, because the stores repeat them (Debian's store three times), and OpenSSL
                 # takes a millisecond for each.
                 new_certificates = [
@@ -189,7 +191,7 @@ def _build_verifying_context(ca_paths: tuple[_CaPath, ...]) -> ssl.SSLContext:
                 elif not certificates:
                     raise ValueError("it has no certificate in PEM")
             except (ValueError, OSError) as error:
-                if is_configured:
+                if is_required:
                     _log_problem(file, str(error))
     return ssl_context
 
@@ -212,12 +214,12 @@ class Validity(NamedTuple):
     end: datetime
 
 
-def load_identity(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
+def load_client_certificate(ssl_context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
     """Load a client certificate and its private key into the context. Raises HttpError (secret_invalid)."""
     with _open_as_file(certificate + b"\n" + key) as path:
         try:
             # Pass an empty password, because OpenSSL otherwise asks for the key's password on the terminal.
-            context.load_cert_chain(path, password=lambda: b"")
+            ssl_context.load_cert_chain(path, password=lambda: b"")
         except ssl.SSLError as error:
             problem = error.reason or "it is no PEM"
             if "KEY_VALUES_MISMATCH" in problem:
@@ -231,7 +233,7 @@ def load_identity(context: ssl.SSLContext, certificate: bytes, key: bytes) -> No
 
 def parse_validity(certificate: bytes) -> Validity:
     """Return the validity of the first PEM certificate. Raises ValueError without a valid certificate."""
-    match = CERTIFICATE.search(certificate)
+    match = PEM_CERTIFICATE_PATTERN.search(certificate)
     if match is None:
         raise ValueError("no certificate in PEM")
     try:
@@ -268,8 +270,8 @@ def _split_element(data: bytes) -> tuple[int, bytes, bytes]:
     return tag, data[start : start + length], data[start + length :]
 
 
-def _parse_time(tag: int, text: bytes) -> datetime:
-    time_text = text.decode("ascii")
+def _parse_time(tag: int, encoded_time: bytes) -> datetime:
+    time_text = encoded_time.decode("ascii")
     if tag == _UTC_TIME_TAG:
         # UTCTime has a two-digit year. X.509 assigns years from 50 on to the 20th century.
         time_text = ("19" if int(time_text[:2]) >= 50 else "20") + time_text

@@ -17,7 +17,7 @@ from dsf import http
 from dsf.errors import HttpError
 from dsf.http import access, addresses, transport
 from dsf.http.access import bearer
-from dsf.http.deadline import own_exchanges
+from dsf.http.deadline import assign_exchange_owner
 from tests.support import httpserver
 from tests.support.httpserver import ScriptedServer, answer
 from tests.support.wait import PATIENCE
@@ -63,7 +63,7 @@ def test_finished_exchange_is_freed() -> None:
         with ScriptedServer(answer("hello")) as server:
             owner = Cycle()
             freed = weakref.ref(owner)
-            with own_exchanges(owner):
+            with assign_exchange_owner(owner):
                 get(server.url)
             del owner
             assert freed() is None

@@ -18,7 +18,7 @@ from dsf import http
 from dsf.api.types import ConfigSyncMode
 from dsf.errors import HttpError, SettingsError
 from dsf.http import addresses, deadline, transport, trust
-from dsf.http.deadline import own_exchanges
+from dsf.http.deadline import assign_exchange_owner
 from dsf.hub import health
 from tests.support.httpserver import ScriptedServer, answer
 from tests.support.tlsca import TestCa
@@ -95,9 +95,9 @@ def test_private_ca_is_trusted_while_its_file_is_in_the_folder(
     with pytest.raises(HttpError, match="TLS failed"):
         ask(f"https://127.0.0.1:{server}/healthz")
     # An invalid file does not affect the others.
-    before = trust.context()
+    before = trust.get_ssl_context()
     (folder / "broken.crt").write_text("not PEM")
-    wait_for(lambda: trust.context() is not before, message="another context")
+    wait_for(lambda: trust.get_ssl_context() is not before, message="another context")
     assert ask(url) == b"ok"
     (folder / "ca.crt").unlink()
     in_time(ask, url, is_refused=True)
@@ -139,7 +139,7 @@ def test_private_ca_named_by_the_environment_is_trusted(
     (folder / "private.crt").write_text(ca.cert.read_text())
     in_time(by_agent, url)
     # The public ones stay.
-    assert len(trust.context().get_ca_certs()) > 100
+    assert len(trust.get_ssl_context().get_ca_certs()) > 100
     monkeypatch.delenv(variable)
     with pytest.raises(HttpError, match="TLS failed"):
         by_agent(url)
@@ -293,7 +293,7 @@ def test_tls_handshake_is_cut_with_its_owner() -> None:
         owner.deadline = time.monotonic()
         deadline.end_exchanges(owner)
 
-    with listening(serve) as url, own_exchanges(owner):
+    with listening(serve) as url, assign_exchange_owner(owner):
         thread = threading.Thread(target=cut)
         thread.start()
         started = time.monotonic()

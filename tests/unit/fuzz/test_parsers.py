@@ -25,7 +25,7 @@ from dsf.api.summary import parse_summaries
 from dsf.errors import HttpError, ManifestError, MessageRejectedError, RemoteConfigError, ScoringResponseError
 from dsf.http import failures
 from dsf.http.client import decompress
-from dsf.http.deadline import Exchange, run_exchange
+from dsf.http.deadline import Exchange, watch_exchange
 from dsf.http.transport import BoundedResponse
 from dsf.messages import derive_key, make_frame, verify
 from dsf.otlp.scrape import ScrapeError, select_samples
@@ -64,7 +64,7 @@ class _Wire:
 def _http(data: bytes) -> None:
     wire = cast("socket.socket", _Wire(data))
     try:
-        with run_exchange(Exchange(time.monotonic() + 60, 10_000)):
+        with watch_exchange(Exchange(time.monotonic() + 60, 10_000)):
             answer = BoundedResponse(wire, method="GET")
             answer.begin()
             while answer.read(100):

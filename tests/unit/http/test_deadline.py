@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from dsf.http.deadline import Exchange, end_exchanges, own_exchanges, run_exchange
+from dsf.http.deadline import Exchange, assign_exchange_owner, end_exchanges, watch_exchange
 from dsf.http.transport import BoundedResponse
 
 #: Seconds of a deadline that no test waits for.
@@ -41,19 +41,19 @@ def opened() -> Iterator[ExitStack]:
 
 def test_expired_exchange_ends_while_others_continue(opened: ExitStack) -> None:
     early, late = Pair(opened, 0.2), Pair(opened, _FAR)
-    with run_exchange(late.exchange), run_exchange(early.exchange):
+    with watch_exchange(late.exchange), watch_exchange(early.exchange):
         # The thread already waits for the late exchange when the early one starts.
         assert early.client.recv(1) == b""
         with pytest.raises(TimeoutError):
-            early.exchange.remaining()
+            early.exchange.require_remaining_seconds()
         assert late.is_open
 
 
 def test_connection_of_a_finished_exchange_is_not_closed(opened: ExitStack) -> None:
     over, next_one = Pair(opened, 0.2), Pair(opened, 0.4)
-    with run_exchange(over.exchange):
+    with watch_exchange(over.exchange):
         pass
-    with run_exchange(next_one.exchange):
+    with watch_exchange(next_one.exchange):
         assert next_one.client.recv(1) == b""
     assert over.exchange.deadline < time.monotonic()
     assert over.is_open
@@ -68,13 +68,13 @@ def test_cut_ends_only_exchanges_of_its_owner(opened: ExitStack) -> None:
     cut_owner, other = Owner(time.monotonic() + _FAR), Owner(time.monotonic() + _FAR)
     pairs = []
     for owner in (cut_owner, other):
-        with own_exchanges(owner):
+        with assign_exchange_owner(owner):
             pairs.append(Pair(opened, _FAR))
-    with run_exchange(pairs[0].exchange), run_exchange(pairs[1].exchange):
+    with watch_exchange(pairs[0].exchange), watch_exchange(pairs[1].exchange):
         end_exchanges(cut_owner)
         assert pairs[0].client.recv(1) == b""
         with pytest.raises(TimeoutError):
-            pairs[0].exchange.remaining()
+            pairs[0].exchange.require_remaining_seconds()
         assert pairs[1].is_open
 
 
@@ -85,7 +85,7 @@ def test_socket_opened_after_the_deadline_is_refused(opened: ExitStack) -> None:
 
 def test_response_that_starts_too_late_leaves_no_open_socket() -> None:
     ours, theirs = socket.socketpair()
-    with pytest.raises(TimeoutError) as late, run_exchange(Exchange(time.monotonic() - 1, 10)):
+    with pytest.raises(TimeoutError) as late, watch_exchange(Exchange(time.monotonic() - 1, 10)):
         BoundedResponse(ours)
     ours.close()
     theirs.close()
@@ -96,6 +96,6 @@ def test_response_that_starts_too_late_leaves_no_open_socket() -> None:
 
 @pytest.mark.parametrize(("own_deadline", "owner_deadline", "expected"), [(5.0, 7.0, 5.0), (7.0, 5.0, 5.0)])
 def test_exchange_ends_with_its_owner(own_deadline: float, owner_deadline: float, expected: float) -> None:
-    with own_exchanges(Owner(owner_deadline)):
+    with assign_exchange_owner(Owner(owner_deadline)):
         assert Exchange(own_deadline, 100).deadline == expected
     assert Exchange(own_deadline, 100).deadline == own_deadline

@@ -11,7 +11,7 @@ from kubernetes import client
 
 from dsf.http import trust
 from dsf.http.access import TlsOptions
-from dsf.http.trust import CERTIFICATE, parse_validity
+from dsf.http.trust import PEM_CERTIFICATE_PATTERN, parse_validity
 from dsf.kube.access import Certificates
 from dsf.redislink import connection
 from tests.support.tlsca import TestCa
@@ -19,7 +19,7 @@ from tests.support.tlsca import TestCa
 
 def test_certificates_among_other_text() -> None:
     certificate = b"-----BEGIN CERTIFICATE-----\nTUlJ\n-----END CERTIFICATE-----"
-    assert CERTIFICATE.findall(
+    assert PEM_CERTIFICATE_PATTERN.findall(
         b"subject=a - b\n" + certificate + b"\n-----BEGIN CERTIFICATE-----\nhalf\n" + certificate
     ) == [certificate, certificate]
 
@@ -27,7 +27,7 @@ def test_certificates_among_other_text() -> None:
 def test_many_beginnings_without_an_end_take_no_time() -> None:
     """Backtracking took minutes for a mebibyte, during which no other thread ran; the test's time limit catches it."""
     data = b"-----BEGIN CERTIFICATE-----\n" * 40_000
-    assert CERTIFICATE.findall(data) == []
+    assert PEM_CERTIFICATE_PATTERN.findall(data) == []
     with pytest.raises(ValueError, match="no certificate"):
         parse_validity(data)
 
@@ -35,15 +35,15 @@ def test_many_beginnings_without_an_end_take_no_time() -> None:
 def test_threads_that_begin_at_once_read_the_cas_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path))
     with ThreadPoolExecutor(8) as threads:
-        assert len(set(threads.map(lambda _: trust.context(), range(8)))) == 1
+        assert len(set(threads.map(lambda _: trust.get_ssl_context(), range(8)))) == 1
 
 
 def test_servers_with_tls_options_do_not_change_the_shared_context() -> None:
-    usual = trust.context()
+    usual = trust.get_ssl_context()
     # A CA with another text is loaded again.
     for number in range(17):
-        trust.context(TlsOptions(ca=b"\n" * number, verify=False))
-    assert trust.context(TlsOptions(server_name="other")) is usual
+        trust.get_ssl_context(TlsOptions(ca=b"\n" * number, verify=False))
+    assert trust.get_ssl_context(TlsOptions(server_name="other")) is usual
 
 
 def test_ca_without_a_key_usage_is_trusted_on_each_python(tmp_path: Path) -> None:
@@ -53,7 +53,7 @@ def test_ca_without_a_key_usage_is_trusted_on_each_python(tmp_path: Path) -> Non
     configuration = client.Configuration(host="https://localhost")
     configuration.ssl_ca_cert = str(ca.cert)
     for context in (
-        trust.context(TlsOptions(ca=ca.cert.read_bytes())),
+        trust.get_ssl_context(TlsOptions(ca=ca.cert.read_bytes())),
         Certificates(configuration).context,
         connection._make_context(str(ca.cert), None, None),
     ):

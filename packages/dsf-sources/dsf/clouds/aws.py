@@ -138,7 +138,9 @@ def _fetch_pod_key(method: Aws, builder: CredentialsBuilder) -> _Key:
         access = Access((("Authorization", token),), is_direct=True, secrets=(token,))
         # Over a separate connection: a pooled one could be that of a scorer that names the same address.
         try:
-            response = http.probe(url, deadline=cloud.until, max_bytes=_MAX_BYTES, access=access, is_for_keys=True)
+            response = http.probe(
+                url, deadline=cloud.until, max_bytes=_MAX_BYTES, access=access, allows_metadata_addresses=True
+            )
         except HttpError as error:
             text, retryable = str(error), error.retryable
         else:
