@@ -147,7 +147,7 @@ class Dispatcher:
             ("HMGET", keys.OVERRIDES, *targets),
             *(("LLEN", queue) for queue in queues),
             ("EXISTS", *(keys.mail_slots(cluster)[-1] for cluster in clusters)),
-            is_strict=False,
+            raise_command_errors=False,
         )
         *lengths_or_errors, used_last_slots = counts
         for response in (entry_texts, override_texts, used_last_slots):

@@ -21,7 +21,7 @@ from dsf.errors import SettingsError, UnknownClusterError
 from dsf.process import hubclock
 from dsf.redislink import address
 from dsf.settings import Settings
-from dsf.store.client import COMMAND_RETRIES, connect
+from dsf.store.client import CLI_CONNECTION_RETRIES, connect
 
 if TYPE_CHECKING:
     from dsf.cli.kubehub import KubeHub
@@ -131,7 +131,7 @@ def session() -> Iterator[CommandSession]:
 def _open_session() -> Iterator[CommandSession]:
     """Yield a session without the hub's time, even if Redis is unreachable."""
     settings = load_command_settings()
-    client = connect(settings, name="dsf-cli", retries=COMMAND_RETRIES)
+    client = connect(settings, name="dsf-cli", retries=CLI_CONNECTION_RETRIES)
     try:
         yield CommandSession(settings, client)
     finally:

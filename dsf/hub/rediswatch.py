@@ -23,7 +23,7 @@ from dsf.redisacl.misuse import MisuseWatch
 from dsf.redislink import address
 from dsf.settings import Settings
 from dsf.store import server
-from dsf.store.client import repeat
+from dsf.store.client import run_until_stopped
 from dsf.store.clocks import find_clock_problem, read_reports
 
 log = dsf.log.get(__name__)
@@ -100,7 +100,7 @@ class RedisWatch:
         self._reported_problems = {**other_problems, kind: text} if text else other_problems
 
     def _run(self) -> None:
-        repeat(self._check, self._stopping, doing="look at redis", pause=_CHECK_SECONDS)
+        run_until_stopped(self._check, self._stopping, task="look at redis", retry_seconds=_CHECK_SECONDS)
 
     def _check(self) -> float:
         # Check for misuse first, and also during an outage, which misuse may have caused.

@@ -18,7 +18,7 @@ from dsf.redisacl.rules import cluster_of_user, cluster_user
 from dsf.redisacl.users import User
 from dsf.redislink.link import Link
 from dsf.settings import Settings
-from dsf.store.client import connect_to
+from dsf.store.client import make_server_client
 
 log = dsf.log.get(__name__)
 
@@ -237,6 +237,6 @@ class UsersEverywhere:
 
     def _get_replica(self, host: str, port: int) -> ClusterUsers:
         if (host, port) not in self._replicas:
-            client = connect_to(self._settings, host, port, name="dsf-hub-users")
+            client = make_server_client(self._settings, host, port, name="dsf-hub-users")
             self._replicas[host, port] = client, ClusterUsers(client, self._secret)
         return self._replicas[host, port][1]

@@ -26,7 +26,7 @@ import dsf.log
 from dsf import keys
 from dsf.messages import FRAME_MARK, INGEST_TASK, MAX_FRAME_BYTES
 from dsf.results.ingest import Ingest
-from dsf.store.client import load_lua, repeat
+from dsf.store.client import load_lua, run_until_stopped
 from dsf.store.heartbeats import Heartbeat
 
 #: Seconds between two polls while results arrive. Larger batches are cheaper, because a task with its round trips costs
@@ -202,7 +202,7 @@ class Intake:
 
     def run(self) -> None:
         """Ingest results until stopped."""
-        repeat(self.turn, self._stopping, doing="ingest results", pause=1.0)
+        run_until_stopped(self.turn, self._stopping, task="ingest results", retry_seconds=1.0)
 
     def turn(self) -> float:
         """Ingest one read, and return the seconds until the next turn. Raises redis.RedisError."""

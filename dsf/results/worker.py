@@ -26,7 +26,7 @@ from dsf.process.threads import SupervisedThread
 from dsf.results.ingest import Ingest, read_master_secret
 from dsf.results.intake import Intake
 from dsf.settings import Settings, settings
-from dsf.store.client import connect, repeat
+from dsf.store.client import connect, run_until_stopped
 from dsf.store.clockguard import ResultsGuard
 from dsf.store.clocks import ClockReports
 from dsf.store.heartbeats import Heartbeat
@@ -176,7 +176,7 @@ class Sweeper:
     def run(self) -> None:
         """Sweep until stopped."""
         if not self._stopping.wait(_SWEEP_EVERY):
-            repeat(self._turn, self._stopping, doing="sweep lost runs", pause=_SWEEP_EVERY)
+            run_until_stopped(self._turn, self._stopping, task="sweep lost runs", retry_seconds=_SWEEP_EVERY)
 
     def _turn(self) -> float:
         has_more = self.sweep(hubclock.now())

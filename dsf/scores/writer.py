@@ -30,7 +30,7 @@ from dsf.scores.failures import Failures, Pair
 from dsf.scores.queue import PairQueue
 from dsf.scores.rate import WriteRate
 from dsf.settings import Settings
-from dsf.store.client import parse_stored, repeat
+from dsf.store.client import parse_stored, run_until_stopped
 from dsf.store.entries import CLOCK_SKEW
 from dsf.store.pairs import PairScore, Unwritten
 from dsf.store.registry import Registry
@@ -194,7 +194,7 @@ class ScoreWriter:
 
     def run(self) -> None:
         """Write until stopped."""
-        repeat(self._run_turn, self._stopping, doing="write scores", pause=MAX_WAIT_SECONDS)
+        run_until_stopped(self._run_turn, self._stopping, task="write scores", retry_seconds=MAX_WAIT_SECONDS)
 
     def _run_turn(self) -> float:
         seconds = self.step()

@@ -29,7 +29,7 @@ _Item = TypeVar("_Item")
 
 #: Number of retries of a connection to Redis by a command. They take about three seconds, because Redis may be
 #: restarting and a user waits.
-COMMAND_RETRIES: Final = 8
+CLI_CONNECTION_RETRIES: Final = 8
 
 
 def connect(
@@ -49,7 +49,7 @@ def connect(
     return Link(settings).make_client(max_connections, **options)
 
 
-def connect_to(settings: Settings, host: str, port: int, *, name: str = "dsf") -> redis.Redis:
+def make_server_client(settings: Settings, host: str, port: int, *, name: str = "dsf") -> redis.Redis:
     """Return a client of a specific server, such as a replica, without retries. See `connect`."""
     return Link(settings).make_server_client(host, port, **_make_options(settings, name, retries=0))
 
@@ -74,14 +74,16 @@ def split_into_batches(items: Iterable[_Item], size: int) -> Iterator[list[_Item
         yield batch
 
 
-def run_atomically(client: redis.Redis, *commands: Sequence[str | float], is_strict: bool = True) -> list[Any]:
+def run_atomically(
+    client: redis.Redis, *commands: Sequence[str | float], raise_command_errors: bool = True
+) -> list[Any]:
     """Run commands atomically and return their responses, as MULTI does, but even while Redis has reached `maxmemory`.
 
-    A command may have a few thousand arguments. Raises redis.RedisError. Without `is_strict`, the error of a command is
-    returned in its place, and the effects of the other commands remain.
+    A command may have a few thousand arguments. Raises redis.RedisError. Without `raise_command_errors`, the error of a
+    command is returned in its place, and the effects of the other commands remain.
     """
-    responses: list[Any] = client.register_script(load_lua("commands"))(args=[0, *_encode_parts(commands)])
-    for response in responses if is_strict else ():
+    responses: list[Any] = client.register_script(load_lua("commands"))(args=[0, *_flatten_commands(commands)])
+    for response in responses if raise_command_errors else ():
         if isinstance(response, redis.RedisError):
             raise response
     return responses
@@ -105,10 +107,10 @@ def run_atomically_if(
     checks = [
         part
         for condition in conditions
-        for part in (condition.operator, condition.value, *_encode_parts([condition.command]))
+        for part in (condition.operator, condition.value, *_flatten_commands([condition.command]))
     ]
     script = client.register_script(load_lua("commands"))
-    result: Any = script(args=[len(conditions), *checks, *_encode_parts(commands)])
+    result: Any = script(args=[len(conditions), *checks, *_flatten_commands(commands)])
     if isinstance(result, int):
         return conditions[result - 1]
     for response in result:
@@ -117,7 +119,7 @@ def run_atomically_if(
     return None
 
 
-def _encode_parts(commands: Sequence[Sequence[str | float]]) -> list[str | float]:
+def _flatten_commands(commands: Sequence[Sequence[str | float]]) -> list[str | float]:
     return [part for command in commands for part in (len(command), *command)]
 
 
@@ -133,8 +135,9 @@ def load_lua(name: str) -> str:
     # Scripts that write rows or notify readers of changed pairs share functions (lua/rows.lua).
     if name not in ("ingest", "repair_times", "dispatch", "reschedule", "forget", "unwritten"):
         return _SCRIPT_HEADER + _read_source(name)
-    pairs = keys.pair_key("", "").removesuffix("/")
-    constants = f"local ROWS, CHANGED, SEQUENCE, PAIR = {keys.ROWS!r}, {keys.CHANGED!r}, {keys.SEQUENCE!r}, {pairs!r}\n"
+    pair_key_prefix = keys.pair_key("", "").removesuffix("/")
+    names = keys.ROWS, keys.CHANGED, keys.SEQUENCE, pair_key_prefix
+    constants = f"local ROWS, CHANGED, SEQUENCE, PAIR = {', '.join(map(repr, names))}\n"
     return _SCRIPT_HEADER + constants + _read_source("rows") + _read_source(name)
 
 
@@ -142,31 +145,31 @@ def _read_source(name: str) -> str:
     return resources.files("dsf.store").joinpath("lua", f"{name}.lua").read_text(encoding="utf-8")
 
 
-def repeat(
+def run_until_stopped(
     step: Callable[[], float],
     stopping: threading.Event,
     *,
-    doing: str,
-    pause: float = 1.0,
+    task: str,
+    retry_seconds: float = 1.0,
     wait: Callable[[float], object] | None = None,
 ) -> None:
     """Call `step`, which returns the seconds until its next call, until `stopping` is set.
 
-    After an exception it continues in `pause` seconds, because the thread's work would otherwise end for ever. An
-    outage of Redis is logged once. `wait` replaces the wait between two calls, so that it can be interrupted.
+    After an exception it continues in `retry_seconds` seconds, because the thread's work would otherwise end for ever.
+    An outage of Redis is logged once. `wait` replaces the wait between two calls, so that it can be interrupted.
     """
-    is_logged = False
+    is_outage_logged = False
     while not stopping.is_set():
         try:
             seconds = step()
-            is_logged = False
+            is_outage_logged = False
         except redis.RedisError as error:
-            if not is_logged:
-                log.warning("redis fails, will retry", doing=doing, error=str(error))
-            is_logged, seconds = True, pause
+            if not is_outage_logged:
+                log.warning("redis fails, will retry", doing=task, error=str(error))
+            is_outage_logged, seconds = True, retry_seconds
         except Exception:
-            log.exception("failed, will retry", doing=doing)
-            seconds = pause
+            log.exception("failed, will retry", doing=task)
+            seconds = retry_seconds
         (wait or stopping.wait)(seconds)
 
 

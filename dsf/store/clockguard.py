@@ -126,7 +126,7 @@ class ResultsGuard(ClockGuard):
                 for pair in scheduled_pairs
             ]
             if counts:
-                run_atomically(self._redis, *counts, is_strict=False)
+                run_atomically(self._redis, *counts, raise_command_errors=False)
             closed_count += sum(lost_counts.values())
         return closed_count
 

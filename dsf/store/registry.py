@@ -82,7 +82,7 @@ class Registry:
         for start in range(0, len(records), _BATCH):
             batch = records[start : start + _BATCH]
             commands = [("HSET", keys.SCORERS, record.name, record.model_dump_json()) for record in batch]
-            responses = run_atomically(self._redis, *commands, is_strict=False)
+            responses = run_atomically(self._redis, *commands, raise_command_errors=False)
             for record, response in zip(batch, responses, strict=True):
                 if isinstance(response, redis.RedisError):
                     refusals[record.name] = response

@@ -33,7 +33,7 @@ from dsf.messages import CYCLE_TASK, FETCH_TASK, INGEST_TASK, PUBLISH_TASK, SCOR
 from dsf.process.threads import SupervisedThread
 from dsf.redislink import address, broker
 from dsf.settings import settings
-from dsf.store.client import COMMAND_RETRIES, connect, repeat
+from dsf.store.client import CLI_CONNECTION_RETRIES, connect, run_until_stopped
 from dsf.text import clean, escape_unprintable
 
 log = dsf.log.get(__name__)
@@ -122,7 +122,7 @@ class RemoteControl(Control):
         }
         # Replies are bytes because an agent may publish data that is not text.
         with (
-            connect(settings(), name="dsf-control", retries=COMMAND_RETRIES, decode_responses=False) as client,
+            connect(settings(), name="dsf-control", retries=CLI_CONNECTION_RETRIES, decode_responses=False) as client,
             _make_subscriber(client) as subscriber,
         ):
             if not reply:
@@ -242,7 +242,7 @@ def _listen(node: RemoteControlNode, end: threading.Event) -> None:
                     )
         return 0.0
 
-    repeat(run_commands, end, doing="listen to remote control", pause=_STOP_CHECK_INTERVAL)
+    run_until_stopped(run_commands, end, task="listen to remote control", retry_seconds=_STOP_CHECK_INTERVAL)
     node.client.close()
 
 
