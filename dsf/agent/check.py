@@ -16,7 +16,7 @@ from pydantic import SecretStr
 
 from dsf import keys
 from dsf.agent.main import make_relay
-from dsf.agent.outbox import KeyRing
+from dsf.agent.outbox import SigningKeyFile
 from dsf.errors import DsfError, RelayError, SettingsError
 from dsf.process.launch import FAILED, USAGE
 from dsf.redislink.link import Link
@@ -53,7 +53,7 @@ def run_steps(settings: Settings) -> Iterator[Step]:
     """
     if not keys.is_name(settings.cluster):
         raise SettingsError(f"DSF_CLUSTER: {settings.cluster!r} is not the name of a managed cluster")
-    KeyRing(settings).get_key()
+    SigningKeyFile(settings).get_key()
     yield Step("signing key", True, f"of cluster {settings.cluster}")
     # Use any free port, because an agent in the same pod listens on the port of the URL.
     relay = make_relay(settings, port=0)

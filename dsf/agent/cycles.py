@@ -181,12 +181,12 @@ class CycleRunner:
         outbox: Outbox,
         metrics: AgentMetrics,
         *,
-        ending: threading.Event | None = None,
+        stopping: threading.Event | None = None,
         hub_time: Callable[[], float] = time.time,
         results: LastResults | None = None,
         on_success: Callable[[str, float], None] = lambda *_: None,
     ) -> None:
-        """`ending` is set at shutdown. No stage is retried then. `hub_time` returns unix seconds by the hub's clock.
+        """`stopping` is set at shutdown. No stage is retried then. `hub_time` returns unix seconds by the hub's clock.
         `results` stores the last results of each scorer. `on_success` is called with the scorer of each successful
         cycle and the seconds until its next cycle is due."""
         self._settings = settings
@@ -208,7 +208,7 @@ class CycleRunner:
         self.turns = Turns(settings.agent_concurrency, config.get_namespaces)
         self._agent = socket.gethostname()
         self._version = metadata.version("dynamic-scoring-framework")
-        self._ending = ending or threading.Event()
+        self._stopping = stopping or threading.Event()
 
     def run(
         self,
@@ -381,7 +381,7 @@ class CycleRunner:
                 wait_until, time.monotonic() + remaining_seconds - _SUMMARY_POLL_INTERVAL - _MIN_TRY_SECONDS
             )
         while (summary := self._config.get(scorer)) is None and time.monotonic() < wait_until:
-            if self._ending.wait(_SUMMARY_POLL_INTERVAL):
+            if self._stopping.wait(_SUMMARY_POLL_INTERVAL):
                 break
         return summary
 
@@ -392,7 +392,7 @@ class CycleRunner:
         """
         if task.request.retries:
             # Celery retries a task that runs within another one without its countdown, so the pause is made here.
-            self._ending.wait(cycle.pause)
+            self._stopping.wait(cycle.pause)
         try:
             return run_stage()
         except CycleError as error:
@@ -413,7 +413,7 @@ class CycleRunner:
 
     def _compute_retry_pause(self, tries: int, cycle: AgentCycle, failure: CycleError) -> float | None:
         """Return seconds until another try. Return None if a retry cannot succeed or if there is no time for it."""
-        if not failure.retryable or tries >= cycle.summary.max_retries or self._ending.is_set():
+        if not failure.retryable or tries >= cycle.summary.max_retries or self._stopping.is_set():
             return None
         # The pause grows exponentially up to _MAX_PAUSE, unless the server requests a pause. Jitter prevents
         # scorers that failed together from retrying together.

@@ -19,7 +19,7 @@ from dsf.agent import ticks
 from dsf.agent.config import AgentConfig, FileConfig
 from dsf.agent.cycles import CycleRunner
 from dsf.agent.metrics import AgentMetrics, ScoringProbe
-from dsf.agent.outbox import KeyRing, Outbox
+from dsf.agent.outbox import Outbox, SigningKeyFile
 from dsf.agent.resultserver import add_results
 from dsf.agent.secrets import FileSecrets, Release
 from dsf.auth.secrets import SecretSource
@@ -64,8 +64,8 @@ class AgentRuntime:
         self.config: AgentConfig
         secrets: SecretSource
         # Read the key before any watch starts: without a key, the pod logs the error and restarts.
-        keyring = KeyRing(settings)
-        keyring.get_key()
+        key_file = SigningKeyFile(settings)
+        key_file.get_key()
         if settings.agent_kube:
             # The import is local because the Kubernetes client takes 40 MB of memory.
             from dsf.agent.kube import KubeConfig
@@ -77,7 +77,7 @@ class AgentRuntime:
         self.metrics = AgentMetrics(settings.cluster, self.config)
         ticks.on_refused.append(self.metrics.count_refused_message)
         #: Set at shutdown. Running cycles then finish without retries.
-        self.ending = threading.Event()
+        self.stopping = threading.Event()
         self.relay = make_relay(settings)
         self.redis = connect(settings, name=f"dsf-agent-{settings.cluster}", max_connections=_MAX_WRITING_CONNECTIONS)
         self.clock = HubClock(self.redis, interval=AGENT_INTERVAL)
@@ -96,14 +96,14 @@ class AgentRuntime:
             stages.Stages(settings, secrets, self.memory, self.metrics, results.find),
             Outbox(
                 self.redis,
-                keyring,
+                key_file,
                 settings.cluster,
                 MAX_FRAME_BYTES,
                 namespaces=self.config.get_namespaces,
-                ending=self.ending,
+                stopping=self.stopping,
             ),
             self.metrics,
-            ending=self.ending,
+            stopping=self.stopping,
             hub_time=self.clock.now,
             results=results,
             on_success=self.readiness.record_success,
@@ -220,7 +220,7 @@ class AgentStep(bootsteps.StartStopStep):
         agent.readiness.set_consuming(False)
         while self._timers:
             self._timers.pop().cancel()
-        if agent.ending.is_set() and consumer.task_consumer is not None:
+        if agent.stopping.is_set() and consumer.task_consumer is not None:
             # Wait for the response to the last pop, because a tick in it must run. Later ticks stay in the queue.
             ignore_errors(consumer, consumer.task_consumer.channel.close)
 
@@ -251,7 +251,7 @@ def _run(config: Settings) -> int:
     agent.start()
 
     signals.worker_ready.connect(lambda **_: gctuning.settle(), weak=False)
-    signals.worker_shutting_down.connect(lambda **_: agent.ending.set(), weak=False)
+    signals.worker_shutting_down.connect(lambda **_: agent.stopping.set(), weak=False)
     log.info("agent starts", cluster=config.cluster, concurrency=config.agent_concurrency)
     try:
         worker: Any = app.Worker(

@@ -32,14 +32,14 @@ from dsf.settings import Settings
 from dsf.store.pairs import SUCCESSES
 
 #: Seconds until the next try if the mailbox has no room. A healthy hub empties a slot within that time.
-_RETRY_INTERVAL: Final = 0.25
+_FULL_MAILBOX_RETRY_SECONDS: Final = 0.25
 #: Seconds until the next try if Redis is not reachable.
-_REDIS_RETRY_INTERVAL: Final = 1.0
+_REDIS_RETRY_SECONDS: Final = 1.0
 #: Maximum bytes of the file with the signing key.
 _MAX_KEY_BYTES: Final = 64 * 1024
 
 
-class KeyRing:
+class SigningKeyFile:
     """Reads the agent's current signing key."""
 
     def __init__(self, settings: Settings) -> None:
@@ -65,7 +65,7 @@ class Mail(NamedTuple):
     scorer: str
     run: str
     #: Whether the result has scores and not only the reason of a failure.
-    is_score: bool
+    has_scores: bool
 
     def is_newer(self, other: Mail) -> bool:
         """True if this result is a later one of the same scorer."""
@@ -79,47 +79,51 @@ class Mailbox:
         """`namespaces` returns the namespace of each scorer here, empty for the hub's own."""
         self._redis = client
         self._namespaces = namespaces
-        self._slots = keys.mail_slots(cluster)
-        self._flag = keys.mail_flag(cluster)
+        self._slot_keys = keys.mail_slots(cluster)
+        self._flag_key = keys.mail_flag(cluster)
         self._lock = threading.Lock()
         # Scorer -> the slot that it tries first.
-        self._first_slots: dict[str, int] = {}
+        self._first_slot_by_scorer: dict[str, int] = {}
         # Slot -> the newest result written into it. The hub may have read and removed it.
         self._mail_by_slot: dict[int, Mail] = {}
         # Slot that a thread is writing -> its scorer.
         self._scorer_by_busy_slot: dict[int, str] = {}
 
-    def put(self, mail: Mail, text: bytes, *, replace: bool = True) -> bool:
+    def put(self, mail: Mail, frame: bytes, *, replace: bool = True) -> bool:
         """Write the result into a slot. Return False if no slot is available.
 
         `replace` allows to replace an older result of the scorer. The call costs one round trip if the scorer's first
         slot is free. Raises redis.RedisError.
         """
         with self._lock:
-            first_slot = self._first_slots.setdefault(mail.scorer, len(self._first_slots) % len(self._slots))
-        if self._has_share(mail) and self._write(first_slot, mail, text):
+            first_slot = self._first_slot_by_scorer.setdefault(
+                mail.scorer, len(self._first_slot_by_scorer) % len(self._slot_keys)
+            )
+        if self._may_use_another_slot(mail) and self._write(first_slot, mail, frame):
             return True
         occupied_slots = self._find_occupied_slots()
-        older_slots = [slot for slot in self._find_older_slots(mail) if slot in occupied_slots]
-        score_slots = [slot for slot in older_slots if self._mail_by_slot[slot].is_score]
+        slots_with_older_results = [
+            slot for slot in self._find_slots_with_older_results(mail) if slot in occupied_slots
+        ]
+        slots_with_older_scores = [slot for slot in slots_with_older_results if self._mail_by_slot[slot].has_scores]
         # Only a result with scores replaces another one. The reason of a failure waits for a free slot.
-        if mail.is_score and len(score_slots) >= self._compute_max_slots(mail):
+        if mail.has_scores and len(slots_with_older_scores) >= self._compute_max_slots(mail):
             if not replace:
                 return False
-            if self._replace(score_slots, mail, text):
+            if self._replace(slots_with_older_scores, mail, frame):
                 return True
         free_slots: list[int] = []
-        if self._has_share(mail):
-            free_slots = [slot for slot in range(len(self._slots)) if slot not in occupied_slots]
-        return any(self._write(slot, mail, text) for slot in free_slots) or (
-            mail.is_score and replace and self._replace(older_slots, mail, text)
+        if self._may_use_another_slot(mail):
+            free_slots = [slot for slot in range(len(self._slot_keys)) if slot not in occupied_slots]
+        return any(self._write(slot, mail, frame) for slot in free_slots) or (
+            mail.has_scores and replace and self._replace(slots_with_older_results, mail, frame)
         )
 
-    def _replace(self, slots: list[int], mail: Mail, text: bytes) -> bool:
+    def _replace(self, slots: list[int], mail: Mail, frame: bytes) -> bool:
         """Replace the older result in the first of these slots that allows it. Return False if none does."""
-        return any(self._write(slot, mail, text, replace=True) for slot in slots)
+        return any(self._write(slot, mail, frame, replace=True) for slot in slots)
 
-    def _has_share(self, mail: Mail) -> bool:
+    def _may_use_another_slot(self, mail: Mail) -> bool:
         """Return False if the scorers of the result's namespace use their share of the slots.
 
         The count is an upper bound, because the hub may have emptied some of the slots.
@@ -133,14 +137,14 @@ class Mailbox:
         namespace = namespaces.get(mail.scorer, "")
         # The only namespace on a cluster may use all slots.
         is_alone = not set(namespaces.values()) - {namespace}
-        return is_alone or has_share(namespace, mails_by_namespace, len(self._slots), namespaces.values())
+        return is_alone or has_share(namespace, mails_by_namespace, len(self._slot_keys), namespaces.values())
 
     def _find_occupied_slots(self) -> set[int]:
         """Return the slots with results, and forget the results that the hub has read."""
         with self._lock:
             mails_before = dict(self._mail_by_slot)
         with self._redis.pipeline(transaction=False) as pipe:
-            for key in self._slots:
+            for key in self._slot_keys:
                 pipe.exists(key)
             occupied_slots = {slot for slot, exists in enumerate(pipe.execute()) if exists}
         with self._lock:
@@ -149,7 +153,7 @@ class Mailbox:
                     del self._mail_by_slot[slot]
         return occupied_slots
 
-    def _find_older_slots(self, mail: Mail) -> list[int]:
+    def _find_slots_with_older_results(self, mail: Mail) -> list[int]:
         """Return the slots with older results of the same scorer, the oldest first. The hub may have emptied them."""
         with self._lock:
             older_runs = [(other.run, slot) for slot, other in self._mail_by_slot.items() if mail.is_newer(other)]
@@ -159,9 +163,9 @@ class Mailbox:
         """Return the number of slots for each of the scorers that use them."""
         with self._lock:
             scorers = {other.scorer for other in self._mail_by_slot.values()} | {mail.scorer}
-        return max(1, len(self._slots) // len(scorers))
+        return max(1, len(self._slot_keys) // len(scorers))
 
-    def _write(self, slot: int, mail: Mail, text: bytes, *, replace: bool = False) -> bool:
+    def _write(self, slot: int, mail: Mail, frame: bytes, *, replace: bool = False) -> bool:
         """Write the result into this slot. Return False if the slot is occupied or another thread is writing it.
 
         `replace` allows to replace an older result of the same scorer.
@@ -175,9 +179,9 @@ class Mailbox:
             self._scorer_by_busy_slot[slot] = mail.scorer
         try:
             with self._redis.pipeline(transaction=False) as pipe:
-                pipe.set(self._slots[slot], text, nx=not replace)
+                pipe.set(self._slot_keys[slot], frame, nx=not replace)
                 # The flag is set after the result, because the hub clears the flag before it reads the slots.
-                pipe.set(self._flag, slot)
+                pipe.set(self._flag_key, slot)
                 is_written = bool(pipe.execute()[0])
             if is_written:
                 self._mail_by_slot[slot] = mail
@@ -192,42 +196,42 @@ class Outbox:
     def __init__(
         self,
         client: redis.Redis,
-        keyring: KeyRing,
+        key_file: SigningKeyFile,
         cluster: str,
         max_bytes: int,
         *,
         namespaces: Callable[[], Mapping[str, str]],
-        ending: threading.Event | None = None,
+        stopping: threading.Event | None = None,
     ) -> None:
-        """`namespaces` returns the namespace of each scorer here, empty for the hub's own. `ending` is set at
+        """`namespaces` returns the namespace of each scorer here, empty for the hub's own. `stopping` is set at
         shutdown. Results that cannot be sent after that are dropped."""
         self._mailbox = Mailbox(client, cluster, namespaces)
-        self._keyring = keyring
+        self._key_file = key_file
         self._max_bytes = max_bytes
-        self._ending = ending or threading.Event()
+        self._stopping = stopping or threading.Event()
 
     def send(self, result: Result, deadline: float) -> None:
         """Sign and send a result, with retries until `deadline` by time.monotonic() or until the agent's shutdown.
 
         Raises CycleError of stage publish with reason no_signing_key, too_large, connection_failed or results_behind.
         """
-        text = self._sign(result)
+        frame = self._sign(result)
         mail = Mail(result.scorer, result.run, result.outcome in SUCCESSES)
         replace = False
         while True:
-            is_last = self._ending.is_set() or time.monotonic() + _RETRY_INTERVAL >= deadline
+            is_last_try = self._stopping.is_set() or time.monotonic() + _FULL_MAILBOX_RETRY_SECONDS >= deadline
             try:
-                if self._mailbox.put(mail, text, replace=replace or is_last):
+                if self._mailbox.put(mail, frame, replace=replace or is_last_try):
                     return
             except redis.RedisError as error:
                 # Wait longer before this retry, because the client itself has already retried for a short time.
-                has_time = not is_last and time.monotonic() + _REDIS_RETRY_INTERVAL < deadline
-                if not has_time or self._ending.wait(_REDIS_RETRY_INTERVAL):
+                has_time = not is_last_try and time.monotonic() + _REDIS_RETRY_SECONDS < deadline
+                if not has_time or self._stopping.wait(_REDIS_RETRY_SECONDS):
                     raise CycleError(
                         "publish", "connection_failed", "the result cannot be sent, Redis is away"
                     ) from error
                 continue
-            if is_last:
+            if is_last_try:
                 raise CycleError(
                     "publish",
                     "results_behind",
@@ -235,19 +239,19 @@ class Outbox:
                     "workers",
                 )
             replace = True
-            self._ending.wait(_RETRY_INTERVAL)
+            self._stopping.wait(_FULL_MAILBOX_RETRY_SECONDS)
 
     def _sign(self, result: Result) -> bytes:
         """Return the signed frame. Raises CycleError if there is no key, or if the frame is too large for the hub."""
         try:
-            text = sign(result, self._keyring.get_key())
+            frame = sign(result, self._key_file.get_key())
         except SettingsError as error:
             raise CycleError("publish", "no_signing_key", str(error)) from None
-        if len(text) > self._max_bytes:
+        if len(frame) > self._max_bytes:
             raise CycleError(
                 "publish",
                 "too_large",
-                f"the result has {len(text)} bytes, more than the {self._max_bytes} that the hub takes; "
+                f"the result has {len(frame)} bytes, more than the {self._max_bytes} that the hub takes; "
                 "return fewer results or shorter labels",
             )
-        return text
+        return frame

@@ -13,7 +13,7 @@ import pytest
 import redis
 from pydantic import BaseModel
 
-from dsf.agent.outbox import KeyRing, Outbox
+from dsf.agent.outbox import Outbox, SigningKeyFile
 from dsf.messages import Result, derive_key
 from dsf.results.intake import Intake, ingest
 from tests.integration.results.bed import SECRET, ResultsHarness
@@ -59,7 +59,7 @@ def test_result_is_encoded_twice_decoded_once_and_stored_twice(
     file.write_text(key.dump())
     agent = settings_factory(role="agent", cluster="c1", signing_key_file=file)
     with redis.Redis.from_url(redis_url) as raw:
-        outbox = Outbox(redis_client, KeyRing(agent), "c1", 10_000, namespaces=dict)
+        outbox = Outbox(redis_client, SigningKeyFile(agent), "c1", 10_000, namespaces=dict)
         intake = Intake(raw, bed.ingest, ingest, threading.Event())
 
         def cycle(label: str) -> None:

@@ -13,7 +13,7 @@ import pytest
 import redis
 
 from dsf import keys
-from dsf.agent.outbox import KeyRing, Mail, Mailbox, Outbox
+from dsf.agent.outbox import Mail, Mailbox, Outbox, SigningKeyFile
 from dsf.errors import CycleError, MessageRejectedError
 from dsf.messages import Result, derive_key, make_run_id, verify
 from tests.support.fixtures import SettingsFactory
@@ -47,13 +47,13 @@ def outbox(full: redis.Redis, settings_factory: SettingsFactory, tmp_path: Path)
     file = tmp_path / "key"
     file.write_text(derive_key(MASTER, CLUSTER, 1).dump())
     settings = settings_factory(role="agent", cluster=CLUSTER, signing_key_file=file)
-    return Outbox(full, KeyRing(settings), CLUSTER, 10_000, namespaces=dict)
+    return Outbox(full, SigningKeyFile(settings), CLUSTER, 10_000, namespaces=dict)
 
 
-def entry(number: int, *, scorer: str = "", is_score: bool = True) -> Mail:
+def entry(number: int, *, scorer: str = "", has_scores: bool = True) -> Mail:
     """Return mail for a slot; each has another scorer unless `scorer` is set."""
     run = f"{1_700_000_000_000 + number:013d}-00000000"
-    return Mail(scorer or f"scorer-{number}", run, is_score)
+    return Mail(scorer or f"scorer-{number}", run, has_scores)
 
 
 def _result(*results: tuple[dict[str, str], float]) -> Result:
@@ -81,10 +81,10 @@ def test_mailbox_fills_up_to_its_limit(redis_client: redis.Redis, mailbox: Mailb
     ("first", "second", "is_taken"),
     [
         (entry(2, scorer="sample"), entry(3, scorer="sample"), True),
-        (entry(2, scorer="sample", is_score=False), entry(3, scorer="sample"), True),
+        (entry(2, scorer="sample", has_scores=False), entry(3, scorer="sample"), True),
         # An older result, a reason without score and another scorer's result do not replace it.
         (entry(2, scorer="sample"), entry(1, scorer="sample"), False),
-        (entry(2, scorer="sample"), entry(3, scorer="sample", is_score=False), False),
+        (entry(2, scorer="sample"), entry(3, scorer="sample", has_scores=False), False),
         (entry(2, scorer="sample"), entry(3, scorer="other"), False),
     ],
 )
@@ -106,7 +106,7 @@ def test_scorer_over_its_share_replaces_its_oldest_score(redis_client: redis.Red
     assert all(mailbox.put(entry(number, scorer="a"), b"a%d" % number) for number in runs)
     assert mailbox.put(entry(50, scorer="a"), b"a50")
     # A reason without score replaces no entry.
-    assert mailbox.put(entry(51, scorer="a", is_score=False), b"a51")
+    assert mailbox.put(entry(51, scorer="a", has_scores=False), b"a51")
     texts = [text for text in redis_client.mget(SLOTS) if text]
     assert sorted(texts) == sorted([*(mail.scorer for mail in other_mails), *(f"a{n}" for n in runs[1:]), "a50", "a51"])
 
@@ -124,7 +124,7 @@ def test_first_attempt_replaces_no_entry(redis_client: redis.Redis, mailbox: Mai
 def test_score_replaces_no_reason_while_a_slot_is_free(redis_client: redis.Redis, mailbox: Mailbox) -> None:
     """Many scorers share the slots; each has an expired tick, and a cycle after it."""
     scorers = [f"scorer-{number}" for number in range(keys.MAIL_SLOTS - 2)]
-    reasons = [entry(1, scorer=scorer, is_score=False) for scorer in scorers]
+    reasons = [entry(1, scorer=scorer, has_scores=False) for scorer in scorers]
     assert all(mailbox.put(mail, f"{mail.scorer} late".encode()) for mail in reasons)
     scores = [entry(2, scorer=scorer) for scorer in scorers[:3]]
     assert all(mailbox.put(mail, f"{mail.scorer} score".encode()) for mail in scores)
@@ -245,7 +245,7 @@ def test_score_replaces_the_previous_one_after_the_hub_had_time(
 
     monkeypatch.setattr(outbox._mailbox, "put", noted)
     if is_ending:
-        outbox._ending.set()
+        outbox._stopping.set()
     outbox.send(second, time.monotonic() + seconds)
     assert may_replace == tries
     assert second.run in str(full.get(SLOTS[3]))

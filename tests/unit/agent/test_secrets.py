@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dsf.agent.outbox import KeyRing
+from dsf.agent.outbox import SigningKeyFile
 from dsf.agent.secrets import FileSecrets, Release
 from dsf.api.types import AGENT_SECRETS
 from dsf.api.urls import TokenHosts
@@ -161,20 +161,20 @@ def test_invalid_token_secret_list_is_refused_at_start(settings_factory: Callabl
 
 def test_keys_from_a_file_are_read_again(settings_factory: Callable[..., Settings], tmp_path: Path) -> None:
     path = tmp_path / "key"
-    keyring = KeyRing(settings_factory(signing_key_file=path))
+    key_file = SigningKeyFile(settings_factory(signing_key_file=path))
     with pytest.raises(SettingsError, match="DSF_SIGNING_KEY_FILE: cannot be read"):
-        keyring.get_key()
+        key_file.get_key()
     for number in (1, 2):
         key = derive_key(b"x" * 32, "c", number)
         put(tmp_path.parent, tmp_path.name, "key", key.dump().encode() + b"\n")
-        assert keyring.get_key() == key
+        assert key_file.get_key() == key
     for wrong in (b"nonsense", b"\xff\xff"):
         path.write_bytes(wrong)
         with pytest.raises(SettingsError, match="DSF_SIGNING_KEY") as caught:
-            keyring.get_key()
+            key_file.get_key()
         assert "nonsense" not in str(caught.value)
 
 
 def test_unset_signing_key_is_named(settings_factory: Callable[..., Settings]) -> None:
     with pytest.raises(SettingsError, match="DSF_SIGNING_KEY_FILE: not set"):
-        KeyRing(settings_factory()).get_key()
+        SigningKeyFile(settings_factory()).get_key()

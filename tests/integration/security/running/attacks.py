@@ -68,5 +68,5 @@ def send(client: redis.Redis, *items: bytes | str) -> None:
     box = Mailbox(client, "c1", dict)
     for number, item in enumerate(items):
         text = item if isinstance(item, bytes) else item.encode("utf-8", "surrogatepass")
-        mail = Mail(f"s{number}", "", is_score=True)
+        mail = Mail(f"s{number}", "", has_scores=True)
         wait_for(lambda mail=mail, text=text: box.put(mail, text), 30, "room in the mailbox")  # type: ignore[misc]
