@@ -331,7 +331,7 @@ class DirectoryBackend(DirectoryScores):
             self._record("File", "", problem.source, "Warning" if is_error else "Normal", "ManifestProblem", text)
 
     def _record(self, kind: str, namespace: str, name: str, type_: EventType, reason: str, message: str) -> None:
-        if not self._limit.allows(f"{kind}/{namespace}/{name}", type_, reason, message):
+        if not self._limit.try_acquire(f"{kind}/{namespace}/{name}", type_, reason, message):
             return
         event = {
             "time": format_rfc3339(datetime.now(UTC)),

@@ -35,18 +35,18 @@ class EventLimit:
         self._last_events: dict[str, _LastEvent] = {}
         self._lock = threading.Lock()
 
-    def allows(self, about: str, type_: EventType, reason: str, message: str) -> bool:
+    def try_acquire(self, object_id: str, type_: EventType, reason: str, message: str) -> bool:
         """True if an event about this object, named by any unique text, may be published now."""
         now = time.monotonic()
         event = (type_, reason, message)
         with self._lock:
-            last_event = self._last_events.get(about, _LastEvent((), now, MAX_BURST))
+            last_event = self._last_events.get(object_id, _LastEvent((), now, MAX_BURST))
             seconds = now - last_event.published_at
             remaining_events = min(MAX_BURST, last_event.remaining_events + seconds / SECONDS_PER_EVENT)
             if remaining_events >= 1 and (event != last_event.event or seconds >= SECONDS_PER_EVENT):
-                self._last_events[about] = _LastEvent(event, now, remaining_events - 1)
+                self._last_events[object_id] = _LastEvent(event, now, remaining_events - 1)
                 while len(self._last_events) > _MAX_OBJECTS:
                     del self._last_events[next(iter(self._last_events))]
                 return True
-        log.info("an event is only logged", about=about, reason=reason, message=message)
+        log.info("an event is only logged", about=object_id, reason=reason, message=message)
         return False

@@ -44,7 +44,7 @@ class EventRecorder:
     def record(self, regarding: dict[str, str], type_: EventType, reason: str, message: str) -> None:
         """Queue an event about the object of `regarding` (an ObjectReference)."""
         about = "/".join(regarding.get(name, "") for name in ("kind", "namespace", "name", "uid"))
-        if self._is_closed or not self._limit.allows(about, type_, reason, message):
+        if self._is_closed or not self._limit.try_acquire(about, type_, reason, message):
             return
         event = {
             "apiVersion": EVENTS.api_version,

@@ -25,7 +25,7 @@ from dsf.store.server import read_problems
 from dsf.store.ticks import REASONS, find_ticks_problem, find_writes_problem
 
 
-def make_schedule_metrics(client: redis.Redis) -> Iterable[Metric]:
+def collect_schedule_metrics(client: redis.Redis) -> Iterable[Metric]:
     """Return metrics about lag, ticks, skips, stopped ticks, entries, waiting ticks, and waiting results.
 
     Raises redis.RedisError if Redis cannot be read.
@@ -53,10 +53,10 @@ def make_schedule_metrics(client: redis.Redis) -> Iterable[Metric]:
     queues_family.add_metric((keys.RESULTS_QUEUE,), count_waiting_results(client, clusters))
     for queue, length in zip(queues, queue_lengths, strict=True):
         queues_family.add_metric((queue,), length)
-    return [*_make_counter_families(stats), stopped_family, problems_family, entries_family, queues_family]
+    return [*_make_tick_families(stats), stopped_family, problems_family, entries_family, queues_family]
 
 
-def _make_counter_families(stats: Mapping[str, str]) -> list[Metric]:
+def _make_tick_families(stats: Mapping[str, str]) -> list[Metric]:
     ticks_family = metrics.TICKS.make_counter()
     ticks_family.add_metric((), parse_number("counter", "ticks", stats.get("ticks")))
     skips_family = metrics.TICKS_SKIPPED.make_counter()

@@ -34,7 +34,7 @@ from dsf.store.pairs import PairFailure
 from dsf.store.registry import ScorerRecord
 
 #: Weights of a pair's state in the order of clusters. One failing pair outweighs any number of other pairs.
-_WEIGHTS: Final = {Verdict.FAILING: 1e8, Verdict.EXPIRED: 1e4, Verdict.SKIPPED: 1e4, Verdict.NEVER: 1.0}
+_WEIGHTS: Final = {Verdict.FAILING: 1e8, Verdict.EXPIRED: 1e4, Verdict.SKIPPED: 1e4, Verdict.NEVER_SUCCEEDED: 1.0}
 #: Bounds of the histogram of ages, in seconds.
 _AGE_BOUNDS: Final = (15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 21_600.0, 86_400.0)
 #: Maximum reasons in the overview of a scorer.
@@ -119,7 +119,7 @@ def _make_reason_group(
     record: ScorerRecord, state: Verdict, row: SnapshotRow, newest_failure: PairFailure, size: int
 ) -> ReasonGroup:
     # Skipped ticks explain only these states. A failing pair is explained by its failure.
-    skips = row.skips if state in (Verdict.SKIPPED, Verdict.EXPIRED, Verdict.NEVER) else None
+    skips = row.skips if state in (Verdict.SKIPPED, Verdict.EXPIRED, Verdict.NEVER_SUCCEEDED) else None
     return ReasonGroup(
         scorer=record.name,
         state=state,

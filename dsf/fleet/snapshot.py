@@ -95,7 +95,7 @@ class SnapshotRow(PairState):
 
     def find_failure(self, state: Verdict) -> PairFailure | None:
         """Return why a pair in this state has no new score, or why its score lacks results; None without a reason."""
-        if state in (Verdict.SKIPPED, Verdict.EXPIRED, Verdict.NEVER) and self.skips is not None:
+        if state in (Verdict.SKIPPED, Verdict.EXPIRED, Verdict.NEVER_SUCCEEDED) and self.skips is not None:
             return PairFailure(run="", stage="", reason=self.skips.reason, message="", at=self.skips.newest)
         if state is Verdict.FAILING or (state in (Verdict.OK, Verdict.EMPTY) and self.remark_text is not None):
             if self._failure is None:

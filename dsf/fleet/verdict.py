@@ -26,7 +26,7 @@ class Verdict(StrEnum):
     #: No failure, but no ticks: three or more in a row were not sent.
     SKIPPED = "skipped"
     #: No cycle has succeeded yet.
-    NEVER = "never"
+    NEVER_SUCCEEDED = "never"
     #: Paused by a user or suspended by its DynamicScorer.
     PAUSED = "paused"
     #: The newest cycle succeeded without items, so there is no score.
@@ -44,7 +44,7 @@ def compute_verdict(row: PairState, now: float, *, is_paused: bool = False) -> V
     if row.is_skipped:
         return Verdict.SKIPPED
     if row.last_success is None:
-        return Verdict.NEVER
+        return Verdict.NEVER_SUCCEEDED
     if has_expired(row.valid_until, now):
         return Verdict.EXPIRED
     return Verdict.EMPTY if row.items == 0 else Verdict.OK

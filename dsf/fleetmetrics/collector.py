@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 import dsf.log
 from dsf import keys, metrics
 from dsf.api.scoringresponse import cut_label
-from dsf.beat.stats import make_schedule_metrics
+from dsf.beat.stats import collect_schedule_metrics
 from dsf.fleet.path import STAGES
 from dsf.fleet.queries import FleetQueries
 from dsf.fleetmetrics.families import Labels, PairFamilies, add_values
@@ -86,7 +86,7 @@ class FleetCollector(Collector):
             return pair_families
         return [
             *pair_families,
-            *make_schedule_metrics(self._redis),
+            *collect_schedule_metrics(self._redis),
             *self._read_result_families(),
             _make_health_family(scorers),
             *make_families(self._model),

@@ -17,7 +17,7 @@ from dsf.fleetmetrics.families import Labels, add_values
 log = dsf.log.get(__name__)
 
 #: Seconds between two checks of the certificates, each of which opens a connection.
-CERTIFICATE_PERIOD: Final = 60.0
+CERTIFICATE_CHECK_SECONDS: Final = 60.0
 #: Kind of file -> fields of INFO that are `ok` while Redis can write it.
 _FILE_STATUS_FIELDS: Final = {
     "aof": ("aof_last_write_status", "aof_last_bgrewrite_status"),
@@ -31,9 +31,9 @@ class ServerFamilies:
     def __init__(self, client: redis.Redis, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._client = client
         self._monotonic = monotonic
-        self._load_certificates: dict[str, float] = {}
+        self._certificate_ends: dict[str, float] = {}
         self._next_check_at = monotonic()
-        self._is_refused = False
+        self._is_info_refused = False
 
     def collect(self) -> list[Metric]:
         """Return the families, or an empty list if the server refuses INFO, so that the fleet's families remain.
@@ -44,21 +44,21 @@ class ServerFamilies:
             info: dict[str, Any] = self._client.info()
             slow_commands = int(self._client.slowlog_len())
         except redis.ResponseError as error:
-            if not self._is_refused:
+            if not self._is_info_refused:
                 log.warning(
                     "no metrics of Redis itself; do its users have the rights of this version?", error=str(error)
                 )
-            self._is_refused = True
+            self._is_info_refused = True
             return []
-        self._is_refused = False
+        self._is_info_refused = False
         if self._monotonic() >= self._next_check_at:
-            self._next_check_at = self._monotonic() + CERTIFICATE_PERIOD
+            self._next_check_at = self._monotonic() + CERTIFICATE_CHECK_SECONDS
             # The previous values remain if no new connection is possible, for example after a certificate expired.
-            self._load_certificates |= read_certificate_ends(self._client)
+            self._certificate_ends |= read_certificate_ends(self._client)
         return [
             *make_server_families(info, slow_commands),
             add_values(
-                metrics.CERTIFICATE_END.make_gauge(), {(name,): end for name, end in self._load_certificates.items()}
+                metrics.CERTIFICATE_END.make_gauge(), {(name,): end for name, end in self._certificate_ends.items()}
             ),
         ]
 

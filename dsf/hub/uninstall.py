@@ -28,13 +28,13 @@ from dsf.settings import Settings
 log = dsf.log.get(__name__)
 
 #: Deployments in the chart that may run the controller: with all services, or separately.
-_DEPLOYMENTS: Final = ("dynamic-scoring-hub", "dynamic-scoring-controller")
+_CONTROLLER_DEPLOYMENTS: Final = ("dynamic-scoring-hub", "dynamic-scoring-controller")
 #: Label selector for the pods of these Deployments.
 _POD_SELECTOR: Final = (
     "app.kubernetes.io/name=dynamic-scoring-framework,app.kubernetes.io/component in (hub,controller)"
 )
 #: Label selector for objects of the hub, because other owners may use the same names.
-_HUB_OBJECTS: Final = f"{MANAGED_BY_LABEL}={MANAGED_BY}"
+_HUB_OBJECT_SELECTOR: Final = f"{MANAGED_BY_LABEL}={MANAGED_BY}"
 #: Seconds between two checks.
 _POLL_SECONDS: Final = 1.0
 
@@ -55,45 +55,45 @@ def run(settings: Settings) -> int:
     return 0
 
 
-def remove_hub_objects(session: Session, namespace: str, patience: float = 90.0) -> list[str]:
+def remove_hub_objects(session: Session, namespace: str, timeout_seconds: float = 90.0) -> list[str]:
     """Stop the processes, delete their objects and wait for the deletions; return the clusters that are still pending.
 
-    `patience` is the maximum number of seconds for the shutdown of the processes, and for the removal from the clusters
+    `timeout_seconds` is the maximum time for the shutdown of the processes, and for the removal from the clusters
     by OCM; normally each takes a few seconds.
     """
-    if not _wait_until(lambda: _stop_controller(session, namespace), patience):
+    if not _wait_until(lambda: _stop_controller(session, namespace), timeout_seconds):
         log.warning("the controller has not ended yet", namespace=namespace)
     works: list[dict[str, Any]] = []
     # uids of the deleted ManifestWorks.
-    deleted_uids: set[str] = set()
+    deleted_work_uids: set[str] = set()
 
-    def read_works() -> bool:
+    def refresh_works() -> bool:
         works[:] = _list_works(session)
         return True
 
     def delete_objects() -> bool:
         """Request the deletion of all objects; return True if none exists any more."""
-        read_works()
+        refresh_works()
         clusters = {score["metadata"]["namespace"] for score in _list_scores(session)}
         removals = [partial(_remove_scores, session, cluster) for cluster in sorted(clusters)]
         removals += [
-            partial(_remove_work, session, work["metadata"], deleted_uids)
+            partial(_remove_work, session, work["metadata"], deleted_work_uids)
             for work in works
             if not work["metadata"].get("deletionTimestamp")
         ]
-        _try_each(removals)
+        _run_all(removals)
         return not works and not clusters
 
-    if not _wait_until(delete_objects, patience):
+    if not _wait_until(delete_objects, timeout_seconds):
         # Read the ManifestWorks again, because some were removed since the last attempt.
-        _wait_until(read_works, 10.0)
-    if not _wait_until(lambda: _remove_obsolete_finalizers(session), patience):
+        _wait_until(refresh_works, 10.0)
+    if not _wait_until(lambda: _remove_obsolete_finalizers(session), timeout_seconds):
         log.warning("finalizers of a DynamicScoringConfig could not be removed")
-    log.info("the hub's objects are removed", deliveries=len(deleted_uids))
+    log.info("the hub's objects are removed", deliveries=len(deleted_work_uids))
     return sorted({work["metadata"]["namespace"] for work in works})
 
 
-def _try_each(removals: Iterable[Callable[[], None]]) -> None:
+def _run_all(removals: Iterable[Callable[[], None]]) -> None:
     """Run all removals, then raise the first error: an error about one object must not prevent the other removals."""
     failure: BackendError | None = None
     for remove in removals:
@@ -112,7 +112,7 @@ def _try_each(removals: Iterable[Callable[[], None]]) -> None:
 
 def _stop_controller(session: Session, namespace: str) -> bool:
     """Scale the Deployments of the controller to zero; return True if none of their pods exists any more."""
-    for name in _DEPLOYMENTS:
+    for name in _CONTROLLER_DEPLOYMENTS:
         try:
             session.merge(DEPLOYMENTS.path(namespace, name), {"spec": {"replicas": 0}})
         except ObjectNotFoundError:
@@ -137,19 +137,19 @@ def _remove_obsolete_finalizers(session: Session) -> bool:
 
 
 def _remove_scores(session: Session, cluster: str) -> None:
-    session.request("DELETE", ADDON_PLACEMENT_SCORES.path(cluster), query={"labelSelector": _HUB_OBJECTS})
+    session.request("DELETE", ADDON_PLACEMENT_SCORES.path(cluster), query={"labelSelector": _HUB_OBJECT_SELECTOR})
 
 
-def _remove_work(session: Session, metadata: dict[str, Any], deleted_uids: set[str]) -> None:
+def _remove_work(session: Session, metadata: dict[str, Any], deleted_work_uids: set[str]) -> None:
     try:
         session.delete(MANIFEST_WORKS.path(metadata["namespace"], metadata["name"]), uid=metadata["uid"])
     except ObjectNotFoundError:
         log.info("gone already", cluster=metadata["namespace"], name=metadata["name"])
-    deleted_uids.add(metadata["uid"])
+    deleted_work_uids.add(metadata["uid"])
 
 
 def _list_scores(session: Session) -> list[dict[str, Any]]:
-    return lists.list_objects(session, ADDON_PLACEMENT_SCORES, labels=_HUB_OBJECTS)
+    return lists.list_objects(session, ADDON_PLACEMENT_SCORES, labels=_HUB_OBJECT_SELECTOR)
 
 
 def _list_works(session: Session) -> list[dict[str, Any]]:
@@ -157,14 +157,14 @@ def _list_works(session: Session) -> list[dict[str, Any]]:
     return [
         {"metadata": work["metadata"]}
         for name in (MANIFESTWORK_NAME, CREDENTIALS_WORK_NAME)
-        for work in lists.list_objects(session, MANIFEST_WORKS, labels=_HUB_OBJECTS, name=name)
+        for work in lists.list_objects(session, MANIFEST_WORKS, labels=_HUB_OBJECT_SELECTOR, name=name)
     ]
 
 
-def _wait_until(condition: Callable[[], bool], patience: float) -> bool:
-    """Poll until `condition` is true; return False after `patience` seconds. Failed requests are retried; the error of
+def _wait_until(condition: Callable[[], bool], timeout_seconds: float) -> bool:
+    """Poll until `condition` is true; return False after `timeout_seconds`. Failed requests are retried; the error of
     the last request is raised."""
-    deadline = time.monotonic() + patience
+    deadline = time.monotonic() + timeout_seconds
     while True:
         problem: BackendError | None = None
         try:

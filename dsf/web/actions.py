@@ -65,17 +65,17 @@ class ActionRunner:
         #: The objects that perform the actions of plug-ins, by the action's name.
         self._plugin_actions: dict[str, PluginActions] = {}
         for plugin in load_plugins().values():
-            if plugin.actions is not None:
-                self._plugin_actions |= dict.fromkeys((act.name for act in plugin.acts), plugin.actions(sources))
+            if plugin.make_actions is not None:
+                self._plugin_actions |= dict.fromkeys((act.name for act in plugin.acts), plugin.make_actions(sources))
 
     def stop(self) -> None:
         """Stop the actions of plug-ins that are still running."""
         for actions in set(self._plugin_actions.values()):
             actions.stop()
 
-    def context(self, act: str, target: ActionTarget) -> dict[str, Any]:
+    def build_form_data(self, act: str, target: ActionTarget) -> dict[str, Any]:
         """Return the template data for the form of a plug-in's action; empty for an action of this package."""
-        return self._plugin_actions[act].context(act, target) if act in self._plugin_actions else {}
+        return self._plugin_actions[act].build_form_data(act, target) if act in self._plugin_actions else {}
 
     def find_affected_clusters(self, act: str, target: ActionTarget) -> tuple[list[str], list[str]]:
         """Return the affected clusters, and the unaffected clusters.

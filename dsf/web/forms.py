@@ -82,14 +82,14 @@ def add_login(app: FastAPI, site: Site) -> None:
     @app.post("/login")
     def log_in(request: Request, form: Form) -> Response:
         to, address = _restrict_to_site(form.get("to", "/")), request.client.host if request.client else ""
-        form_token = form.get("secret", "")
+        form_secret = form.get("secret", "")
         try:
             # Accept the form of an outdated cookie if the user is logged in, because a login in another tab replaces
             # the cookie to which this form belongs.
-            if not sessions.has_form_secret(request, form_token) and (user := _find_session_user(request, site)):
+            if not sessions.has_form_secret(request, form_secret) and (user := _find_session_user(request, site)):
                 log.info("already logged in", caller=user.name, client=address)
                 return RedirectResponse(make_link(request.scope["dsf.root"], to), 303)
-            sessions.check_form(request, form_token)
+            sessions.check_form(request, form_secret)
             token = form.get("token", "").strip()[:MAX_TOKEN]
             caller = site.authenticate_token(token, address)
         except AccessError as error:
@@ -99,7 +99,7 @@ def add_login(app: FastAPI, site: Site) -> None:
             log.warning("login cannot be checked", client=address, reason=str(error))
             return show_form(request, 503, "your login cannot be checked now; try again", to)
         log.info("logged in", caller=caller.name, client=address)
-        site.sessions.close(sessions.read_cookie(request))
+        site.sessions.end(sessions.read_cookie(request))
         response = RedirectResponse(make_link(request.scope["dsf.root"], to), 303)
         sessions.set_cookie(request, response, site.sessions.open(token))
         return response
@@ -107,7 +107,7 @@ def add_login(app: FastAPI, site: Site) -> None:
     @app.post("/logout")
     def log_out(request: Request, form: Form) -> Response:
         sessions.check_form(request, form.get("secret", ""))
-        site.sessions.close(sessions.read_cookie(request))
+        site.sessions.end(sessions.read_cookie(request))
         response = RedirectResponse(make_link(request.scope["dsf.root"], "/login"), 303)
         sessions.delete_cookie(request, response)
         return response
@@ -146,7 +146,7 @@ def add_acts(app: FastAPI, site: Site, action_runner: ActionRunner) -> None:
             given={**_INITIAL_VALUES, **act.values, "until": pause_end, **values},
             problem=problem,
             back=get_target_path(target),
-            **action_runner.context(act.name, target),
+            **action_runner.build_form_data(act.name, target),
         )
 
     def authorize(request: Request, act: Act, target: ActionTarget, form: Mapping[str, str] | None = None) -> PageUser:

@@ -90,7 +90,7 @@ class Reading:
         for scorer in scorers:
             groups += scorer.reasons
             # Pairs without a stored reason are grouped by state. Pairs with a remark already belong to a group.
-            for state in (Verdict.EXPIRED, Verdict.NEVER, Verdict.EMPTY, Verdict.PAUSED):
+            for state in (Verdict.EXPIRED, Verdict.NEVER_SUCCEEDED, Verdict.EMPTY, Verdict.PAUSED):
                 grouped_clusters = sum(group.clusters for group in scorer.reasons if group.state is state)
                 remaining_clusters = max(0, getattr(scorer.states, state.value) - grouped_clusters)
                 if remaining_clusters and example_reads < _MAX_EXAMPLE_READS:

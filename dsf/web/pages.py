@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 GROUP: Final = "dsf.pages"
 #: Query parameter that the site itself sets if the viewer has the right `PageView.optional_right`. Its value is this
 #: right.
-ALLOWED: Final = "allowed"
+OPTIONAL_RIGHT_PARAMETER: Final = "allowed"
 
 log = dsf.log.get(__name__)
 
@@ -43,7 +43,7 @@ class Sources:
     """The data sources of the pages."""
 
     reading: Reading
-    scorer_object: ScorerReader = read_nothing
+    read_scorer: ScorerReader = read_nothing
     #: Session with the API server; None without one.
     session: Session | None = None
     settings: Settings = field(default_factory=Settings)
@@ -60,13 +60,13 @@ class PageView:
     template: str
     build: Callable[[Sources, Mapping[str, str], Query], dict[str, Any]]
     #: True if an open page polls for changes.
-    live: bool = True
+    is_live: bool = True
     #: The right that viewers need besides read access.
     required_right: Right = READ_RIGHT
     #: A right with which the page shows more. Viewers with and without it get different renderings.
     optional_right: Right | None = None
     #: True if the page offers actions, because it is about a scorer or about a scorer on one cluster.
-    acts: bool = False
+    has_actions: bool = False
     #: Parameters of the page's query. Others are ignored, because each different query is rendered separately.
     query_parameters: tuple[str, ...] = ("cursor",)
 
@@ -100,7 +100,7 @@ class ActionTarget:
 class PluginActions(Protocol):
     """Performs the actions of a plug-in."""
 
-    def context(self, act: str, target: ActionTarget) -> dict[str, Any]:
+    def build_form_data(self, act: str, target: ActionTarget) -> dict[str, Any]:
         """Return the data of the form's template."""
 
     def perform(
@@ -133,10 +133,10 @@ class PagePlugin:
     #: Returns True if the navigation has the entry. A page without data, and without a way to get any, is not offered.
     is_offered: Callable[[Sources], bool] = lambda _: True
     #: Returns the object that performs `acts`. It is called once for each web service.
-    actions: Callable[[Sources], PluginActions] | None = None
+    make_actions: Callable[[Sources], PluginActions] | None = None
 
     @property
-    def templates(self) -> jinja2.BaseLoader:
+    def template_loader(self) -> jinja2.BaseLoader:
         """Return the loader of the plug-in's templates. Raises ValueError if the package has no folder `templates`."""
         return jinja2.PackageLoader(self.package)
 
@@ -151,7 +151,7 @@ def load_plugins() -> Mapping[str, PagePlugin]:
             if not isinstance(plugin, PagePlugin):
                 raise TypeError("it is no dsf.web.pages.PagePlugin")
             # Raises ValueError for a package without templates.
-            _ = plugin.templates
+            _ = plugin.template_loader
         except Exception as error:  # noqa: BLE001 (third-party code)
             cause = f"{type(error).__name__}: {error}"
             log.warning("pages of another package are left out", name=entry.name, object=entry.value, error=cause)

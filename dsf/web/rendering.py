@@ -143,9 +143,9 @@ def get_environment() -> jinja2.Environment:
 
     All values are escaped, also their non-printable characters, and an undefined name is an error.
     """
-    plugin_templates = {name: plugin.templates for name, plugin in load_plugins().items()}
+    plugin_loaders = {name: plugin.template_loader for name, plugin in load_plugins().items()}
     jinja_environment = jinja2.Environment(
-        loader=jinja2.ChoiceLoader([jinja2.PackageLoader("dsf.web"), jinja2.PrefixLoader(plugin_templates)]),
+        loader=jinja2.ChoiceLoader([jinja2.PackageLoader("dsf.web"), jinja2.PrefixLoader(plugin_loaders)]),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         finalize=_make_visible,

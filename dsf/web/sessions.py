@@ -27,17 +27,17 @@ from dsf import keys
 from dsf.errors import AccessError
 
 #: Name of the cookie, without the prefix that it has behind HTTPS.
-_COOKIE: Final = "dsf_page"
+_COOKIE_BASE_NAME: Final = "dsf_page"
 #: Bytes of randomness in a cookie, and the characters of its value in base64.
 _COOKIE_BYTES: Final = 32
 _COOKIE_LENGTH: Final = 43
 #: Seconds until a login expires.
-LIFETIME: Final = 8 * 3600
+LOGIN_SECONDS: Final = 8 * 3600
 #: Redis key, in place of a cookie's digest, of the random value that `Sessions.end_all` changes. The keys of all
 #: sessions are derived from it.
-_EPOCH: Final = "epoch"
+_EPOCH_KEY: Final = "epoch"
 #: Maximum characters of a header's value in an error text.
-_MAX_SHOWN_HEADER: Final = 100
+_MAX_QUOTED_LENGTH: Final = 100
 
 
 class Sessions:
@@ -50,7 +50,7 @@ class Sessions:
         """Open a session with a valid token, and return the value of the session's cookie."""
         cookie = self.create_cookie()
         encrypted_token = _make_cipher(cookie, self._read_epoch()).encrypt(token.encode())
-        self._redis.set(_make_session_key(cookie), encrypted_token, ex=LIFETIME)
+        self._redis.set(_make_session_key(cookie), encrypted_token, ex=LOGIN_SECONDS)
         return cookie
 
     @staticmethod
@@ -66,20 +66,20 @@ class Sessions:
         try:
             # Check the age here too, because Redis keeps a key for longer if its clock goes backwards. The check also
             # rejects a session from the future.
-            return _make_cipher(cookie, self._read_epoch()).decrypt(str(encrypted_token), ttl=LIFETIME).decode()
+            return _make_cipher(cookie, self._read_epoch()).decrypt(str(encrypted_token), ttl=LOGIN_SECONDS).decode()
         except InvalidToken:
             return ""
 
-    def close(self, cookie: str) -> None:
+    def end(self, cookie: str) -> None:
         """Delete the session of this cookie, if it exists."""
         self._redis.delete(_make_session_key(cookie))
 
     def end_all(self) -> None:
         """End all sessions. Their tokens can no longer be decrypted, because the new epoch changes all keys."""
-        self._redis.set(keys.web_session(_EPOCH), secrets.token_urlsafe(16))
+        self._redis.set(keys.web_session(_EPOCH_KEY), secrets.token_urlsafe(16))
 
     def _read_epoch(self) -> str:
-        return str(self._redis.get(keys.web_session(_EPOCH)) or "")
+        return str(self._redis.get(keys.web_session(_EPOCH_KEY)) or "")
 
 
 def _make_cipher(cookie: str, epoch: str) -> Fernet:
@@ -118,7 +118,7 @@ def set_cookie(request: Request, response: Response, value: str) -> None:
     response.set_cookie(
         _get_cookie_name(request),
         value,
-        max_age=LIFETIME,
+        max_age=LOGIN_SECONDS,
         path=_get_cookie_path(request),
         httponly=True,
         samesite="lax",
@@ -139,8 +139,8 @@ def _get_cookie_name(request: Request) -> str:
     Browsers accept the prefix `__Host-` for the path `/` only.
     """
     if request.scope["scheme"] != "https":
-        return _COOKIE
-    return ("__Host-" if _get_cookie_path(request) == "/" else "__Secure-") + _COOKIE
+        return _COOKIE_BASE_NAME
+    return ("__Host-" if _get_cookie_path(request) == "/" else "__Secure-") + _COOKIE_BASE_NAME
 
 
 def _get_cookie_path(request: Request) -> str:
@@ -152,26 +152,26 @@ def make_form_secret(cookie: str) -> str:
     return hmac.new(cookie.encode(), b"form", hashlib.sha256).hexdigest()
 
 
-def check_form(request: Request, form_token: str) -> None:
-    """Raise AccessError (403) unless a form comes from this page. `form_token` is the secret in the form."""
-    origin, site = request.headers.get("origin"), request.headers.get("sec-fetch-site", "same-origin")
+def check_form(request: Request, form_secret: str) -> None:
+    """Raise AccessError (403) unless a form comes from this page. `form_secret` is the secret in the form."""
+    origin, fetch_site = request.headers.get("origin"), request.headers.get("sec-fetch-site", "same-origin")
     if origin is not None and not _is_same_origin(origin, request.scope["dsf.host"]):
         raise AccessError(
-            f"forms from {origin[:_MAX_SHOWN_HEADER]!r} are refused, because requests reach this page as "
-            f"{request.scope['dsf.host'][:_MAX_SHOWN_HEADER]!r}: a proxy must pass on the Host header with its port, "
+            f"forms from {origin[:_MAX_QUOTED_LENGTH]!r} are refused, because requests reach this page as "
+            f"{request.scope['dsf.host'][:_MAX_QUOTED_LENGTH]!r}: a proxy must pass on the Host header with its port, "
             "in nginx `proxy_set_header Host $http_host`",
             403,
         )
-    if site not in ("same-origin", "none"):
+    if fetch_site not in ("same-origin", "none"):
         raise AccessError("forms from other sites are refused", 403)
-    if not has_form_secret(request, form_token):
+    if not has_form_secret(request, form_secret):
         raise AccessError("this form is too old or not from this page: go back, reload the page and repeat", 403)
 
 
-def has_form_secret(request: Request, form_token: str) -> bool:
-    """True if `form_token` is the form secret of the request's cookie."""
+def has_form_secret(request: Request, form_secret: str) -> bool:
+    """True if `form_secret` is the form secret of the request's cookie."""
     cookie = read_cookie(request)
-    return bool(cookie) and hmac.compare_digest(make_form_secret(cookie).encode(), form_token.encode())
+    return bool(cookie) and hmac.compare_digest(make_form_secret(cookie).encode(), form_secret.encode())
 
 
 def _is_same_origin(origin: str, host: str) -> bool:

@@ -16,7 +16,7 @@ from dsf.process.valuecache import ValueCache
 from dsf.web.access import ACT_RIGHT, READ_RIGHT, PageUser, Right, UserAccess
 from dsf.web.actions import list_acts
 from dsf.web.hubname import HubName
-from dsf.web.pages import ALLOWED, PageView, Sources, load_plugins
+from dsf.web.pages import OPTIONAL_RIGHT_PARAMETER, PageView, Sources, load_plugins
 from dsf.web.rendering import compute_digest, insert_ages, render
 from dsf.web.sessions import Sessions, make_form_secret, read_cookie, set_cookie
 
@@ -101,7 +101,7 @@ class Site:
         except AccessError as error:
             if error.status != 401:
                 raise
-        self.sessions.close(cookie)
+        self.sessions.end(cookie)
         return None
 
     def allow(self, request: Request, right: Right) -> PageUser:
@@ -134,15 +134,15 @@ class Site:
         root, names = request.scope["dsf.root"], request.path_params
         query = {name: text for name, text in request.query_params.items() if name in view.query_parameters}
         if view.optional_right and self.access.allows(caller, view.optional_right):
-            query[ALLOWED] = str(view.optional_right)
+            query[OPTIONAL_RIGHT_PARAMETER] = str(view.optional_right)
 
         def render_content() -> _Rendering:
-            context = {"every": _POLL_SECONDS if view.live else 0, **view.build(self.sources, names, query)}
+            context = {"every": _POLL_SECONDS if view.is_live else 0, **view.build(self.sources, names, query)}
             template_context = {**context, "options": self.sources.settings, "query": query}
             html = render(context.get("template", view.template), root, template_context)
             return _Rendering(context["title"], context.get("alert", ""), context["every"], html)
 
-        if view.live:
+        if view.is_live:
             key = f"{root} {request.scope['path']} {sorted(query.items())}"
             # Render a page anew when it is opened, because users expect to see the effect of their last action. Polls
             # have the header If-None-Match and may reuse a rendering.
@@ -156,7 +156,7 @@ class Site:
             alert=rendering.alert,
             every=rendering.poll_seconds,
             content=rendering.html,
-            acts=list_acts() if view.acts and self.access.allows(caller, ACT_RIGHT) else {},
+            acts=list_acts() if view.has_actions and self.access.allows(caller, ACT_RIGHT) else {},
             names=names,
         )
 

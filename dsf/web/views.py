@@ -82,7 +82,7 @@ def _build_fleet_page(sources: Sources, names: Mapping[str, str], query: Query) 
             query,
         )
         return context | {"mode": "matrix", "columns": scorers, "lines": matrix_page.clusters, "page": matrix_page}
-    problem_states = (Verdict.FAILING, Verdict.EXPIRED, Verdict.SKIPPED, Verdict.NEVER, Verdict.EMPTY)
+    problem_states = (Verdict.FAILING, Verdict.EXPIRED, Verdict.SKIPPED, Verdict.NEVER_SUCCEEDED, Verdict.EMPTY)
     pair_filter = PairFilter(clusters=selection.clusters, states=problem_states)
     problem_page = _read_page_or_first(lambda cursor: reading.read_page(pair_filter, cursor), query)
     return context | {"mode": "large", "page": problem_page}
@@ -120,7 +120,7 @@ def list_effective_settings(sources: Sources, name: str) -> list[SettingView] | 
     Raises UnknownScorerError for a scorer that is not registered.
     """
     record = sources.reading.registry.read_scorer(name)
-    manifest = sources.scorer_object(name, record.namespace)
+    manifest = sources.read_scorer(name, record.namespace)
     if manifest is None:
         return None
     override = sources.reading.schedule.read_overrides_of(name, []).get(make_scorer_target(name))
@@ -138,7 +138,7 @@ def _build_scorer_page(sources: Sources, names: Mapping[str, str], query: Query)
         unready_scorer = sources.reading.model.unready(name)
         if unready_scorer is None:
             raise
-        manifest = sources.scorer_object(name, unready_scorer.namespace)
+        manifest = sources.read_scorer(name, unready_scorer.namespace)
         return {
             "title": title,
             "template": "unready.html",
@@ -148,7 +148,7 @@ def _build_scorer_page(sources: Sources, names: Mapping[str, str], query: Query)
             "conditions": unready_scorer.conditions,
             "config": _describe_config(manifest),
         }
-    manifest = sources.scorer_object(name, record.namespace)
+    manifest = sources.read_scorer(name, record.namespace)
     scorer = sources.reading.model.scorer(name)
     all_clusters = make_scorer_target(name)
     scorer_overrides = [
@@ -262,13 +262,13 @@ def _build_changes_page(sources: Sources, names: Mapping[str, str], query: Query
 
 VIEWS: Final = (
     PageView("/", "fleet.html", _build_fleet_page, query_parameters=("cursor", "set", "label")),
-    PageView("/scorers/{scorer}", "scorer.html", _build_scorer_page, acts=True),
+    PageView("/scorers/{scorer}", "scorer.html", _build_scorer_page, has_actions=True),
     PageView("/clusters/{cluster}", "cluster.html", _build_cluster_page),
     PageView(
         "/clusters/{cluster}/scorers/{scorer}",
         "pair.html",
         _build_pair_page,
-        acts=True,
+        has_actions=True,
         query_parameters=("run", "cycles"),
     ),
     PageView("/changes", "changes.html", _build_changes_page, query_parameters=("cursor", "scorer", "cluster")),

@@ -5,12 +5,14 @@ from __future__ import annotations
 import redis
 
 from dsf import keys
-from dsf.beat.stats import make_schedule_metrics
+from dsf.beat.stats import collect_schedule_metrics
 from tests.integration.beat.support import Bench, entry, register
 
 
 def samples(client: redis.Redis) -> dict[tuple[str, ...], float]:
-    return {(s.name, *s.labels.values()): s.value for family in make_schedule_metrics(client) for s in family.samples}
+    return {
+        (s.name, *s.labels.values()): s.value for family in collect_schedule_metrics(client) for s in family.samples
+    }
 
 
 def test_metrics_exist_before_the_first_tick(redis_client: redis.Redis) -> None:
@@ -40,4 +42,4 @@ def test_counters_follow_the_ticks_of_beat(redis_client: redis.Redis) -> None:
     assert metrics["dynamic_scoring_queue_length", "spoke.c1"] == 1
     # The entries were written as due at once by a clock far behind: no beat has sent them.
     assert metrics["dynamic_scoring_ticks_stopped",] == 1
-    assert len(list(make_schedule_metrics(redis_client))) == 7
+    assert len(list(collect_schedule_metrics(redis_client))) == 7

@@ -11,7 +11,7 @@ import pytest
 import redis
 from prometheus_client.core import Metric
 
-from dsf.fleetmetrics.server import CERTIFICATE_PERIOD, ServerFamilies
+from dsf.fleetmetrics.server import CERTIFICATE_CHECK_SECONDS, ServerFamilies
 from dsf.settings import Settings
 from dsf.store.client import connect
 from tests.support.secureredis import SecureRedis
@@ -68,12 +68,12 @@ def test_certificate_ends_follow_a_renewal(server: SecureRedis, ca: TestCa, tmp_
         renewed = ca.issue("localhost", "127.0.0.1", end=timedelta(days=9))
         server.client().config_set("tls-cert-file", str(renewed.cert), "tls-key-file", str(renewed.key))
         assert _days(values(families.collect())[name, "redis"]) == pytest.approx(5, abs=0.1)
-        seconds = CERTIFICATE_PERIOD
+        seconds = CERTIFICATE_CHECK_SECONDS
         assert _days(values(families.collect())[name, "redis"]) == pytest.approx(9, abs=0.1)
         # An expired certificate refuses new connections; the end known before stays.
         expired = ca.issue("localhost", "127.0.0.1", end=timedelta(minutes=-1))
         server.client().config_set("tls-cert-file", str(expired.cert), "tls-key-file", str(expired.key))
-        seconds = 2 * CERTIFICATE_PERIOD
+        seconds = 2 * CERTIFICATE_CHECK_SECONDS
         try:
             assert _days(values(families.collect())[name, "redis"]) == pytest.approx(9, abs=0.1)
         finally:

@@ -132,7 +132,7 @@ class Mix:
             stage = reason = ""
             if judged is Verdict.FAILING and state.current_failure is not None:
                 stage, reason = state.current_failure.stage, state.current_failure.reason
-            elif judged in (Verdict.SKIPPED, Verdict.EXPIRED, Verdict.NEVER) and state.skips is not None:
+            elif judged in (Verdict.SKIPPED, Verdict.EXPIRED, Verdict.NEVER_SUCCEEDED) and state.skips is not None:
                 reason = state.skips.reason
             elif judged in (Verdict.OK, Verdict.EMPTY) and state.remark is not None:
                 reason = state.remark.reason

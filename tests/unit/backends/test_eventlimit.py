@@ -20,7 +20,7 @@ def test_burst_of_25_events_then_one_per_five_minutes(clock: list[float]) -> Non
     limit = EventLimit()
 
     def allowed_events(count: int, about: str = "a") -> int:
-        return sum(limit.allows(about, "Warning", "Bad", str(number)) for number in range(count))
+        return sum(limit.try_acquire(about, "Warning", "Bad", str(number)) for number in range(count))
 
     assert allowed_events(100) == MAX_BURST
     assert allowed_events(100, "another") == MAX_BURST
@@ -35,16 +35,16 @@ def test_burst_of_25_events_then_one_per_five_minutes(clock: list[float]) -> Non
 def test_equal_event_is_repeated_after_five_minutes(clock: list[float]) -> None:
     limit = EventLimit()
     events = ["again", "again", "other", "again"]
-    assert [limit.allows("a", "Warning", "Bad", text) for text in events] == [True, False, True, True]
-    assert limit.allows("a", "Normal", "Bad", "again"), "of another type"
-    assert limit.allows("b", "Normal", "Bad", "again"), "of another object"
+    assert [limit.try_acquire("a", "Warning", "Bad", text) for text in events] == [True, False, True, True]
+    assert limit.try_acquire("a", "Normal", "Bad", "again"), "of another type"
+    assert limit.try_acquire("b", "Normal", "Bad", "again"), "of another object"
     clock[0] += SECONDS_PER_EVENT
-    assert limit.allows("a", "Normal", "Bad", "again"), "Kubernetes forgets events after an hour"
+    assert limit.try_acquire("a", "Normal", "Bad", "again"), "Kubernetes forgets events after an hour"
 
 
 def test_event_limit_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(eventlimit, "_MAX_OBJECTS", 3)
     limit = EventLimit()
     for number in range(10):
-        assert limit.allows(str(number), "Normal", "Good", "x")
+        assert limit.try_acquire(str(number), "Normal", "Good", "x")
     assert len(limit._last_events) == 3

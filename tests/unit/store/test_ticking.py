@@ -8,7 +8,7 @@ import pytest
 import redis
 
 from dsf import keys
-from dsf.beat.stats import make_schedule_metrics
+from dsf.beat.stats import collect_schedule_metrics
 from dsf.cli.statusreport import read_report
 from dsf.fleet.queries import FleetQueries
 from dsf.settings import Settings
@@ -44,7 +44,7 @@ def test_every_view_of_the_fleet_says_it() -> None:
     assert (problem.stage, problem.message[:23]) == ("ticks", "no ticks are sent: c1/s")
     report = read_report(client, Settings(role="cli"), None)
     assert (report.ok, [problem.message[:17] for problem in report.problems]) == (False, ["no ticks are sent"])
-    samples = {sample.name: sample.value for family in make_schedule_metrics(client) for sample in family.samples}
+    samples = {sample.name: sample.value for family in collect_schedule_metrics(client) for sample in family.samples}
     assert samples["dynamic_scoring_ticks_stopped"] == 1
     assert "no ticks are sent" in describe_unreadiness(client)
     client.zadd(keys.DUE, {"c1/s": time.time() + 60})

@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from dsf import keys
 from dsf.errors import AccessError
-from dsf.web.sessions import LIFETIME, Sessions, check_form, make_form_secret, read_cookie, set_cookie
+from dsf.web.sessions import LOGIN_SECONDS, Sessions, check_form, make_form_secret, read_cookie, set_cookie
 from tests.support.memorystore import memory_client
 
 COOKIE = "c" * 43
@@ -38,7 +38,7 @@ def seconds(client: redis.Redis) -> int:
 def test_session_ends_after_its_lifetime(client: redis.Redis) -> None:
     cookie = Sessions(client).open("a-secret-token")
     assert Sessions(client).read_token(cookie) == "a-secret-token"
-    assert LIFETIME - 60 <= seconds(client) <= LIFETIME
+    assert LOGIN_SECONDS - 60 <= seconds(client) <= LOGIN_SECONDS
 
 
 def test_redis_has_no_token_that_can_be_read(client: redis.Redis) -> None:
@@ -53,7 +53,7 @@ def test_redis_has_no_token_that_can_be_read(client: redis.Redis) -> None:
 
 
 @pytest.mark.parametrize(
-    ("later", "is_open"), [(-7200, False), (-30, True), (LIFETIME - 10, True), (LIFETIME + 10, False)]
+    ("later", "is_open"), [(-7200, False), (-30, True), (LOGIN_SECONDS - 10, True), (LOGIN_SECONDS + 10, False)]
 )
 def test_session_lifetime_survives_clock_changes(
     client: redis.Redis, monkeypatch: pytest.MonkeyPatch, later: float, is_open: bool

@@ -43,7 +43,7 @@ class BacktestActions:
         self._reading = sources.reading
         self._runner = BacktestRunner(sources)
 
-    def context(self, act: str, target: ActionTarget) -> dict[str, Any]:
+    def build_form_data(self, act: str, target: ActionTarget) -> dict[str, Any]:
         """Return the scorers that this one can be compared with, by name."""
         return {"others": self._list_other_scorers(target.scorer) if act == "compare" else []}
 

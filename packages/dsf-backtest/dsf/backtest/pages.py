@@ -17,7 +17,7 @@ from dsf.kube.resources import PLACEMENTS
 from dsf.process import hubclock
 from dsf.web.access import Right
 from dsf.web.charts import Chart
-from dsf.web.pages import ALLOWED, PagePlugin, PageView, Query, Sources
+from dsf.web.pages import OPTIONAL_RIGHT_PARAMETER, PagePlugin, PageView, Query, Sources
 
 #: Maximum time spans of a Placement's table.
 _SPANS: Final = 10
@@ -51,7 +51,7 @@ def list_backtests(sources: Sources, names: Mapping[str, str], query: Query) -> 
     selected_row = next((row for row in rows if row.run.id == query.get("run")), rows[0] if rows else None)
     comparison = selected_row.run.comparison if selected_row else None
     # A viewer without the right to list Placements must not see decisions of Placements.
-    may_place = ALLOWED in query
+    may_place = OPTIONAL_RIGHT_PARAMETER in query
     return {
         "title": f"Backtests of {scorer}",
         "record": record,
@@ -134,11 +134,11 @@ PAGES: Final = PagePlugin(
             "backtests/backtests.html",
             list_backtests,
             optional_right=Right("list", PLACEMENTS),
-            acts=True,
+            has_actions=True,
             query_parameters=("run",),
         ),
     ),
     is_tab=True,
     acts=ACTS,
-    actions=BacktestActions,
+    make_actions=BacktestActions,
 )

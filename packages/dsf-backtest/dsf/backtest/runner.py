@@ -146,7 +146,7 @@ class BacktestRunner:
         names = [scorer]
         # The list grows during the loop by the inputs of each composite.
         for name in names:
-            scorer_object = self._sources.scorer_object(name, namespace)
+            scorer_object = self._sources.read_scorer(name, namespace)
             if scorer_object is None:
                 raise BacktestError(
                     f"the DynamicScorer {name!r} cannot be read from here: run `dsf backtest` where it can, with --keep"

@@ -98,13 +98,13 @@ PAGES: Final = PagePlugin(
     "dsf.placements",
     (
         PageView(
-            "/placements", "placements/placements.html", list_placements, live=False, required_right=_LIST_PLACEMENTS
+            "/placements", "placements/placements.html", list_placements, is_live=False, required_right=_LIST_PLACEMENTS
         ),
         PageView(
             "/placements/{namespace}/{name}",
             "placements/placement.html",
             explain_placement,
-            live=False,
+            is_live=False,
             required_right=_LIST_PLACEMENTS,
             query_parameters=("cluster", "score", "value"),
         ),

@@ -104,7 +104,7 @@ def test_objects_kept_by_a_foreign_finalizer_are_reported_as_terminating(
 def test_leaving_removes_upstreams_finalizer_without_a_running_hub(world: HubWorld) -> None:
     upstream.create_config(world.session, world.namespace)
     world.session.delete(world.config_path)
-    uninstall.remove_hub_objects(world.session, world.namespace, patience=10)
+    uninstall.remove_hub_objects(world.session, world.namespace, timeout_seconds=10)
     assert world.config() is None
     assert world.items(MANIFEST_WORKS) == []
 

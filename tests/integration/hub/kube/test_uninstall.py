@@ -74,7 +74,7 @@ def test_leave_deletes_deliveries_of_the_hub_only(
     # Its work agent takes the finalizer off when it is back.
     _work(session, away, CREDENTIALS_WORK_NAME, (CLEANUP,))
     try:
-        unfinished_clusters = uninstall.remove_hub_objects(session, hub, patience=3)
+        unfinished_clusters = uninstall.remove_hub_objects(session, hub, timeout_seconds=3)
         assert away in unfinished_clusters
         assert near not in unfinished_clusters
         assert _names(session, near) == [OTHERS]
@@ -85,7 +85,7 @@ def test_leave_deletes_deliveries_of_the_hub_only(
         assert [score["metadata"]["name"] for score in scores] == ["theirs"]
     finally:
         session.merge(MANIFEST_WORKS.path(away, CREDENTIALS_WORK_NAME), {"metadata": {"finalizers": None}})
-    assert away not in uninstall.remove_hub_objects(session, control_plane.namespace("nobody"), patience=30)
+    assert away not in uninstall.remove_hub_objects(session, control_plane.namespace("nobody"), timeout_seconds=30)
 
 
 class Server:
@@ -137,7 +137,7 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("hurried")
 def test_works_are_read_in_pages_and_only_the_hubs_own() -> None:
     server = Server()
-    assert uninstall.remove_hub_objects(cast("Session", server), "hub", patience=60) == []
+    assert uninstall.remove_hub_objects(cast("Session", server), "hub", timeout_seconds=60) == []
     assert {query.get("labelSelector") for query in server.queries} == {f"{MANAGED_BY_LABEL}={MANAGED_BY}"}
     assert all(int(query.get("limit", 0)) > 0 for query in server.queries)
     assert [query.get("continue") for query in server.queries[:3]] == [None, "1", "2"]
@@ -145,7 +145,7 @@ def test_works_are_read_in_pages_and_only_the_hubs_own() -> None:
 
 @pytest.mark.usefixtures("hurried")
 def test_leave_returns_nothing_pending_after_the_last_round() -> None:
-    assert uninstall.remove_hub_objects(cast("Session", Server()), "hub", patience=0) == []
+    assert uninstall.remove_hub_objects(cast("Session", Server()), "hub", timeout_seconds=0) == []
 
 
 @pytest.mark.usefixtures("hurried")
@@ -161,14 +161,14 @@ def test_leave_returns_nothing_pending_after_the_last_round() -> None:
 )
 def test_leave_retries_a_failure_within_its_patience(failure: BackendError, at: int) -> None:
     server = Server(failure, at)
-    assert uninstall.remove_hub_objects(cast("Session", server), "hub", patience=60) == []
+    assert uninstall.remove_hub_objects(cast("Session", server), "hub", timeout_seconds=60) == []
     assert server.works == []
 
 
 @pytest.mark.usefixtures("hurried")
 def test_leave_raises_a_failure_that_outlasts_its_patience() -> None:
     with pytest.raises(UnreachableError):
-        uninstall.remove_hub_objects(cast("Session", Server(UnreachableError("x"))), "hub", patience=0.1)
+        uninstall.remove_hub_objects(cast("Session", Server(UnreachableError("x"))), "hub", timeout_seconds=0.1)
 
 
 @pytest.mark.usefixtures("hurried")
@@ -182,7 +182,7 @@ def test_leave_deletes_other_objects_if_one_deletion_fails(failure: BackendError
 
     server = Refusing()
     with pytest.raises(type(failure)):
-        uninstall.remove_hub_objects(cast("Session", server), "hub", patience=0.1)
+        uninstall.remove_hub_objects(cast("Session", server), "hub", timeout_seconds=0.1)
     assert [work["metadata"]["namespace"] for work in server.works] == ["c0"]
 
 
@@ -197,5 +197,5 @@ def test_leave_stops_deleting_while_the_server_is_busy() -> None:
 
     server = Busy()
     with pytest.raises(ApiServerError):
-        uninstall.remove_hub_objects(cast("Session", server), "hub", patience=0)
+        uninstall.remove_hub_objects(cast("Session", server), "hub", timeout_seconds=0)
     assert server.deletions == 1
