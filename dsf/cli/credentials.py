@@ -12,7 +12,7 @@ import typer
 
 from dsf.cli.group import USAGE, FleetCommand, fail
 from dsf.cli.localuser import AsOption, make_actor
-from dsf.cli.output import Cell, Format, Output, Renderable, emit, table
+from dsf.cli.output import Cell, Format, OutputOption, Renderable, emit, table
 
 if TYPE_CHECKING:
     import redis
@@ -41,7 +41,7 @@ _STYLES = {"in use": "green", "rotating": "yellow", "asked for": "yellow"}
 @app.command("list", cls=FleetCommand)
 def list_(
     cluster: Annotated[str | None, typer.Option("--cluster", "-c", help="Only this cluster.")] = None,
-    output: Output = Format.TABLE,
+    output: OutputOption = Format.TABLE,
 ) -> None:
     """Show the ids of each cluster's credentials, the last used one, and pending requests.
 
@@ -60,7 +60,7 @@ def rotate(
     wait: WaitOption = 0.0,
     note: NoteOption = "",
     name: AsOption = None,
-    output: Output = Format.TABLE,
+    output: OutputOption = Format.TABLE,
 ) -> None:
     """Issue new credentials to agents. The old ones stay valid until the agent has used the new ones: no cycle is lost.
 
@@ -76,7 +76,7 @@ def revoke(
     wait: WaitOption = 0.0,
     note: NoteOption = "",
     name: AsOption = None,
-    output: Output = Format.TABLE,
+    output: OutputOption = Format.TABLE,
 ) -> None:
     """Refuse compromised credentials of agents immediately. Cycles fail until OCM has delivered new ones.
 

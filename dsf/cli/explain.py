@@ -8,7 +8,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dsf.cli.group import BAD
-from dsf.cli.output import Cell, Format, Output, Renderable, emit, flat, format_clock, format_number, stacked, table
+from dsf.cli.output import (
+    Cell,
+    Format,
+    OutputOption,
+    Renderable,
+    emit,
+    flat,
+    format_clock,
+    format_number,
+    stack_parts,
+    table,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,7 +61,7 @@ def explain(
         str | None, typer.Option("--file", "-f", hidden=True, expose_value=False, is_eager=True, callback=_refuse_file)
     ] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, help="Results shown in the table.")] = 50,
-    output: Output = Format.TABLE,
+    output: OutputOption = Format.TABLE,
 ) -> None:
     """Run one cycle and print each step: queries, answers, the scoring request, and the outcome of each result.
 
@@ -101,7 +112,7 @@ def _render(report: ExplainReport, limit: int) -> Renderable:
             parts += _make_title(f"{report.reason}: {report.message}", "yellow")
         count_text = f"{used_results} of {len(report.results)} results are used"
         parts += _make_title(f"{report.outcome}: {count_text}. Nothing was published.", "green")
-    return stacked(*parts)
+    return stack_parts(*parts)
 
 
 def _format_hold_time(item: ScoreItem) -> str:
@@ -178,4 +189,4 @@ def _make_result_table(results: list[ResultView]) -> Renderable:
         ]
         for result in results
     ]
-    return table(("FATE", "ITEM", "VALUE", "NOTE", "RESULT"), rows, right=("VALUE",))
+    return table(("FATE", "ITEM", "VALUE", "NOTE", "RESULT"), rows, right_aligned_headers=("VALUE",))

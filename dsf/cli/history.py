@@ -10,14 +10,14 @@ from dsf.cli.duration import parse_past_time
 from dsf.cli.output import (
     Cell,
     Format,
-    Output,
+    OutputOption,
     Renderable,
     emit,
     flat,
     format_clock,
     format_number,
     get_table_limit,
-    stacked,
+    stack_parts,
     table,
 )
 
@@ -32,7 +32,7 @@ _STYLES = {"ok": "green", "empty": "green", "partial": "yellow", "skipped": "yel
 def history(
     scorer: Annotated[str, typer.Argument(help="Name of the DynamicScorer.")],
     cluster: Annotated[str, typer.Option("--cluster", "-c", help="Name of the managed cluster.")],
-    output: Output = Format.TABLE,
+    output: OutputOption = Format.TABLE,
 ) -> None:
     """Show the last cycles: time, duration of each stage, counts, bytes and outcome; and the counters.
 
@@ -57,7 +57,7 @@ def _render_cycles(view: HistoryList) -> Renderable:
         + (f" (skipped: {skip_counts_text})" if skip_counts_text else "")
     )
     if not view.cycles:
-        return stacked("No cycle has ended yet.", flat(summary))
+        return stack_parts("No cycle has ended yet.", flat(summary))
     # Sort the counts, so that their order does not depend on the first cycle.
     counted_names = dict.fromkeys(name for cycle in view.cycles for name in cycle.counts)
     names = [*(name for name in COUNTS if name in counted_names), *sorted(counted_names.keys() - set(COUNTS))]
@@ -65,7 +65,7 @@ def _render_cycles(view: HistoryList) -> Renderable:
     has_traces = tracing.is_wanted()
     headers = ("TIME", "RUN", "OUTCOME", *numbers, "REASON", *(("TRACE",) if has_traces else ()))
     rows = [[*_make_row(cycle, names), *((cycle.trace,) if has_traces else ())] for cycle in view.cycles]
-    return stacked(table(headers, rows, right=numbers), "", flat(summary))
+    return stack_parts(table(headers, rows, right_aligned_headers=numbers), "", flat(summary))
 
 
 def _make_row(cycle: CycleView, names: list[str]) -> list[Cell]:
@@ -100,7 +100,7 @@ def changes(
     limit: Annotated[
         int, typer.Option("--limit", min=0, help="Changes in the table, 0 for all; json and yaml always have all.")
     ] = 50,
-    output: Output = Format.TABLE,
+    output: OutputOption = Format.TABLE,
 ) -> None:
     """Show who re-scored, paused, resumed, set intervals, reset, renewed credentials, applied plans.
 

@@ -20,7 +20,7 @@ from dsf.agent.relay import Tunnel, describe_status, open_portforward
 from dsf.api.acts import Act, ActResponse, find_requests, get_annotation
 from dsf.cli import context
 from dsf.cli.context import KubeChoice
-from dsf.cli.output import Cell, Format, Renderable, emit, flat, stacked, table
+from dsf.cli.output import Cell, Format, Renderable, emit, flat, stack_parts, table
 from dsf.errors import ApiError, BackendError, ObjectNotFoundError, SettingsError, UnknownScorerError
 from dsf.fleet.client import Client
 from dsf.http.access import Access
@@ -256,7 +256,7 @@ def print_response(scorer: str, response: ActResponse, output: Format) -> None:
             cause = f"{run.reason}: {run.message}" if run.reason else run.message
             outcome = run.outcome or ("running" if run.run else "not sent")
             rows.append([run.cluster, run.run or "-", (outcome, "green" if run.has_score else "red"), cause])
-        return stacked(table(("CLUSTER", "RUN", "OUTCOME", "REASON"), rows), "", line)
+        return stack_parts(table(("CLUSTER", "RUN", "OUTCOME", "REASON"), rows), "", line)
 
     emit(response, output, render)
 

@@ -24,7 +24,7 @@ from dsf.cli import (
     streams,
 )
 from dsf.cli.group import CommandGroup, FleetCommand
-from dsf.cli.output import Format, Output, emit, flat
+from dsf.cli.output import Format, OutputOption, emit, flat
 from dsf.errors import OutputError
 
 app = typer.Typer(
@@ -51,7 +51,7 @@ class ManifestFormat(StrEnum):
     JSON = "json"
 
 
-def version(output: Output = Format.TABLE) -> None:
+def version(output: OutputOption = Format.TABLE) -> None:
     """Print the version, and those of Python and Celery.
 
     Example: dsf version -o json

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dsf.cli.group import BAD, USAGE, fail
-from dsf.cli.output import Format, Output, Renderable, emit, flat, stacked
+from dsf.cli.output import Format, OutputOption, Renderable, emit, flat, stack_parts
 
 if TYPE_CHECKING:
     from dsf.cli.migrationcheck import Installation, MigrationReport
@@ -29,7 +29,7 @@ def migrate(
     namespace: Annotated[
         str, typer.Option("--namespace", "-n", help="Namespace of the hub; default: of the values, else upstream's.")
     ] = "",
-    output: Output = Format.TABLE,
+    output: OutputOption = Format.TABLE,
 ) -> None:
     """Check what of an upstream installation would stop here: scorers, masks, tokens, old scores, chart values.
 
@@ -105,4 +105,4 @@ def _render(report: MigrationReport) -> Renderable:
         lines.append((f"    {flat(finding.remedy)}", ""))
     stopping = sum(finding.severity == "stops" for finding in report.findings)
     summary = f"{stopping} findings stop something" if stopping else "nothing would stop"
-    return stacked(*lines, f"{report.scorers} DynamicScorers checked: {summary}")
+    return stack_parts(*lines, f"{report.scorers} DynamicScorers checked: {summary}")

@@ -31,13 +31,13 @@ Cell: TypeAlias = str | tuple[str, str]
 #: Types that can be printed.
 Renderable: TypeAlias = "RenderableType"
 
-Output = Annotated[Format, typer.Option("--output", "-o", help="A table for users, json or yaml for programs.")]
+OutputOption = Annotated[Format, typer.Option("--output", "-o", help="A table for users, json or yaml for programs.")]
 
 
 #: Default maximum number of pairs in a table, because a fleet has thousands and each may have many items.
-TABLE_PAIRS = 100
+DEFAULT_TABLE_LIMIT = 100
 
-Limit = Annotated[
+LimitOption = Annotated[
     int,
     typer.Option("--limit", min=0, help="Pairs in the table, 0 for all; json and yaml always have all."),
 ]
@@ -48,7 +48,7 @@ def get_table_limit(limit: int, output: Format) -> int | None:
     return limit if output is Format.TABLE and limit else None
 
 
-def print_omitted_rows(row_count: int, total: int) -> None:
+def print_omission_note(row_count: int, total: int) -> None:
     """Print a note to standard error if a table is incomplete."""
     if row_count < total:
         typer.echo(
@@ -57,14 +57,14 @@ def print_omitted_rows(row_count: int, total: int) -> None:
         )
 
 
-def clean(text: str) -> str:
+def escape_control_characters(text: str) -> str:
     """Return `text` with terminal control characters escaped, because it may come from external services."""
     return escape_unprintable(text, allowed_characters="\n\t")
 
 
 def flat(text: str) -> str:
     """Return the clean `text` on one line, so that it cannot imitate a line of `dsf`."""
-    return clean(" ".join(text.split()))
+    return escape_control_characters(" ".join(text.split()))
 
 
 def format_age(seconds: float | None) -> str:
@@ -99,7 +99,7 @@ def format_number(value: float) -> str:
     return f"{value:.6g}"
 
 
-def console() -> Console:
+def make_console() -> Console:
     """Return a console for standard output that does not break lines in a pipe."""
     from rich.console import Console
 
@@ -113,20 +113,22 @@ def table(
     headers: Sequence[str],
     rows: Sequence[Sequence[Cell]],
     *,
-    right: Sequence[str] = (),
-    cut: bool = False,
+    right_aligned_headers: Sequence[str] = (),
+    truncates_cells: bool = False,
 ) -> Renderable:
-    """Return a table without lines. Columns named in `right` are aligned right.
+    """Return a table without lines. Columns named in `right_aligned_headers` are aligned right.
 
-    Long cells are folded. With `cut` they are truncated, so that each row is one line.
+    Long cells are folded. With `truncates_cells` they are truncated, so that each row is one line.
     """
     from rich.table import Table
     from rich.text import Text
 
     rich_table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for header in headers:
-        justify: Literal["left", "right"] = "right" if header in right else "left"
-        rich_table.add_column(flat(header), justify=justify, overflow="ellipsis" if cut else "fold", no_wrap=cut)
+        justify: Literal["left", "right"] = "right" if header in right_aligned_headers else "left"
+        rich_table.add_column(
+            flat(header), justify=justify, overflow="ellipsis" if truncates_cells else "fold", no_wrap=truncates_cells
+        )
     styled_rows = ([(cell, "") if isinstance(cell, str) else cell for cell in row] for row in rows)
     # Use Text objects, because rich interprets a plain str as markup.
     lines = [[Text(flat(text), style=style) for text, style in row] for row in styled_rows]
@@ -134,7 +136,7 @@ def table(
     widths = [
         max(text.cell_len for text in (Text(header), *column)) for header, column in zip(headers, columns, strict=False)
     ]
-    if columns and sum(widths) + 2 * len(widths) <= console().width:
+    if columns and sum(widths) + 2 * len(widths) <= make_console().width:
         # Print all lines as one row, because no line is folded or truncated and rich then needs a quarter of the time.
         lines = [[Text("\n").join(column) for column in columns]]
     for line in lines:
@@ -142,7 +144,7 @@ def table(
     return rich_table
 
 
-def stacked(*parts: Cell | Renderable) -> Renderable:
+def stack_parts(*parts: Cell | Renderable) -> Renderable:
     """Return the parts below each other. A text, with or without a style, is one line.
 
     The caller passes texts of external services through `flat`.
@@ -161,7 +163,7 @@ def emit(view: BaseModel, output: Format, render: Callable[[], Renderable]) -> N
     elif output is Format.YAML:
         typer.echo(as_yaml(view), nl=False)
     else:
-        console().print(render())
+        make_console().print(render())
 
 
 def as_json(view: BaseModel, indent: int | None = None) -> str:

@@ -11,7 +11,7 @@ from dsf.api.acts import make_request, parse_selector
 from dsf.cli.duration import SelectorOption, parse_seconds
 from dsf.cli.group import BAD
 from dsf.cli.localuser import AsOption, make_actor
-from dsf.cli.output import Cell, Format, Output, Renderable, emit, flat, stacked, table
+from dsf.cli.output import Cell, Format, OutputOption, Renderable, emit, flat, stack_parts, table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -45,7 +45,7 @@ def rescore(
     ] = None,
     note: Annotated[str, typer.Option("--note", help="Reason, shown in `dsf changes`.")] = "",
     name: AsOption = None,
-    output: Output = Format.TABLE,
+    output: OutputOption = Format.TABLE,
 ) -> None:
     """Send a tick now. This does not change the schedule and ignores pauses.
 
@@ -147,7 +147,7 @@ def _render(report: RescoreReport) -> Renderable:
     runs = table(("CLUSTER", "RUN", "OUTCOME", "REASON"), rows)
     if not report.scores:
         return runs
-    return stacked(runs, "", render_scores(ScoreList(at=report.at, scores=report.scores)))
+    return stack_parts(runs, "", render_scores(ScoreList(at=report.at, scores=report.scores)))
 
 
 def sync(
@@ -164,7 +164,7 @@ def sync(
     ] = 15,
     note: Annotated[str, typer.Option("--note", help="Reason, shown in `dsf changes`.")] = "",
     name: AsOption = None,
-    output: Output = Format.TABLE,
+    output: OutputOption = Format.TABLE,
 ) -> None:
     """Have the hub controller read /config now, which it otherwise does every 30 seconds, and wait for it.
 

@@ -17,18 +17,18 @@ from dsf.cli.duration import SelectorOption, parse_pause_end, parse_seconds
 from dsf.cli.group import BAD, FleetCommand
 from dsf.cli.localuser import AsOption, make_actor
 from dsf.cli.output import (
-    TABLE_PAIRS,
+    DEFAULT_TABLE_LIMIT,
     Cell,
     Format,
-    Limit,
-    Output,
+    LimitOption,
+    OutputOption,
     Renderable,
     emit,
     format_age,
     format_clock,
     format_time_until,
     get_table_limit,
-    print_omitted_rows,
+    print_omission_note,
     table,
 )
 
@@ -58,8 +58,8 @@ NoteOption = Annotated[str, typer.Option("--note", help="Reason, shown in `dsf s
 def list_(
     scorer: Annotated[str | None, typer.Argument(help="Only this scorer.")] = None,
     cluster: ClusterOption = None,
-    limit: Limit = TABLE_PAIRS,
-    output: Output = Format.TABLE,
+    limit: LimitOption = DEFAULT_TABLE_LIMIT,
+    output: OutputOption = Format.TABLE,
 ) -> None:
     """List entries: current interval, next run, pauses, who changed what.
 
@@ -84,7 +84,7 @@ def set_(
     selector: SelectorOption = None,
     note: NoteOption = "",
     name: AsOption = None,
-    output: Output = Format.TABLE,
+    output: OutputOption = Format.TABLE,
 ) -> None:
     """Set the interval. It takes effect within a second.
 
@@ -108,7 +108,7 @@ def pause(
     ] = None,
     note: NoteOption = "",
     name: AsOption = None,
-    output: Output = Format.TABLE,
+    output: OutputOption = Format.TABLE,
 ) -> None:
     """Stop sending ticks, for a time or until resumed. Existing scores expire as usual.
 
@@ -127,7 +127,7 @@ def resume(
     selector: SelectorOption = None,
     note: NoteOption = "",
     name: AsOption = None,
-    output: Output = Format.TABLE,
+    output: OutputOption = Format.TABLE,
 ) -> None:
     """End a pause and send ticks again immediately. Also overrides `suspend` in the DynamicScorer, until `reset`.
 
@@ -143,7 +143,7 @@ def reset(
     selector: SelectorOption = None,
     note: NoteOption = "",
     name: AsOption = None,
-    output: Output = Format.TABLE,
+    output: OutputOption = Format.TABLE,
 ) -> None:
     """Remove overrides: the scorer's declared interval applies again. Without --cluster, on all clusters.
 
@@ -239,7 +239,7 @@ def _print_exceptions(schedule: ScheduleList, act: str, targets: Sequence[str]) 
 
 def _print_schedule(schedule: ScheduleList, output: Format) -> None:
     emit(schedule, output, lambda: _render(schedule))
-    print_omitted_rows(len(schedule.entries), schedule.total)
+    print_omission_note(len(schedule.entries), schedule.total)
 
 
 def _render(schedule: ScheduleList) -> Renderable:
@@ -261,7 +261,7 @@ def _render(schedule: ScheduleList) -> Renderable:
             ]
         )
     headers = ("CLUSTER", "SCORER", "INTERVAL", "SCORER SAYS", "NEXT RUN", "LATE", "STATE", "CHANGED BY")
-    return table(headers, rows, right=("INTERVAL", "SCORER SAYS", "NEXT RUN", "LATE"))
+    return table(headers, rows, right_aligned_headers=("INTERVAL", "SCORER SAYS", "NEXT RUN", "LATE"))
 
 
 def _format_state(entry: EntryView) -> tuple[str, str]:

@@ -10,24 +10,24 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from dsf.cli.output import (
-    TABLE_PAIRS,
+    DEFAULT_TABLE_LIMIT,
     Cell,
     Format,
-    Limit,
-    Output,
+    LimitOption,
+    OutputOption,
     Renderable,
     as_json,
     as_yaml,
-    clean,
-    console,
     emit,
+    escape_control_characters,
     flat,
     format_age,
     format_number,
     format_time_until,
     get_table_limit,
-    print_omitted_rows,
-    stacked,
+    make_console,
+    print_omission_note,
+    stack_parts,
     table,
 )
 
@@ -56,8 +56,8 @@ def scores(
     cluster: ClusterOption = None,
     scorer: ScorerOption = None,
     watching: Annotated[bool, typer.Option("--watch", "-w", help="Refresh until Ctrl-C.")] = False,
-    limit: Limit = TABLE_PAIRS,
-    output: Output = Format.TABLE,
+    limit: LimitOption = DEFAULT_TABLE_LIMIT,
+    output: OutputOption = Format.TABLE,
 ) -> None:
     """Show the newest scores of every scorer on every cluster. Expired scores are omitted.
 
@@ -72,7 +72,7 @@ def scores(
             return
         score_list = fleet.scores(cluster, scorer, limit=max_rows)
         emit(score_list, output, lambda: render_scores(score_list))
-        print_omitted_rows(len(score_list.scores), score_list.total)
+        print_omission_note(len(score_list.scores), score_list.total)
 
 
 def render_scores(score_list: ScoreList) -> Renderable:
@@ -89,9 +89,9 @@ def render_scores(score_list: ScoreList) -> Renderable:
             rules[score.scorer] = f"{score.scorer}: {score.hold.rule}"
         rows += [[*base, name, value, *tail] for name, value in items]
     headers = ("CLUSTER", "SCORER", "SCORE", "ITEM", "VALUE", "AGE", "VALID FOR", "STATE")
-    score_table = table(headers, rows, right=("VALUE", "AGE", "VALID FOR"))
+    score_table = table(headers, rows, right_aligned_headers=("VALUE", "AGE", "VALID FOR"))
     upstream_scores = (score.sentence for score in score_list.upstream_scores)
-    return stacked(score_table, *map(flat, (*rules.values(), *upstream_scores)))
+    return stack_parts(score_table, *map(flat, (*rules.values(), *upstream_scores)))
 
 
 def _format_value(item: ScoreItem, now: datetime) -> str:
@@ -145,7 +145,7 @@ def watch(read: Callable[[], View], output: Format, render: Callable[[View], Ren
         elif output is Format.YAML:
             typer.echo("---\n" + as_yaml(view), nl=False)
         else:
-            console().print(render(view))
+            make_console().print(render(view))
             typer.echo()
         sys.stdout.flush()
 
@@ -154,11 +154,11 @@ def _watch_live(read: Callable[[], View], render: Callable[[View], Renderable]) 
     from rich.live import Live
 
     last_table: Renderable = ""
-    with Live(console=console(), auto_refresh=False, screen=False, vertical_overflow="crop") as live:
+    with Live(console=make_console(), auto_refresh=False, screen=False, vertical_overflow="crop") as live:
         for view in _poll_views(read):
             if isinstance(view, str):
                 # Show the last table below the error, which tells the user that the table is outdated.
-                live.update(stacked((clean(view), "red"), last_table), refresh=True)
+                live.update(stack_parts((escape_control_characters(view), "red"), last_table), refresh=True)
             else:
                 last_table = render(view)
                 live.update(last_table, refresh=True)

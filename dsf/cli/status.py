@@ -7,7 +7,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dsf.cli.group import BAD
-from dsf.cli.output import Cell, Format, Output, Renderable, emit, flat, format_age, format_clock, stacked, table
+from dsf.cli.output import (
+    Cell,
+    Format,
+    OutputOption,
+    Renderable,
+    emit,
+    flat,
+    format_age,
+    format_clock,
+    stack_parts,
+    table,
+)
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -20,7 +31,7 @@ _STYLES = {"ok": "green", "failing": "red", "unhealthy": "red", "expired": "red"
 
 def status(
     scorer: Annotated[str | None, typer.Argument(help="Only this scorer, with its clusters, worst first.")] = None,
-    output: Output = Format.TABLE,
+    output: OutputOption = Format.TABLE,
 ) -> None:
     """Show the state of each scorer: health, clusters, age of the last success, and why cycles fail.
 
@@ -60,7 +71,7 @@ def _render(report: StatusReport, scorer_name: str | None) -> Renderable:
         parts += ["", _make_cluster_table(report)]
     if lines := [*(_format_config_reads(report) if scorer_name else ()), *_format_reasons(report)]:
         parts += ["", *map(flat, lines)]
-    return stacked(*parts)
+    return stack_parts(*parts)
 
 
 def _make_scorer_table(scorers: list[ScorerOverview]) -> Renderable:
@@ -85,7 +96,7 @@ def _make_scorer_table(scorers: list[ScorerOverview]) -> Renderable:
             )
         )
     headers = ("SCORER", "STATE", "HEALTH", "SCORE", "INTERVAL", "OK", "FAILING", "CLUSTERS", "LAST SUCCESS")
-    return table(headers, rows, right=("INTERVAL", "OK", "FAILING", "CLUSTERS", "LAST SUCCESS"))
+    return table(headers, rows, right_aligned_headers=("INTERVAL", "OK", "FAILING", "CLUSTERS", "LAST SUCCESS"))
 
 
 def _format_interval(scorer: ScorerOverview) -> str:
@@ -120,7 +131,7 @@ def _make_cluster_table(report: StatusReport) -> Renderable:
             ]
         )
     headers = ("CLUSTER", "STATE", "ITEMS", "LAST SUCCESS", "FAILED IN A ROW", "REASON")
-    return table(headers, rows, right=("ITEMS", "LAST SUCCESS", "FAILED IN A ROW"))
+    return table(headers, rows, right_aligned_headers=("ITEMS", "LAST SUCCESS", "FAILED IN A ROW"))
 
 
 def _format_pauses(report: StatusReport) -> list[str]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import redis
 from pydantic import Field
 
-from dsf.cli.output import TABLE_PAIRS
+from dsf.cli.output import DEFAULT_TABLE_LIMIT
 from dsf.errors import UnknownScorerError
 from dsf.fleet.objectproblems import ManifestMistake, UnmetCondition, list_unmet_conditions, read_folder_problems
 from dsf.fleet.pairviews import make_override_view
@@ -71,7 +71,7 @@ def read_report(client: redis.Redis, settings: Settings, scorer_name: str | None
         and (override.paused_until is None or override.paused_until > now)
     ]
     ok = report.ok and all(problem.severity != "error" for problem in problems)
-    return report.model_copy(update={"ok": ok, "problems": problems, "pauses": pauses[:TABLE_PAIRS]})
+    return report.model_copy(update={"ok": ok, "problems": problems, "pauses": pauses[:DEFAULT_TABLE_LIMIT]})
 
 
 def make_report(fleet: FleetQueries | Client, scorer_name: str | None) -> StatusReport:
@@ -87,7 +87,7 @@ def make_report(fleet: FleetQueries | Client, scorer_name: str | None) -> Status
     try:
         scorers = fleet.scorers(scorer_name).scorers
         if scorer_name is not None:
-            worst_scores = fleet.scores(scorer=scorer_name, states=list(Verdict), limit=TABLE_PAIRS)
+            worst_scores = fleet.scores(scorer=scorer_name, states=list(Verdict), limit=DEFAULT_TABLE_LIMIT)
             scores, total = (
                 [score.model_copy(update={"results": []}) for score in worst_scores.scores],
                 worst_scores.total,

@@ -114,7 +114,7 @@ def _run_once(fleet: Fleet, supervisor: Supervisor, report: DemoReport, started:
     """Wait until every pair has a score, then print the table. Exits with 1 and the reasons on failure."""
     import redis
 
-    from dsf.cli.output import console
+    from dsf.cli.output import make_console
     from dsf.demo.screen import render_table
 
     missing_scores: dict[str, str] = {"all": "no data yet"}
@@ -125,7 +125,7 @@ def _run_once(fleet: Fleet, supervisor: Supervisor, report: DemoReport, started:
         except redis.RedisError as error:
             missing_scores = {"Redis": str(error)}
         time.sleep(TICK)
-    console().print(render_table(report.read_lines()))
+    make_console().print(render_table(report.read_lines()))
     if not missing_scores:
         say(f"every cluster has every score, {time.time() - started:.0f} s after the start")
         return

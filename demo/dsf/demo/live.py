@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from dsf.cli.output import clean, console
+from dsf.cli.output import escape_control_characters, make_console
 from dsf.up.command import TICK
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def show_on_terminal(report: DemoReport, footer: list[str], tick: Callable[[], N
 
     from dsf.demo.screen import Screen
 
-    out = console()
+    out = make_console()
     lines: list[Line] = []
     size = out.size
     with Live(console=out, auto_refresh=False, vertical_overflow="crop") as live:
@@ -77,7 +77,7 @@ def print_lines(report: DemoReport, footer: list[str], tick: Callable[[], None])
     """Print a line for each pair whenever it changes, until Ctrl-C."""
     import redis
 
-    out = console()
+    out = make_console()
     out.print("\n".join(footer))
     printed_texts: dict[tuple[str, str], str] = {}
     refresh = 0.0
@@ -94,7 +94,7 @@ def print_lines(report: DemoReport, footer: list[str], tick: Callable[[], None])
                 text = _describe_line(line)
                 if printed_texts.get((line.cluster, line.scorer)) != text:
                     printed_texts[line.cluster, line.scorer] = text
-                    out.print(clean(text))
+                    out.print(escape_control_characters(text))
             out.file.flush()
         time.sleep(TICK)
 

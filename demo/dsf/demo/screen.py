@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from rich.segment import Segment
 from rich.text import Text
 
-from dsf.cli.output import clean, flat, format_age, table
+from dsf.cli.output import escape_control_characters, flat, format_age, table
 from dsf.text import list_names
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def render_table(lines: Sequence[Line]) -> RenderableType:
         for line in lines
     ]
     headers = ("CLUSTER", "SCORER", "ITEMS", "LOW", "HIGH", "AGE", "NEXT", "FAILED")
-    return table(headers, rows, right=headers[2:], cut=True)
+    return table(headers, rows, right_aligned_headers=headers[2:], truncates_cells=True)
 
 
 def list_causes(lines: Sequence[Line]) -> list[str]:
@@ -78,7 +78,9 @@ class Screen:
         remaining_height = console.size.height - 1
 
         def wrap_text(text: str, style: str) -> _Lines:
-            return console.render_lines(Text(clean(text), style=style, overflow="fold"), options, pad=False)
+            return console.render_lines(
+                Text(escape_control_characters(text), style=style, overflow="fold"), options, pad=False
+            )
 
         problem_lines = [
             line for text in (*self.problems, *list_causes(self.lines)) for line in wrap_text(flat(text), "red")

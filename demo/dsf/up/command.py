@@ -129,9 +129,9 @@ def find_foreign_redis(url: str | None, file: Path | None) -> str | None:
 
 def say(text: str) -> None:
     """Print a message to standard error, because standard output is for data."""
-    from dsf.cli.output import clean
+    from dsf.cli.output import escape_control_characters
 
-    typer.echo(f"dsf: {clean(text)}", err=True)
+    typer.echo(f"dsf: {escape_control_characters(text)}", err=True)
 
 
 @contextmanager
@@ -159,7 +159,7 @@ def announce_stack(
 
 
 def _print_addresses(stack: Stack) -> None:
-    from dsf.cli.output import console
+    from dsf.cli.output import make_console
 
     lines = {
         "page": stack.web_url,
@@ -171,5 +171,5 @@ def _print_addresses(stack: Stack) -> None:
         "Flower": stack.flower_url or "off",
     }
     for name, value in lines.items():
-        console().print(f"{name:<12} {value}")
-    console().print("Look around with `dsf status` in another terminal. Ctrl-C ends everything.")
+        make_console().print(f"{name:<12} {value}")
+    make_console().print("Look around with `dsf status` in another terminal. Ctrl-C ends everything.")

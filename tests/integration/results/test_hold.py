@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from dsf import keys
 from dsf.api.scorerule import Aggregate, FailingRule, HoldRule
-from dsf.cli.output import console
+from dsf.cli.output import make_console
 from dsf.cli.scores import render_scores
 from dsf.fleet.pairviews import make_item_views
 from dsf.fleet.queries import FleetQueries
@@ -121,7 +121,7 @@ def test_held_values_are_shown_to_readers(bed: ResultsHarness) -> None:
         ("a", 50, 50, 60),
         ("b", 20, 20, None),
     ]
-    screen = console()
+    screen = make_console()
     with screen.capture() as capture:
         screen.print(render_scores(score_list))
     assert "50 (60 held for 0s, 1m to go)" in capture.get()

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from dsf.cli import output
-from dsf.cli.output import clean, format_age, format_number, format_time_until, table
+from dsf.cli.output import escape_control_characters, format_age, format_number, format_time_until, table
 
 
 @pytest.mark.parametrize(
@@ -38,14 +38,14 @@ def test_numbers_are_rounded_for_display() -> None:
 
 
 def test_control_characters_are_escaped() -> None:
-    assert clean("a\x1b[31mb\x07\r") == r"a\x1b[31mb\x07\r"
-    assert clean("two\nlines, ümlaut") == "two\nlines, ümlaut"
-    assert clean("\u202e\ud800") == r"\u202e\ud800"
+    assert escape_control_characters("a\x1b[31mb\x07\r") == r"a\x1b[31mb\x07\r"
+    assert escape_control_characters("two\nlines, ümlaut") == "two\nlines, ümlaut"
+    assert escape_control_characters("\u202e\ud800") == r"\u202e\ud800"
 
 
 def test_external_text_is_not_interpreted_as_markup() -> None:
     console = Console(file=io.StringIO(), width=80)
-    console.print(table(("NAME", "VALUE"), [("[red]x[/red]", ("\x1b[0m", "bold"))], right=("VALUE",)))
+    console.print(table(("NAME", "VALUE"), [("[red]x[/red]", ("\x1b[0m", "bold"))], right_aligned_headers=("VALUE",)))
     assert isinstance(console.file, io.StringIO)
     assert r"[red]x[/red]  \x1b[0m" in console.file.getvalue()
 
@@ -57,7 +57,7 @@ def test_exactly_fitting_table_looks_like_a_foldable_one(
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", width)
     rows = [("点", ("1", "red"), ""), ("a longer name", "22", "x"), ("", "-3.5", "")]
-    output.console().print(table(("NAME", "VALUE", "?"), rows, right=("VALUE",)))
+    output.make_console().print(table(("NAME", "VALUE", "?"), rows, right_aligned_headers=("VALUE",)))
     terminal_text = capsys.readouterr().out
     assert re.search(r"\x1b\[31m *1 *\x1b", terminal_text)
     assert [Text.from_ansi(line).plain.rstrip() for line in terminal_text.splitlines()] == [
@@ -94,8 +94,8 @@ def test_cell_keeps_its_style() -> None:
 
 
 def test_truncated_table_is_noted_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
-    output.print_omitted_rows(100, 100)
+    output.print_omission_note(100, 100)
     assert capsys.readouterr() == ("", "")
-    output.print_omitted_rows(100, 101)
+    output.print_omission_note(100, 101)
     out, err = capsys.readouterr()
     assert (out, "100 of 101 pairs" in err) == ("", True)

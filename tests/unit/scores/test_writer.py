@@ -12,7 +12,7 @@ from dsf import keys
 from dsf.api.scorerule import EmptyRule
 from dsf.api.types import MANAGED_BY, MANAGED_BY_LABEL, SCORER_NAME_LABEL
 from dsf.backends.scorestate import ScoreState
-from dsf.cli.output import console
+from dsf.cli.output import make_console
 from dsf.cli.scores import render_scores
 from dsf.cli.statusreport import make_report
 from dsf.fleet.queries import FleetQueries
@@ -372,7 +372,7 @@ def test_upstreams_score_is_shown_until_the_first_score(bed: ResultsHarness, is_
     for scorer, sentences in (("s1", [score.sentence]), ("s2", []), (None, [score.sentence])):
         problems = make_report(fleet, scorer).problems
         assert [problem.message for problem in problems if problem.severity == "note"] == sentences
-    terminal = console()
+    terminal = make_console()
     with terminal.capture() as screen:
         terminal.print(render_scores(fleet.scores()))
     assert "the original project's agent wrote AddOnPlacementScore" in " ".join(screen.get().split())

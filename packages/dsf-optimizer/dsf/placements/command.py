@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dsf.cli.output import Format, Output, emit, flat, table
+from dsf.cli.output import Format, OutputOption, emit, flat, table
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -48,7 +48,7 @@ def placement(
         typer.Option("--score", metavar="RESOURCE/ITEM", help="Score of --what-if, if the Placement has several."),
     ] = None,
     limit: Annotated[int, typer.Option("--limit", min=0, help="Clusters in the table, 0 for all.")] = 50,
-    output: Output = Format.TABLE,
+    output: OutputOption = Format.TABLE,
 ) -> None:
     """Explain a Placement's clusters: weight x score of each prioritizer, filters, and the effect of other scores.
 
@@ -150,7 +150,9 @@ def _render_list(placement_list: PlacementList) -> RenderableType:
         ]
         for item in placement_list.placements
     ]
-    return table(("NAMESPACE", "NAME", "HAS", "WANTS", "SATISFIED", "SCORES"), rows, right=("HAS", "WANTS"))
+    return table(
+        ("NAMESPACE", "NAME", "HAS", "WANTS", "SATISFIED", "SCORES"), rows, right_aligned_headers=("HAS", "WANTS")
+    )
 
 
 def _render(view: PlacementView, limit: int | None) -> RenderableType:
@@ -197,7 +199,7 @@ def _make_ranking(rows: list[RankedCluster], prioritizers: list[PrioritizerView]
         for row in rows[:limit]
     ]
     headers = ("RANK", "CLUSTER", "HAS IT", "NOW CHOSEN", "SUM", "MARGIN", *names)
-    return table(headers, lines, right=("RANK", "SUM", "MARGIN", *names))
+    return table(headers, lines, right_aligned_headers=("RANK", "SUM", "MARGIN", *names))
 
 
 def _format_cell(cell: CellView) -> str | tuple[str, str]:

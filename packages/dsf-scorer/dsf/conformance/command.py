@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dsf.cli.group import BAD, USAGE
-from dsf.cli.output import Format, Output, clean, emit, flat, table
+from dsf.cli.output import Format, OutputOption, emit, escape_control_characters, flat, table
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -77,7 +77,7 @@ def check(
     timeout: Annotated[
         float, typer.Option("--timeout", min=0.1, help="Timeout of each scoring request in seconds.")
     ] = 30.0,
-    output: Output = Format.TABLE,
+    output: OutputOption = Format.TABLE,
 ) -> None:
     """Check a scoring API against the framework's contract, with a reason and a remedy per item.
 
@@ -158,7 +158,7 @@ def run_files(
     timeout: Annotated[
         float, typer.Option("--timeout", min=0.1, help="Timeout of each scoring request in seconds.")
     ] = 30.0,
-    output: Output = Format.TABLE,
+    output: OutputOption = Format.TABLE,
 ) -> None:
     """Test a scorer: series in promtool's notation in, items of the AddOnPlacementScore out.
 
@@ -180,7 +180,7 @@ def run_files(
     try:
         read = [TestFile(file, url) for file in files]
     except ManifestError as error:
-        typer.echo(clean(str(error)), err=True)
+        typer.echo(escape_control_characters(str(error)), err=True)
         raise typer.Exit(USAGE) from None
     cases = [case for file in read for case in run(file, token, timeout)]
     report = TestReport(passed=not any(case.failures for case in cases), cases=cases)
@@ -228,7 +228,7 @@ def _render_cases(report: TestReport) -> RenderableType:
         f"{len(report.cases) - failed_cases} passed, {failed_cases} failed",
         style="bold red" if failed_cases else "green",
     )
-    return Group(table(["FILE", "CASE", "", "TIME"], rows, right=("TIME",)), Text(""), *failures, end)
+    return Group(table(["FILE", "CASE", "", "TIME"], rows, right_aligned_headers=("TIME",)), Text(""), *failures, end)
 
 
 def _render(report: ConformanceReport) -> RenderableType:

@@ -12,7 +12,7 @@ import typer
 
 from dsf.cli.duration import parse_hold, parse_seconds
 from dsf.cli.group import BAD, INTERRUPTED, USAGE, fail
-from dsf.cli.output import Cell, Format, Renderable, emit, flat, stacked, table
+from dsf.cli.output import Cell, Format, Renderable, emit, flat, stack_parts, table
 
 if TYPE_CHECKING:
     from dsf.backtest.summary import BacktestView
@@ -166,8 +166,8 @@ def _render(views: list[BacktestView], limit: int | None) -> Renderable:
             for item in view.items[:limit]
         ]
         headers = ("ITEM", "MIN", "MEDIAN", "MAX", "CHANGES", "MISSING", "OVER TIME")
-        parts += [(title, "bold"), table(headers, rows, right=headers[1:6])]
+        parts += [(title, "bold"), table(headers, rows, right_aligned_headers=headers[1:6])]
         if limit is not None and len(view.items) > limit:
             parts.append(f"and {len(view.items) - limit} items more, which changed less often; --limit 0 shows all")
         parts += [(remark, "yellow") for remark in remarks]
-    return stacked(*parts)
+    return stack_parts(*parts)

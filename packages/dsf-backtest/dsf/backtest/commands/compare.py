@@ -10,7 +10,7 @@ import typer
 from dsf.backtest.commands.backtest import Every, Keep, Rate, format_moment
 from dsf.cli.duration import parse_seconds
 from dsf.cli.group import BAD, INTERRUPTED, USAGE, fail
-from dsf.cli.output import Cell, Format, Output, Renderable, emit, flat, stacked, table
+from dsf.cli.output import Cell, Format, OutputOption, Renderable, emit, flat, stack_parts, table
 from dsf.text import list_names
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def compare(
     rate: Rate = 10.0,
     keep: Keep = False,
     limit: Annotated[int, typer.Option("--limit", min=0, help="Items in the table, 0 for all.")] = 10,
-    output: Output = Format.TABLE,
+    output: OutputOption = Format.TABLE,
 ) -> None:
     """Compare two scorers: items, the order of clusters, and which Placements would have chosen otherwise, and when.
 
@@ -110,7 +110,7 @@ def _render(view: ComparisonView, limit: int | None) -> Renderable:
     ]
     headers = ("CLUSTER", "ITEM", "A", "B", "B - A", "LARGEST")
     if rows:
-        parts.append(table(headers, rows, right=headers[2:]))
+        parts.append(table(headers, rows, right_aligned_headers=headers[2:]))
     if limit is not None and len(view.items) > limit:
         parts.append(f"and {len(view.items) - limit} items more, which differ less; --limit 0 shows all")
     parts += [
@@ -120,7 +120,7 @@ def _render(view: ComparisonView, limit: int | None) -> Renderable:
     for placement in view.placements:
         parts += _format_placement(placement, view)
     parts += [(flat(f"note: {note}"), "yellow") for note in view.notes]
-    return stacked(*parts)
+    return stack_parts(*parts)
 
 
 def _format_placement(difference: PlacementDifference, view: ComparisonView) -> list[tuple[str, str]]:

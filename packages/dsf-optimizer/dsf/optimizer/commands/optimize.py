@@ -12,7 +12,7 @@ import typer
 
 from dsf.cli.group import BAD
 from dsf.cli.localuser import AsOption
-from dsf.cli.output import Format, Output, emit, format_number, table
+from dsf.cli.output import Format, OutputOption, emit, format_number, table
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -37,7 +37,7 @@ def optimize(
         Path | None, typer.Option("--plot", help="Also draw the plan to a .png or .svg file.", dir_okay=False)
     ] = None,
     name: AsOption = None,
-    output: Output = Format.TABLE,
+    output: OutputOption = Format.TABLE,
 ) -> None:
     """Find the best plan for workloads and apply it in place of the previous one.
 
@@ -186,7 +186,11 @@ def render(report: PlanReport) -> RenderableType:
     nothing = "" if report.plan.assignments else ", nothing placed"
     total = format_number(report.objective_value)
     summary = f"{report.status}{gap}{nothing}, sum of scores {total}, plan {report.plan_id} {state}"
-    parts: list[RenderableType] = [table(headers, rows, right=("SCORE",)), Text(""), Text(flat(summary))]
+    parts: list[RenderableType] = [
+        table(headers, rows, right_aligned_headers=("SCORE",)),
+        Text(""),
+        Text(flat(summary)),
+    ]
     changed_objects = [change for change in report.changes if change.change != "unchanged"]
     word = "" if report.applied else "would be "
     parts += [
