@@ -51,10 +51,12 @@ _OVERRIDING_PREFIXES: Final = {
     "KOMBU_": "DSF_LOG_LEVEL",
 }
 #: Options of Celery's own commands: CELERY_WORKER_CONCURRENCY is `celery worker --concurrency`.
-_COMMAND_OPTION: Final = re.compile(r"CELERY_(WORKER|BEAT|CALL|CONTROL|EVENTS|FLOWER|INSPECT|MULTI|REPORT|STATUS)_\w+")
+_COMMAND_OPTION_PATTERN: Final = re.compile(
+    r"CELERY_(WORKER|BEAT|CALL|CONTROL|EVENTS|FLOWER|INSPECT|MULTI|REPORT|STATUS)_\w+"
+)
 _PROPAGATORS: Final = "OTEL_PROPAGATORS"
 #: The value of `<SERVICE>_PORT`, which Kubernetes sets in each pod of the namespace of a Service.
-_SERVICE_LINK: Final = re.compile(r"(tcp|udp|sctp)://\S+:\d+")
+_SERVICE_LINK_PATTERN: Final = re.compile(r"(tcp|udp|sctp)://\S+:\d+")
 
 _removed: dict[str, str] = {}
 
@@ -62,14 +64,14 @@ _removed: dict[str, str] = {}
 def clean(environment: MutableMapping[str, str]) -> None:
     """Remove the variables that override settings, and links to Services that look like options of a library."""
     for name in [name for name in environment if name.startswith(("DSF_", "FLOWER_", "CELERY_", "UVICORN_"))]:
-        if name.endswith("_PORT") and _SERVICE_LINK.fullmatch(environment[name]):
+        if name.endswith("_PORT") and _SERVICE_LINK_PATTERN.fullmatch(environment[name]):
             # Remove it without a warning, because Kubernetes sets it and users cannot avoid it.
             del environment[name]
     for variables in OVERRIDING_VARIABLES.values():
         _removed.update({name: instead for name, instead in variables.items() if environment.pop(name, None)})
     for prefix, instead in _OVERRIDING_PREFIXES.items():
         for name in [name for name in environment if name.startswith(prefix)]:
-            if _COMMAND_OPTION.fullmatch(name) is None and environment.pop(name):
+            if _COMMAND_OPTION_PATTERN.fullmatch(name) is None and environment.pop(name):
                 _removed[name] = instead
     _drop_missing_propagators(environment)
 

@@ -255,12 +255,12 @@ def web_outcome(ident: str) -> str:
     return _WEB_OUTCOME_PREFIX + ident
 
 
-_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
+_NAME_PATTERN = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 
 
 def is_name(text: str) -> bool:
     """True if this can be the name of a cluster or scorer (DNS-1123 subdomain)."""
-    return len(text) <= 253 and _NAME.fullmatch(text) is not None
+    return len(text) <= 253 and _NAME_PATTERN.fullmatch(text) is not None
 
 
 def pair(cluster: str, scorer: str) -> str:

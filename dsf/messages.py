@@ -39,8 +39,8 @@ PUBLISH_TASK = "dsf.publish"
 STAGE_TASKS = (FETCH_TASK, SCORE_TASK, PUBLISH_TASK)
 INGEST_TASK = "dsf.ingest"
 
-_RUN_ID = re.compile(r"[0-9]{13}-[0-9a-f]{8}")
-_REASON = re.compile(r"([a-z0-9_]{1,64})?")
+_RUN_ID_PATTERN = re.compile(r"[0-9]{13}-[0-9a-f]{8}")
+_REASON_PATTERN = re.compile(r"([a-z0-9_]{1,64})?")
 #: Maximum number of characters in the message of a result.
 MESSAGE_LIMIT = 1024
 #: Maximum count in a result. No cycle reaches it, and a float represents it exactly.
@@ -57,7 +57,7 @@ _MAX_LABELS = 16
 #: Maximum number of entries in the maps of a result (`refused`, `timings`, `counts`), and of characters in their names.
 _MAX_ENTRIES, _MAX_ENTRY_NAME = 64, 128
 _PAYLOAD_BOUNDS = Bounds(MAX_RESULT_BYTES, MAX_RESULTS * (len(USED_LABELS) + 3) + 2_000, max_depth=8)
-_HEADER = re.compile(rb"DSF(-?[0-9]{1,9}) ([0-9a-f]{64}) ([1-9][0-9]{0,17}) ([a-z0-9][-a-z0-9.]{0,252})\n")
+_HEADER_PATTERN = re.compile(rb"DSF(-?[0-9]{1,9}) ([0-9a-f]{64}) ([1-9][0-9]{0,17}) ([a-z0-9][-a-z0-9.]{0,252})\n")
 #: Maximum id of a signing key: fewer digits than a header may have, so that a cluster's id can always be incremented.
 MAX_KEY_ID = 10**15
 #: Maximum number of characters in a software version.
@@ -75,7 +75,7 @@ def make_run_id(at: float | None = None) -> str:
 
 def is_run_id(text: object) -> bool:
     """True if this is a valid run id. Callers check it because a run id from Redis is untrusted and names a file."""
-    return isinstance(text, str) and _RUN_ID.fullmatch(text) is not None
+    return isinstance(text, str) and _RUN_ID_PATTERN.fullmatch(text) is not None
 
 
 def run_time(run_id: str) -> float:
@@ -160,7 +160,7 @@ class _Payload(BaseModel):
     at: _FiniteNumber
     outcome: Outcome
     stage: Stage = ""
-    reason: Annotated[str, _make_validator(_REASON.fullmatch, "a snake_case word")] = ""
+    reason: Annotated[str, _make_validator(_REASON_PATTERN.fullmatch, "a snake_case word")] = ""
     message: Annotated[str, _make_cleaner(MESSAGE_LIMIT)] = ""
     #: [labels, score] of each accepted result.
     results: Annotated[
@@ -221,7 +221,7 @@ class _Header(NamedTuple):
 
 
 def _parse_header(text: bytes) -> _Header | None:
-    match = _HEADER.match(text, 0, MAX_HEADER_BYTES)
+    match = _HEADER_PATTERN.match(text, 0, MAX_HEADER_BYTES)
     if match is None:
         return None
     version, signature, key_id, cluster = match.groups()

@@ -24,15 +24,15 @@ _MIN_HEAD_LENGTH: Final = 8
 #: Translates the URL-safe alphabet of base64 to the standard alphabet.
 _STANDARD_BASE64: Final = str.maketrans("-_", "+/")
 #: The sign that ends the user information of a URL, also escaped or as a character that Unicode normalises to it.
-_AT_SIGN: Final = re.compile("@|%40|[\uff20\ufe6b]", re.IGNORECASE)
+_AT_SIGN_PATTERN: Final = re.compile("@|%40|[\uff20\ufe6b]", re.IGNORECASE)
 #: Host and port that directly precede the path. A template may stand for a part of the host.
-_SERVER: Final = re.compile(r"(?:\[[0-9a-fA-F:.%]+\]|(?:\$\{[^}]*\}|[\w.-])+)(?::[0-9]+)?(?=[/?#]|$)")
-_SCHEME: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*")
+_SERVER_PATTERN: Final = re.compile(r"(?:\[[0-9a-fA-F:.%]+\]|(?:\$\{[^}]*\}|[\w.-])+)(?::[0-9]+)?(?=[/?#]|$)")
+_SCHEME_PATTERN: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*")
 #: A URL in a text, if it has no `@`: a word with `://`, between blanks or quotation marks.
-_URL_IN_TEXT: Final = re.compile(r"(?<![^\s'\"])[^\s'\"]*://[^\s'\"]*")
-_WORD_START: Final = re.compile(r"['\"(]?")
-_WORD_END: Final = re.compile(r"[\s'\"]|$")
-_ESCAPE: Final = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|x([0-9A-Fa-f]{2})|([\"'\\/]))")
+_URL_IN_TEXT_PATTERN: Final = re.compile(r"(?<![^\s'\"])[^\s'\"]*://[^\s'\"]*")
+_WORD_START_PATTERN: Final = re.compile(r"['\"(]?")
+_WORD_END_PATTERN: Final = re.compile(r"[\s'\"]|$")
+_ESCAPE_PATTERN: Final = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|x([0-9A-Fa-f]{2})|([\"'\\/]))")
 
 
 def clean(text: str, limit: int) -> str:
@@ -71,7 +71,7 @@ def shorten_url(url: str) -> str:
     All text before the last `@` is masked, because a password may contain any character.
     """
     scheme, mark, address = _split_scheme(url)
-    if ends := [sign.end() for sign in _AT_SIGN.finditer(address)]:
+    if ends := [sign.end() for sign in _AT_SIGN_PATTERN.finditer(address)]:
         address = f"{MASK}@{address[ends[-1] :]}"
     return clean(f"{scheme}{mark}{re.split('[?#]', address, maxsplit=1)[0]}", 500)
 
@@ -79,14 +79,14 @@ def shorten_url(url: str) -> str:
 def has_user(url: str) -> bool:
     """True if a URL, valid or not, has a user name or a password: an `@` that does not follow the host."""
     address = _split_scheme(url)[2]
-    return _AT_SIGN.search(address) is not None and _SERVER.match(address) is None
+    return _AT_SIGN_PATTERN.search(address) is not None and _SERVER_PATTERN.match(address) is None
 
 
 def _split_scheme(url: str) -> tuple[str, str, str]:
     """Return the scheme, `://` and the rest of a URL. The first two are empty without a valid scheme."""
     scheme, mark, address = url.partition("://")
     # Check the scheme, because in a URL without one the text before `://` may be the start of a password.
-    return (scheme, mark, address) if mark and _SCHEME.fullmatch(scheme) else ("", "", url)
+    return (scheme, mark, address) if mark and _SCHEME_PATTERN.fullmatch(scheme) else ("", "", url)
 
 
 def shorten_urls(text: str) -> str:
@@ -101,13 +101,13 @@ def shorten_urls(text: str) -> str:
 def _remove_secrets_of_line(line: str) -> str:
     mark, at_sign = line.find("://"), line.rfind("@")
     if not 0 <= mark < at_sign:
-        return _URL_IN_TEXT.sub(lambda match: shorten_url(match[0]), line)
+        return _URL_IN_TEXT_PATTERN.sub(lambda match: shorten_url(match[0]), line)
     # Only a blank starts the word, because a user name or password before the mark may contain quotation marks.
     blank = max(line.rfind(character, 0, mark) for character in " \t")
-    start = _WORD_START.match(line, blank + 1)
-    end = _WORD_END.search(line, at_sign)
+    start = _WORD_START_PATTERN.match(line, blank + 1)
+    end = _WORD_END_PATTERN.search(line, at_sign)
     assert start is not None and end is not None  # noqa: PT018 - both patterns match everywhere
-    line_end = _URL_IN_TEXT.sub(lambda match: shorten_url(match[0]), line[end.start() :])
+    line_end = _URL_IN_TEXT_PATTERN.sub(lambda match: shorten_url(match[0]), line[end.start() :])
     return f"{line[: start.end()]}{shorten_url(line[start.end() : end.start()])}{line_end}"
 
 
@@ -144,7 +144,7 @@ def _yield_base64_forms(secret: str) -> Iterator[str]:
 
 
 def _unescape(text: str) -> str:
-    unescaped_json = _ESCAPE.sub(lambda match: match[3] or chr(int(match[1] or match[2], 16)), text)
+    unescaped_json = _ESCAPE_PATTERN.sub(lambda match: match[3] or chr(int(match[1] or match[2], 16)), text)
     # Import html late, because read-only commands do not need its table of five thousand entities.
     import html
 

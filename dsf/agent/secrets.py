@@ -27,7 +27,7 @@ _MAX_VALUE_BYTES: Final = 1024 * 1024
 #: Name of the file, beside the keys of a mounted Secret, that lists the servers to which the Secret may be sent.
 USABLE_FOR_FILE: Final = "usable-for"
 #: Pattern of the keys that Kubernetes allows in a Secret. `format_secret_key` rejects dots only (a path).
-_KEY = re.compile(r"[-._a-zA-Z0-9]{1,253}")
+_KEY_PATTERN = re.compile(r"[-._a-zA-Z0-9]{1,253}")
 
 
 def find_token_folder(out_dir: Path, cluster: str) -> Path:
@@ -134,7 +134,7 @@ def format_secret_key(name: str, key: str, kind: CaKind = CaKind.Secret) -> str:
     agent's own.
     """
     label = f"key {key!r} of {kind} {name!r}"
-    if not is_name(name) or _KEY.fullmatch(key) is None or not key.strip("."):
+    if not is_name(name) or _KEY_PATTERN.fullmatch(key) is None or not key.strip("."):
         raise SecretError(f"{label} is not a possible name; correct it in the DynamicScorer")
     if name in AGENT_SECRETS:
         raise SecretError(f"{label} is the agent's own and never sent anywhere", "secret_refused")

@@ -30,7 +30,7 @@ from dsf.settings import settings
 log = dsf.log.get(__name__)
 
 _ARGUMENT_NAMES: Final = ("scorer", "run_id", "deadline")
-_TASK_ID: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z_.:@-]{0,99}")
+_TASK_ID_PATTERN: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z_.:@-]{0,99}")
 #: Maximum bytes of a tick. A tick has about 150 bytes, or 200 with base64.
 _MAX_BODY_BYTES: Final = 4096
 #: Maximum deadline in unix seconds, in the year 5138.
@@ -106,7 +106,7 @@ def reduce_to_tick(message: Any, task: str) -> tuple[Any, ...]:
     args, kwargs, *_ = json.loads(message.body)
     task_arguments = tuple(parse_arguments(args, kwargs))
     task_id = message.headers.get("id")
-    if not (isinstance(task_id, str) and _TASK_ID.fullmatch(task_id)):
+    if not (isinstance(task_id, str) and _TASK_ID_PATTERN.fullmatch(task_id)):
         task_id = str(uuid.uuid4())
     message.body = json.dumps([task_arguments, {}, _NO_CALLBACKS])
     message.content_type, message.content_encoding = "application/json", "utf-8"

@@ -37,7 +37,7 @@ MAX_REQUEST: Final = 2000
 MAX_RUNS: Final = 20
 
 _NAMES: Final = ("cluster", "selector", "note", "at")
-_REQUIREMENT: Final = re.compile(r"(?P<key>[^\s=!,()]+)\s+(?P<operator>in|notin)\s*\((?P<values>[^()]*)\)")
+_REQUIREMENT_PATTERN: Final = re.compile(r"(?P<key>[^\s=!,()]+)\s+(?P<operator>in|notin)\s*\((?P<values>[^()]*)\)")
 
 
 def get_annotation(act: str) -> str:
@@ -152,7 +152,7 @@ def parse_selector(text: str) -> ClusterSelector:
     # Commas within parentheses separate values.
     for part in re.split(r",(?![^()]*\))", text):
         requirement = part.strip()
-        if match := _REQUIREMENT.fullmatch(requirement):
+        if match := _REQUIREMENT_PATTERN.fullmatch(requirement):
             values = tuple(value.strip() for value in match["values"].split(","))
             operator = "In" if match["operator"] == "in" else "NotIn"
         elif match := re.fullmatch(r"([^\s=!,()]+)\s*(==|=|!=)\s*([^\s=!,()]*)", requirement):

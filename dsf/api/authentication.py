@@ -18,7 +18,7 @@ from dsf.api.clouds import CLOUD_SERVERS, Azure, Gcp
 from dsf.api.fieldtypes import MAX_PAIRS, HeaderValue, Name, SecretKeyRef, Url, make_schema_pattern
 from dsf.api.meta import Rule, SpecModel
 
-_HEADER_NAME: Final = r"^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,128}$"
+_HEADER_NAME_PATTERN: Final = r"^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,128}$"
 #: Headers that HTTP or the framework sets; custom values would allow request smuggling.
 RESERVED_HEADERS: Final = frozenset(
     {
@@ -39,7 +39,7 @@ _ANY: Final = (
 
 
 def _header_name(value: str) -> str:
-    if re.fullmatch(_HEADER_NAME, value) is None:
+    if re.fullmatch(_HEADER_NAME_PATTERN, value) is None:
         raise ValueError(f"{value!r} is not the name of a header")
     if value.lower() in RESERVED_HEADERS:
         raise ValueError(f"the header {value} is set by HTTP itself and cannot be set here")
@@ -79,7 +79,7 @@ class Header(Value):
         ),
     )
 
-    name: Annotated[str, AfterValidator(_header_name), make_schema_pattern(_HEADER_NAME, 128)] = Field(
+    name: Annotated[str, AfterValidator(_header_name), make_schema_pattern(_HEADER_NAME_PATTERN, 128)] = Field(
         description="Name of the header, such as X-Scope-OrgID."
     )
 

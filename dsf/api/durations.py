@@ -8,12 +8,12 @@ from typing import Final
 from dsf.api.types import MAX_SECONDS
 
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-_DURATION: Final = re.compile(r"(?:\d+[smhd])+|\d+", re.ASCII)
+_DURATION_PATTERN: Final = re.compile(r"(?:\d+[smhd])+|\d+", re.ASCII)
 
 
 def is_duration(text: str) -> bool:
     """True if the text has the format of a duration."""
-    return _DURATION.fullmatch(text) is not None
+    return _DURATION_PATTERN.fullmatch(text) is not None
 
 
 def parse_duration(text: str) -> int:

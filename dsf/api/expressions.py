@@ -22,7 +22,7 @@ _SERIES: Final[Mapping[str, Type]] = {
     **dict.fromkeys(("last", "first", "min", "max", "mean", "sum", "count", "stddev"), DOUBLE),
 }
 #: Name of a variable in an expression.
-_INPUT_NAME: Final = "^[a-zA-Z_][a-zA-Z0-9_]*$"
+_INPUT_NAME_PATTERN: Final = "^[a-zA-Z_][a-zA-Z0-9_]*$"
 #: Maximum number of scores that an expression combines.
 MAX_INPUTS: Final = 32
 
@@ -39,7 +39,7 @@ class ScoreInput(SpecModel):
     )
 
     scorer: str = Field(description="Name of the DynamicScorer, in the same namespace.", min_length=1, max_length=253)
-    name: Annotated[str, Field(pattern=_INPUT_NAME, max_length=63)] = Field(
+    name: Annotated[str, Field(pattern=_INPUT_NAME_PATTERN, max_length=63)] = Field(
         alias="as", description="Name of its variable in the expression."
     )
     default: float | None = Field(

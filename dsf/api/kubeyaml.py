@@ -22,10 +22,10 @@ MAX_DEPTH: Final = 50
 
 _TAG: Final = "tag:yaml.org,2002:"
 _BOOLS: Final = ("y", "yes", "true", "on", "n", "no", "false", "off")
-_BOOL: Final = re.compile("|".join(form for word in _BOOLS for form in (word, word.title(), word.upper())))
-_NULL: Final = re.compile(r"~|null|Null|NULL|")
-_INT: Final = re.compile(r"[-+]?(?:0[bB][01_]+|0[xX][0-9a-fA-F_]+|0[oO]?[0-7_]+|0|[1-9][0-9_]*)")
-_FLOAT: Final = re.compile(
+_BOOL_PATTERN: Final = re.compile("|".join(form for word in _BOOLS for form in (word, word.title(), word.upper())))
+_NULL_PATTERN: Final = re.compile(r"~|null|Null|NULL|")
+_INT_PATTERN: Final = re.compile(r"[-+]?(?:0[bB][01_]+|0[xX][0-9a-fA-F_]+|0[oO]?[0-7_]+|0|[1-9][0-9_]*)")
+_FLOAT_PATTERN: Final = re.compile(
     r"[-+]?(?:\.[0-9]+|[0-9][0-9_]*(?:\.[0-9_]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)"
 )
 
@@ -71,11 +71,11 @@ def _key(key: Any, node: yaml.Node) -> str:
 
 Loader.yaml_implicit_resolvers = {}
 for _tag, _pattern, _first in (
-    ("bool", _BOOL, "yYnNtTfFoO"),
-    ("null", _NULL, ["~", "n", "N", ""]),
+    ("bool", _BOOL_PATTERN, "yYnNtTfFoO"),
+    ("null", _NULL_PATTERN, ["~", "n", "N", ""]),
     ("merge", re.compile("<<"), "<"),
-    ("int", _INT, "-+0123456789"),
-    ("float", _FLOAT, "-+.0123456789"),
+    ("int", _INT_PATTERN, "-+0123456789"),
+    ("float", _FLOAT_PATTERN, "-+.0123456789"),
 ):
     Loader.add_implicit_resolver(f"{_TAG}{_tag}", re.compile(rf"(?:{_pattern.pattern})\Z"), list(_first))
 Loader.yaml_constructors = {

@@ -16,9 +16,9 @@ MAX_LABEL_VALUE_LENGTH: Final = 63
 #: Hexadecimal digits of the hash in a label value: too many to find a second name with the same ones.
 _LABEL_HASH_LENGTH: Final = 24
 
-_HASH_SUFFIX = re.compile(rf"-[0-9a-f]{{{_LABEL_HASH_LENGTH}}}\Z")
-_NOT_ALLOWED = re.compile(r"[^a-z0-9.]+")
-_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_HASH_SUFFIX_PATTERN = re.compile(rf"-[0-9a-f]{{{_LABEL_HASH_LENGTH}}}\Z")
+_DISALLOWED_CHARACTERS_PATTERN = re.compile(r"[^a-z0-9.]+")
+_SUBDOMAIN_PATTERN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 
 
 @functools.lru_cache(maxsize=8192)
@@ -30,14 +30,14 @@ def sanitize_resource_name(name: str) -> str:
     """
     if not name:
         return "score"
-    parts = (part.strip("-") for part in _NOT_ALLOWED.sub("-", name.lower()).split("."))
+    parts = (part.strip("-") for part in _DISALLOWED_CHARACTERS_PATTERN.sub("-", name.lower()).split("."))
     object_name = ".".join(part for part in parts if part)[:MAX_NAME_LENGTH].rstrip("-.")
     return object_name or f"score-{_compute_short_hash(name)}"
 
 
 def is_dns_subdomain(name: str) -> bool:
     """True if Kubernetes accepts `name` as the name of an object (RFC 1123 subdomain)."""
-    return len(name) <= MAX_NAME_LENGTH and _SUBDOMAIN.fullmatch(name) is not None
+    return len(name) <= MAX_NAME_LENGTH and _SUBDOMAIN_PATTERN.fullmatch(name) is not None
 
 
 def make_label_value(name: str) -> str:
@@ -46,7 +46,7 @@ def make_label_value(name: str) -> str:
     A longer name is truncated, and its hash is appended. So is a short name that ends like a hash: its author could
     otherwise choose the label value of somebody else's long name.
     """
-    if len(name) <= MAX_LABEL_VALUE_LENGTH and not _HASH_SUFFIX.search(name):
+    if len(name) <= MAX_LABEL_VALUE_LENGTH and not _HASH_SUFFIX_PATTERN.search(name):
         return name
     hash_suffix = f"-{_compute_hash(name)[:_LABEL_HASH_LENGTH]}"
     return name[: MAX_LABEL_VALUE_LENGTH - len(hash_suffix)].rstrip("-.") + hash_suffix

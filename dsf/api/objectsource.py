@@ -34,8 +34,8 @@ DENIED_RULE: Final = (
 #: Labels that each series has.
 _OWN_LABELS: Final = ("__name__", "namespace", "name")
 _KEY = r"[A-Za-z0-9_-]+"
-_PATH: Final = rf"^\.?{_KEY}(\.{_KEY}|\[[0-9]{{1,4}}\]|\['[^'\\]+'\])*$"
-_SELECTED = re.compile(r"[A-Za-z0-9_./-]*")
+_PATH_PATTERN: Final = rf"^\.?{_KEY}(\.{_KEY}|\[[0-9]{{1,4}}\]|\['[^'\\]+'\])*$"
+_SELECTOR_PATTERN = re.compile(r"[A-Za-z0-9_./-]*")
 
 
 def _make_denied_rule() -> str:
@@ -49,7 +49,7 @@ def _make_denied_rule() -> str:
 
 
 _BY_NAME: Final[JsonDict] = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}
-Path = Annotated[str, Field(pattern=_PATH, max_length=512)]
+Path = Annotated[str, Field(pattern=_PATH_PATTERN, max_length=512)]
 
 
 class ObjectLabel(SpecModel):
@@ -93,7 +93,9 @@ class ObjectSource(SpecModel):
         Rule(DENIED_RULE, _make_denied_rule(), lambda self: self.kind not in DENIED.get(self.group, {})),
         Rule(
             "a selector's keys and values have letters, digits, - _ . and / only",
-            holds=lambda self: self.selector is None or all(map(_SELECTED.fullmatch, _list_texts(self.selector))),
+            holds=lambda self: (
+                self.selector is None or all(map(_SELECTOR_PATTERN.fullmatch, _list_texts(self.selector)))
+            ),
         ),
     )
 

@@ -27,9 +27,9 @@ def split_queries(text: str) -> list[str]:
     return [query for parts in queries if (query := "".join(parts).strip())]
 
 
-_RATE = re.compile(r"\b(?:i?rate|increase|i?delta|deriv|resets|changes)\s*\(", re.IGNORECASE)
-_WINDOW = re.compile(r"\[\s*((?:[0-9]{1,9}(?:ms|[smhdwy]))+)\s*[]:]")
-_UNIT = re.compile(r"([0-9]+)(ms|[smhdwy])")
+_RATE_PATTERN = re.compile(r"\b(?:i?rate|increase|i?delta|deriv|resets|changes)\s*\(", re.IGNORECASE)
+_WINDOW_PATTERN = re.compile(r"\[\s*((?:[0-9]{1,9}(?:ms|[smhdwy]))+)\s*[]:]")
+_UNIT_PATTERN = re.compile(r"([0-9]+)(ms|[smhdwy])")
 _SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800, "y": 31536000}
 
 
@@ -39,7 +39,7 @@ def find_shortest_rate_window(query: str) -> float | None:
     Returns None if the query has no such function, or no window.
     """
     code = "".join(token[0] for token in TOKEN.finditer(query) if not (token["string"] or token["comment"]))
-    if not _RATE.search(code):
+    if not _RATE_PATTERN.search(code):
         return None
-    windows = (_UNIT.findall(window) for window in _WINDOW.findall(code))
+    windows = (_UNIT_PATTERN.findall(window) for window in _WINDOW_PATTERN.findall(code))
     return min((sum(int(number) * _SECONDS[unit] for number, unit in window) for window in windows), default=None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from decimal import Decimal
 
-_QUANTITY = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))([numkMGTPE]|[KMGTPE]i|[eE][+-]?\d{1,3})?")
+_QUANTITY_PATTERN = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))([numkMGTPE]|[KMGTPE]i|[eE][+-]?\d{1,3})?")
 _SUFFIXES = {
     **{suffix: Decimal(10) ** power for suffix, power in zip("num", (-9, -6, -3), strict=True)},
     **{suffix: Decimal(1000) ** power for power, suffix in enumerate("kMGTPE", 1)},
@@ -15,7 +15,7 @@ _SUFFIXES = {
 
 def parse_quantity(text: object) -> Decimal:
     """Return the value of a quantity. Raises ValueError."""
-    match = _QUANTITY.fullmatch(str(text).strip())
+    match = _QUANTITY_PATTERN.fullmatch(str(text).strip())
     if match is None:
         msg = f"{text!r} is not a quantity of Kubernetes"
         raise ValueError(msg)

@@ -51,7 +51,7 @@ DEFAULT_FORMAT: Final = "${scoreName}"
 #: Placeholder names.
 PLACEHOLDERS: Final = ("cluster", "scoreName", *USED_LABELS)
 
-_PLACEHOLDER = re.compile(r"\$\{(" + "|".join(PLACEHOLDERS) + r")\}")
+_PLACEHOLDER_PATTERN = re.compile(r"\$\{(" + "|".join(PLACEHOLDERS) + r")\}")
 #: Maximum characters and parts of all item names that are rendered for one set of results, with those of duplicates.
 #: A format may repeat a label of megabytes thousands of times.
 MAX_RENDERED: Final = 32 * MAX_OBJECT_BYTES
@@ -151,7 +151,7 @@ class DimensionFormat:
 
     def __init__(self, fmt: str, cluster: str, score_name: str) -> None:
         # Literal texts alternate with names of placeholders.
-        parts = _PLACEHOLDER.split(fmt or DEFAULT_FORMAT)
+        parts = _PLACEHOLDER_PATTERN.split(fmt or DEFAULT_FORMAT)
         known_values = {"cluster": cluster, "scoreName": score_name}
         placeholders = parts[1::2]
         self._parts = [

@@ -27,8 +27,8 @@ from dsf.api.urls import TokenHosts, get_base_url, is_valid_url
 from dsf.text import shorten_url
 
 #: The API server's checks; the models check more.
-_SERVER: Final = r"^([hH][tT][tT][pP][sS]?://)?[a-zA-Z0-9._:\[\]-]+$"
-_PROXY: Final = r"^[hH][tT][tT][pP]://[a-zA-Z0-9._:\[\]-]+/?$"
+_SERVER_PATTERN: Final = r"^([hH][tT][tT][pP][sS]?://)?[a-zA-Z0-9._:\[\]-]+$"
+_PROXY_PATTERN: Final = r"^[hH][tT][tT][pP]://[a-zA-Z0-9._:\[\]-]+/?$"
 
 
 def _check_proxy(value: str) -> str:
@@ -117,14 +117,14 @@ class ScoringAuthenticationSpec(Methods):
     """Authentication and its allowed servers."""
 
     allowed_hosts: tuple[
-        Annotated[str, make_validator(lambda host: TokenHosts([host])), make_schema_pattern(_SERVER, 512)], ...
+        Annotated[str, make_validator(lambda host: TokenHosts([host])), make_schema_pattern(_SERVER_PATTERN, 512)], ...
     ] = Field(
         description="The servers that it applies to: host (any port), host:port, or https://host[:port].",
         min_length=1,
         max_length=64,
     )
     tls: Tls | None = Field(default=None, description="Verification of the servers; unset: the default.")
-    proxy_url: Annotated[str, AfterValidator(_check_proxy), make_schema_pattern(_PROXY, 512)] | None = Field(
+    proxy_url: Annotated[str, AfterValidator(_check_proxy), make_schema_pattern(_PROXY_PATTERN, 512)] | None = Field(
         default=None,
         alias="proxyURL",
         description="The proxy on the way to the servers, as http://host:port; unset: HTTP_PROXY, HTTPS_PROXY and "

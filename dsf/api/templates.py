@@ -17,12 +17,12 @@ from dsf.api.scoringauthentication import ClusterFacts, Override, ScoringAuthent
 from dsf.api.types import ResolveReason
 from dsf.errors import ResolutionError
 
-_TEMPLATE: Final = re.compile(r"\$(?P<literal>\$)?\{(?P<name>[^{}]*)\}")
+_TEMPLATE_PATTERN: Final = re.compile(r"\$(?P<literal>\$)?\{(?P<name>[^{}]*)\}")
 #: Template in PromQL, where `${1}` is a group of label_replace.
-_IN_QUERY: Final = re.compile(r"\$(?:(?P<literal>\$)|(?!\{[0-9]+\}))\{(?P<name>[^{}]*)\}")
+_QUERY_TEMPLATE_PATTERN: Final = re.compile(r"\$(?:(?P<literal>\$)|(?!\{[0-9]+\}))\{(?P<name>[^{}]*)\}")
 #: Values allowed in PromQL outside of a string: a name, a number or a duration, without blanks and operators.
-_WORD: Final = re.compile(r"[a-zA-Z0-9_][a-zA-Z0-9_:.]*")
-_HOST_PART: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
+_PROMQL_WORD_PATTERN: Final = re.compile(r"[a-zA-Z0-9_][a-zA-Z0-9_:.]*")
+_HOST_PART_PATTERN: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
 _KNOWN: Final = "${cluster}, ${label:KEY} and ${claim:KEY}"
 
 #: Function that escapes a value for its context, or raises ValueError with the reason why it cannot.
@@ -68,10 +68,12 @@ class Renderer:
                 is_regex = code_end in ("=~", "!~")
                 _check_backslashes(piece, field, is_regex=is_regex)
                 expanded_pieces.append(
-                    self._expand(piece, field, _make_string_escape(piece[0], is_regex=is_regex), _IN_QUERY)
+                    self._expand(
+                        piece, field, _make_string_escape(piece[0], is_regex=is_regex), _QUERY_TEMPLATE_PATTERN
+                    )
                 )
             else:
-                expanded_pieces.append(self._expand(piece, field, _check_word, _IN_QUERY))
+                expanded_pieces.append(self._expand(piece, field, _check_word, _QUERY_TEMPLATE_PATTERN))
             if not token["comment"]:
                 code_end = (code_end + piece.rstrip())[-2:]
         return "".join(expanded_pieces)
@@ -79,14 +81,14 @@ class Renderer:
     def expand_host(self, text: str, field: str) -> str:
         """Expand templates in a URL without a query."""
         # Replace templates by blanks, because their keys may have slashes, which do not begin the path.
-        text_without_templates = _TEMPLATE.sub(lambda match: " " * len(match[0]), text)
+        text_without_templates = _TEMPLATE_PATTERN.sub(lambda match: " " * len(match[0]), text)
         path_start = text_without_templates.find("/", text.find("://") + 3)
 
         def fill(match: re.Match[str]) -> str:
             is_path = 0 <= path_start < match.start()
             return self._expand_match(match, field, _quote_path if is_path else _check_host_part)
 
-        return _TEMPLATE.sub(fill, text)
+        return _TEMPLATE_PATTERN.sub(fill, text)
 
     def expand_path(self, text: str, field: str) -> str:
         """Expand templates in a path, optionally with a query."""
@@ -96,7 +98,7 @@ class Renderer:
         """Expand templates in the value of a header or parameter, which is escaped later for the request."""
         return self._expand(text, field, check_header_value)
 
-    def _expand(self, text: str, field: str, escape: _Escape, template: re.Pattern[str] = _TEMPLATE) -> str:
+    def _expand(self, text: str, field: str, escape: _Escape, template: re.Pattern[str] = _TEMPLATE_PATTERN) -> str:
         return template.sub(lambda match: self._expand_match(match, field, escape), text) if "${" in text else text
 
     def _expand_match(self, match: re.Match[str], field: str, escape: _Escape) -> str:
@@ -128,7 +130,7 @@ def _check_backslashes(piece: str, field: str, *, is_regex: bool) -> None:
     """Reject a template after a backslash that would escape the first character of the value."""
     # In quotes and in regular expressions, the renderer inserts backslashes before the characters of a value.
     backslash_multiple = 2 ** ((piece[0] != "`") + is_regex)
-    for match in _IN_QUERY.finditer(piece):
+    for match in _QUERY_TEMPLATE_PATTERN.finditer(piece):
         if not match["literal"] and _count_backslashes(piece, match.start()) % backslash_multiple:
             raise ResolutionError(
                 ResolveReason.UnknownTemplate,
@@ -145,7 +147,7 @@ def _count_backslashes(text: str, end: int) -> int:
 
 
 def _check_word(value: str) -> str:
-    if _WORD.fullmatch(value) is None:
+    if _PROMQL_WORD_PATTERN.fullmatch(value) is None:
         raise ValueError("is no single word, and stands outside of a string: put the template into quotes")
     return value
 
@@ -165,7 +167,7 @@ def _make_string_escape(mark: str, *, is_regex: bool) -> _Escape:
 
 
 def _check_host_part(value: str) -> str:
-    if _HOST_PART.fullmatch(value) is None:
+    if _HOST_PART_PATTERN.fullmatch(value) is None:
         raise ValueError("cannot be a part of a host's name")
     return value
 

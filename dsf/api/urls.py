@@ -17,7 +17,7 @@ from urllib.parse import quote
 from dsf.text import has_user, shorten_url
 
 # Both cases are spelled out: IGNORECASE matches a long s (U+017F) with `s` and the Kelvin sign with `k`.
-_URL = re.compile(
+_URL_PATTERN = re.compile(
     r"""(?P<scheme>[hH][tT][tT][pP][sS]?)://
         (?P<host>\[[0-9a-fA-F:.]+\]|[a-zA-Z0-9._-]+)
         (?::(?P<port>[0-9]{1,5}))?
@@ -94,13 +94,13 @@ def join_url(host: str, path: str) -> str:
 
 
 def _match(url: str) -> re.Match[str]:
-    match = _URL.fullmatch(url)
+    match = _URL_PATTERN.fullmatch(url)
     if match is None or int(match["port"] or "1") not in range(1, 65536):
         raise ValueError(find_url_problem(url, "a URL of the form http://host[:port][/path] or https://..."))
     return match
 
 
-_SEPARATORS = re.compile(r"[,\s]+")
+_SEPARATOR_PATTERN = re.compile(r"[,\s]+")
 
 
 #: Scheme, host and port of one server; None stands for any.
@@ -117,7 +117,7 @@ class TokenHosts:
     @classmethod
     def split(cls, text: str) -> TokenHosts:
         """Parse entries separated by commas or blanks. Raises ValueError."""
-        return cls(entry for entry in _SEPARATORS.split(text) if entry)
+        return cls(entry for entry in _SEPARATOR_PATTERN.split(text) if entry)
 
     def __bool__(self) -> bool:
         return bool(self._entries)

@@ -16,7 +16,7 @@ from dsf.auth.secrets import SecretError
 from dsf.http import trust
 from dsf.text import MASK
 
-_TOKEN: Final = re.compile(r"[!-~]+")
+_TOKEN_PATTERN: Final = re.compile(r"[!-~]+")
 
 
 def add_token_from_secret(method: TokenSecretRef, builder: CredentialsBuilder) -> None:
@@ -31,7 +31,7 @@ def parse_token(data: bytes, name: str, key: str) -> str:
         text = data.decode("ascii").strip()
     except UnicodeDecodeError:
         text = ""
-    if len(data) > 64 * 1024 or _TOKEN.fullmatch(text) is None:
+    if len(data) > 64 * 1024 or _TOKEN_PATTERN.fullmatch(text) is None:
         raise SecretError(
             f"key {key!r} of Secret {name!r} holds no token: expected one line of printable ASCII", "secret_invalid"
         )

@@ -31,9 +31,9 @@ Manifest = dict[str, Any]
 Severity = Literal["stops", "change", "note"]
 
 #: Names and tags of upstream images, by the rules of the chart (deploy/helm/templates/_helpers.tpl).
-_UPSTREAM_IMAGE_NAME: Final = re.compile(r"(^|/)dynamic-scoring-(controller|addon)([:@].*)?$")
+_UPSTREAM_IMAGE_NAME_PATTERN: Final = re.compile(r"(^|/)dynamic-scoring-(controller|addon)([:@].*)?$")
 _UPSTREAM_REGISTRY: Final = "quay.io/open-cluster-management/"
-_OUR_TAG: Final = re.compile(r"[0-9]+\.[0-9]+\.[0-9]+([-.][0-9A-Za-z.-]+)?")
+_OUR_TAG_PATTERN: Final = re.compile(r"[0-9]+\.[0-9]+\.[0-9]+([-.][0-9A-Za-z.-]+)?")
 #: Reasons about missing fields, which a `/config` may provide.
 _MISSING_FIELD_REASONS: Final = frozenset(reason for reason in ResolveReason if reason.startswith("Missing"))
 
@@ -359,14 +359,14 @@ def _find_image_problems(installation: Installation) -> Iterator[Finding]:
         if not isinstance(image, dict):
             continue
         name, tag, value_path = str(image.get("name") or ""), str(image.get("tag") or ""), ".".join(path)
-        if _UPSTREAM_IMAGE_NAME.search(name) and not name.startswith(_UPSTREAM_REGISTRY):
+        if _UPSTREAM_IMAGE_NAME_PATTERN.search(name) and not name.startswith(_UPSTREAM_REGISTRY):
             yield Finding(
                 severity="stops",
                 object=value_path,
                 message=f"names {name}, an image of upstream in another registry, which the chart refuses",
                 remedy="mirror this project's images, and name them",
             )
-        elif name.startswith(_UPSTREAM_REGISTRY) or (tag and not name and not _OUR_TAG.fullmatch(tag)):
+        elif name.startswith(_UPSTREAM_REGISTRY) or (tag and not name and not _OUR_TAG_PATTERN.fullmatch(tag)):
             yield Finding(
                 severity="note",
                 object=value_path,

@@ -28,7 +28,7 @@ MAX_DEPTH: Final = 100
 #: Maximum nested brackets.
 MAX_NESTING: Final = 40
 
-_TOKEN: Final = re.compile(
+_TOKEN_PATTERN: Final = re.compile(
     r"""(?P<space>[\s]+|//[^\n]*)
     |(?P<double>[0-9]+\.[0-9]+(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?|[0-9]+[eE][+-]?[0-9]+)
     |(?P<int>0x[0-9a-fA-F]+|[0-9]+)
@@ -37,7 +37,7 @@ _TOKEN: Final = re.compile(
     |(?P<sign>\|\||&&|[=!<>]=|[-+*/%<>!?:.,()\[\]{}])""",
     re.VERBOSE,
 )
-_ESCAPE: Final = re.compile(
+_ESCAPE_PATTERN: Final = re.compile(
     r"\\(?:[abfnrtv\\'\"`?]|[xX][0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|[0-7]{3}|(?P<bad>.))"
 )
 _RESERVED: Final = {
@@ -164,7 +164,7 @@ class _Parser:
         tokens = []
         position = 0
         while position < len(self._text):
-            match = _TOKEN.match(self._text, position)
+            match = _TOKEN_PATTERN.match(self._text, position)
             if match is None:
                 character = self._text[position]
                 problem = "a text without its end" if character in "\"'" else f"unexpected {character!r}"
@@ -436,11 +436,13 @@ class _Parser:
         if token.text[0] in "rR":
             return token.text[2:-1]
         content = token.text[1:-1]
-        if bad_escape := next((match for match in _ESCAPE.finditer(content) if match["bad"]), None):
+        if bad_escape := next((match for match in _ESCAPE_PATTERN.finditer(content) if match["bad"]), None):
             raise self._make_error(
                 token._replace(start=token.start + 1 + bad_escape.start()), f"unknown escape {bad_escape[0]!r}"
             )
-        text = _ESCAPE.sub(lambda match: {r"\`": "`", r"\?": "?"}.get(match[0], match[0].replace("X", "x")), content)
+        text = _ESCAPE_PATTERN.sub(
+            lambda match: {r"\`": "`", r"\?": "?"}.get(match[0], match[0].replace("X", "x")), content
+        )
         quote = token.text[0]
         try:
             value = str(ast.literal_eval(f"{quote}{text}{quote}"))

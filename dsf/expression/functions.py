@@ -13,8 +13,10 @@ from typing import Any, Final, NamedTuple
 from dsf.expression.scope import EvaluationError, Scope
 from dsf.expression.types import ANY, BOOL, DOUBLE, INT, NUMBERS, STRING, Type
 
-_INT: Final = re.compile(r"[+-]?[0-9]+")
-_DOUBLE: Final = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?|[+-]?inf(?:inity)?|nan", re.IGNORECASE)
+_INT_PATTERN: Final = re.compile(r"[+-]?[0-9]+")
+_DOUBLE_PATTERN: Final = re.compile(
+    r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?|[+-]?inf(?:inity)?|nan", re.IGNORECASE
+)
 _LOWEST, _HIGHEST = -(2**63), 2**63 - 1
 
 
@@ -89,7 +91,7 @@ def _contains(scope: Scope, text: str, part: str) -> bool:
 def _double(scope: Scope, value: Any) -> float:
     if isinstance(value, str):
         scope.spend_content(value)
-        if _DOUBLE.fullmatch(value) is None:
+        if _DOUBLE_PATTERN.fullmatch(value) is None:
             raise EvaluationError(f"double({value[:40]!r}): the text is not a number")
         return float(value)
     return float(value)
@@ -97,7 +99,7 @@ def _double(scope: Scope, value: Any) -> float:
 
 def _int(_: Scope, value: Any) -> int:
     if isinstance(value, str):
-        if len(value) > 20 or _INT.fullmatch(value) is None:
+        if len(value) > 20 or _INT_PATTERN.fullmatch(value) is None:
             raise EvaluationError(f"int({value[:40]!r}): the text is not a whole number")
         return check_int64(int(value))
     if isinstance(value, float) and not abs(value) < 2.0**63:

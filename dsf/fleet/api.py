@@ -55,7 +55,9 @@ ERRORS: Final[dict[int | str, dict[str, Any]]] = {
 }
 # Numbers that change constantly and are excluded from the ETag; their base values are in the response and count. Only
 # numbers: a label or a scorer may have such a name, but its value is a string.
-_VOLATILE: Final = re.compile(rb'^\{"at":"[^"]*"|"(?:ageSeconds|lagSeconds)":[-+.0-9eE]+|"ages":\{.*?\]\}', re.DOTALL)
+_VOLATILE_FIELDS_PATTERN: Final = re.compile(
+    rb'^\{"at":"[^"]*"|"(?:ageSeconds|lagSeconds)":[-+.0-9eE]+|"ages":\{.*?\]\}', re.DOTALL
+)
 
 ClusterFilter = Annotated[str | None, Query(description="Only this cluster.")]
 ClusterGlob = Annotated[str | None, Query(description="Only this cluster; `*` and `?` stand for others.")]
@@ -267,7 +269,7 @@ def _add_lists(router: APIRouter, fleet: FleetQueries) -> None:
 
 def _make_response(request: Request, view: View) -> Response:
     body = view.model_dump_json(by_alias=True).encode()
-    tag = f'W/"{hashlib.blake2b(_VOLATILE.sub(b"", body), digest_size=12).hexdigest()}"'
+    tag = f'W/"{hashlib.blake2b(_VOLATILE_FIELDS_PATTERN.sub(b"", body), digest_size=12).hexdigest()}"'
     headers = {"ETag": tag, "Cache-Control": "no-cache", "Vary": "Accept-Encoding"}
     if tag in request.headers.get("if-none-match", ""):
         return Response(status_code=304, headers=headers)

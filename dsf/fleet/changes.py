@@ -34,7 +34,7 @@ MAX_NOTE: Final = 500
 #: Maximum changes per round trip.
 _BATCH_SIZE: Final = 500
 _FIELD: Final = "change"
-_ID: Final = re.compile(r"(?!0+-0+$)[0-9]{1,15}-[0-9]{1,19}")
+_ID_PATTERN: Final = re.compile(r"(?!0+-0+$)[0-9]{1,15}-[0-9]{1,19}")
 
 
 class Action(StrEnum):
@@ -207,7 +207,7 @@ def read_changes(
     restricts them to a scorer, `cluster` to changes that may affect a cluster, and `since` to changes from this time
     (unix seconds) on. Raises CursorError if the cursor is not an id, and redis.RedisError.
     """
-    if cursor is not None and not _ID.fullmatch(cursor):
+    if cursor is not None and not _ID_PATTERN.fullmatch(cursor):
         raise CursorError(
             f"{cursor[:MAX_NAME_LENGTH]!r} is no place among the changes; take `continue` of the answer before"
         )

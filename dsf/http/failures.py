@@ -54,7 +54,7 @@ _RETRYABLE: Final = frozenset({429, 502, 503, 504})
 #: Message for a rejected certificate of the server or the client.
 TLS_FAILED: Final = "TLS failed"
 #: http.client's message if a proxy opens no tunnel.
-_TUNNEL_ERROR: Final = re.compile(r"Tunnel connection failed: (\d+) ?(.*)", re.DOTALL)
+_TUNNEL_ERROR_PATTERN: Final = re.compile(r"Tunnel connection failed: (\d+) ?(.*)", re.DOTALL)
 
 #: Errors by exception, of which the first match counts. Each row contains the class of the exception, a part of its
 #: text if the class is ambiguous, reason and text of the error, and whether a retry may succeed. The exception's text
@@ -81,9 +81,9 @@ _ERROR_RULES: Final[tuple[tuple[type[BaseException], str, str, str, bool], ...]]
     )
 )
 
-_MEDIA_TYPE: Final = re.compile(r"[a-z]+/[a-z0-9.+-]{1,60}")
+_MEDIA_TYPE_PATTERN: Final = re.compile(r"[a-z]+/[a-z0-9.+-]{1,60}")
 #: Fields of an XML error of AWS.
-_XML_FIELDS: Final = re.compile(r"<Code>([^<]*)</Code>\s*<Message>([^<]*)</Message>")
+_XML_ERROR_PATTERN: Final = re.compile(r"<Code>([^<]*)</Code>\s*<Message>([^<]*)</Message>")
 
 #: Function that takes the status and the first bytes of an error response. It returns `(reason, text)` if they are more
 #: specific than the status, and None otherwise.
@@ -216,7 +216,7 @@ def make_exchange_error(request_place: str, error: Exception, max_bytes: int) ->
         text = str(cause)
         if isinstance(cause, TooMuchError):
             return make_size_error(request_place, max_bytes)
-        if tunnel_error := _TUNNEL_ERROR.fullmatch(text):
+        if tunnel_error := _TUNNEL_ERROR_PATTERN.fullmatch(text):
             status, phrase = int(tunnel_error[1]), clean(tunnel_error[2], EXCERPT)
             message = f"{request_place}: the proxy answers {status} {phrase}".rstrip()
             return HttpError("connection_failed", message, retryable=status in _RETRYABLE)
@@ -259,7 +259,7 @@ def describe_token_response(status: int, content_type: str, body: bytes, secrets
     if error_text:
         return clean(mask_secrets(error_text, *secrets), _MAX_TOKEN_ERROR_CHARACTERS)
     media_type = content_type.partition(";")[0].strip().lower()
-    media_type = media_type if _MEDIA_TYPE.fullmatch(media_type) else "of no known type"
+    media_type = media_type if _MEDIA_TYPE_PATTERN.fullmatch(media_type) else "of no known type"
     return f"an answer ({media_type}, {len(body)} bytes) that is not shown, as it may hold a token"
 
 
@@ -267,7 +267,7 @@ def _extract_error_fields(text: str) -> str:
     try:
         document = _lower_field_names(json.loads(text))
     except (ValueError, RecursionError):
-        fields = _XML_FIELDS.search(text)
+        fields = _XML_ERROR_PATTERN.search(text)
         return "" if fields is None else ": ".join(fields.groups())
     # The first two fields are those of RFC 6749, 5.2. Clouds use the other fields, and some nest them in `error`.
     field_names = "error", "error_description", "code", "message"

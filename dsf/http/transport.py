@@ -48,7 +48,7 @@ _MAX_HEAD_BYTES: Final = 256 * 1024
 _FRAMING_BYTES: Final = 1024 * 1024
 #: Milliseconds in which the peer must acknowledge a request on a kept connection, which may already be dead.
 _KEPT_ACKNOWLEDGE_MILLISECONDS: Final = 5000
-_DIGITS: Final = re.compile(r"[0-9]+")
+_DIGITS_PATTERN: Final = re.compile(r"[0-9]+")
 #: Maximum digits of a Content-Length. Python refuses to read numbers of thousands of digits.
 _MAX_LENGTH_DIGITS: Final = 18
 
@@ -97,7 +97,7 @@ def _check_headers(headers: http.client.HTTPMessage) -> None:
     if ", ".join(headers.get_all("Transfer-Encoding", [])).lower() not in ("", "identity", "chunked"):
         raise NotHttpError("its Transfer-Encoding is not the one that is understood, chunked")
     lengths = {length.strip() for line in headers.get_all("Content-Length", []) for length in line.split(",")}
-    if len(lengths) > 1 or any(_DIGITS.fullmatch(length) is None for length in lengths):
+    if len(lengths) > 1 or any(_DIGITS_PATTERN.fullmatch(length) is None for length in lengths):
         raise NotHttpError("its Content-Length is not one number")
     if any(len(length) > _MAX_LENGTH_DIGITS for length in lengths):
         raise TooMuchError

@@ -113,7 +113,7 @@ def _parse_name(key: str) -> str:
 #: Suffix of a message that omits the response.
 RESPONSE_HIDDEN: Final = "what it answered is shown only to scorers in the hub's own namespace"
 
-_STATUS: Final = re.compile(r"\bstatus ([1-5][0-9]{2})\b")
+_STATUS_CODE_PATTERN: Final = re.compile(r"\bstatus ([1-5][0-9]{2})\b")
 
 
 def find_server_refusal(allowed: TokenHosts, urls: Iterable[str]) -> str:
@@ -159,5 +159,5 @@ def remove_response_texts(failures: Iterable[FailedCycle]) -> list[FailedCycle]:
 
 
 def _parse_status(message: str) -> int | None:
-    match = _STATUS.search(message)
+    match = _STATUS_CODE_PATTERN.search(message)
     return int(match[1]) if match else None

@@ -34,10 +34,10 @@ MAX_BYTES: Final = 1024 * 1024
 #: Bytes of the ManifestWork that do not belong to a scorer: the ConfigMap without summaries, Role and RoleBinding.
 _FIXED_BYTES: Final = 4 * 1024
 #: OCM: "the size of manifests is 1663352 bytes which exceeds the 512000 limit"; API server, etcd: "... too large".
-_OCM_LIMIT: Final = re.compile(r"exceeds the (\d+) limit")
-_TOO_LARGE: Final = re.compile(r"too large|larger than max", re.IGNORECASE)
+_OCM_LIMIT_PATTERN: Final = re.compile(r"exceeds the (\d+) limit")
+_TOO_LARGE_PATTERN: Final = re.compile(r"too large|larger than max", re.IGNORECASE)
 #: Go escapes these in JSON, Python does not.
-_ESCAPED_BY_GO: Final = re.compile(r"[<>&]")
+_GO_ESCAPED_CHARACTER_PATTERN: Final = re.compile(r"[<>&]")
 _EXTRA_BYTES: Final = len(r"\u003c") - 1
 
 
@@ -67,7 +67,7 @@ class Load:
 def compute_size(manifest: Any) -> int:
     """Return an upper bound of the bytes that the API server counts for a manifest or a part of a manifest."""
     text = json.dumps(manifest, separators=(",", ":"))
-    return len(text) + _EXTRA_BYTES * len(_ESCAPED_BY_GO.findall(text))
+    return len(text) + _EXTRA_BYTES * len(_GO_ESCAPED_CHARACTER_PATTERN.findall(text))
 
 
 def all_fit(loads: Iterable[Load], limit: int) -> bool:
@@ -123,8 +123,8 @@ def _describe_exclusion(load: Load, own_namespace: str, limit: int) -> str:
 
 def lower_limit(limit: int, refusal: str) -> int | None:
     """Return a lower limit after the API server rejected a ManifestWork; None if its size was not the cause."""
-    limit_match = _OCM_LIMIT.search(refusal)
-    if limit_match is None and not _TOO_LARGE.search(refusal):
+    limit_match = _OCM_LIMIT_PATTERN.search(refusal)
+    if limit_match is None and not _TOO_LARGE_PATTERN.search(refusal):
         return None
     # If the reported limit is not below ours, the server counts bytes in another way: reduce the limit by a quarter.
     new_limit = int(limit_match[1]) if limit_match is not None and int(limit_match[1]) < limit else limit * 3 // 4

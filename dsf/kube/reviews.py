@@ -12,14 +12,14 @@ from dsf.kube.resources import ACCESS_REVIEWS, TOKEN_REVIEWS, Resource
 from dsf.kube.session import Session
 
 #: Token of a ServiceAccount or of OpenID Connect: three base64url parts, of which the first two are JSON objects.
-_JWT: Final = re.compile(r"eyJ[\w-]+\.eyJ[\w-]+\.[\w-]+", re.ASCII)
+_JWT_PATTERN: Final = re.compile(r"eyJ[\w-]+\.eyJ[\w-]+\.[\w-]+", re.ASCII)
 #: Token of OpenShift, as printed by `oc whoami -t`.
-_OPENSHIFT_TOKEN: Final = re.compile(r"sha256~[\w-]{43}", re.ASCII)
+_OPENSHIFT_TOKEN_PATTERN: Final = re.compile(r"sha256~[\w-]{43}", re.ASCII)
 
 
 def require_token(token: str) -> None:
     """Raise AccessError (401) for text without the format of a token, so that only tokens are sent to API servers."""
-    if not (_JWT.fullmatch(token) or _OPENSHIFT_TOKEN.fullmatch(token)):
+    if not (_JWT_PATTERN.fullmatch(token) or _OPENSHIFT_TOKEN_PATTERN.fullmatch(token)):
         raise AccessError(
             "this is no token of a ServiceAccount or of a login; make one with `kubectl create token ACCOUNT`", 401
         )

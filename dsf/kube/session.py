@@ -37,7 +37,7 @@ _RETRYABLE_STATUSES = frozenset({408, 410, 429})
 #: Statuses of an overloaded server: too many requests, unavailable.
 _OVERLOAD_STATUSES = frozenset({429, 503})
 #: Matches the brackets of JSON objects and lists, and strings, which may contain brackets.
-_BRACKETS_AND_STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*+"|[\[\]{}]')
+_BRACKETS_AND_STRINGS_PATTERN = re.compile(rb'"(?:[^"\\]|\\.)*+"|[\[\]{}]')
 #: Maximum nesting of parsed JSON. The models accept less, so an object that is truncated here is rejected as invalid.
 _MAX_DEPTH = 400
 
@@ -437,7 +437,7 @@ def _parse_json(data: bytes) -> Any:
         return json.loads(data)
     except RecursionError:
         output, depth, start = bytearray(), 0, 0
-        for token in _BRACKETS_AND_STRINGS.finditer(data):
+        for token in _BRACKETS_AND_STRINGS_PATTERN.finditer(data):
             if token[0] in (b"[", b"{"):
                 depth += 1
                 if depth == _MAX_DEPTH + 1:

@@ -48,7 +48,7 @@ _PAIRS: Final = keys.pair_key("*", "*").removesuffix("/*")
 _HISTORIES: Final = keys.history_key("*", "*").removesuffix("/*")
 _MAIL: Final = keys.MAIL_PREFIX + "*"
 _HEARTBEATS: Final = [keys.heartbeat(stage) for stage in (keys.RESULTS_STAGE, keys.SWEEP_STAGE)]
-_SPECIAL: Final = re.compile(r"([*?\[\]\\])")
+_SPECIAL_CHARACTER_PATTERN: Final = re.compile(r"([*?\[\]\\])")
 
 
 def hub_user(role: str) -> str:
@@ -147,7 +147,7 @@ def selector(
 
 def _escape(name: str) -> str:
     """Return a pattern that matches only this name."""
-    return _SPECIAL.sub(r"\\\1", name)
+    return _SPECIAL_CHARACTER_PATTERN.sub(r"\\\1", name)
 
 
 def _make_slot_patterns(cluster: str) -> list[str]:

@@ -34,7 +34,7 @@ from dsf.store.runs import Ending
 # Labels that scores use, and the score as the scoring API returned it.
 _ScoredLabels = tuple[dict[str, str], float]
 
-_COUNT_NAME = re.compile(r"[a-z0-9_]{1,64}")
+_COUNT_NAME_PATTERN = re.compile(r"[a-z0-9_]{1,64}")
 _SCORE_LABELS: Final = frozenset(USED_LABELS)
 
 #: Failure reasons for results that the hub refuses.
@@ -293,6 +293,8 @@ def _compute_value(score: PairScore) -> float | None:
 def _select_counts(counts: dict[str, int]) -> dict[str, int]:
     """Return an agent's counts for the history, limited in number and size."""
     valid_counts = [
-        (name, number) for name, number in counts.items() if _COUNT_NAME.fullmatch(name) and number <= LARGEST_COUNT
+        (name, number)
+        for name, number in counts.items()
+        if _COUNT_NAME_PATTERN.fullmatch(name) and number <= LARGEST_COUNT
     ]
     return dict(valid_counts[:16])

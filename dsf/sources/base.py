@@ -25,7 +25,7 @@ OTLP_PATH: Final = "/v1/metrics"
 OTLP: Final = "otlp.dynamic-scoring.open-cluster-management.io"
 # A pattern instead of urlsplit, which raises for an invalid address. The request to such an address fails later, and
 # only for its scorer.
-_PUSHED_URL: Final = re.compile(rf"(?:[^/?#]*//[^/?#]*)?{OTLP_PATH}/*(?:[?#]|\Z)")
+_PUSHED_URL_PATTERN: Final = re.compile(rf"(?:[^/?#]*//[^/?#]*)?{OTLP_PATH}/*(?:[?#]|\Z)")
 #: Built-in types that are implemented by plug-ins.
 PLUGIN_BY_BUILTIN_TYPE: Final[Mapping[str, str]] = {
     name: f"{name.lower()}.dynamic-scoring.open-cluster-management.io"
@@ -188,6 +188,6 @@ Source = Callable[[ScorerSummary, FetchContext], Payload]
 
 def get_source_type(source: ScorerSummary) -> str:
     """Return the type of a source in `dsf.sources.registry`, which may be a plug-in's."""
-    if source.source_type == SourceType.OpenTelemetry and _PUSHED_URL.match(source.source_endpoint):
+    if source.source_type == SourceType.OpenTelemetry and _PUSHED_URL_PATTERN.match(source.source_endpoint):
         return OTLP
     return PLUGIN_BY_BUILTIN_TYPE.get(source.source_type, source.source_type)

@@ -156,14 +156,14 @@ _PLACEHOLDER = "\x00series"
 _PLACEHOLDER_JSON = json.dumps(_PLACEHOLDER).encode()
 
 # Quotes within a JSON string are escaped, so that a match is always a key.
-_RESULT = re.compile(rb'"result"\s*:\s*\[')
+_RESULT_PATTERN = re.compile(rb'"result"\s*:\s*\[')
 # Go encodes a nil slice as null.
-_NULL = re.compile(rb'"result"\s*:\s*null')
+_NULL_PATTERN = re.compile(rb'"result"\s*:\s*null')
 # The beginning of the first series and of all others as Go encodes them. Each contains two opening braces.
 _FIRST_SERIES = b'{"metric":{'
 _NEXT_SERIES = b"}," + _FIRST_SERIES
 
-_TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[][{}"]', re.DOTALL)
+_TOKEN_PATTERN = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[][{}"]', re.DOTALL)
 
 #: Bounds for the last series, and for everything besides the series. 11,000 points have 33,000 values.
 _JSON_BOUNDS = Bounds(2 * 1024 * 1024, 100_000)
@@ -192,8 +192,8 @@ def extract_series(body: Body, check: Callable[[], None] = lambda: None, types: 
 
     Raises MatrixError, and the errors of `check`, which is called periodically.
     """
-    match = _RESULT.search(body)
-    if match is None and (null := _NULL.search(body)) is not None:
+    match = _RESULT_PATTERN.search(body)
+    if match is None and (null := _NULL_PATTERN.search(body)) is not None:
         _check_size(len(body))
         return extract_series(b'%s"result":[]%s' % (body[: null.start()], body[null.end() :]), check, types)
     if match is None:
@@ -250,7 +250,7 @@ def _parse_any_array(body: Body, start: int, check: Callable[[], None]) -> tuple
     """Return the same as `_parse_compact_array` for any JSON, by matching brackets: slower, but with little memory."""
     depth = 1
     series = 0
-    for number, token in enumerate(_TOKEN.finditer(body, start)):
+    for number, token in enumerate(_TOKEN_PATTERN.finditer(body, start)):
         if number % (16 * 1024) == 0:
             check()
         # Compare the first byte only, because the token may be a long string.

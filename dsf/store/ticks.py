@@ -202,7 +202,7 @@ _SENTENCES: Final = {
 }
 REASONS: Final = tuple(_SENTENCES)
 
-_TEXT: Final = re.compile(r"(\d+) (\d+) (\d+) (.+)")
+_TEXT_PATTERN: Final = re.compile(r"(\d+) (\d+) (\d+) (.+)")
 
 #: Consecutive skips that are reported even if the score is still valid. Fewer are normal with a rate limit.
 SKIPS_THRESHOLD: Final = 3
@@ -221,7 +221,7 @@ class Skips:
     @classmethod
     def parse(cls, cluster: str, text: str | None) -> Skips | None:
         """Parse a pair's text. Return None if its newest tick was sent, or if it never had one."""
-        match = _TEXT.fullmatch(text) if text else None
+        match = _TEXT_PATTERN.fullmatch(text) if text else None
         if match is None or match[4] not in REASONS:
             return None
         return cls(cluster, match[4], int(match[1]), float(match[2]), float(match[3]))

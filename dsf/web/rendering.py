@@ -34,7 +34,7 @@ _REASONS: Final[Mapping[str, DescribedReason]] = {
 }
 #: Largest number of seconds that an age shows in seconds.
 _MAX_SHOWN_SECONDS: Final = 99
-_AGE: Final = re.compile(r'(<time datetime="([^"]+)" data-(age|until)>)(</time>)')
+_AGE_ELEMENT_PATTERN: Final = re.compile(r'(<time datetime="([^"]+)" data-(age|until)>)(</time>)')
 
 
 _ROOT: Final = '<html lang="en">'
@@ -57,7 +57,7 @@ def insert_ages(html: str, now: float | None = None) -> str:
         return f"{match[1]}{text}{match[4]}"
 
     root = f'<html lang="en" data-now="{format_timestamp(current_time)}">'
-    return _AGE.sub(insert_age, html.replace(_ROOT, root, 1))
+    return _AGE_ELEMENT_PATTERN.sub(insert_age, html.replace(_ROOT, root, 1))
 
 
 def compute_digest(text: str) -> str:

@@ -25,7 +25,7 @@ from dsf.web.states import STATES
 FIELDS: Final = ("state", "reason", "stage", "cluster", "set", "label", "scorer", "item", "run")
 #: Case-sensitive fields, because label values are case-sensitive in Kubernetes.
 _CASE_SENSITIVE_FIELDS: Final = ("set", "label")
-_TERM: Final = re.compile(r'(?:(\w+):)?(?:"([^"]*)"|(\S+))')
+_TERM_PATTERN: Final = re.compile(r'(?:(\w+):)?(?:"([^"]*)"|(\S+))')
 #: Maximum characters of a query. The rest is ignored.
 _MAX_QUERY_LENGTH: Final = 500
 
@@ -55,7 +55,7 @@ def parse_query(text: str) -> SearchQuery:
     """Return a user's query as fields and words. Any text is valid."""
     text = text[:_MAX_QUERY_LENGTH].strip()
     terms, words, unknown_fields = [], [], []
-    for name, quoted_value, plain_value in _TERM.findall(text):
+    for name, quoted_value, plain_value in _TERM_PATTERN.findall(text):
         field, value = name.lower(), (quoted_value or plain_value)
         if field not in _CASE_SENSITIVE_FIELDS:
             value = value.lower()

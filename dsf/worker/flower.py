@@ -57,8 +57,8 @@ _TEXTS: Final = (
     *("result", "exception", "traceback", "sw_ident", "sw_ver", "sw_sys"),
 )
 _AGENT: Final = "spoke@"
-_RESULTS: Final = re.compile(r"results@[-A-Za-z0-9.]{1,253}")
-_UUID: Final = re.compile(r"[-0-9a-f]{1,64}")
+_RESULTS_WORKER_PATTERN: Final = re.compile(r"results@[-A-Za-z0-9.]{1,253}")
+_UUID_PATTERN: Final = re.compile(r"[-0-9a-f]{1,64}")
 #: Content security policies of pages, whose templates have inline scripts, and of all other responses.
 _PAGE_POLICY: Final = (
     "default-src 'self'; script-src 'self' 'unsafe-inline'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
@@ -120,7 +120,7 @@ class KnownWorkers:
             if name.startswith(_AGENT):
                 return name.removeprefix(_AGENT) in self._fetch_clusters()
             if name not in self._results_workers:
-                if _RESULTS.fullmatch(name) is None:
+                if _RESULTS_WORKER_PATTERN.fullmatch(name) is None:
                     return False
                 now = time.monotonic()
                 if len(self._results_workers) >= _MAX_RESULTS_WORKERS:
@@ -196,7 +196,9 @@ def filter_event(event: object, workers: KnownWorkers) -> dict[str, Any] | None:
         if isinstance(load, list) and len(load) == 3 and all(_is_number(value) for value in load):
             fields["loadavg"] = load
         return fields
-    if not (isinstance(uuid, str) and _UUID.fullmatch(uuid)) or ("name" in fields and fields["name"] not in _TASKS):
+    if not (isinstance(uuid, str) and _UUID_PATTERN.fullmatch(uuid)) or (
+        "name" in fields and fields["name"] not in _TASKS
+    ):
         return None
     return fields | {"uuid": uuid}
 

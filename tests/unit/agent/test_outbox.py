@@ -139,16 +139,16 @@ def test_slot_emptied_and_refilled_meanwhile_is_not_replaced(
 ) -> None:
     redis_client.mset(dict.fromkeys(SLOTS[1:], "older"))
     assert mailbox.put(entry(1, scorer="a"), b"a1")
-    older = mailbox._find_older_slots
+    older = mailbox._find_slots_with_older_results
 
     def before_the_hub_and_another_thread(mail: Mail) -> list[int]:
         slots = older(mail)
-        monkeypatch.setattr(mailbox, "_find_older_slots", older)
+        monkeypatch.setattr(mailbox, "_find_slots_with_older_results", older)
         redis_client.delete(SLOTS[0])
         assert mailbox.put(entry(2, scorer="b"), b"b2")
         return slots
 
-    monkeypatch.setattr(mailbox, "_find_older_slots", before_the_hub_and_another_thread)
+    monkeypatch.setattr(mailbox, "_find_slots_with_older_results", before_the_hub_and_another_thread)
     assert not mailbox.put(entry(3, scorer="a"), b"a3")
     assert redis_client.get(SLOTS[0]) == "b2"
 

@@ -232,7 +232,7 @@ def _make_record(runner: _PastRunner, summary: ScorerSummary, input_cycles: Sequ
 
 
 #: The time of a series' first sample in a response.
-_FIRST_SAMPLE: Final = re.compile(rb'"values"\s*:\s*\[\s*\[\s*(\d{1,12})')
+_FIRST_SAMPLE_PATTERN: Final = re.compile(rb'"values"\s*:\s*\[\s*\[\s*(\d{1,12})')
 
 
 def _find_unsampled_seconds(summary: ScorerSummary, records: Iterable[RequestRecord], at: int) -> int:
@@ -243,7 +243,7 @@ def _find_unsampled_seconds(summary: ScorerSummary, records: Iterable[RequestRec
     ranges = {source.source_name: source.source_range for source in summary.each_source}
     longest_gap = 0
     for record in records:
-        times = (int(match[1]) for piece in record.pieces for match in _FIRST_SAMPLE.finditer(piece))
+        times = (int(match[1]) for piece in record.pieces for match in _FIRST_SAMPLE_PATTERN.finditer(piece))
         first_time = min(times, default=None)
         if first_time is not None:
             longest_gap = max(longest_gap, first_time - (at - ranges[record.source]))

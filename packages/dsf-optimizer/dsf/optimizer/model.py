@@ -31,7 +31,7 @@ MAX_WEIGHT: Final = 1000
 MAX_AMOUNT: Final = 10**9
 MAX_REPLICAS: Final = 10_000
 
-_PLACEHOLDER: Final = re.compile(r"\$\{[^}]*\}?")
+_PLACEHOLDER_PATTERN: Final = re.compile(r"\$\{[^}]*\}?")
 _PLACEHOLDERS: Final = frozenset({"${app}", "${cluster}", "${device}", "${scoreName}"})
 
 
@@ -141,7 +141,7 @@ class Preference:
                 f"score {name!r} has a placeholder; a score has the same name on every cluster, and placeholders are "
                 "for its dimension format"
             )
-        unusable = sorted({*_PLACEHOLDER.findall(self.dimension_format)} - _PLACEHOLDERS)
+        unusable = sorted({*_PLACEHOLDER_PATTERN.findall(self.dimension_format)} - _PLACEHOLDERS)
         if unusable:
             raise ManifestError(
                 f"dimension format {self.dimension_format!r} of score {self.score} has {', '.join(unusable)}, which "

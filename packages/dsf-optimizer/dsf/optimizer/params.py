@@ -16,11 +16,11 @@ from dsf.errors import ManifestError
 from dsf.optimizer.model import DEFAULT_DIMENSION_FORMAT, MAX_WEIGHT, Preference, refuse
 
 #: Names of Kubernetes objects, validated here as they become part of request paths.
-_NAME: Final = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
+_NAME_PATTERN: Final = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
 #: Maximum clusters, and maximum workloads, of one request.
 MAX_LISTED: Final = 10_000
 
-Name = Annotated[str, Field(pattern=_NAME, max_length=MAX_NAME_LENGTH)]
+Name = Annotated[str, Field(pattern=_NAME_PATTERN, max_length=MAX_NAME_LENGTH)]
 #: Score name of a scorer, or the derived name of its AddOnPlacementScores.
 ScoreName = Annotated[str, Field(min_length=1, max_length=MAX_NAME_LENGTH)]
 Namespace = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=63)]

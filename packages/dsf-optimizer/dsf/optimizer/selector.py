@@ -18,7 +18,7 @@ from dsf.placements.scheduling import Manifest, read_claims
 COMPLIANCE_CLAIM: Final = "policy-watcher-claim"
 COMPLIANT: Final = "compliant"
 
-_KEY: Final = re.compile(r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
+_KEY_PATTERN: Final = re.compile(r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class PlacementSelector:
         by, _, key = text.partition(":")
         if text == "name":
             return cls("name")
-        if _KEY.fullmatch(key):
+        if _KEY_PATTERN.fullmatch(key):
             if by == "label":
                 return cls("label", key)
             if by == "claim":

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         WhatIf,
     )
 
-_WHAT_IF = re.compile(r"(?P<cluster>[^=/\s]+)=(?P<value>-?\d{1,9}|none)")
+_WHAT_IF_PATTERN = re.compile(r"(?P<cluster>[^=/\s]+)=(?P<value>-?\d{1,9}|none)")
 _WORDS = {"missing": "no score", "expired": "expired", "no-item": "no such item", "unknown": "not known"}
 
 
@@ -119,7 +119,7 @@ def _parse_what_if(view: PlacementView, texts: list[str], score: str | None) -> 
     names = {ranked.cluster for ranked in view.ranking}
     hypothetical_scores = []
     for text in texts:
-        parts = _WHAT_IF.fullmatch(text)
+        parts = _WHAT_IF_PATTERN.fullmatch(text)
         if parts is None:
             raise typer.BadParameter(f"{text!r} is not CLUSTER=VALUE, VALUE a whole number or `none`")
         if parts["cluster"] not in names:

@@ -201,7 +201,9 @@ def _matches_predicate(predicate: Manifest, cluster: Manifest, outcome: Scheduli
 
 
 #: `managedCluster.scores("NAME")` of OCM's CEL library.
-_CEL_SCORES: Final = re.compile(r"""\bscores\s*\(\s*(?:managedCluster\s*,\s*)?(?:"([^"\\]*)"|'([^'\\]*)')\s*\)""")
+_CEL_SCORES_PATTERN: Final = re.compile(
+    r"""\bscores\s*\(\s*(?:managedCluster\s*,\s*)?(?:"([^"\\]*)"|'([^'\\]*)')\s*\)"""
+)
 
 
 def find_cel_resources(spec: Mapping[str, Any]) -> list[str]:
@@ -214,7 +216,7 @@ def find_cel_resources(spec: Mapping[str, Any]) -> list[str]:
         )
         or ()
     ]
-    return sorted({double or single for text in expressions for double, single in _CEL_SCORES.findall(text)})
+    return sorted({double or single for text in expressions for double, single in _CEL_SCORES_PATTERN.findall(text)})
 
 
 def _check_predicates(predicates: Iterable[Manifest]) -> None:

@@ -47,7 +47,9 @@ _POD_TOKEN: Final = "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"  # noqa: S105 - the
 _POD_AGENTS: Final = frozenset({"169.254.170.23", "fd00:ec2::23"})
 _MAX_BYTES: Final = 64 * 1024
 #: Part of AWS's responses with 403 to a session that has ended or was revoked.
-_OUTDATED: Final = re.compile(r"security token|ExpiredToken|UnrecognizedClient|InvalidClientTokenId")
+_OUTDATED_CREDENTIALS_PATTERN: Final = re.compile(
+    r"security token|ExpiredToken|UnrecognizedClient|InvalidClientTokenId"
+)
 #: Seconds by which this machine's clock may be late: AWS accepts signatures for five minutes.
 _SKEW: Final = 300.0
 
@@ -170,7 +172,9 @@ def _make_token(credentials: Any, session: str, ends: datetime) -> Token:
 
 def _is_outdated(error: HttpError) -> bool:
     """True if AWS no longer accepts the session. The status is 403, as for a missing permission."""
-    return is_unauthorized(error) or (error.status == HTTPStatus.FORBIDDEN and _OUTDATED.search(str(error)) is not None)
+    return is_unauthorized(error) or (
+        error.status == HTTPStatus.FORBIDDEN and _OUTDATED_CREDENTIALS_PATTERN.search(str(error)) is not None
+    )
 
 
 def _parse_temporary_key(value: str, builder: CredentialsBuilder) -> _Key:

@@ -265,7 +265,7 @@ _GRPC_INVALID: Final = 3
 _JSON_SHARE: Final = 4
 #: Starts of objects and arrays in JSON, which take far more memory than their text. A real request has at most one of
 #: them in `_BYTES_TO_A_PART` bytes.
-_PARTS_JSON: Final = re.compile(rb"[\[{]")
+_JSON_PART_PATTERN: Final = re.compile(rb"[\[{]")
 _BYTES_TO_A_PART: Final = 8
 _FEW_PARTS: Final = 10_000
 
@@ -285,7 +285,7 @@ def _parse_request(body: bytes, *, as_json: bool) -> ExportMetricsServiceRequest
 def _check_parts(body: bytes) -> None:
     """Raise JsonBoundsError if JSON has too many objects and arrays for its size."""
     max_parts = _FEW_PARTS + len(body) // _BYTES_TO_A_PART
-    if next(itertools.islice(_PARTS_JSON.finditer(body), max_parts, None), None) is not None:
+    if next(itertools.islice(_JSON_PART_PATTERN.finditer(body), max_parts, None), None) is not None:
         raise JsonBoundsError("it has too many nearly empty parts for its size")
 
 

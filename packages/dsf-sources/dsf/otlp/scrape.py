@@ -51,18 +51,18 @@ MAX_SAMPLES: Final = 50_000
 #: Memory in bytes of a selected sample without its labels and key, and with its entry in the history window.
 _SAMPLE_MEMORY: Final = 1024
 
-_LINE = re.compile(rb"[^\n]+")
-_NAME = re.compile(rb"[ \t]*([a-zA-Z_:][a-zA-Z0-9_:]*)")
+_LINE_PATTERN = re.compile(rb"[^\n]+")
+_NAME_PATTERN = re.compile(rb"[ \t]*([a-zA-Z_:][a-zA-Z0-9_:]*)")
 _QUOTED = r'"((?:[^"\\]|\\.)*+)"'
 #: A label, or the quoted name of the metric; then its separator.
-_LABEL = re.compile(rf"[ \t]*(?:([a-zA-Z_][a-zA-Z0-9_]*)|{_QUOTED})[ \t]*(?:=[ \t]*{_QUOTED}[ \t]*)?([,}}])")
-_END = re.compile(r"[ \t]*\}")
+_LABEL_PATTERN = re.compile(rf"[ \t]*(?:([a-zA-Z_][a-zA-Z0-9_]*)|{_QUOTED})[ \t]*(?:=[ \t]*{_QUOTED}[ \t]*)?([,}}])")
+_END_PATTERN = re.compile(r"[ \t]*\}")
 _NUMBER = r"[+-]?(?:\d{1,400}(?:\.\d{0,400})?|\.\d{1,400})(?:[eE][+-]?\d{1,9})?"
 #: Value and time. An exemplar of OpenMetrics may follow; it is ignored.
-_VALUE = re.compile(
+_VALUE_PATTERN = re.compile(
     rf"[ \t]*({_NUMBER}|[+-]?(?i:inf(?:inity)?|nan))(?:[ \t]+({_NUMBER}))?(?:[ \t]+#[ \t]*\{{.*)?[ \t]*\r?", re.ASCII
 )
-_ESCAPE = re.compile(r"\\(.)")
+_ESCAPE_PATTERN = re.compile(r"\\(.)")
 _ESCAPED = {"n": "\n", "\\": "\\", '"': '"'}
 
 Scraped = dict[Hashable, tuple[dict[str, str], float, float]]
@@ -112,13 +112,13 @@ def _check_first(body: bytes) -> None:
     Otherwise an HTML page with status 200 would look like a page without selected samples, as only selected lines are
     parsed.
     """
-    for number, match in enumerate(_LINE.finditer(body)):
+    for number, match in enumerate(_LINE_PATTERN.finditer(body)):
         line = match[0][:MAX_LINE]
         if line.isspace() or line.lstrip().startswith(b"#"):
             continue
         try:
             text = line.decode()
-            name_match = _NAME.match(line)
+            name_match = _NAME_PATTERN.match(line)
             _parse_sample(
                 text,
                 name_match[1].decode() if name_match is not None else "",
@@ -139,13 +139,13 @@ def _iterate_samples(
     names = {selector.name.encode() for selector in selectors}
     # OpenMetrics ends with this line. Its times are in seconds, those of Prometheus' text format in milliseconds.
     units_per_second = 1 if body[-32:].rstrip().endswith(b"# EOF") else 1000
-    for number, match in enumerate(_LINE.finditer(body)):
+    for number, match in enumerate(_LINE_PATTERN.finditer(body)):
         if number % 256 == 0:
             check()
         if number >= MAX_LINES:
             raise ScrapeError(f"it has more than {MAX_LINES} lines")
         start, end = match.span()
-        name_match = _NAME.match(body, start, min(end, start + MAX_LINE))
+        name_match = _NAME_PATTERN.match(body, start, min(end, start + MAX_LINE))
         if b"" in names:
             # A selector without a name: parse all lines but comments and empty ones.
             if body.startswith((b"#", b"\r"), start):
@@ -180,7 +180,7 @@ def _parse_sample(line: str, name: str, position: int) -> tuple[str, dict[str, s
         name, position = _parse_labels(line, position + blank_count + 1, name, labels)
     if not name:
         raise ValueError("a sample has no name")
-    value_match = _VALUE.fullmatch(line, position)
+    value_match = _VALUE_PATTERN.fullmatch(line, position)
     if value_match is None:
         raise ValueError("after name and labels, a number, at most a time, and at most an exemplar must follow")
     return name, labels, float(value_match[1]), float(value_match[2]) if value_match[2] else None
@@ -188,8 +188,8 @@ def _parse_sample(line: str, name: str, position: int) -> tuple[str, dict[str, s
 
 def _parse_labels(line: str, position: int, name: str, labels: dict[str, str]) -> tuple[str, int]:
     """Add the labels of a line to `labels`. Return the metric's name and the position after the labels."""
-    while (end := _END.match(line, position)) is None:
-        part = _LABEL.match(line, position)
+    while (end := _END_PATTERN.match(line, position)) is None:
+        part = _LABEL_PATTERN.match(line, position)
         if part is None:
             raise ValueError('its labels are not name="value"')
         label, quoted_name, value, separator = part.groups()
@@ -211,7 +211,7 @@ def _parse_labels(line: str, position: int, name: str, labels: dict[str, str]) -
 
 
 def _unescape(text: str) -> str:
-    return _ESCAPE.sub(lambda match: _ESCAPED.get(match[1], match[0]), text) if "\\" in text else text
+    return _ESCAPE_PATTERN.sub(lambda match: _ESCAPED.get(match[1], match[0]), text) if "\\" in text else text
 
 
 PLUGIN: Final = Plugin(1, Options, fetch)

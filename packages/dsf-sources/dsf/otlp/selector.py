@@ -17,14 +17,14 @@ from typing import Any, Final
 from dsf.api.promql import split_queries
 from dsf.errors import HttpError
 
-_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:.]*")
-_MATCHER = re.compile(
+_NAME_PATTERN = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:.]*")
+_MATCHER_PATTERN = re.compile(
     r"""\s*(?P<label>[a-zA-Z_][a-zA-Z0-9_.]*)\s*(?P<sign>=~|!~|!=|=)\s*"""
     r"""(?P<value>"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|`[^`]*`)\s*""",
     re.DOTALL,
 )
 #: Escapes of a quoted value: a code in octal or hex, or one character.
-_ESCAPE = re.compile(r"\\(?:([0-7]{3})|x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.))", re.DOTALL)
+_ESCAPE_PATTERN = re.compile(r"\\(?:([0-7]{3})|x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.))", re.DOTALL)
 _ESCAPED = dict(zip("abfnrtv\\\"'", "\a\b\f\n\r\t\v\\\"'", strict=True))
 
 
@@ -120,7 +120,7 @@ def with_short_names(labels: dict[str, str]) -> dict[str, str]:
 
 
 def _parse(query: str) -> Selector:
-    match = _NAME.match(query)
+    match = _NAME_PATTERN.match(query)
     name = to_prometheus_name(match[0]) if match else ""
     braces = query[match.end() if match else 0 :].strip()
     if not braces and name:
@@ -133,7 +133,7 @@ def _parse(query: str) -> Selector:
     matchers: list[Matcher] = []
     matcher_text, position = braces[1:-1], 0
     while matcher_text[position:].strip():
-        part = _MATCHER.match(matcher_text, position)
+        part = _MATCHER_PATTERN.match(matcher_text, position)
         if part is None:
             raise SelectorError(
                 f'{query!r}: expected label="value" (or !=, =~, !~) at {matcher_text[position:].strip()!r}'
@@ -164,7 +164,7 @@ def _unescape(query: str, value: str) -> str:
             raise SelectorError(f"{query!r}: {escape[0]} is no character")
         return chr(code)
 
-    return _ESCAPE.sub(decode_character, value)
+    return _ESCAPE_PATTERN.sub(decode_character, value)
 
 
 def _make_matcher(query: str, label: str, sign: str, quoted_value: str) -> Matcher:

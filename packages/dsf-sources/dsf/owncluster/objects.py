@@ -24,7 +24,7 @@ from dsf.owncluster.kubelisting import KubeListing
 from dsf.sources.memory import Samples
 from dsf.sources.plugin import Options, Plugin, Request, Series
 
-_STEP = re.compile(r"\.?([A-Za-z0-9_-]+)|\[([0-9]+)\]|\['([^']+)'\]")
+_STEP_PATTERN = re.compile(r"\.?([A-Za-z0-9_-]+)|\[([0-9]+)\]|\['([^']+)'\]")
 #: Values of a condition's status.
 _WORDS: Final = {"True": 1.0, "true": 1.0, "False": 0.0, "false": 0.0}
 #: Maximum characters of a quantity: the API server bounds quantities, but no other texts.
@@ -137,7 +137,7 @@ def get_value(document: Any, path: str) -> Any:
 
 @functools.lru_cache(maxsize=1024)
 def _parse_path(path: str) -> tuple[str | int, ...]:
-    return tuple(int(index) if index else key or quoted_key for key, index, quoted_key in _STEP.findall(path))
+    return tuple(int(index) if index else key or quoted_key for key, index, quoted_key in _STEP_PATTERN.findall(path))
 
 
 def _make_labels(field: ObjectField, obj: Mapping[str, Any]) -> dict[str, str]:
