@@ -55,7 +55,7 @@ log = dsf.log.get(__name__)
 AnyTask = Task[Any, Any]
 
 #: Seconds between two attempts to find the summary of an unknown scorer.
-_SUMMARY_POLL_INTERVAL: Final = 1.0
+_SUMMARY_POLL_SECONDS: Final = 1.0
 #: Maximum seconds to wait for the summary of an unknown scorer. Its tick may arrive before the ConfigMap.
 _MAX_SUMMARY_WAIT: Final = 5.0
 #: Minimum seconds that must be left for another try.
@@ -64,7 +64,7 @@ _MIN_TRY_SECONDS: Final = 0.5
 #: runs.
 _MAX_SKIPPED_TICKS: Final = 5
 #: Seconds before the second try of a stage. The pause doubles with each try, up to _MAX_PAUSE.
-FIRST_PAUSE: Final = 0.5
+FIRST_PAUSE_SECONDS: Final = 0.5
 _MAX_PAUSE: Final = 10.0
 #: Number of run ids that are stored per scorer to detect duplicate ticks. Simultaneous ticks begin in any order.
 _MAX_RECENT_RUNS: Final = 8
@@ -378,10 +378,10 @@ class CycleRunner:
         if deadline is not None:
             remaining_seconds = deadline - self.hub_time()
             wait_until = min(
-                wait_until, time.monotonic() + remaining_seconds - _SUMMARY_POLL_INTERVAL - _MIN_TRY_SECONDS
+                wait_until, time.monotonic() + remaining_seconds - _SUMMARY_POLL_SECONDS - _MIN_TRY_SECONDS
             )
         while (summary := self._config.get(scorer)) is None and time.monotonic() < wait_until:
-            if self._stopping.wait(_SUMMARY_POLL_INTERVAL):
+            if self._stopping.wait(_SUMMARY_POLL_SECONDS):
                 break
         return summary
 
@@ -417,7 +417,7 @@ class CycleRunner:
             return None
         # The pause grows exponentially up to _MAX_PAUSE, unless the server requests a pause. Jitter prevents
         # scorers that failed together from retrying together.
-        max_pause = min(FIRST_PAUSE * 2.0**tries, _MAX_PAUSE)
+        max_pause = min(FIRST_PAUSE_SECONDS * 2.0**tries, _MAX_PAUSE)
         pause = failure.retry_after
         if pause is None:
             pause = max_pause * random.uniform(0.5, 1.0)  # noqa: S311

@@ -36,7 +36,7 @@ _Metric = TypeVar("_Metric", Counter, Histogram)
 #: Number of score names whose series are kept although no scorer uses them, so that the last increments are scraped.
 _MAX_OLD_NAMES: Final = 100
 #: Seconds between two log lines of one scorer about its source's warnings.
-_WARNING_INTERVAL: Final = 600.0
+_WARNING_INTERVAL_SECONDS: Final = 600.0
 #: Minimum seconds without success after which a scorer counts as failing. With an interval of one second, a single slow
 #: response would otherwise make the agent not ready.
 _MIN_PATIENCE: Final = 10.0
@@ -75,7 +75,7 @@ class AgentMetrics(Observer, Collector):
         self._refused, self._warnings = counter(names.REFUSED), counter(names.SOURCE_WARNINGS)
         self._messages = counter(names.MESSAGES_REFUSED)
         self._seconds = {stage: counter(metric) for stage, metric in _SECONDS.items()}
-        self._throttle = dsf.log.Throttle(_WARNING_INTERVAL)
+        self._throttle = dsf.log.Throttle(_WARNING_INTERVAL_SECONDS)
         self._stages = Histogram(
             names.STAGE_SECONDS.name,
             names.STAGE_SECONDS.help,

@@ -31,11 +31,11 @@ from dsf.text import clean
 log = dsf.log.get(__name__)
 
 #: Seconds to connect to the API server and to upgrade the connection; afterwards a read may wait for ever.
-_CONNECT_TIMEOUT: Final = 10.0
+_CONNECT_TIMEOUT_SECONDS: Final = 10.0
 #: Seconds between pings: below the idle limit of common load balancers in front of API servers (60 s and more).
-_PING_INTERVAL: Final = 25.0
+_PING_INTERVAL_SECONDS: Final = 25.0
 #: Bytes that are read at once from Redis' client; with the channel's byte they are one WebSocket message.
-_CHUNK: Final = 64 * 1024
+_CHUNK_BYTES: Final = 64 * 1024
 #: Maximum characters of an error text of another server.
 _MAX_TEXT: Final = 300
 _DATA, _ERROR = 0, 1
@@ -164,7 +164,7 @@ class HubRelay:
             reason = error.strerror or str(error)
             return f"the hub's API server {server} cannot be reached from this cluster: {clean(reason, _MAX_TEXT)}"
         return (
-            f"the hub's API server {server} did not answer as one within {_CONNECT_TIMEOUT:.0f} s: "
+            f"the hub's API server {server} did not answer as one within {_CONNECT_TIMEOUT_SECONDS:.0f} s: "
             f"{clean(str(error), _MAX_TEXT) or type(error).__name__}; does a proxy or firewall stand in between?"
         )
 
@@ -208,7 +208,7 @@ class HubRelay:
                 log.info("connected to the hub's Redis through its API server", pod=f"{self._namespace}/{self._pod}")
 
     def _ping_forever(self) -> None:
-        while not self._stopping.wait(_PING_INTERVAL):
+        while not self._stopping.wait(_PING_INTERVAL_SECONDS):
             with self._lock:
                 tunnels = list(self._tunnels)
             for tunnel in tunnels:
@@ -231,7 +231,7 @@ def open_portforward(
     elif configuration.no_proxy:
         options = {"http_no_proxy": str(configuration.no_proxy).split(",")}
     connection = websocket.WebSocket(sslopt={"context": certificates.context}, enable_multithread=True)
-    connection.settimeout(_CONNECT_TIMEOUT)
+    connection.settimeout(_CONNECT_TIMEOUT_SECONDS)
     connection.connect(  # type: ignore[no-untyped-call]
         url,
         header={"Authorization": headers["value"]} if headers.get("value") else {},
@@ -284,7 +284,7 @@ class Tunnel:
 
     def _send(self) -> None:
         with contextlib.suppress(OSError, websocket.WebSocketException):
-            while data := self._client.recv(_CHUNK):
+            while data := self._client.recv(_CHUNK_BYTES):
                 self._connection.send_binary(bytes((_DATA,)) + data)
         self.close()
 

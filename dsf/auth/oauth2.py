@@ -18,7 +18,7 @@ from dsf.http.failures import describe_token_response
 from dsf.text import clean, mask_secrets, place
 
 #: Lifetime in seconds of a token without a valid `expires_in`.
-_DEFAULT_LIFETIME: Final = 300.0
+_DEFAULT_LIFETIME_SECONDS: Final = 300.0
 
 
 def add_oauth2_token(method: OAuth2, builder: CredentialsBuilder) -> None:
@@ -81,9 +81,9 @@ def _parse_token(response: http.Response, url: str) -> Token:
     kind = document.get("token_type", "Bearer")
     if not isinstance(kind, str) or kind.lower() != "bearer":
         raise HttpError("auth_failed", f"{error_prefix}: its token_type is not Bearer")
-    seconds = document.get("expires_in", _DEFAULT_LIFETIME)
+    seconds = document.get("expires_in", _DEFAULT_LIFETIME_SECONDS)
     try:
         seconds = float(seconds)
     except (TypeError, ValueError, OverflowError):
-        seconds = _DEFAULT_LIFETIME
-    return Token(token, min(seconds, 86_400.0) if seconds > 0 else _DEFAULT_LIFETIME)
+        seconds = _DEFAULT_LIFETIME_SECONDS
+    return Token(token, min(seconds, 86_400.0) if seconds > 0 else _DEFAULT_LIFETIME_SECONDS)

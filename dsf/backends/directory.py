@@ -21,7 +21,7 @@ from dsf.api.manifest import ManifestProblem
 from dsf.api.meta import format_rfc3339
 from dsf.api.types import CREDENTIALS_KEY, FILE_ANNOTATION, REDIS_PASSWORD_KEY, SENTINEL_PASSWORD_KEY
 from dsf.backends.eventlimit import EventLimit
-from dsf.backends.manifestfolder import GRACE, Declared, ManifestFolder
+from dsf.backends.manifestfolder import MISSING_FILE_SECONDS, Declared, ManifestFolder
 from dsf.backends.outfolder import (
     INPUT_KINDS,
     PRIVATE,
@@ -272,7 +272,7 @@ class DirectoryBackend(DirectoryScores):
                 # An exception must not end the thread: the folder would never be read again.
                 log.exception("the folder of manifests cannot be read")
 
-    def _scan(self, *, grace: float = GRACE) -> bool:
+    def _scan(self, *, grace: float = MISSING_FILE_SECONDS) -> bool:
         """Read the folder, update the objects and report changes. Return True if something has changed."""
         changed_keys = self._folder.refresh(grace=grace)
         if self._folder.problems != self._problems:

@@ -57,7 +57,7 @@ from dsf.text import clean, list_names
 log = dsf.log.get(__name__)
 
 #: Seconds to wait for the first complete list of every kind.
-_SYNC_LIMIT: Final = 60.0
+_MAX_SYNC_SECONDS: Final = 60.0
 #: Name and key of the ConfigMap with the name claims. The ConfigMap is in the hub's namespace, where the authors of
 #: scorers cannot change it.
 CLAIMS_NAME: Final = "dynamic-scoring-names"
@@ -112,7 +112,7 @@ class KubeBackend:
                 warned = now
                 for reflector in unsynced_reflectors:
                     log.warning("waiting for the first list", resource=str(reflector.resource), error=reflector.error)
-            if now - began > _SYNC_LIMIT:
+            if now - began > _MAX_SYNC_SECONDS:
                 why = "; ".join(
                     f"{reflector.resource}: {reflector.error or 'no answer'}" for reflector in unsynced_reflectors
                 )

@@ -23,7 +23,7 @@ from dsf.backends.protocol import Manifest, ObjectKey
 MAX_BYTES: Final = 4 * 1024 * 1024
 
 #: Seconds for which the objects of a missing file stay in force: editors may remove a file before they write it again.
-GRACE: Final = 1.0
+MISSING_FILE_SECONDS: Final = 1.0
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,9 @@ class _Listing:
 class ManifestFolder:
     """Reader of the folder. Its content never causes an exception. Not thread-safe."""
 
-    def __init__(self, root: Path, ignored_folder: Path, namespace: str, *, grace: float = GRACE) -> None:
+    def __init__(
+        self, root: Path, ignored_folder: Path, namespace: str, *, grace: float = MISSING_FILE_SECONDS
+    ) -> None:
         """Prepare to read `root`, without the folder `ignored_folder`.
 
         `namespace` is the default namespace of objects, `grace` the seconds for which the objects of an empty file or
@@ -76,7 +78,7 @@ class ManifestFolder:
         self._root = root
         self._ignored_folder = ignored_folder
         self._namespace = namespace
-        self._grace = max(grace, GRACE)
+        self._grace = max(grace, MISSING_FILE_SECONDS)
         self._files: dict[str, _File] = {}
         #: Objects in force.
         self.objects: dict[ObjectKey, Declared] = {}
@@ -89,7 +91,7 @@ class ManifestFolder:
         for key, declared_object in objects.items():
             self._files.setdefault(declared_object.file, _File()).objects[key] = declared_object
 
-    def refresh(self, *, grace: float = GRACE) -> list[ObjectKey]:
+    def refresh(self, *, grace: float = MISSING_FILE_SECONDS) -> list[ObjectKey]:
         """Read the folder; return the keys of changed objects.
 
         Removes the objects of files that are missing for `grace` seconds, and of empty files after a longer period.

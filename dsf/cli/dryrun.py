@@ -50,7 +50,7 @@ from dsf.text import WITHHELD, mask_secrets, shorten_url
 #: Maximum number of bytes of a request or a response in the report.
 MAX_HEAD_BYTES = 400
 #: Seconds for a response of the agent in this pod.
-_AGENT_TIMEOUT = 5.0
+_AGENT_TIMEOUT_SECONDS = 5.0
 
 
 class QueryView(View):
@@ -258,7 +258,7 @@ class _ResultFinder:
         url = f"http://127.0.0.1:{port}{RESULTS_PATH}"
         params = {"scorer": scorer} | ({"namespace": namespace} if namespace is not None else {})
         try:
-            deadline = time.monotonic() + _AGENT_TIMEOUT
+            deadline = time.monotonic() + _AGENT_TIMEOUT_SECONDS
             body = http.get(url, deadline=deadline, max_bytes=MAX_RESPONSE_BYTES, params=params, access=DIRECT)
             response = json.loads(body)
             if "results" not in response:

@@ -38,7 +38,7 @@ VIEWER: Final = "dynamic-scoring-viewer"
 #: Validity of its token in seconds, which is the minimum that the API server grants.
 _TOKEN_SECONDS: Final = 600
 #: Seconds after which the proxy counts as unable to reach the page, such as when a NetworkPolicy drops its packets.
-_PROXY_TIMEOUT: Final = 5.0
+_PROXY_TIMEOUT_SECONDS: Final = 5.0
 #: HTTP statuses of a page that does not accept the viewer's token.
 _TOKEN_REFUSAL_STATUSES: Final = frozenset({401, 403, 421})
 #: HTTP statuses of an API server whose proxy does not reach the page.
@@ -96,7 +96,7 @@ class KubeHub:
             proxy = f"/api/v1/namespaces/{self._namespace}/services/{_SERVICE_PORT}/proxy"
             try:
                 return Response(
-                    *self._session.fetch(proxy + path, headers=headers, timeout=min(timeout, _PROXY_TIMEOUT))
+                    *self._session.fetch(proxy + path, headers=headers, timeout=min(timeout, _PROXY_TIMEOUT_SECONDS))
                 )
             except BackendError as error:
                 # An object that is not found may be the Service's endpoints.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dsf.fleet.rescore import RescoreReport
 
 #: Default timeout of `--wait` in seconds, which is longer than the timeout of a slow stage.
-_DEFAULT_TIMEOUT = 60
+_DEFAULT_TIMEOUT_SECONDS = 60
 _STYLES = {"ok": "green", "empty": "yellow", "partial": "yellow"}
 
 
@@ -40,7 +40,7 @@ def rescore(
             "--timeout",
             parser=parse_seconds,
             metavar="TIME",
-            help=f"Timeout of --wait: seconds, or for example 2m. [default: {_DEFAULT_TIMEOUT}]",
+            help=f"Timeout of --wait: seconds, or for example 2m. [default: {_DEFAULT_TIMEOUT_SECONDS}]",
         ),
     ] = None,
     note: Annotated[str, typer.Option("--note", help="Reason, shown in `dsf changes`.")] = "",
@@ -62,7 +62,7 @@ def rescore(
     from dsf.fleet import rescore as rescoring
     from dsf.fleet.actions import Actions
 
-    timeout_seconds = _DEFAULT_TIMEOUT if timeout is None else timeout
+    timeout_seconds = _DEFAULT_TIMEOUT_SECONDS if timeout is None else timeout
     with open_kube_hub() as hub:
         if hub is not None:
             request_fields = {"clusters": clusters or (), "selector": selector or "", "note": note}

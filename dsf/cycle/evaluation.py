@@ -21,7 +21,7 @@ from dsf.text import clean
 MAX_CYCLE_STEPS: Final = 20_000_000
 _USED: Final = frozenset[str](USED_LABELS)
 #: Items between two calls of `check`. Each item takes at most MAX_STEPS.
-_CHECK_EVERY: Final = 16
+_ITEMS_PER_CHECK: Final = 16
 #: Maximum characters of the labels in an example.
 _MAX_EXAMPLE_CHARACTERS: Final = 200
 
@@ -88,7 +88,7 @@ class Evaluation:
         # Names without dots: there may be 200,000 items.
         scope, evaluate, size, accept = self.scope, self._expression.evaluate, self._expression.size, self._accept
         for number, labels in enumerate(items):
-            if number % _CHECK_EVERY == 0:
+            if number % _ITEMS_PER_CHECK == 0:
                 self._check()
             self._item_count += 1
             scope.steps = MAX_STEPS

@@ -23,10 +23,10 @@ from dsf.store.ticks import RUN_SLACK, find_memory_problem, find_ticks_problem, 
 from dsf.store.writes import TURN_AT
 
 #: Seconds after the end of a cycle within which its result must be in the books.
-LATE_RESULT: Final = 10.0
+LATE_RESULT_SECONDS: Final = 10.0
 #: Seconds without a turn after which the score writer is late. It has several turns in a second, and another hub takes
 #: over within 15 s.
-LATE_WRITER: Final = 60.0
+LATE_WRITER_SECONDS: Final = 60.0
 #: Maximum runs to check. The oldest runs suffice for a diagnosis.
 _MAX_CHECKED_RUNS: Final = 1000
 
@@ -94,7 +94,12 @@ def _describe_agents_problem(path: _Path) -> str:
     """
     # The score of a run is its deadline, which is RUN_SLACK after the end of its cycle.
     overdue_members: Any = path.client.zrange(
-        keys.OPEN_RUNS, "-inf", path.now + RUN_SLACK - LATE_RESULT, byscore=True, offset=0, num=_MAX_CHECKED_RUNS
+        keys.OPEN_RUNS,
+        "-inf",
+        path.now + RUN_SLACK - LATE_RESULT_SECONDS,
+        byscore=True,
+        offset=0,
+        num=_MAX_CHECKED_RUNS,
     )
     silent_clusters: dict[str, str] = {}
     for member in map(str, overdue_members):
@@ -121,8 +126,8 @@ def _describe_agents_problem(path: _Path) -> str:
     elif queue:
         cause = f"its agent takes no ticks, {queue} in its queue; check that it runs and reaches Redis"
     return (
-        f"no results of {cluster} arrive{suffix}: the last cycle of {scorer} had to end {LATE_RESULT:.0f} s ago; "
-        f"{cause}"
+        f"no results of {cluster} arrive{suffix}: the last cycle of {scorer} had to end "
+        f"{LATE_RESULT_SECONDS:.0f} s ago; {cause}"
     )
 
 
@@ -130,7 +135,7 @@ def _describe_objects_problem(path: _Path) -> str:
     """Return why AddOnPlacementScores are not written; empty if the elected hub controller writes them all."""
     turn_at: Any = path.client.hget(keys.WRITE_STATS, TURN_AT)
     idle_seconds = path.now - parse_number("counter", TURN_AT, turn_at)
-    if turn_at is not None and idle_seconds > LATE_WRITER and path.rows:
+    if turn_at is not None and idle_seconds > LATE_WRITER_SECONDS and path.rows:
         return (
             f"scores are not written: the score writer has done nothing for {idle_seconds:.0f} s; check that a hub "
             "controller is elected and runs, and its log"

@@ -35,7 +35,7 @@ class TooMuchError(http.client.HTTPException):
 
 
 #: Maximum characters of a response that a message quotes.
-EXCERPT: Final = 200
+EXCERPT_CHARACTERS: Final = 200
 #: Maximum characters of the fields of a token server's error that a message quotes.
 _MAX_TOKEN_ERROR_CHARACTERS: Final = 500
 #: Maximum characters of a reason that an `Explain` function derives from a response.
@@ -92,7 +92,7 @@ Explain = Callable[[int, bytes], tuple[str, str] | None]
 
 def make_excerpt(body: bytes, secrets: Iterable[str] = ()) -> str:
     """Return the first characters of a response for a message. The `secrets` that were sent are masked."""
-    return clean(mask_secrets(body.decode(errors="replace"), *secrets), EXCERPT)
+    return clean(mask_secrets(body.decode(errors="replace"), *secrets), EXCERPT_CHARACTERS)
 
 
 def make_status_error(
@@ -217,19 +217,19 @@ def make_exchange_error(request_place: str, error: Exception, max_bytes: int) ->
         if isinstance(cause, TooMuchError):
             return make_size_error(request_place, max_bytes)
         if tunnel_error := _TUNNEL_ERROR_PATTERN.fullmatch(text):
-            status, phrase = int(tunnel_error[1]), clean(tunnel_error[2], EXCERPT)
+            status, phrase = int(tunnel_error[1]), clean(tunnel_error[2], EXCERPT_CHARACTERS)
             message = f"{request_place}: the proxy answers {status} {phrase}".rstrip()
             return HttpError("connection_failed", message, retryable=status in _RETRYABLE)
         for exception_class, text_part, reason, template, retryable in _ERROR_RULES:
             if isinstance(cause, exception_class) and text_part in text:
                 return HttpError(
-                    reason, f"{request_place}: {template.format(clean(text, EXCERPT))}", retryable=retryable
+                    reason, f"{request_place}: {template.format(clean(text, EXCERPT_CHARACTERS))}", retryable=retryable
                 )
     default_text = _CLOSED
     if any(isinstance(cause, ConnectTimeoutError) for cause in causes):
         default_text = "the server does not accept the connection"
     system_texts = [cause.strerror for cause in causes if isinstance(cause, OSError) and cause.strerror]
-    text = clean([default_text, *system_texts][-1], EXCERPT)
+    text = clean([default_text, *system_texts][-1], EXCERPT_CHARACTERS)
     return HttpError("connection_failed", f"{request_place}: {text}", retryable=True)
 
 

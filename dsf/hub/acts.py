@@ -52,10 +52,10 @@ MANAGER_PREFIX: Final = "dsf/"
 #: Delay between two polls of pending acts: a share of the seconds since the request, within these limits.
 _POLL_SHARE, _POLL_MIN, _POLL_MAX = 0.25, 0.2, 5.0
 #: Maximum seconds until the cycles of a rescore have ended, and until a sync has read the /config.
-_RESCORE_LIMIT: Final = 600.0
-_SYNC_LIMIT: Final = 30.0
+_MAX_RESCORE_SECONDS: Final = 600.0
+_MAX_SYNC_SECONDS: Final = 30.0
 #: Maximum seconds until a new scorer or cluster is in Redis: an act may be requested before the hub registers it.
-_REGISTRATION_GRACE: Final = 10.0
+_MAX_REGISTRATION_SECONDS: Final = 10.0
 
 
 @dataclass
@@ -192,7 +192,7 @@ class ActRunner:
         except (UnknownNameError, ValueError) as error:
             if (
                 isinstance(error, UnknownNameError)
-                and time.monotonic() - scorer_acts.accepted_at[act] < _REGISTRATION_GRACE
+                and time.monotonic() - scorer_acts.accepted_at[act] < _MAX_REGISTRATION_SECONDS
             ):
                 return
             response = response.model_copy(update={"outcome": "Refused", "message": clean(str(error), 1024)})
@@ -206,14 +206,14 @@ class ActRunner:
         """Perform the action of an act; return the response. Raises UnknownNameError and ValueError before a change."""
         if request.act == "sync":
             ident = actions.sync(name, note=request.note)
-            scorer_acts.pending_acts["sync"] = _PendingAct(time.monotonic() + _SYNC_LIMIT, sync=ident)
+            scorer_acts.pending_acts["sync"] = _PendingAct(time.monotonic() + _MAX_SYNC_SECONDS, sync=ident)
             return response.model_copy(update={"message": "/config is being read"})
         if request.act == "rescore":
             clusters = list(request.clusters)
             if request.selector is not None:
                 clusters = actions.select_clusters(name, request.selector)
             runs = actions.rescore(name, clusters, note=request.note)
-            scorer_acts.pending_acts["rescore"] = _PendingAct(time.monotonic() + _RESCORE_LIMIT, runs=runs)
+            scorer_acts.pending_acts["rescore"] = _PendingAct(time.monotonic() + _MAX_RESCORE_SECONDS, runs=runs)
             message = f"{sum(bool(run.run_id) for run in runs)} of {len(runs)} cycles requested"
             return response.model_copy(update={"message": message, "clusters": len(runs)})
         pause_end = request.compute_end(hubclock.now())
@@ -244,7 +244,7 @@ class ActRunner:
                     "message": config_read.problem or "/config was read",
                 }
             elif has_timed_out:
-                update = {"outcome": "Failed", "message": f"/config was not read within {_SYNC_LIMIT:.0f} s"}
+                update = {"outcome": "Failed", "message": f"/config was not read within {_MAX_SYNC_SECONDS:.0f} s"}
             else:
                 return
         else:

@@ -29,10 +29,10 @@ log = dsf.log.get(__name__)
 
 #: Seconds without a finished key, while keys wait, after which the workers count as stuck. Every request has a shorter
 #: time-out, so a thread that waits for a response does not count as stuck.
-STUCK: Final = 180.0
+STUCK_SECONDS: Final = 180.0
 
 #: Maximum delay of a failed key.
-RETRY_MAX: Final = 60.0
+MAX_RETRY_SECONDS: Final = 60.0
 
 Key = TypeVar("Key")
 
@@ -96,7 +96,7 @@ class WorkQueue(Generic[Key]):
         with self._condition:
             failure_count = self._failures.get(key, 0)
             self._failures[key] = failure_count + 1
-        delay: float = min(0.005 * 2 ** min(failure_count, 30), RETRY_MAX)
+        delay: float = min(0.005 * 2 ** min(failure_count, 30), MAX_RETRY_SECONDS)
         # Jitter spreads the retries of keys that failed together.
         delay *= 1 - random.uniform(0, 0.2)  # noqa: S311 (spreads load, guards nothing)
         delay = max(delay, min_delay * (1 + random.uniform(0, 0.2)))  # noqa: S311
@@ -214,7 +214,7 @@ class Controller:
             now = time.monotonic()
             if finished_count != self._last_progress[0] or not len(self.queue):
                 self._last_progress = (finished_count, now)
-            return now - self._last_progress[1] < STUCK
+            return now - self._last_progress[1] < STUCK_SECONDS
 
     def start(self) -> None:
         """Start the workers."""
@@ -270,4 +270,4 @@ def _get_requested_delay(error: Exception) -> float:
     if not retry_after and isinstance(error, BackendError) and error.is_busy:
         # A busy server may send no Retry-After.
         retry_after = 1.0
-    return min(retry_after or 0.0, RETRY_MAX)
+    return min(retry_after or 0.0, MAX_RETRY_SECONDS)

@@ -20,7 +20,7 @@ from dsf.process.threads import SupervisedThread
 log = dsf.log.get(__name__)
 
 #: Seconds between two checks of the pod.
-PERIOD: Final = 2.0
+CHECK_SECONDS: Final = 2.0
 #: Time after the pod's grace period in which the kubelet of a working node confirms the end of the pod.
 MARGIN: Final = datetime.timedelta(seconds=2)
 
@@ -50,7 +50,7 @@ class LostPodRemover:
         self._session.close()
 
     def _run(self) -> None:
-        while not self._stopping.wait(PERIOD):
+        while not self._stopping.wait(CHECK_SECONDS):
             try:
                 self.check()
             except BackendError as error:

@@ -37,13 +37,13 @@ log = dsf.log.get(__name__)
 #: Part of Redis' `maxmemory` for scores. The schedule, pair states, histories, queues and mailboxes need the rest.
 _SCORE_SHARE: Final = 0.5
 #: Assumed `maxmemory` of a Redis without a limit: the default in the chart.
-DEFAULT_MEMORY: Final = 2 * 1024**3
+DEFAULT_MEMORY_BYTES: Final = 2 * 1024**3
 
 
 def compute_score_rooms(namespaces: Iterable[str], home: str, max_memory: int) -> dict[str, int]:
     """Return the bytes for the scores of each namespace; `home` is the hub's namespace, `max_memory` 0 if unlimited."""
     distinct_namespaces = set(namespaces)
-    total_bytes = int((max_memory or DEFAULT_MEMORY) * _SCORE_SHARE)
+    total_bytes = int((max_memory or DEFAULT_MEMORY_BYTES) * _SCORE_SHARE)
     foreign_namespaces = distinct_namespaces - {home}
     if not foreign_namespaces:
         return dict.fromkeys(distinct_namespaces, total_bytes)

@@ -16,7 +16,7 @@ from dsf.kube.session import ApiServerError, ExpiredError, Session, TooLargeErro
 MAX_PAGE_BYTES: Final = 8 * 1024 * 1024
 _PAGE_SECONDS: Final = 30.0
 #: Attempts for a list whose continue token expires between pages.
-_LIST_ATTEMPTS: Final = 3
+_MAX_LIST_ATTEMPTS: Final = 3
 #: Seconds for which a request is retried while the API server is overloaded.
 _RETRY_SECONDS: Final = 10.0
 #: Seconds between two attempts if the response has no Retry-After.
@@ -30,7 +30,7 @@ def list_objects(
 
     Returns an empty list if the API server does not serve the kind.
     """
-    for _ in range(_LIST_ATTEMPTS - 1):
+    for _ in range(_MAX_LIST_ATTEMPTS - 1):
         with contextlib.suppress(ExpiredError):
             return list(iterate_objects(session, resource, namespace, labels=labels, name=name))
     return list(iterate_objects(session, resource, namespace, labels=labels, name=name))

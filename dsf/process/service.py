@@ -11,7 +11,7 @@ import signal
 from typing import Final, Protocol
 
 #: Seconds without a turn after which a main loop counts as stuck. A healthy loop never waits this long.
-STUCK: Final = 60.0
+STUCK_SECONDS: Final = 60.0
 
 
 class Service(Protocol):

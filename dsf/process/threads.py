@@ -16,7 +16,7 @@ import dsf.log
 log = dsf.log.get(__name__)
 
 #: Seconds without an exception after which restarted work counts as recovered.
-_RECOVERED_AFTER: Final = 10.0
+_RECOVERY_SECONDS: Final = 10.0
 
 _lock = threading.Lock()
 _running: set[SupervisedThread] = set()
@@ -77,7 +77,7 @@ class SupervisedThread:
 
     def _is_done(self) -> bool:
         """Run the work once. Return False if it raised an exception."""
-        self._recovered_at = time.monotonic() + _RECOVERED_AFTER
+        self._recovered_at = time.monotonic() + _RECOVERY_SECONDS
         try:
             self._work()
         except BaseException:  # SystemExit would otherwise end this thread silently

@@ -30,7 +30,7 @@ log = dsf.log.get(__name__)
 
 _ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 _TICK: Final = "tick"
-_NANOSECONDS: Final = 1_000_000_000
+_NANOSECONDS_PER_SECOND: Final = 1_000_000_000
 
 #: The role of this process once it exports traces, otherwise empty.
 _started: list[str] = []
@@ -117,7 +117,7 @@ def _start(role: str) -> None:
 def record_ticks(runs: Sequence[tuple[str, float]], now: float) -> None:
     """Record the root spans of sent ticks. `runs` has each run and its due time."""
     for run, due_at in runs if _started else ():
-        _make_root(run, due_at).end(round(max(due_at, now) * _NANOSECONDS))
+        _make_root(run, due_at).end(round(max(due_at, now) * _NANOSECONDS_PER_SECOND))
 
 
 @contextlib.contextmanager
@@ -141,10 +141,10 @@ def record_ingest(run: str, outcome: str, began: float, ended_at: float) -> None
 
     tracer, parent = trace.get_tracer(__name__), propagate.extract(make_headers(run))
     attributes = {**_make_attributes(run), "dsf.outcome": outcome}
-    span = tracer.start_span("ingest", parent, start_time=round(began * _NANOSECONDS), attributes=attributes)
+    span = tracer.start_span("ingest", parent, start_time=round(began * _NANOSECONDS_PER_SECOND), attributes=attributes)
     if outcome == "error":
         span.set_status(trace.Status(trace.StatusCode.ERROR))
-    span.end(round(ended_at * _NANOSECONDS))
+    span.end(round(ended_at * _NANOSECONDS_PER_SECOND))
 
 
 def _make_root(run: str, at: float) -> Span:
@@ -152,7 +152,9 @@ def _make_root(run: str, at: float) -> Span:
 
     tracer: Any = trace.get_tracer(__name__)
     tracer.id_generator = _RunIds(*_make_ids(run))
-    span: Span = tracer.start_span(_TICK, start_time=round(at * _NANOSECONDS), attributes=_make_attributes(run))
+    span: Span = tracer.start_span(
+        _TICK, start_time=round(at * _NANOSECONDS_PER_SECOND), attributes=_make_attributes(run)
+    )
     return span
 
 

@@ -23,7 +23,7 @@ from dsf.store.client import make_server_client
 log = dsf.log.get(__name__)
 
 #: Users set per round trip.
-_BATCH = 200
+_BATCH_SIZE = 200
 
 
 @dataclass
@@ -138,10 +138,10 @@ class ClusterUsers:
 
     def _set_users(self, users: list[User], lines: Mapping[str, str]) -> None:
         """Set users whose lines were `lines`, and close the connections of users that lost a password."""
-        for start in range(0, len(users), _BATCH):
+        for start in range(0, len(users), _BATCH_SIZE):
             pipe: Any = self._redis.pipeline(transaction=False)
             with pipe:
-                for user in users[start : start + _BATCH]:
+                for user in users[start : start + _BATCH_SIZE]:
                     pipe.execute_command("ACL SETUSER", user.name, *user.format_setuser_rules())
                     hashes_before = _parse_hashes(lines.get(user.name, ""))
                     # Also close them without a line, because the user may have been created in the meantime.

@@ -47,7 +47,7 @@ _PAUSE: Final = 60.0
 _REPORT_SECONDS: Final = 600.0
 #: Clusters per round trip. Redis runs so few commands (6,000 bytes) without commands of other clients in between.
 #: Memory that another client frees in between would be counted for the wrong cluster.
-_BATCH: Final = 16
+_BATCH_SIZE: Final = 16
 #: Redis' user of connections that have not logged in. Only `maxclients` limits their number. If the hub does not manage
 #: users in Redis, all processes of the hub and all agents are this user.
 _ANONYMOUS: Final = "default"
@@ -189,7 +189,7 @@ class MisuseWatch:
     def _close_each(self) -> dict[str, _HeldResources]:
         """Close the connections of each cluster, and return what they held."""
         held_by_cluster: dict[str, _HeldResources] = {}
-        for clusters in split_into_batches(sorted(Registry(self._redis).read_clusters()), _BATCH):
+        for clusters in split_into_batches(sorted(Registry(self._redis).read_clusters()), _BATCH_SIZE):
             # A nearly full Redis refuses transactions.
             pipe: Any = self._redis.pipeline(transaction=False)
             with pipe:

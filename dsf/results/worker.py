@@ -36,7 +36,7 @@ from dsf.worker.liveness import find_loop_problem
 log = dsf.log.get(__name__)
 
 #: Seconds between two sweeps that find nothing.
-_SWEEP_EVERY = 1.0
+_SWEEP_SECONDS = 1.0
 
 
 class ResultsService:
@@ -175,8 +175,8 @@ class Sweeper:
 
     def run(self) -> None:
         """Sweep until stopped."""
-        if not self._stopping.wait(_SWEEP_EVERY):
-            run_until_stopped(self._turn, self._stopping, task="sweep lost runs", retry_seconds=_SWEEP_EVERY)
+        if not self._stopping.wait(_SWEEP_SECONDS):
+            run_until_stopped(self._turn, self._stopping, task="sweep lost runs", retry_seconds=_SWEEP_SECONDS)
 
     def _turn(self) -> float:
         has_more = self.sweep(hubclock.now())
@@ -186,7 +186,7 @@ class Sweeper:
             self.forget_leftovers()
             self._runs.forget_lags()
         self._heartbeat.renew()
-        return 0.2 if has_more else _SWEEP_EVERY
+        return 0.2 if has_more else _SWEEP_SECONDS
 
     def sweep(self, now: float) -> bool:
         """Declare overdue runs lost, and return True if another pass should follow soon."""

@@ -75,7 +75,7 @@ _ADOPT_WAIT_SECONDS: Final = 1.0
 #: Seconds between two computations of the factor that extends validities.
 _AUDIT_INTERVAL_SECONDS: Final = 30.0
 #: Seconds without a completed request while some are due, after which the writer counts as stuck.
-STUCK: Final = 180.0
+STUCK_SECONDS: Final = 180.0
 
 
 class DesiredScores(Protocol):
@@ -188,7 +188,7 @@ class ScoreWriter:
 
     def find_problem(self) -> str:
         """Return why the writer is stuck; empty while it works or is idle."""
-        if self._thread.is_alive() and time.monotonic() - self._progress_at > STUCK:
+        if self._thread.is_alive() and time.monotonic() - self._progress_at > STUCK_SECONDS:
             return "the score writer is stuck"
         return ""
 

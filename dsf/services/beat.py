@@ -7,7 +7,7 @@ import time
 from celery import Celery, beat
 
 from dsf.beat_schedule import BeatScheduler
-from dsf.process.service import STUCK
+from dsf.process.service import STUCK_SECONDS
 from dsf.process.threads import SupervisedThread
 
 #: Maximum seconds to wait for the end of a scheduler tick, which waits at most half a second for data in Redis.
@@ -42,7 +42,7 @@ class BeatService:
         if self._scheduler is None:
             return ""
         silence = time.monotonic() - self._scheduler.ticked_at
-        return f"beat has been stuck for {silence:.0f} s" if silence > STUCK else ""
+        return f"beat has been stuck for {silence:.0f} s" if silence > STUCK_SECONDS else ""
 
     def _run(self) -> None:
         # Create a new service at each start, because a closed scheduler cannot be restarted.

@@ -24,7 +24,7 @@ from dsf.api.meta import SpecModel
 from dsf.api.problems import explain
 from dsf.api.summary import ScorerSummary
 from dsf.errors import HttpError, SourceError
-from dsf.http.failures import EXCERPT
+from dsf.http.failures import EXCERPT_CHARACTERS
 from dsf.sources.base import HEAD, TAIL, FetchContext, Payload, RequestRecord, compute_time_range
 from dsf.sources.memory import History, Start
 from dsf.sources.responsestorage import Spool
@@ -202,7 +202,7 @@ def query_plugin(plugin: Plugin[Any], name: str, summary: ScorerSummary, context
         raise
     except BaseException as error:  # noqa: BLE001 (third-party code, even sys.exit(); must be reported)
         last_frame = traceback.extract_tb(error.__traceback__)[-1]
-        text = clean(mask_secrets(str(error), *context.access.secrets), EXCERPT)
+        text = clean(mask_secrets(str(error), *context.access.secrets), EXCERPT_CHARACTERS)
         raise HttpError(
             "plugin_failed",
             f"{name}: {type(error).__name__} in {PurePath(last_frame.filename).name}:{last_frame.lineno}: {text}",

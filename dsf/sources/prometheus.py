@@ -24,7 +24,7 @@ from dsf.api.types import SourceMethod
 from dsf.boundedjson import Bounds, turn
 from dsf.errors import HttpError, JsonBoundsError
 from dsf.http.access import PLAIN, Access
-from dsf.http.failures import EXCERPT, make_excerpt
+from dsf.http.failures import EXCERPT_CHARACTERS, make_excerpt
 from dsf.sources.base import HEAD, TAIL, FetchContext, Payload, compute_time_range
 from dsf.sources.responsestorage import Body, Spool
 from dsf.text import clean, mask_secrets, place
@@ -32,7 +32,7 @@ from dsf.text import clean, mask_secrets, place
 _split = functools.lru_cache(maxsize=1024)(split_queries)
 
 #: Seconds that contain two samples at Prometheus' default scrape interval of one minute.
-_SHORT_WINDOW = 120.0
+_SHORT_WINDOW_SECONDS = 120.0
 #: Result types of range queries and instant queries. `up[5m]` as an instant query returns a matrix.
 _RANGE = ("matrix",)
 _INSTANT = ("vector", "scalar", "matrix")
@@ -75,7 +75,10 @@ def fetch(summary: ScorerSummary, context: FetchContext) -> Payload:
                 text = _format_shown(str(error), context)
                 raise HttpError("bad_answer", f"{place(method, summary.source_endpoint)}: {text}") from None
             warnings = [_format_shown(text, context) for text in matrix.warnings]
-            if not matrix.series and (window := find_shortest_rate_window(query) or _SHORT_WINDOW) < _SHORT_WINDOW:
+            if (
+                not matrix.series
+                and (window := find_shortest_rate_window(query) or _SHORT_WINDOW_SECONDS) < _SHORT_WINDOW_SECONDS
+            ):
                 warnings.append(
                     f"no series, and the query has a window of {window:g} s: a rate needs two samples in it, which a "
                     "scrape interval of 60 s does not give; use [5m]"
@@ -127,7 +130,7 @@ def query_range(
 
 
 def _format_shown(text: str, context: FetchContext) -> str:
-    return clean(mask_secrets(text, *context.access.secrets), EXCERPT)
+    return clean(mask_secrets(text, *context.access.secrets), EXCERPT_CHARACTERS)
 
 
 def _explain(status: int, body: bytes, method: str, length: int) -> tuple[str, str] | None:

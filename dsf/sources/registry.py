@@ -13,7 +13,7 @@ from dsf.api.summary import ScorerSummary
 from dsf.api.types import SourceType, is_plugin_type
 from dsf.errors import HttpError
 from dsf.extras import needs, read_extras
-from dsf.http.failures import EXCERPT
+from dsf.http.failures import EXCERPT_CHARACTERS
 from dsf.sources.base import PLUGIN_BY_BUILTIN_TYPE, Source, get_source_type
 from dsf.sources.memory import SourceMemory
 from dsf.sources.plugin import PROTOCOL, Options, Plugin, query_plugin
@@ -99,7 +99,7 @@ def _load_cached(name: str) -> Plugin[Any] | str:
     try:
         plugin = entry.load()
     except (Exception, SystemExit) as error:  # noqa: BLE001 (third-party code)
-        return f"{package} cannot be loaded: {type(error).__name__}: {clean(str(error), EXCERPT)}"
+        return f"{package} cannot be loaded: {type(error).__name__}: {clean(str(error), EXCERPT_CHARACTERS)}"
     if not isinstance(plugin, Plugin) or not (isinstance(plugin.options, type) and issubclass(plugin.options, Options)):
         return f"{package} is no dsf.sources.plugin.Plugin with a model of options made from its class Options"
     if plugin.protocol != PROTOCOL:

@@ -29,7 +29,7 @@ log = dsf.log.get(__name__)
 #: clock again, which takes a few seconds.
 REPAIR_TIME: Final = 30.0
 #: Maximum pairs per script call, which blocks Redis for other clients.
-_BATCH: Final = 500
+_BATCH_SIZE: Final = 500
 
 
 class ClockGuard(ABC):
@@ -78,7 +78,7 @@ class ScheduleGuard(ClockGuard):
         """Make pairs that are due too late due at their next slot."""
         overrides, corrected_count = self._schedule.read_overrides(), 0
         future_due_times: Any = self._redis.zrangebyscore(keys.DUE, now + TOLERANCE, "+inf", withscores=True)
-        for batch in split_into_batches(((str(pair), float(due_at)) for pair, due_at in future_due_times), _BATCH):
+        for batch in split_into_batches(((str(pair), float(due_at)) for pair, due_at in future_due_times), _BATCH_SIZE):
             due_times = dict(batch)
             corrections: list[str | float] = []
             for entry in self._schedule.read_entries(due_times):
@@ -112,7 +112,7 @@ class ResultsGuard(ClockGuard):
         latest_run_id, closed_count = make_latest_run_id(now + TOLERANCE), 0
         future_runs: Any = self._redis.zrangebyscore(keys.OPEN_RUNS, now, "+inf")
         for batch in split_into_batches(
-            (str(run) for run in future_runs if str(run).rpartition("/")[2] > latest_run_id), _BATCH
+            (str(run) for run in future_runs if str(run).rpartition("/")[2] > latest_run_id), _BATCH_SIZE
         ):
             # Remove runs one by one, so that a run that has just ended is not counted twice.
             removal_counts = run_atomically(self._redis, *(("ZREM", keys.OPEN_RUNS, run) for run in batch))
@@ -135,6 +135,6 @@ class ResultsGuard(ClockGuard):
         earlier_run_prefix = f"{int((now - CLOCK_SKEW) * 1000):013d}"
         times = repr(now), make_latest_run_id(now + TOLERANCE), earlier_run_prefix, int(TOLERANCE)
         repaired_count = 0
-        for batch in split_into_batches((str(pair) for pair in self._redis.hkeys(keys.ROWS)), _BATCH):
+        for batch in split_into_batches((str(pair) for pair in self._redis.hkeys(keys.ROWS)), _BATCH_SIZE):
             repaired_count += int(self._script(keys=[keys.WRITES], args=[*times, *batch]))
         return repaired_count

@@ -19,7 +19,7 @@ from dsf.errors import UnknownClusterError, UnknownScorerError
 from dsf.store.client import parse_all_stored, parse_stored, run_atomically
 
 #: Scorers that are written in one round trip.
-_BATCH: Final = 250
+_BATCH_SIZE: Final = 250
 
 
 class ScorerRecord(ScoreRule):
@@ -79,8 +79,8 @@ class Registry:
     def put_scorers(self, records: Sequence[ScorerRecord]) -> dict[str, redis.RedisError]:
         """Write many scorers in few round trips. Return the errors of those that Redis refuses, by name."""
         refusals: dict[str, redis.RedisError] = {}
-        for start in range(0, len(records), _BATCH):
-            batch = records[start : start + _BATCH]
+        for start in range(0, len(records), _BATCH_SIZE):
+            batch = records[start : start + _BATCH_SIZE]
             commands = [("HSET", keys.SCORERS, record.name, record.model_dump_json()) for record in batch]
             responses = run_atomically(self._redis, *commands, raise_command_errors=False)
             for record, response in zip(batch, responses, strict=True):

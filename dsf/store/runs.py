@@ -27,7 +27,7 @@ _PREFIXES = keys.pair_key("", "").removesuffix("/"), keys.history_key("", "").re
 #: Cycles kept per pair for `dsf history`.
 HISTORY_LENGTH: Final = 50
 # Maximum lost runs or pairs per script call, which blocks Redis for other clients.
-_BATCH = 500
+_BATCH_SIZE = 500
 # Maximum results per script call, for the same reason.
 _MAX_RESULTS = 300
 _INGEST_KEYS = (
@@ -126,7 +126,7 @@ class Runs:
         # Lost runs are stored for an hour, so that late results are recognised.
         self._redis.zremrangebyscore(keys.LOST_RUNS, "-inf", now - 3600)
         overdue_runs: Any = self._redis.zrangebyscore(
-            keys.OPEN_RUNS, "-inf", now - lost_after, start=0, num=_BATCH, withscores=True
+            keys.OPEN_RUNS, "-inf", now - lost_after, start=0, num=_BATCH_SIZE, withscores=True
         )
         has_mail = self._has_mail({keys.split_pair(member)[0] for member, _ in overdue_runs})
         # Grant the extra minute only once, so that an agent cannot keep its runs open by filling its mailbox.
@@ -150,7 +150,7 @@ class Runs:
         lost_runs = [
             member for member, response in responses.items() if not isinstance(response, str) or response == "lost"
         ]
-        return lost_runs, len(overdue_runs) == _BATCH
+        return lost_runs, len(overdue_runs) == _BATCH_SIZE
 
     def _has_mail(self, clusters: Collection[str]) -> dict[str, bool]:
         """Return for each cluster True if results wait in its mailbox."""
@@ -173,7 +173,7 @@ class Runs:
         # Hashes with a field per pair.
         pair_hashes = keys.ROWS, keys.SKIPS, keys.UNWRITTEN
         forgotten_pairs: list[str] = []
-        for batch in split_into_batches(sorted(pairs), _BATCH):
+        for batch in split_into_batches(sorted(pairs), _BATCH_SIZE):
             response: list[object] = self._forget_script(
                 keys=[keys.ENTRIES, keys.SCORE_BYTES], args=[*_PREFIXES, len(pair_hashes), *pair_hashes, *batch]
             )

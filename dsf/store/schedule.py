@@ -58,7 +58,7 @@ class ScheduleStore:
     """
 
     #: Entries read or written per round trip.
-    _BATCH = 1000
+    _BATCH_SIZE = 1000
     #: Attempts to change an override under concurrent changes.
     _ATTEMPTS = 10
 
@@ -78,7 +78,7 @@ class ScheduleStore:
         """
         at = read_hub_time(self._redis) if now is None else now
         change_count = 0
-        for batch in split_into_batches(entries, self._BATCH):
+        for batch in split_into_batches(entries, self._BATCH_SIZE):
             pairs = [entry.pair for entry in batch]
             targets = [*pairs, *{make_scorer_target(entry.scorer) for entry in batch}]
             with self._redis.pipeline(transaction=False) as pipe:
@@ -107,7 +107,7 @@ class ScheduleStore:
         """
         removed_pairs = sorted(set(pairs))
         removed_count = 0
-        for batch in split_into_batches(removed_pairs, self._BATCH):
+        for batch in split_into_batches(removed_pairs, self._BATCH_SIZE):
             # Remove the entries first, so that beat and rescore open no more runs.
             responses = run_atomically(
                 self._redis,
@@ -154,7 +154,7 @@ class ScheduleStore:
     def read_due_times(self, pairs: Iterable[str]) -> dict[str, float]:
         """Return the next due times (unix seconds) of the scheduled ones among these pairs."""
         times: dict[str, float] = {}
-        for batch in split_into_batches(pairs, self._BATCH):
+        for batch in split_into_batches(pairs, self._BATCH_SIZE):
             due_times = self._redis.zmscore(keys.DUE, batch)
             times |= {pair: float(due_at) for pair, due_at in zip(batch, due_times, strict=True) if due_at is not None}
         return times
@@ -169,7 +169,7 @@ class ScheduleStore:
         """Return the overrides for a scorer on these clusters, by target as for `overrides`."""
         overrides: dict[str, ScheduleOverride] = {}
         for batch in split_into_batches(
-            (make_scorer_target(scorer), *(keys.pair(name, scorer) for name in clusters)), self._BATCH
+            (make_scorer_target(scorer), *(keys.pair(name, scorer) for name in clusters)), self._BATCH_SIZE
         ):
             overrides |= parse_all_stored(
                 ScheduleOverride, dict(zip(batch, self._redis.hmget(keys.OVERRIDES, batch), strict=True))
@@ -299,7 +299,7 @@ class ScheduleStore:
         old_override = parse_stored(ScheduleOverride, target, text)
         overrides_before = {**other_overrides, target: old_override} if old_override else other_overrides
         overrides_after = {**other_overrides, target: new_override} if new_override else other_overrides
-        for batch in split_into_batches(self._read_affected_entries(target), self._BATCH):
+        for batch in split_into_batches(self._read_affected_entries(target), self._BATCH_SIZE):
             schedules = [
                 (entry, apply_overrides(entry, overrides_before, now), apply_overrides(entry, overrides_after, now))
                 for entry in batch
@@ -320,7 +320,7 @@ class ScheduleStore:
         return {name: override for name, override in overrides.items() if name != target}
 
     def _read(self, pairs: Iterable[str]) -> Iterator[Entry]:
-        for batch in split_into_batches(pairs, self._BATCH):
+        for batch in split_into_batches(pairs, self._BATCH_SIZE):
             texts: list[str | None] = self._redis.hmget(keys.ENTRIES, batch)  # type: ignore[assignment]
             yield from parse_all_stored(Entry, dict(zip(batch, texts, strict=True))).values()
 
@@ -344,7 +344,9 @@ class ScheduleStore:
         # Redis selects the runs of one cluster, because a removed scorer has pairs on each cluster.
         for cluster in {keys.split_pair(pair)[0] for pair in pairs}:
             runs = self._redis.zscan_iter(keys.OPEN_RUNS, match=keys.pair(cluster, "*"), count=1000)
-            for members in split_into_batches([run for run, _ in runs if run.rpartition("/")[0] in pairs], self._BATCH):
+            for members in split_into_batches(
+                [run for run, _ in runs if run.rpartition("/")[0] in pairs], self._BATCH_SIZE
+            ):
                 self._redis.zrem(keys.OPEN_RUNS, *members)
 
 

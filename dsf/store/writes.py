@@ -30,7 +30,7 @@ VALIDITY_FACTOR = "validity_factor"
 #: Field with the time (unix seconds) at which the writer completed its last turn.
 TURN_AT = "turn_at"
 #: Maximum pairs per round trip.
-_BATCH = 1000
+_BATCH_SIZE = 1000
 _MAX_MESSAGE = 1000
 
 
@@ -115,7 +115,7 @@ class Writes:
 
     def record_unwritten(self, causes: Mapping[tuple[str, str], Unwritten | None]) -> None:
         """Record why scores are not written, remove the record for None, and notify readers of these pairs."""
-        for batch in split_into_batches(causes.items(), _BATCH):
+        for batch in split_into_batches(causes.items(), _BATCH_SIZE):
             arguments: list[str] = []
             for pair, cause in batch:
                 shortened_cause = cause and cause.model_copy(update={"message": cause.message[:_MAX_MESSAGE]})

@@ -38,7 +38,7 @@ _MAX_RESULTS_WORKERS: Final = 100
 #: Seconds without an event after which another results worker may replace one.
 _IDLE_SECONDS: Final = 600.0
 #: Seconds between two reads of the registered clusters.
-_REGISTRY_INTERVAL: Final = 10.0
+_REGISTRY_SECONDS: Final = 10.0
 #: Maximum bytes of a text in an event, and of a traceback.
 _MAX_TEXT_BYTES: Final = 1024
 #: Maximum bytes of a request, and seconds for its body. Tornado's own limit is 100 MB for each client.
@@ -138,8 +138,8 @@ class KnownWorkers:
             return sorted(map(keys.spoke_queue, self._fetch_clusters()))
 
     def _fetch_clusters(self) -> frozenset[str]:
-        """Return the registered clusters, which are read again after _REGISTRY_INTERVAL."""
-        if time.monotonic() - self._read_at > _REGISTRY_INTERVAL:
+        """Return the registered clusters, which are read again after _REGISTRY_SECONDS."""
+        if time.monotonic() - self._read_at > _REGISTRY_SECONDS:
             self._read_at = time.monotonic()
             try:
                 self._clusters = frozenset(map(str, self._redis.hkeys(keys.CLUSTERS)))

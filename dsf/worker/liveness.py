@@ -18,7 +18,7 @@ from celery import bootsteps
 from celery.worker.consumer import Consumer
 
 from dsf.process import threads
-from dsf.process.service import STUCK
+from dsf.process.service import STUCK_SECONDS
 from dsf.settings import settings
 
 #: Monotonic time at which the main loop of this process's worker last ran. It is empty before the start of the loop.
@@ -28,7 +28,7 @@ _ran_at: deque[float] = deque(maxlen=1)
 def find_loop_problem() -> str:
     """Return how long the worker's main loop has been stuck. The text is empty if it runs or has not begun."""
     silence = time.monotonic() - _ran_at[0] if _ran_at else 0.0
-    return f"the worker's main loop has been stuck for {silence:.0f} s" if silence > STUCK else ""
+    return f"the worker's main loop has been stuck for {silence:.0f} s" if silence > STUCK_SECONDS else ""
 
 
 def find_liveness_file() -> Path | None:

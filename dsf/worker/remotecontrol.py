@@ -60,7 +60,7 @@ _REPLY_BOUNDS: Final = Bounds(1024 * 1024, 20_000)
 _MAX_COMMAND_BYTES: Final = 64 * 1024
 COMMANDS: Final = (*QUERY_COMMANDS, *CHANGE_COMMANDS)
 #: Seconds between two checks whether the listener must end.
-_STOP_CHECK_INTERVAL: Final = 1.0
+_STOP_CHECK_SECONDS: Final = 1.0
 
 
 def describe_commands(command: str) -> None:
@@ -232,7 +232,7 @@ def _listen(node: RemoteControlNode, end: threading.Event) -> None:
             channels = _make_channels()
             commands.subscribe(*channels)
             while not end.is_set():
-                message = commands.get_message(ignore_subscribe_messages=True, timeout=_STOP_CHECK_INTERVAL)
+                message = commands.get_message(ignore_subscribe_messages=True, timeout=_STOP_CHECK_SECONDS)
                 broker.check_subscription(commands)
                 if message is not None:
                     _run(
@@ -242,7 +242,7 @@ def _listen(node: RemoteControlNode, end: threading.Event) -> None:
                     )
         return 0.0
 
-    run_until_stopped(run_commands, end, task="listen to remote control", retry_seconds=_STOP_CHECK_INTERVAL)
+    run_until_stopped(run_commands, end, task="listen to remote control", retry_seconds=_STOP_CHECK_SECONDS)
     node.client.close()
 
 

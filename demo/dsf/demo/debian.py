@@ -23,7 +23,7 @@ from pathlib import Path
 from dsf.errors import ToolError
 
 #: Seconds for a download or for reading package lists.
-_TIMEOUT = 600
+_TIMEOUT_SECONDS = 600
 #: Name prefixes of packages with files for a browser. Pages link to these files, so they are always unpacked.
 _DATA = ("libjs-", "fonts-")
 
@@ -207,12 +207,12 @@ def _run(*command: str, folder: Path | None = None) -> str:
             cwd=folder,
             capture_output=True,
             text=True,
-            timeout=_TIMEOUT,
+            timeout=_TIMEOUT_SECONDS,
             check=False,
             env=os.environ | {"LC_ALL": "C.UTF-8"},
         )
     except subprocess.TimeoutExpired:
-        raise ToolError(f"`{what}` did not end within {_TIMEOUT} s") from None
+        raise ToolError(f"`{what}` did not end within {_TIMEOUT_SECONDS} s") from None
     if process.returncode != 0:
         reasons = re.findall(r"^(?:E: |Err:|dpkg).*", process.stderr + process.stdout, re.MULTILINE)
         raise ToolError(f"`{what}` failed: {reasons[-1].removeprefix('E: ') if reasons else 'no reason given'}")

@@ -16,7 +16,7 @@ from dsf.up.supervisor import Program, Supervisor
 _SERVICES = {"sample-scorer": 8000, "static-scorer": 8001}
 
 #: Seconds that agents wait for the first samples of their cluster's Prometheus.
-_DATA_TIMEOUT = 15.0
+_DATA_TIMEOUT_SECONDS = 15.0
 
 
 class Fleet:
@@ -92,7 +92,7 @@ class Fleet:
         # The first ticks wait for an agent, but not for data: without data the first scores would be empty, and the
         # next ones an interval later.
         waiting = self._without_data.get(cluster)
-        if waiting is not None and (waiting.has_data or time.monotonic() > self._started + _DATA_TIMEOUT):
+        if waiting is not None and (waiting.has_data or time.monotonic() > self._started + _DATA_TIMEOUT_SECONDS):
             del self._without_data[cluster]
         return cluster not in self._without_data
 

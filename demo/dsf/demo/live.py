@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 Failures = Callable[[], dict[str, str]]
 
 #: Seconds between two reads of Redis.
-_REFRESH = 1.0
+_REFRESH_SECONDS = 1.0
 
 
 def list_addresses(fleet: Fleet) -> list[str]:
@@ -58,7 +58,7 @@ def show_on_terminal(report: DemoReport, footer: list[str], tick: Callable[[], N
         while True:
             tick()
             if time.monotonic() >= refresh:
-                refresh = time.monotonic() + _REFRESH
+                refresh = time.monotonic() + _REFRESH_SECONDS
                 problems = [f"{name} {why}" for name, why in failures().items()]
                 try:
                     lines = report.read_lines()
@@ -84,7 +84,7 @@ def print_lines(report: DemoReport, footer: list[str], tick: Callable[[], None])
     while True:
         tick()
         if time.monotonic() >= refresh:
-            refresh = time.monotonic() + _REFRESH
+            refresh = time.monotonic() + _REFRESH_SECONDS
             try:
                 lines = report.read_lines()
             except redis.RedisError:

@@ -30,7 +30,7 @@ RESTART_WINDOW = 60.0
 STOP_GRACE = 8.0
 #: Bytes of a log; a larger one is moved to `<name>.log.1`.
 LOG_LIMIT = 10 * 1024 * 1024
-_POLL = 0.05
+_POLL_SECONDS = 0.05
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class Supervisor:
                 raise ToolError(f"{waiting[0]} does not answer after {timeout:g} s; {self._log_hint(child)}")
             if waiting:
                 meanwhile()
-                time.sleep(_POLL)
+                time.sleep(_POLL_SECONDS)
 
     def check(self) -> None:
         """Restart dead programs, with growing delays, and give up those that keep dying. Call it often.
@@ -236,7 +236,7 @@ def _end(children: list[_Child], grace: float) -> None:
         _send_signal(child, signal.SIGTERM)
     deadline = time.monotonic() + grace
     while time.monotonic() < deadline and any(child.process.poll() is None for child in children):
-        time.sleep(_POLL)
+        time.sleep(_POLL_SECONDS)
     for child in children:
         # Descendants may still run when the child itself has ended.
         _send_signal(child, signal.SIGKILL)

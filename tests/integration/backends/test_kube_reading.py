@@ -203,7 +203,7 @@ def test_missing_right_prevents_the_start_and_is_named(
     limited = control_plane.service_account(namespace, "hub", [{**rule, "resources": resources}])
     # More where the others were not listed by then: machines are busy.
     for limit in (3.0, 10.0, 30.0):
-        monkeypatch.setattr("dsf.backends.kube._SYNC_LIMIT", limit)
+        monkeypatch.setattr("dsf.backends.kube._MAX_SYNC_SECONDS", limit)
         backend = KubeBackend(control_plane.session(limited), settings_factory(namespace=namespace))
         with contextlib.closing(contextlib.ExitStack()) as stack:
             stack.callback(backend.stop)

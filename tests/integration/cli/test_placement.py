@@ -24,7 +24,7 @@ ANSWER = {
 
 
 def test_scheduler_debugger_is_queried_with_the_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader, "_PATIENCE", 60.0)
+    monkeypatch.setattr(reader, "_TIMEOUT_SECONDS", 60.0)
     token = tmp_path / "token"
     token.write_text("sesame\n")
     with ScriptedServer(answer("no such path", 404)) as server:

@@ -156,7 +156,7 @@ def test_sync_reads_the_config_now(running: HubHarness, annotate: Any, api: Scri
 def test_impossible_act_is_refused_with_the_reason(
     running: HubHarness, annotate: Any, monkeypatch: pytest.MonkeyPatch, act: str, request_: str, message: str
 ) -> None:
-    monkeypatch.setattr(acts, "_REGISTRATION_GRACE", 0.0)
+    monkeypatch.setattr(acts, "_MAX_REGISTRATION_SECONDS", 0.0)
     annotate(**{act: request_})
     answer = answer_to(running, act, request_)
     assert answer["outcome"] == "Refused"

@@ -58,7 +58,7 @@ class CyclesHarness:
 
 @pytest.fixture
 def make(settings_factory: SettingsFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., CyclesHarness]]:
-    monkeypatch.setattr("dsf.agent.cycles.FIRST_PAUSE", 0.01)
+    monkeypatch.setattr("dsf.agent.cycles.FIRST_PAUSE_SECONDS", 0.01)
     with Celery("cycles", set_as_current=False) as app:
         yield lambda **summary: CyclesHarness(settings_factory(role="agent", cluster="c"), app, **summary)
 

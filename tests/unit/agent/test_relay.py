@@ -114,7 +114,7 @@ def test_connection_ends_on_both_sides(client: redis.Redis, api_server: PortForw
 def test_idle_connections_are_pinged(
     monkeypatch: pytest.MonkeyPatch, settings_factory: SettingsFactory, kubeconfig: Path, api_server: PortForwardServer
 ) -> None:
-    monkeypatch.setattr(relay_module, "_PING_INTERVAL", 0.05)
+    monkeypatch.setattr(relay_module, "_PING_INTERVAL_SECONDS", 0.05)
     hub_relay = HubRelay(settings_factory(role="agent", redis_pod=POD, hub_kubeconfig=kubeconfig), "127.0.0.1", 0)
     hub_relay.start()
     try:
@@ -130,7 +130,7 @@ def test_pings_keep_connections_through_a_load_balancer_that_drops_idle_ones(
     monkeypatch: pytest.MonkeyPatch, settings_factory: SettingsFactory, kubeconfig: Path, api_server: PortForwardServer
 ) -> None:
     """The default interval is to 60 s, a usual idle limit, as this one to half a second."""
-    monkeypatch.setattr(relay_module, "_PING_INTERVAL", relay_module._PING_INTERVAL * _IDLE_LIMIT / 60)
+    monkeypatch.setattr(relay_module, "_PING_INTERVAL_SECONDS", relay_module._PING_INTERVAL_SECONDS * _IDLE_LIMIT / 60)
     with ForgetfulRelay(api_server.port, _IDLE_LIMIT, resets=False) as balancer:
         write_kubeconfig(kubeconfig, balancer.port, "token")
         hub_relay = HubRelay(settings_factory(role="agent", redis_pod=POD, hub_kubeconfig=kubeconfig), "127.0.0.1", 0)

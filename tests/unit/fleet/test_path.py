@@ -9,7 +9,7 @@ import redis
 
 from dsf import keys
 from dsf.cli.statusreport import read_report
-from dsf.fleet.path import LATE_RESULT, LATE_WRITER, STAGES, Interruption
+from dsf.fleet.path import LATE_RESULT_SECONDS, LATE_WRITER_SECONDS, STAGES, Interruption
 from dsf.fleet.queries import FleetQueries
 from dsf.fleetmetrics.collector import make_families
 from dsf.settings import Settings
@@ -43,7 +43,7 @@ def test_every_stage_works(bed: ResultsHarness) -> None:
     bed.cycle()
     working(bed)
     send_tick(bed)
-    bed.now += INTERVAL + LATE_RESULT - 1
+    bed.now += INTERVAL + LATE_RESULT_SECONDS - 1
     assert problems(bed) == []
 
 
@@ -72,7 +72,7 @@ def test_agent_that_sends_no_results_is_a_problem(bed: ResultsHarness, waits: st
         bed.client.lpush(keys.spoke_queue("c1"), make_tick_message("c1", "s1", run, START))
     if waits == "mail":
         bed.client.set(keys.mail_slot("c1", 3), "a result")
-    bed.now += INTERVAL + LATE_RESULT + 1
+    bed.now += INTERVAL + LATE_RESULT_SECONDS + 1
     [problem] = problems(bed)
     assert problem.stage == "agents"
     assert problem.message.startswith("no results of c1 arrive: the last cycle of s1 had to end 10 s ago; ")
@@ -94,7 +94,7 @@ def test_all_silent_clusters_are_counted(bed: ResultsHarness) -> None:
     for number in range(3):
         send_tick(bed, cluster=f"c{number}")
     working(bed)
-    bed.now += INTERVAL + LATE_RESULT + 1
+    bed.now += INTERVAL + LATE_RESULT_SECONDS + 1
     [problem] = problems(bed)
     assert "(and of 2 more)" in problem.message
 
@@ -123,7 +123,7 @@ def test_scores_that_are_not_written_are_a_problem(bed: ResultsHarness) -> None:
 def test_score_writer_that_stands_still_is_a_problem(bed: ResultsHarness) -> None:
     bed.cycle()
     bed.client.hset(keys.WRITE_STATS, TURN_AT, bed.now)
-    bed.now += LATE_WRITER
+    bed.now += LATE_WRITER_SECONDS
     assert problems(bed) == []
     bed.now += 1
     [problem] = problems(bed)

@@ -127,7 +127,7 @@ def test_workers_that_hang_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     controller.start()
     try:
         assert controller.is_progressing()
-        monkeypatch.setattr("dsf.hub.controller.STUCK", 0.2)
+        monkeypatch.setattr("dsf.hub.controller.STUCK_SECONDS", 0.2)
         controller.queue.add(KEY)
         wait_for(lambda: len(controller.queue) == 0)
         # A worker is busy and the queue is empty.

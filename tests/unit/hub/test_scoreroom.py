@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dsf.hub.registrar import DEFAULT_MEMORY, compute_score_rooms
+from dsf.hub.registrar import DEFAULT_MEMORY_BYTES, compute_score_rooms
 
 
 @pytest.mark.parametrize(
@@ -23,4 +23,4 @@ def test_hubs_own_namespace_has_half_and_others_equal_parts(namespaces: list[str
 
 
 def test_redis_without_a_limit_counts_as_the_charts() -> None:
-    assert compute_score_rooms(["hub"], "hub", 0) == {"hub": DEFAULT_MEMORY // 2}
+    assert compute_score_rooms(["hub"], "hub", 0) == {"hub": DEFAULT_MEMORY_BYTES // 2}

@@ -10,7 +10,7 @@ from queue import SimpleQueue
 
 import pytest
 
-from dsf.hub.controller import RETRY_MAX, WorkQueue
+from dsf.hub.controller import MAX_RETRY_SECONDS, WorkQueue
 from tests.support.wait import wait_for
 
 
@@ -79,7 +79,7 @@ def test_delays_double_up_to_a_limit_until_forgotten(monkeypatch: pytest.MonkeyP
     queue: WorkQueue[str] = WorkQueue()
     delays = [queue.retry("a") for _ in range(40)]
     assert delays[:4] == [0.005, 0.01, 0.02, 0.04]
-    assert delays[-1] == RETRY_MAX
+    assert delays[-1] == MAX_RETRY_SECONDS
     queue.forget("a")
     assert queue.retry("a") == 0.005
 

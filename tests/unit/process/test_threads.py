@@ -49,7 +49,7 @@ def test_work_that_fails_again_and_again_is_reported_until_it_ends_or_recovers(m
     wait_for(lambda: "broken, mended" in threads.describe_failing_threads(), 60, "readiness to say it")
     broken.join(60)
     assert threads.describe_failing_threads() == "threads fail again and again: mended; the log says why"
-    monkeypatch.setattr(threads, "_RECOVERED_AFTER", 0.0)
+    monkeypatch.setattr(threads, "_RECOVERY_SECONDS", 0.0)
     is_mended.set()
     wait_for(lambda: threads.describe_failing_threads() == "", 60, "recovery")
     stop.set()

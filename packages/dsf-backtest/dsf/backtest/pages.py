@@ -20,7 +20,7 @@ from dsf.web.charts import Chart
 from dsf.web.pages import OPTIONAL_RIGHT_PARAMETER, PagePlugin, PageView, Query, Sources
 
 #: Maximum time spans of a Placement's table.
-_SPANS: Final = 10
+_MAX_SPANS: Final = 10
 #: Glyph and class of each state of a run.
 _STATES: Final = {
     "running": ("…", "s-paused"),
@@ -62,7 +62,7 @@ def list_backtests(sources: Sources, names: Mapping[str, str], query: Query) -> 
         "placements": comparison.placements if comparison and may_place else [],
         "notes": comparison.notes if comparison and may_place else [],
         "withheld": comparison is not None and not may_place,
-        "max_spans": _SPANS,
+        "max_spans": _MAX_SPANS,
         "unreached": _find_unreached_servers(selected_row.run)
         if selected_row and selected_row.state == "failed"
         else "",

@@ -43,11 +43,11 @@ log = dsf.log.get(__name__)
 
 #: Maximum moments of a scorer in a run that is started here: one every five minutes for a day makes 289 on each
 #: cluster.
-MOST: Final = 1000
+MAX_MOMENTS: Final = 1000
 #: Seconds until a run is ended, and further seconds for it to write its result. The page ends it in the same way; a
 #: pod has less time.
 LIMIT: Final = 600.0
-_END: Final = 30.0
+_STOP_SECONDS: Final = 30.0
 
 
 @dataclass(frozen=True)
@@ -102,10 +102,10 @@ class BacktestRunner:
         """
         if request.every:
             number = len(list_moments(request.since, request.every, hubclock.now())) * len(request.clusters)
-            if number > MOST:
+            if number > MAX_MOMENTS:
                 raise BacktestError(
-                    f"{number} moments are more than {MOST}: ask for a shorter time, less often, or on fewer clusters; "
-                    "`dsf backtest` and `dsf compare` have no such limit"
+                    f"{number} moments are more than {MAX_MOMENTS}: ask for a shorter time, less often, or on fewer "
+                    "clusters; `dsf backtest` and `dsf compare` have no such limit"
                 )
         # With a hub on a folder, the command reads the summary that was delivered to the cluster.
         is_by_name = self._sources.settings.backend == "dir" or not request.every
@@ -133,7 +133,7 @@ class BacktestRunner:
         if process is not None and process.poll() is None:
             process.send_signal(signal.SIGINT)
         if thread is not None:
-            thread.join(_END)
+            thread.join(_STOP_SECONDS)
         if process is not None and process.poll() is None:
             process.kill()
 
@@ -220,7 +220,7 @@ class BacktestRunner:
                 is_over = True
                 process.send_signal(signal.SIGINT)
                 try:
-                    output, error_output = process.communicate(timeout=_END)
+                    output, error_output = process.communicate(timeout=_STOP_SECONDS)
                 except subprocess.TimeoutExpired:
                     process.kill()
                     output, error_output = process.communicate()

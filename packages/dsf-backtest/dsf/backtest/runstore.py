@@ -20,11 +20,11 @@ from dsf.store.registry import Registry
 
 #: Maximum runs of one scorer, and seconds after which a run expires.
 MAX_RUNS: Final = 20
-EXPIRY: Final = 7 * 86_400
+EXPIRY_SECONDS: Final = 7 * 86_400
 #: Maximum items of one backtest: those that change most often.
 MAX_ITEMS: Final = 8
 #: Maximum backtests of one side, and entries of each list except those named below.
-_ROWS: Final = 10
+_MAX_ROWS: Final = 10
 _LONGER: Final = {"line": COLUMNS, "spans": 100}
 #: Maximum bytes of a run.
 _MAX_BYTES: Final = 256 * 1024
@@ -64,7 +64,7 @@ def keep(client: redis.Redis, scorers: Iterable[str], run: KeptRun) -> list[str]
     for name in stored_names:
         key = make_backtests_key(name)
         client.hset(key, run.id, text)
-        client.expire(key, EXPIRY)
+        client.expire(key, EXPIRY_SECONDS)
         idents = sorted(str(ident) for ident in client.hkeys(key))
         if outdated_idents := [ident for ident in idents if ident not in idents[-MAX_RUNS:] or _is_old(ident)]:
             client.hdel(key, *outdated_idents)
@@ -79,7 +79,7 @@ def read(client: redis.Redis, scorer: str) -> list[KeptRun]:
 
 
 def _is_old(ident: str) -> bool:
-    return ident < f"{int((hubclock.now() - EXPIRY) * 1000):015}"
+    return ident < f"{int((hubclock.now() - EXPIRY_SECONDS) * 1000):015}"
 
 
 def limit_size(run: KeptRun) -> KeptRun:
@@ -94,8 +94,8 @@ def limit_size(run: KeptRun) -> KeptRun:
         update={"backtests": [_limit_items(view) for view in run.backtests], "comparison": comparison}
     )
     limited_run = KeptRun.model_validate(_limit_entries(whole.model_dump()))
-    if len(run.clusters) > _ROWS:
-        limited_run = _add_note(limited_run, f"{len(run.clusters)} clusters were tested; {_ROWS} are shown")
+    if len(run.clusters) > _MAX_ROWS:
+        limited_run = _add_note(limited_run, f"{len(run.clusters)} clusters were tested; {_MAX_ROWS} are shown")
     # A run within these bounds may still be too large.
     if limited_run.comparison is not None and len(limited_run.model_dump_json()) > _MAX_BYTES:
         bare_comparison = limited_run.comparison.model_copy(update={"backtests_a": [], "backtests_b": []})
@@ -116,10 +116,10 @@ def _limit_items(view: BacktestView) -> BacktestView:
     return view.model_copy(update={"items": view.items[:MAX_ITEMS], "notes": [note, *view.notes]})
 
 
-def _limit_entries(value: Any, max_entries: int = _ROWS) -> Any:
+def _limit_entries(value: Any, max_entries: int = _MAX_ROWS) -> Any:
     """Return dumped data with at most `max_entries` entries of a list, and the first characters of long texts."""
     if isinstance(value, dict):
-        return {name: _limit_entries(entry, _LONGER.get(name, _ROWS)) for name, entry in value.items()}
+        return {name: _limit_entries(entry, _LONGER.get(name, _MAX_ROWS)) for name, entry in value.items()}
     if isinstance(value, list):
         return [_limit_entries(entry) for entry in value[:max_entries]]
     return value[:500] if isinstance(value, str) else value

@@ -14,7 +14,7 @@ from dsf.optimizer.plan import Plan, UnknownPlace
 from dsf.optimizer.views import PlanView, Reason
 
 #: Maximum places that a message names.
-_NAMED: Final = 3
+_MAX_NAMED_PLACES: Final = 3
 
 
 def find_losses(plan: Plan, previous: PlanView) -> list[str]:
@@ -49,7 +49,7 @@ def find_losses(plan: Plan, previous: PlanView) -> list[str]:
 
 def _format_places(places: Sequence[UnknownPlace]) -> str:
     place_texts = [
-        f"{place.workload} where it is now, {place.cluster} with {place.device}" for place in places[:_NAMED]
+        f"{place.workload} where it is now, {place.cluster} with {place.device}" for place in places[:_MAX_NAMED_PLACES]
     ]
-    hidden_places = len(places) - _NAMED
+    hidden_places = len(places) - _MAX_NAMED_PLACES
     return " and of ".join(place_texts) + (f" and of {hidden_places} more" if hidden_places > 0 else "")

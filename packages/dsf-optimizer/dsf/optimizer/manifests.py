@@ -42,7 +42,7 @@ ASSIGNMENTS: Final = f"{GROUP}/plan-assignments"
 #: Kinds in the order in which they are written.
 KINDS: Final = (PLACEMENTS, PLACEMENT_BINDINGS)
 #: Hex digits of a name's hash.
-_HASH: Final = 8
+_HASH_LENGTH: Final = 8
 
 
 def compute_plan_id(namespace: str, plan: PlanView) -> str:
@@ -62,9 +62,9 @@ def compute_plan_id(namespace: str, plan: PlanView) -> str:
 
 def make_name(prefix: str, cluster: str) -> str:
     """Return the name of an object for a cluster; the hash distinguishes long names with a common prefix."""
-    digest = _compute_hash(cluster, _HASH)
+    digest = _compute_hash(cluster, _HASH_LENGTH)
     # PlacementDecisions have a label with their Placement's name, so the limit of label values applies.
-    head = cluster[: MAX_LABEL_VALUE_LENGTH - len(prefix) - _HASH - 2].rstrip("-.")
+    head = cluster[: MAX_LABEL_VALUE_LENGTH - len(prefix) - _HASH_LENGTH - 2].rstrip("-.")
     return f"{prefix}-{head}-{digest}"
 
 

@@ -48,7 +48,7 @@ log = dsf.log.get(__name__)
 #: Path over HTTP.
 PATH: Final = "/mcp"
 # Bytes that are read at a time of a line that is too long.
-_PIECE: Final = 64 * 1024
+_PIECE_BYTES: Final = 64 * 1024
 _NO_MESSAGE: Final = "it is no JSON-RPC message"
 
 _INSTRUCTIONS: Final = (
@@ -196,7 +196,7 @@ class _CheckedLines:
     def _skip_line(self, start: bytes) -> None:
         piece = start
         while piece and not piece.endswith(b"\n"):
-            piece = self._stream.readline(_PIECE)
+            piece = self._stream.readline(_PIECE_BYTES)
 
     def _refuse(self, reason: str, code: int = types.PARSE_ERROR, request_id: str | int | None = None) -> None:
         log.warning("message refused", reason=reason)

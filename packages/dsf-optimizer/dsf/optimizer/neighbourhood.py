@@ -17,11 +17,11 @@ from dsf.optimizer.table import Table
 from dsf.optimizer.values import IntArray
 
 #: Maximum options of a workload in a part.
-_OPTIONS: Final = 12
+_MAX_OPTIONS: Final = 12
 #: Factor by which parts grow when parts of the current size improve nothing.
-_GROWTH: Final = 1.3
+_GROWTH_FACTOR: Final = 1.3
 #: Minimum clusters of a part.
-_LEAST: Final = 4
+_MIN_CLUSTERS: Final = 4
 
 
 class Neighbourhoods:
@@ -34,7 +34,7 @@ class Neighbourhoods:
         items = table.items
         all_items = np.arange(len(items))
         #: The most promising items of each row, and those of the plan.
-        self._promising = select_top_items(items.row, relaxation.reduced, _OPTIONS, all_items)
+        self._promising = select_top_items(items.row, relaxation.reduced, _MAX_OPTIONS, all_items)
         self._cluster = table.cluster_of[items.column]
         # A fixed seed: the same problem always has the same parts.
         self._random = np.random.default_rng(0)
@@ -43,7 +43,7 @@ class Neighbourhoods:
         """Improve until the time is over, or until parts with all clusters improve nothing."""
         clusters = len(self._table.clusters)
         # The first parts have about 120 workloads.
-        size = min(clusters, max(_LEAST, round(120 * clusters / max(1, len(self._table.workloads)))))
+        size = min(clusters, max(_MIN_CLUSTERS, round(120 * clusters / max(1, len(self._table.workloads)))))
         # First without other configurations, which quickly brings most of the improvement.
         share = 0
         idle = 0
@@ -51,7 +51,7 @@ class Neighbourhoods:
             counts_before = self.counts
             if not self._replan(self._find_related_clusters(int(self._random.integers(clusters)), size), share, clock):
                 # The solver ran out of time, so the part is too large for this machine or its current load.
-                size = max(min(clusters, _LEAST), int(size / _GROWTH))
+                size = max(min(clusters, _MIN_CLUSTERS), int(size / _GROWTH_FACTOR))
             idle = idle + 1 if counts_before is self.counts else 0
             # Parts keep their size until this many in a row, relative to clusters and size, improve nothing.
             if idle <= 2 * clusters / size:
@@ -64,7 +64,7 @@ class Neighbourhoods:
                 return
             else:
                 share = max(1, share - 1)
-                size = min(clusters, max(size + 1, int(size * _GROWTH)))
+                size = min(clusters, max(size + 1, int(size * _GROWTH_FACTOR)))
 
     def _find_related_clusters(self, seed: int, size: int) -> IntArray:
         """Return clusters that the workloads of a cluster prefer, the clusters that the workloads of those prefer, and
@@ -113,7 +113,7 @@ class Neighbourhoods:
             is_inside[useful_items] & rows[items.row[useful_items]] & open_column[items.column[useful_items]]
         ]
         useful_items = select_top_items(
-            items.row[useful_items], self._relaxation.reduced[useful_items], _OPTIONS, useful_items
+            items.row[useful_items], self._relaxation.reduced[useful_items], _MAX_OPTIONS, useful_items
         )
         # Replicas outside of the part are fixed, and count for their workload.
         current_items = np.flatnonzero(is_used & rows[items.row])

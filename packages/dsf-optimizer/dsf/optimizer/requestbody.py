@@ -18,7 +18,7 @@ _BOUNDS: Final = Bounds(MAX_BODY, 500_000, max_depth=32)
 #: Maximum keys of one object. Pydantic makes an error of a thousand bytes of each unknown key.
 _MAX_KEYS: Final = 100
 #: Maximum mistakes in a message: one request can have hundreds of thousands.
-_MOST: Final = 50
+_MAX_REPORTED_MISTAKES: Final = 50
 
 
 def load_json(text: str | bytes | bytearray) -> Any:
@@ -50,6 +50,11 @@ def format_errors(details: Iterable[Mapping[str, Any]]) -> str:
     """
     details = [*details]
     # Pydantic prefixes messages of our validators with "Value error, ".
-    mistakes = (Mistake(tuple(item["loc"]), item["msg"].removeprefix("Value error, ")) for item in details[:_MOST])
-    suffix = f"; and {len(details) - _MOST} more mistakes" if len(details) > _MOST else ""
+    mistakes = (
+        Mistake(tuple(item["loc"]), item["msg"].removeprefix("Value error, "))
+        for item in details[:_MAX_REPORTED_MISTAKES]
+    )
+    suffix = (
+        f"; and {len(details) - _MAX_REPORTED_MISTAKES} more mistakes" if len(details) > _MAX_REPORTED_MISTAKES else ""
+    )
     return "; ".join(map(str, mistakes)) + suffix

@@ -23,8 +23,8 @@ from dsf.optimizer.plan import Plan
 log = dsf.log.get(__name__)
 
 #: Seconds for a process to end by itself.
-_END: Final = 5.0
-_CLOSED: Final = "the optimiser is shutting down, no plan was made; try again"
+_STOP_SECONDS: Final = 5.0
+_CLOSED_MESSAGE: Final = "the optimiser is shutting down, no plan was made; try again"
 
 
 class SolverProcess:
@@ -74,7 +74,7 @@ class SolverProcess:
 
     def _solve(self, problem: PlanInput, limits: SearchLimits) -> Plan:
         if self._is_closed:
-            raise SolverError(_CLOSED)
+            raise SolverError(_CLOSED_MESSAGE)
         connection = self._start()
         response: object
         try:
@@ -88,7 +88,7 @@ class SolverProcess:
         except (EOFError, OSError) as error:
             code = self._end()
             raise SolverError(
-                _CLOSED
+                _CLOSED_MESSAGE
                 if self._is_closed
                 else f"the solver's process died (exit code {code}); with -9 it may have had too little memory"
             ) from error
@@ -123,7 +123,7 @@ class SolverProcess:
             return None
         # Without a connection the process ends by itself, unless it is solving.
         process.terminate()
-        process.join(_END)
+        process.join(_STOP_SECONDS)
         if process.is_alive():
             process.kill()
             process.join()

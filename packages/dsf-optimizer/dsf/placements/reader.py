@@ -35,7 +35,7 @@ log = dsf.log.get(__name__)
 
 _LABEL: Final = "cluster.open-cluster-management.io/placement"
 #: Seconds for a response of OCM's scheduler.
-_PATIENCE: Final = 5.0
+_TIMEOUT_SECONDS: Final = 5.0
 
 
 class Debugger:
@@ -54,7 +54,7 @@ class Debugger:
         Raises HttpError, and SettingsError for an unreadable token.
         """
         path = f"{self._url}/debug/placements/{quote(namespace)}/{quote(name)}"
-        deadline = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + _TIMEOUT_SECONDS
         # Some hundred bytes per cluster and prioritizer.
         return parse_scheduler_response(
             get(path, deadline=deadline, max_bytes=32 * 1024 * 1024, access=bearer(self._read_token()))

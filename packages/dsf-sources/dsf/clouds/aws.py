@@ -51,7 +51,7 @@ _OUTDATED_CREDENTIALS_PATTERN: Final = re.compile(
     r"security token|ExpiredToken|UnrecognizedClient|InvalidClientTokenId"
 )
 #: Seconds by which this machine's clock may be late: AWS accepts signatures for five minutes.
-_SKEW: Final = 300.0
+_MAX_SKEW_SECONDS: Final = 300.0
 
 
 class _Key(NamedTuple):
@@ -167,7 +167,7 @@ def _is_of_eks(url: str) -> bool:
 def _make_token(credentials: Any, session: str, ends: datetime) -> Token:
     value = json.dumps([credentials["AccessKeyId"], credentials["SecretAccessKey"], credentials[session]])
     remaining_seconds = (ends - datetime.now(UTC)).total_seconds()
-    return Token(value, remaining_seconds - min(_SKEW, remaining_seconds / 2))
+    return Token(value, remaining_seconds - min(_MAX_SKEW_SECONDS, remaining_seconds / 2))
 
 
 def _is_outdated(error: HttpError) -> bool:

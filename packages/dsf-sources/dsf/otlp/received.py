@@ -32,7 +32,7 @@ from dsf.sources.window import (
 )
 
 #: Seconds between two removals of old samples.
-_FORGET_EVERY: Final = 10.0
+_FORGET_SECONDS: Final = 10.0
 
 #: Value of the metric's label -> message to the sender; empty: the error says what is wrong.
 REASONS: Final = {
@@ -252,7 +252,7 @@ class Received:
 
     def _forget(self, selection: _Selection, now: float) -> None:
         # The difference is negative after the clock was set back.
-        if 0 <= now - self._forgotten_at < _FORGET_EVERY:
+        if 0 <= now - self._forgotten_at < _FORGET_SECONDS:
             return
         self._forgotten_at = now
         self.window.drop_future_series(now)

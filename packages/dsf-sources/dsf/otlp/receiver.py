@@ -40,14 +40,14 @@ log = dsf.log.get(__name__)
 _PROTOBUF: Final = "application/x-protobuf"
 _JSON: Final = "application/json"
 #: Maximum requests that are parsed at a time, and seconds that others wait.
-_AT_ONCE: Final = 4
+_MAX_PARALLEL_REQUESTS: Final = 4
 #: Maximum bytes of all bodies being received, in bodies of the maximum size.
-_MOST_BODIES: Final = 4
-_WAIT: Final = 5.0
+_MAX_BODIES: Final = 4
+_MAX_WAIT_SECONDS: Final = 5.0
 #: Retry-After in seconds for a refused sender.
-_RETRY_AFTER: Final = 1
+_RETRY_AFTER_SECONDS: Final = 1
 #: Seconds in which a request body must arrive.
-_BODY: Final = 10.0
+_BODY_SECONDS: Final = 10.0
 #: zlib's wbits for gzip.
 _GZIP: Final = 16 + zlib.MAX_WBITS
 
@@ -98,7 +98,7 @@ class _Endpoint:
         self._received = received
         self._max_bytes = max_bytes
         self._token_file = TokenFile(token_file) if token_file else None
-        self._turns = asyncio.Semaphore(_AT_ONCE)
+        self._turns = asyncio.Semaphore(_MAX_PARALLEL_REQUESTS)
         #: Received bodies, the oldest first.
         self._bodies: dict[_Body, None] = {}
         self._parse_lock = threading.Lock()
@@ -121,7 +121,7 @@ class _Endpoint:
             # The body may be unread, so the connection cannot be reused.
             further_headers["Connection"] = "close"
             if status in (HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS):
-                further_headers["Retry-After"] = str(_RETRY_AFTER)
+                further_headers["Retry-After"] = str(_RETRY_AFTER_SECONDS)
         else:
             status = HTTPStatus.OK
             body = json_format.MessageToJson(response).encode() if as_json else response.SerializeToString()
@@ -155,7 +155,7 @@ class _Endpoint:
     async def _take_turn(self) -> AsyncIterator[None]:
         """Wait until fewer requests are in memory. Raises _RefusalError."""
         try:
-            async with asyncio.timeout(_WAIT):
+            async with asyncio.timeout(_MAX_WAIT_SECONDS):
                 await self._turns.acquire()
         except TimeoutError:
             raise _make_too_many_error() from None
@@ -172,7 +172,7 @@ class _Endpoint:
             raise _RefusalError(HTTPStatus.LENGTH_REQUIRED, "the request has no Content-Length")
         if length and int(length) > self._max_bytes:
             raise _make_too_large_error(self._max_bytes)
-        body = _Body(asyncio.timeout(_BODY))
+        body = _Body(asyncio.timeout(_BODY_SECONDS))
         self._bodies[body] = None
         try:
             await self._receive(body, receive)
@@ -192,7 +192,9 @@ class _Endpoint:
         except TimeoutError:
             if body.is_dropped:
                 raise _make_too_many_error() from None
-            raise _RefusalError(HTTPStatus.REQUEST_TIMEOUT, f"the body did not arrive within {_BODY:g} s") from None
+            raise _RefusalError(
+                HTTPStatus.REQUEST_TIMEOUT, f"the body did not arrive within {_BODY_SECONDS:g} s"
+            ) from None
 
     def _add(self, body: _Body, piece: bytes) -> None:
         """Add a piece to a body.
@@ -203,7 +205,7 @@ class _Endpoint:
         body.data += piece
         if len(body.data) > self._max_bytes:
             raise _make_too_large_error(self._max_bytes)
-        while sum(len(received_body.data) for received_body in self._bodies) > _MOST_BODIES * self._max_bytes:
+        while sum(len(received_body.data) for received_body in self._bodies) > _MAX_BODIES * self._max_bytes:
             oldest_body = next(received_body for received_body in self._bodies if not received_body.is_whole)
             del self._bodies[oldest_body]
             if oldest_body is body:

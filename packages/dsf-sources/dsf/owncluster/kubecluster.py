@@ -25,7 +25,7 @@ _PODS: Final = Resource("", "v1", "pods", "Pod")
 #: Pods without a node, and ended pods, use no resources.
 _RUNNING: Final = {"fieldSelector": "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"}
 #: Polling interval while waiting, in seconds.
-_POLL: Final = 0.05
+_POLL_SECONDS: Final = 0.05
 #: Key of a reduced object in the reflector's copy.
 _REDUCED: Final = "reduced"
 #: Parts of a watch's problem text that show a missing right.
@@ -56,7 +56,7 @@ class KubeCluster:
                 raise HttpError(
                     "timeout", f"the nodes and pods of {self._session.host} were not listed in time", retryable=True
                 )
-            time.sleep(_POLL)
+            time.sleep(_POLL_SECONDS)
         # A stale copy must not be used as current.
         self._check(reflectors)
         return ClusterState(

@@ -15,7 +15,7 @@ from dsf.kube.resources import Resource
 from dsf.kube.session import ApiServerError, ExpiredError, Session, TooLargeError
 
 #: Objects per page: few, as parsed objects are many times larger than their text.
-_PAGE: Final = 100
+_PAGE_SIZE: Final = 100
 #: Maximum bytes of the resource list of an API group version.
 _MAX_KINDS: Final = 4 * 1024 * 1024
 
@@ -36,7 +36,7 @@ class KubeListing:
             )
         self._path = self._resource.path(object_source.namespace)
         selector = format_selector(object_source.selector) if object_source.selector is not None else ""
-        self._query = {"limit": str(_PAGE)} | ({"labelSelector": selector} if selector else {})
+        self._query = {"limit": str(_PAGE_SIZE)} | ({"labelSelector": selector} if selector else {})
         #: The request as displayed.
         self.url = f"{self._path}?{urlencode(self._query)} of this cluster"
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from dsf.backtest.comparison import ComparisonView, PlacementDifference
 
 #: Maximum lines of one Placement in the table.
-_SPANS = 5
+_MAX_SPANS = 5
 
 
 def compare(
@@ -149,9 +149,9 @@ def _format_placement(difference: PlacementDifference, view: ComparisonView) -> 
             ),
             "",
         )
-        for span in difference.spans[:_SPANS]
+        for span in difference.spans[:_MAX_SPANS]
     ]
-    omitted_count = len(difference.spans) - _SPANS
+    omitted_count = len(difference.spans) - _MAX_SPANS
     return [
         (first_span, "bold"),
         *spans,

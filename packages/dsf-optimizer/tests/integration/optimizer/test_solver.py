@@ -81,7 +81,7 @@ def test_dead_solver_process_is_replaced(process: SolverProcess) -> None:
 
 
 def test_overdue_solver_process_is_killed_and_replaced(process: SolverProcess, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dsf.optimizer.solver._END", 0.2)
+    monkeypatch.setattr("dsf.optimizer.solver._STOP_SECONDS", 0.2)
     process.warm_up()
     process.solve(make_problem(2, 2, 2), SearchLimits())
     pid = pid_of(process)

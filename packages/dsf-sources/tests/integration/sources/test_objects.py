@@ -115,7 +115,7 @@ def test_selected_objects_are_read_in_pages_with_their_fields(
         ("cpu_limit", "c"): 2,
     }
     assert cluster.ask() == expected_values
-    monkeypatch.setattr(kubelisting, "_PAGE", 1)
+    monkeypatch.setattr(kubelisting, "_PAGE_SIZE", 1)
     assert cluster.ask() == expected_values
     shop = cluster.ask(selector={"matchLabels": {"app": "shop"}}, fields=FIELDS[1:])
     assert shop == {("cpu_limit", "a"): 0.5, ("cpu_limit", "b"): 2}

@@ -154,7 +154,7 @@ def test_oldest_unfinished_bodies_make_room_for_others(make: Make) -> None:
 
 
 def test_stalled_body_is_refused_after_its_time(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(receiver, "_BODY", 0.1)
+    monkeypatch.setattr(receiver, "_BODY_SECONDS", 0.1)
     slow = start_stalled_sender(make())
     assert slow.getresponse().status == 408
     slow.close()
@@ -242,7 +242,7 @@ def test_slow_request_head_is_cut(make: Make, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_slow_chunk_line_is_refused_in_time(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(receiver, "_BODY", 0.5)
+    monkeypatch.setattr(receiver, "_BODY_SECONDS", 0.5)
     agent = make()
     head = b"POST /v1/metrics HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-protobuf\r\n"
     with socket.create_connection(("127.0.0.1", agent.receiver.address[1]), PATIENCE) as slow:
