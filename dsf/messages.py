@@ -220,17 +220,17 @@ class _Header(NamedTuple):
     size: int
 
 
-def _parse_header(text: bytes) -> _Header | None:
-    match = _HEADER_PATTERN.match(text, 0, MAX_HEADER_BYTES)
+def _parse_header(frame: bytes) -> _Header | None:
+    match = _HEADER_PATTERN.match(frame, 0, MAX_HEADER_BYTES)
     if match is None:
         return None
     version, signature, key_id, cluster = match.groups()
     return _Header(int(version), signature.decode(), int(key_id), cluster.decode(), match.end())
 
 
-def parse_claimed_cluster(text: bytes) -> str:
+def parse_claimed_cluster(frame: bytes) -> str:
     """Return the cluster that a frame names, or an empty string. The signature is not verified."""
-    header = _parse_header(text)
+    header = _parse_header(frame)
     return header.cluster if header is not None else ""
 
 
@@ -241,18 +241,18 @@ class Verified(NamedTuple):
     result: Result
 
 
-def verify(text: bytes, master_secret: bytes) -> Verified:
+def verify(frame: bytes, master_secret: bytes) -> Verified:
     """Verify the signature of a frame, then parse its payload.
 
     The signature alone proves the sender, so no part of the payload is parsed before the signature is verified. Raises
     MessageRejectedError with reason `malformed` or `bad_signature`. Raises SchemaMismatchError (`malformed`) for a
     validly signed result of an unsupported version.
     """
-    header = _parse_header(text)
+    header = _parse_header(frame)
     if header is None or not is_name(header.cluster):
         raise MessageRejectedError("malformed", "no signed result: its first line is not that of an agent")
     version, signature, key_id, cluster, size = header
-    payload = text[size:]
+    payload = frame[size:]
     if len(payload) > MAX_RESULT_BYTES:
         raise MessageRejectedError("malformed", f"result of {len(payload)} bytes, the limit is {MAX_RESULT_BYTES}")
     expected_signature = _compute_signature(derive_key(master_secret, cluster, key_id), version, cluster, payload)

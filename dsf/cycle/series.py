@@ -56,9 +56,9 @@ def read_series(request: Iterable[bytes | memoryview], parts_to_read: SeriesPart
     yield from _split_series(unread[start:end], parts_to_read)
 
 
-def _split_series(text: bytes, parts_to_read: SeriesParts) -> Iterable[Series]:
+def _split_series(data: bytes, parts_to_read: SeriesParts) -> Iterable[Series]:
     """Return the series in a text without the first braces and the last one."""
-    parts = text.split(_BETWEEN)
+    parts = data.split(_BETWEEN)
     ends = [part.find(_VALUES) for part in parts]
     if min(ends) >= 0 and all(part.endswith(b'"]]') for part in parts):
         try:
@@ -70,7 +70,7 @@ def _split_series(text: bytes, parts_to_read: SeriesParts) -> Iterable[Series]:
         except (ValueError, AttributeError):
             # An element looks like a series but is not one. The JSON parser below reads it or raises an error.
             pass
-    return map(_parse_element, _parse_json(b"[%s%s}]" % (_FIRST, text)))
+    return map(_parse_element, _parse_json(b"[%s%s}]" % (_FIRST, data)))
 
 
 def _read_samples(
@@ -102,9 +102,9 @@ def _parse_series(request: bytes) -> Iterator[Series]:
         raise _make_no_series_error() from None
 
 
-def _parse_json(text: bytes) -> Any:
+def _parse_json(data: bytes) -> Any:
     try:
-        return json.loads(text)
+        return json.loads(data)
     except (ValueError, RecursionError):
         raise _make_no_series_error() from None
 
