@@ -31,9 +31,9 @@ _AUTHORIZATION: Final = ("token_secret_ref", "basic", "oauth2", "service_account
 #: Account use without a token request: EKS mounts a token into the agent's pod.
 POD_IDENTITY: Final = "aws.podIdentity"
 #: CEL list with a boolean for each of these methods, which is true if the method is set.
-_GIVEN: Final = f"[{', '.join(f'has(self.{to_camel(name)})' for name in _AUTHORIZATION)}]"
-_ANY: Final = (
-    f"({_GIVEN}.exists(given, given) || has(self.clientCertificate) || "
+_CEL_GIVEN_METHODS: Final = f"[{', '.join(f'has(self.{to_camel(name)})' for name in _AUTHORIZATION)}]"
+_CEL_HAS_AUTHENTICATION: Final = (
+    f"({_CEL_GIVEN_METHODS}.exists(given, given) || has(self.clientCertificate) || "
     "size(self.headers) > 0 || size(self.queryParameters) > 0)"
 )
 
@@ -216,12 +216,13 @@ class Methods(SpecModel):
         Rule(
             "at most one of tokenSecretRef, basic, oauth2, serviceAccountToken, aws, azure and gcp: each is the header "
             "Authorization",
-            f"{_GIVEN}.filter(given, given).size() <= 1",
+            f"{_CEL_GIVEN_METHODS}.filter(given, given).size() <= 1",
             lambda self: sum(getattr(self, name) is not None for name in _AUTHORIZATION) <= 1,
         ),
         Rule(
             "headers: Authorization is set by another method already",
-            f"!{_GIVEN}.exists(given, given) || !self.headers.exists(one, one.name.lowerAscii() == 'authorization')",
+            f"!{_CEL_GIVEN_METHODS}.exists(given, given) || "
+            "!self.headers.exists(one, one.name.lowerAscii() == 'authorization')",
             lambda self: (
                 "authorization" not in self.header_names or all(getattr(self, name) is None for name in _AUTHORIZATION)
             ),
@@ -321,12 +322,12 @@ class Auth(Methods):
         Rule(
             "names no method: set authenticationRef, tokenSecretRef, basic, oauth2, aws, clientCertificate, headers or "
             "queryParameters",
-            f"has(self.authenticationRef) || {_ANY}",
+            f"has(self.authenticationRef) || {_CEL_HAS_AUTHENTICATION}",
             lambda self: self.authentication_ref is not None or self.is_any,
         ),
         Rule(
             "authenticationRef excludes other methods",
-            f"!has(self.authenticationRef) || !{_ANY}",
+            f"!has(self.authenticationRef) || !{_CEL_HAS_AUTHENTICATION}",
             lambda self: self.authentication_ref is None or not self.is_any,
         ),
     )

@@ -19,7 +19,7 @@ from dsf.api.scoringconfig import DynamicScoringConfig
 from dsf.api.types import AUTHENTICATION_KIND, CONFIG_KIND, GROUP, SCORER_KIND, VERSION
 
 #: Added to the descriptions of the kinds that upstream also defines; docs/design/2026-11-27-v1beta1.md.
-_UPSTREAM: Final = (
+_UPSTREAM_MESSAGE: Final = (
     "v1alpha1 is the upstream project's version of this kind: its fields keep their names and meanings, further ones "
     "are optional."
 )
@@ -92,7 +92,7 @@ def _make_crd(
     definitions = schema.get("$defs", {})
     properties = schema["properties"]
     is_ours = kind == AUTHENTICATION_KIND
-    description = schema["description"] if is_ours else f"{schema['description']} {_UPSTREAM}"
+    description = schema["description"] if is_ours else f"{schema['description']} {_UPSTREAM_MESSAGE}"
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",

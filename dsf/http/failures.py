@@ -48,8 +48,8 @@ _MIN_REPORTED_SKEW: Final = 30.0
 #: Maximum seconds of a Retry-After that are respected, because no cycle waits longer.
 _MAX_RETRY_AFTER: Final = 600.0
 
-_NOT_HTTP: Final = "the answer is not as HTTP wants it: "
-_CLOSED: Final = "the server closed the connection"
+_NOT_HTTP_PREFIX: Final = "the answer is not as HTTP wants it: "
+_CLOSED_MESSAGE: Final = "the server closed the connection"
 _RETRYABLE: Final = frozenset({429, 502, 503, 504})
 #: Message for a rejected certificate of the server or the client.
 TLS_FAILED: Final = "TLS failed"
@@ -61,13 +61,13 @@ _TUNNEL_ERROR_PATTERN: Final = re.compile(r"Tunnel connection failed: (\d+) ?(.*
 #: replaces {} in the text of the error. Rows of http.client's exceptions do not use {}, because these exceptions quote
 #: the response.
 _ERROR_RULES: Final[tuple[tuple[type[BaseException], str, str, str, bool], ...]] = tuple(
-    (exception_class, text_part, reason, _NOT_HTTP + text if reason == "bad_answer" else text, retryable)
+    (exception_class, text_part, reason, _NOT_HTTP_PREFIX + text if reason == "bad_answer" else text, retryable)
     for exception_class, text_part, reason, text, retryable in (
         (InvalidChunkLength, "", "bad_answer", "a chunk of its body has no size", False),
         (ProtocolError, "exceeded maximum", "bad_answer", "a line between its chunks is too long", False),
         (ProtocolError, "Response ended prematurely", "truncated", "the answer ends too early", True),
         (http.client.IncompleteRead, "", "truncated", "the answer ends too early", True),
-        (http.client.RemoteDisconnected, "", "connection_failed", _CLOSED, True),
+        (http.client.RemoteDisconnected, "", "connection_failed", _CLOSED_MESSAGE, True),
         (NotHttpError, "", "bad_answer", "{}", False),
         (http.client.BadStatusLine, "", "bad_answer", "its first line is no status line", False),
         (http.client.UnknownProtocol, "", "bad_answer", "its version of HTTP is not known", False),
@@ -225,7 +225,7 @@ def make_exchange_error(request_place: str, error: Exception, max_bytes: int) ->
                 return HttpError(
                     reason, f"{request_place}: {template.format(clean(text, EXCERPT_CHARACTERS))}", retryable=retryable
                 )
-    default_text = _CLOSED
+    default_text = _CLOSED_MESSAGE
     if any(isinstance(cause, ConnectTimeoutError) for cause in causes):
         default_text = "the server does not accept the connection"
     system_texts = [cause.strerror for cause in causes if isinstance(cause, OSError) and cause.strerror]

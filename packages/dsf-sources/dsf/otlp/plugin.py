@@ -29,7 +29,7 @@ log = dsf.log.get(__name__)
 
 #: Decoded bytes of one pushed request. At most four are parsed at a time, each at several times its size.
 MAX_BYTES: Final = 8 * 1024 * 1024
-_NO_RECEIVER: Final = (
+_NO_RECEIVER_MESSAGE: Final = (
     f"path {OTLP_PATH} means what a collector pushes to the agent, and no receiver runs in this process: "
     "start the agent with DSF_OTLP_PORT, or give the path at which a collector serves Prometheus' format "
     "(`dsf explain` cannot show what is in an agent's memory)"
@@ -42,7 +42,7 @@ class Pushed:
     def __init__(self, memory: SourceMemory, settings: Settings) -> None:
         """Start the receiver. Raises HttpError if the settings have no port, or it is in use."""
         if settings.otlp_port is None:
-            raise HttpError("unsupported_source", _NO_RECEIVER)
+            raise HttpError("unsupported_source", _NO_RECEIVER_MESSAGE)
         host, port = settings.listen_address()[0], settings.otlp_port
         self.received = Received(memory.budget, memory.summaries)
         self.receiver = Receiver(self.received, host, port, max_bytes=MAX_BYTES, token_file=settings.client_token_file)
@@ -73,7 +73,7 @@ def fetch(request: Request[Options]) -> Iterator[Series]:
     """Yield pushed samples of the selected series, in the order of the queries."""
     pushed: Pushed | None = request.running
     if pushed is None:
-        raise HttpError("unsupported_source", _NO_RECEIVER)
+        raise HttpError("unsupported_source", _NO_RECEIVER_MESSAGE)
     length = request.end - request.start if request.step else 0
     grid = check_grid(Grid(request.end, length, request.step, compute_lookback(request.interval)))
     for selector in parse_query(request.query, required=True):
