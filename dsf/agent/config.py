@@ -38,7 +38,7 @@ def read_limited(path: Path, max_bytes: int) -> bytes:
 
 
 class AgentConfig(ABC):
-    """The newest usable delivery. An unusable one is reported once and does not replace it. Thread-safe."""
+    """Provides the newest usable delivery. An unusable delivery is logged once and does not replace it. Thread-safe."""
 
     def __init__(self, **log_fields: str) -> None:
         """`log_fields` name the source of the deliveries in logs."""
@@ -81,7 +81,7 @@ class AgentConfig(ABC):
 
     @abstractmethod
     def stop(self) -> None:
-        """Stop the watch."""
+        """Stop watching the ConfigMap or file."""
 
     def _accept(self, summaries: Summaries) -> None:
         """Put this delivery into force, and notify listeners if it differs from the previous one."""

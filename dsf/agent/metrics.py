@@ -119,7 +119,7 @@ class AgentMetrics(Observer, Collector):
         self._get_series(self._failures, score_name, stage, reason).inc()
 
     def count_refused_message(self) -> None:
-        """Count a message in the agent's queue that was no tick."""
+        """Count a message in the agent's queue that was not a tick."""
         self._messages.inc()
 
     def on_warning(self, cycle: Cycle, text: str) -> None:
@@ -188,7 +188,7 @@ class AgentMetrics(Observer, Collector):
 
 
 class ScoringProbe:
-    """Maintains the readiness file. Thread-safe. `clock` is monotonic."""
+    """Maintains the readiness file. `clock` returns monotonic seconds. Thread-safe."""
 
     def __init__(self, file: Path | None, config: AgentConfig, clock: Callable[[], float] = time.monotonic) -> None:
         self._file = file

@@ -60,7 +60,7 @@ class SigningKeyFile:
 
 
 class Mail(NamedTuple):
-    """The result that the agent wrote into a slot."""
+    """Identifies a result: its scorer, its run, and whether it has scores."""
 
     scorer: str
     run: str
@@ -68,12 +68,16 @@ class Mail(NamedTuple):
     has_scores: bool
 
     def is_newer(self, other: Mail) -> bool:
-        """True if this result is a later one of the same scorer."""
+        """True if this result is a later one of the same scorer. Run ids sort by their scheduled time."""
         return other.scorer == self.scorer and other.run < self.run
 
 
 class Mailbox:
-    """Writes results into the slots. No other process writes into them. Thread-safe."""
+    """Writes results into the slots, into which no other process writes. Thread-safe.
+
+    The lock guards the records of the slots. It is not held during a call to Redis, so each method checks the records
+    again before it writes a slot.
+    """
 
     def __init__(self, client: redis.Redis, cluster: str, namespaces: Callable[[], Mapping[str, str]]) -> None:
         """`namespaces` returns the namespace of each scorer here, empty for the hub's own."""
@@ -105,7 +109,13 @@ class Mailbox:
         slots_with_older_results = [
             slot for slot in self._find_slots_with_older_results(mail) if slot in occupied_slots
         ]
-        slots_with_older_scores = [slot for slot in slots_with_older_results if self._mail_by_slot[slot].has_scores]
+        with self._lock:
+            # Another thread may have forgotten the result of a slot since it was found.
+            slots_with_older_scores = [
+                slot
+                for slot in slots_with_older_results
+                if (other := self._mail_by_slot.get(slot)) is not None and other.has_scores
+            ]
         # Only a result with scores replaces another one. The reason of a failure waits for a free slot.
         if mail.has_scores and len(slots_with_older_scores) >= self._compute_max_slots(mail):
             if not replace:
@@ -180,14 +190,17 @@ class Mailbox:
         try:
             with self._redis.pipeline(transaction=False) as pipe:
                 pipe.set(self._slot_keys[slot], frame, nx=not replace)
-                # The flag is set after the result, because the hub clears the flag before it reads the slots.
+                # The flag is set after the result, because the hub clears the flag before it reads the slots. It is
+                # also set if the slot is occupied, because a result waits there in that case.
                 pipe.set(self._flag_key, slot)
                 is_written = bool(pipe.execute()[0])
             if is_written:
-                self._mail_by_slot[slot] = mail
+                with self._lock:
+                    self._mail_by_slot[slot] = mail
             return is_written
         finally:
-            del self._scorer_by_busy_slot[slot]
+            with self._lock:
+                del self._scorer_by_busy_slot[slot]
 
 
 class Outbox:

@@ -80,7 +80,7 @@ class HubRelay:
         return host, port
 
     def start(self) -> None:
-        """Accept connections."""
+        """Start the thread that accepts connections of Redis clients."""
         for thread in self._threads:
             thread.start()
 
@@ -245,7 +245,7 @@ def open_portforward(
 
 
 class Tunnel:
-    """A TCP connection over a WebSocket: a thread for each direction."""
+    """Carries a TCP connection over a WebSocket, with a thread for each direction."""
 
     def __init__(self, client: socket.socket, connection: websocket.WebSocket) -> None:
         self._client = client

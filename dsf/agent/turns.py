@@ -55,7 +55,7 @@ class _Namespace:
 
 
 class Turns:
-    """The waiting ticks, and the number of running ones, by namespace. Thread-safe."""
+    """Decides which waiting tick runs next. Counts waiting and running ticks by namespace. Thread-safe."""
 
     def __init__(self, threads: int, namespaces: Callable[[], Mapping[str, str]]) -> None:
         """`threads` run cycles; `namespaces` returns the namespace of each scorer here, empty for the hub's own."""

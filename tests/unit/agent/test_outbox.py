@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -170,6 +171,45 @@ def test_threads_never_write_to_one_slot_at_once(redis_client: redis.Redis, mail
     hub.join(60)
     assert sorted(emptied_texts) == sorted(str(number) for number, is_in in enumerate(stored_flags) if is_in)
     assert stored_flags.count(True) >= keys.MAIL_SLOTS
+
+
+def test_slot_forgotten_by_another_thread_is_skipped(
+    redis_client: redis.Redis, mailbox: Mailbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    redis_client.mset(dict.fromkeys(SLOTS[1:], "older"))
+    assert mailbox.put(entry(1, scorer="a"), b"a1")
+    find_older_slots = mailbox._find_slots_with_older_results
+
+    def find_and_forget(mail: Mail) -> list[int]:
+        slots = find_older_slots(mail)
+        redis_client.delete(SLOTS[0])
+        # Another thread looks for free slots and forgets the result that the hub has read.
+        mailbox._find_occupied_slots()
+        return slots
+
+    monkeypatch.setattr(mailbox, "_find_slots_with_older_results", find_and_forget)
+    assert not mailbox.put(entry(2, scorer="a"), b"a2")
+    assert redis_client.get(SLOTS[0]) is None
+
+
+def test_records_of_slots_change_only_under_the_lock(mailbox: Mailbox) -> None:
+    """Another thread may iterate the records at any time."""
+    lock = mailbox._lock
+
+    class GuardedRecords(dict[int, Any]):
+        def __setitem__(self, slot: int, record: Any) -> None:
+            assert lock.locked()
+            super().__setitem__(slot, record)
+
+        def __delitem__(self, slot: int) -> None:
+            assert lock.locked()
+            super().__delitem__(slot)
+
+    mailbox._mail_by_slot = GuardedRecords()
+    mailbox._scorer_by_busy_slot = GuardedRecords()
+    assert mailbox.put(entry(1), b"1")
+    assert list(mailbox._mail_by_slot) == [0]
+    assert not mailbox._scorer_by_busy_slot
 
 
 def make_namespaces(**namespaces: int) -> dict[str, str]:
