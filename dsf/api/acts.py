@@ -171,11 +171,11 @@ class ActRun(StatusModel):
 
     cluster: str = Field(description="Name of the managed cluster.")
     run: str = Field(default="", description="The run id; empty if no tick was sent.")
-    outcome: str = Field(default="", description="How the cycle ended; empty while it runs.")
+    outcome: str = Field(default="", description="Outcome of the cycle; empty while it runs.")
     stage: str = Field(default="", description="The stage that failed.")
     reason: str = Field(default="", description="Why there is no score, as one word for programs.")
     message: str = Field(default="", description="Why there is no score, as a sentence for people.")
-    has_score: bool = Field(default=False, description="Whether there is a score from this cycle.")
+    has_score: bool = Field(default=False, description="True if the cycle gave a score.")
 
 
 class ActResponse(StatusModel):
@@ -183,7 +183,7 @@ class ActResponse(StatusModel):
 
     act: Act = Field(description="The act: the annotation without the prefix of this API group.")
     request: str = Field(description="The value of the annotation that was handled.")
-    handled_at: Time = Field(description="When the hub began with it.")
+    handled_at: Time = Field(description="Time at which the hub began to execute the act.")
     by: str = Field(
         default="", description="Who set the annotation: the manager in managedFields, which is not verified."
     )

@@ -312,7 +312,7 @@ class Methods(SpecModel):
 class AuthenticationRef(SpecModel):
     """A ScoringAuthentication in the DynamicScorer's namespace."""
 
-    name: Name = Field(description="Its name.")
+    name: Name = Field(description="Name of the ScoringAuthentication.")
 
 
 class Auth(Methods):

@@ -1,4 +1,7 @@
-"""Types of fields in specs, checked by the models and the API server: parts of requests, rates, and lists by name."""
+"""Types of fields in specs: parts of requests, rates, and lists of elements with names.
+
+The models check these types in Python, and the API server by the schema of the CRD.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ MAX_PAIRS: Final = 32
 _HEADER_VALUE_PATTERN: Final = r"^[!-~](?:[ -~]*[!-~])?$"
 #: The API server's check of a URL; the models check more.
 URL_PATTERN: Final = r"^[hH][tT][tT][pP][sS]?://[a-zA-Z0-9._:\[\]-]+([/?][^\s\\#]*)?$"
-#: A positive number of cycles per second, minute or hour.
+#: A positive number of cycles, with at most nine digits, per second, minute or hour.
 RATE_PATTERN: Final = "^[1-9][0-9]{0,8}/[smh]$"
 _SECONDS_PER_UNIT: Final = {"s": 1, "m": 60, "h": 3600}
 
@@ -63,7 +66,9 @@ def make_validator(check: Callable[[str], object]) -> AfterValidator:
 
 
 def make_schema_pattern(pattern: str, max_length: int) -> Any:
-    """Return the API server's schema for a check that a validator of the models repeats."""
+    """Return a field with the pattern in the schema for the API server. The models check the length, but not the
+    pattern, so that a validator beside this field must check it, too.
+    """
     return Field(max_length=max_length, json_schema_extra={"pattern": pattern})
 
 

@@ -164,17 +164,19 @@ class Condition(ApiModel):
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
-    type: str = Field(description="What the condition is about, in CamelCase.")
-    status: Literal["True", "False", "Unknown"] = Field(description="Whether it holds.")
+    type: str = Field(description="Type of the condition, in CamelCase.")
+    status: Literal["True", "False", "Unknown"] = Field(
+        description="True if the condition holds, False if not, Unknown if the hub cannot tell."
+    )
     reason: str = Field(
-        description="Why, as one CamelCase word for programs.",
+        description="Reason of the status, as one CamelCase word for programs.",
         pattern=r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$",
         max_length=1024,
     )
-    message: str = Field(default="", description="Why, as a sentence for people.", max_length=32768)
-    last_transition_time: Time = Field(description="When the status last changed.")
+    message: str = Field(default="", description="Reason of the status, as a sentence for people.", max_length=32768)
+    last_transition_time: Time = Field(description="Time at which the status last changed.")
     observed_generation: StrictInt | None = Field(
-        default=None, description="The generation of the object this was said about.", ge=0
+        default=None, description="The generation of the object that the condition describes.", ge=0
     )
 
 

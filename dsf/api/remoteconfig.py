@@ -45,7 +45,7 @@ class _RemoteModel(ApiModel):
 
 
 class RemoteSourceParams(_RemoteModel):
-    """Query of a source."""
+    """Parameters of the query by which a source is read."""
 
     query: str = Field(default="", description="PromQL; several queries are joined by `;`.")
     range: StrictInt = Field(default=0, description="Queried seconds before now.", le=MAX_SECONDS)
@@ -64,9 +64,9 @@ class RemoteSource(_RemoteModel):
 
 
 class RemoteNamedSource(RemoteSource):
-    """One of several sources."""
+    """A source of a scorer with several sources, which have names."""
 
-    name: str = Field(description="Its name.", pattern=SOURCE_NAME_PATTERN)
+    name: str = Field(description="Name of the source.", pattern=SOURCE_NAME_PATTERN)
 
 
 RemoteNamedSources = Annotated[
@@ -78,14 +78,14 @@ RemoteNamedSources = Annotated[
 
 
 class RemoteScoringParams(_RemoteModel):
-    """The score's name and pace."""
+    """Name of the score, and the interval of its cycles."""
 
     name: str = Field(default="", description="Name of the score.")
     interval: StrictInt = Field(default=0, description="Seconds between two cycles.", le=MAX_SECONDS)
 
 
 class RemoteScoring(_RemoteModel):
-    """The scoring API."""
+    """The URL and the parameters of the scoring API."""
 
     host: str = Field(default="", description="URL of the scoring API without its path.")
     path: str = Field(default="", description="Path below host.")
@@ -99,9 +99,9 @@ class RemoteConfig(_RemoteModel):
 
     name: str = Field(default="", description="Name of the scoring API.")
     description: str = Field(default="", description="What the score means, for people.")
-    source: RemoteSource = Field(default_factory=RemoteSource, description="Where the time series come from.")
+    source: RemoteSource = Field(default_factory=RemoteSource, description="Source of the time series.")
     sources: RemoteNamedSources | None = Field(default=None, description="Several sources; source is then ignored.")
-    scoring: RemoteScoring = Field(default_factory=RemoteScoring, description="Where the scores are made.")
+    scoring: RemoteScoring = Field(default_factory=RemoteScoring, description="Server that computes the scores.")
 
     @property
     def first_source(self) -> RemoteSource:

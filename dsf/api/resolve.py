@@ -32,11 +32,12 @@ from dsf.api.urls import NO_HOSTS, TokenHosts
 from dsf.errors import ResolutionError
 
 DEFAULT_SCORING_PATH: Final = "/scoring"
-#: Maximum size in bytes of a scorer in the ConfigMap. All scorers of a cluster share the ConfigMap, and OCM delivers at
-#: most 500 KiB, so that a query of a megabyte from one scoring API would block the other scorers.
+#: Maximum size in bytes of a scorer in the ConfigMap. All scorers of a cluster share the ConfigMap, of which OCM
+#: delivers at most 500 KiB. Without a limit, a query of a megabyte from one scoring API would block the other scorers.
 MAX_SUMMARY_BYTES: Final = 16 * 1024
 
-#: Maximum characters of a score name. An item of `whenEmpty` may repeat it 21 times, and there may be 256 items.
+#: Maximum characters of a score name. The limit bounds the items' total size, because an item of `whenEmpty` may repeat
+#: the name 21 times, and there may be 256 items.
 MAX_SCORE_NAME_CHARACTERS: Final = 1024
 
 _CONTROL_CHARACTER_PATTERN = re.compile(r"[\x00-\x1f\x7f]")
@@ -44,7 +45,7 @@ _CONTROL_CHARACTER_PATTERN = re.compile(r"[\x00-\x1f\x7f]")
 
 @dataclass(frozen=True)
 class ResolvedScorer:
-    """A scorer that can run: values beside its spec."""
+    """The resolved values of a scorer that can run."""
 
     #: The agents' configuration, with the current interval, validity, timeout and retries.
     summary: ScorerSummary
@@ -65,7 +66,7 @@ def resolve(
     authentications: Authentications = MappingProxyType({}),
     renderer: Renderer | None = None,
 ) -> ResolvedScorer:
-    """Resolve `scorer` on one cluster, whose values `renderer` has; without it, templates have a stand-in.
+    """Resolve `scorer` on one cluster. `renderer` expands templates with the cluster's values; default: stand-ins.
 
     `token_hosts` are the servers that `/config` may name for a token, `authentications` all existing ones by
     `namespace/name`. Raises ResolutionError with a `ResolveReason` and a message that names the field.
@@ -196,8 +197,8 @@ def _parse_paused_until(scorer: DynamicScorer) -> float | None:
 
 #: Resolution of a scorer on a cluster, the error if it cannot run there, or None if the cluster is not selected.
 _ClusterResult: TypeAlias = ResolvedScorer | ResolutionError | None
-#: Cache of the clusters' configurations, because resolving a configuration takes a third of a millisecond. Scorer ->
-#: (the other inputs, cluster -> (its facts, the result)).
+#: Cache of the clusters' configurations, because resolving a configuration takes a third of a millisecond. Maps a
+#: scorer to (the inputs that all clusters share, cluster -> (facts about the cluster, the result)).
 ResolutionCache: TypeAlias = dict[str, tuple[tuple[object, ...], dict[str, tuple[ClusterFacts, _ClusterResult]]]]
 
 
@@ -219,14 +220,15 @@ def resolve_everywhere(
 ) -> FleetResolution:
     """Return the clusters' configurations, and cache them in `cache`.
 
-    Raises ResolutionError if the scorer cannot run on any selected cluster.
+    The cache is not used if the configuration is the same on all clusters. Raises ResolutionError if the scorer cannot
+    run on any selected cluster.
     """
     stand_in_renderer = Renderer(None)
     common_result = _try_to_resolve(scorer, token_hosts, authentications, stand_in_renderer)
     selector = scorer.spec.cluster_selector
     if not stand_in_renderer.depends_on_cluster and selector is None:
         return FleetResolution(_unwrap_or_raise(common_result), {})
-    # Include all inputs of `resolve`, but not the rest of the status, which changes often.
+    # Include all inputs of `resolve`, but not the rest of the scorer's status, because it changes often.
     inputs = (scorer.spec, scorer.status.last_synced_config, scorer.metadata.annotations, token_hosts, authentications)
     cached_inputs, cached_results = cache.get(scorer.key, ((), {}))
     if cached_inputs != inputs:

@@ -1,6 +1,7 @@
-"""`DynamicScorer`: a scoring API that a user registered. The CRD's schema is generated from these models.
+"""`DynamicScorer`: a scorer that a user registered, which computes scores by a scoring API or by an expression.
 
-Unset values that `/config` can provide are empty here. Times are in seconds.
+A cycle of a scorer fetches time series, computes scores from them, and publishes the scores. Values that the scoring
+API's `/config` can provide may be empty here. Times are in seconds. The CRD's schema is generated from these models.
 """
 
 from __future__ import annotations
@@ -53,9 +54,9 @@ _HTTP_URL_PATTERN = "^[hH][tT][tT][pP][sS]?://.+$"
 _INCOMPLETE_SOURCE_MESSAGE: Final = (
     "with configSyncMode None, a source of type Prometheus needs params.query, params.range and params.step here"
 )
-#: In CEL, of a spec: its configSyncMode is not None; without one there is an expression.
+#: CEL condition on a spec: its configSyncMode is not None. It may only be absent if there is an expression.
 _CEL_IS_FULL: Final = "!has(self.configSyncMode) || self.configSyncMode != 'None'"
-#: In CEL, of a source `{0}`: it is not of type Prometheus, or has all that a range query needs.
+#: CEL condition on a source `{0}`: it is not of type Prometheus, or it has all parameters of a range query.
 _CEL_IS_COMPLETE: Final = (
     "(has({0}.type) ? {0}.type != 'Prometheus' : !has({0}.params) || !has({0}.params.query)) || "
     "(has({0}.params) && has({0}.params.query) && has({0}.params.range) && {0}.params.range > 0"
@@ -70,18 +71,18 @@ def _check_http_url(value: str) -> str:
 
 
 HttpUrl = Annotated[str, AfterValidator(_check_http_url), Field(json_schema_extra={"pattern": _HTTP_URL_PATTERN})]
-#: In CEL, of a spec: it has an expression.
+#: CEL condition on a spec: it has an expression.
 _CEL_HAS_EXPRESSION: Final = "(has(self.scoring) && has(self.scoring.expression))"
 DimensionText = Annotated[str, Field(min_length=1, max_length=1024)]
 Rate = Annotated[str, make_validator(parse_rate), Field(json_schema_extra={"pattern": RATE_PATTERN})]
 
 
 class SourceParams(SpecModel):
-    """Query of a source."""
+    """Parameters of the query by which a source is read."""
 
     query: str | None = Field(
         default=None,
-        description="PromQL; several queries are joined by `;`. Required but for the types Kubernetes, Object and "
+        description="PromQL; several queries are joined by `;`. Required, except for the types Kubernetes, Object and "
         "Scores.",
     )
     range: StrictInt = Field(default=0, description="Queried seconds before now; 0 is unset.", ge=0, le=MAX_SECONDS)
@@ -131,15 +132,15 @@ class SourceSpec(SpecModel):
 
     type: AnySourceType | None = Field(
         default=None,
-        description="Kind of source: a built-in one, or that of a plug-in in the agents' image, such as "
+        description="Kind of source: a built-in kind, or the kind of a plug-in in the agents' image, such as "
         "csv.example.com. Unset: Prometheus when there is a query, else None.",
     )
     host: str = Field(default="", description="URL of the source without its path; unset: the host of configURL.")
     path: str = Field(default="", description="Path below host; unset, for Prometheus: /api/v1/query_range.")
     method: SourceMethod | None = Field(
         default=None,
-        description="HTTP method of a Prometheus' range query; unset: GET. POST is for queries that are too long for "
-        "a URL.",
+        description="HTTP method of the range query to Prometheus; unset: GET. POST is for queries that are too long "
+        "for a URL.",
     )
     params: SourceParams | None = Field(default=None, description="Query of the source.")
     options: SourceOptions | None = Field(
@@ -161,7 +162,7 @@ SourceName = Annotated[str, Field(pattern=SOURCE_NAME_PATTERN)]
 
 
 class NamedSource(SourceSpec):
-    """One of several sources."""
+    """A source of a scorer with several sources, which have names."""
 
     rules = (
         Rule(
@@ -171,7 +172,7 @@ class NamedSource(SourceSpec):
         ),
     )
 
-    name: SourceName = Field(description="Its name: the key of its series in the scoring request.")
+    name: SourceName = Field(description="Name of the source: the key of its series in the scoring request.")
 
 
 NamedSources = Annotated[
@@ -180,7 +181,7 @@ NamedSources = Annotated[
 
 
 class ScoringParams(SpecModel):
-    """The score's name and pace."""
+    """Name of the score, and the interval of its cycles."""
 
     name: str = Field(description="Name of the score.")
     interval: StrictInt = Field(description="Seconds between two cycles.", ge=1, le=MAX_SECONDS)
@@ -202,27 +203,28 @@ class Scoring(SpecModel):
 
 
 class Execution(SpecModel):
-    """Execution of cycles."""
+    """Limits of cycles, and rules for the published score."""
 
     timeout_seconds: StrictInt = Field(default=30, description="Seconds one stage of a cycle may take.", ge=1, le=3600)
     max_retries: StrictInt = Field(default=2, description="Retries of a stage within its cycle.", ge=0, le=10)
     rate_limit: Rate | None = Field(
-        default=None, description="Most cycles of this scorer in the whole fleet, such as 10/s, 30/m or 100/h."
+        default=None,
+        description="Maximum number of cycles of this scorer in the whole fleet, such as 10/s, 30/m or 100/h.",
     )
     validity_seconds: StrictInt | None = Field(
         default=None,
-        description="Seconds a score lives without a newer one; unset: 3 intervals, at least 300.",
+        description="Seconds until a score expires without a newer one; unset: 3 intervals, at least 300.",
         ge=1,
         le=MAX_SECONDS,
     )
     when_failing: FailingRule = Field(default_factory=FailingRule, description="The published score while cycles fail.")
     when_empty: EmptyRule = Field(
-        default_factory=EmptyRule, description="The published score after a valid answer without results."
+        default_factory=EmptyRule, description="The published score after a cycle that succeeded without results."
     )
     hold: HoldRule | None = Field(
         default=None, description="Holds small and short changes of items back; unset: every change is published."
     )
-    suspend: StrictBool = Field(default=False, description="No cycles; existing scores expire normally.")
+    suspend: StrictBool = Field(default=False, description="If true, no cycles run. Existing scores expire normally.")
 
 
 def _has_scoring_api(spec: DynamicScorerSpec) -> bool:
@@ -241,8 +243,6 @@ class DynamicScorerSpec(SpecModel):
             "!has(self.sources) || !has(self.source)",
             lambda self: self.sources is None or self.source == SourceSpec(),
         ),
-        # These rules are only for the API server, which shows the message to the author immediately. The hub reports
-        # the same errors for stored scorers, including their /config: see `dsf.api.sourcefields`.
         Rule(
             "configURL and configSyncMode are required, unless there is scoring.expression",
             f"{_CEL_HAS_EXPRESSION} || (has(self.configURL) && has(self.configSyncMode))",
@@ -262,6 +262,8 @@ class DynamicScorerSpec(SpecModel):
             f"!has(self.source) || !has(self.source.scores) || {_CEL_HAS_EXPRESSION}",
             lambda self: self.source.scores is None or self.scoring.expression is not None,
         ),
+        # Only the API server checks the next two rules. It shows the message to the author immediately. The hub reports
+        # the same errors for stored scorers, including their /config: see `dsf.api.sourcefields`.
         Rule(
             _INCOMPLETE_SOURCE_MESSAGE,
             f"{_CEL_IS_FULL} || !has(self.source) || {_CEL_IS_COMPLETE.format('self.source')}",
@@ -273,7 +275,8 @@ class DynamicScorerSpec(SpecModel):
     )
 
     description: str = Field(description="What the score means, for people.")
-    # Factories: a default would be one in the CRD.
+    # The defaults are factories, because pydantic would write a plain default into the schema of the CRD, although the
+    # fields are required without an expression.
     config_url: HttpUrl = Field(
         default_factory=str,
         alias="configURL",
@@ -307,12 +310,12 @@ class DynamicScorerSpec(SpecModel):
         default=None, description="Aggregation of results before they become items; metrics have the original results."
     )
     cluster_selector: ClusterSelector | None = Field(
-        default=None, description="Managed clusters on which it runs, by labels; unset: all."
+        default=None, description="Managed clusters on which the scorer runs, by labels; unset: all."
     )
     exposition: Literal["items", "pair", "none"] | None = Field(
         default=None,
-        description="Its series in the hub's metrics. items: each item and each cluster; pair: each cluster; none: "
-        "sums only. Unset: items while the whole fleet is below the limit of a scrape, else pair or none.",
+        description="The scorer's series in the hub's metrics. items: each item and each cluster; pair: each cluster; "
+        "none: sums only. Unset: items while the whole fleet is below the limit of a scrape, else pair or none.",
     )
     source: SourceSpec = Field(default_factory=SourceSpec, description="The source of time series.")
     sources: NamedSources | None = Field(
@@ -322,11 +325,13 @@ class DynamicScorerSpec(SpecModel):
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
     )
     scoring: Scoring = Field(default_factory=Scoring, description="The scoring API, or an expression.")
-    execution: Execution = Field(default_factory=Execution, description="Execution of cycles.")
+    execution: Execution = Field(
+        default_factory=Execution, description="Limits of cycles, and rules for the published score."
+    )
 
     @model_serializer(mode="wrap")
     def _serialize_without_scoring_api(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out the fields of a scoring API beside an expression, as their empty values are refused there."""
+        """Leave out the fields of a scoring API if there is an expression, because the API server rejects them then."""
         fields: dict[str, Any] = serialize(self)
         if self.scoring.expression is not None:
             for name in ("configURL", "configSyncMode", "config_url", "config_sync_mode"):
@@ -335,7 +340,7 @@ class DynamicScorerSpec(SpecModel):
 
     @property
     def expression_error(self) -> str:
-        """The compile error of the expression; empty if it compiles, and without an expression."""
+        """The compile error of the expression; empty if it compiles or if there is no expression."""
         if self.scoring.expression is None:
             return ""
         sources = self.sources or (self.source,)
@@ -352,7 +357,7 @@ class DynamicScorerSpec(SpecModel):
 
     @property
     def short_description(self) -> str:
-        """The start of the description. The whole one may have a megabyte, and there is a copy for each score."""
+        """The start of the description. The whole text may have a megabyte, and there is a copy for each score."""
         text = self.description
         return text if len(text) <= MAX_DESCRIPTION_CHARACTERS else f"{text[: MAX_DESCRIPTION_CHARACTERS - 3]}..."
 
@@ -373,44 +378,45 @@ class ClusterNumbers(StatusModel):
 
 
 class FailedCycle(StatusModel):
-    """One failed cycle."""
+    """A failed cycle: where, at which stage and why it failed."""
 
     cluster: str = Field(description="Name of the managed cluster.")
     stage: str = Field(description="The stage that failed: fetch, score or publish.")
-    reason: str = Field(description="Why, as one word for programs.")
-    message: str = Field(default="", description="Why, as a sentence for people.")
-    time: Time = Field(description="When it failed.")
+    reason: str = Field(description="Reason of the failure, as one word for programs.")
+    message: str = Field(default="", description="Reason of the failure, as a sentence for people.")
+    time: Time = Field(description="Time of the failure.")
 
 
 class DynamicScorerStatus(StatusModel):
-    """State of a DynamicScorer."""
+    """State of a DynamicScorer, which the hub writes."""
 
     health_status: HealthStatus = Field(
         default=HealthStatus.Unknown, description="Result of the last health checks of the scoring API."
     )
     last_synced_config: RemoteConfig | None = Field(
-        default=None, description="The last valid answer of configURL; only used with configSyncMode Full."
+        default=None, description="The last valid response of configURL; only used with configSyncMode Full."
     )
     last_synced_config_time: Time | None = Field(
         default=None,
-        description="When configURL first answered with lastSyncedConfig.",
+        description="When configURL first returned lastSyncedConfig.",
     )
-    observed_generation: StrictInt = Field(default=0, description="The generation this status was made for.", ge=0)
+    observed_generation: StrictInt = Field(default=0, description="The generation that this status describes.", ge=0)
     conditions: list[Condition] = Field(
         default_factory=list,
-        description="Ready sums up Healthy, ConfigSynced, Distributed and Scoring; TLSVerified once it was False.",
+        description="Ready sums up Healthy, ConfigSynced, Distributed and Scoring. TLSVerified is present after "
+        "verification was off for the first time.",
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
     )
-    score_name: str = Field(default="", description="Name of the score, as it was resolved; empty while it is not.")
+    score_name: str = Field(default="", description="Resolved name of the score; empty until it can be resolved.")
     interval: StrictInt | None = Field(
         default=None,
-        description="Current seconds between two cycles: declaredInterval, or an override for all clusters; absent "
-        "while declaredInterval is.",
+        description="Current seconds between two cycles: declaredInterval, or an override for all clusters; absent if "
+        "declaredInterval is absent.",
         ge=0,
     )
     declared_interval: StrictInt | None = Field(
         default=None,
-        description="Seconds between two cycles, as resolved from spec and /config; absent while they are not.",
+        description="Seconds between two cycles, as resolved from spec and /config; absent until they can be resolved.",
         ge=0,
     )
     clusters_with_other_interval: StrictInt = Field(
@@ -422,13 +428,13 @@ class DynamicScorerStatus(StatusModel):
     )
     acts: list[ActResponse] | None = Field(
         default=None,
-        description="Answers to acts that annotations requested, such as rescore and pause: the newest of each.",
+        description="Results of acts that annotations requested, such as rescore and pause: the newest of each act.",
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["act"]},
     )
 
 
 class DynamicScorer(KubernetesObject):
-    """A registered scoring API."""
+    """A registered scorer: its sources of time series, and the scoring API or expression that scores them."""
 
     api_version: Literal["dynamic-scoring.open-cluster-management.io/v1alpha1"] = API_VERSION
     kind: Literal["DynamicScorer"] = SCORER_KIND
@@ -437,8 +443,8 @@ class DynamicScorer(KubernetesObject):
 
     @property
     def is_refused(self) -> bool:
-        """True if the hub ignores it for its namespace, or because one of its names is another one's.
+        """True if the hub ignores the scorer, because it is in another namespace or one of its names is in use.
 
-        Several namespaces may have a scorer of one name; the hub uses one of them.
+        Scorers in several namespaces may have the same name, and the hub uses only one of them.
         """
         return any(condition.reason in (OTHER_NAMESPACE, NAME_CONFLICT) for condition in self.status.conditions)

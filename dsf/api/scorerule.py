@@ -44,7 +44,7 @@ class Aggregate(SpecModel):
         description="Labels to keep; results with the same values of them are one group. None: all are one group.",
     )
     how: Literal["max", "min", "mean", "sum", "last"] = Field(
-        alias="with", description="Function for the scores of a group. last: the last in the answer."
+        alias="with", description="Function for the scores of a group. last: the last in the response."
     )
 
 
@@ -127,7 +127,7 @@ class EmptyItem(SpecModel):
     name: str = Field(
         description="Name of the item. Placeholders: ${cluster} ${scoreName}.", min_length=1, max_length=253
     )
-    value: ScoreValue = Field(description="Its value.")
+    value: ScoreValue = Field(description="Value of the item.")
 
 
 class EmptyRule(SpecModel):

@@ -146,11 +146,11 @@ class ScoringAuthenticationSpec(Methods):
 
 
 class ScoringAuthenticationStatus(StatusModel):
-    """Nothing yet."""
+    """State of a ScoringAuthentication. The hub does not write it yet."""
 
     conditions: list[Condition] = Field(
         default_factory=list,
-        description="None yet.",
+        description="The hub writes no conditions yet.",
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
     )
 

@@ -33,7 +33,7 @@ class Mask(SpecModel):
 
 
 class DynamicScoringConfigSpec(ApiModel):
-    """What the user wants."""
+    """The user's configuration of scoring on all clusters."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -47,7 +47,7 @@ class DynamicScoringConfigSpec(ApiModel):
 
 
 class DynamicScoringConfigStatus(StatusModel):
-    """State of the DynamicScoringConfig."""
+    """State of the DynamicScoringConfig, which the hub writes."""
 
     observed_generation: StrictInt = Field(default=0, description="The generation this status was made for.", ge=0)
     conditions: list[Condition] = Field(

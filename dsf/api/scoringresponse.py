@@ -98,7 +98,7 @@ def _parse(body: bytes) -> ScoringResponse:
 
 def _iter_elements(body: bytes) -> list[Any]:
     try:
-        # Parse integers as float: an integer of 400 digits is then infinite, and 5,000 digits are no parser error.
+        # Parse integers as float: an integer of 400 digits is then infinite, and 5,000 digits parse without an error.
         document = parse(body, _BOUNDS, parse_int=float)
     except JsonBoundsError as error:
         raise ScoringResponseError(

@@ -14,7 +14,7 @@ _Text = Annotated[str, Field(max_length=317)]
 
 
 class Requirement(SpecModel):
-    """One label."""
+    """A requirement on one label of a managed cluster."""
 
     rules = (
         Rule(
@@ -24,9 +24,11 @@ class Requirement(SpecModel):
         ),
     )
 
-    key: str = Field(description="The label's key.", min_length=1, max_length=317)
-    operator: Literal["In", "NotIn", "Exists", "DoesNotExist"] = Field(description="How it is compared.")
-    values: tuple[_Text, ...] = Field(default=(), description="What it is compared with.", max_length=64)
+    key: str = Field(description="Key of the label.", min_length=1, max_length=317)
+    operator: Literal["In", "NotIn", "Exists", "DoesNotExist"] = Field(
+        description="Comparison of the label's value with values."
+    )
+    values: tuple[_Text, ...] = Field(default=(), description="Values for the operators In and NotIn.", max_length=64)
 
 
 class ClusterSelector(SpecModel):
