@@ -20,12 +20,16 @@ from dsf.process.threads import SupervisedThread
 
 #: Maximum timeout of a socket operation, because operating systems reject the large timeouts of distant deadlines.
 _MAX_WAIT_SECONDS: Final = 86_400.0
-#: Maximum seconds for which the watching thread sleeps.
+#: Maximum seconds for which the watching thread sleeps. The value is uncritical, because an exchange with an earlier
+#: deadline wakes the thread.
 _MAX_SLEEP_SECONDS: Final = 15.0
 
 
 class ExchangeOwner(Protocol):
-    """Owner of exchanges, whose deadline bounds theirs. The deadline may become earlier while they run."""
+    """Owner of exchanges. No exchange lasts longer than the deadline of its owner, which may become earlier.
+
+    A running exchange notices an earlier deadline only by `end_exchanges`.
+    """
 
     deadline: float
 
@@ -41,7 +45,7 @@ class Exchange:
         self.tls = tls
         #: True to allow metadata addresses, because the caller chose the URL and not the author of a scorer.
         self.allows_metadata_addresses = False
-        #: True if the exchange must use a new connection, or uses one.
+        #: True if the exchange must use a new connection. It remains True after the connection is open.
         self.needs_new_connection = False
         #: True if the exchange uses a connection that was kept after an earlier exchange.
         self.reuses_connection = False
@@ -53,7 +57,7 @@ class Exchange:
         self._socket: socket.socket | None = None
 
     def require_remaining_seconds(self) -> float:
-        """Return the remaining seconds. Raises TimeoutError if the deadline has passed."""
+        """Return the remaining seconds, at most a day. Raises TimeoutError if the deadline has passed."""
         seconds = self.deadline - time.monotonic()
         if seconds <= 0:
             raise TimeoutError

@@ -2,8 +2,9 @@
 
 Trusts the CAs of certifi, of the system's store, of the files and folders in the common environment variables, of OCM's
 `proxyConfig.caBundle`, and of the folder DSF_TRUSTED_CA_DIR. Reads every file of a folder, like programs in Go and
-unlike OpenSSL, so that a CA that a pod mounts into /etc/ssl/certs is trusted whatever its name is. A request may add
-CAs for its server alone, and a client certificate, which is loaded without a file on disk.
+unlike OpenSSL, so that a CA that a pod mounts into /etc/ssl/certs is trusted whatever its name is; only hidden files
+are skipped. A request may add CAs for its server alone, and a client certificate, which is loaded without a file on
+disk where the system supports files in memory.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ def use_folder(folder: Path | None) -> None:
 
     Raises SettingsError if the folder or a file in it cannot be used.
     """
-    global _trusted_folder  # noqa: PLW0603 - one per process, as with the aliases of hosts
+    global _trusted_folder  # noqa: PLW0603 - the folder applies to the whole process
     if folder is not None:
         try:
             for file in _list_files(folder):
@@ -86,8 +87,9 @@ def use_folder(folder: Path | None) -> None:
 def get_ssl_context(tls: TlsOptions = DEFAULT_TLS) -> ssl.SSLContext:
     """Return the context for a new connection to a server with the options `tls`.
 
-    Builds a new context within a second after a file has changed, because a mounted ConfigMap may change while the
-    process runs. Logs and skips unusable files. Raises HttpError (secret_invalid) for an unusable certificate in `tls`.
+    Builds a new context within a second after a configured file or folder has changed, because a mounted ConfigMap may
+    change while the process runs. In the system's folders it notices only added and removed files. Logs and skips
+    unusable configured files. Raises HttpError (secret_invalid) for an unusable certificate in `tls`.
     """
     ca_paths = tuple(_iterate_ca_paths())
     # Drop the server's name, because it belongs to the connection and not to the context.
@@ -118,8 +120,8 @@ def _build_context(tls: TlsOptions, ca_paths: tuple[_CaPath, ...], file_states: 
     return ssl_context
 
 
-# Two caches, because contexts of servers with own CAs must not evict the default context. Each context contains all
-# CAs, which take some hundred kB.
+# Two caches, because contexts of servers with their own CAs must not evict the default context. Each context contains
+# all CAs, which take some hundred kB.
 _get_default_context = lru_cache(maxsize=1)(_build_context)
 _get_server_context = lru_cache(maxsize=16)(_build_context)
 
@@ -151,9 +153,9 @@ def _read_file_states(ca_paths: tuple[_CaPath, ...], second: int) -> tuple[objec
 
 
 def _read_file_state(ca_path: _CaPath) -> object:
-    """Return a value that changes if the path changes.
+    """Return a value that changes if the path changes: for a configured folder, if any of its files changes.
 
-    Ignores changes of single files in system folders, which contain hundreds of files.
+    For a system folder only its own modification time counts, because it contains hundreds of files.
     """
     path = ca_path.path
     try:
@@ -166,8 +168,8 @@ def _read_file_state(ca_path: _CaPath) -> object:
 def _build_verifying_context(ca_paths: tuple[_CaPath, ...]) -> ssl.SSLContext:
     """Return a context with the CAs of all paths. Logs unusable required paths."""
     ssl_context = create_urllib3_context(cert_reqs=ssl.CERT_REQUIRED)
-    # From Python 3.13 on this flag is a default. It refuses CAs without a key usage or key identifiers, which many
-    # organisations have made with `openssl req`.
+    # urllib3 sets this flag by default from Python 3.13 on. It rejects CAs without a key usage or key identifiers, such
+    # as the CAs that many organisations have made with `openssl req`.
     ssl_context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     loaded_certificates: set[bytes] = set()
     for path, is_required in ca_paths:
@@ -280,7 +282,7 @@ def _parse_time(tag: int, encoded_time: bytes) -> datetime:
 
 @contextmanager
 def _open_as_file(data: bytes) -> Iterator[str]:
-    """Yield the path of a file with the data, which OpenSSL requires.
+    """Yield the path of a file with the data, because OpenSSL loads client certificates only from files.
 
     The file is in memory if the system supports that, and a temporary file otherwise.
     """
