@@ -66,20 +66,22 @@ StateFilter = Annotated[
     list[str] | None,
     Query(description="Only in this state: failing, expired, skipped, never, paused, empty or ok. May be repeated."),
 ]
-StageFilter = Annotated[str | None, Query(description="Only those whose cycles fail in this stage.")]
-ReasonFilter = Annotated[str | None, Query(description="Only those that have no new score for this reason.")]
-EntryLimit = Annotated[
-    int, Query(ge=1, le=10_000, description="Most scorers on clusters in one answer; large ones have fewer.")
+StageFilter = Annotated[str | None, Query(description="Only scorers on clusters whose cycles fail in this stage.")]
+ReasonFilter = Annotated[
+    str | None, Query(description="Only scorers on clusters that have no new score for this reason.")
 ]
-RowLimit = Annotated[int, Query(ge=1, le=MAX_ROWS, description="Most rows in one answer.")]
-ChangeLimit = Annotated[int, Query(ge=1, le=5000, description="Most changes in one answer.")]
+EntryLimit = Annotated[
+    int, Query(ge=1, le=10_000, description="Maximum scorers on clusters in a response; a large response has fewer.")
+]
+RowLimit = Annotated[int, Query(ge=1, le=MAX_ROWS, description="Maximum rows in a response.")]
+ChangeLimit = Annotated[int, Query(ge=1, le=5000, description="Maximum changes in a response.")]
 #: Up to the end of the year 9999, which excludes infinity.
 Since = Annotated[
     float | None, Query(ge=0, le=253_402_300_799, description="Only from this moment on, in unix seconds.")
 ]
-CycleLimit = Annotated[int, Query(ge=1, le=500, description="Most cycles in one answer.")]
-Cursor = Annotated[str | None, Query(description="`cursor` of the answer before this one.")]
-After = Annotated[str | None, Query(alias="continue", description="`continue` of the answer before this one.")]
+CycleLimit = Annotated[int, Query(ge=1, le=500, description="Maximum cycles in a response.")]
+Cursor = Annotated[str | None, Query(description="`cursor` of the previous response.")]
+After = Annotated[str | None, Query(alias="continue", description="`continue` of the previous response.")]
 
 
 #: The settings of a registered scorer by its name; None if unreadable.

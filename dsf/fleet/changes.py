@@ -79,7 +79,7 @@ class UserAction(View):
         default=[], description=f"At most {MAX_CLUSTERS}; empty: every cluster on which the scorer runs, or none."
     )
     cluster_count: int = Field(default=0, description="Number of affected clusters; 0 if not counted.")
-    namespace: _Name = Field(default="", description="Of a plan.")
+    namespace: _Name = Field(default="", description="Namespace of the plan; empty for other actions.")
     detail: _Note = Field(default="", description="Details, such as `5 s, was 30 s`.")
     reference: _Name = Field(default="", description="The run id of a single requested run, or the plan's id.")
     note: _Note = Field(default="", description="Reason given by its author.")

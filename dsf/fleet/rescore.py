@@ -35,7 +35,9 @@ class RunView(View):
     timings: dict[str, float] = Field(default_factory=dict)
     counts: dict[str, int] = Field(default_factory=dict)
 
-    has_score: bool = Field(default=False, description="There is a score from it, if only the one for empty answers.")
+    has_score: bool = Field(
+        default=False, description="True if the run gave a score, which may be the score for an empty response."
+    )
 
 
 class RescoreReport(View):

@@ -14,9 +14,10 @@ from dsf.store.pairs import PairState
 
 
 class Verdict(StrEnum):
-    """States of a pair, worst first. A pair is in exactly one state at a time.
+    """States of a pair, which is one scorer on one cluster. A pair is in exactly one state at a time.
 
-    PAUSED takes precedence over all others, because a paused pair is not expected to run.
+    The states are in the order of lists, worst first. `compute_verdict` decides in another order: PAUSED takes
+    precedence over all others, because a paused pair is not expected to run.
     """
 
     #: The newest cycle failed or was lost, or all ticks expire in the queue.
@@ -36,7 +37,7 @@ class Verdict(StrEnum):
 
 
 def compute_verdict(row: PairState, now: float, *, is_paused: bool = False) -> Verdict:
-    """Return the state of a row at `now` (unix seconds). `is_paused` is True if its entry or an override pauses it."""
+    """Return the state of a row at `now` (unix seconds). `is_paused`: the schedule or an override pauses it."""
     if is_paused:
         return Verdict.PAUSED
     if row.is_failing:

@@ -17,7 +17,7 @@ from dsf.fleet.verdict import Verdict
 
 
 def _from_unix(value: object) -> object:
-    # Redis may hold a number that is no valid date. It must not break the whole response.
+    # Redis may contain a number that is not a valid date. It must not break the whole response.
     return datetime.fromtimestamp(max(0.0, min(LATEST, value)), UTC) if isinstance(value, int | float) else value
 
 
@@ -56,7 +56,7 @@ class SkipsView(View):
     )
     message: str
     ticks: int = Field(description="Number of consecutive ticks that were not sent.")
-    since: Time = Field(description="When the first of them was due.")
+    since: Time = Field(description="Due time of the first of these ticks.")
 
 
 def _is_none(value: object) -> bool:
@@ -134,7 +134,7 @@ class ScoreView(PairView):
     at: Time | None = Field(default=None, description="When the newest score was measured; null before the first.")
     expired: bool = Field(description="The newest score has expired.")
     empty: bool = Field(default=False, description="The newest cycle succeeded without items.")
-    fresh: bool = Field(description="There is a score that has not expired, and the newest cycle succeeded.")
+    fresh: bool = Field(description="True if a score exists that has not expired, and the newest cycle succeeded.")
     hold: HoldView | None = Field(default=None, exclude_if=_is_none, description="Left out for a scorer without one.")
     items: list[ScoreItem] = []
     results: list[ScoreResult] = []
@@ -158,7 +158,7 @@ class UpstreamScore(View):
     cluster: str
     scorer: str
     since: Time = Field(description="When the hub took it over.")
-    message: str = Field(description="Its name, until when it is used, and what to do.")
+    message: str = Field(description="The object's name, the time until which it is used, and the remedy.")
 
     @property
     def sentence(self) -> str:
@@ -207,12 +207,16 @@ class EntryView(View):
     entry_interval_seconds: int = Field(description="The interval of the hub controller's entry.")
     interval_source: str = Field(description="Where the interval comes from: entry, or the target of an override.")
     rate_limit: str | None = Field(default=None, description="Limit of this scorer on all clusters together.")
-    suspended: bool = Field(default=False, description="Whether the DynamicScorer suspends it, or its cluster is gone.")
+    suspended: bool = Field(
+        default=False, description="True if the DynamicScorer suspends the scorer, or if the cluster has departed."
+    )
     paused: bool = Field(description="No ticks are sent now: by a person, or because the scorer is suspended.")
     paused_until: Time | None = None
     paused_source: str | None = Field(default=None, description="entry, or the target of the override that paused it.")
-    next_run: Time | None = Field(default=None, description="null while it is paused, or cannot run.")
-    lag_seconds: float = Field(description="How long the next run is overdue; 0 when it is not.")
+    next_run: Time | None = Field(
+        default=None, description="Due time of the next tick; null while the scorer is paused or cannot run."
+    )
+    lag_seconds: float = Field(description="Seconds by which the next run is overdue; 0 if it is not overdue.")
     overrides: list[OverrideView] = []
 
 
@@ -370,11 +374,11 @@ class ScorerOverview(View):
     rate_limit: str | None = None
     suspended: bool = False
     health_status: str = "Unknown"
-    problem: str = Field(default="", description="Why it runs nowhere now; empty while it can.")
+    problem: str = Field(default="", description="Why the scorer currently runs on no cluster; empty if it can run.")
     pairs: int
     states: StateCounts
     ages: Spread = Field(description="Seconds since the last successful cycle, of clusters that had one.")
-    reasons: list[ReasonGroup] = Field(default=[], description="Most clusters first, at most 20.")
+    reasons: list[ReasonGroup] = Field(default=[], description="At most 20 reasons, those of the most clusters first.")
     reasons_total: int = Field(default=0, description="Number of all reasons.")
     conditions: list[ConditionView] = Field(
         default=[],

@@ -40,7 +40,7 @@ def add_metrics(app: FastAPI, client: redis.Redis, model: FleetQueries, *, limit
     def metrics(
         accept: Annotated[str, Header(include_in_schema=False)] = "",
         accept_encoding: Annotated[str, Header(include_in_schema=False)] = "",
-        shard: Annotated[str, Query(description="`i/n`: of n equal parts of the clusters the one of number i.")] = "",
+        shard: Annotated[str, Query(description="`i/n`: only part i of n equal parts of the clusters.")] = "",
     ) -> Response:
         """Return the metrics of the fleet. While Redis cannot be read, 200 with `dynamic_scoring_up 0` alone."""
         body, content_type = get_scraper(_parse_shard(shard)).scrape(accept)

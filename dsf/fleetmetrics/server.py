@@ -36,7 +36,9 @@ class ServerFamilies:
         self._is_info_refused = False
 
     def collect(self) -> list[Metric]:
-        """Return the families, or an empty list if the server refuses INFO, so that the fleet's families remain.
+        """Return the metric families, or an empty list if the server refuses INFO or SLOWLOG.
+
+        A refusal must not prevent the other families of the scrape, which come from the fleet's rows.
 
         Raises redis.RedisError for other errors.
         """
@@ -103,6 +105,7 @@ def read_certificate_ends(client: redis.Redis) -> dict[str, float]:
             if connection.ca_certs:
                 ends["redis-ca"] = _read_issuer_end(certificate, connection.ca_certs)
             if connection.certfile:
+                # The first certificate is the client's own. Intermediate CAs may follow.
                 ends["redis-client"] = min(_list_expiry_times(_load_certificates(connection.certfile)[:1]))
         return ends
     except (redis.RedisError, OSError, ValueError) as error:
@@ -119,7 +122,8 @@ def _read_issuer_end(certificate: x509.Certificate, file: str) -> float:
     """
     authorities = _load_certificates(file)
     issuers = [authority for authority in authorities if authority.subject == certificate.issuer]
-    # Without the issuer, use all CAs of the file, because an intermediate CA that the server sends is in no file.
+    # The issuer is not in the file if it is an intermediate CA, which the server sends. One of the CAs in the file has
+    # then issued the intermediate CA. Return the earliest end, because it is unknown which of them.
     return max(_list_expiry_times(issuers)) if issuers else min(_list_expiry_times(authorities))
 
 
