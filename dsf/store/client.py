@@ -177,7 +177,7 @@ _Model = TypeVar("_Model", bound=BaseModel)
 
 
 def parse_stored(model: type[_Model], name: str, text: str | bytes | None) -> _Model | None:
-    """Return the stored object of this name, or None if it is missing or unreadable."""
+    """Parse a stored object. Return None if it is missing or unreadable, and log an unreadable one with `name`."""
     if text is None:
         return None
     try:
@@ -189,13 +189,13 @@ def parse_stored(model: type[_Model], name: str, text: str | bytes | None) -> _M
 
 
 def parse_all_stored(model: type[_Model], texts: Mapping[Any, Any]) -> dict[str, _Model]:
-    """Return the readable stored objects by name."""
+    """Parse stored objects by name. Leave out and log unreadable ones."""
     objects = ((str(name), parse_stored(model, str(name), text)) for name, text in texts.items())
     return {name: item for name, item in objects if item is not None}
 
 
 def parse_counter(kind: str, name: str, text: Any) -> int:
-    """Return a stored counter, or 0 if it is missing or unreadable."""
+    """Parse a stored counter. Return 0 if it is missing or unreadable; `kind` and `name` are for the log."""
     try:
         return int(text or 0)
     except (ValueError, TypeError, OverflowError) as error:
@@ -204,7 +204,7 @@ def parse_counter(kind: str, name: str, text: Any) -> int:
 
 
 def parse_number(kind: str, name: str, text: Any, default: float = 0.0) -> float:
-    """Return a stored number, or `default` if it is missing or unreadable."""
+    """Parse a stored number. Return `default` if it is missing, unreadable or not finite."""
     try:
         if math.isfinite(value := float(default if text is None else text)):
             return value
@@ -222,6 +222,10 @@ def parse_validity_factor(text: str | bytes | None) -> float:
 
 @functools.lru_cache(maxsize=1024)
 def log_unreadable(kind: str, name: str, digest: int, problem: str) -> None:
-    """Log once that the text with this digest is unreadable. Beat would otherwise log it many times a second."""
+    """Log that the stored text with this digest is unreadable.
+
+    The cache suppresses repetitions for the 1,024 texts that were read most recently, because beat would otherwise log
+    the same text many times a second.
+    """
     del digest
     log.warning("stored data cannot be read", kind=kind, name=name, problem=problem)

@@ -1,4 +1,5 @@
--- Commits a batch of beat. All writes of a due pair happen or none, even if two beats are active.
+-- Commits a batch of beat, whose rows are due pairs (a scorer on a cluster). Either all writes of a pair happen or
+-- none, even if two beats are active.
 --
 -- KEYS  1 due (zset)  2 open runs (zset)  3 statistics (hash)  4 lag by scorer (hash)  5 skips (hash), then two per
 --       row: pair hash, queue (list)

@@ -226,7 +226,7 @@ local function ingest(result, i)
 
     local new_row = has_row and cjson.encode(facts)
 
-    -- Writes: the first one fails if the stored value is no list, and all others were checked ------------------------
+    -- Writes: the first one fails if the stored value is not a list, and all others were checked ----------------------
 
     if not late and call('LPUSH', history, result.row) > history_length then
         call('LTRIM', history, 0, history_length - 1)

@@ -1,7 +1,7 @@
 -- Empties slots whose results are in the books, and releases mailboxes.
--- KEYS  1 claims, 2 slots that are being read by reader, 3 slots that readers died of, then slots
--- ARGV  1 token of the reader, then the start of each slot's result: a newer one that has taken its place has another
---       signature and stays; empty for a result that stays; then clusters
+-- KEYS  1 claims, 2 slots that are being read by reader, 3 suspects: slots whose readers died, then slots
+-- ARGV  1 token of the reader, then for each slot the start of its result, or '' if the result stays; then clusters
+-- A newer result that has replaced the read one stays, because its start with the signature differs.
 local FIRST = 3
 local emptied, read, returned = {}, {}, {}
 for i = FIRST + 1, #KEYS do

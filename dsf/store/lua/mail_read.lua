@@ -5,9 +5,9 @@
 -- KEYS  1 clusters, 2 claims, 3 refused results by reason, 4 refused results by cluster, 5 slots that are being read by
 --       reader, 6 suspects
 -- ARGV  1 prefix of slots and flags, 2 number of slots, 3 token of the reader, 4 milliseconds for which a claim holds,
---       5 most results, 6 most bytes, 7 shortest and 8 longest result in bytes, 9 number of the cluster to begin with,
---       10 '1' to read every mailbox, else only those with a flag, 11 most bytes of a cluster beyond its
---       first result, 12 '1' to read a suspect, if there is one
+--       5 maximum results, 6 maximum bytes, 7 minimum and 8 maximum bytes of a result, 9 number of the cluster to
+--       begin with, 10 '1' to read every mailbox, else only mailboxes with a flag, 11 maximum bytes of a cluster beyond
+--       its first result, 12 '1' to read a suspect, if there is one
 -- Returns {number of the cluster to begin with next time; 1 if more is waiting; slots; results; suspects dropped}.
 local prefix, number, token, hold = ARGV[1], tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
 local most, most_bytes, shortest, longest = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
@@ -15,7 +15,7 @@ local is_everywhere, share, is_for_suspects = ARGV[10] == '1', tonumber(ARGV[11]
 local call = redis.call
 local time = call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
--- Most names in one command: a function of Lua takes at most 8,000 arguments.
+-- Maximum names in one command, because a function of Lua takes at most 8,000 arguments.
 local MANY = 1000
 
 local function in_parts(names, run)
@@ -26,7 +26,7 @@ end
 
 -- Suspects ----------------------------------------------------------------------------------------------------------
 
--- A claim that ends later than any can comes from a fast clock, and is over.
+-- A claim that ends later than now plus the claim time was written by a fast clock. It counts as expired.
 local function is_over(ends)
     return tonumber(ends) <= now or tonumber(ends) > now + hold
 end
@@ -72,7 +72,7 @@ for slot, deaths in pairs(suspects) do
     end
 end
 
--- Which mailboxes are this reader's --------------------------------------------------------------------------------
+-- Claim mailboxes for this reader ---------------------------------------------------------------------------------
 
 local names = call('HKEYS', KEYS[1])
 local first, is_more = tonumber(ARGV[9]), false
@@ -192,7 +192,7 @@ while is_found and has_room() do
             local is_read, is_over_share = take(mailbox)
             is_found, is_shared = is_read or is_found, is_over_share or is_shared
         elseif not is_cut then
-            -- The next read begins with the first one that had no room.
+            -- The next read begins with the first mailbox that had no room.
             first, is_cut = mailbox.place - 1, true
         end
     end
@@ -205,7 +205,7 @@ if alone then
         local turn = string.match(call('HMGET', KEYS[2], cluster)[1] or '', ' (%d+)$') or 0
         found, mine = {alone}, {cluster, string.format('%s %.0f %d', token, now + hold, turn)}
     else
-        -- The slot has other content now, which can be no result.
+        -- The slot has other content now, which cannot be a result.
         call('DEL', alone)
         call('HDEL', KEYS[6], alone)
         call('HINCRBY', KEYS[3], 'malformed', 1)
@@ -224,7 +224,7 @@ end
 in_parts(to_clear, function(...) call('DEL', ...) end)
 if #found > 0 then
     call('HSET', KEYS[2], unpack(mine))
-    -- The slots are recorded before they are read: if the reader dies of them, the next reader knows which.
+    -- The slots are recorded before they are read. If they kill the reader, the next reader knows them.
     call('HSET', KEYS[5], token, string.format('%.0f %s', now + hold, table.concat(found, ' ')))
     results = call('MGET', unpack(found))
 end

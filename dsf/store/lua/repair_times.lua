@@ -1,6 +1,6 @@
--- Repairs pairs with times in the future after the time of Redis went backwards: a future score counts as measured now,
--- which is its latest possible time, and its run ids as those of an earlier time. Without the repair such a score would
--- look fresh until that time comes, and outrank all later results.
+-- Repairs pairs with times in the future after the time of Redis went backwards. The time of measurement of a future
+-- score becomes now, which is its latest possible time, and its run ids get an earlier time. Without the repair such a
+-- score would look fresh until that time comes, and replace all later results.
 -- KEYS  1 writes
 -- ARGV  1 now, 2 upper bound of the run ids of now, 3 the time in the run ids to write instead of later ones,
 --       4 seconds by which clocks may differ, 5... pair
