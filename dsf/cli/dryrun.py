@@ -67,7 +67,7 @@ class QueryView(View):
     bytes: int = 0
     series: int = 0
     head: str = Field(default="", description="The first bytes of the series that go to the scoring API.")
-    warnings: list[str] = Field(default_factory=list, description="What the source says against its answer.")
+    warnings: list[str] = Field(default_factory=list, description="Warnings in the source's response.")
     reason: str = ""
     message: str = ""
 
@@ -113,8 +113,10 @@ class ExplainReport(View):
     score_name: str
     source_type: str
     queries: list[QueryView] = Field(default_factory=list)
-    expression: str = Field(default="", description="What scores in place of a scoring API.")
-    inputs: list[InputView] = Field(default_factory=list, description="The scores that it combines.")
+    expression: str = Field(
+        default="", description="The expression that computes the scores in place of a scoring API."
+    )
+    inputs: list[InputView] = Field(default_factory=list, description="The scores that the expression combines.")
     request: RequestView | None = None
     response: ResponseView | None = None
     results: list[ResultView] = Field(default_factory=list)

@@ -34,7 +34,8 @@ Renderable: TypeAlias = "RenderableType"
 OutputOption = Annotated[Format, typer.Option("--output", "-o", help="A table for users, json or yaml for programs.")]
 
 
-#: Default maximum number of pairs in a table, because a fleet has thousands and each may have many items.
+#: Default maximum number of pairs (one scorer on one cluster) in a table, because a fleet has thousands of pairs, and
+#: each may have many items.
 DEFAULT_TABLE_LIMIT = 100
 
 LimitOption = Annotated[
@@ -116,7 +117,7 @@ def table(
     right_aligned_headers: Sequence[str] = (),
     truncates_cells: bool = False,
 ) -> Renderable:
-    """Return a table without lines. Columns named in `right_aligned_headers` are aligned right.
+    """Return a table without borders. Columns named in `right_aligned_headers` are aligned right.
 
     Long cells are folded. With `truncates_cells` they are truncated, so that each row is one line.
     """
@@ -137,7 +138,8 @@ def table(
         max(text.cell_len for text in (Text(header), *column)) for header, column in zip(headers, columns, strict=False)
     ]
     if columns and sum(widths) + 2 * len(widths) <= make_console().width:
-        # Print all lines as one row, because no line is folded or truncated and rich then needs a quarter of the time.
+        # Combine all lines into one row. Rich then needs a quarter of the time, and the result is the same because no
+        # line is folded or truncated.
         lines = [[Text("\n").join(column) for column in columns]]
     for line in lines:
         rich_table.add_row(*line)
@@ -169,7 +171,7 @@ def emit(view: BaseModel, output: Format, render: Callable[[], Renderable]) -> N
 def as_json(view: BaseModel, indent: int | None = None) -> str:
     """Return the view as JSON without terminal control characters, on one line unless `indent` is set."""
     text = view.model_dump_json(by_alias=True, indent=indent)
-    # Escape all of them, because JSON has control characters only in strings, except for line ends.
+    # Escape every unprintable character except line ends, because JSON has such characters only inside strings.
     text = "".join(char if char.isprintable() or char == "\n" else json.dumps(char)[1:-1] for char in text)
     return text if _is_encodable(text) else "".join(char if char.isascii() else json.dumps(char)[1:-1] for char in text)
 
