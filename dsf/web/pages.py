@@ -1,4 +1,4 @@
-"""Defines pages and actions, and loads those of other distributions from the entry point group `dsf.pages`.
+"""Types of pages and actions, and the loader of the page plug-ins in the entry point group `dsf.pages`.
 
 Each entry point names a `PagePlugin`:
 
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 #: The entry point group of page plug-ins.
 GROUP: Final = "dsf.pages"
-#: Query parameter that the site itself sets if the viewer has the right `PageView.optional_right`. Its value is this
-#: right.
+#: Query parameter that the site itself sets if the viewer has the right `PageView.optional_right`. Its value is the
+#: name of that right.
 OPTIONAL_RIGHT_PARAMETER: Final = "allowed"
 
 log = dsf.log.get(__name__)
@@ -42,7 +42,9 @@ Query = Mapping[str, str]
 class Sources:
     """The data sources of the pages."""
 
+    #: Reads the fleet's data from Redis.
     reading: Reading
+    #: Reads a DynamicScorer from the API server; without access to one, it finds none.
     read_scorer: ScorerReader = read_nothing
     #: Session with the API server; None without one.
     session: Session | None = None
@@ -75,11 +77,13 @@ class PageView:
 class Act:
     """An action that users can perform: its name and texts."""
 
+    #: Name in the path of the form, and its title.
     name: str
     title: str
+    #: Texts of the button, and of the sentence "It ..." that explains the action.
     button: str
     help: str
-    #: Template with the form fields of a plug-in's action, which must not change clusters. Empty for other actions.
+    #: Template with the form fields, only for an action of a plug-in. Such an action must not change clusters.
     template: str = ""
     #: Initial values of these fields.
     values: Mapping[str, str] = field(default_factory=dict)
@@ -94,6 +98,7 @@ class ActionTarget:
     """The target of an action: a scorer on one cluster, or on all clusters if `cluster` is None."""
 
     scorer: str
+    #: Name of the cluster, or None for all clusters.
     cluster: str | None
 
 

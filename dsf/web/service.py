@@ -73,7 +73,7 @@ class WebService:
     def find_problem(self) -> str:
         """Return why the service cannot continue; empty if it can.
 
-        An unreachable Redis is no problem of the service, because the pages report it.
+        An unreachable Redis is not a problem of the service, because the pages report it.
         """
         return self._server.find_problem()
 

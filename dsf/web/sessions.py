@@ -33,8 +33,8 @@ _COOKIE_BYTES: Final = 32
 _COOKIE_LENGTH: Final = 43
 #: Seconds until a login expires.
 LOGIN_SECONDS: Final = 8 * 3600
-#: Redis key, in place of a cookie's digest, of the random value that `Sessions.end_all` changes. The keys of all
-#: sessions are derived from it.
+#: Name, in place of a cookie's digest, of the Redis key with the random value that `Sessions.end_all` changes. The
+#: encryption keys of all sessions are derived from this value and the session's cookie.
 _EPOCH_KEY: Final = "epoch"
 #: Maximum characters of a header's value in an error text.
 _MAX_QUOTED_LENGTH: Final = 100
