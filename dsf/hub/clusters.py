@@ -46,7 +46,7 @@ class Departures:
     A restart of the process restarts every grace period, because the periods are in memory only."""
 
     def __init__(self, grace: float, clock: Callable[[], float] = time.monotonic) -> None:
-        """`grace` in seconds."""
+        """`grace` is the grace period in seconds."""
         self._grace = grace
         self._clock = clock
         self._lock = threading.Lock()

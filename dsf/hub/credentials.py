@@ -174,7 +174,7 @@ class AgentCredentials:
         return set(requests)
 
     def close(self) -> None:
-        """Close connections."""
+        """Close the connection to Redis for users, if it was opened."""
         if self._users is not None:
             self._users.close()
 

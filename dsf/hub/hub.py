@@ -153,7 +153,7 @@ class Hub:
 
     def find_problem(self) -> str:
         """Return why work has stalled; empty if it progresses or has not begun. Must be called every few seconds."""
-        # An unreachable API server or Redis is no problem here, because a restart would not help.
+        # An unreachable API server or Redis is not a problem here, because a restart would not help.
         if not self._is_started:
             return ""
         if not (self._resync_thread.is_alive() and self._notifications.is_alive()):

@@ -44,7 +44,7 @@ class LostPodRemover:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread."""
+        """Stop the checks and end their thread."""
         self._stopping.set()
         self._thread.join(5)
         self._session.close()

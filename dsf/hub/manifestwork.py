@@ -60,7 +60,7 @@ class Load:
 
     @property
     def total_size(self) -> int:
-        """Bytes with all Secrets."""
+        """Size of the manifests in bytes, including all Secrets."""
         return self.size + sum(self.secrets.values())
 
 

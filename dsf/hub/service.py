@@ -82,7 +82,7 @@ class ControllerService(Collector):
         self._election.stop()
 
     def find_problem(self) -> str:
-        """Return why the controller does not work. An unreachable API server or Redis is no reason for a restart."""
+        """Return why the controller does not work. An unreachable API server or Redis is not a reason for a restart."""
         if not self._election.is_campaigning:
             return "the controller neither works nor waits for its turn"
         return self._hub.find_problem()
@@ -126,7 +126,7 @@ class ControllerService(Collector):
             self._fail(error)
         except DsfError as error:
             if self._stopping.is_set():
-                # `stop` has interrupted the start because the process is ending, which is no failure.
+                # `stop` has interrupted the start because the process is ending. That is not a failure.
                 log.info("the start of the hub controller was interrupted", error=str(error))
                 return
             log.error("the hub controller cannot start", error=str(error))

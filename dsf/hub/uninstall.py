@@ -58,8 +58,9 @@ def run(settings: Settings) -> int:
 def remove_hub_objects(session: Session, namespace: str, timeout_seconds: float = 90.0) -> list[str]:
     """Stop the processes, delete their objects and wait for the deletions; return the clusters that are still pending.
 
-    `timeout_seconds` is the maximum time for the shutdown of the processes, and for the removal from the clusters
-    by OCM; normally each takes a few seconds.
+    `timeout_seconds` is the maximum time for each of three steps: the shutdown of the processes, the removal from the
+    clusters by OCM, and the removal of obsolete finalizers. Normally each takes a few seconds. A request that is
+    running when the time has passed may extend it.
     """
     if not _wait_until(lambda: _stop_controller(session, namespace), timeout_seconds):
         log.warning("the controller has not ended yet", namespace=namespace)
@@ -85,7 +86,8 @@ def remove_hub_objects(session: Session, namespace: str, timeout_seconds: float 
         return not works and not clusters
 
     if not _wait_until(delete_objects, timeout_seconds):
-        # Read the ManifestWorks again, because some were removed since the last attempt.
+        # Read the ManifestWorks again, because some may have been removed since the last attempt. The ten seconds allow
+        # for temporary errors.
         _wait_until(refresh_works, 10.0)
     if not _wait_until(lambda: _remove_obsolete_finalizers(session), timeout_seconds):
         log.warning("finalizers of a DynamicScoringConfig could not be removed")
@@ -94,7 +96,10 @@ def remove_hub_objects(session: Session, namespace: str, timeout_seconds: float 
 
 
 def _run_all(removals: Iterable[Callable[[], None]]) -> None:
-    """Run all removals, then raise the first error: an error about one object must not prevent the other removals."""
+    """Run all removals, then raise the first error: an error about one object must not prevent the other removals.
+
+    If the API server is unreachable or busy, raise at once.
+    """
     failure: BackendError | None = None
     for remove in removals:
         try:
@@ -103,6 +108,7 @@ def _run_all(removals: Iterable[Callable[[], None]]) -> None:
             # The next removal would fail for the same reason.
             raise
         except BackendError as error:
+            # A busy API server must not get further requests.
             if error.is_busy:
                 raise
             failure = failure or error
@@ -162,8 +168,11 @@ def _list_works(session: Session) -> list[dict[str, Any]]:
 
 
 def _wait_until(condition: Callable[[], bool], timeout_seconds: float) -> bool:
-    """Poll until `condition` is true; return False after `timeout_seconds`. Failed requests are retried; the error of
-    the last request is raised."""
+    """Poll until `condition` is true. Return False if it is still false after `timeout_seconds`.
+
+    `condition` is called at least once. A BackendError is logged and the call is repeated. If the last call before the
+    end of the time raised, its error is raised.
+    """
     deadline = time.monotonic() + timeout_seconds
     while True:
         problem: BackendError | None = None
