@@ -377,7 +377,7 @@ class BeatScheduler(Scheduler):
     def _touch_liveness_file(self) -> None:
         self.ticked_at = time.monotonic()
         if self._settings.probe_dir is not None:
-            # A full or read-only disk is no reason to stop scheduling; the probe will report it.
+            # A full or read-only disk is not a reason to stop scheduling; the probe will report it.
             with contextlib.suppress(OSError):
                 (self._settings.probe_dir / "alive").touch()
 

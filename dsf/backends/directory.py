@@ -307,7 +307,7 @@ class DirectoryBackend(DirectoryScores):
         self._store(key, new_object)
 
     def _store(self, key: ObjectKey, manifest: Manifest) -> None:
-        """Store one object."""
+        """Store an object in memory and in its file in the output folder."""
         self._objects[key] = manifest
         self._out.put(self._out.get_path(key), kubeyaml.dump(manifest))
 

@@ -29,7 +29,10 @@ class _LastEvent(NamedTuple):
 
 
 class EventLimit:
-    """Limiter that decides which events are published; the other events are logged. Thread-safe."""
+    """A token bucket for each object, which decides whether an event is published. Other events are logged.
+
+    Thread-safe.
+    """
 
     def __init__(self) -> None:
         self._last_events: dict[str, _LastEvent] = {}
@@ -45,6 +48,7 @@ class EventLimit:
             remaining_events = min(MAX_BURST, last_event.remaining_events + seconds / SECONDS_PER_EVENT)
             if remaining_events >= 1 and (event != last_event.event or seconds >= SECONDS_PER_EVENT):
                 self._last_events[object_id] = _LastEvent(event, now, remaining_events - 1)
+                # Forget the objects that were recorded first.
                 while len(self._last_events) > _MAX_OBJECTS:
                     del self._last_events[next(iter(self._last_events))]
                 return True

@@ -209,7 +209,7 @@ class ManifestFolder:
                 for key, declared_object in file.objects.items():
                     candidates.setdefault(key, []).append(declared_object)
         for file in self._files.values():
-            # An object that is also in another file is no duplicate: the file was probably renamed.
+            # An object that is also in another file is not a duplicate: the file was probably renamed.
             if file.missing_since is not None:
                 for key, declared_object in file.objects.items():
                     candidates.setdefault(key, [declared_object])

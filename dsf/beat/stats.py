@@ -1,5 +1,8 @@
 """Exposes beat's counters as metrics. They are stored in Redis, so that any process can expose them.
 
+A tick is the Celery message that makes an agent run one cycle of a scorer. Its lag is the time from its scheduled time
+until it is sent.
+
 Fields of the hash `dsf.keys.BEAT_STATS`, all counted by `lua/dispatch.lua`:
 
     ticks               ticks sent
@@ -26,7 +29,8 @@ from dsf.store.ticks import REASONS, find_ticks_problem, find_writes_problem
 
 
 def collect_schedule_metrics(client: redis.Redis) -> Iterable[Metric]:
-    """Return metrics about lag, ticks, skips, stopped ticks, entries, waiting ticks, and waiting results.
+    """Return metrics about lag, ticks, skips, stopped ticks, the hub's problems, schedule entries, waiting ticks, and
+    waiting results.
 
     Raises redis.RedisError if Redis cannot be read.
     """

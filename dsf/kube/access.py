@@ -53,7 +53,7 @@ def load_kubeconfig(configuration: client.Configuration, kubeconfig: Path, conte
         token_file = _find_token_file(documents, context)
         _check_credentials(documents, context, configuration)
     except config.ConfigException as error:
-        # Those of commands have several lines.
+        # Errors of credential commands have several lines. The message has one.
         raise config.ConfigException(" ".join(str(error).split())) from None
     except OSError as error:
         raise SettingsError(

@@ -222,7 +222,7 @@ _BEAT: Final = [
     selector("zrangebyscore zrange zscore zmscore zadd zrem", rw=[keys.DUE]),
     selector("hmget hlen hgetall", r=[keys.ENTRIES, keys.OVERRIDES]),
     selector("zadd", w=[keys.OPEN_RUNS]),
-    # Only counters, so that beat cannot write a score or a state.
+    # Beat may only change counters, so that it cannot write a score or a state.
     selector("hincrby", rw=[_PAIRS]),
     selector("hincrby hincrbyfloat", rw=[keys.BEAT_STATS]),
     selector("hincrby", rw=[keys.BEAT_LAGS]),
@@ -272,7 +272,7 @@ _RESULTS: Final = [
     selector("hget hmget hset hdel hkeys", rw=[keys.ROWS]),
     selector("hdel", w=[keys.UNWRITTEN]),
     selector("hkeys hdel", rw=[keys.BEAT_LAGS]),
-    # To remove the data of pairs that are no longer in the schedule.
+    # The data of pairs that are no longer in the schedule is removed.
     selector("zrange zrem", rw=[keys.CHANGED]),
     selector("hdel", w=[keys.SKIPS]),
     selector("del", w=[_PAIRS, _HISTORIES]),

@@ -191,7 +191,7 @@ class Ingest:
                 published_scores.replace(result.cluster, item.scorer, item.ending.score)
 
         # Sort by run, because slots return the results of a pair in arbitrary order, and a hold compares each result
-        # with the one before.
+        # with the previous result.
         self._apply(set_ending, sorted(pending_frames, key=lambda item: item.result.run))
 
     def count_rejection(self, reason: str) -> None:

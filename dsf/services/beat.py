@@ -38,7 +38,7 @@ class BeatService:
         self._thread.join(_MAX_STOP_SECONDS)
 
     def find_problem(self) -> str:
-        """Implement `Service.find_problem`. An unreachable Redis is no problem, because beat retries."""
+        """Implement `Service.find_problem`. An unreachable Redis is not a problem, because beat retries."""
         if self._scheduler is None:
             return ""
         silence = time.monotonic() - self._scheduler.ticked_at
