@@ -1,16 +1,16 @@
 """`dsf scorer check`: checks a scoring API against the framework's contract, item by item.
 
-report   the result, for people and programs
-target   asks the scoring API, with the framework's own HTTP
-samples  the series that it is asked about: made up from its /config, or recorded ones
-case     state of a check of one API
-service  points about the service: health, /config, paths, token
-scoring  points about scores: query, empty, one, many, gaps, NaN, large, labels, range, determinism, speed
+report      the result, for people and programs
+target      sends requests to the scoring API by the framework's own HTTP client
+samples     the series in these requests: generated from the API's /config, or recorded
+case        state of a check of one API
+service     items about the service: health, /config, paths, token
+scoring     items about scores: query, empty, one, many, gaps, NaN, large, labels, range, determinism, speed
 expression  checks a scorer with an expression instead, by its manifest
-run      all points in order, with their dependencies
-command  the command line
+run         all items in order, with their dependencies
+command     the command line
 
-`dsf scorer test` asks it about an author's own series, and compares items:
+`dsf scorer test` sends an author's own series to a scorer, and compares the items of the score with the expected items:
 
 notation   series as in promtool's tests
 testfile   parses a file of cases

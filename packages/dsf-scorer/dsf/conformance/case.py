@@ -76,7 +76,7 @@ class Case:
 
     @cached_property
     def scoring_url(self) -> str:
-        """URL for scoring requests. Raises CheckEnded if the host in /config is no URL."""
+        """URL for scoring requests. Raises CheckEnded if the host in /config is not a URL."""
         scoring = self.config.scoring if self.config is not None else None
         host = scoring.host if scoring is not None and scoring.host else get_base_url(self.url)
         config_path = scoring.path if scoring is not None else ""
@@ -112,7 +112,7 @@ class Case:
     def _real_series(self) -> list[list[RawSeries]] | None:
         """Return the Prometheus server's series of each query; None unless every query has series."""
         if not self.prometheus or self.recorded is not None or self.config is None or self.config.sources:
-            # One Prometheus server cannot stand for several sources: each source may query another server.
+            # One Prometheus server cannot replace several sources, because each source may query another server.
             return None
         try:
             series_by_query = [

@@ -83,7 +83,7 @@ def parse_values(text: str) -> list[float | None]:
             raise ValueError(f"{word[:100]!r} is not such as 5, 5x3, 0+2x3, _, _x3 or stale")
         # Counts of ten or more digits are refused without converting them, which is slow for long ones.
         count = 0 if repetition is None else int(repetition[1]) if len(repetition[1]) < 10 else MAX_SAMPLES + 1
-        # `5x3` has four samples: one for time 0 and three repetitions.
+        # `5x3` has four samples: one for time 0 and three repetitions. `_x3` has three, and `_` without a count one.
         length = max(count, repetition is None) if item["blank"] else count + 1
         if len(values) + length > MAX_SAMPLES:
             raise ValueError(
@@ -101,7 +101,8 @@ def parse_values(text: str) -> list[float | None]:
 
 
 def make_series(labels: dict[str, str], values: list[float | None], start: float, interval: float) -> dict[str, Any]:
-    """Return a series of a scoring request, as a range query with this step (seconds) from `start` on returns it."""
+    """Return a series of a scoring request, as a range query from `start` on returns it. `interval` is its step in
+    seconds."""
     timestamps = (start + number * interval for number in range(len(values)))
     samples = [
         [_simplify_time(timestamp), _format_value(value)]

@@ -1,4 +1,4 @@
-"""Report of a check."""
+"""Report of a conformance check. A check consists of items, such as `health`, with one outcome each."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Outcome(StrEnum):
 
 
 class Finding(View):
-    """One item."""
+    """The outcome of one item of the check."""
 
     point: str = Field(description="Name of the item, such as `health`, for --skip.")
     outcome: Outcome
@@ -30,7 +30,7 @@ class Finding(View):
 
 
 class ConformanceReport(View):
-    """All items of one scoring API."""
+    """The outcomes of all items of the check of one scoring API."""
 
     url: str = Field(description="The configURL.")
     scoring_url: str = Field(default="", description="Scoring URL.")
@@ -40,7 +40,7 @@ class ConformanceReport(View):
 
     @classmethod
     def of(cls, url: str, scoring_url: str, points: list[Finding]) -> ConformanceReport:
-        """Return the report of these points."""
+        """Return the report of these findings, with their counts by outcome."""
         outcome_counts = Counter(point.outcome for point in points)
         counts = {outcome.value: outcome_counts[outcome] for outcome in Outcome}
         return cls(

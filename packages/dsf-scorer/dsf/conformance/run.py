@@ -1,4 +1,4 @@
-"""All items in order, with their dependencies."""
+"""Runs the items of a conformance check in order. An item depends on items that must pass before it."""
 
 from __future__ import annotations
 

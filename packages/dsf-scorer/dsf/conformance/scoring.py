@@ -1,4 +1,4 @@
-"""Points about scores."""
+"""Items of the conformance check about scores."""
 
 from __future__ import annotations
 
@@ -223,7 +223,7 @@ def _check_valid(case: Case, series: list[samples.RawSeries], name: str) -> str:
     if not case.has_series:
         raise skip(_NO_SERIES_MESSAGE)
     response = case.fetch_scores(case.make_request(series), name)
-    # The point `labels` judges bad labels.
+    # The item `labels` judges bad labels.
     check_refused_results(name, response, accepted_reasons=("bad_labels",))
     return _count(response) + _format_dropped(case.count_dropped(case.make_request(series)))
 

@@ -1,4 +1,4 @@
-"""Points about the service: health, /config, paths, token, content type."""
+"""Items of the conformance check about the service: health, /config, paths, token, content type."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def redirects(case: Case) -> str:
     """Check that no endpoint redirects."""
     replies = {"/healthz": case.health, "configURL": case.config_reply}
     if case.config is not None or case.path:
-        # The points config and paths report a wrong URL.
+        # The items config and paths report a wrong URL.
         with contextlib.suppress(CheckEnded):
             replies["the scoring path"] = case.request_scores(case.empty_request)
     leading = [f"{name}: {reply.error}" for name, reply in replies.items() if reply.is_redirect]

@@ -1,4 +1,4 @@
-"""Runs the cases of a file: sends the request, makes items of the response, and compares these with the expected."""
+"""Runs the cases of a file: sends the request, makes items of the response, and compares them with expected items."""
 
 from __future__ import annotations
 
@@ -35,17 +35,19 @@ _DEFAULT_STEP_SECONDS = 60
 
 
 class CaseResult(View):
-    """One case."""
+    """The outcome of one case of a test file."""
 
     file: str
     line: int
     name: str
-    failures: list[str] = Field(default=[], description="What was expected and what came; none: it passed.")
+    failures: list[str] = Field(
+        default=[], description="Expected and actual values of each failed check; empty if the case passed."
+    )
     seconds: float = 0.0
 
 
 class TestReport(View):
-    """All cases of all files."""
+    """The outcomes of all cases of all test files."""
 
     __test__ = False
 

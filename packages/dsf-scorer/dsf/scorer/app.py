@@ -140,7 +140,7 @@ class ScorerApp:
             return JSONResponse(scorer.config(root + self.prefix))
 
         async def scoring(request: Request) -> Response:
-            """Scores of the time series. A result that is no finite number is left out."""
+            """Scores of the time series. A result that is not a finite number is left out."""
             return await endpoint.handle(request)
 
         name = scorer.path.strip("/").replace("/", "_") or "scorer"

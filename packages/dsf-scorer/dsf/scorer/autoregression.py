@@ -31,7 +31,7 @@ class Forecast:
     step: float
     #: Missing samples that were interpolated linearly.
     bridged: int
-    #: Whether the series is constant. Then the forecast is constant too.
+    #: True if the series is constant. The forecast is then constant, too.
     is_constant: bool
 
 
@@ -78,7 +78,7 @@ def forecast(series: Series, *, horizon: int = 10, lags: int = 10, least: int = 
     grid[~is_finite] = np.interp(np.flatnonzero(~is_finite), np.flatnonzero(is_finite), grid[is_finite])
     with np.errstate(over="ignore"):
         forecast_values = _continue_series(grid, is_finite, horizon, lags) * peak
-    # An infinite value would be no score.
+    # An infinite value would not be a score.
     max_float = np.finfo(np.float64).max
     return Forecast(np.clip(forecast_values, -max_float, max_float), step, bridged_count, is_constant=False)
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 
 class Body:
-    """One body. A body that `is_dropped` is refused, and its data was deleted."""
+    """A request body that is being received. A body that `is_dropped` is refused, and its data was deleted."""
 
     def __init__(self, deadline: asyncio.Timeout) -> None:
         self.data = bytearray()

@@ -34,7 +34,7 @@ _CONTROL_CHARACTER_PATTERN = re.compile(r"[\x00-\x1f\x7f]")
 
 
 class Definition:
-    """One score, without the service around it.
+    """The definition of one score, without the service around it.
 
     name, description   of the scoring API, for display
     score_name          name of the score

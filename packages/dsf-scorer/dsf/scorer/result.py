@@ -20,7 +20,7 @@ class Score:
     labels: dict[str, str]
 
     def __init__(self, value: SupportsFloat, labels: Mapping[str, str] | None = None) -> None:
-        """Raise TypeError when the value is not a number, such as None or text, or a label is not text.
+        """Raise TypeError when the value is not a number, such as None, text or a bool, or a label is not text.
 
         The check is here rather than at encoding, so that the traceback shows the line that made the score.
         """

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Scorer(Definition):
-    """One score. It is an ASGI application by itself; several go into one `ScorerApp`.
+    """A scorer of one score. It is an ASGI application by itself; several go into one `ScorerApp`.
 
     Its arguments are those of `Definition`. Raises ScorerError for an invalid value.
     """

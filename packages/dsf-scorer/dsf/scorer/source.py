@@ -1,4 +1,4 @@
-"""The source section of /config."""
+"""The section `source` of a scoring API's /config, which describes the time series that the framework fetches."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class Source:
 
     type: str
     query: str = ""
-    #: Range in seconds.
+    #: Seconds before now that are queried.
     range: int = 0
     #: Seconds between two samples.
     step: int = 0
-    #: URL without a path, such as http://prometheus.monitoring.svc:9090, as the agent on the cluster sees it.
+    #: Base URL, such as http://prometheus.monitoring.svc:9090, by which the agent on the cluster reaches the server.
     host: str = ""
     #: Path below the host; for Prometheus the framework's default is /api/v1/query_range.
     path: str = ""
@@ -40,7 +40,10 @@ class Source:
         return document | ({"params": params} if params else {})
 
     def overridden(self, environment: Mapping[str, str], prefix: str) -> Self:
-        """Return a copy with overrides by the variables `<prefix>SOURCE_HOST` and so on."""
+        """Return a copy with the values of the set environment variables `<prefix>SOURCE_<name>`.
+
+        The names are HOST, PATH, QUERY, RANGE and STEP. Raises ScorerError for an invalid value.
+        """
         source = self
         for name in ("host", "path", "query", "range", "step"):
             variable = f"{prefix}SOURCE_{name.upper()}"
@@ -85,7 +88,7 @@ def check_base_url(name: str, url: str) -> None:
     except ValueError:
         is_valid = False
     if "@" in url:
-        # The message does not have the URL, which has a password.
+        # Leave the URL out of the message, because it may contain a password.
         raise ScorerError(f"{name}: a URL with a user name or a password; name a Secret with auth.basic in the spec")
     if not is_valid:
         raise ScorerError(f"{name}: {url!r} is not a URL of the form http://host[:port]")
