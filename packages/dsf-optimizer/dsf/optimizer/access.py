@@ -109,7 +109,7 @@ class CallerAccess:
 
 
 class OpenAccess(CallerAccess):
-    """All callers have all rights."""
+    """Grants all rights to all callers."""
 
     needs_token = False
 
@@ -119,7 +119,7 @@ class OpenAccess(CallerAccess):
 
 
 class TokenAccess(CallerAccess):
-    """A token with all rights."""
+    """Grants all rights to callers with the configured token."""
 
     def __init__(self, file: Path) -> None:
         """Raises SettingsError if the file is unreadable."""

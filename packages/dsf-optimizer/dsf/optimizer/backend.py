@@ -80,7 +80,7 @@ class ManifestClient:
     def delete(
         self, resource: Resource, namespace: str, name: str, *, uid: str | None = None, dry_run: bool = False
     ) -> None:
-        """Delete an object; a missing one is no error."""
+        """Delete an object; a missing object is not an error."""
         # With a body, the API server ignores the query, so that a dry run in the query alone would delete the object.
         options = {"kind": "DeleteOptions", "apiVersion": "v1"}
         body = options | ({"preconditions": {"uid": uid}} if uid else {}) | ({"dryRun": ["All"]} if dry_run else {})
@@ -94,7 +94,7 @@ class ManifestClient:
         self._session.get("/version")
 
     def close(self) -> None:
-        """Close connections."""
+        """Close the connections to the API server."""
         self._session.close()
 
     def _request(self, method: str, path: str, **options: Any) -> dict[str, Any]:

@@ -243,7 +243,7 @@ def _silence_sdk() -> None:
 
 def make_server(service: OptimizerService) -> Server[Any]:
     """Return the server with all tools. With access control, each call checks the caller's rights."""
-    # Not the threads of the HTTP API, which must stay free for probes.
+    # Do not use the threads of the HTTP API, because they must stay free for probes.
     limiter = anyio.CapacityLimiter(16)
 
     async def list_tools(_: Any, __: types.PaginatedRequestParams | None) -> types.ListToolsResult:

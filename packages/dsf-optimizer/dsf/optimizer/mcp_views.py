@@ -77,7 +77,7 @@ class PlansResponse(OptimizerView):
 
 
 class ResetResponse(ResetReport):
-    """Answer of reset."""
+    """Response of the tool reset."""
 
     left_out: int = Field(
         description="Number of omitted objects, which are deleted, too; before a reset, GET /plans?namespace= of the "
@@ -89,11 +89,11 @@ class PlacedWorkload(AssignmentView):
     """Replicas of a workload on one cluster, with the reason."""
 
     next_best: OptionView | None = Field(description="The best option that was not taken.")
-    why_not: str = Field(description="Why it was not taken.")
+    why_not: str = Field(description="Reason why this option was not chosen.")
 
 
 class PlanResponse(OptimizerView):
-    """Answer of propose_plan and apply_plan."""
+    """Response of propose_plan and apply_plan."""
 
     next_step: str = Field(description="How to proceed.")
     namespace: str

@@ -44,7 +44,7 @@ class Neighbourhoods:
         clusters = len(self._table.clusters)
         # The first parts have about 120 workloads.
         size = min(clusters, max(_MIN_CLUSTERS, round(120 * clusters / max(1, len(self._table.workloads)))))
-        # First without other configurations, which quickly brings most of the improvement.
+        # First keep all configurations, because this quickly brings most of the improvement.
         share = 0
         idle = 0
         while not clock.over:
@@ -53,7 +53,7 @@ class Neighbourhoods:
                 # The solver ran out of time, so the part is too large for this machine or its current load.
                 size = max(min(clusters, _MIN_CLUSTERS), int(size / _GROWTH_FACTOR))
             idle = idle + 1 if counts_before is self.counts else 0
-            # Parts keep their size until this many in a row, relative to clusters and size, improve nothing.
+            # Parts keep their size until so many consecutive parts, relative to clusters and size, improve nothing.
             if idle <= 2 * clusters / size:
                 continue
             idle = 0

@@ -29,9 +29,9 @@ class PlanBlock(View):
 
     workload: str
     replicas: int
-    score: float = Field(description="Of one replica.")
+    score: float = Field(description="Score of one replica.")
     share: float = Field(
-        description="Of what the configuration supplies, of the resource that it takes most of; 0 to 1."
+        description="Share of the configuration's supply that is used, of the most used resource; 0 to 1."
     )
 
 
@@ -43,16 +43,16 @@ class PlanColumn(View):
     device: str = ""
     supply: dict[str, int] = Field(default={}, description="Amount by resource kind.")
     used: dict[str, int] = Field(default={})
-    blocks: list[PlanBlock] = Field(default=[], description="Highest score first.")
+    blocks: list[PlanBlock] = Field(default=[], description="Replicas by workload, the highest score first.")
 
 
 class ClusterPlan(View):
-    """One cluster now and as proposed."""
+    """A cluster in the plan in force and in the proposed plan."""
 
     cluster: str
     now: PlanColumn
     proposed: PlanColumn
-    changes: bool = Field(description="Another configuration, or other replicas.")
+    changes: bool = Field(description="True if the configuration or the replicas differ.")
 
 
 class PlanPlace(View):
@@ -71,8 +71,10 @@ class PlanMove(View):
     change: MoveKind
     now: list[PlanPlace] = Field(default=[])
     proposed: list[PlanPlace] = Field(default=[])
-    unplaced: int = Field(default=0, description="Replicas that go nowhere.")
-    why: str = Field(default="", description="Why it is not at its next best option, or why it is nowhere.")
+    unplaced: int = Field(default=0, description="Replicas that are not placed.")
+    why: str = Field(
+        default="", description="Why the workload is not at its next best option, or why it is not placed."
+    )
     next_best: str = Field(
         default="", description="`cluster with device (score)`; empty when no other option has a score."
     )
@@ -82,18 +84,20 @@ class PlanComparison(View):
     """The plan in force in a namespace and the proposed one. Both are equal right after the plan was applied."""
 
     namespace: str
-    at: Time = Field(description="When it was proposed.")
+    at: Time = Field(description="Time of the proposal.")
     plan_id: str
-    applied: bool = Field(description="The proposed plan is the one in force.")
+    applied: bool = Field(description="True if the proposed plan is already in force.")
     status: str = Field(description="Optimal or Feasible.")
     score_now: float = Field(description="Sum of the scores of the plan in force, as they were when it was made.")
     score_proposed: float
-    gap: float = Field(description="How far below the best one the plan can be at most, as a share.")
-    clusters: list[ClusterPlan] = Field(default=[], description="Those that change first.")
-    moves: list[PlanMove] = Field(default=[], description="Those that change first.")
+    gap: float = Field(description="Maximum distance from the best possible plan, as a share.")
+    clusters: list[ClusterPlan] = Field(default=[], description="Clusters that change come first.")
+    moves: list[PlanMove] = Field(default=[], description="Workloads that change come first.")
     more_clusters: int = 0
     more_moves: int = 0
-    warnings: list[str] = Field(default=[], description="What stands against applying it, or may keep it from effect.")
+    warnings: list[str] = Field(
+        default=[], description="Obstacles to applying the plan, and reasons why it may have no effect."
+    )
 
     def limit_rows(self, rows: int = MAX_ROWS) -> PlanComparison:
         """Return the comparison with at most this many rows of each list, and the numbers of omitted rows."""

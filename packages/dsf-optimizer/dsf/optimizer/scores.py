@@ -74,7 +74,7 @@ class Scores:
 
 
 def get_score_name(scorer: DynamicScorer) -> str:
-    """Return the value of `${scoreName}` in the names of a scorer's items; empty while it is not known."""
+    """Return the value of `${scoreName}` in the names of a scorer's items; empty if it is unknown."""
     if scorer.status.score_name:
         return scorer.status.score_name
     try:
@@ -84,7 +84,7 @@ def get_score_name(scorer: DynamicScorer) -> str:
 
 
 def get_score_object_name(scorer: DynamicScorer) -> str:
-    """Return the name of the AddOnPlacementScores that a scorer writes; empty while it is not known."""
+    """Return the name of the AddOnPlacementScores that a scorer writes; empty if it is unknown."""
     name = get_score_name(scorer)
     return sanitize_resource_name(name) if name else ""
 

@@ -1,8 +1,9 @@
 """Search for the plan with the greatest sum, with a proven gap.
 
-The linear relaxation gives a bound, and tells which items can be part of a plan better than the one known. The solver
-gets the most promising of them (the core), then all that are still possible, which makes the response the best there
-is. Where the core alone is too large for it, a plan is made better part by part until the time is over.
+An item is a number of replicas of a workload in a configuration of a cluster (see `dsf.optimizer.table`). The linear
+relaxation gives an upper bound, and excludes items that cannot be part of a better plan than the best known plan. The
+solver first gets the most promising items (the core), then all that are still possible. If it ends by itself, its plan
+is the best. If the core alone is too large for the solver, the plan is improved part by part until the time is over.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def search(table: Table, gap: float, clock: Clock) -> Incumbent:
     if not len(items):
         return incumbent
     if items.kept.any():
-        # Start with the current places: of equal plans, the one with fewer changes wins.
+        # Start with the current places, because of equal plans the plan with fewer changes wins.
         _offer(table, incumbent, place_greedily(table, items.value + items.kept * int(items.value.max() + 1), clock))
     _offer(table, incumbent, place_greedily(table, items.value, clock))
     _relax(table, incumbent, clock)

@@ -120,7 +120,7 @@ class OptimizerService:
         return self.plan(params, apply=True)[0]
 
     def plan(self, params: OptimizeParams, *, apply: bool) -> tuple[PlanReport, Plan]:
-        """Return the best plan, with the solver's result for drawing; `apply` replaces the one in force.
+        """Return the best plan, with the solver's result for drawing. With `apply`, it replaces the plan in force.
 
         Obstacles to applying it are among its warnings. With `params.plan_id` only that plan is applied. Raises
         ManifestError (the request cannot be planned) and SolverError; with `apply` also PlanConflictError if the plan

@@ -25,7 +25,7 @@ _DEFAULT = SearchLimits()
 
 
 def solve(problem: PlanInput, limits: SearchLimits = _DEFAULT) -> Plan:
-    """Return the plan with the greatest sum of scores; of several, the one that `ties` describes.
+    """Return the plan with the greatest sum of scores. `dsf.optimizer.ties` selects among several such plans.
 
     There is always a plan, because a plan may place nothing. Raises ManifestError for scores or weights without an
     exact sum.

@@ -104,7 +104,7 @@ class SolverProcess:
         if self._process is not None and self._process.is_alive() and self._connection is not None:
             return self._connection
         self._end()
-        # Not fork, because this process has threads.
+        # Do not fork, because this process has threads.
         context = multiprocessing.get_context("spawn")
         own_connection, child_connection = context.Pipe()
         process = context.Process(target=_serve, args=(child_connection,), name="dsf-solver", daemon=True)

@@ -1,8 +1,9 @@
 """The options of a problem in arrays, sorted by name so that the order of the input has no effect.
 
 Rows are workloads by name; columns are configurations by (cluster, configuration) name. An *item* is one variable of
-the program: replicas of a row in a column that are there already (`kept`) or that are new to it. Where a replica may
-stay, staying is never worse than moving in, so the two add up to the option without a further constraint.
+the program: replicas of a row in a column that are already there (`kept`), or that are new to it. If a replica may
+stay, staying is never worse than moving in, so the sum of both variables describes the option without a further
+constraint.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class TableItems:
 
 @dataclass(frozen=True)
 class Table:
-    """A problem in arrays."""
+    """A problem in the form of arrays."""
 
     workloads: tuple[Workload, ...]
     clusters: tuple[str, ...]

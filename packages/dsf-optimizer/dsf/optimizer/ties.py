@@ -1,8 +1,8 @@
 """Selects one of all plans with the greatest sum: more replicas placed, then more that stay, then by names.
 
-By names means: with workloads in the order of their names, and options in the order of cluster and configuration name,
-as many replicas of the first workload as possible on its first option, then on its second one, and so on. That leaves
-exactly one plan. Each step is a program of its own in which what the steps before have gained must not be lost.
+"By names" sorts workloads by name, and options by cluster and configuration name. It places as many replicas of the
+first workload as possible on its first option, then on its second option, and so on, which leaves exactly one plan.
+Each step solves a program with the constraint that the sums of the previous steps do not decrease.
 
 A step that cannot be finished is undone as a whole, so that the plan does not depend on how fast the machine is.
 """

@@ -35,7 +35,7 @@ class Coverage(StrEnum):
 
 
 class Reason(StrEnum):
-    """Why an option was not chosen."""
+    """Reason why an option was not chosen."""
 
     NO_CONFIGURATION = "no_configuration"
     NO_SCORE = "no_score"
@@ -187,8 +187,10 @@ class ResetReport(OptimizerView):
 class Freshness(OptimizerView):
     """Age and expiry of a score."""
 
-    updated_at: Time | None = Field(default=None, description="When its value was last written.")
-    valid_until: Time | None = Field(default=None, description="When it expires; null if it never does.")
+    updated_at: Time | None = Field(default=None, description="Time at which the score was last written.")
+    valid_until: Time | None = Field(
+        default=None, description="Time at which the score expires; null if it never expires."
+    )
     expired: bool
     seconds_left: float | None = Field(default=None, description="Seconds until it expires; negative afterwards.")
 
@@ -235,7 +237,7 @@ class ScorerView(OptimizerView):
     namespace: str
     description: str
     config_url: str
-    score_name: str = Field(description="Resolved score name; empty while it is unresolved.")
+    score_name: str = Field(description="Resolved score name; empty if it cannot be resolved.")
     score_object: str = Field(description="Name of its AddOnPlacementScores, for a preference.")
     score_dimension_format: str
     interval_seconds: int

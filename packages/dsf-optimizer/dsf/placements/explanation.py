@@ -37,7 +37,7 @@ class PrioritizerView(View):
     name: str
     weight: int
     resource: str = Field(default="", description="Name of the AddOnPlacementScores; empty for a built-in one.")
-    score: str = Field(default="", description="The item of these.")
+    score: str = Field(default="", description="Name of the item in the AddOnPlacementScores.")
     meaning: str
 
 
@@ -59,9 +59,9 @@ class RankedCluster(View):
     cluster: str
     rank: int
     total: int
-    cells: list[CellView] = Field(description="In the order of the prioritizers.")
-    decided: bool = Field(description="The Placement has it now.")
-    chosen: bool = Field(description="It would be chosen now.")
+    cells: list[CellView] = Field(description="Values in the order of the prioritizers.")
+    decided: bool = Field(description="True if the Placement currently selects the cluster.")
+    chosen: bool = Field(description="True if the cluster would be chosen now.")
     margin: int | None = Field(
         description="Points that it may lose and stay chosen; below zero: those that it lacks to be chosen. null where "
         "every cluster is chosen, or none."
@@ -83,7 +83,7 @@ class WhatIf(View):
     cluster: str
     resource: str
     score: str
-    value: int | None = Field(description="null: it is not there.")
+    value: int | None = Field(description="null: the score does not exist.")
 
 
 class WhatIfView(View):
@@ -101,9 +101,9 @@ class PlacementView(View):
     namespace: str
     name: str
     at: Time
-    number_of_clusters: int | None = Field(description="null: all that pass.")
-    decided: list[str] = Field(description="What it has, as its PlacementDecisions say.")
-    chosen: list[str] = Field(description="What would be chosen now, best first.")
+    number_of_clusters: int | None = Field(description="null: all clusters that pass the filters.")
+    decided: list[str] = Field(description="Clusters in the PlacementDecisions of the Placement.")
+    chosen: list[str] = Field(description="Clusters that would be chosen now, best first.")
     agrees: bool | None = Field(
         description="Both are the same clusters. null: not known, as CEL expressions of predicates are not evaluated."
     )
@@ -111,10 +111,12 @@ class PlacementView(View):
         description="ocm: filters and values are what OCM's own scheduler answered; computed: they follow its rules"
     )
     source_note: str = ""
-    problem: str = Field(default="", description="Why nothing can be decided.")
-    conditions: list[str] = Field(default=[], description="What OCM says of it, `Type=Status Reason: message`.")
+    problem: str = Field(default="", description="Why no decision is possible.")
+    conditions: list[str] = Field(
+        default=[], description="Conditions of the Placement, as `Type=Status Reason: message`."
+    )
     prioritizers: list[PrioritizerView] = Field(default=[])
-    ranking: list[RankedCluster] = Field(default=[], description="Best first.")
+    ranking: list[RankedCluster] = Field(default=[], description="Clusters that can be selected, best first.")
     left_out: list[LeftOutView] = Field(default=[])
     what_if: WhatIfView | None = None
     notes: list[str] = Field(default=[])

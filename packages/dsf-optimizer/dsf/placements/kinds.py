@@ -1,4 +1,4 @@
-"""The kinds of OCM that only the optimiser and the explanations of Placements use."""
+"""The kinds of OCM objects that only the optimiser and the explanations of Placements use."""
 
 from __future__ import annotations
 

@@ -29,7 +29,8 @@ _DEFAULTS: Final = {"Balance": 1, "Steady": 1}
 _RESOURCES: Final = {"ResourceAllocatableCPU": "cpu", "ResourceAllocatableMemory": "memory"}
 
 #: counted: the cluster has a score. missing: no AddOnPlacementScore; expired: too old; no-item: no item of this name;
-#: unknown: the cluster does not report this resource. All of these except `counted` are 0. asked: a what-if.
+#: unknown: the cluster does not report this resource. asked: a hypothetical score of a what-if. The value is 0 for
+#: missing, expired, no-item and unknown.
 Standing = Literal["counted", "missing", "expired", "no-item", "unknown", "asked"]
 
 
