@@ -36,7 +36,7 @@ def draw(views: Sequence[BacktestView], path: Path) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    # Without pyplot, which keeps every figure in a global list and needs a display.
+    # Do not use pyplot, because it keeps every figure in a global list and needs a display.
     figure = Figure(figsize=(9, 3 * len(views)), facecolor="white", layout="constrained")
     FigureCanvasAgg(figure)
     for number, view in enumerate(views, 1):

@@ -27,15 +27,15 @@ class ItemDifference(View):
     moments: int
     mean_a: float
     mean_b: float
-    mean_difference: float = Field(description="Of b - a.")
-    largest_difference: int = Field(description="The b - a that is farthest from 0.")
+    mean_difference: float = Field(description="Mean of b - a.")
+    largest_difference: int = Field(description="The difference b - a that is farthest from 0.")
 
 
 class RankView(View):
     """How far both scorers agree on the order of clusters by one item."""
 
     item: str
-    moments: int = Field(description="Those at which both tell clusters apart.")
+    moments: int = Field(description="Number of moments at which both scorers distinguish clusters.")
     mean: float = Field(description="Spearman's rank correlation: 1 the same order, -1 the reverse.")
     lowest: float
 
@@ -56,9 +56,9 @@ class PlacementDifference(View):
     name: str
     decisions: int
     differ: int
-    flaps_a: int = Field(description="Decisions with other clusters than the one before.")
+    flaps_a: int = Field(description="Decisions whose clusters differ from those of the previous decision.")
     flaps_b: int
-    spans: list[Span] = Field(description="In the order of time.")
+    spans: list[Span] = Field(description="Spans in the order of time.")
     problem: str = Field(default="", description="Why OCM could not decide.")
 
 
@@ -76,8 +76,8 @@ class ComparisonView(View):
     ranks: list[RankView]
     placements: list[PlacementDifference]
     notes: list[str]
-    backtests_a: list[BacktestView] = Field(default=[], description="Of A on each cluster; none for now.")
-    backtests_b: list[BacktestView] = Field(default=[], description="Of B.")
+    backtests_a: list[BacktestView] = Field(default=[], description="Backtests of A on each cluster; none for now.")
+    backtests_b: list[BacktestView] = Field(default=[], description="Backtests of B on each cluster; none for now.")
 
     @property
     def backtests(self) -> list[BacktestView]:

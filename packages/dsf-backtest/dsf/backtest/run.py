@@ -35,7 +35,7 @@ _REASONS_WITHOUT_PAST: Final = {
     SourceType.OpenTelemetry: "the collector has no past",
     SourceType.None_: "its scoring API gets the same request at every moment",
 }
-#: A backtest ends if this many moments fail from its start, because five failures in a row are no accident.
+#: A backtest ends if this many moments fail from its start, because five failures in a row are not a coincidence.
 HOPELESS: Final = 5
 #: Maximum moments of a run.
 MAX_MOMENTS: Final = 100_000

@@ -34,14 +34,14 @@ class KeptRun(View):
     """A backtest on some clusters, or a comparison, as it is stored."""
 
     id: str = Field(description="Ids sort by the time of the start.")
-    at: Time = Field(description="When it was started, or handed over.")
+    at: Time = Field(description="Time at which the run was started, or handed over.")
     by: str
     way: Literal["cli", "page"]
     clusters: list[str]
     scorers: list[str] = Field(default=[], description="Both of a comparison that was started, also without one.")
     is_running: bool = False
-    problem: str = Field(default="", description="Why there is nothing, or not all of it.")
-    backtests: list[BacktestView] = Field(default=[], description="Of the scorer; none of a comparison.")
+    problem: str = Field(default="", description="Why the result is missing or incomplete.")
+    backtests: list[BacktestView] = Field(default=[], description="Backtests of the scorer; none for a comparison.")
     comparison: ComparisonView | None = None
 
 

@@ -28,14 +28,16 @@ class ItemView(View):
     minimum: int
     median: float
     maximum: int
-    changes: int = Field(description="How often it differed by more than the noise from the moment before.")
+    changes: int = Field(
+        description="Number of moments whose value differed from the previous one by more than the noise."
+    )
     held_changes: int | None = Field(
         default=None,
         exclude_if=lambda value: value is None,
-        description="The same with the hold that was asked about.",
+        description="The same number with the hold of the request.",
     )
     missing: float = Field(description="Share of the moments without a value, from 0 to 1.")
-    line: list[int | None] = Field(description="Its values over time, in at most 480 columns.")
+    line: list[int | None] = Field(description="Values of the item over time, in at most 480 columns.")
 
 
 class FailureCount(View):
@@ -44,7 +46,7 @@ class FailureCount(View):
     stage: str
     reason: str
     moments: int
-    message: str = Field(description="Of the newest.")
+    message: str = Field(description="Message of the newest failure.")
 
 
 class BacktestView(View):
@@ -57,11 +59,11 @@ class BacktestView(View):
     end: Time
     every: int = Field(description="Seconds between two moments.")
     asked: int = Field(description="Moments from start to end.")
-    moments: int = Field(description="Those that were asked so far.")
+    moments: int = Field(description="Moments whose requests have ended so far.")
     outcomes: dict[str, int] = Field(description="Moments by outcome: ok, empty, partial, error.")
     failures: list[FailureCount]
     noise: int
-    items: list[ItemView] = Field(description="Those that changed most often first.")
+    items: list[ItemView] = Field(description="Items, those that changed most often first.")
     notes: list[str]
 
 
