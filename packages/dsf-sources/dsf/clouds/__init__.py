@@ -1,6 +1,6 @@
 """Authentication by the account of a cloud: Amazon, Azure, Google.
 
-    cloud  exchanges the agent's ServiceAccount token for one of a cloud
+    cloud  exchanges the agent's ServiceAccount token for a cloud's token
     aws    Amazon's signatures
     azure  tokens of Microsoft Entra
     gcp    tokens of Google

@@ -138,7 +138,7 @@ def _fetch_pod_key(method: Aws, builder: CredentialsBuilder) -> _Key:
             raise SecretError(f"aws.podIdentity: the file of {_POD_TOKEN}: {error.strerror}") from None
         token = parse_token(pod_token, "EKS Pod Identity", _POD_TOKEN)
         access = Access((("Authorization", token),), is_direct=True, secrets=(token,))
-        # Over a separate connection: a pooled one could be that of a scorer that names the same address.
+        # Use a separate connection, because a pooled one may belong to a scorer that names the same address.
         try:
             response = http.probe(
                 url, deadline=cloud.until, max_bytes=_MAX_BYTES, access=access, allows_metadata_addresses=True

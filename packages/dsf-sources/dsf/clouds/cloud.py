@@ -80,7 +80,7 @@ class Cloud:
         return builder.renewable
 
     def session(self) -> requests.Session:
-        """Return a session for the library."""
+        """Return a session whose requests go through the framework's HTTP client, for the cloud's library."""
         session = requests.Session()
         session.trust_env = False
         for scheme in ("http://", "https://"):
@@ -123,7 +123,7 @@ class _CloudAdapter(BaseAdapter):
         self._cloud = cloud
 
     def send(self, request: requests.PreparedRequest, *_: Any, **__: Any) -> requests.Response:
-        """Raises HttpError."""
+        """Send a prepared request by the framework's HTTP client. Raises HttpError."""
         body = request.body or b""
         data = body.encode() if isinstance(body, str) else bytes(body)
         response_body = self._cloud.send(request.method or "GET", request.url or "", dict(request.headers), data)
@@ -135,4 +135,4 @@ class _CloudAdapter(BaseAdapter):
         return response
 
     def close(self) -> None:
-        """Does nothing."""
+        """Do nothing, because the framework's HTTP client owns the connections."""

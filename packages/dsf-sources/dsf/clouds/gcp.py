@@ -34,7 +34,7 @@ def add(method: Gcp, builder: CredentialsBuilder) -> None:
         data = builder.read_bytes(method.key, method.server)
         credentials = _make_key_credentials(data, method.key, method, service_account)
         whom = credentials.service_account_email
-        # A changed Secret takes effect at once. Hashed: no cache key holds the secret.
+        # The key contains a hash of the Secret, so that a changed Secret takes effect at once and is not stored.
         key = (method, hashlib.sha256(data).digest())
 
     def get() -> Token:
@@ -47,7 +47,7 @@ def add(method: Gcp, builder: CredentialsBuilder) -> None:
     builder.add_description(f"token of Google for {whom}")
 
 
-# The modules are Any: the library is only partly typed.
+# The modules have the type Any, because the library is only partly typed.
 def _make_federated_credentials(method: Gcp, cloud: Cloud, identity_pool: Any) -> Any:
     class _Supplier(identity_pool.SubjectTokenSupplier):  # type: ignore[misc]
         def get_subject_token(self, context: Any, request: Any) -> str:
@@ -70,7 +70,7 @@ def _make_key_credentials(data: bytes, ref: SecretKeyRef, method: Gcp, service_a
     from_info = service_account.Credentials.from_service_account_info
     try:
         info = json.loads(data)
-        # The server of the spec, for which the Secret was released, not that of the key.
+        # Use the server in the spec, for which the Secret was released, and not the server in the key.
         return from_info({**info, "token_uri": method.server}, scopes=list(method.scopes))
     except (ValueError, TypeError, RecursionError):
         raise SecretError(

@@ -1,8 +1,8 @@
 """The source type `OpenTelemetry`: metrics of a collector or SDK, from which the agent keeps the series that its
 scorers select.
 
-    scrape    the source plug-in of a collector that is asked for its page of metrics
-    selector  the queries of both, and of the source `Kubernetes`
+    scrape    the source plug-in that fetches a collector's page of metrics
+    selector  parses the queries of fetched and pushed metrics, and of the source `Kubernetes`
 
 For metrics that are pushed by OTLP/HTTP:
 

@@ -37,7 +37,7 @@ _NO_RECEIVER_MESSAGE: Final = (
 
 
 class Pushed:
-    """The receiver and its samples."""
+    """Runs the receiver of pushed metrics, and keeps their samples."""
 
     def __init__(self, memory: SourceMemory, settings: Settings) -> None:
         """Start the receiver. Raises HttpError if the settings have no port, or it is in use."""

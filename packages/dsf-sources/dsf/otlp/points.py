@@ -20,7 +20,7 @@ Pairs = tuple[tuple[str, str], ...]
 
 
 class Point(NamedTuple):
-    """One sample."""
+    """A sample of a metric, with its labels, time and value."""
 
     suffix: str
     attributes: Pairs

@@ -62,7 +62,7 @@ class Matcher:
 
 @dataclass(frozen=True, slots=True)
 class Selector:
-    """One query."""
+    """A query that selects series by name and labels."""
 
     #: Metric name in Prometheus' format; empty for all metrics.
     name: str

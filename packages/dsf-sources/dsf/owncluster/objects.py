@@ -32,7 +32,7 @@ _MAX_QUANTITY: Final = 64
 
 
 class RefusedValueError(ValueError):
-    """A value that is no number; the message is the value of the metric's label `result`."""
+    """A value that is not a number; the message is the value of the metric's label `result`."""
 
 
 def fetch(request: Request[Options]) -> Iterator[Series]:
