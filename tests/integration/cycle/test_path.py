@@ -13,8 +13,9 @@ from tests.faults.fleet import Fleet, scores
 from tests.support.stack import pass_time
 from tests.support.wait import wait_for
 
-#: Modules of dsf that a cycle and its result enter in beat, agent and results worker together.
-MOST = 43
+#: Modules of dsf that a cycle and its result enter in beat, agent and results worker together: 43, and that of one poll
+#: which on a busy machine looks like a part of each cycle, such as the heartbeats.
+MOST = 44
 #: Windows with cycles, and cycles of each. The median window counts: a new connection or one more poll is in few of
 #: them.
 _WINDOWS, _CYCLES = 5, 4
