@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import signal
-import socket
-import ssl
-from pathlib import Path
 
 import redis
 
 from dsf.redisacl.rules import hub_roles, hub_user
 from dsf.redisacl.users import hash_password, make_hub_users, render_acl_file
+from dsf.redislink.connection import TlsConnection
 from tests.support import programs
 from tests.support.redisserver import AT_ONCE, Server
 from tests.support.tlsca import Certificate, TestCa
@@ -32,19 +29,6 @@ def path_with_redis() -> str:
     programs_of_image = ("redis-server", "redis-cli")
     folders = dict.fromkeys(str(programs.find(name).parent) for name in programs_of_image)
     return os.pathsep.join((*folders, os.environ["PATH"]))
-
-
-class _TlsConnection(redis.SSLConnection):
-    """Reads the CA once. For each connection redis-py reads all CAs of the system, too, which takes 30 ms."""
-
-    def _wrap_socket_with_ssl(self, sock: socket.socket) -> ssl.SSLSocket:
-        context = _make_context(Path(str(self.ca_certs)).read_text(encoding="ascii"))
-        return context.wrap_socket(sock, server_hostname=self.host)
-
-
-@functools.lru_cache(16)
-def _make_context(ca: str) -> ssl.SSLContext:
-    return ssl.create_default_context(cadata=ca)
 
 
 class SecureRedis(Server):
@@ -112,7 +96,7 @@ class SecureRedis(Server):
 
     def _connect(self, user: str, password: str) -> redis.Redis:
         pool = redis.ConnectionPool(
-            connection_class=_TlsConnection,
+            connection_class=TlsConnection,
             host="localhost",
             port=self.port,
             username=user,
