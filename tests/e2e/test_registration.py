@@ -16,9 +16,8 @@ from typing import Any
 import pytest
 import yaml
 
-from dsf.agent.relay import HubRelay
 from dsf.api.types import ADDON_NAME, AGENT_NAMESPACE
-from dsf.errors import BackendError, RelayError
+from dsf.errors import BackendError
 from dsf.kube.resources import CONFIG_MAPS, PODS, SECRETS
 from dsf.kube.session import Session
 from tests.support import chart
@@ -27,6 +26,7 @@ from tests.support.controlplane import ControlPlane, find
 from tests.support.controlplane_crds import create_crds
 from tests.support.controlplane_fixtures import programs_needed
 from tests.support.fixtures import SettingsFactory
+from tests.support.portforwards import ALLOWED, FORBIDDEN, create_pod, find_refusal
 from tests.support.redisserver import free_port
 from tests.support.tlsca import TestCa
 from tests.support.wait import wait_for
@@ -154,26 +154,14 @@ def test_registration_gives_the_agent_a_kubeconfig_for_redis_alone(
 ) -> None:
     kubeconfig = registered.kubeconfig(tmp_path)
 
-    def response(pod: str) -> str:
-        """Return why a port-forward to a pod that no node runs is not possible."""
+    def refusal(pod: str) -> str:
         redis_pod = f"{chart.NAMESPACE}/{pod}:6379"
-        relay = HubRelay(settings_factory(role="agent", redis_pod=redis_pod, hub_kubeconfig=kubeconfig), "127.0.0.1", 0)
-        try:
-            with pytest.raises(RelayError) as caught:
-                relay.open_websocket()
-        finally:
-            relay.stop()
-        return str(caught.value)
+        return find_refusal(settings_factory(role="agent", redis_pod=redis_pod, hub_kubeconfig=kubeconfig))
 
     for pod in (_REDIS, "another"):
-        manifest = {
-            "metadata": {"name": pod},
-            "spec": {"containers": [{"name": "redis", "image": "redis"}], "automountServiceAccountToken": False},
-        }
-        registered.hub.kubectl("create", "serviceaccount", "default", "-n", chart.NAMESPACE, check=False)
-        registered.hub.session().create(PODS.path(chart.NAMESPACE), manifest)
-    wait_for(lambda: "does not have a host assigned" in response(_REDIS), 60, "the addon manager's RoleBinding")
-    assert "forbids port-forwards" in response("another")
+        create_pod(registered.hub, chart.NAMESPACE, pod)
+    wait_for(lambda: ALLOWED in refusal(_REDIS), 60, "the addon manager's RoleBinding")
+    assert FORBIDDEN in refusal("another")
     session = Session.load(kubeconfig)
     try:
         for path in (SECRETS.path(chart.NAMESPACE), CONFIG_MAPS.path(_CLUSTER), PODS.path(chart.NAMESPACE, _REDIS)):

@@ -11,12 +11,10 @@ from typing import Any
 
 import pytest
 
-from dsf.agent.relay import HubRelay
-from dsf.errors import RelayError
-from dsf.kube.resources import PODS
 from tests.support import chart
 from tests.support.controlplane import API_SERVER, ControlPlane, ControlPlaneMissingError
 from tests.support.fixtures import SettingsFactory
+from tests.support.portforwards import ALLOWED, FORBIDDEN, create_pod, find_refusal
 
 _POD = "dynamic-scoring-redis-0"
 #: The oldest version that kube-apiserver 1.36 emulates. Up to 1.34 a port-forward needs the same rights.
@@ -37,24 +35,12 @@ def api_server(request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
 def _response(api_server: ControlPlane, settings_factory: SettingsFactory, verbs: list[str], pod: str = _POD) -> str:
     """Return why no port-forward to a pod that no node runs is possible with the chart's rule and these verbs."""
     namespace = api_server.namespace()
-    container = {"name": "redis", "image": "redis"}
     for name in (_POD, "another"):
-        manifest = {
-            "metadata": {"name": name},
-            "spec": {"containers": [container], "automountServiceAccountToken": False},
-        }
-        api_server.kubectl("create", "serviceaccount", "default", "-n", namespace, check=False)
-        api_server.session().create(PODS.path(namespace), manifest)
+        create_pod(api_server, namespace, name)
     rule: dict[str, Any] = _rule() | {"verbs": verbs}
     kubeconfig: Path = api_server.service_account(namespace, "agent", [rule])
-    settings = settings_factory(role="agent", redis_pod=f"{namespace}/{pod}:6379", hub_kubeconfig=kubeconfig)
-    relay = HubRelay(settings, "127.0.0.1", 0)
-    try:
-        with pytest.raises(RelayError) as caught:
-            relay.open_websocket()
-    finally:
-        relay.stop()
-    return str(caught.value)
+    redis_pod = f"{namespace}/{pod}:6379"
+    return find_refusal(settings_factory(role="agent", redis_pod=redis_pod, hub_kubeconfig=kubeconfig))
 
 
 def _rule() -> dict[str, Any]:
@@ -63,19 +49,19 @@ def _rule() -> dict[str, Any]:
 
 
 def test_role_of_the_chart_allows_the_upgrade(api_server: ControlPlane, settings_factory: SettingsFactory) -> None:
-    assert "does not have a host assigned" in _response(api_server, settings_factory, _rule()["verbs"])
+    assert ALLOWED in _response(api_server, settings_factory, _rule()["verbs"])
 
 
 def test_role_of_the_chart_is_for_the_pod_of_redis_alone(
     api_server: ControlPlane, settings_factory: SettingsFactory
 ) -> None:
     response = _response(api_server, settings_factory, _rule()["verbs"], pod="another")
-    assert "forbids port-forwards" in response
+    assert FORBIDDEN in response
 
 
 def test_upgrade_needs_get_always_and_create_on_newer_api_servers(
     api_server: ControlPlane, settings_factory: SettingsFactory, request: pytest.FixtureRequest
 ) -> None:
-    assert "forbids port-forwards" in _response(api_server, settings_factory, ["create"])
-    is_forbidden = "forbids port-forwards" in _response(api_server, settings_factory, ["get"])
+    assert FORBIDDEN in _response(api_server, settings_factory, ["create"])
+    is_forbidden = FORBIDDEN in _response(api_server, settings_factory, ["get"])
     assert is_forbidden == ("newest" in request.node.name)
