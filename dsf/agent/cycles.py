@@ -1,7 +1,5 @@
 """The cycles of an agent: each runs its three stages, one after another, in the thread of its tick.
 
-The tasks are the cycle, which a tick starts, and its stages, which the cycle calls.
-
 Every cycle sends exactly one result to the hub. If the agent dies before that, the hub declares the cycle lost.
 """
 
@@ -19,14 +17,13 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
-from celery import Task, chain, shared_task
+from celery import Task, chain
 
 import dsf.log
 from dsf.agent.config import AgentConfig
 from dsf.agent.metrics import AgentMetrics
 from dsf.agent.outbox import Outbox
 from dsf.agent.resultmemory import ResultMemory
-from dsf.agent.ticks import REFUSAL
 from dsf.agent.turns import Turns
 from dsf.api.score import compute_validity
 from dsf.api.scoringresponse import ScoringResult
@@ -35,17 +32,7 @@ from dsf.cycle.composite import LastResults
 from dsf.cycle.stages import Cycle, FilePayload, Stages, store_payload
 from dsf.errors import CycleError
 from dsf.http.deadline import end_exchanges
-from dsf.messages import (
-    CYCLE_TASK,
-    FETCH_TASK,
-    PUBLISH_TASK,
-    SCORE_TASK,
-    Outcome,
-    Result,
-    Stage,
-    make_run_id,
-    run_time,
-)
+from dsf.messages import Outcome, Result, Stage, make_run_id, run_time
 from dsf.reasons import SkipReason
 from dsf.settings import Settings
 from dsf.sources.responsestorage import ResponseBudget, ResponseStorage
@@ -484,44 +471,3 @@ def _clear_frames(error: BaseException | None) -> None:
         traceback.clear_frames(error.__traceback__)
         cleared_ids.add(id(error))
         error = error.__context__
-
-
-class AgentTask(Task):  # type: ignore[type-arg]
-    """Base class of the tasks of an agent. A failure is an expected outcome, and no result is stored."""
-
-    abstract = True
-    throws = (CycleError,)
-    ignore_result = True
-    #: Celery does not limit the retries, because they end at the deadline of the cycle.
-    max_retries = None
-    #: Runs the cycles of this process. `dsf.agent.main` sets it when the worker starts.
-    runner: CycleRunner
-
-
-@shared_task(base=AgentTask, bind=True, name=FETCH_TASK)
-def fetch(self: AgentTask, cycle: AgentCycle) -> AgentCycle:
-    """Query the source of the cycle's scorer for its time series."""
-    return self.runner.fetch(self, cycle)
-
-
-@shared_task(base=AgentTask, bind=True, name=SCORE_TASK)
-def score(self: AgentTask, cycle: AgentCycle) -> AgentCycle:
-    """Send the time series to the scoring API of the cycle's scorer."""
-    return self.runner.score(self, cycle)
-
-
-@shared_task(base=AgentTask, bind=True, name=PUBLISH_TASK)
-def publish(self: AgentTask, cycle: AgentCycle) -> str:
-    """Expose the scores on the agent's /metrics, and send one signed message to the hub."""
-    return self.runner.publish(self, cycle)
-
-
-@shared_task(base=AgentTask, bind=True, Strategy="dsf.agent.ticks:accept", name=CYCLE_TASK)
-def cycle(self: AgentTask, scorer: str, run_id: str | None = None, deadline: float | None = None) -> str:
-    """Score `scorer` now by a chain of fetch, score and publish in this thread. Return the outcome.
-
-    `deadline` is in unix seconds by the hub's clock. A call by hand has neither deadline nor run id:
-    `celery -A dsf.celery call dsf.cycle --args '["sample-scorer"]' --queue spoke.<cluster>`.
-    """
-    refusal: CycleError | None = self.request.get(REFUSAL)
-    return self.runner.run(scorer, run_id, deadline, (fetch, score, publish), refusal)

@@ -20,11 +20,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 import redis
-from celery import Task, shared_task
+from celery import Task
 
 import dsf.log
 from dsf import keys
-from dsf.messages import FRAME_MARK, INGEST_TASK, MAX_FRAME_BYTES
+from dsf.messages import FRAME_MARK, MAX_FRAME_BYTES
 from dsf.results.ingest import Ingest
 from dsf.store.client import load_lua, run_until_stopped
 from dsf.store.heartbeats import Heartbeat
@@ -166,18 +166,6 @@ class Batch:
         suffix = f" and {len(clusters) - _SHOWN_CLUSTERS} more" if len(clusters) > _SHOWN_CLUSTERS else ""
         count = len(self._contents.slots)
         return f"{count} result{'' if count == 1 else 's'} of {', '.join(clusters[:_SHOWN_CLUSTERS])}{suffix}"
-
-
-@shared_task(name=INGEST_TASK, ignore_result=True, throws=(redis.RedisError, TypeError))
-def ingest(batch: Batch) -> str:
-    """Ingest results from the clusters' mailboxes, and return the number of results per outcome.
-
-    Raises redis.RedisError if Redis temporarily refuses a result. Raises TypeError if a message calls the task, because
-    only results from a cluster's mailbox count.
-    """
-    if not isinstance(batch, Batch):
-        raise TypeError("dsf.ingest reads results from the clusters' mailboxes; a message cannot contain any")
-    return batch.ingest_mailboxes()
 
 
 class Intake:

@@ -25,10 +25,10 @@ from dsf.redislink.link import HEALTH_CHECK_INTERVAL, Link, get_connect_timeout
 from dsf.settings import Role, Settings, settings
 
 #: The only task modules of a results worker, so that a message in its queue can run no other task.
-_INGEST_MODULES: Final = ["dsf.results.intake"]
+_INGEST_MODULES: Final = ["dsf.tasks.ingest"]
 #: Role -> modules with the tasks of its worker. `hub` is a process of `dsf hub` with the service `results`.
 _TASK_MODULES: Final[Mapping[Role, list[str]]] = {
-    "agent": ["dsf.agent.cycles"],
+    "agent": ["dsf.tasks.cycle"],
     "results": _INGEST_MODULES,
     "hub": _INGEST_MODULES,
 }

@@ -13,9 +13,9 @@ from tests.faults.fleet import Fleet, scores
 from tests.support.stack import pass_time
 from tests.support.wait import wait_for
 
-#: Modules of dsf that a cycle and its result enter in beat, agent and results worker together: 43, and that of one poll
+#: Modules of dsf that a cycle and its result enter in beat, agent and results worker together: 45, and that of one poll
 #: which on a busy machine looks like a part of each cycle, such as the heartbeats.
-MOST = 44
+MOST = 46
 #: Windows with cycles, and cycles of each. The median window counts: a new connection or one more poll is in few of
 #: them.
 _WINDOWS, _CYCLES = 5, 4
@@ -53,8 +53,8 @@ def test_cycle_and_its_result_enter_few_modules(tmp_path: Path) -> None:
         if calls >= max(idle_calls + _CALLS, _TIMES_IDLE * idle_calls):
             entered[role].add(function.partition(":")[0])
     assert "dsf.beat.dispatch" in entered["beat"]
-    assert {"dsf.agent.ticks", "dsf.agent.cycles", "dsf.http.client", "dsf.agent.outbox"} <= entered["agent"]
-    assert {"dsf.results.intake", "dsf.results.ending"} <= entered["results"]
+    assert {"dsf.agent.ticks", "dsf.tasks.cycle", "dsf.agent.cycles", "dsf.http.client", "dsf.agent.outbox"} <= entered["agent"]
+    assert {"dsf.results.intake", "dsf.tasks.ingest", "dsf.results.ending"} <= entered["results"]
     assert len(set().union(*entered.values())) <= MOST, json.dumps(entered, indent=1, default=sorted)
 
 

@@ -15,7 +15,8 @@ from pydantic import BaseModel
 
 from dsf.agent.outbox import Outbox, SigningKeyFile
 from dsf.messages import Result, derive_key
-from dsf.results.intake import Intake, ingest
+from dsf.results.intake import Intake
+from dsf.tasks.ingest import ingest
 from tests.integration.results.bed import SECRET, ResultsHarness
 from tests.support.fixtures import SettingsFactory
 

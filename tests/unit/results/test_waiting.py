@@ -9,7 +9,8 @@ import redis
 
 from dsf.results import intake
 from dsf.results.ingest import Ingest
-from dsf.results.intake import Batch, MailboxContents, ingest
+from dsf.results.intake import Batch, MailboxContents
+from dsf.tasks.ingest import ingest
 
 
 class ScriptedIngest:

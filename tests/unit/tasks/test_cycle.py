@@ -8,9 +8,9 @@ import pytest
 from kombu.utils.imports import symbol_by_name
 
 from dsf.agent import ticks
-from dsf.agent.cycles import cycle
 from dsf.agent.main import AgentStep
 from dsf.messages import CYCLE_TASK, STAGE_TASKS
+from dsf.tasks.cycle import cycle
 
 
 @pytest.mark.parametrize("name", [*STAGE_TASKS, "celery.chain", "made.up"])
