@@ -138,7 +138,8 @@ def score_inputs(evaluation: Evaluation, summary: ScorerSummary, find: FindResul
         if isinstance(results, NoResults):
             causes[score.name] = f"{missing_text}: {results.cause}"
             if score.default is None and not results.is_expired:
-                raise CycleError("score", "missing_input", causes[score.name])
+                # The first cycles of new scorers run at the same time, so the input may arrive before a retry.
+                raise CycleError("score", "missing_input", causes[score.name], retryable=True)
             results = ()
         else:
             causes[score.name] = f"{missing_text}: it has no item with these labels"

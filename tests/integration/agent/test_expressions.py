@@ -53,6 +53,20 @@ def test_expression_and_composite_are_scored_without_a_scoring_api(
     assert "is missing, the score of" in composite.message
 
 
+def test_composite_is_tried_again_until_an_input_that_runs_at_the_same_time_has_its_first_score(
+    agent: Agent, source: ScriptedServer, scorer: ScriptedServer
+) -> None:
+    inputs = [{"scorer": "sample", "as": "half"}]
+    agent.configure(
+        summary("sample", source.url, scorer.url, **_EXPRESSION),
+        summary("composite", source.url, scorer.url, **_COMPOSITE | {"expression": "2 * half", "scores": inputs}),
+    )
+    agent.tick("composite")
+    agent.tick("sample")
+    outcomes = {result.scorer: result.outcome for result in (agent.result(), agent.result())}
+    assert outcomes == {"sample": "ok", "composite": "ok"}
+
+
 def test_failing_series_is_counted_with_an_example(
     agent: Agent, source: ScriptedServer, scorer: ScriptedServer
 ) -> None:
