@@ -102,3 +102,20 @@ def test_unit_test_imports_its_own_package() -> None:
     }
     assert elsewhere == {}
     assert any((ROOT / "tests" / "unit").rglob("test_*.py"))
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "dsf/tasks/__init__.py",
+        "dsf/hub/__init__.py",
+        "dsf/agent/__init__.py",
+        "dsf/beat_schedule.py",
+        "deploy/helm/Chart.yaml",
+        "deploy/redis/kustomization.yaml",
+        "docker-compose.yaml",
+        "pyproject.toml",
+    ],
+)
+def test_path_that_the_layout_promises_to_users_exists(path: str) -> None:
+    assert (ROOT / path).is_file()
