@@ -1,4 +1,4 @@
-"""Translation of an agent's configuration of a server into the credentials of a request."""
+"""Turns the configuration of a server, which the agent gets from its hub, into the credentials of a request."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ METHODS: Final = {
     **dict.fromkeys(("aws", "azure", "gcp"), ""),
     "client_certificate": "dsf.auth.methods:add_client_certificate",
     "headers": "dsf.auth.methods:add_headers",
-    "query_parameters": "dsf.auth.methods:query_parameters",
+    "query_parameters": "dsf.auth.methods:add_query_parameters",
 }
 
 
 class Authenticator:
-    """Translator of a server's configuration into credentials. Thread-safe.
+    """Turns a server's configuration into the credentials of a request. Thread-safe.
 
     Reads Secrets for each request, so that changes take effect immediately.
     """
@@ -43,22 +43,22 @@ class Authenticator:
         self._source = source
         self._tokens = TokenCache()
 
-    def access(self, summary: ScorerSummary, stage: Literal["fetch", "score"], deadline: float) -> Access:
+    def make_access(self, summary: ScorerSummary, stage: Literal["fetch", "score"], deadline: float) -> Access:
         """Return the credentials for the requests of a stage. Raises HttpError, including SecretError.
 
         `deadline` (time.monotonic()) limits requests to token servers.
         """
         if stage == "fetch":
             spec, url = summary.source_access, summary.source_endpoint
-            name, key = summary.source_endpoint_auth_name, summary.source_endpoint_auth_key
+            secret_name, secret_key = summary.source_endpoint_auth_name, summary.source_endpoint_auth_key
         else:
             spec, url = summary.scoring_access, summary.scoring_endpoint
-            name, key = summary.scoring_endpoint_auth_name, summary.scoring_endpoint_auth_key
+            secret_name, secret_key = summary.scoring_endpoint_auth_name, summary.scoring_endpoint_auth_key
         is_direct = stage == "score" and summary.location == "Internal"
         if spec is None:
-            if not name and not key:
+            if not secret_name and not secret_key:
                 return DIRECT if is_direct else PLAIN
-            spec = ServerAccess(methods=Methods(token_secret_ref=TokenSecretRef(name=name, key=key)))
+            spec = ServerAccess(methods=Methods(token_secret_ref=TokenSecretRef(name=secret_name, key=secret_key)))
         if spec.problem:
             raise SecretError(
                 f"this agent cannot authenticate to {shorten_url(url)}: {spec.problem}; it is older than its hub: "
@@ -79,10 +79,17 @@ class Authenticator:
         for field in METHODS:
             if method := getattr(spec.methods, field):
                 _load_function(field)(method, builder)
-        return builder.build(lambda token, until: self._build_access(spec, url, until, is_direct, token))
+        return builder.build(
+            lambda rejected_token, renewal_deadline: self._build_access(
+                spec, url, renewal_deadline, is_direct, rejected_token
+            )
+        )
 
     def _list_hosts(self, spec: ServerAccess, url: str) -> TokenHosts:
-        """Return the servers to which a ScoringAuthentication binds its Secrets."""
+        """Return the servers that may receive the Secrets of a ScoringAuthentication. Raises SecretError.
+
+        Secrets outside of a ScoringAuthentication are not bound to servers.
+        """
         if not spec.authentication:
             return NO_HOSTS
         hosts = TokenHosts(spec.allowed_hosts)
@@ -107,7 +114,7 @@ class Authenticator:
 
 @functools.cache
 def _find_entry_point(field: str) -> EntryPoint | None:
-    """Return the entry point of an installed package for this method; None without one."""
+    """Return the entry point for this field of `Methods`; None if no installed package has one."""
     return next(iter(entry_points(group=GROUP, name=field)), None)
 
 
@@ -129,7 +136,7 @@ def _load_function(field: str) -> Callable[[Any, CredentialsBuilder], None]:
 
 
 def _describe_connection(spec: ServerAccess) -> Iterator[str]:
-    """Yield lines for users about server verification and proxy."""
+    """Yield lines for display that describe the verification of the server and the proxy."""
     if spec.tls is not None and spec.tls.insecure_skip_verify:
         yield "the server's certificate is not verified"
     elif spec.tls is not None and (ca := spec.tls.ca_ref) is not None:

@@ -1,4 +1,7 @@
-"""Authentication methods that add headers, parameters or certificates to a `CredentialsBuilder`, except OAuth2."""
+"""Authentication methods: each function adds headers, URL parameters or a certificate to a `CredentialsBuilder`.
+
+All functions raise SecretError if a Secret is missing or cannot be used. OAuth2 is in `dsf.auth.oauth2`.
+"""
 
 from __future__ import annotations
 
@@ -25,15 +28,16 @@ def add_token_from_secret(method: TokenSecretRef, builder: CredentialsBuilder) -
     builder.add_bearer(parse_token(data, method.name, method.key))
 
 
-def parse_token(data: bytes, name: str, key: str) -> str:
-    """Parse a token from a Secret. Raises SecretError, without the value, if the token is invalid."""
+def parse_token(data: bytes, secret_name: str, key: str) -> str:
+    """Return the token in a Secret's value. Raises SecretError, without quoting the value, if the token is invalid."""
     try:
         text = data.decode("ascii").strip()
     except UnicodeDecodeError:
         text = ""
     if len(data) > 64 * 1024 or _TOKEN_PATTERN.fullmatch(text) is None:
         raise SecretError(
-            f"key {key!r} of Secret {name!r} holds no token: expected one line of printable ASCII", "secret_invalid"
+            f"key {key!r} of Secret {secret_name!r} holds no token: expected one line of printable ASCII",
+            "secret_invalid",
         )
     return text
 
@@ -58,7 +62,7 @@ def add_service_account_token(method: ServiceAccountToken, builder: CredentialsB
 
 
 def add_client_certificate(method: ClientCertificate, builder: CredentialsBuilder) -> None:
-    """Present a client certificate (mTLS). The private key does not leave this process."""
+    """Present a client certificate (mTLS). The private key stays in this process."""
     if not builder.url.lower().startswith("https://"):
         raise SecretError("clientCertificate: only a server with https:// can be shown a certificate", "secret_invalid")
     certificate = builder.read_bytes(SecretKeyRef(name=method.secret_name, key=method.certificate_key), is_sent=False)
@@ -88,8 +92,8 @@ def add_headers(method: tuple[Header, ...], builder: CredentialsBuilder) -> None
         builder.add_header(header.name, value, masked_value=masked_value)
 
 
-def query_parameters(method: tuple[Parameter, ...], builder: CredentialsBuilder) -> None:
-    """Send parameters in the URL of each request. Servers and proxies log URLs, so headers are preferable."""
+def add_query_parameters(method: tuple[Parameter, ...], builder: CredentialsBuilder) -> None:
+    """Send parameters in the URL of each request. Headers are safer, because servers and proxies log URLs."""
     for parameter in method:
         value, masked_value = builder.read_value(parameter)
         builder.add_parameter(parameter.name, value, masked_value=masked_value)

@@ -22,10 +22,10 @@ _DEFAULT_LIFETIME_SECONDS: Final = 300.0
 
 
 def add_oauth2_token(method: OAuth2, builder: CredentialsBuilder) -> None:
-    """Send a token that the token server issued to this client."""
+    """Send a token that the token server issued to this client. Raises SecretError and HttpError (auth_failed)."""
     url = method.token_url
-    secret = builder.read_text(method.client_secret, url)
-    client, _ = builder.read_value(method.client_id, url)
+    client_secret = builder.read_text(method.client_secret, url)
+    client_id, _ = builder.read_value(method.client_id, url)
     extra_parameters = [(parameter.name, builder.read_value(parameter, url)[0]) for parameter in method.parameters]
     fields = [("grant_type", "client_credentials"), *extra_parameters]
     if method.scopes:
@@ -35,15 +35,16 @@ def add_oauth2_token(method: OAuth2, builder: CredentialsBuilder) -> None:
     headers: tuple[tuple[str, str], ...] = ()
     if method.client_authentication == "Basic":
         # RFC 6749, 2.3.1. Encode spaces as %20, because some servers do not decode +.
-        encoded_credentials = base64.b64encode(f"{quote(client, safe='')}:{quote(secret, safe='')}".encode()).decode()
+        credentials = f"{quote(client_id, safe='')}:{quote(client_secret, safe='')}"
+        encoded_credentials = base64.b64encode(credentials.encode()).decode()
         builder.hide(encoded_credentials)
         headers = (("Authorization", f"Basic {encoded_credentials}"),)
     else:
-        fields += [("client_id", client), ("client_secret", secret)]
+        fields += [("client_id", client_id), ("client_secret", client_secret)]
     body = urlencode(fields).encode()
-    # The key contains the secret, so that a changed secret takes effect immediately, as a hash, to avoid copies of it.
+    # The cache key contains a hash of the client secret, so that a changed secret takes effect immediately.
     key = ("oauth2", url, hashlib.sha256(repr((headers, body)).encode()).digest(), builder.tls)
-    hidden_values = builder.hidden
+    masked_values = builder.masked_values
 
     def request_token(token_deadline: float) -> Token:
         try:
@@ -52,11 +53,11 @@ def add_oauth2_token(method: OAuth2, builder: CredentialsBuilder) -> None:
                 body,
                 deadline=token_deadline,
                 max_bytes=64 * 1024,
-                access=builder.to_token_server(headers, is_direct=builder.is_direct),
+                access=builder.make_token_server_access(headers, is_direct=builder.is_direct),
                 content_type="application/x-www-form-urlencoded",
             )
         except HttpError as error:
-            text = clean(mask_secrets(str(error), *hidden_values), 1000)
+            text = clean(mask_secrets(str(error), *masked_values), 1000)
             raise HttpError(
                 "auth_failed", f"no token from the OAuth2 server: {text}", retryable=error.retryable,
                 retry_after=error.retry_after,
@@ -68,6 +69,7 @@ def add_oauth2_token(method: OAuth2, builder: CredentialsBuilder) -> None:
 
 
 def _parse_token(response: http.Response, url: str) -> Token:
+    """Return the token in the token server's response. Raises HttpError (auth_failed)."""
     error_prefix = f"no token from the OAuth2 server: {place('POST', url)}"
     try:
         document: Any = json.loads(response.body)

@@ -11,7 +11,7 @@ from typing import Final
 from dsf.auth.secrets import Token
 from dsf.errors import HttpError
 
-#: A token is renewed after this share of its lifetime, or a minute before its end if that is later.
+#: A token is renewed after this share of its lifetime, or this long before it expires, whichever is later.
 _RENEWAL_SHARE: Final = 0.8
 _RENEWAL_MARGIN_SECONDS: Final = 60.0
 #: Maximum seconds for the renewal of a valid token, because the cycle also needs time to query its source.
@@ -51,11 +51,11 @@ class TokenCache:
     def get_token(
         self, key: Hashable, request_token: Callable[[float], Token], deadline: float, rejected_token: str | None = None
     ) -> str:
-        """Return the cached token for `key`, or request a token by `request_token`, which gets its deadline.
+        """Return the cached token for `key`, or request a new one.
 
-        `key` contains all parameters of the token. `rejected_token` is a token that a server rejected. Raises the
-        errors of `request_token`, and HttpError (timeout) if another thread waits for the token server until the
-        deadline.
+        `request_token` gets a deadline (time.monotonic()) and returns a token. `key` contains all parameters of the
+        token. `rejected_token` is a token that a server rejected. Raises the errors of `request_token`, and HttpError
+        (timeout) if another thread waits for the token server until the deadline.
         """
         with self._lock:
             cached_token = self._cached_tokens.pop(key, None) or _CachedToken()
@@ -82,6 +82,7 @@ class TokenCache:
         deadline: float,
         rejected_token: str | None,
     ) -> str:
+        """Request a token and cache it. The caller holds the lock of `cached_token`."""
         if cached_token.is_fresh(rejected_token):
             return cached_token.value
         renewal_deadline, now = deadline, time.monotonic()
@@ -102,7 +103,7 @@ class TokenCache:
         return value
 
     def _evict(self) -> None:
-        """Evict the expired tokens if there are too many; evict the least recently used token if none has expired."""
+        """If the cache is full, evict the expired tokens, or the least recently used token if none has expired."""
         if len(self._cached_tokens) <= _MAX_TOKENS:
             return
         now = time.monotonic()

@@ -252,7 +252,7 @@ class Stages:
         self._raise_until_retry_after(server)
         try:
             with assign_exchange_owner(cycle):
-                access = self._authenticator.access(summary, stage, deadline)
+                access = self._authenticator.make_access(summary, stage, deadline)
                 self._observer.on_authenticated(stage, access, summary.source_name if stage == "fetch" else None)
                 yield access
         except HttpError as error:

@@ -29,7 +29,7 @@ def access(bed: SourceAccessHarness, stage: str, **summary_fields: object) -> Ac
     summary = bed.summary("http://127.0.0.1:1", None).model_dump(by_alias=True, exclude_none=True, mode="json")
     summary.pop("sourceAccess")
     scorer_summary = ScorerSummary.model_validate({**summary, **summary_fields})
-    return Authenticator(bed.secrets).access(scorer_summary, stage, time.monotonic() + 30)  # type: ignore[arg-type]
+    return Authenticator(bed.secrets).make_access(scorer_summary, stage, time.monotonic() + 30)  # type: ignore[arg-type]
 
 
 def test_agent_access_uses_the_proxy_for_external_scoring_apis_only(bed: SourceAccessHarness) -> None:

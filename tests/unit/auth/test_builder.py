@@ -19,7 +19,7 @@ def test_failed_renewal_is_reported_as_401() -> None:
     builder = CredentialsBuilder(
         "https://a.test", 0.0, NO_HOSTS, cast("SecretSource", None), TokenCache(), TlsOptions()
     )
-    builder.renewable = "old"
+    builder.renewable_token = "old"
 
     def fail(token: str, deadline: float) -> Access:
         raise SecretError(f"no token after {token} within {deadline:g} s", "auth_failed")

@@ -74,10 +74,10 @@ class Cloud:
             return Token(value, min(seconds, _MOST_SECONDS) if seconds > 0 else _LEAST_SECONDS)
 
         builder = self._builder
-        builder.renewable = builder.tokens.get_token(
+        builder.renewable_token = builder.tokens.get_token(
             (self.name, *key, builder.tls), fetch_token, builder.deadline, builder.rejected_token
         )
-        return builder.renewable
+        return builder.renewable_token
 
     def session(self) -> requests.Session:
         """Return a session whose requests go through the framework's HTTP client, for the cloud's library."""
@@ -99,8 +99,8 @@ class Cloud:
             self._builder.hide(authorization.rpartition(" ")[2])
         # google-auth signs the assertion with a key.
         self._builder.hide(*parse_qs(body.decode(errors="replace")).get("assertion", ()))
-        hidden_values = self._builder.hidden
-        access = self._builder.to_token_server(sent_headers)
+        masked_values = self._builder.masked_values
+        access = self._builder.make_token_server_access(sent_headers)
         try:
             kind = lower_case_headers.get("content-type", "application/x-www-form-urlencoded")
             sent_body = None if method == "GET" else body
@@ -108,7 +108,7 @@ class Cloud:
                 url, sent_body, deadline=self.until, max_bytes=_MAX_BYTES, access=access, content_type=kind
             ).body
         except HttpError as error:
-            text = clean(mask_secrets(str(error), *hidden_values), 1000)
+            text = clean(mask_secrets(str(error), *masked_values), 1000)
             raise HttpError(
                 "auth_failed", f"no token from {self.name}: {text}", retryable=error.retryable,
                 retry_after=error.retry_after,

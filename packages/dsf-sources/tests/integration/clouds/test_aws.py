@@ -50,7 +50,7 @@ def test_aws_query_is_signed(bed: SourceAccessHarness, amazon: ScriptedServer) -
     summary = bed.summary(amazon.url, METHODS).model_copy(
         update={"source_query": 'sum by (node) (rate(a{b=~"c+|d%", e!="ü&="}[5m])) + 1'}
     )
-    access = Authenticator(bed.secrets).access(summary, "fetch", 0.0)
+    access = Authenticator(bed.secrets).make_access(summary, "fetch", 0.0)
     response = http.get(
         summary.source_endpoint,
         params={"query": summary.source_query},
@@ -74,7 +74,7 @@ def test_aws_post_query_is_signed_with_its_body(bed: SourceAccessHarness, amazon
 def test_aws_query_in_the_url_is_signed_as_the_server_reads_it(
     bed: SourceAccessHarness, amazon: ScriptedServer
 ) -> None:
-    access = Authenticator(bed.secrets).access(bed.summary(amazon.url, METHODS), "fetch", 0.0)
+    access = Authenticator(bed.secrets).make_access(bed.summary(amazon.url, METHODS), "fetch", 0.0)
     url = f"{amazon.url}/prod/score?model=team/llama:8b@x,y&b=1+2&empty"
     assert b"success" in http.get(url, access=access, deadline=time.monotonic() + 30, max_bytes=1000)
     assert amazon.requests[-1].query == {"model": "team/llama:8b@x,y", "b": "1 2", "empty": ""}
@@ -88,7 +88,7 @@ def test_aws_body_in_pieces_is_signed(bed: SourceAccessHarness, amazon: Scripted
         def __iter__(self) -> Iterator[memoryview]:
             return iter((memoryview(b"1234"), memoryview(b"5678")))
 
-    access = Authenticator(bed.secrets).access(bed.summary(amazon.url, METHODS), "fetch", 0.0)
+    access = Authenticator(bed.secrets).make_access(bed.summary(amazon.url, METHODS), "fetch", 0.0)
     for body in (b"{}", Pieces()):
         http.post(f"{amazon.url}/a/b", body, access=access, deadline=time.monotonic() + 30, max_bytes=1000)
 
