@@ -3,17 +3,17 @@
 protocol          the interface of a backend
 directory         the backend on a folder
 manifestfolder    reads the users' folder
-memoryshares      shares of namespaces in the memory for objects of users
-outfolder         writes the output folder
+memoryshares      divides the memory for users' objects among their namespaces
+outfolder         reads and writes the output folder
 kube              the backend on Kubernetes
 kube_kinds        watched kinds, and the parts of an object that the hub keeps
-kube_crds         compares the CRDs in the cluster with those of this version
+kube_crds         finds fields that the CRDs in the cluster lack
 kube_scores       reads and writes AddOnPlacementScores
-kube_credentials  master secret, and delivery of the agents' credentials
+kube_credentials  creates the master secret and delivers the agents' credentials
 kube_events       writes Kubernetes Events
 contest           limits how often the hub undoes changes by another program
 eventlimit        limits the events about one object
-scorestate        the parts of a score that the score writer compares
+scorestate        the parts of a stored score that the score writer compares
 compare           compares actual and desired objects
 """
 
@@ -25,8 +25,7 @@ from dsf.backends.directory import DirectoryBackend
 from dsf.backends.protocol import Backend, Election
 from dsf.settings import Settings
 
-# The Kubernetes client is imported only in the functions that use it, because it takes 40 MB of memory, which a hub on
-# a folder of manifests does not need.
+# Import the Kubernetes client, which takes 40 MB of memory, only for the backend that needs it.
 
 
 def make_backend(settings: Settings) -> Backend:
@@ -40,13 +39,14 @@ def make_backend(settings: Settings) -> Backend:
 
 
 def make_election(settings: Settings, on_started: Callable[[], None], on_lost: Callable[[], None]) -> Election:
-    """Return the hub controller's candidacy, not started. Raises SettingsError.
+    """Return the hub controller's leader election, not started. Raises SettingsError.
 
-    `on_started` is called when this hub becomes the leader and must return soon; `on_lost` when it must stop writing:
-    other hubs take over within seconds, so the process has to exit immediately. Both may be called in any thread.
+    `on_started` is called when this hub becomes the leader, and must return soon. `on_lost` is called when this hub
+    loses the leadership: the process must exit immediately, because another hub takes over within seconds. Both may be
+    called in any thread.
     """
     if settings.backend == "dir":
-        return Alone(on_started)
+        return SingleHubElection(on_started)
     from dsf.kube.leader import LeaderElector
     from dsf.kube.session import Session
 
@@ -54,8 +54,8 @@ def make_election(settings: Settings, on_started: Callable[[], None], on_lost: C
     return LeaderElector(session, settings.namespace, on_started=on_started, on_lost=on_lost)
 
 
-class Alone:
-    """Election of a single hub, which leads immediately. The output folder's lock excludes a second hub."""
+class SingleHubElection:
+    """Election of the only hub, which leads immediately. The output folder's lock excludes a second hub."""
 
     is_campaigning = True
 

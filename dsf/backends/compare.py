@@ -8,9 +8,9 @@ from dsf.backends.protocol import Manifest
 
 
 def covers(actual: Any, expected: Any) -> bool:
-    """True if `actual` contains `expected`; it may have more fields: other managers', and the API server's defaults.
+    """True if `actual` has all fields of `expected` with equal values. Lists must have equal lengths.
 
-    Lists must have equal lengths.
+    `actual` may have further fields, which other managers or the API server's defaults have set.
     """
     if isinstance(expected, dict):
         return isinstance(actual, dict) and all(
@@ -28,12 +28,13 @@ def covers(actual: Any, expected: Any) -> bool:
 
 
 def work_contains(work: Manifest, expected: Manifest) -> bool:
-    """True if a ManifestWork contains `expected`, and its objects have exactly the same data.
+    """True if a ManifestWork covers `expected`, and its objects have exactly the same data.
 
-    An additional key was removed on the hub, or is an obsolete password.
+    Further keys of the data do not count as equal: they were removed on the hub, or are obsolete passwords.
     """
     return covers(work, expected) and _list_data(work) == _list_data(expected)
 
 
 def _list_data(work: Manifest) -> list[object]:
+    """Return the data of each ConfigMap and Secret in a ManifestWork, and None for other objects."""
     return [manifest.get("data") for manifest in work["spec"]["workload"]["manifests"]]

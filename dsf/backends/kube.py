@@ -22,7 +22,7 @@ from dsf.api.types import (
     MANIFESTWORK_NAME,
 )
 from dsf.backends.compare import work_contains
-from dsf.backends.contest import Contests
+from dsf.backends.contest import WriteContests
 from dsf.backends.kube_crds import describe_missing_fields
 from dsf.backends.kube_credentials import get_signing_secret, make_credentials_work, read_key_ids
 from dsf.backends.kube_events import EventRecorder
@@ -56,7 +56,7 @@ from dsf.text import clean, list_names
 
 log = dsf.log.get(__name__)
 
-#: Seconds to wait for the first complete list of every kind.
+#: Maximum seconds until the first list of each kind is complete.
 _MAX_SYNC_SECONDS: Final = 60.0
 #: Name and key of the ConfigMap with the name claims. The ConfigMap is in the hub's namespace, where the authors of
 #: scorers cannot change it.
@@ -67,7 +67,7 @@ CLAIMS_KEY: Final = "claims"
 class KubeBackend:
     """Implementation of `dsf.backends.protocol.Backend` on Kubernetes.
 
-    The backend stores only the used parts of objects; of an AddOnPlacementScore it stores the identity and the state.
+    The backend stores only the used parts of objects. For an AddOnPlacementScore, these are the identity and the state.
     """
 
     def __init__(self, session: Session, settings: Settings) -> None:
@@ -84,45 +84,47 @@ class KubeBackend:
         self._config_spec = settings.scoring_config
         self._scorer_namespaces = frozenset((settings.namespace, *settings.scorer_namespaces))
         self._memory = MemoryShares()
-        self._contests = Contests()
-        is_unwanted = {Kind.ADDON: not settings.addon_mode, Kind.SECRET: not settings.secret_delivery}
-        # By kind, and by name for kinds whose objects are watched by name; "" for other kinds.
+        self._contests = WriteContests()
+        is_enabled = {Kind.ADDON: settings.addon_mode, Kind.SECRET: settings.secret_delivery}
+        # Reflectors by kind and name; the name is empty unless the objects of the kind are watched by name.
         self._reflectors = {
             (kind, name): self._make_reflector(kind, name)
             for kind, watched in WATCHED.items()
-            if not is_unwanted.get(kind)
+            if is_enabled.get(kind, True)
             for name in watched.names or ("",)
         }
         scores = self._reflectors[Kind.SCORE, ""]
         self._scores = KubeScores(session, scores.store.get, scores.observe)
 
     def start(self, on_change: OnChange) -> None:
-        """See `Backend.start`. Raises BackendError when a kind cannot be listed within a minute, when the API server
-        refuses the DynamicScoringConfig of the settings, or after `stop`.
+        """See `Backend.start`.
+
+        Raises BackendError if a kind cannot be listed within a minute, if the API server rejects the
+        DynamicScoringConfig of the settings, or if `stop` or `interrupt` is called.
         """
         self._on_change = on_change
         for reflector in self._reflectors.values():
             reflector.start()
-        began = warned = time.monotonic()
+        started_at = last_warning_at = time.monotonic()
         while unsynced_reflectors := [
             reflector for reflector in self._reflectors.values() if not reflector.synced.is_set()
         ]:
             now = time.monotonic()
-            if now - warned > 10.0:
-                warned = now
+            if now - last_warning_at > 10.0:
+                last_warning_at = now
                 for reflector in unsynced_reflectors:
                     log.warning("waiting for the first list", resource=str(reflector.resource), error=reflector.error)
-            if now - began > _MAX_SYNC_SECONDS:
-                why = "; ".join(
+            if now - started_at > _MAX_SYNC_SECONDS:
+                causes = "; ".join(
                     f"{reflector.resource}: {reflector.error or 'no answer'}" for reflector in unsynced_reflectors
                 )
-                raise BackendError(f"cannot read from the API server: {why}")
+                raise BackendError(f"cannot read from the API server: {causes}")
             if self._stopping.wait(0.1):
                 raise BackendError("stopped before everything was read")
         self._create_scoring_config()
 
     def _create_scoring_config(self) -> None:
-        """Create the DynamicScoringConfig of the settings. An existing one is its users' and stays as it is."""
+        """Create the DynamicScoringConfig of the settings. Keeps an existing object, which belongs to users."""
         if not self._config_spec:
             return
         body = {
@@ -176,13 +178,13 @@ class KubeBackend:
         try:
             applied_object = self._apply_to(stored_object, key, manifest)
         except ObjectConflictError:
-            # The object was deleted, or created by another program, and the watch has not reported the change yet.
+            # The watch has not reported yet that the object was deleted, or created by another program.
             applied_object = self._apply_to(self._fetch_adoptable(key), key, manifest)
         self._contests.record_write((key, ""), manifest)
         self._observe(kind, applied_object)
 
     def _require_uncontested(self, key: ObjectKey, content: Manifest, subresource: str = "") -> None:
-        """Raise ContestedObjectError if another program has repeatedly changed this content after the hub wrote it."""
+        """Raise ContestedObjectError if another program keeps changing this content and the next repair is not due."""
         wait_seconds = self._contests.compute_wait((key, subresource), content)
         if not wait_seconds:
             return
@@ -202,9 +204,10 @@ class KubeBackend:
         )
 
     def _apply_to(self, stored_object: Manifest | None, key: ObjectKey, manifest: Manifest) -> Manifest:
-        """Write to the object with the uid of `stored_object`; without it, create an object.
+        """Update `stored_object`, or create an object if it is None; return the object as the API server stored it.
 
-        The creation fails instead of taking over fields of an object that another program has created."""
+        Raises ObjectConflictError if the object has another uid, or if another program has created it.
+        """
         body = {name: value for name, value in manifest.items() if name != "status"}
         if stored_object is not None:
             body["metadata"] = {**body["metadata"], "uid": stored_object["metadata"]["uid"]}
@@ -212,11 +215,11 @@ class KubeBackend:
         return self._session.apply(path, body, field_manager=FIELD_MANAGER, force=stored_object is not None)
 
     def _fetch_adoptable(self, key: ObjectKey) -> Manifest | None:
-        """Return the object of this name; None if it does not exist.
+        """Fetch the object of this name, which the hub may take over; None if it does not exist.
 
         Raises ForeignObjectError if neither the framework nor upstream created the object.
         """
-        # List instead of get, because the watch of this name already requires the permission to list.
+        # List instead of get, because the watch already requires the permission to list objects of this name.
         works = list_objects(self._session, WATCHED[key.kind].resource, key.namespace, name=key.name)
         if (work := next(iter(works), None)) is None:
             return None
@@ -238,15 +241,14 @@ class KubeBackend:
     def delete(self, kind: Kind, namespace: str, name: str) -> None:
         """See `Backend.delete`."""
         try:
-            # Also look up the object by name, because objects by upstream's manager lack the label that the watch
-            # selects.
+            # Also fetch the object by name: objects by upstream's manager lack the label that the watch selects.
             stored_object = self.get(kind, namespace, name) or self._fetch_adoptable(ObjectKey(kind, namespace, name))
             if stored_object is not None:
                 self._session.delete(WATCHED[kind].resource.path(namespace, name), uid=stored_object["metadata"]["uid"])
         except ForeignObjectError as error:
             log.info("object kept", reason=str(error))
         except (ObjectNotFoundError, ObjectConflictError):
-            # An object with the same name and another uid must not be deleted.
+            # On a conflict, another object has the name by now, and must not be deleted.
             log.debug("object already gone", kind=kind.value, namespace=namespace, name=name)
 
     def remove_finalizers(self, kind: Kind, namespace: str, name: str, finalizers: Set[str]) -> None:
@@ -268,7 +270,7 @@ class KubeBackend:
             log.debug("object already gone", kind=kind.value, namespace=namespace, name=name)
             return
         if remaining_finalizers or not metadata.get("deletionTimestamp"):
-            # A deleted object without finalizers no longer exists, which the watch reports.
+            # Skip an object that this request deleted by removing its last finalizer: the watch reports the deletion.
             self._observe(kind, updated_object)
 
     def find_score(self, namespace: str, name: str) -> ScoreState | None:
@@ -279,9 +281,9 @@ class KubeBackend:
         """See `ScoreBackend.apply_score`."""
         return self._scores.apply_score(manifest, status)
 
-    def adopt_scores(self, claim: Callable[[str, str, float], tuple[Manifest, datetime] | None]) -> int:
+    def adopt_scores(self, plan_adoption: Callable[[str, str, float], tuple[Manifest, datetime] | None]) -> int:
         """See `ScoreBackend.adopt_scores`."""
-        return self._scores.adopt_scores(claim)
+        return self._scores.adopt_scores(plan_adoption)
 
     def delete_score(self, namespace: str, name: str) -> None:
         """See `ScoreBackend.delete_score`."""
@@ -372,7 +374,7 @@ class KubeBackend:
         name_selector = {"fieldSelector": f"metadata.name={name}"} if name else {}
 
         def reduce(obj: Object) -> Object:
-            reduced_object = watched.keep(obj)
+            reduced_object = watched.reduce(obj)
             if kind not in USER_KINDS:
                 return reduced_object
             metadata = obj["metadata"]
@@ -388,7 +390,7 @@ class KubeBackend:
             if (
                 current_object is not None
                 and previous_object is not None
-                and not watched.matters(previous_object, current_object)
+                and not watched.is_relevant(previous_object, current_object)
             ):
                 return
             with self._notify_lock:
@@ -405,7 +407,10 @@ class KubeBackend:
         )
 
     def _admit(self, key: ObjectKey, size: int) -> str:
-        """Count the memory of a user's object. Return why there is none for its spec; empty if there is."""
+        """Count the memory of a user's object of `size` bytes.
+
+        Return an empty text if the memory suffices, else the reason why the object's spec is dropped.
+        """
         if key.namespace == self._namespace:
             return ""
         if key.namespace not in self._scorer_namespaces:
@@ -420,19 +425,19 @@ class KubeBackend:
         )
 
     def _observe(self, kind: Kind, response_object: Object) -> None:
-        """Store an object as the API server returned it, before the watch reports it."""
+        """Pass the API server's response to a write to the reflector, so that reads return it before the watch does."""
         if (reflector := self._find_reflector(kind, response_object["metadata"]["name"])) is not None:
             reflector.observe(response_object)
 
 
 def _is_written_here(stored_object: Manifest) -> bool:
-    """True if the hub applied an object that has lost its label since."""
+    """True if the hub has applied the object. Recognizes objects from which a user removed the label."""
     entries = stored_object["metadata"].get("managedFields") or ()
     return any(entry.get("manager") == FIELD_MANAGER and entry.get("operation") == "Apply" for entry in entries)
 
 
 def is_upstreams_work(work: Manifest) -> bool:
-    """True if this is the ManifestWork of upstream's manager: its name, no labels, and the agent's ConfigMap in it."""
+    """True if upstream's manager made the ManifestWork: it has no label and contains the agent's ConfigMap."""
     metadata = work["metadata"]
     if metadata["name"] != MANIFESTWORK_NAME or MANAGED_BY_LABEL in (metadata.get("labels") or {}):
         return False

@@ -1,7 +1,7 @@
 """Compares the CRDs in the cluster with those of this version.
 
-The API server drops fields of objects that its CRD lacks, silently in a status and for most clients in a spec. The
-schemas are read from its OpenAPI document, which every account may read.
+The API server drops fields that its CRD lacks: silently from a status, and for most clients also from a spec. The
+schemas are read from the API server's OpenAPI document, which every account may read.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def describe_missing_fields(session: Session, crds: Sequence[Manifest]) -> str:
     Raises BackendError.
     """
     schemas = session.get(_PATH).get("components", {}).get("schemas", {})
-    served = {
+    served_schemas = {
         identity.get("kind"): schema
         for schema in schemas.values()
         for identity in schema.get("x-kubernetes-group-version-kind", ())
@@ -32,9 +32,9 @@ def describe_missing_fields(session: Session, crds: Sequence[Manifest]) -> str:
     for crd in crds:
         kind = crd["spec"]["names"]["kind"]
         schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
-        # A kind that is not served has no objects, and the watch of its kind reports an error.
-        if kind in served:
-            missing_fields += [f"{kind} {path}" for path in _find_missing(schema, served[kind])]
+        # Skip a kind that is not served: the watch of the kind reports an error.
+        if kind in served_schemas:
+            missing_fields += [f"{kind} {path}" for path in _find_missing_fields(schema, served_schemas[kind])]
     if not missing_fields:
         return ""
     return (
@@ -44,19 +44,21 @@ def describe_missing_fields(session: Session, crds: Sequence[Manifest]) -> str:
     )
 
 
-def _find_missing(schema: Mapping[str, Any], served: Mapping[str, Any], path: str = "") -> Iterator[str]:
-    """Yield the paths of the first missing field in each branch."""
-    if served.get("x-kubernetes-preserve-unknown-fields"):
+def _find_missing_fields(
+    schema: Mapping[str, Any], served_schema: Mapping[str, Any], path: str = ""
+) -> Iterator[str]:
+    """Yield the paths of the fields of spec and status that `served_schema` lacks, without fields inside of those."""
+    if served_schema.get("x-kubernetes-preserve-unknown-fields"):
         return
-    served_properties = served.get("properties", {})
+    served_properties = served_schema.get("properties", {})
     for name, field in schema.get("properties", {}).items():
         if not path and name not in ("spec", "status"):
             continue
         field_path = f"{path}.{name}" if path else name
         if name in served_properties:
-            yield from _find_missing(field, served_properties[name], field_path)
+            yield from _find_missing_fields(field, served_properties[name], field_path)
         else:
             yield field_path
     for nested, suffix in (("items", "[]"), ("additionalProperties", ".*")):
-        if isinstance(schema.get(nested), Mapping) and isinstance(served.get(nested), Mapping):
-            yield from _find_missing(schema[nested], served[nested], path + suffix)
+        if isinstance(schema.get(nested), Mapping) and isinstance(served_schema.get(nested), Mapping):
+            yield from _find_missing_fields(schema[nested], served_schema[nested], path + suffix)

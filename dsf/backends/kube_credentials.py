@@ -60,7 +60,7 @@ def make_credentials_work(cluster: str, agent_namespace: str, credentials: Crede
     manifests = [_make_secret(CREDENTIALS_NAME, agent_namespace, "Opaque", data)]
     if credentials.pull_secret:
         pull = {".dockerconfigjson": _encode(credentials.pull_secret)}
-        # Insert the pull secret first, because the agent's pod starts as soon as its credentials exist.
+        # Insert the pull secret first, because the agent's pod starts when its credentials exist.
         manifests.insert(0, _make_secret(PULL_SECRET_NAME, agent_namespace, "kubernetes.io/dockerconfigjson", pull))
     return {
         "apiVersion": MANIFEST_WORKS.api_version,
@@ -75,15 +75,15 @@ def make_credentials_work(cluster: str, agent_namespace: str, credentials: Crede
     }
 
 
-def _make_secret(name: str, namespace: str, kind: str, data: dict[str, str]) -> Manifest:
+def _make_secret(name: str, namespace: str, secret_type: str, data: dict[str, str]) -> Manifest:
     metadata = {"name": name, "namespace": namespace, "labels": _LABELS}
-    return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "type": kind, "data": data}
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "type": secret_type, "data": data}
 
 
 def read_key_ids(work: Manifest) -> KeyIds | None:
-    """Return the valid key ids in a ManifestWork by `make_credentials_work`; None if unknown.
+    """Return the valid key ids in a ManifestWork by `make_credentials_work`; None if they cannot be read.
 
-    Without a valid annotation, the id in the signing key is the only valid key id.
+    Without a valid annotation, the id in the delivered signing key is the only valid key id.
     """
     text = (work["metadata"].get("annotations") or {}).get(KEY_IDS_ANNOTATION)
     annotated_ids = KeyIds.parse(text) if isinstance(text, str) else None
@@ -103,6 +103,7 @@ def _encode(text: str) -> str:
 
 
 def _read_master_secret(secret: Manifest) -> str:
+    """Return the master secret in hex. Raises BackendError if the Secret does not contain it."""
     try:
         return base64.b64decode(secret["data"][SIGNING_SECRET_KEY], validate=True).decode("ascii").strip()
     except (KeyError, TypeError, binascii.Error, UnicodeDecodeError):

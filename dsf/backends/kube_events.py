@@ -1,4 +1,4 @@
-"""Writer of Kubernetes Events in a separate thread, so that a slow API server does not block other work."""
+"""Writes Kubernetes Events in a separate thread, so that a slow API server does not block other work."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CONTROLLER: Final = "open-cluster-management.io/dynamic-scoring-hub"
 #: Maximum size of a message in bytes: the API server rejects longer messages.
 _MAX_NOTE_BYTES: Final = 1024
 #: Maximum number of queued events; further events are dropped.
-_MAX_QUEUED: Final = 2000
+_MAX_QUEUED_EVENTS: Final = 2000
 #: Connect and read timeouts of a request in seconds.
 _TIMEOUT: Final = (2.0, 3.0)
 #: Seconds for which `close` waits for queued events.
@@ -30,13 +30,14 @@ _FLUSH_SECONDS: Final = 2.0
 
 
 class EventRecorder:
-    """Writer of events.k8s.io Events. Never raises or blocks: logs and drops an event that cannot be written."""
+    """Writes events.k8s.io Events. Never raises or blocks: logs and drops an event that cannot be written."""
 
     def __init__(self, session: Session, instance: str) -> None:
+        """Start the writing thread. `instance` identifies this process in the events."""
         self._session = session
         self._instance = instance[:128]
         self._limit = EventLimit()
-        self._queue: Queue[dict[str, Any] | None] = Queue(_MAX_QUEUED)
+        self._queue: Queue[dict[str, Any] | None] = Queue(_MAX_QUEUED_EVENTS)
         self._is_closed = False
         self._thread = SupervisedThread(self._write_events, "events")
         self._thread.start()
@@ -67,7 +68,7 @@ class EventRecorder:
         try:
             self._queue.put_nowait(event)
         except Full:
-            log.warning("an event is dropped, too many wait", about=about, reason=reason, message=message)
+            log.warning("event dropped, the queue is full", about=about, reason=reason, message=message)
 
     def flush(self, seconds: float) -> bool:
         """Wait until all queued events are written or dropped; return False after `seconds`."""
@@ -75,11 +76,11 @@ class EventRecorder:
             return self._queue.all_tasks_done.wait_for(lambda: not self._queue.unfinished_tasks, seconds)
 
     def close(self) -> None:
-        """Write queued events for at most two seconds, and none afterwards, because another hub may lead then."""
+        """Write queued events for at most two seconds, then drop the others, because another hub may lead by then."""
         if not self._is_closed and not self.flush(_FLUSH_SECONDS):
-            log.warning("events not written before the end", events=self._queue.unfinished_tasks)
+            log.warning("events dropped at the end of the process", events=self._queue.unfinished_tasks)
         self._is_closed = True
-        # Wake up the thread. With a full queue, the thread gets an event and then checks `_is_closed`.
+        # Wake up the thread. If the queue is full, the thread does not wait, and checks `_is_closed` after an event.
         with contextlib.suppress(Full):
             self._queue.put_nowait(None)
 
@@ -91,12 +92,13 @@ class EventRecorder:
             except BackendError as error:
                 log.warning("event not written", reason=reason, about=about, error=str(error))
             except Exception:
-                # An exception must not end the thread: the other events would never be written.
+                # Continue after any exception, because without this thread no event is written.
                 log.exception("event not written", reason=reason, about=about)
             self._queue.task_done()
 
 
 def _truncate(message: str) -> str:
+    """Return the message with at most `_MAX_NOTE_BYTES` bytes of UTF-8."""
     data = message.encode("utf-8", "replace")
     if len(data) <= _MAX_NOTE_BYTES:
         return data.decode()

@@ -1,7 +1,7 @@
 """Watched kinds, and the parts of an object that the hub keeps.
 
 Whole objects would take too much memory in a large fleet: 35,000 AddOnPlacementScores with ten items each take 250 MB
-with their status and 30 MB without. Therefore the hub keeps a hash of the items instead of the status.
+with their status, and 30 MB with a hash of the items in its place.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dsf.api.types import (
     MANIFESTWORK_NAME,
     PAUSED_UNTIL_ANNOTATION,
 )
-from dsf.backends.memoryshares import measure
+from dsf.backends.memoryshares import estimate_bytes
 from dsf.backends.protocol import PROBLEM_FIELD, Kind
 from dsf.backends.scorestate import parse_kube_time, read_score_state
 from dsf.kube.reflector import drop_managed_fields
@@ -45,10 +45,10 @@ _ACT_ANNOTATIONS: Final = tuple(get_annotation(act) for act in ACTS)
 #: Annotations of a DynamicScorer that the hub reads.
 _READ_ANNOTATIONS: Final = (*_ACT_ANNOTATIONS, PAUSED_UNTIL_ANNOTATION)
 _ACT_FIELDS: Final = frozenset(f"f:{name}" for name in _ACT_ANNOTATIONS)
-#: Maximum bytes in memory of a spec with its finalizers. The API server accepts objects of 1.5 MB, which take 20 times
-#: as much if they consist of empty lists.
+#: Maximum bytes in memory of a spec and the object's finalizers. The API server accepts objects of 1.5 MB, and an
+#: object of empty lists takes 20 times as much memory.
 MAX_SPEC_BYTES: Final = 256 * 1024
-#: The same of an object in a namespace whose scorers do not count: everybody with the role `edit` may create it.
+#: Smaller limit for objects in namespaces whose scorers the hub ignores: any user with the role `edit` may create them.
 MAX_FOREIGN_SPEC_BYTES: Final = 16 * 1024
 #: Kinds that users write.
 USER_KINDS: Final = frozenset({Kind.SCORER, Kind.CONFIG, Kind.AUTHENTICATION})
@@ -59,27 +59,27 @@ _USED_METADATA: Final = (
 
 
 def reduce_user_object(obj: Object, max_bytes: int, admit: Callable[[int], str] = lambda _: "") -> Object:
-    """Return the parts of a user's object that the hub uses; an object beyond `max_bytes` loses its spec.
+    """Reduce a user's object, which is changed, to the parts that the hub uses, and return it.
 
-    `admit` gets the object's bytes, and returns why there is no memory for the spec, empty if there is. `PROBLEM_FIELD`
-    of an object without its spec says why.
+    `admit` gets the object's bytes in memory, and returns the reason to drop the spec, or an empty text. The spec is
+    also dropped beyond `max_bytes`. `PROBLEM_FIELD` of the object then contains the reason.
     """
     metadata, spec = obj["metadata"], obj.get("spec")
-    own_annotations = metadata.get("annotations") or {}
+    all_annotations = metadata.get("annotations") or {}
     annotations = {
-        name: own_annotations[name][: MAX_REQUEST + 1] for name in _READ_ANNOTATIONS if name in own_annotations
+        name: all_annotations[name][: MAX_REQUEST + 1] for name in _READ_ANNOTATIONS if name in all_annotations
     }
     reduced_metadata = {name: metadata[name] for name in _USED_METADATA if name in metadata}
     obj["metadata"] = {**reduced_metadata, "annotations": annotations} if annotations else reduced_metadata
     if isinstance(spec, dict) and isinstance(description := spec.get("description"), str):
-        # The models cut it, too.
+        # The model truncates the description at the same length. One more character tells the model that it is longer.
         spec["description"] = description[: MAX_DESCRIPTION_CHARACTERS + 1]
-    size = measure(spec, max_bytes) + measure(metadata.get("finalizers"), max_bytes)
+    size = estimate_bytes(spec, max_bytes) + estimate_bytes(metadata.get("finalizers"), max_bytes)
     if size > max_bytes:
         admit(0)
         problem = f"spec and finalizers take more than {max_bytes} bytes of memory: make them shorter"
     else:
-        problem = admit(size + measure(annotations, max_bytes))
+        problem = admit(size + estimate_bytes(annotations, max_bytes))
     if problem:
         obj["metadata"].pop("finalizers", None)
         obj["metadata"].pop("annotations", None)
@@ -89,12 +89,12 @@ def reduce_user_object(obj: Object, max_bytes: int, admit: Callable[[int], str] 
 
 
 def _reduce_scorer(obj: Object) -> Object:
-    # Keep the newest field manager of each act, who is its author.
+    # Keep only the newest field manager of each act's annotation, which is the author of the act.
     newest_entries: dict[str, Object] = {}
     for entry in obj["metadata"].pop("managedFields", None) or ():
         fields = ((entry.get("fieldsV1") or {}).get("f:metadata") or {}).get("f:annotations") or {}
         for name in _ACT_FIELDS.intersection(fields):
-            if name not in newest_entries or _get_manager(newest_entries[name]) < _get_manager(entry):
+            if name not in newest_entries or _make_sort_key(newest_entries[name]) < _make_sort_key(entry):
                 newest_entries[name] = entry
     if newest_entries:
         obj["metadata"]["managedFields"] = [
@@ -107,12 +107,13 @@ def _reduce_scorer(obj: Object) -> Object:
     return obj
 
 
-def _get_manager(entry: Object) -> tuple[str, str]:
+def _make_sort_key(entry: Object) -> tuple[str, str]:
+    """Return the time and the name of a field manager, by which entries of `managedFields` are sorted."""
     return str(entry.get("time") or ""), str(entry.get("manager") or "")
 
 
 def _reduce_cluster(obj: Object) -> Object:
-    # Drop capacity and versions, which change often and are not used.
+    # Drop capacity and versions, which change often and which the hub does not use.
     return _reduce_status(drop_managed_fields(obj), "conditions", "clusterClaims")
 
 
@@ -127,7 +128,7 @@ def _reduce_work(obj: Object) -> Object:
 
 
 def reduce_score(obj: Object) -> Object:
-    """Return an object with the identity and the state of a score."""
+    """Return an object with the identity and the `ScoreState` of an AddOnPlacementScore."""
     metadata = obj["metadata"]
     identity = {name: metadata[name] for name in ("name", "namespace", "uid", "resourceVersion")}
     return {
@@ -155,16 +156,16 @@ def _reduce_status(obj: Object, *names: str) -> Object:
 
 
 def _differs(previous_object: Object, current_object: Object) -> bool:
-    """True if the kept parts differ."""
+    """True if the objects differ in more than their resourceVersion."""
     return _drop_version(previous_object) != _drop_version(current_object)
 
 
 def _may_differ(previous_object: Object, current_object: Object) -> bool:
-    """Return True for every event.
+    """Return True for every event, because equal objects may still hide an edit by a user.
 
-    The response to a write of the status may contain an edit by a user and reach the store before the watch event. Both
-    objects are then equal here, although the hub has not seen the edit. After a list instead of a watch, the next full
-    resync finds such an edit.
+    The response to the hub's write of the status may contain the edit, and reaches the store before the watch event
+    about the edit. Both objects are then equal, although the hub has not processed the edit. If a list replaces the
+    watch event, the next full resync finds the edit.
     """
     del previous_object, current_object
     return True
@@ -181,28 +182,28 @@ class Watched:
 
     resource: Resource
     selectors: Mapping[str, str] = field(default_factory=dict)
-    #: If not empty, only objects with these names, each with a separate list and watch, so that RBAC can name them.
+    #: Names of the watched objects; empty for all objects. Each name has its own watch, so that RBAC rules can name it.
     names: tuple[str, ...] = ()
-    #: Reduces an object to its used parts.
-    keep: Callable[[Object], Object] = drop_managed_fields
-    #: Whether a change is relevant to the hub.
-    matters: Callable[[Object, Object], bool] = _differs
+    #: Returns an object with the used parts only.
+    reduce: Callable[[Object], Object] = drop_managed_fields
+    #: Gets the reduced objects before and after a change; True if the hub must process the change.
+    is_relevant: Callable[[Object, Object], bool] = _differs
 
 
 _MANAGED_BY_SELECTOR: Final = {"labelSelector": f"{MANAGED_BY_LABEL}={MANAGED_BY}"}
 
 WATCHED: Final[Mapping[Kind, Watched]] = {
-    Kind.SCORER: Watched(DYNAMIC_SCORERS, keep=_reduce_scorer, matters=_may_differ),
-    Kind.CONFIG: Watched(DYNAMIC_SCORING_CONFIGS, matters=_may_differ),
+    Kind.SCORER: Watched(DYNAMIC_SCORERS, reduce=_reduce_scorer, is_relevant=_may_differ),
+    Kind.CONFIG: Watched(DYNAMIC_SCORING_CONFIGS, is_relevant=_may_differ),
     Kind.AUTHENTICATION: Watched(SCORING_AUTHENTICATIONS),
-    Kind.CLUSTER: Watched(MANAGED_CLUSTERS, keep=_reduce_cluster),
-    Kind.CLUSTER_SET: Watched(MANAGED_CLUSTER_SETS, keep=_reduce_cluster_set),
-    # A ManifestWork that lost the label is reported as deleted, and the hub restores the label.
+    Kind.CLUSTER: Watched(MANAGED_CLUSTERS, reduce=_reduce_cluster),
+    Kind.CLUSTER_SET: Watched(MANAGED_CLUSTER_SETS, reduce=_reduce_cluster_set),
+    # The watch reports a ManifestWork that lost the label as deleted. The hub then restores the label.
     Kind.WORK: Watched(
-        MANIFEST_WORKS, _MANAGED_BY_SELECTOR, names=(MANIFESTWORK_NAME, CREDENTIALS_WORK_NAME), keep=_reduce_work
+        MANIFEST_WORKS, _MANAGED_BY_SELECTOR, names=(MANIFESTWORK_NAME, CREDENTIALS_WORK_NAME), reduce=_reduce_work
     ),
-    # A score that lost the label is reported as deleted, because it no longer belongs to the framework.
-    Kind.SCORE: Watched(ADDON_PLACEMENT_SCORES, _MANAGED_BY_SELECTOR, keep=reduce_score),
+    # The watch reports a score that lost the label as deleted, because it no longer belongs to the framework.
+    Kind.SCORE: Watched(ADDON_PLACEMENT_SCORES, _MANAGED_BY_SELECTOR, reduce=reduce_score),
     # The hub watches Secrets only in its own namespace, and never reads Secrets without the label.
     Kind.SECRET: Watched(SECRETS, {"labelSelector": f"{DELIVER_LABEL}=true"}),
     Kind.ADDON: Watched(MANAGED_CLUSTER_ADDONS, names=(ADDON_NAME,)),

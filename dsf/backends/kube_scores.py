@@ -1,8 +1,8 @@
 """AddOnPlacementScores on an API server.
 
-An object belongs to the framework if it has the framework's label. Each request checks the label again by a `test` or a
-precondition, so that an object that another program created with the same name, or took over, is neither changed nor
-deleted.
+An object belongs to the framework if it has the framework's label. Each write checks the label by a `test` of the JSON
+patch or by a precondition. Therefore the hub neither changes nor deletes an object that another program has created
+with the same name, or has taken over.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from dsf.backends.protocol import Manifest
 from dsf.backends.scorestate import (
     ScoreState,
     explain_foreign_object,
-    find_upstream_status,
     is_ours,
     looks_like_upstreams,
+    make_adopted_status,
     parse_kube_time,
 )
 from dsf.errors import BackendError, ForeignObjectError, ObjectConflictError, ObjectNotFoundError
@@ -33,27 +33,31 @@ from dsf.kube.store import Key, Object, get_version
 
 log = dsf.log.get(__name__)
 
-#: JSON pointer to the label.
-_LABEL: Final = f"/metadata/labels/{MANAGED_BY_LABEL.replace('~', '~0').replace('/', '~1')}"
-#: Seconds for which a created object is used although the watch has not reported it.
+#: JSON pointer to the framework's label.
+_LABEL_POINTER: Final = f"/metadata/labels/{MANAGED_BY_LABEL.replace('~', '~0').replace('/', '~1')}"
+#: Maximum seconds for which reads return a created object that the watch has not reported.
 _UNREPORTED_SECONDS: Final = 60.0
 
 
 class KubeScores:
     """Implementation of `dsf.backends.protocol.ScoreBackend` on Kubernetes. Thread-safe.
 
-    Writing an existing score takes a single request, writing a new score takes two.
+    An update of a score takes one request; a new score takes two.
     """
 
     def __init__(
         self, session: Session, find_cached: Callable[[Key], Object | None], observe: Callable[[Object], None]
     ):
-        """Use `find_cached` to get the reflector's copy of an object, and pass responses to writes to `observe`."""
+        """Connect the scores with their reflector.
+
+        `find_cached` returns the reflector's copy of an object, and `observe` passes the response to a write to the
+        reflector.
+        """
         self._session = session
         self._find_cached = find_cached
         self._observe = observe
         self._lock = threading.Lock()
-        # Created objects that the watch has not reported yet, and the monotonic time until which they are used.
+        # Created objects that the watch has not reported yet, and the monotonic time at which they expire here.
         self._created_objects: dict[Key, tuple[Object, float]] = {}
 
     def find_score(self, namespace: str, name: str) -> ScoreState | None:
@@ -83,19 +87,19 @@ class KubeScores:
         try:
             response = self._write_status(path, status, uid)
         except ObjectNotFoundError:
-            # The object was deleted, and the watch has not reported the deletion yet.
+            # The watch has not reported yet that the object was deleted.
             response = self._write_status(path, status, self._create(key, manifest)["metadata"]["uid"])
         except ApiServerError as error:
             if error.status != 422:
                 raise
-            # Status 422: the object is another program's or another object, or the status is invalid.
+            # 422: the object has lost the label or has another uid, or the API server rejects the status.
             stored_object = self._session.get(path)
             if is_ours(stored_object) and stored_object["metadata"]["uid"] == uid:
                 raise
             response = self._write_status(path, status, _require_ours(stored_object)["metadata"]["uid"])
         if not _has_labels_and_owner(response["metadata"], metadata):
             # The ManagedCluster was created again with another uid, or a user changed the scorer's label.
-            response = self._claim(key, manifest, response)
+            response = self._set_ownership(key, manifest, response)
         self._record_response(key, response)
         if difference := _find_difference(response.get("status"), status):
             raise BackendError(
@@ -106,8 +110,8 @@ class KubeScores:
         state: ScoreState = reduce_score(response)["state"]
         return state
 
-    def adopt_scores(self, claim: Callable[[str, str, float], tuple[Manifest, datetime] | None]) -> int:
-        """See `ScoreBackend.adopt_scores`. Lists scores without the label; sends two requests per adopted score."""
+    def adopt_scores(self, plan_adoption: Callable[[str, str, float], tuple[Manifest, datetime] | None]) -> int:
+        """See `ScoreBackend.adopt_scores`. Lists the scores without the label; sends two requests per adopted score."""
         adopted_count = 0
         for stored_object in iterate_objects(
             self._session, ADDON_PLACEMENT_SCORES, labels=f"{MANAGED_BY_LABEL}!={MANAGED_BY}"
@@ -116,13 +120,13 @@ class KubeScores:
             key = metadata["namespace"], metadata["name"]
             if metadata.get("deletionTimestamp") or not looks_like_upstreams(stored_object):
                 continue
-            adoption = claim(*key, parse_kube_time(metadata["creationTimestamp"]))
+            adoption = plan_adoption(*key, parse_kube_time(metadata["creationTimestamp"]))
             if adoption is None:
                 continue
             manifest, valid_until = adoption
             try:
-                response = self._claim(key, manifest, stored_object)
-                status = find_upstream_status(stored_object, valid_until)
+                response = self._set_ownership(key, manifest, stored_object)
+                status = make_adopted_status(stored_object, valid_until)
                 path = ADDON_PLACEMENT_SCORES.path(*key)
                 self._record_response(key, self._write_status(path, status, response["metadata"]["uid"]))
             except BackendError as error:
@@ -155,25 +159,26 @@ class KubeScores:
         self.process_report(key, None)
 
     def _find_newest(self, key: Key) -> Object | None:
+        """Return the newer one of the reflector's copy and the created object; None if neither exists."""
         cached_object = self._find_cached(key)
         with self._lock:
-            created_object, used_until = self._created_objects.get(key, (None, 0.0))
-            if created_object is None or time.monotonic() > used_until:
+            created_object, expires_at = self._created_objects.get(key, (None, 0.0))
+            if created_object is None or time.monotonic() > expires_at:
                 self._created_objects.pop(key, None)
                 return cached_object
         return created_object if cached_object is None or _is_older(cached_object, created_object) else cached_object
 
     def _record_response(self, key: Key, response: Object) -> None:
-        """Store the response to a write, so that the next read returns it even if the watch has not reported it yet."""
+        """Store the response to a write, so that the next read returns it before the watch reports it."""
         self._observe(response)
         if self._find_cached(key) is None:
             with self._lock:
                 self._created_objects[key] = reduce_score(response), time.monotonic() + _UNREPORTED_SECONDS
 
     def _create(self, key: Key, manifest: Manifest) -> Object:
-        """Create the object without its status, which the API server drops from a new object.
+        """Create the object without its status, or return the framework's object of that name if there is one.
 
-        Raises ForeignObjectError.
+        Raises ForeignObjectError if another program's object has the name.
         """
         path = ADDON_PLACEMENT_SCORES.path(key[0])
         try:
@@ -182,13 +187,14 @@ class KubeScores:
             return _require_ours(self._session.get(ADDON_PLACEMENT_SCORES.path(*key)))
 
     def _write_status(self, path: str, status: Manifest, uid: str) -> Object:
-        tests = {_LABEL: MANAGED_BY, "/metadata/uid": uid}
+        """Replace the status. Raises ApiServerError (422) if the object lost the label or has another uid."""
+        tests = {_LABEL_POINTER: MANAGED_BY, "/metadata/uid": uid}
         return self._session.replace_field(
             f"{path}/status", "/status", status, field_manager=FIELD_MANAGER, tests=tests
         )
 
-    def _claim(self, key: Key, manifest: Manifest, stored_object: Object) -> Object:
-        """Set the framework's labels and the owner, if the object still has the version of `stored_object`."""
+    def _set_ownership(self, key: Key, manifest: Manifest, stored_object: Object) -> Object:
+        """Set the labels and the owner of `manifest`, if the object still has the version of `stored_object`."""
         desired_metadata, metadata = manifest["metadata"], stored_object["metadata"]
         owners = [
             owner
@@ -215,9 +221,9 @@ def _require_ours(stored_object: Object) -> Object:
 
 
 def _find_difference(stored_status: object, written_status: Manifest) -> str:
-    """Return the first field in which a stored status differs from the written one; empty if OCM reads the same.
+    """Return the first field in which a stored status differs from the written one; empty if there is none.
 
-    Names are not compared: the API server replaces invalid Unicode in them.
+    Compares values and validity, and skips item names, in which the API server replaces invalid Unicode.
     """
     status = stored_status if isinstance(stored_status, Mapping) else {}
     values = [item.get("value") for item in status.get("scores") or ()]
@@ -237,15 +243,15 @@ def _is_older(obj: Object, other_object: Object) -> bool:
 
 
 def write_status(session: Session, resource: Resource, namespace: str, name: str, status: Manifest) -> Manifest:
-    """Replace the whole status; return the object. The API server skips the write of an equal status."""
+    """Replace the whole status, and return the object. The API server skips the write if the status is equal."""
     path = resource.path(namespace, name, "status")
     return session.replace_field(path, "/status", status, field_manager=FIELD_MANAGER)
 
 
-def _has_labels_and_owner(actual: Manifest, expected: Manifest) -> bool:
-    """True if a score has its labels and owner."""
-    labels = actual.get("labels") or {}
-    owners = {owner.get("uid") for owner in actual.get("ownerReferences") or ()}
-    return all(labels.get(name) == value for name, value in expected.get("labels", {}).items()) and all(
-        owner.get("uid") in owners for owner in expected.get("ownerReferences", ())
+def _has_labels_and_owner(actual_metadata: Manifest, desired_metadata: Manifest) -> bool:
+    """True if the actual metadata has the desired labels and owners."""
+    labels = actual_metadata.get("labels") or {}
+    owner_uids = {owner.get("uid") for owner in actual_metadata.get("ownerReferences") or ()}
+    return all(labels.get(name) == value for name, value in desired_metadata.get("labels", {}).items()) and all(
+        owner.get("uid") in owner_uids for owner in desired_metadata.get("ownerReferences", ())
     )

@@ -1,8 +1,8 @@
-"""The users' folder of manifests: objects in force, and problems.
+"""Reads the users' folder of manifests: the objects in force, and the problems of the files.
 
-While a file has errors, its valid documents are in force, and so are earlier objects of the file that are missing now,
-so that an incomplete file removes nothing. Deleting a file removes its objects after a second. The objects of an empty
-file or folder stay in force for a longer grace period, because an editor or a mount may have failed.
+The valid documents of a file with errors are in force. So are earlier objects that the file no longer contains, so that
+an incomplete file removes nothing. Deleting a file removes its objects after a second. The objects of an empty file or
+folder stay in force for a longer grace period, because an editor or a mount may have failed.
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ from dsf.backends.protocol import Manifest, ObjectKey
 #: Maximum size of a manifest file in bytes.
 MAX_BYTES: Final = 4 * 1024 * 1024
 
-#: Seconds for which the objects of a missing file stay in force: editors may remove a file before they write it again.
+#: Seconds for which the objects of a missing file stay in force, because editors may remove a file to write it again.
 MISSING_FILE_SECONDS: Final = 1.0
 
 
 @dataclass(frozen=True)
-class Declared:
-    """An object as in its file, without status, and only with metadata by users."""
+class DeclaredObject:
+    """An object as in its file, without status, and with the metadata that users may set."""
 
     manifest: Manifest
+    #: Name of the file, relative to the folder.
     file: str
     line: int = field(compare=False)
 
@@ -44,11 +45,11 @@ class _File:
     """State of a file."""
 
     content: _Content | None = None
-    #: Monotonic time at which the file was first missing or empty.
+    #: Monotonic time at which the file was first found missing or empty; None if it has content.
     missing_since: float | None = None
     #: True if the file or its folder is empty, which is probably unintended.
-    is_doubted: bool = False
-    objects: dict[ObjectKey, Declared] = field(default_factory=dict)
+    is_suspicious: bool = False
+    objects: dict[ObjectKey, DeclaredObject] = field(default_factory=dict)
     problems: list[ManifestProblem] = field(default_factory=list)
 
 
@@ -65,12 +66,12 @@ class _Listing:
 
 
 class ManifestFolder:
-    """Reader of the folder. Its content never causes an exception. Not thread-safe."""
+    """Reads the folder. Reports unreadable content as problems and raises no exception for it. Not thread-safe."""
 
     def __init__(
         self, root: Path, ignored_folder: Path, namespace: str, *, grace: float = MISSING_FILE_SECONDS
     ) -> None:
-        """Prepare to read `root`, without the folder `ignored_folder`.
+        """Prepare to read `root`, except for the folder `ignored_folder` in it.
 
         `namespace` is the default namespace of objects, `grace` the seconds for which the objects of an empty file or
         folder stay in force.
@@ -81,21 +82,21 @@ class ManifestFolder:
         self._grace = max(grace, MISSING_FILE_SECONDS)
         self._files: dict[str, _File] = {}
         #: Objects in force.
-        self.objects: dict[ObjectKey, Declared] = {}
+        self.objects: dict[ObjectKey, DeclaredObject] = {}
         #: Problems by file and line.
         self.problems: list[ManifestProblem] = []
 
-    def restore(self, objects: Mapping[ObjectKey, Declared]) -> None:
-        """Restore the objects that were in force when the hub stopped, for files that now have errors."""
+    def restore(self, objects: Mapping[ObjectKey, DeclaredObject]) -> None:
+        """Restore the objects that were in force when the hub stopped. Objects of files with errors stay in force."""
         self.objects = dict(objects)
         for key, declared_object in objects.items():
             self._files.setdefault(declared_object.file, _File()).objects[key] = declared_object
 
     def refresh(self, *, grace: float = MISSING_FILE_SECONDS) -> list[ObjectKey]:
-        """Read the folder; return the keys of changed objects.
+        """Read the folder, and return the keys of changed objects.
 
-        Removes the objects of files that are missing for `grace` seconds, and of empty files after a longer period.
-        The objects of a folder that cannot be listed stay in force.
+        Removes the objects of files that have been missing for `grace` seconds, and those of empty files and folders
+        after the grace period of the constructor. The objects of a folder that cannot be listed stay in force.
         """
         try:
             listing = self._list()
@@ -108,7 +109,7 @@ class ManifestFolder:
             file = self._files.setdefault(name, _File())
             if content == b"" and file.objects:
                 continue
-            file.missing_since, file.is_doubted = None, False
+            file.missing_since, file.is_suspicious = None, False
             if content != file.content:
                 file.content = content
                 self._apply_file(name, file)
@@ -118,8 +119,8 @@ class ManifestFolder:
             if (name in listing.files and not is_emptied) or name.startswith(tuple(listing.unreadable_folders)):
                 continue
             file.missing_since = file.missing_since or now
-            file.is_doubted = bool(is_emptied or not listing.files) or name.startswith(tuple(listing.empty_folders))
-            if now - file.missing_since >= (self._grace if file.is_doubted else grace):
+            file.is_suspicious = bool(is_emptied or not listing.files) or name.startswith(tuple(listing.empty_folders))
+            if now - file.missing_since >= (self._grace if file.is_suspicious else grace):
                 del self._files[name]
         previous_objects = self.objects
         self._merge(listing.problems)
@@ -130,7 +131,7 @@ class ManifestFolder:
     def _list(self) -> _Listing:
         """List the folder and its subfolders. Raises OSError if the folder itself cannot be listed."""
         listing = _Listing()
-        # The loop replaces `os.walk`, which is recursive on Python 3.11: deeply nested folders would exceed its limit.
+        # Use a loop instead of `os.walk`, whose recursion on Python 3.11 fails on deeply nested folders.
         prefixes = [""]
         while prefixes:
             prefix = prefixes.pop()
@@ -141,7 +142,7 @@ class ManifestFolder:
                 if not prefix:
                     raise
                 if not isinstance(error, FileNotFoundError | NotADirectoryError):
-                    text = f"cannot be listed ({error.strerror}); what it had stays until it can"
+                    text = f"cannot be listed ({error.strerror}); its objects stay in force until it can"
                     listing.problems.append(ManifestProblem(prefix.rstrip("/"), 0, "", text))
                     listing.unreadable_folders.append(prefix)
                 continue
@@ -149,7 +150,7 @@ class ManifestFolder:
                 listing.empty_folders.append(prefix)
             for entry in children:
                 is_folder = _is_folder(entry)
-                # Hidden files are editors' or incomplete copies; `x.yaml~` and `#x.yaml#` have another suffix.
+                # Skip hidden files, which belong to editors or are incomplete copies.
                 if entry.name.startswith(".") or not (is_folder or entry.name.endswith((".yaml", ".yml", ".json"))):
                     continue
                 if is_folder and (entry.is_symlink() or self._is_ignored(Path(entry.path))):
@@ -166,13 +167,13 @@ class ManifestFolder:
         return listing
 
     def _is_ignored(self, folder: Path) -> bool:
-        # The out folder of another hub, or this hub's out folder before a setting changed, contains copies of the same
+        # Ignore each output folder, also that of another hub or of an earlier setting: it contains copies of the
         # objects. `Path.is_dir` would raise for a folder without permission.
         return folder == self._ignored_folder or os.path.isdir(folder / PRIVATE)
 
     def _apply_file(self, name: str, file: _File) -> None:
-        """Read the objects of a file's new content."""
-        objects: dict[ObjectKey, Declared] = {}
+        """Parse a file's new content, and replace the objects and problems of the file."""
+        objects: dict[ObjectKey, DeclaredObject] = {}
         problems: list[ManifestProblem] = []
         for item in _parse(name, file.content):
             if isinstance(item, ManifestProblem):
@@ -183,7 +184,7 @@ class ManifestFolder:
             if key in objects:
                 problems.append(_make_duplicate_problem(key, name, item.line, objects[key]))
                 continue
-            objects[key] = Declared(manifest, name, item.line)
+            objects[key] = DeclaredObject(manifest, name, item.line)
             problems.extend(_find_hints(item))
         if any(problem.severity == "error" for problem in problems):
             objects = {**{key: old_object for key, old_object in file.objects.items() if key not in objects}, **objects}
@@ -202,31 +203,36 @@ class ManifestFolder:
         return {**manifest, "metadata": metadata}
 
     def _merge(self, problems: list[ManifestProblem]) -> None:
-        """Set a single object for each key: the current file keeps a key; otherwise the first file by name gets it."""
-        candidates: dict[ObjectKey, list[Declared]] = {}
+        """Collect the objects and problems of all files; `problems` are those of the folder.
+
+        If several files declare an object, the object in force stays; otherwise the first file by name wins.
+        """
+        candidates: dict[ObjectKey, list[DeclaredObject]] = {}
         for _, file in sorted(self._files.items()):
             if file.missing_since is None:
                 for key, declared_object in file.objects.items():
                     candidates.setdefault(key, []).append(declared_object)
         for file in self._files.values():
-            # An object that is also in another file is not a duplicate: the file was probably renamed.
+            # An object of a missing file that is also in another file is not a duplicate, but probably renamed.
             if file.missing_since is not None:
                 for key, declared_object in file.objects.items():
                     candidates.setdefault(key, [declared_object])
-        objects: dict[ObjectKey, Declared] = {}
+        objects: dict[ObjectKey, DeclaredObject] = {}
         for key, rivals in candidates.items():
-            owner = self.objects[key].file if key in self.objects else ""
-            winner = next((declared_object for declared_object in rivals if declared_object.file == owner), rivals[0])
+            current_file = self.objects[key].file if key in self.objects else ""
+            winner = next((rival for rival in rivals if rival.file == current_file), rivals[0])
             objects[key] = winner
             problems += (
                 _make_duplicate_problem(key, rival.file, rival.line, winner) for rival in rivals if rival is not winner
             )
         self.objects = objects
-        note_text = f"is empty, or gone with all else in its folder; what it had stays for {self._grace:g} s"
-        doubted_files = {
-            declared_object.file for declared_object in objects.values() if self._files[declared_object.file].is_doubted
+        note_text = f"is empty, or its folder has no files any more; its objects stay in force for {self._grace:g} s"
+        suspicious_files = {
+            declared_object.file
+            for declared_object in objects.values()
+            if self._files[declared_object.file].is_suspicious
         }
-        problems += (ManifestProblem(name, 0, "", note_text, "note") for name in doubted_files)
+        problems += (ManifestProblem(name, 0, "", note_text, "note") for name in suspicious_files)
         problems += (problem for file in self._files.values() for problem in file.problems)
         self.problems = sorted(problems, key=lambda problem: (problem.source, problem.line, problem.field))
 
@@ -235,12 +241,12 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir()
     except OSError:
-        # A circular link, or a link to a folder without permission: reading the entry reports the reason.
+        # For a circular link, or a link to a folder without permission, reading the entry reports the reason.
         return False
 
 
 def _read_content(path: str, name: str) -> _Content | None:
-    """Return the content of a file; None if the file does not exist, or is a broken link."""
+    """Return the content of a file, or the problem of reading it; None if it does not exist or is a broken link."""
     try:
         with open(path, "rb") as file:
             data = file.read(MAX_BYTES + 1)
@@ -262,16 +268,16 @@ def _parse(name: str, content: _Content | None) -> list[ParsedDocument | Manifes
         return [ManifestProblem(name, content.count(b"\n", 0, error.start) + 1, "", "is not UTF-8 text")]
 
 
-def _make_duplicate_problem(key: ObjectKey, file: str, line: int, winner: Declared) -> ManifestProblem:
+def _make_duplicate_problem(key: ObjectKey, file: str, line: int, winner: DeclaredObject) -> ManifestProblem:
     winner_place = f"{winner.file}, line {winner.line}" if winner.line else winner.file
     text = f"{key.kind} {key.name!r} is also in {winner_place}, and that one counts; remove one of them"
     return ManifestProblem(file, line, "metadata.name", text)
 
 
 def _find_hints(document: ParsedDocument) -> list[ManifestProblem]:
-    """Return notes on valid but probably unintended content."""
+    """Return notes about content that is valid and probably unintended."""
     cluster = document.object
     if isinstance(cluster, ManagedCluster) and "hub_accepts_client" not in cluster.spec.model_fields_set:
-        text = "is not there, so the cluster is not accepted and nothing runs on it; true accepts it"
+        text = "is missing, so the cluster is not accepted and nothing runs on it; true accepts it"
         return [ManifestProblem(document.source, document.line, "spec.hubAcceptsClient", text, "note")]
     return []

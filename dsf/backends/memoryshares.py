@@ -1,4 +1,4 @@
-"""Limits the memory that objects of users take in the hub, so that the authors of one namespace cannot exhaust it."""
+"""Limits the memory of users' objects in the hub, so that the authors of one namespace cannot exhaust it."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from collections import Counter
 from collections.abc import Hashable
 from typing import Any, Final
 
-#: Maximum bytes in memory of the specs of all scorer namespaces together, except the hub's own, as manifests. The
-#: parsed specs take as much again.
+#: Maximum bytes in memory of the specs of all scorer namespaces together, except the hub's own. The parsed specs take
+#: the same memory again.
 MAX_BYTES: Final = 32 * 1024 * 1024
-#: Part of it that a namespace has at least, however many there are.
+#: Minimum share of a namespace in MAX_BYTES, for any number of namespaces.
 MIN_SHARE: Final = 1024 * 1024
-#: The same of all other namespaces together, whose scorers do not run.
+#: Maximum bytes in memory of the specs of all other namespaces together, whose scorers do not run.
 MAX_FOREIGN_BYTES: Final = 8 * 1024 * 1024
-#: Bytes of a value in memory without its text: the object and the reference to it.
+#: Bytes in memory of a value without its text: the Python object and the reference to it.
 _VALUE_BYTES: Final = 64
-#: Bytes of an object in memory without its spec: identity and status.
+#: Bytes in memory of an object without its spec: identity and status.
 _OBJECT_BYTES: Final = 2048
 
 
 class MemoryShares:
-    """The bytes that the kept objects take, by share. Thread-safe."""
+    """Counts the bytes in memory of users' objects by share, such as a namespace. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -30,7 +30,10 @@ class MemoryShares:
         self._totals: Counter[str] = Counter()
 
     def admit(self, key: Hashable, share: str, size: int, max_bytes: int) -> bool:
-        """Count an object in place of its earlier state; return False, without counting it, beyond `max_bytes`."""
+        """Count an object of `size` bytes in a share, in place of its earlier state, and return True.
+
+        Return False, and stop counting the object, if the share would exceed `max_bytes`.
+        """
         with self._lock:
             self._release(key)
             size += _OBJECT_BYTES
@@ -50,8 +53,8 @@ class MemoryShares:
         self._totals[share] -= size
 
 
-def measure(value: Any, max_bytes: int) -> int:
-    """Return about the bytes that a value of JSON takes in memory; the count ends beyond `max_bytes`."""
+def estimate_bytes(value: Any, max_bytes: int) -> int:
+    """Estimate the bytes in memory of a JSON value. Stops at the first number beyond `max_bytes`."""
     size, values = 0, [value]
     while values and size <= max_bytes:
         item = values.pop()

@@ -40,8 +40,9 @@ from dsf.settings import Settings
 
 log = dsf.log.get(__name__)
 
+#: Name of the output folder in the folder of manifests, if no setting names one.
 DEFAULT_NAME: Final = "_out"
-#: Folder of the hub's own files; it identifies an out folder.
+#: Folder of the hub's own files, by which an output folder is recognized.
 PRIVATE: Final = ".hub"
 _CLUSTERS: Final = "clusters"
 _FOLDERS: Final = {
@@ -55,6 +56,7 @@ INPUT_KINDS: Final = tuple(_FOLDERS)
 _WORK_PREFIX: Final = "manifestwork-"
 _SCORES: Final = "addonplacementscores"
 
+#: Modification time (unix seconds), size and inode of a file; None without a file.
 _Stamp = tuple[float, int, int] | None
 
 
@@ -82,7 +84,7 @@ def write_text(path: Path, text: str, *, mode: int = 0o644) -> None:
 def read_text(path: Path) -> str | None:
     """Return the content of a file; None if the file does not exist. Raises BackendError if it cannot be read."""
     try:
-        # A file that is not UTF-8 was edited by a user, and is not parsed as YAML either.
+        # Escape invalid UTF-8, which only a user can have written.
         return path.read_text(encoding="utf-8", errors="backslashreplace")
     except (FileNotFoundError, NotADirectoryError):
         return None
@@ -91,13 +93,13 @@ def read_text(path: Path) -> str | None:
 
 
 def read_yaml(path: Path) -> Any:
-    """Return the data in a file of the out folder; None if the file does not exist or is not valid YAML.
+    """Return the data in a file of the output folder; None if the file does not exist or is not valid YAML.
 
     Raises BackendError if the file exists and cannot be read.
     """
     text = read_text(path)
     try:
-        # Do not apply the limits on users' manifests, because objects by the hub may be larger.
+        # Apply no limits of users' manifests, because the hub's own objects may be larger.
         return None if text is None else yaml.load(text, Loader=kubeyaml.Loader)  # noqa: S506 (a safe loader)
     except (yaml.YAMLError, ValueError, LookupError, RecursionError):
         return None
@@ -131,7 +133,7 @@ class OutFolder:
         self._namespace = namespace
         self._lock = threading.Lock()
         # Text and mode of each file that this process has written.
-        self._owned: dict[Path, tuple[str, int]] = {}
+        self._written_files: dict[Path, tuple[str, int]] = {}
 
     @classmethod
     def from_settings(cls, settings: Settings) -> Self:
@@ -147,7 +149,7 @@ class OutFolder:
         return cls(root, settings.namespace)
 
     def get_path(self, key: ObjectKey) -> Path:
-        """Return the path of an object's file."""
+        """Return the path of an object's file. Raises BackendError for invalid names and kinds without files."""
         kind, namespace, name = key
         for part in (namespace, name):
             if part and not is_name(part):
@@ -162,34 +164,34 @@ class OutFolder:
         return self.root / _FOLDERS[kind] / f"{prefix}{name}.yaml"
 
     def get_cluster_folder(self, name: str) -> Path:
-        """Return the path of a cluster's folder."""
+        """Return the path of a cluster's folder. Raises BackendError for an invalid name."""
         if not is_name(name):
             raise BackendError(f"{name!r} cannot be the name of a cluster")
         return self.root / _CLUSTERS / name
 
     def put(self, path: Path, text: str, *, mode: int = 0o644) -> None:
-        """Write the text of a file. `repair` writes the file again if writing failed, or if a user changed the file."""
+        """Write a file. `repair` writes it again if this write fails, or if a user changes the file later."""
         with self._lock:
-            self._owned[path] = text, mode
+            self._written_files[path] = text, mode
             if read_text(path) != text:
                 write_text(path, text, mode=mode)
 
     def remove(self, path: Path) -> None:
         """Remove a file and its empty parent folders."""
         with self._lock:
-            self._owned.pop(path, None)
+            self._written_files.pop(path, None)
             remove(path, up_to=self.root)
 
     def repair(self) -> None:
-        """Write files again that users changed or removed, as OCM's work agent does on a cluster."""
-        for path in [*self._owned]:
+        """Rewrite the files that users have changed or removed, like OCM's work agent on a cluster."""
+        for path in [*self._written_files]:
             with self._lock:
-                text, mode = self._owned.get(path, ("", 0))
+                text, mode = self._written_files.get(path, ("", 0))
                 if mode and read_text(path) != text:
                     write_text(path, text, mode=mode)
 
     def lock(self) -> TextIO:
-        """Lock the folder until the returned file is closed, because two hubs would undo each other's changes.
+        """Lock the folder until the returned file is closed, because two hubs would overwrite each other's files.
 
         Raises BackendError if another process holds the lock, or the lock file cannot be written.
         """
@@ -224,7 +226,7 @@ class OutFolder:
             try:
                 manifest = _parse_manifest(read_yaml(path))
             except BackendError as error:
-                log.warning("an object is left out", error=str(error))
+                log.warning("object skipped, its file cannot be read", error=str(error))
                 continue
             if manifest is not None and self._is_in(path, manifest):
                 if not isinstance(manifest.get("status", {}), dict):
@@ -236,6 +238,7 @@ class OutFolder:
         return sorted(self.root.glob(f"{folders[kind]}/*.yaml"))
 
     def _is_in(self, path: Path, manifest: Manifest) -> bool:
+        """True if `path` is the path of the object in `manifest`."""
         try:
             return self.get_path(ObjectKey.from_manifest(manifest)) == path
         except (BackendError, KeyError, TypeError, ValueError):
@@ -278,9 +281,9 @@ class DirectoryScores:
             self._states[key] = state, _read_stamp(path)
             return state
 
-    def adopt_scores(self, claim: Callable[[str, str, float], tuple[Manifest, datetime] | None]) -> int:
-        """See `ScoreBackend.adopt_scores`. The original project has no folders."""
-        del claim
+    def adopt_scores(self, plan_adoption: Callable[[str, str, float], tuple[Manifest, datetime] | None]) -> int:
+        """See `ScoreBackend.adopt_scores`. Returns 0, because the original project has no folders."""
+        del plan_adoption
         return 0
 
     def delete_score(self, namespace: str, name: str) -> None:
@@ -293,23 +296,24 @@ class DirectoryScores:
                 self._out.remove(self._out.get_path(key))
 
     def refresh_scores(self) -> list[ObjectKey]:
-        """Read the score files that users changed, added or removed; return the keys of the scores."""
+        """Read the score files that users have changed, added or removed, and return the keys of these scores."""
         changed_keys: list[ObjectKey] = []
         with self._scores_lock:
             stamps = {key: stamp for key, (_, stamp) in self._states.items()}
-        # Without the lock, which writes of scores need.
+        # Compare the stamps of all files without the lock, so that writes of scores do not wait.
         keys = {*stamps, *self._out.list_score_keys()}
-        suspects = [key for key in keys if _read_stamp(self._out.get_path(key)) != stamps.get(key)]
-        for key in suspects:
+        candidate_keys = [key for key in keys if _read_stamp(self._out.get_path(key)) != stamps.get(key)]
+        for key in candidate_keys:
             with self._scores_lock:
                 path = self._out.get_path(key)
                 state, stamp = self._states.get(key, (None, None))
-                now = _read_stamp(path)
-                if stamp == now:
+                current_stamp = _read_stamp(path)
+                if stamp == current_stamp:
                     continue
                 stored_score = self._out.read(key)
                 if stored_score is not None and is_ours(stored_score):
-                    self._states[key] = read_score_state(stored_score, written_at=now[0] if now else 0.0), now
+                    written_at = current_stamp[0] if current_stamp else 0.0
+                    self._states[key] = read_score_state(stored_score, written_at=written_at), current_stamp
                     changed_keys.append(key)
                 else:
                     self._states.pop(key, None)
@@ -319,7 +323,6 @@ class DirectoryScores:
 
 
 def _read_stamp(path: Path) -> _Stamp:
-    """Return the time of the last change in unix seconds, size and inode of a file; None without a file."""
     try:
         status = path.stat()
     except OSError:
@@ -328,7 +331,7 @@ def _read_stamp(path: Path) -> _Stamp:
 
 
 def _parse_manifest(data: Any) -> Manifest | None:
-    """Return `data` if it has the structure of an object, else None: users may have edited the file."""
+    """Return `data` if it has the structure of an object, else None, because users may have edited the file."""
     is_object = isinstance(data, dict) and isinstance(data.get("metadata"), dict)
     return data if is_object and isinstance(data["metadata"].get("name"), str) else None
 

@@ -1,8 +1,7 @@
 """Protocols of the hub's backends: a folder of YAML files, or Kubernetes.
 
-Code outside `dsf.backends` uses only these protocols. Objects are plain dicts with the fields of their manifests. All
-methods are thread-safe. A writing method raises BackendError if the backend cannot be written; the caller retries
-later.
+Code outside of `dsf.backends` uses only these protocols. Objects are plain dicts with the fields of their manifests.
+All methods are thread-safe. Methods that write raise BackendError if writing fails, and their callers retry later.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from dsf.backends.scorestate import ScoreState
 from dsf.redisacl.keyids import KeyIds
 
 Manifest = dict[str, Any]
-#: Field of an object whose spec the backend does not keep: the reason, as a sentence for its author.
+#: Field of an object whose spec the backend has dropped. It contains the reason, as a sentence for the author.
 PROBLEM_FIELD: Final = "problem"
 
 
@@ -60,7 +59,7 @@ class Credentials:
     """An agent's credentials, and the valid key ids."""
 
     key_ids: KeyIds
-    #: `<id>:<hex>`.
+    #: Key id and key, as `<id>:<hex>`.
     signing_key: str = field(repr=False)
     #: Password of the cluster's user in Redis; empty if clusters have no separate users.
     redis_password: str = field(default="", repr=False)
@@ -78,10 +77,13 @@ class ScoreBackend(Protocol):
     """Interface of the backend for the score writer."""
 
     def list_keys(self, kind: Kind) -> Sequence[ObjectKey]:
-        """Return the keys of all objects of a kind without reading the objects; of scores, only the framework's."""
+        """Return the keys of all objects of a kind, without reading the objects.
+
+        For AddOnPlacementScore, return only the keys of the framework's objects.
+        """
 
     def find_score(self, namespace: str, name: str) -> ScoreState | None:
-        """Return the current state of an AddOnPlacementScore of the framework, or None. Sends no request."""
+        """Return the cached state of an AddOnPlacementScore of the framework, or None. Sends no request."""
 
     def apply_score(self, manifest: Manifest, status: Manifest) -> ScoreState:
         """Create or update the AddOnPlacementScore in `manifest` and replace its status; return the written state.
@@ -90,16 +92,16 @@ class ScoreBackend(Protocol):
         the cluster does not exist.
         """
 
-    def adopt_scores(self, claim: Callable[[str, str, float], tuple[Manifest, datetime] | None]) -> int:
-        """Adopt scores by the original project's agent, which never expire; return the number of adopted scores.
+    def adopt_scores(self, plan_adoption: Callable[[str, str, float], tuple[Manifest, datetime] | None]) -> int:
+        """Adopt the scores of the original project's agent, which never expire; return the number of adopted scores.
 
-        `claim` gets namespace, name and creation time (unix seconds) of each object that may be a score by that agent.
-        It returns the framework's object without status and the end of the validity of the current items, or None to
-        skip the object.
+        `plan_adoption` gets namespace, name and creation time (unix seconds) of each object that may be such a score.
+        It returns the framework's manifest without status, and the end of the current items' validity; or None to skip
+        the object.
         """
 
     def delete_score(self, namespace: str, name: str) -> None:
-        """Remove the AddOnPlacementScore. No error if it does not exist or the framework did not create it."""
+        """Delete the AddOnPlacementScore, if it exists and belongs to the framework."""
 
 
 class Backend(ScoreBackend, Protocol):
@@ -115,10 +117,10 @@ class Backend(ScoreBackend, Protocol):
         """
 
     def stop(self) -> None:
-        """Stop watching and release all resources. `on_change` is not called afterwards. May be called twice."""
+        """Stop watching and release all resources. Calls of `on_change` have ended afterwards. May be called twice."""
 
     def interrupt(self) -> None:
-        """Make a `start` that waits in another thread raise BackendError soon. `stop` must still be called."""
+        """End a `start` in another thread: it raises BackendError soon. `stop` must still be called."""
 
     def list(self, kind: Kind) -> list[Manifest]:
         """Return all objects of a kind other than AddOnPlacementScore; empty for an unsupported kind.
@@ -140,10 +142,10 @@ class Backend(ScoreBackend, Protocol):
         """Set the object's status. Raises ObjectNotFoundError if the object does not exist."""
 
     def delete(self, kind: Kind, namespace: str, name: str) -> None:
-        """Remove an object; no error if it does not exist."""
+        """Delete an object, if it exists."""
 
     def remove_finalizers(self, kind: Kind, namespace: str, name: str, finalizers: Set[str]) -> None:
-        """Remove `finalizers` from an object; no error if the object or a finalizer does not exist.
+        """Remove those of `finalizers` that an object has. Skips a missing object.
 
         Raises ObjectConflictError if the object has changed since it was read.
         """
@@ -180,7 +182,7 @@ class Backend(ScoreBackend, Protocol):
         """Return the last delivered key ids, or None. They survive restarts of the hub and the loss of Redis."""
 
     def remove_credentials(self, cluster: str) -> None:
-        """Remove delivered credentials; no error and no request if none were delivered."""
+        """Remove delivered credentials. Sends no request if none were delivered."""
 
 
 class Election(Protocol):
@@ -188,14 +190,14 @@ class Election(Protocol):
 
     @property
     def is_leading(self) -> bool:
-        """True if this one is the leader."""
+        """True if this candidate is the leader."""
 
     @property
     def is_campaigning(self) -> bool:
-        """True if this one is the leader or a candidate, after `start`."""
+        """True after `start`, while this hub is the leader or waits for the leadership."""
 
     def start(self) -> None:
         """Start the candidacy."""
 
     def stop(self) -> None:
-        """Release the leadership. Call it after all work has stopped; `start` is not required."""
+        """Release the leadership. Call it after all work has stopped, with or without a `start`."""

@@ -1,4 +1,4 @@
-"""The parts of a stored AddOnPlacementScore that the score writer compares with the desired one."""
+"""The state of a stored AddOnPlacementScore: the parts that the score writer compares with the desired score."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from dsf.reasons import WriteReason
 
 Manifest = Mapping[str, Any]
 
-#: Unix time of the begin of the year 10000, which Python's times cannot represent.
+#: Unix time of the start of the year 10000, which Python's times cannot represent.
 _YEAR_10000: Final = 253_402_300_800.0
 
 
 @dataclass(frozen=True)
 class ScoreState:
-    """State of a score object of the framework in the backend. Times are unix seconds; 0 stands for no time."""
+    """State of an AddOnPlacementScore of the framework. Times are unix seconds; 0 stands for no time."""
 
     uid: str
     #: Value of the label with the scorer's name.
@@ -31,23 +31,26 @@ class ScoreState:
     #: Hash of the items.
     digest: str
     valid_until: float
-    #: Time since which the object has up-to-date scores, and time of the last write of its status.
+    #: Time of the last transition of the object's condition.
     since: float
+    #: Time of the last write of the status.
     written_at: float
-    #: True if the object is being deleted.
-    is_going: bool = False
+    is_being_deleted: bool = False
     #: True if the items are those of the original project's agent.
     is_upstreams: bool = False
 
 
 def is_ours(manifest: Manifest) -> bool:
-    """True if the framework created an object: it has the label. Objects without it are never changed or deleted."""
+    """True if an object has the framework's label. The hub neither changes nor deletes other objects."""
     labels = manifest["metadata"].get("labels")
     return isinstance(labels, Mapping) and labels.get(MANAGED_BY_LABEL) == MANAGED_BY
 
 
 def read_score_state(manifest: Manifest, *, written_at: float) -> ScoreState:
-    """Return the state of a score object. Users may have edited the object, so unreadable fields count as missing."""
+    """Return the state of a stored score. Unreadable fields count as missing, because users may edit the object.
+
+    `written_at` is the time of the last write of the status in unix seconds.
+    """
     metadata = manifest["metadata"]
     status = _ensure_mapping(manifest.get("status"))
     conditions = status.get("conditions")
@@ -60,13 +63,13 @@ def read_score_state(manifest: Manifest, *, written_at: float) -> ScoreState:
         valid_until=parse_kube_time(status.get("validUntil")),
         since=parse_kube_time(first_condition.get("lastTransitionTime")),
         written_at=written_at,
-        is_going=bool(metadata.get("deletionTimestamp")),
+        is_being_deleted=bool(metadata.get("deletionTimestamp")),
         is_upstreams=first_condition.get("reason") == WriteReason.WRITTEN_BY_UPSTREAM,
     )
 
 
 def parse_kube_time(text: object) -> float:
-    """Return the unix seconds of a time in Kubernetes' format; 0 for any other text, and outside of 1970 to 9999."""
+    """Return the unix seconds of a time in Kubernetes' format; 0 for other values and years outside of 1970 to 9999."""
     try:
         time = text if isinstance(text, datetime) else datetime.fromisoformat(str(text))
         seconds = (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
@@ -76,6 +79,7 @@ def parse_kube_time(text: object) -> float:
 
 
 def _find_owner(metadata: Mapping[str, Any]) -> str:
+    """Return the uid of the ManagedCluster that owns the object; empty without such an owner."""
     owners = metadata.get("ownerReferences")
     for owner in owners if isinstance(owners, list) else ():
         if _ensure_mapping(owner).get("kind") == CLUSTER_KIND and owner.get("name") == metadata.get("namespace"):
@@ -99,10 +103,10 @@ _UPSTREAM_MANAGER = "dynamic-scoring-addon"
 
 
 def looks_like_upstreams(manifest: Manifest) -> bool:
-    """True if an object looks as the original project's agent leaves it: an unlabelled one, of items alone.
+    """True if the original project's agent may have written an object: no label, owner, condition or validity.
 
-    Scores by other controllers may have the same form. Therefore the caller also compares the name with the names of
-    planned scores, and the creation time with the scorer's creation time.
+    Scores by other controllers may look the same. Therefore the caller also compares the name with the names of planned
+    scores, and the creation time with the scorer's creation time.
     """
     metadata, status = manifest["metadata"], _ensure_mapping(manifest.get("status"))
     managers = {_ensure_mapping(entry).get("manager") for entry in metadata.get("managedFields") or ()}
@@ -117,7 +121,7 @@ def looks_like_upstreams(manifest: Manifest) -> bool:
 
 
 def explain_foreign_object(namespace: str, name: str) -> str:
-    """Return the reason why an object is not written, with the remedy."""
+    """Return the reason why the hub does not write an object of another program, with the remedy."""
     return (
         f"an AddOnPlacementScore {sanitize_resource_name(name)} in namespace {namespace} belongs to somebody else: it "
         f"has no label {MANAGED_BY_LABEL}={MANAGED_BY}; nothing is written; choose another score name, or delete that "
@@ -125,10 +129,10 @@ def explain_foreign_object(namespace: str, name: str) -> str:
     )
 
 
-def find_upstream_status(stored_score: Manifest, valid_until: datetime) -> dict[str, Any]:
-    """Return the status of an adopted score by the original project's agent: its items, with an end of validity."""
+def make_adopted_status(stored_score: Manifest, valid_until: datetime) -> dict[str, Any]:
+    """Return the status for an adopted score of the original project's agent: the same items, valid until the time."""
     status = _ensure_mapping(stored_score.get("status"))
-    taken_over = Condition(
+    adopted_condition = Condition(
         type=SCORE_CONDITION,
         status="True",
         reason=WriteReason.WRITTEN_BY_UPSTREAM,
@@ -137,7 +141,7 @@ def find_upstream_status(stored_score: Manifest, valid_until: datetime) -> dict[
         last_transition_time=datetime.now(UTC),
     )
     return {
-        "conditions": [taken_over.to_manifest()],
+        "conditions": [adopted_condition.to_manifest()],
         "scores": status.get("scores") or [],
         "validUntil": format_rfc3339(valid_until),
     }

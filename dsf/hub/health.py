@@ -26,7 +26,7 @@ from dsf.api.scorer import DynamicScorer
 from dsf.api.types import ConfigSyncMode, HealthStatus, ResolveReason
 from dsf.api.urls import get_base_url
 from dsf.backends.memoryshares import MAX_BYTES as MAX_SHARED_BYTES
-from dsf.backends.memoryshares import MIN_SHARE, MemoryShares, measure
+from dsf.backends.memoryshares import MIN_SHARE, MemoryShares, estimate_bytes
 from dsf.backends.protocol import ObjectKey
 from dsf.errors import HttpError, RemoteConfigError
 from dsf.http.access import PLAIN, Access
@@ -205,8 +205,8 @@ def _read_config(
         return None, Obstacle("ConfigInvalid", clean(f"{shorten_url(target.config_url)}: {text}", 1024))
 
 
-def _measure_config(config: RemoteConfig | None) -> int:
-    return measure(config.model_dump(mode="json"), MAX_SHARED_BYTES) if config is not None else 0
+def _estimate_config_bytes(config: RemoteConfig | None) -> int:
+    return estimate_bytes(config.model_dump(mode="json"), MAX_SHARED_BYTES) if config is not None else 0
 
 
 def _to_camel_case(words: str) -> str:
@@ -260,7 +260,7 @@ class HealthMonitor:
                 return self._states[key]
             if previous_target is None:
                 self._namespaces[key.namespace] += 1
-                self._memory_shares.admit(key, key.namespace, _measure_config(stored_health.config), sys.maxsize)
+                self._memory_shares.admit(key, key.namespace, _estimate_config_bytes(stored_health.config), sys.maxsize)
             health = stored_health if previous_target is None else self._states[key].reset_checks()
             self._targets[key] = target
             self._states[key] = health
@@ -295,9 +295,9 @@ class HealthMonitor:
         """Count the memory of a new configuration in place of the kept one; return False if there is no room for it."""
         if target.shows_responses or config == kept_config:
             return True
-        if self._memory_shares.admit(key, key.namespace, _measure_config(config), self._max_bytes):
+        if self._memory_shares.admit(key, key.namespace, _estimate_config_bytes(config), self._max_bytes):
             return True
-        self._memory_shares.admit(key, key.namespace, _measure_config(kept_config), sys.maxsize)
+        self._memory_shares.admit(key, key.namespace, _estimate_config_bytes(kept_config), sys.maxsize)
         return False
 
     def _describe_full_share(self, key: ObjectKey) -> Obstacle:

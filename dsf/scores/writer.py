@@ -455,7 +455,7 @@ class ScoreWriter:
                 counts["unchanged"] += 1
             next_check = self._compute_next_check(cluster, target.name, state)
         elif target is UNKNOWN:
-            expiry_times = [state.valid_until for _, state in self._list_objects(pair) if not state.is_going]
+            expiry_times = [state.valid_until for _, state in self._list_objects(pair) if not state.is_being_deleted]
             # An expired object may stay, because its name belongs to another scorer: check it again in a second.
             next_check = max(min(expiry_times), self._clock() + 1.0) if expiry_times else None
         if len(superfluous_names) > 1:
@@ -532,7 +532,7 @@ class ScoreWriter:
     ) -> list[str]:
         """Return the names of the objects of a pair that must not exist, without those that are being deleted."""
         cluster, scorer = pair
-        objects = [(name, state) for name, state in self._list_objects(pair) if not state.is_going]
+        objects = [(name, state) for name, state in self._list_objects(pair) if not state.is_being_deleted]
         if isinstance(target, DesiredScore):
             names = [name for name, _ in objects if name != target.name]
         elif target is UNKNOWN:

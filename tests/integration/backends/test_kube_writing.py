@@ -13,7 +13,7 @@ import pytest
 from dsf.api.crd import make_crds
 from dsf.api.types import CONFIG_NAME, CREDENTIALS_WORK_NAME, KEY_IDS_ANNOTATION, MANAGED_BY_LABEL, MANIFESTWORK_NAME
 from dsf.backends.compare import covers
-from dsf.backends.contest import REPAIRS_AT_ONCE
+from dsf.backends.contest import IMMEDIATE_REPAIRS
 from dsf.backends.kube import CLAIMS_NAME
 from dsf.backends.kube_crds import describe_missing_fields
 from dsf.backends.protocol import Credentials, Kind
@@ -323,7 +323,7 @@ def test_contested_work_is_written_rarely_and_names_the_other_manager(
         except ContestedObjectError as error:
             contest = error
             break
-    assert number == REPAIRS_AT_ONCE
+    assert number == IMMEDIATE_REPAIRS
     assert "field managers of others: rival" in str(contest)
     assert contest.retry_after > 0
     # New content is no repair.

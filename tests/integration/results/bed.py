@@ -14,7 +14,7 @@ from dsf import keys, messages
 from dsf.api.naming import sanitize_resource_name
 from dsf.api.score import make_score_body
 from dsf.backends.protocol import Kind, ObjectKey
-from dsf.backends.scorestate import ScoreState, find_upstream_status, read_score_state
+from dsf.backends.scorestate import ScoreState, make_adopted_status, read_score_state
 from dsf.results.ingest import Ingest
 from dsf.scores.writer import ScoreWriter
 from dsf.settings import Settings
@@ -79,7 +79,7 @@ class MemoryBackend:
         for key, score_object in self.objects.items():
             if not score_object["status"].get("validUntil") and (claimed := claim(*key, 0.0)) is not None:
                 manifest, until = claimed
-                self.objects[key] = {**manifest, "status": find_upstream_status(score_object, until)}
+                self.objects[key] = {**manifest, "status": make_adopted_status(score_object, until)}
                 self.written_at[key] = self.clock()
                 adopted += 1
         return adopted

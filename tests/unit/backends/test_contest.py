@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dsf.backends.contest import LONGEST_WAIT, REPAIRS_AT_ONCE, Contests
+from dsf.backends.contest import MAX_WAIT_SECONDS, IMMEDIATE_REPAIRS, WriteContests
 
 CONTENT = {"metadata": {"labels": {"a": "b"}}}
 
 
-def writes_within(seconds: float, contests: Contests, now: list[float], key: str = "a") -> int:
+def writes_within(seconds: float, contests: WriteContests, now: list[float], key: str = "a") -> int:
     """How often the content is written while somebody changes it ten times a second."""
     count, end = 0, now[0] + seconds
     while now[0] < end:
@@ -20,16 +20,16 @@ def writes_within(seconds: float, contests: Contests, now: list[float], key: str
 
 def test_changes_that_are_repeated_are_undone_ever_more_rarely() -> None:
     now = [1000.0]
-    contests = Contests(lambda: now[0])
-    assert writes_within(1.0, contests, now) == 1 + REPAIRS_AT_ONCE
+    contests = WriteContests(lambda: now[0])
+    assert writes_within(1.0, contests, now) == 1 + IMMEDIATE_REPAIRS
     assert writes_within(120.0, contests, now) <= 6
-    assert writes_within(600.0, contests, now) <= 600 / LONGEST_WAIT + 1
-    assert writes_within(1.0, contests, now, "another") == 1 + REPAIRS_AT_ONCE
+    assert writes_within(600.0, contests, now) <= 600 / MAX_WAIT_SECONDS + 1
+    assert writes_within(1.0, contests, now, "another") == 1 + IMMEDIATE_REPAIRS
 
 
 def test_other_content_is_written_at_once() -> None:
     now = [1000.0]
-    contests = Contests(lambda: now[0])
+    contests = WriteContests(lambda: now[0])
     writes_within(60.0, contests, now)
     assert contests.compute_wait("a", CONTENT) > 0
     assert contests.compute_wait("a", {"metadata": {}}) == 0
@@ -39,8 +39,8 @@ def test_other_content_is_written_at_once() -> None:
 
 def test_rare_changes_are_undone_at_once() -> None:
     now = [1000.0]
-    contests = Contests(lambda: now[0])
+    contests = WriteContests(lambda: now[0])
     for _ in range(20):
         assert contests.compute_wait("a", CONTENT) == 0
         contests.record_write("a", CONTENT)
-        now[0] += 2 * LONGEST_WAIT + 1
+        now[0] += 2 * MAX_WAIT_SECONDS + 1

@@ -61,7 +61,7 @@ spec:
             {"c.yaml": (CLUSTER % "c").replace("hubAcceptsClient: true", "")},
             [
                 (
-                    "c.yaml:1: spec.hubAcceptsClient: is not there, so the cluster is not accepted and nothing runs on "
+                    "c.yaml:1: spec.hubAcceptsClient: is missing, so the cluster is not accepted and nothing runs on "
                     "it; true accepts it"
                 )
             ],
@@ -232,7 +232,7 @@ def test_emptied_folder_keeps_its_objects_for_the_grace_period(
     folder.refresh()
     assert sorted(key.name for key in folder.objects) == ["one", "other"]
     assert [str(problem) for problem in folder.problems] == [
-        f"{has[0]}:0: is empty, or gone with all else in its folder; what it had stays for 300 s"
+        f"{has[0]}:0: is empty, or its folder has no files any more; its objects stay in force for 300 s"
     ] * (grace == 300)
     now += 0.2
     folder.refresh()
@@ -298,7 +298,7 @@ def test_unlistable_folder_keeps_its_objects(tmp_path: Path, monkeypatch: pytest
     folder.refresh(grace=0)
     assert sorted(key.name for key in folder.objects) == ["four", "one", "two"]
     assert [str(problem) for problem in folder.problems] == [
-        "eu:0: cannot be listed (Permission denied); what it had stays until it can"
+        "eu:0: cannot be listed (Permission denied); its objects stay in force until it can"
     ]
     folder.refresh(grace=0)
     monkeypatch.undo()
