@@ -1,9 +1,9 @@
-"""Beat sends ticks when they are due.
+"""Sends ticks when they are due.
 
-dispatch     turns due times into ticks
-queueshares  shares the clusters' queues among namespaces
-limiter      fleet-wide rate limits
-stats        beat's counters as metrics
+dispatch     decides about due pairs, and sends their ticks
+queueshares  divides the clusters' queues among namespaces
+limiter      enforces fleet-wide rate limits
+stats        exposes beat's counters as metrics
 
 `dsf.beat_schedule` is the Celery scheduler that uses this package, with the lock that elects the active beat.
 """

@@ -1,8 +1,9 @@
-"""Turns due times into ticks. A batch takes three round trips, and a fourth if results wait.
+"""Decides about due pairs, and sends their ticks. Times are unix seconds.
 
-Read due pairs; read their entries, overrides and queue lengths; decide; commit all in one script (`lua/dispatch.lua`).
-Each due pair gets a tick, a skip with its reason, or a later due time (rate limit), or is removed from the schedule (no
-entry). Times are unix seconds.
+A batch consists of these steps: read the due pairs; read their entries, overrides and queue lengths; decide; commit all
+decisions in one script (`lua/dispatch.lua`). Each due pair gets a tick, a skip with a reason, or a later due time if a
+rate limit defers it. A pair without an entry is removed from the schedule. A batch takes three round trips to Redis,
+and a fourth if the last slot of a mailbox is filled.
 """
 
 from __future__ import annotations
@@ -39,22 +40,25 @@ from dsf.store.ticks import compute_run_deadline
 log = dsf.log.get(__name__)
 
 _SEND, _DEFER, _DROP = "send", "defer", "drop"
-#: Seconds between two batches, unless a batch is full. At 1,000 ticks a second a pair is always due. One batch per pair
-#: would use a whole core, because the three round trips dominate the cost of a batch.
+#: Seconds between two batches, unless a batch is full. At 1,000 ticks a second a pair is always due, and a batch for
+#: each pair would use a whole core, because the three round trips dominate the cost of a batch.
 _BATCH_PERIOD_SECONDS = 0.1
 #: Seconds between two removals of expired tickets of rate limits.
 _PRUNE_PERIOD_SECONDS = 60.0
-#: Seconds before the retry of a pair that cannot be read or decided; a newer hub may have written its entry.
+#: Seconds until a pair with an unreadable entry is retried. A newer hub may have written the entry.
 _UNREADABLE_RETRY_SECONDS = 60.0
 
 
 class _Decision(NamedTuple):
-    """What happens to one due pair, as arguments of dispatch.lua."""
+    """Decision about one due pair. The fields, in this order, are arguments of dispatch.lua."""
 
     pair: str
+    #: The due time that was read; the script skips the pair if another process has changed it since.
     due: float
     next_due: float
+    #: `_SEND`, `_DEFER`, `_DROP`, or the reason of a skip.
     action: str
+    #: Run (`dsf.keys.run_member`), its deadline, and the message of the tick; empty unless a tick is sent.
     run: str = ""
     deadline: float = 0.0
     message: str = ""
@@ -62,7 +66,7 @@ class _Decision(NamedTuple):
 
 @dataclass(frozen=True)
 class _Batch:
-    """Data of one batch."""
+    """The stored data on which the decisions of one batch depend."""
 
     now: float
     #: Pairs and their due times.
@@ -71,14 +75,14 @@ class _Batch:
     entries: Mapping[str, Entry]
     #: Pairs without an entry.
     removed_pairs: Set[str]
-    #: Overrides by target.
+    #: Overrides by target: a pair, or a scorer on all clusters.
     overrides: Mapping[str, ScheduleOverride]
     #: Clusters with a result in every slot of their mailbox.
     full_mailboxes: Set[str]
 
 
 class Dispatcher:
-    """Sends due ticks. Methods raise redis.RedisError; uncommitted pairs then stay due."""
+    """Sends due ticks. Methods raise redis.RedisError; pairs whose decisions were not committed then stay due."""
 
     def __init__(
         self,
@@ -92,11 +96,11 @@ class Dispatcher:
     ) -> None:
         """Create a dispatcher.
 
-        `queue_limit` is the maximum number of ticks per queue, `batch` that of pairs per batch, and `spread_rate` that
-        of late pairs per second. `home` is the hub's own namespace.
+        `queue_limit` is the maximum number of ticks in a queue, `batch` the maximum number of pairs in a batch, and
+        `spread_rate` the maximum number of late pairs per second. `home` is the hub's own namespace.
         """
         self._redis = client
-        self._batch = batch
+        self._batch_size = batch
         self._queue_limit = queue_limit
         self._late_gap_seconds = 1 / spread_rate
         self._clock = clock
@@ -106,21 +110,21 @@ class Dispatcher:
         self._next_prune_at = 0.0
         self._next_error_log_at = 0.0
         self._last_run_at = 0.0
-        # Time up to which late pairs are scheduled.
-        self._next_late_slot = 0.0
+        # Earliest run time of the next late pair.
+        self._next_late_run_at = 0.0
 
     def run(self) -> float | None:
-        """Dispatch one batch. Returns the time of the next run, None if the schedule is empty."""
+        """Dispatch one batch, and return the time at which to call this again; None if the schedule is empty."""
         now = self._clock()
         if now < self._last_run_at - CLOCK_SKEW:
-            # The clock went back, so issued tickets may be far in the future.
+            # Discard all tickets after the clock was set back, because their times may be far in the future.
             self._limiter = RateLimiter()
         self._last_run_at = now
         if time.monotonic() >= self._next_prune_at:
-            self._limiter.prune(now)
+            self._limiter.remove_expired_tickets(now)
             self._next_prune_at = time.monotonic() + _PRUNE_PERIOD_SECONDS
         with self._redis.pipeline(transaction=False) as pipe:
-            pipe.zrangebyscore(keys.DUE, "-inf", repr(now), start=0, num=self._batch, withscores=True)
+            pipe.zrangebyscore(keys.DUE, "-inf", repr(now), start=0, num=self._batch_size, withscores=True)
             pipe.zrange(keys.DUE, 0, 0, withscores=True)
             due_pairs, earliest_entries = pipe.execute()
         batch = self._read_batch(now, [(str(pair), float(due_at)) for pair, due_at in due_pairs]) if due_pairs else None
@@ -132,15 +136,16 @@ class Dispatcher:
             )
         if batch is None:
             return float(earliest_entries[0][1]) if earliest_entries else None
-        return now if len(due_pairs) == self._batch else now + _BATCH_PERIOD_SECONDS
+        return now if len(due_pairs) == self._batch_size else now + _BATCH_PERIOD_SECONDS
 
     def _read_batch(self, now: float, due_pairs: list[tuple[str, float]]) -> _Batch:
+        """Read the data for the decisions about these pairs, and begin a batch of the queue shares."""
         pairs = [pair for pair, _ in due_pairs]
         cluster_scorer_pairs = [keys.split_pair(pair) for pair in pairs]
         targets = [*pairs, *{make_scorer_target(scorer) for _, scorer in cluster_scorer_pairs}]
         clusters = list({cluster for cluster, _ in cluster_scorer_pairs})
         queues = [keys.spoke_queue(cluster) for cluster in clusters]
-        # A mailbox is full if all of its slots are used. Usually one EXISTS of all last slots shows that none is full.
+        # A mailbox is full if all its slots are filled. Usually one EXISTS of the last slots shows that none is full.
         entry_texts, override_texts, *counts = run_atomically(
             self._redis,
             ("HMGET", keys.ENTRIES, *pairs),
@@ -154,7 +159,7 @@ class Dispatcher:
             if isinstance(response, redis.RedisError):
                 raise response
         entries = parse_all_stored(Entry, dict(zip(pairs, entry_texts, strict=True)))
-        # A key that is not a list counts as a full queue, so that its error does not stop other pairs.
+        # Treat a key that is not a list as a full queue, so that its error does not stop other pairs.
         queue_lengths = {
             queue: length if isinstance(length, int) else self._queue_limit
             for queue, length in zip(queues, lengths_or_errors, strict=True)
@@ -164,7 +169,7 @@ class Dispatcher:
             for pair, (cluster, _) in zip(pairs, cluster_scorer_pairs, strict=True)
             if pair in entries
         ]
-        self._shares.begin(queue_lengths, due_namespaces, now)
+        self._shares.begin_batch(queue_lengths, due_namespaces, now)
         return _Batch(
             now=now,
             due_pairs=due_pairs,
@@ -196,6 +201,7 @@ class Dispatcher:
             return _Decision(pair, due_at, batch.now + _UNREADABLE_RETRY_SECONDS, _DEFER)
 
     def _decide(self, batch: _Batch, pair: str, due_at: float) -> _Decision:
+        """Return the decision for this pair. The first reason that applies decides."""
         if pair in batch.removed_pairs:
             return _Decision(pair, due_at, 0.0, _DROP)
         cluster, scorer = keys.split_pair(pair)
@@ -219,18 +225,18 @@ class Dispatcher:
             was_postponed = self._limiter.has_ticket(scorer, pair)
             run_at = self._limiter.reserve_time(scorer, pair, entry.rate_limit, batch.now)
             if run_at > batch.now:
-                # The ticket stays valid in both cases: a pair that misses a slot runs earlier in the next slot.
+                # Keep the ticket in both cases, so that a pair that misses a slot runs earlier in its next slot.
                 return (
                     _Decision(pair, due_at, run_at, _DEFER)
                     if run_at < next_slot
                     else _Decision(pair, due_at, next_slot, ticks.RATE_LIMIT)
                 )
-            self._limiter.use(scorer, pair, next_slot)
+            self._limiter.use_ticket(scorer, pair, next_slot)
             if was_postponed:
-                # The tick was postponed within its slot, so the pair keeps its next slot, however near it is.
-                self._shares.add(queue, entry.namespace)
+                # After a tick that was postponed within its slot, the pair runs in its next slot, however near that is.
+                self._shares.add_tick(queue, entry.namespace)
                 return self._make_tick(batch.now, pair, due_at, next_slot, schedule)
-        self._shares.add(queue, entry.namespace)
+        self._shares.add_tick(queue, entry.namespace)
         return self._make_tick(
             batch.now, pair, due_at, compute_next_due(pair, schedule.interval, due_at, batch.now), schedule
         )
@@ -254,22 +260,25 @@ class Dispatcher:
         )
 
     def _compute_next_late_time(self, now: float, next_slot: float) -> float:
-        """Return the run time of a pair whose slot passed while no beat was active. Late pairs are spread over time."""
-        run_at = max(now, self._next_late_slot)
+        """Return the run time of a pair whose slot passed while no beat was active.
+
+        Late pairs run evenly spaced, and at the latest in their next slot.
+        """
+        run_at = max(now, self._next_late_run_at)
         if run_at > next_slot:
             return next_slot
-        self._next_late_slot = run_at + self._late_gap_seconds
+        self._next_late_run_at = run_at + self._late_gap_seconds
         return run_at
 
     def _commit(self, decisions: Sequence[_Decision]) -> None:
-        """Commit the decisions for a batch in one script."""
+        """Commit the decisions of a batch in one script. Logs the pairs that the script skips."""
         cluster_scorer_pairs = [keys.split_pair(decision.pair) for decision in decisions]
         pair_keys = [key for name in cluster_scorer_pairs for key in (keys.pair_key(*name), keys.spoke_queue(name[0]))]
         arguments: list[str | int] = [len(keys.LAG_BOUNDS), *keys.LAG_BOUNDS]
         for decision in decisions:
-            # The script compares due times, and repr reproduces exactly the number that was read.
+            # Format floats by repr, which reproduces the due time exactly: the script compares it with the stored one.
             arguments += [repr(field) if isinstance(field, float) else field for field in decision]
-        # The script computes the lag from this time, so it is read as late as possible.
+        # Read the time as late as possible, because the script computes the lag from it.
         arguments.insert(0, repr(self._clock()))
         skipped_count, *invalid_pairs = self._dispatch_script(
             keys=[keys.DUE, keys.OPEN_RUNS, keys.BEAT_STATS, keys.BEAT_LAGS, keys.SKIPS, *pair_keys], args=arguments

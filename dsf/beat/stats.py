@@ -1,15 +1,15 @@
-"""Exposes beat's counters as metrics. They are stored in Redis, so that any process can expose them.
+"""Exposes beat's counters as metrics. The counters are in Redis, so that any process can expose them.
 
-A tick is the Celery message that makes an agent run one cycle of a scorer. Its lag is the time from its scheduled time
-until it is sent.
+A tick is the Celery message that makes an agent run one cycle of a scorer. The lag of a tick is the time from its
+scheduled time until it is sent.
 
 Fields of the hash `dsf.keys.BEAT_STATS`, all counted by `lua/dispatch.lua`:
 
-    ticks               ticks sent
-    skipped:<reason>    due ticks that were not sent
-    lag:<bound>         ticks sent at most <bound> seconds late and later than the previous bound (not cumulative)
-    lag:+Inf            ticks later than the last bound
-    lag:sum             seconds of lag of all ticks
+    ticks               number of sent ticks
+    skipped:<reason>    number of due ticks that were skipped
+    lag:<bound>         number of ticks whose lag in seconds is above the previous bound and at most <bound>
+    lag:+Inf            number of ticks whose lag is above the last bound
+    lag:sum             sum of the lags of all ticks in seconds
     lag:count           number of ticks in the histogram
 """
 
@@ -29,10 +29,10 @@ from dsf.store.ticks import REASONS, find_ticks_problem, find_writes_problem
 
 
 def collect_schedule_metrics(client: redis.Redis) -> Iterable[Metric]:
-    """Return metrics about lag, ticks, skips, stopped ticks, the hub's problems, schedule entries, waiting ticks, and
-    waiting results.
+    """Return the metrics of the schedule. Raises redis.RedisError if Redis cannot be read.
 
-    Raises redis.RedisError if Redis cannot be read.
+    The metrics are lag, ticks, skipped ticks, whether beat has stopped, problems of the hub, number of schedule
+    entries, waiting ticks of each queue, and waiting results.
     """
     with client.pipeline(transaction=False) as pipe:
         pipe.hgetall(keys.BEAT_STATS)

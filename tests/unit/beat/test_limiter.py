@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dsf.beat.limiter import TICKET_LIFE, RateLimiter
+from dsf.beat.limiter import TICKET_LIFE_SECONDS, RateLimiter
 from dsf.store.entries import compute_next_tick_time
 
 START = 1_795_000_000.0
@@ -29,7 +29,7 @@ def simulate(pairs: int, interval: int, rate: str, seconds: float) -> tuple[Coun
         slot = compute_next_tick_time(pair, interval, now)
         moment = limiter.reserve_time("s", pair, rate, now)
         if moment <= now:
-            limiter.use("s", pair, slot)
+            limiter.use_ticket("s", pair, slot)
             runs[pair] += 1
             moments.append(now)
             heapq.heappush(due, (slot, pair))
@@ -74,7 +74,7 @@ def test_ticket_is_kept_until_used() -> None:
     assert limiter.reserve_time("s", "b/s", "1/s", START) == START + 1
     assert limiter.has_ticket("s", "b/s")
     assert limiter.reserve_time("s", "b/s", "1/s", START + 0.5) == START + 1
-    limiter.use("s", "b/s", START + 30)
+    limiter.use_ticket("s", "b/s", START + 30)
     assert not limiter.has_ticket("s", "b/s")
     assert limiter.reserve_time("s", "b/s", "1/s", START + 1) == START + 2
 
@@ -107,9 +107,9 @@ def test_scorers_do_not_share_a_limit() -> None:
 def test_tickets_of_removed_pairs_are_deleted() -> None:
     limiter = RateLimiter()
     limiter.reserve_time("s", "a/s", "1/s", START)
-    limiter.prune(START + TICKET_LIFE)
+    limiter.remove_expired_tickets(START + TICKET_LIFE_SECONDS)
     assert limiter.has_ticket("s", "a/s")
-    limiter.prune(START + TICKET_LIFE + 1)
+    limiter.remove_expired_tickets(START + TICKET_LIFE_SECONDS + 1)
     assert not limiter.has_ticket("s", "a/s")
 
 
