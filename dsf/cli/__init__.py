@@ -1,14 +1,14 @@
 """The command line, `dsf`.
 
-main            puts the commands together; `dsf version` and `dsf crds`
+main            assembles the commands; `dsf version` and `dsf crds`
 script          the console script
 group           the command group with error handling and exit codes
 streams         standard output and standard error
-context         finds a running demo
-session         settings and Redis client of a command
+context         finds running demos, and stores the options that select a hub
+session         settings, Redis client and data source of a command
 output          prints tables, JSON and YAML
 duration        parses durations and times in options
-kubehub         the hub in kubectl's context: reads through its API server, acts as annotations
+kubehub         client of the hub in kubectl's context: reads through the API server, requests acts by annotations
 localuser       name of the local user for the list of changes
 processes       commands that run one process of the system
 status          `dsf status`
@@ -20,9 +20,9 @@ rescore         `dsf rescore` and `dsf sync`
 credentials     `dsf credentials`
 explain         `dsf explain`
 dryrun          runs the cycle that `dsf explain` prints, without publishing it
-delivery        reads an agent's summaries and secrets, for commands that run stages
+delivery        reads an agent's summaries and Secrets, for commands that run stages
 migrate         `dsf migrate`
 migrationcheck  the check that `dsf migrate` prints
 
-Commands import what they need when they run: `dsf --help` loads neither Redis nor Celery nor Kubernetes.
+Each command imports its modules when it runs, so that `dsf --help` loads neither Redis nor Celery nor Kubernetes.
 """

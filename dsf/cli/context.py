@@ -1,8 +1,9 @@
-"""Files of running demos, by which commands in other terminals find a demo, and options that select a hub.
+"""Finds running demos, and stores the options that select a hub.
 
-Each demo has a file in the user's state folder. `dsf demo` and `dsf up` write the file when they are ready, lock it
-while they run, and remove it when they end. The file may contain a Redis password, so only its owner can read it. The
-system releases the lock of a killed process. Files without a lock are ignored, and the next demo removes them.
+Each demo has a file in the user's state folder, by which commands in other terminals find it. `dsf demo` and `dsf up`
+write the file when they are ready, lock it while they run, and remove it when they end. Only the owner can read the
+file, because it may contain a Redis password. The system releases the lock of a killed process. Commands ignore files
+without a lock, and the next demo removes them.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _demo_selection: str | None = None
 
 
 def select_demo(name_or_folder: str | None) -> None:
-    """Store the value of `--demo`, or None. Each command with the option calls it, which resets an earlier value."""
+    """Store the value of `--demo`; None without the option. Each command calls this, which resets an earlier value."""
     global _demo_selection  # noqa: PLW0603
     _demo_selection = name_or_folder
 
@@ -42,7 +43,7 @@ class KubeChoice:
     context: str | None = None
     #: Namespace of the DynamicScorer; None for any.
     namespace: str | None = None
-    #: True if the user asked for all namespaces, which is the default.
+    #: True with `--all-namespaces`, which is also the default.
     all_namespaces: bool = False
 
 
@@ -52,7 +53,7 @@ _kube_choice = KubeChoice()
 def get_kube_choice() -> KubeChoice:
     """Return the values of `--kubeconfig`, `--context`, `--namespace` and `--all-namespaces`.
 
-    Raises ContextError for one namespace and all of them.
+    Raises ContextError if the options name both one namespace and all of them.
     """
     if _kube_choice.namespace is not None and _kube_choice.all_namespaces:
         raise ContextError("--namespace and --all-namespaces exclude each other")
@@ -86,7 +87,8 @@ def _replace_kube_choice(**value: Any) -> None:
 
 def find_default_kubeconfig() -> Path | None:
     """Return the path list of KUBECONFIG, else `~/.kube/config` if the file exists, else None."""
-    # Like kubectl, ignore the default if KUBECONFIG names missing files, because the default may be another cluster's.
+    # Like kubectl, ignore the default file if KUBECONFIG is set, also to missing files: the default may be for another
+    # cluster.
     if kubeconfig_paths := os.environ.get("KUBECONFIG"):
         return Path(kubeconfig_paths)
     default = Path.home() / ".kube" / "config"
@@ -95,7 +97,7 @@ def find_default_kubeconfig() -> Path | None:
 
 @dataclass(frozen=True)
 class RunningDemo:
-    """A running demo. Folders are absolute paths, and None if the process of the folder does not run."""
+    """A running demo. Folders are absolute paths, or None if the demo does not run the process that uses the folder."""
 
     redis_url: str
     #: Name for `--demo`. Demos may share a name, but not a folder of manifests.
@@ -104,11 +106,11 @@ class RunningDemo:
     started_in: str | None = None
     manifests: str | None = None
     out_dir: str | None = None
-    #: Cluster -> `DSF_AGENT_HOST_ALIASES` of its agent, for `dsf explain`.
+    #: Cluster -> `DSF_AGENT_HOST_ALIASES` of the cluster's agent, for `dsf explain`.
     host_aliases: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def covers(self, folder: Path) -> bool:
-        """True if `folder` (absolute) is the start folder of this demo, or in its folder of manifests."""
+        """True if `folder` (absolute) is this demo's working directory, or is in its folder of manifests."""
         is_in_manifests = self.manifests is not None and folder.is_relative_to(self.manifests)
         return is_in_manifests or str(folder) == self.started_in
 
@@ -121,7 +123,7 @@ class RunningDemo:
 
 
 def get_folder() -> Path:
-    """Return the folder of the files: `$XDG_STATE_HOME/dsf/contexts`, by default in `~/.local/state`."""
+    """Return the folder with the files of demos: `$XDG_STATE_HOME/dsf/contexts`, by default in `~/.local/state`."""
     base = os.environ.get("XDG_STATE_HOME")
     return (Path(base) if base else Path.home() / ".local" / "state") / "dsf" / "contexts"
 
@@ -132,11 +134,11 @@ def list_running() -> list[RunningDemo]:
     return sorted((demo for demo in demos if demo is not None), key=str)
 
 
-def choose(name_or_folder: str | None = None) -> RunningDemo | None:
-    """Return the running demo that `name_or_folder` selects by name, folder of manifests or start folder.
+def choose_demo(name_or_folder: str | None = None) -> RunningDemo | None:
+    """Return the running demo that `name_or_folder` selects by name, folder of manifests or working directory.
 
-    Without a selection, return the only running demo, or the demo that covers the current folder. None if no demo runs.
-    Raises ContextError, which lists the running demos, if no demo or several demos match.
+    Without `name_or_folder`, return the only running demo, or the demo that covers the current folder; None if no demo
+    runs. Raises ContextError, which lists the running demos, if no demo or several demos match.
     """
     demos = list_running()
     demo_names = ", ".join(str(demo) for demo in demos) or "none"
@@ -154,7 +156,7 @@ def choose(name_or_folder: str | None = None) -> RunningDemo | None:
 
 
 @contextmanager
-def published(
+def publish_demo(
     *,
     redis_url: str,
     name: str = "demo",
@@ -179,7 +181,7 @@ def published(
     for other_file in folder.glob("*.json"):
         if not _is_locked(other_file):
             other_file.unlink(missing_ok=True)
-    # Create the file with mode 0600 by mkstemp, and rename it after it is locked and complete.
+    # Create the file with mode 0600, and rename it after it is locked and complete.
     descriptor, temporary = tempfile.mkstemp(dir=folder, prefix=".context-")
     file = Path(temporary)
     try:
@@ -198,6 +200,7 @@ def published(
 
 
 def _read_context(file: Path) -> RunningDemo | None:
+    """Return the demo that the file describes; None if the file is invalid or the demo no longer runs."""
     try:
         values = json.loads(file.read_text(encoding="utf-8"))
         demo = RunningDemo(**{name: values[name] for name in RunningDemo.__dataclass_fields__ if name in values})

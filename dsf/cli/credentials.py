@@ -1,6 +1,6 @@
 """`dsf credentials`: list, rotate and revoke the credentials of agents.
 
-The commands send requests to the hub controller, which creates and delivers credentials. No secret is shown.
+The commands send requests to the hub controller, which creates and delivers credentials. They print no secrets.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from dsf.cli.group import USAGE, FleetCommand, fail
+from dsf.cli.group import EXIT_USAGE, FleetCommand, fail
 from dsf.cli.localuser import AsOption, make_actor
-from dsf.cli.output import Cell, Format, OutputOption, Renderable, emit, table
+from dsf.cli.output import Cell, Format, OutputOption, Renderable, emit, make_table
 
 if TYPE_CHECKING:
     import redis
@@ -47,48 +47,48 @@ def list_(
 
     Example: dsf credentials list
     """
-    from dsf.cli.session import session
+    from dsf.cli.session import open_session
 
-    with session() as command_session:
+    with open_session() as command_session:
         _print_credentials(command_session.redis, None if cluster is None else {cluster}, output)
 
 
 @app.command(cls=FleetCommand)
 def rotate(
     cluster: ClusterOption = None,
-    everywhere: AllOption = False,
+    all_clusters: AllOption = False,
     wait: WaitOption = 0.0,
     note: NoteOption = "",
-    name: AsOption = None,
+    author: AsOption = None,
     output: OutputOption = Format.TABLE,
 ) -> None:
     """Issue new credentials to agents. The old ones stay valid until the agent has used the new ones: no cycle is lost.
 
     Example: dsf credentials rotate --cluster worker01
     """
-    _request_credentials("rotate", _select_clusters(cluster, everywhere), wait, output, note, name)
+    _request_credentials("rotate", _select_clusters(cluster, all_clusters), wait, output, note, author)
 
 
 @app.command(cls=FleetCommand)
 def revoke(
     cluster: ClusterOption = None,
-    everywhere: AllOption = False,
+    all_clusters: AllOption = False,
     wait: WaitOption = 0.0,
     note: NoteOption = "",
-    name: AsOption = None,
+    author: AsOption = None,
     output: OutputOption = Format.TABLE,
 ) -> None:
     """Refuse compromised credentials of agents immediately. Cycles fail until OCM has delivered new ones.
 
     Example: dsf credentials revoke --cluster worker01
     """
-    _request_credentials("revoke", _select_clusters(cluster, everywhere), wait, output, note, name)
+    _request_credentials("revoke", _select_clusters(cluster, all_clusters), wait, output, note, author)
 
 
-def _select_clusters(clusters: list[str] | None, everywhere: bool) -> list[str] | None:
+def _select_clusters(clusters: list[str] | None, all_clusters: bool) -> list[str] | None:
     """Return the selected clusters without duplicates. None stands for all clusters."""
-    if everywhere == bool(clusters):
-        fail("give either --cluster (once or several times) or --all", USAGE)
+    if all_clusters == bool(clusters):
+        fail("give either --cluster (once or several times) or --all", EXIT_USAGE)
     return list(dict.fromkeys(clusters)) if clusters else None
 
 
@@ -98,19 +98,19 @@ def _request_credentials(
     wait: float,
     output: Format,
     note: str,
-    name: str | None,
+    author: str | None,
 ) -> None:
-    from dsf.cli.session import session
+    from dsf.cli.session import open_session
     from dsf.fleet.actions import Actions
     from dsf.store.registry import Registry
 
-    with session() as command_session:
+    with open_session() as command_session:
         names = sorted(Registry(command_session.redis).read_clusters()) if clusters is None else clusters
-        requests = Actions(command_session.redis, command_session.settings, make_actor(name)).request_credentials(
+        requests = Actions(command_session.redis, command_session.settings, make_actor(author)).request_credentials(
             action, names, note=note
         )
         old_key_ids = {cluster: request.key_id for cluster, request in requests.items()}
-        pending_clusters = _wait_for_refusal(command_session.redis, old_key_ids, wait) if wait else []
+        pending_clusters = _wait_for_rejection(command_session.redis, old_key_ids, wait) if wait else []
         _print_credentials(command_session.redis, set(names), output)
     if pending_clusters:
         fail(
@@ -119,8 +119,8 @@ def _request_credentials(
         )
 
 
-def _wait_for_refusal(client: redis.Redis, old_key_ids: dict[str, int], seconds: float) -> list[str]:
-    """Wait up to `seconds` until the hub refuses the old key ids. Return the clusters whose old key is still valid."""
+def _wait_for_rejection(client: redis.Redis, old_key_ids: dict[str, int], seconds: float) -> list[str]:
+    """Wait up to `seconds` until the hub rejects the old key ids. Return the clusters whose old key is still valid."""
     from dsf.store.registry import Registry
 
     deadline = time.monotonic() + seconds
@@ -151,4 +151,4 @@ def _render(credential_list: CredentialList) -> Renderable:
         request_text = f"{view.requested} by {view.requested_by or 'unknown'}" if view.requested else ""
         state = (view.state, _STYLES.get(view.state, ""))
         rows.append([view.cluster, str(view.current_id), previous_ids or "-", used_id, state, request_text])
-    return table(("CLUSTER", "NUMBER", "ALSO VALID", "LAST USED", "STATE", "ASKED FOR"), rows)
+    return make_table(("CLUSTER", "NUMBER", "ALSO VALID", "LAST USED", "STATE", "ASKED FOR"), rows)

@@ -1,7 +1,7 @@
-"""Delivered summaries and secrets of an agent, for commands that run stages, such as `dsf explain`.
+"""Reads the summaries and Secrets of an agent, for commands that run stages, such as `dsf explain`.
 
-The summaries come from files, or from the API server of the managed cluster. At the API server the command uses the
-agent's account and code, so that an object that the agent cannot read is an error of the command, too.
+They come from files, or from the API server of the managed cluster. There, the command uses the agent's account and
+code, so that the command reports an object that the agent cannot read.
 """
 
 from __future__ import annotations
@@ -26,18 +26,20 @@ from dsf.sources.window import compute_window_budget
 if TYPE_CHECKING:
     from dsf.agent.kube import KubeConfig
 
-#: Maximum seconds to wait for an object of the API server. A command waits longer than a stage of the agent, because it
-#: has no next cycle.
+#: Maximum seconds to wait for an object of the API server. A command waits longer than a stage of the agent, which
+#: succeeds in a later cycle.
 _MAX_LIST_SECONDS: Final = 30.0
 
 
 @dataclass(frozen=True)
 class ClusterDelivery:
-    """The summaries, secrets and memory of a cluster's agent. `where` describes their origin in messages."""
+    """The summaries and Secrets of a cluster's agent."""
 
-    where: str
+    #: Origin of the summaries, for messages.
+    origin: str
     summaries: Summaries
     secrets: SecretSource
+    #: Memory for sources that keep samples between cycles; None if the delivery is read from files.
     memory: SourceMemory | None = None
 
     def get_summary(self, scorer: str, cluster: str, hint: str) -> ScorerSummary:
@@ -45,7 +47,7 @@ class ClusterDelivery:
         if scorer not in self.summaries:
             delivered_names = ", ".join(sorted(self.summaries)) or "none"
             raise UnknownScorerError(
-                f"scorer {scorer!r} was not delivered to cluster {cluster!r} ({self.where} has: {delivered_names}); "
+                f"scorer {scorer!r} was not delivered to cluster {cluster!r} ({self.origin} has: {delivered_names}); "
                 f"{hint}"
             )
         return self.summaries[scorer]
@@ -56,16 +58,16 @@ def open_delivery(
 ) -> ClusterDelivery | None:
     """Return the delivery in `file` or DSF_AGENT_CONFIG, else in the agent's namespace. None if neither is configured.
 
-    `stack` closes the delivery. Raises the errors of `from_file` and `from_cluster`.
+    `stack` closes the delivery. Raises the errors of `read_delivery_file` and `open_cluster_delivery`.
     """
     file = file or settings.agent_config
     if file is not None:
-        return from_file(file, settings)
-    return stack.enter_context(from_cluster(cluster, settings)) if settings.agent_kube else None
+        return read_delivery_file(file, settings)
+    return stack.enter_context(open_cluster_delivery(cluster, settings)) if settings.agent_kube else None
 
 
-def from_file(file: Path, settings: Settings) -> ClusterDelivery:
-    """Return the delivery of the ConfigMap in a file, with the secrets in DSF_AGENT_SECRETS_DIR.
+def read_delivery_file(file: Path, settings: Settings) -> ClusterDelivery:
+    """Return the delivery of the ConfigMap in a file, with the Secrets in DSF_AGENT_SECRETS_DIR.
 
     Raises ManifestError, which names the file.
     """
@@ -80,13 +82,13 @@ def from_file(file: Path, settings: Settings) -> ClusterDelivery:
 
 
 @contextlib.contextmanager
-def from_cluster(cluster: str, settings: Settings) -> Iterator[ClusterDelivery]:
+def open_cluster_delivery(cluster: str, settings: Settings) -> Iterator[ClusterDelivery]:
     """Yield the delivery of the ConfigMap in the agent's namespace. Its Secrets are read on demand during the block.
 
-    Raises UnknownClusterError for the agent of another cluster, ObjectNotFoundError without the ConfigMap, BackendError
-    if it is unreadable, ManifestError if it is invalid, and SettingsError outside of a cluster.
+    Raises UnknownClusterError in the agent of another cluster, ObjectNotFoundError if the ConfigMap is missing,
+    BackendError if it cannot be read, ManifestError if it is invalid, and SettingsError outside of a cluster.
     """
-    # Import it late, because the Kubernetes client takes half a second and 40 MB.
+    # Import the Kubernetes client late, because it takes half a second and 40 MB.
     from dsf.agent.kube import KubeConfig
 
     if settings.cluster not in ("", cluster):
@@ -100,14 +102,14 @@ def from_cluster(cluster: str, settings: Settings) -> Iterator[ClusterDelivery]:
         config.start()
         summaries = _read_summaries(config, namespace)
         memory = SourceMemory(compute_window_budget(settings.agent_window_series), lambda: summaries)
-        # Use the settings of the agent without OTLP, because the agent itself listens on that port.
+        # Disable OTLP, because the agent itself listens on the port.
         memory.settings = settings.model_copy(update={"otlp_port": None})
         stack.callback(memory.stop)
         yield ClusterDelivery(_describe_configmap(namespace), summaries, config.secrets, memory)
 
 
 def _read_summaries(config: KubeConfig, namespace: str) -> Summaries:
-    """Return the summaries of the first read. Raises the errors that `from_cluster` documents."""
+    """Return the summaries of the first read. Raises the errors that `open_cluster_delivery` documents."""
     from dsf.agent.kube import describe_unreadable
     from dsf.kube.resources import CONFIG_MAPS
 

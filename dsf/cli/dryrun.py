@@ -1,7 +1,7 @@
-"""Runs a cycle and records requests, responses and results, without publishing them.
+"""Runs a cycle, and records its requests, responses and results instead of publishing them.
 
-The stages are those of the agent (`dsf.cycle`), with an observer. Requests contain tokens as those of an agent do, and
-the report masks the tokens.
+The stages are those of the agent (`dsf.cycle`), with an observer. Requests contain the same tokens as an agent's, and
+the report masks them.
 """
 
 from __future__ import annotations
@@ -49,24 +49,28 @@ from dsf.text import WITHHELD, mask_secrets, shorten_url
 
 #: Maximum number of bytes of a request or a response in the report.
 MAX_HEAD_BYTES = 400
-#: Seconds for a response of the agent in this pod.
+#: Maximum seconds to wait for a response of the agent in this pod.
 _AGENT_TIMEOUT_SECONDS = 5.0
 
 
 class QueryView(View):
-    """A request to the source."""
+    """A request to a source, and its response."""
 
-    source: str = Field(default="", description="Name of the source, where there are several.")
+    source: str = Field(default="", description="Name of the source; empty for a scorer with one source.")
     query: str
     method: str = "GET"
     url: str
-    here: str = Field(default="", description="Address that stands for the URL's host on this machine, as in a demo.")
-    sent: list[str] = Field(default_factory=list, description="What goes along with it, without what is secret.")
+    here: str = Field(default="", description="Address that replaces the URL's host on this machine, as in a demo.")
+    request_details: list[str] = Field(
+        default_factory=list,
+        alias="sent",
+        description="Form parameters, headers and credentials of the request, with masked secrets.",
+    )
     status: int | None = None
     seconds: float
     bytes: int = 0
     series: int = 0
-    head: str = Field(default="", description="The first bytes of the series that go to the scoring API.")
+    head: str = Field(default="", description="First bytes of the series for the scoring API.")
     warnings: list[str] = Field(default_factory=list, description="Warnings in the source's response.")
     reason: str = ""
     message: str = ""
@@ -76,8 +80,10 @@ class RequestView(View):
     """The request to the scoring API."""
 
     url: str
-    here: str = Field(default="", description="As in a query.")
-    sent: list[str] = Field(default_factory=list, description="What goes along with it, without what is secret.")
+    here: str = Field(default="", description="Address that replaces the URL's host on this machine, as in a demo.")
+    request_details: list[str] = Field(
+        default_factory=list, alias="sent", description="Headers and credentials of the request, with masked secrets."
+    )
     bytes: int
     series: int
     head: str
@@ -93,9 +99,9 @@ class ResponseView(View):
 
 
 class ResultView(View):
-    """The outcome of a result."""
+    """A result of the scoring API, and whether it becomes an item."""
 
-    result: str = Field(description="As it was sent, shortened.")
+    result: str = Field(description="JSON of the result, truncated.")
     fate: str = Field(description="item, metric (no AddOnPlacementScore requested), replaced or refused")
     name: str = Field(default="", description="Name of the item.")
     value: int | None = Field(default=None, description="Value of the item: rounded down, then clamped to -100..100.")
@@ -105,7 +111,7 @@ class ResultView(View):
 class ExplainReport(View):
     """Report of one cycle. `outcome` is ok, empty, partial or error.
 
-    `stage`, `reason` and `message` describe the error, or the results that do not count.
+    `stage`, `reason` and `message` describe the error, or the rejected results.
     """
 
     cluster: str
@@ -124,17 +130,17 @@ class ExplainReport(View):
     stage: str = ""
     reason: str = ""
     message: str = ""
-    held: list[ScoreItem] = Field(
-        default_factory=list, description="Items in force on the hub of which a hold keeps back a new value."
+    withheld_items: list[ScoreItem] = Field(
+        default_factory=list, alias="held", description="Items on the hub for which a hold withholds a new value."
     )
     hold: HoldView | None = None
-    trace: str = Field(default="", description="Id of its OpenTelemetry trace; empty if this process sends none.")
+    trace: str = Field(default="", description="Id of the OpenTelemetry trace; empty if this process sends none.")
 
 
 def run_explain(scorer: str, cluster: str, config: Path | None, save: Path | None) -> ExplainReport:
-    """Run one cycle of a scorer as it was delivered to the cluster, and return the report.
+    """Run one cycle of a scorer with its summary for the cluster, and return the report.
 
-    `config` is a file with the ConfigMap of the cluster. `save` is a file for the scoring request. Raises
+    `config` is a file with the cluster's ConfigMap. `save` is the file to which the scoring request is written. Raises
     typer.BadParameter if there is no configuration, or if `save` cannot be written. Raises DsfError for other errors.
     """
     settings = load_agent_settings(cluster)
@@ -152,15 +158,15 @@ def run_explain(scorer: str, cluster: str, config: Path | None, save: Path | Non
         )
         http.use(settings)
         try:
-            report = run(cluster, summary, settings, delivery, save)
+            report = run_cycle(cluster, summary, settings, delivery, save)
         except OSError as error:
             raise typer.BadParameter(f"cannot be written: {error}", param_hint="--save") from None
     return report if settings.agent_kube else _add_withheld_items(report, settings)
 
 
 def _add_withheld_items(report: ExplainReport, settings: Settings) -> ExplainReport:
-    """Return the report with the values that the hub withholds, or the same report if Redis cannot be read."""
-    # Limit the timeout, because the report is useful without these values.
+    """Add the items whose new values the hub withholds. Returns the report unchanged if Redis cannot be read."""
+    # Use a short timeout, because the report is useful without these items.
     settings = settings.model_copy(update={"redis_socket_timeout": min(settings.redis_socket_timeout, 3.0)})
     try:
         with connect(settings, name="dsf-cli", retries=0) as client:
@@ -170,7 +176,7 @@ def _add_withheld_items(report: ExplainReport, settings: Settings) -> ExplainRep
     except (DsfError, redis.RedisError):
         return report
     items = [item for item in score.items if item.waiting is not None]
-    return report.model_copy(update={"held": items, "hold": score.hold})
+    return report.model_copy(update={"withheld_items": items, "hold": score.hold})
 
 
 def _describe_missing_demo() -> str:
@@ -179,10 +185,10 @@ def _describe_missing_demo() -> str:
     return "no demo runs here"
 
 
-def run(
+def run_cycle(
     cluster: str, summary: ScorerSummary, settings: Settings, delivery: ClusterDelivery, save: Path | None = None
 ) -> ExplainReport:
-    """Fetch and score like the agent of `cluster`, without retries. The report contains errors of the cycle.
+    """Fetch and score like the agent of `cluster`, without retries. The report also describes errors of the cycle.
 
     `save` is a file for the scoring request, which is written before the request is sent. Raises OSError if the file
     cannot be written.
@@ -214,7 +220,7 @@ def run(
         values["request"] = RequestView(
             url=shorten_url(summary.scoring_endpoint),
             here=find_alias(summary.scoring_endpoint),
-            sent=recorder.sent.get(("score", None), []),
+            request_details=recorder.credential_lines.get(("score", None), []),
             bytes=len(request),
             series=payload.series,
             head=recorder.format_head([request]),
@@ -226,7 +232,7 @@ def run(
         )
         for score in summary.scores or ()
     )
-    # Sort by source, because the sources are queried in parallel. The requests of each source stay in order.
+    # Sort the requests by source, because the sources are queried in parallel. Requests of one source stay in order.
     order = [source.source_name for source in summary.each_source]
     records = sorted(recorder.exchanges["fetch"], key=lambda record: order.index(record.source))
     return report.model_copy(
@@ -235,17 +241,17 @@ def run(
 
 
 class _ResultFinder:
-    """Finds the results of other scorers.
+    """Finds the results of other scorers, for the expression of a composite.
 
-    In a pod of an agent it requests them from the agent, whose cycles use the same results. Otherwise it reads them
-    from the hub's Redis.
+    In an agent's pod, it requests the results from the agent, whose cycles use the same results. Elsewhere, it reads
+    them from the hub's Redis.
     """
 
     def __init__(self, settings: Settings, cluster: str, composite: str) -> None:
         self._settings = settings
         self._cluster = cluster
         self._composite = composite
-        #: Results by scorer, or the reason why there are none.
+        #: Scorer -> its results, or the reason why there are none.
         self.results_by_scorer: dict[str, Sequence[Result] | NoResults] = {}
 
     def __call__(self, scorer: str, namespace: str | None) -> Sequence[Result] | NoResults:
@@ -255,7 +261,7 @@ class _ResultFinder:
         return results
 
     def _request_from_agent(self, scorer: str, namespace: str | None) -> Sequence[Result] | NoResults:
-        """Request the results from the agent."""
+        """Request the results from the agent of this pod."""
         _, port = self._settings.listen_address()
         url = f"http://127.0.0.1:{port}{RESULTS_PATH}"
         params = {"scorer": scorer} | ({"namespace": namespace} if namespace is not None else {})
@@ -267,9 +273,9 @@ class _ResultFinder:
                 return NoResults(str(response["problem"]), bool(response["isExpired"]))
             return [(dict(labels), float(score)) for labels, score in response["results"]]
         except HttpError as error:
-            return NoResults(f"the agent of this pod has the scores of other scorers, and cannot be asked: {error}")
+            return NoResults(f"the agent of this pod has the scores of other scorers, and cannot be reached: {error}")
         except (ValueError, TypeError, KeyError):
-            return NoResults(f"another program than the agent answers at {url}")
+            return NoResults(f"the response of {url} is not that of an agent")
 
     def _read_from_redis(self, scorer: str, namespace: str | None) -> Sequence[Result] | NoResults:
         """Read the results from the hub's Redis."""
@@ -288,14 +294,16 @@ class _CycleRecorder(Observer):
     """Records the requests and responses of the stages, and masks the secrets in them."""
 
     def __init__(self) -> None:
+        #: Stage -> its requests and responses.
         self.exchanges: defaultdict[str, list[RequestRecord]] = defaultdict(list)
-        self.sent: dict[tuple[str, str | None], list[str]] = {}
-        #: Secrets of each access. A renewed token extends its sequence during the cycle.
+        #: Stage and source -> description of the credentials, with masked secrets.
+        self.credential_lines: dict[tuple[str, str | None], list[str]] = {}
+        #: Secrets of each access. The renewal of a token extends its sequence during the cycle.
         self._all_secrets: list[Sequence[str]] = []
 
     def on_authenticated(self, stage: str, access: Access, source: str | None) -> None:
-        """Record the credentials of a request, and mask them from now on."""
-        self.sent[stage, source] = list(access.shown)
+        """Record the credentials of a request, and mask their secrets from now on."""
+        self.credential_lines[stage, source] = list(access.shown)
         self._all_secrets.append(access.secrets)
 
     @property
@@ -303,20 +311,21 @@ class _CycleRecorder(Observer):
         return [secret for secrets in self._all_secrets for secret in secrets]
 
     def on_query(self, stage: str, record: RequestRecord) -> None:
-        """Record a request and its response."""
+        """Record a request with its response."""
         self.exchanges[stage].append(record)
 
     def make_query_view(self, record: RequestRecord) -> QueryView:
         """Return the view of a request to the source."""
         error = record.error
         is_http = "://" in record.url
+        credential_lines = self.credential_lines.get(("fetch", record.source), []) if is_http else []
         return QueryView(
             source=record.source or "",
             query=record.query,
             method=record.method,
             url=_format_url(record),
             here=find_alias(record.url) if is_http else "",
-            sent=[*_list_form_parameters(record), *(self.sent.get(("fetch", record.source), []) if is_http else [])],
+            request_details=[*_list_form_parameters(record), *credential_lines],
             head=self.format_head(record.pieces),
             warnings=list(record.warnings),
             reason=error.reason if error else "",
@@ -334,27 +343,30 @@ class _CycleRecorder(Observer):
         return {"status": status, "seconds": record.seconds, "bytes": record.received}
 
     def format_head(self, pieces: Sequence[bytes | memoryview]) -> str:
-        """Return the first MAX_HEAD_BYTES bytes as text without secrets."""
-        # Mask before truncating, because half a token at the end would not be recognised.
+        """Return the first MAX_HEAD_BYTES bytes as text, with masked secrets."""
+        # Mask before truncating, because half of a token would not be recognized as a secret.
         data = self.mask_bytes(b"".join(pieces))
         return data[:MAX_HEAD_BYTES].decode(errors="replace") + ("..." if len(data) > MAX_HEAD_BYTES else "")
 
     def mask_bytes(self, data: bytes) -> bytes:
-        """Return the data without the secrets."""
+        """Return the data with masked secrets."""
         return self.mask_text(data.decode(errors="surrogateescape")).encode(errors="surrogateescape")
 
     def mask_text(self, text: str) -> str:
-        """Return the text without the secrets."""
+        """Return the text with masked secrets."""
         return mask_secrets(text, *self._secrets)
 
 
 def _yield_result_views(
     cluster: str, summary: ScorerSummary, body: bytes, mask_text: Callable[[str], str]
 ) -> Iterator[ResultView]:
-    """Yield the outcome of each result, in the order of the response. `mask_text` removes secrets from a text."""
+    """Yield a view of each result, in the order of the response.
+
+    `body` is a response of a scoring API. `mask_text` masks the secrets in a text.
+    """
     elements = json.loads(body.decode("utf-8-sig"), parse_int=float)["results"]
     if summary.aggregate_with and summary.score_destination != "None":
-        # The format does not matter, because only results that are refused before rendering are of interest here.
+        # First yield the results that are rejected before aggregation. Use any format: it does not affect them.
         candidate_views = (_make_result_view(cluster, summary, element, "x", mask_text) for element in elements)
         yield from (view for view in candidate_views if view.fate == "refused")
         aggregated_results = summary.rule.aggregate_if_set(parse_response(body).results)
@@ -364,7 +376,7 @@ def _yield_result_views(
     named_results: set[int] = set()
     for format_number, dimension_format in enumerate(formats):
         views = [_make_result_view(cluster, summary, element, dimension_format, mask_text) for element in elements]
-        # A later result replaces an earlier one with the same item name. An earlier format precedes a later one.
+        # A later result replaces an earlier one with the same item name, and an earlier format wins over a later one.
         last_indexes = {view.name: index for index, view in enumerate(views) if view.fate == "item"}
         for index, view in enumerate(views):
             masked_view = view.model_copy(update={"name": mask_text(view.name), "note": mask_text(view.note)})
@@ -381,7 +393,7 @@ def _yield_result_views(
 def _make_result_view(
     cluster: str, summary: ScorerSummary, element: Any, dimension_format: str, mask_text: Callable[[str], str]
 ) -> ResultView:
-    """Return the outcome of a result with a format of item names."""
+    """Return the view of a result, whose item name has this format."""
     text = mask_text(json.dumps(element, ensure_ascii=False))
     result_text = text if len(text) <= MAX_HEAD_BYTES else text[:MAX_HEAD_BYTES] + "..."
     response = parse_response(json.dumps({"results": [element]}).encode())
@@ -401,7 +413,7 @@ def _make_result_view(
 
 
 def _evaluate_results(recorder: _CycleRecorder, cycle: Cycle, payload: Payload) -> dict[str, Any]:
-    """Return the fields of the report that describe the results, evaluated like on the hub."""
+    """Evaluate the results as the hub does, and return the fields of the report that describe them."""
     response, summary, cluster = cycle.response, cycle.summary, cycle.cluster
     if response is None:
         raise RuntimeError("the cycle was not scored")
@@ -412,7 +424,7 @@ def _evaluate_results(recorder: _CycleRecorder, cycle: Cycle, payload: Payload) 
         elements = [{"metric": labels, "score": score} for labels, score in response.results]
         body = json.dumps({"results": elements}).encode()
     refusal_counts = Counter(response.refused)
-    # Results with the same labels are one metric.
+    # Count results with the same labels once, because they are one metric.
     distinct_labels = {frozenset(labels.items()) for labels, _ in response.results}
     result_count, duplicate_count, example = len(response.results), len(response.results) - len(distinct_labels), ""
     is_withheld = recorder.mask_bytes(body) == WITHHELD.encode()
@@ -435,14 +447,14 @@ def _evaluate_results(recorder: _CycleRecorder, cycle: Cycle, payload: Payload) 
         series=payload.series,
         note=response.note,
     )
-    # Mask the message, because it may contain the name of an item, and a server may repeat the token in that name.
+    # Mask the message: it may contain an item name, in which a server may repeat the token.
     message = recorder.mask_text(remark.message) if remark else ""
     remark_fields = {"reason": remark.reason, "message": message} if remark else {}
     return {"results": results, "outcome": outcome, **remark_fields}
 
 
 def _format_url(record: RequestRecord) -> str:
-    """Return the requested URL for the report."""
+    """Return the requested URL, with the parameters of a GET request, for the report."""
     if "://" not in record.url:
         return record.url
     has_query = record.params and record.method == "GET"

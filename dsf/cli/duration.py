@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 def parse_seconds(text: str | int) -> int:
-    """Return a duration such as `90`, `90s`, `5m`, `1h30m` or `2d` in seconds.
+    """Return the seconds of a duration such as `90`, `90s`, `5m`, `1h30m` or `2d`.
 
     Raises typer.BadParameter for other texts and for more than MAX_SECONDS (68 years).
     """
     if isinstance(text, int):
-        # Return an integer unchanged, because Typer also parses the default of an option.
+        # Typer also passes the default of an option, which is an integer.
         return text
     try:
         return parse_duration(text)
@@ -32,7 +32,7 @@ def parse_seconds(text: str | int) -> int:
 
 
 def parse_selector_option(text: str | None) -> str | None:
-    """Return a label selector in kubectl's syntax unchanged. Raises typer.BadParameter if it is invalid."""
+    """Check a label selector in kubectl's syntax, and return it. Raises typer.BadParameter if it is invalid."""
     try:
         if text is not None:
             parse_selector(text)
@@ -54,7 +54,7 @@ SelectorOption = Annotated[
 
 
 def parse_hold(text: str) -> HoldRule:
-    """Return the rule of a hold. `5:10m` is a hold of 5 points for ten minutes.
+    """Return the rule of a hold: `5:10m` publishes changes of at least 5 points that last ten minutes.
 
     Raises typer.BadParameter for other texts.
     """
@@ -72,14 +72,14 @@ def parse_pause_end(text: str, now: float | None = None) -> float:
     Raises typer.BadParameter for other texts and for times in the past.
     """
     now = _get_hub_time() if now is None else now
-    at = (
+    end = (
         now + parse_seconds(text)
         if is_duration(text)
         else _parse_iso_time(text, limit_pause_end, "a time from now such as 30m or 2h")
     )
-    if at <= now:
+    if end <= now:
         raise typer.BadParameter(f"{text!r} is in the past")
-    return at
+    return end
 
 
 def parse_past_time(text: str, now: float | None = None) -> float:
@@ -93,13 +93,14 @@ def parse_past_time(text: str, now: float | None = None) -> float:
 
 
 def _get_hub_time() -> float:
-    # The import is local, because it loads redis-py, and `dsf --help` must start fast.
+    # Import it late, because it loads redis-py, which would slow down `dsf --help`.
     from dsf.process import hubclock
 
     return hubclock.now()
 
 
 def _parse_iso_time(text: str, to_seconds: Callable[[datetime], float], alternative: str) -> float:
+    """Return unix seconds. `alternative` describes another valid format in the message of typer.BadParameter."""
     try:
         return to_seconds(datetime.fromisoformat(text))
     except (ValueError, OverflowError, OSError):

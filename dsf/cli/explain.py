@@ -1,4 +1,4 @@
-"""`dsf explain`: run one cycle and print each step."""
+"""`dsf explain`: runs one cycle and prints each step."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dsf.cli.group import BAD
+from dsf.cli.group import EXIT_FAILURE
 from dsf.cli.output import (
     Cell,
     Format,
     OutputOption,
     Renderable,
     emit,
-    flat,
+    flatten,
     format_clock,
     format_number,
     stack_parts,
-    table,
+    make_table,
 )
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def _refuse_file(file: str | None) -> None:
     if file is not None:
         raise typer.BadParameter(
             "explain runs a scorer as the hub delivers it to a cluster; for one in a file run `dsf backtest -f "
-            f"{flat(file)} --cluster CLUSTER --since 5m --every 5m`",
+            f"{flatten(file)} --cluster CLUSTER --since 5m --every 5m`",
             param_hint="--file",
         )
 
@@ -79,15 +79,15 @@ def explain(
     report = run_explain(scorer, cluster, config, save)
     emit(report, output, lambda: _render(report, limit))
     if report.outcome == "error":
-        raise typer.Exit(BAD)
+        raise typer.Exit(EXIT_FAILURE)
 
 
 def _make_title(text: str, style: str = "bold") -> list[Cell]:
-    return ["", (flat(text), style)]
+    return ["", (flatten(text), style)]
 
 
 def _make_line(label: str, text: object) -> str:
-    return f"   {label:<9}{flat(str(text))}"
+    return f"   {label:<9}{flatten(str(text))}"
 
 
 def _render(report: ExplainReport, limit: int) -> Renderable:
@@ -96,21 +96,21 @@ def _render(report: ExplainReport, limit: int) -> Renderable:
         parts += [*_make_title("3. Results"), _make_result_table(report.results[:limit])]
         if len(report.results) > limit:
             parts.append(_make_line("and", f"{len(report.results) - limit} more; --limit shows them, -o json has all"))
-    if report.held:
+    if report.withheld_items:
         parts += _make_title("4. Held back by the hub")
-        for item in report.held:
+        for item in report.withheld_items:
             hold_text = f"{item.name}: {item.value} stays, {item.waiting} is held back{_format_hold_time(item)}"
             parts.append(_make_line("item", hold_text))
         parts.append(_make_line("rule", report.hold.rule if report.hold else "none any more: the next result ends it"))
     if report.trace:
         parts += _make_title(f"trace {report.trace}", "dim")
-    used_results = sum(result.fate in ("item", "metric") for result in report.results)
+    used_count = sum(result.fate in ("item", "metric") for result in report.results)
     if report.outcome == "error":
         parts += _make_title(f"error: {report.stage} failed ({report.reason}): {report.message}", "red")
     else:
         if report.message:
             parts += _make_title(f"{report.reason}: {report.message}", "yellow")
-        count_text = f"{used_results} of {len(report.results)} results are used"
+        count_text = f"{used_count} of {len(report.results)} results are used"
         parts += _make_title(f"{report.outcome}: {count_text}. Nothing was published.", "green")
     return stack_parts(*parts)
 
@@ -123,7 +123,8 @@ def _format_hold_time(item: ScoreItem) -> str:
 
 
 def _yield_steps(report: ExplainReport) -> Iterator[Cell]:
-    yield (flat(f"{report.scorer} (score {report.score_name}) on {report.cluster}"), "bold")
+    """Yield the lines about fetching and scoring."""
+    yield (flatten(f"{report.scorer} (score {report.score_name}) on {report.cluster}"), "bold")
     yield from _make_title(f"1. Fetch from source {report.source_type or 'None'}")
     if not report.queries and report.stage != "fetch":
         yield _make_line("nothing", "is queried")
@@ -135,7 +136,7 @@ def _yield_steps(report: ExplainReport) -> Iterator[Cell]:
         if query.query:
             yield _make_line("query", query.query)
         yield _make_line(query.method, query.url + _format_alias(query.here))
-        yield from (_make_line("with", detail) for detail in query.sent)
+        yield from (_make_line("with", detail) for detail in query.request_details)
         yield _make_line(
             "answer", f"{_format_response(query.status, query.seconds, query.bytes)}, {query.series} series"
         )
@@ -152,7 +153,7 @@ def _yield_steps(report: ExplainReport) -> Iterator[Cell]:
     if report.request:
         yield from _make_title("2. Score")
         yield _make_line("POST", report.request.url + _format_alias(report.request.here))
-        yield from (_make_line("with", detail) for detail in report.request.sent)
+        yield from (_make_line("with", detail) for detail in report.request.request_details)
         yield _make_line("request", f"{report.request.bytes} bytes, {report.request.series} series")
         yield _make_line("head", report.request.head)
     if report.response:
@@ -168,13 +169,13 @@ def _format_input_value(score: InputView) -> str:
 
 
 def _format_alias(address: str) -> str:
-    """Return the address that stands for the URL's host on this machine, which cannot resolve the host."""
+    """Return the note about the address that replaces a host name which this machine cannot resolve."""
     return f" (here: {address})" if address else ""
 
 
 def _format_response(status: int | None, seconds: float, size: int) -> str:
     status_text = f"HTTP {status}" if status else "none"
-    # The size is 0 for objects of the cluster, whose bytes are not counted.
+    # Omit the size of objects of the cluster, whose bytes are not counted.
     return f"{status_text} after {seconds * 1000:.0f} ms" + (f", {size} bytes" if size else "")
 
 
@@ -189,4 +190,4 @@ def _make_result_table(results: list[ResultView]) -> Renderable:
         ]
         for result in results
     ]
-    return table(("FATE", "ITEM", "VALUE", "NOTE", "RESULT"), rows, right_aligned_headers=("VALUE",))
+    return make_table(("FATE", "ITEM", "VALUE", "NOTE", "RESULT"), rows, right_aligned_headers=("VALUE",))

@@ -15,16 +15,16 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from dsf.cli import context
-from dsf.cli.output import flat
+from dsf.cli.output import flatten
 from dsf.errors import ContextError, DsfError
 from dsf.extras import needs, read_extras
 
 #: Exit code for a problem or an error.
-BAD = 1
+EXIT_FAILURE = 1
 #: Exit code for wrong usage.
-USAGE = 2
+EXIT_USAGE = 2
 #: Exit code after Ctrl-C: 128 plus the number of SIGINT.
-INTERRUPTED = 130
+EXIT_INTERRUPTED = 130
 
 #: Packages that the Dockerfile omits from the agent's image.
 _PACKAGES_NOT_IN_AGENTS = ("cryptography", "fastapi", "flower", "jinja2", "starlette", "uvicorn")
@@ -87,17 +87,14 @@ def _declare_fleet_options(
         ),
     ] = False,
 ) -> None:
-    """Declare the options of commands about a fleet. The function never runs."""
+    """Declare the options of commands about a fleet. This function is not called: only its options are used."""
 
 
 _FLEET_OPTIONS = get_command(_options).params
 
 
 class FleetCommand(TyperCommand):
-    """Command about the fleet of the environment, of a running demo, or of kubectl's context.
-
-    The command has the options that select the fleet.
-    """
+    """Command with the options that select a fleet: that of the environment, a running demo, or kubectl's context."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -105,15 +102,15 @@ class FleetCommand(TyperCommand):
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command with less garbage collection."""
-        # Raise the threshold, because during startup the collector scans all imports repeatedly and finds nothing.
+        # Raise the threshold, because the collector scans all imports repeatedly during startup and frees nothing.
         gc.set_threshold(100_000)
         return super().invoke(ctx)
 
 
 class CommandGroup(TyperGroup):
-    """Prints one line for each error of the project, and sets the exit code.
+    """Prints an error of the project as one line, and sets the exit code.
 
-    Other errors are bugs and keep their traceback.
+    Any other exception is a bug and is printed with its traceback.
     """
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
@@ -128,13 +125,13 @@ class CommandGroup(TyperGroup):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
-            raise typer.Exit(INTERRUPTED) from None
+            raise typer.Exit(EXIT_INTERRUPTED) from None
         except BrokenPipeError:
-            # Remove the stream, because a reader such as `head` has closed the pipe and Python would flush it at exit.
+            # Remove the stream: a reader such as `head` has closed the pipe, and Python would flush the stream at exit.
             sys.stdout = None
-            raise typer.Exit(BAD) from None
+            raise typer.Exit(EXIT_FAILURE) from None
         except DsfError as error:
-            fail(str(error), USAGE if isinstance(error, ContextError) else BAD)
+            fail(str(error), EXIT_USAGE if isinstance(error, ContextError) else EXIT_FAILURE)
         except ModuleNotFoundError as error:
             name = (error.name or "").partition(".")[0]
             if name in read_extras():
@@ -153,9 +150,9 @@ class CommandGroup(TyperGroup):
             fail(describe_redis_error(error))
 
 
-def fail(message: str, code: int = BAD) -> None:
+def fail(message: str, code: int = EXIT_FAILURE) -> None:
     """Print the message as one line to stderr, and exit with this code."""
-    typer.echo(f"error: {flat(message)}", err=True)
+    typer.echo(f"error: {flatten(message)}", err=True)
     raise typer.Exit(code) from None
 
 

@@ -13,12 +13,12 @@ from dsf.cli.output import (
     OutputOption,
     Renderable,
     emit,
-    flat,
+    flatten,
     format_clock,
     format_number,
     get_table_limit,
     stack_parts,
-    table,
+    make_table,
 )
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def _render_cycles(view: HistoryList) -> Renderable:
         + (f" (skipped: {skip_counts_text})" if skip_counts_text else "")
     )
     if not view.cycles:
-        return stack_parts("No cycle has ended yet.", flat(summary))
+        return stack_parts("No cycle has ended yet.", flatten(summary))
     # Sort the counts, so that their order does not depend on the first cycle.
     counted_names = dict.fromkeys(name for cycle in view.cycles for name in cycle.counts)
     names = [*(name for name in COUNTS if name in counted_names), *sorted(counted_names.keys() - set(COUNTS))]
@@ -65,7 +65,7 @@ def _render_cycles(view: HistoryList) -> Renderable:
     has_traces = tracing.is_wanted()
     headers = ("TIME", "RUN", "OUTCOME", *numbers, "REASON", *(("TRACE",) if has_traces else ()))
     rows = [[*_make_row(cycle, names), *((cycle.trace,) if has_traces else ())] for cycle in view.cycles]
-    return stack_parts(table(headers, rows, right_aligned_headers=numbers), "", flat(summary))
+    return stack_parts(make_table(headers, rows, right_aligned_headers=numbers), "", flatten(summary))
 
 
 def _make_row(cycle: CycleView, names: list[str]) -> list[Cell]:
@@ -140,4 +140,4 @@ def _render_changes(change_list: ChangeList, *, is_filtered: bool) -> Renderable
         ]
         for change in change_list.changes
     ]
-    return table(("TIME", "WHO", "BY WAY OF", "DID", "TO", "CLUSTERS", "DETAIL", "NOTE"), rows)
+    return make_table(("TIME", "WHO", "BY WAY OF", "DID", "TO", "CLUSTERS", "DETAIL", "NOTE"), rows)

@@ -1,9 +1,9 @@
 """Client of the hub in a context of kubectl's kubeconfig.
 
-Reads go to the JSON API through the API server's service proxy, with a short-lived token of the chart's ServiceAccount
-`dynamic-scoring-viewer`, which may only get DynamicScorers. If the proxy is forbidden or does not reach the page, they
-go through a port-forward to a pod of the page. Acts patch annotations of the DynamicScorer (`dsf.api.acts`), and wait
-for the hub's response in its status.
+Reads are requests to the JSON API through the API server's service proxy. They carry a short-lived token of the chart's
+ServiceAccount `dynamic-scoring-viewer`, which may only get DynamicScorers. If the proxy is forbidden or does not reach
+the page, a port-forward to a pod of the page takes its place. An act is requested by an annotation of the DynamicScorer
+(`dsf.api.acts`); the hub responds in the object's status.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dsf.agent.relay import Tunnel, describe_status, open_portforward
 from dsf.api.acts import Act, ActResponse, find_requests, get_annotation
 from dsf.cli import context
 from dsf.cli.context import KubeChoice
-from dsf.cli.output import Cell, Format, Renderable, emit, flat, stack_parts, table
+from dsf.cli.output import Cell, Format, Renderable, emit, flatten, stack_parts, make_table
 from dsf.errors import ApiError, BackendError, ObjectNotFoundError, SettingsError, UnknownScorerError
 from dsf.fleet.client import Client
 from dsf.http.access import Access
@@ -35,13 +35,13 @@ _SERVICE: Final = "dynamic-scoring-hub"
 _SERVICE_PORT: Final = f"{_SERVICE}:http"
 #: ServiceAccount of the chart, whose token the page accepts.
 VIEWER: Final = "dynamic-scoring-viewer"
-#: Validity of its token in seconds, which is the minimum that the API server grants.
+#: Validity of the viewer's token in seconds: the minimum that the API server grants.
 _TOKEN_SECONDS: Final = 600
-#: Seconds after which the proxy counts as unable to reach the page, such as when a NetworkPolicy drops its packets.
+#: Timeout in seconds of requests through the proxy, whose packets to the page a NetworkPolicy may drop.
 _PROXY_TIMEOUT_SECONDS: Final = 5.0
-#: HTTP statuses of a page that does not accept the viewer's token.
-_TOKEN_REFUSAL_STATUSES: Final = frozenset({401, 403, 421})
-#: HTTP statuses of an API server whose proxy does not reach the page.
+#: HTTP statuses with which the page rejects the viewer's token.
+_TOKEN_REJECTION_STATUSES: Final = frozenset({401, 403, 421})
+#: HTTP statuses with which the API server reports that its proxy does not reach the page.
 _PROXY_FAILURE_STATUSES: Final = frozenset({500, 502, 503, 504})
 _SELF_REVIEWS: Final = Resource("authentication.k8s.io", "v1", "selfsubjectreviews", "SelfSubjectReview", False)
 _POLL_SECONDS: Final = 0.3
@@ -49,7 +49,7 @@ _POLL_SECONDS: Final = 0.3
 _PAGE_PORT: Final = 8080
 #: Maximum size of a response of the page.
 _MAX_RESPONSE_BYTES: Final = 16 * 1024 * 1024
-#: Seconds that a command waits for the hub's response to an act.
+#: Maximum seconds that a command waits for the hub's response to an act.
 RESPONSE_SECONDS: Final = 30
 
 
@@ -81,9 +81,10 @@ class KubeHub:
         return Client(self._session.host, fetch=self._fetch)
 
     def _fetch(self, url: str, timeout: float) -> Response:
+        """Fetch a URL of the JSON API. Raises ApiError if the page rejects the token or cannot be reached."""
         path = url.removeprefix(self._session.host.rstrip("/"))
         response = self._fetch_path(path, {PROXIED_AUTHORIZATION: f"Bearer {self._fetch_viewer_token()}"}, timeout)
-        if response.status in _TOKEN_REFUSAL_STATUSES:
+        if response.status in _TOKEN_REJECTION_STATUSES:
             raise ApiError(
                 f"the page of the hub in namespace {self._namespace} does not accept a token of the ServiceAccount "
                 f"{VIEWER} ({response.status}): it needs this version and web.auth kubernetes; with another login, set "
@@ -92,6 +93,7 @@ class KubeHub:
         return response
 
     def _fetch_path(self, path: str, headers: Mapping[str, str], timeout: float) -> Response:
+        """Fetch a path of the page through the proxy, or through a port-forward once the proxy has failed."""
         if self._forward is None:
             proxy = f"/api/v1/namespaces/{self._namespace}/services/{_SERVICE_PORT}/proxy"
             try:
@@ -99,7 +101,7 @@ class KubeHub:
                     *self._session.fetch(proxy + path, headers=headers, timeout=min(timeout, _PROXY_TIMEOUT_SECONDS))
                 )
             except BackendError as error:
-                # An object that is not found may be the Service's endpoints.
+                # "Not found" may mean that the Service has no endpoints, so that a port-forward may still work.
                 if (
                     not isinstance(error, (ForbiddenError, ObjectNotFoundError))
                     and getattr(error, "status", 503) not in _PROXY_FAILURE_STATUSES
@@ -114,9 +116,9 @@ class KubeHub:
         )
 
     def _fetch_viewer_token(self) -> str:
-        """Return a token that remains valid for some minutes, because `--watch` may run longer than one token."""
-        token, made_at = self._token
-        if token and time.monotonic() - made_at < _TOKEN_SECONDS / 2:
+        """Return a token of the viewer. Requests a new one after half of its validity, as `--watch` may run longer."""
+        token, created_at = self._token
+        if token and time.monotonic() - created_at < _TOKEN_SECONDS / 2:
             return token
         path = SERVICE_ACCOUNTS.path(self._namespace, VIEWER, "token")
         body = {
@@ -138,7 +140,8 @@ class KubeHub:
             "DSF_NAMESPACE names the namespace"
         )
 
-    def _open_forward(self, refusal: BackendError) -> _PodForward:
+    def _open_forward(self, proxy_error: BackendError) -> _PodForward:
+        """Open a port-forward to a running pod of the page. Raises ApiError, which also reports the proxy's error."""
         try:
             try:
                 service = self._session.get(SERVICES.path(self._namespace, _SERVICE))
@@ -154,8 +157,8 @@ class KubeHub:
                 )
             forward = _PodForward(self._session, self._namespace, pod_names[0], _PAGE_PORT)
         except (BackendError, ApiError) as error:
-            message = f"{_shorten_error(refusal)}; and a port-forward in its place: {_shorten_error(error)}"
-            if isinstance(refusal, ForbiddenError) or isinstance(error, ForbiddenError):
+            message = f"{_shorten_error(proxy_error)}; and a port-forward in its place: {_shorten_error(error)}"
+            if isinstance(proxy_error, ForbiddenError) or isinstance(error, ForbiddenError):
                 message += ": to read, ask for the ClusterRole dynamic-scoring-framework-viewer"
             raise ApiError(message) from None
         return forward
@@ -176,7 +179,7 @@ class KubeHub:
         timeout: float,
         is_enough: Callable[[ActResponse], bool] = lambda response: response.outcome != "Running",
     ) -> ActResponse:
-        """Request an act, and return the hub's response once `is_enough` is true for it.
+        """Request an act, and return the first response of the hub for which `is_enough` is True.
 
         After `timeout` seconds, return the newest response. Raises UnknownScorerError, and ApiError if the act is
         forbidden or the hub does not respond.
@@ -208,9 +211,10 @@ class KubeHub:
         return response
 
     def _find_namespace(self, scorer: str) -> str:
-        """Return the namespace of a DynamicScorer: that of -n, that of the hub, or the only other one that has it.
+        """Return the namespace of a DynamicScorer: that of -n, else the hub's, else the only one that has the scorer.
 
-        Other namespaces are searched only without -n, and if the user may list DynamicScorers in all namespaces.
+        Searches other namespaces only without -n, and if the user may list DynamicScorers in all namespaces. Raises
+        UnknownScorerError, and ApiError if reading the scorer is forbidden.
         """
         namespace = self._scorer_namespace or self._namespace
         with _translate_errors(
@@ -235,7 +239,7 @@ class KubeHub:
         raise UnknownScorerError(f"no DynamicScorer {scorer!r} in namespace {namespace}; -n names another namespace")
 
     def _find_user_name(self) -> str:
-        """Return the user name for the list of changes: that of the API server, or the local one if there is none."""
+        """Return the author for the list of changes: the API server's user name, or the local one if it is unknown."""
         from dsf.cli.localuser import get_local_user
 
         with contextlib.suppress(BackendError, KeyError, TypeError):
@@ -248,7 +252,7 @@ def print_response(scorer: str, response: ActResponse, output: Format) -> None:
     """Print the hub's response to an act, with the cycles of a rescore."""
 
     def render() -> Renderable:
-        line = flat(f"{scorer}: {response.outcome}: {response.message}")
+        line = flatten(f"{scorer}: {response.outcome}: {response.message}")
         if not response.runs:
             return line
         rows: list[list[Cell]] = []
@@ -256,7 +260,7 @@ def print_response(scorer: str, response: ActResponse, output: Format) -> None:
             cause = f"{run.reason}: {run.message}" if run.reason else run.message
             outcome = run.outcome or ("running" if run.run else "not sent")
             rows.append([run.cluster, run.run or "-", (outcome, "green" if run.has_score else "red"), cause])
-        return stack_parts(table(("CLUSTER", "RUN", "OUTCOME", "REASON"), rows), "", line)
+        return stack_parts(make_table(("CLUSTER", "RUN", "OUTCOME", "REASON"), rows), "", line)
 
     emit(response, output, render)
 
@@ -302,6 +306,7 @@ class _PodForward:
 
 
 def _find_response(manifest: dict[str, Any], act: Act, value: str) -> ActResponse | None:
+    """Return the hub's response to this request in the status of a DynamicScorer, or None."""
     for item in (manifest.get("status") or {}).get("acts") or ():
         if (item.get("act"), item.get("request")) == (act, value):
             return ActResponse.model_validate(item, by_alias=True)

@@ -1,6 +1,6 @@
-"""Finds the name of the local user, the author of changes by the command line.
+"""Finds the name of the local user, who is the author of changes by the command line.
 
-Nobody verifies the name, so `dsf changes` marks it as claimed.
+`dsf changes` marks the name as claimed, because it is not verified.
 """
 
 from __future__ import annotations

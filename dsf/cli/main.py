@@ -1,4 +1,4 @@
-"""`dsf`: all commands; `dsf version` and `dsf crds` are here."""
+"""Assembles the command line `dsf`, and defines `dsf version` and `dsf crds`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from dsf.cli import (
     streams,
 )
 from dsf.cli.group import CommandGroup, FleetCommand
-from dsf.cli.output import Format, OutputOption, emit, flat
+from dsf.cli.output import Format, OutputOption, emit, flatten
 from dsf.errors import OutputError
 
 app = typer.Typer(
@@ -34,7 +34,7 @@ app = typer.Typer(
     "machine, else the hub of kubectl's context. After the command, --context NAME selects a hub, --demo NAME a demo.",
     no_args_is_help=True,
     add_completion=True,
-    # Tracebacks go into bug reports; local variables may contain passwords.
+    # Print plain tracebacks: those for bug reports must not contain local variables, which may be passwords.
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -102,7 +102,7 @@ def _options(
         bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Declare the options of `dsf` without a command."""
+    """Declare the options of `dsf` itself."""
 
 
 app.command("status", cls=FleetCommand, rich_help_panel=_LOOK_PANEL)(status.status)
@@ -122,34 +122,31 @@ app.command("crds", rich_help_panel=_LOOK_PANEL)(crds)
 app.command("version", rich_help_panel=_LOOK_PANEL)(version)
 
 
-def add_installed(to: typer.Typer) -> None:
-    """Add the commands of other distributions to an application.
+def add_installed_commands(target: typer.Typer) -> None:
+    """Add the commands of other installed distributions to an application.
 
-    Commands that cannot be loaded are omitted with a warning on stderr.
+    Prints a warning to stderr instead if the commands of a distribution cannot be loaded.
     """
     for entry in sorted(entry_points(group="dsf.commands"), key=lambda entry: entry.name):
         try:
-            entry.load()(to)
+            entry.load()(target)
         except Exception as error:  # noqa: BLE001 (third-party code)
-            cause = flat(f"{type(error).__name__}: {error}")
+            cause = flatten(f"{type(error).__name__}: {error}")
             typer.echo(f"warning: the commands of {entry.value} are left out: {cause}", err=True)
 
 
-add_installed(app)
+add_installed_commands(app)
 
 
 def run() -> None:
-    """Run the command line.
-
-    Build the called command only, because building all commands takes longer than running one.
-    """
+    """Run the command line. Builds only the called command, because building all commands takes longer than that."""
     reduced_app, name = copy.copy(app), "".join(sys.argv[1:2])
     reduced_app.registered_commands = [command for command in app.registered_commands if command.name == name]
     reduced_app.registered_groups = [group for group in app.registered_groups if group.name == name]
     command_line = reduced_app if reduced_app.registered_commands or reduced_app.registered_groups else app
     try:
-        with streams.prepared():
+        with streams.prepare_streams():
             command_line(prog_name="dsf")
     except OutputError as error:
-        # Handle it here, because the help or the end of the output is written outside of the command group.
+        # Handle the error here, because help texts and the end of the output are written outside of the command group.
         sys.exit(f"error: {error}")

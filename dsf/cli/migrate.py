@@ -1,4 +1,4 @@
-"""`dsf migrate`: prints the parts of an upstream installation that would stop or change in this project."""
+"""`dsf migrate`: prints the parts of an upstream installation that would stop or change with this project."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dsf.cli.group import BAD, USAGE, fail
-from dsf.cli.output import Format, OutputOption, Renderable, emit, flat, stack_parts
+from dsf.cli.group import EXIT_FAILURE, EXIT_USAGE, fail
+from dsf.cli.output import Format, OutputOption, Renderable, emit, flatten, stack_parts
 
 if TYPE_CHECKING:
     from dsf.cli.migrationcheck import Installation, MigrationReport
@@ -42,7 +42,7 @@ def migrate(
     from dsf.errors import ManifestError
 
     if not check or not (files or kubeconfig):
-        fail("give --check, and manifests or --kubeconfig: `dsf migrate --check scorers.yaml`", USAGE)
+        fail("give --check, and manifests or --kubeconfig: `dsf migrate --check scorers.yaml`", EXIT_USAGE)
     installation = Installation()
     try:
         for file in files or ():
@@ -51,10 +51,10 @@ def migrate(
             _read_hub(kubeconfig, context, installation)
         report = check_installation(installation, namespace)
     except ManifestError as error:
-        fail(str(error), USAGE)
+        fail(str(error), EXIT_USAGE)
     emit(report, output, lambda: _render(report))
     if report.stops:
-        raise typer.Exit(BAD)
+        raise typer.Exit(EXIT_FAILURE)
 
 
 def _read_file(file: Path, installation: Installation) -> None:
@@ -100,9 +100,9 @@ def _render(report: MigrationReport) -> Renderable:
     lines: list[tuple[str, str]] = []
     for finding in report.findings:
         lines.append(
-            (f"{finding.severity}: {flat(finding.object)}: {flat(finding.message)}", _STYLES[finding.severity])
+            (f"{finding.severity}: {flatten(finding.object)}: {flatten(finding.message)}", _STYLES[finding.severity])
         )
-        lines.append((f"    {flat(finding.remedy)}", ""))
-    stopping = sum(finding.severity == "stops" for finding in report.findings)
-    summary = f"{stopping} findings stop something" if stopping else "nothing would stop"
+        lines.append((f"    {flatten(finding.remedy)}", ""))
+    stop_count = sum(finding.severity == "stops" for finding in report.findings)
+    summary = f"{stop_count} findings stop something" if stop_count else "nothing would stop"
     return stack_parts(*lines, f"{report.scorers} DynamicScorers checked: {summary}")

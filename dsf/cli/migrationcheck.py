@@ -1,7 +1,7 @@
-"""Check of `dsf migrate`: finds the parts of an upstream installation that would stop or change in this project.
+"""Finds the parts of an upstream installation that would stop or change with this project, for `dsf migrate`.
 
-The check consists of pure functions over manifests. A finding has severity `stops` if scorers or masks would not work
-after the migration, and `change` if users must act although everything works.
+The check consists of pure functions on manifests. A finding has severity `stops` if scorers or masks would not work
+after the migration, `change` if users must act although everything works, and `note` otherwise.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ Severity = Literal["stops", "change", "note"]
 _UPSTREAM_IMAGE_NAME_PATTERN: Final = re.compile(r"(^|/)dynamic-scoring-(controller|addon)([:@].*)?$")
 _UPSTREAM_REGISTRY: Final = "quay.io/open-cluster-management/"
 _OUR_TAG_PATTERN: Final = re.compile(r"[0-9]+\.[0-9]+\.[0-9]+([-.][0-9A-Za-z.-]+)?")
-#: Reasons about missing fields, which a `/config` may provide.
+#: Reasons that name missing fields, which a `/config` may provide.
 _MISSING_FIELD_REASONS: Final = frozenset(reason for reason in ResolveReason if reason.startswith("Missing"))
 
 
 class Finding(View):
-    """A problem of the migration, or a fact that users must know."""
+    """A problem of the migration, or a fact that users should know."""
 
     severity: Severity
     #: `<kind> <namespace>/<name>`, or a path in the chart's values.
@@ -67,7 +67,7 @@ class Installation:
     values: Manifest = field(default_factory=dict)
 
     def add(self, document: Any, place: str) -> None:
-        """Add a manifest, the items of a List, or the chart's values. Manifests of other kinds are skipped.
+        """Add a manifest, the items of a List, or the chart's values. Skips manifests of other kinds.
 
         Later values override earlier values, as with several `-f` options of Helm. `place` names the origin in errors.
         Raises ManifestError for other documents.
@@ -107,14 +107,14 @@ class _ReadableScorer:
 
     key: str
     scorer: DynamicScorer
-    #: Resolved settings. None if the scorer would not run, or if they depend on its unknown `/config`.
+    #: Resolved settings. None if the scorer would not run, or if its `/config`, on which they depend, is unknown.
     resolved_scorer: ResolvedScorer | None
 
 
 def check(installation: Installation, namespace: str = "") -> MigrationReport:
-    """Return the findings, the most severe ones first.
+    """Return the findings about an installation, the most severe ones first.
 
-    `namespace` is that of the hub. By default it is that of the values, else that of upstream.
+    `namespace` is the hub's namespace; by default the one in the chart's values, else upstream's.
     """
     hub_namespace = namespace or installation.get_value("hubSetting", "namespace") or HUB_NAMESPACE
     scorer_namespaces = {hub_namespace, *_list_texts(installation.get_value("hubSetting", "scorerNamespaces"))}
@@ -151,14 +151,14 @@ def _check_scorer(
     try:
         scorer = read_known_fields(manifest, DynamicScorer)
     except ValidationError as error:
-        text = "; ".join(str(mistake) for mistake in explain(error, DynamicScorer, manifest))
+        text = "; ".join(str(problem) for problem in explain(error, DynamicScorer, manifest))
         add_finding("stops", f"is refused by the API server: {text}", "correct the manifest")
         return
     namespace = key.partition("/")[0]
     if namespace not in scorer_namespaces:
         add_finding(
             "stops",
-            f"is in namespace {namespace}, which does not count",
+            f"is in namespace {namespace}, whose scorers the hub ignores",
             f"list it in hubSetting.scorerNamespaces, or create the scorer in {hub_namespace}",
         )
     if metadata.get("deletionTimestamp"):
@@ -167,12 +167,14 @@ def _check_scorer(
     if problem := find_user_problem(synced_config):
         add_finding("stops", f"its /config is refused: {problem}", "change the /config")
         return
-    is_unknown = scorer.spec.config_sync_mode is ConfigSyncMode.Full and scorer.status.last_synced_config is None
+    is_config_unknown = (
+        scorer.spec.config_sync_mode is ConfigSyncMode.Full and scorer.status.last_synced_config is None
+    )
     resolved_scorer: ResolvedScorer | None = None
     try:
         resolved_scorer = resolve(scorer, _read_token_hosts(installation))
     except ResolutionError as error:
-        if is_unknown and error.reason in _MISSING_FIELD_REASONS:
+        if is_config_unknown and error.reason in _MISSING_FIELD_REASONS:
             add_finding(
                 "note",
                 f"only its /config says the rest ({error.reason}), and this manifest has no status with it",
@@ -185,7 +187,7 @@ def _check_scorer(
             )
     if resolved_scorer is not None:
         _check_tokens(_list_resolved_tokens(resolved_scorer), installation, add_finding)
-        if not (scorer.spec.scoring.path or synced_config.scoring.path or is_unknown):
+        if not (scorer.spec.scoring.path or synced_config.scoring.path or is_config_unknown):
             add_finding(
                 "change",
                 "sets scoring.path neither in spec nor in /config: /scoring is requested here, the root by upstream",
@@ -203,7 +205,7 @@ def _list_resolved_tokens(resolved_scorer: ResolvedScorer) -> Iterator[tuple[str
 
 
 def _list_declared_tokens(scorer: DynamicScorer) -> Iterator[tuple[str, str]]:
-    """Yield the same as `_list_resolved_tokens` for a scorer with an unknown `/config`, from its spec alone."""
+    """Yield the same pairs as `_list_resolved_tokens`, from the spec of a scorer whose `/config` is unknown."""
     spec = scorer.spec
     for stage in (*(spec.sources or (spec.source,)), spec.scoring):
         if stage.auth is not None and (secret := stage.auth.token_secret_ref) is not None:
@@ -211,7 +213,7 @@ def _list_declared_tokens(scorer: DynamicScorer) -> Iterator[tuple[str, str]]:
 
 
 def _check_tokens(tokens: Iterable[tuple[str, str]], installation: Installation, add_finding: Any) -> None:
-    """Add a finding for each token whose Secret is not released for the server that receives the token."""
+    """Add a finding for each token whose Secret the chart's values do not release for the server that receives it."""
     hosts_by_secret = _read_token_secrets(installation)
     for secret, endpoint in dict.fromkeys(tokens):
         if not secret or not is_valid_url(endpoint):
@@ -232,13 +234,13 @@ def _check_tokens(tokens: Iterable[tuple[str, str]], installation: Installation,
 
 def _find_name_conflicts(scorers: Sequence[_ReadableScorer]) -> Iterator[Finding]:
     """Yield a finding for each scorer that shares its name, or the name of its score, with an older scorer."""
-    by_score: dict[str, list[_ReadableScorer]] = defaultdict(list)
-    by_name: dict[str, list[_ReadableScorer]] = defaultdict(list)
+    scorers_by_score_name: dict[str, list[_ReadableScorer]] = defaultdict(list)
+    scorers_by_name: dict[str, list[_ReadableScorer]] = defaultdict(list)
     for scorer in scorers:
-        by_name[scorer.scorer.metadata.name].append(scorer)
+        scorers_by_name[scorer.scorer.metadata.name].append(scorer)
         if scorer.resolved_scorer is not None:
-            by_score[sanitize_resource_name(scorer.resolved_scorer.score_name)].append(scorer)
-    for kind_of_name, groups in (("score name", by_score), ("scorer name", by_name)):
+            scorers_by_score_name[sanitize_resource_name(scorer.resolved_scorer.score_name)].append(scorer)
+    for kind_of_name, groups in (("score name", scorers_by_score_name), ("scorer name", scorers_by_name)):
         for name, group in groups.items():
             oldest_scorer, *later_scorers = sorted(
                 group, key=lambda scorer: (str(scorer.scorer.metadata.creation_timestamp), scorer.key)
@@ -257,7 +259,10 @@ def _find_name_conflicts(scorers: Sequence[_ReadableScorer]) -> Iterator[Finding
 def _read_configs(
     manifests: Iterable[Manifest], hub_namespace: str, findings: list[Finding]
 ) -> tuple[dict[str, DynamicScoringConfig], set[str]]:
-    """Return namespace -> configuration that upstream reads, and the namespaces of invalid configurations."""
+    """Return the configurations that upstream reads by namespace, and the namespaces of invalid configurations.
+
+    Adds findings about configurations that are invalid or are being deleted.
+    """
     configs: dict[str, DynamicScoringConfig] = {}
     unreadable_namespaces: set[str] = set()
     for manifest in manifests:
@@ -273,7 +278,7 @@ def _read_configs(
             configs[namespace] = read_known_fields(manifest, DynamicScoringConfig)
         except ValidationError as error:
             unreadable_namespaces.add(namespace)
-            text = "; ".join(str(mistake) for mistake in explain(error, DynamicScoringConfig, manifest))
+            text = "; ".join(str(problem) for problem in explain(error, DynamicScoringConfig, manifest))
             message = f"is refused by the API server, and as stored nothing runs: {text}"
             findings.append(Finding(severity="stops", object=name, message=message, remedy="correct the manifest"))
     return configs, unreadable_namespaces
@@ -285,31 +290,32 @@ def _find_misplaced_configs(
     hub_namespace: str,
     scorer_namespaces: set[str],
 ) -> Iterator[Finding]:
+    """Yield a finding for each configuration outside of the hub's namespace, unless it is empty and has no effect."""
     for namespace in sorted({*configs, *unreadable_namespaces} - {hub_namespace}):
-        masks = len(configs[namespace].spec.all_masks) if namespace in configs else None
+        mask_count = len(configs[namespace].spec.all_masks) if namespace in configs else None
         if namespace in scorer_namespaces:
             message = f"counts in namespace {hub_namespace} only, and no scorer beside it runs while it is there"
-        elif masks == 0:
+        elif mask_count == 0:
             continue
         else:
             message = f"counts in namespace {hub_namespace} only, so its masks are lost"
         text = (
-            f"add its {masks} masks to the one in {hub_namespace}"
-            if masks
+            f"add its {mask_count} masks to the one in {hub_namespace}"
+            if mask_count
             else f"add its masks to the one in {hub_namespace}"
         )
         yield Finding(
             severity="stops",
             object=f"DynamicScoringConfig {namespace}/{CONFIG_NAME}",
             message=message,
-            remedy=f"{text}, and delete it" if masks != 0 else "delete it",
+            remedy=f"{text}, and delete it" if mask_count != 0 else "delete it",
         )
 
 
 def _find_abandoned_scores(
     scores: Iterable[Manifest], scorers: Sequence[_ReadableScorer], config: DynamicScoringConfig | None
 ) -> Iterator[Finding]:
-    """Yield a finding for each AddOnPlacementScore of upstream's agents that is neither renewed nor removed here."""
+    """Yield a finding for each AddOnPlacementScore of upstream's agents that the hub neither renews nor removes."""
     published_names = {
         sanitize_resource_name(scorer.resolved_scorer.score_name): scorer.resolved_scorer.score_name
         for scorer in scorers
@@ -320,7 +326,7 @@ def _find_abandoned_scores(
     for score in scores:
         metadata, status = score["metadata"], score.get("status") or {}
         cluster, name = metadata.get("namespace", ""), metadata["name"]
-        # The writer is unknown without managedFields, which kubectl hides by default.
+        # Without managedFields, which kubectl hides by default, the writer is unknown.
         is_foreign = bool(status.get("validUntil")) or ("managedFields" in metadata and not looks_like_upstreams(score))
         if MANAGED_BY_LABEL in (metadata.get("labels") or {}) or (is_foreign and name not in published_names):
             continue
@@ -353,7 +359,7 @@ def _find_abandoned_scores(
 
 
 def _find_image_problems(installation: Installation) -> Iterator[Finding]:
-    """Yield a finding for each value that names an upstream image, because it does not contain this project."""
+    """Yield a finding for each of the chart's values that names an image or a controller of upstream."""
     for path in (("hubSetting", "resourceController", "image"), ("spokeSetting", "agent", "image")):
         image = installation.get_value(*path)
         if not isinstance(image, dict):
@@ -383,7 +389,7 @@ def _find_image_problems(installation: Installation) -> Iterator[Finding]:
 
 
 def _read_token_secrets(installation: Installation) -> dict[str, TokenHosts]:
-    """Return Secret -> servers for which the chart's values release its token."""
+    """Return the servers for which the chart's values release the token of each Secret. Raises ManifestError."""
     hosts: dict[str, list[str]] = defaultdict(list)
     for entry in installation.get_value("spokeSetting", "agent", "tokenSecrets") or ():
         if isinstance(entry, dict) and entry.get("name"):
@@ -405,7 +411,7 @@ def _parse_hosts(source: str, entries: Iterable[str]) -> TokenHosts:
 
 
 def _merge_values(values: Manifest, later_values: Manifest) -> Manifest:
-    """Return the values with the later ones, mapping by mapping."""
+    """Return `values` with those in `later_values`. Merges nested mappings, and replaces other values."""
     merged_values = dict(values)
     for name, value in later_values.items():
         earlier_value = merged_values.get(name)

@@ -1,4 +1,4 @@
-"""Output formats: tables for users, JSON and YAML for programs."""
+"""Prints tables for users, and JSON and YAML for programs."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ Renderable: TypeAlias = "RenderableType"
 OutputOption = Annotated[Format, typer.Option("--output", "-o", help="A table for users, json or yaml for programs.")]
 
 
-#: Default maximum number of pairs (one scorer on one cluster) in a table, because a fleet has thousands of pairs, and
-#: each may have many items.
+#: Default maximum number of pairs (one scorer on one cluster) in a table. A fleet has thousands of pairs, each with
+#: possibly many items.
 DEFAULT_TABLE_LIMIT = 100
 
 LimitOption = Annotated[
@@ -63,8 +63,8 @@ def escape_control_characters(text: str) -> str:
     return escape_unprintable(text, allowed_characters="\n\t")
 
 
-def flat(text: str) -> str:
-    """Return the clean `text` on one line, so that it cannot imitate a line of `dsf`."""
+def flatten(text: str) -> str:
+    """Return `text` on one line, without control characters, so that it cannot imitate a line of `dsf`."""
     return escape_control_characters(" ".join(text.split()))
 
 
@@ -73,9 +73,9 @@ def format_age(seconds: float | None) -> str:
     if seconds is None:
         return "-"
     whole_seconds = max(0, int(seconds))
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
-        if whole_seconds >= size:
-            return f"{whole_seconds // size}{unit}"
+    for unit_seconds, unit in ((86400, "d"), (3600, "h"), (60, "m")):
+        if whole_seconds >= unit_seconds:
+            return f"{whole_seconds // unit_seconds}{unit}"
     return f"{whole_seconds}s"
 
 
@@ -96,7 +96,7 @@ def format_clock(moment: datetime | None) -> str:
 
 
 def format_number(value: float) -> str:
-    """Return a score with a maximum of six significant digits."""
+    """Return a score with at most six significant digits."""
     return f"{value:.6g}"
 
 
@@ -105,12 +105,12 @@ def make_console() -> Console:
     from rich.console import Console
 
     is_terminal = sys.stdout.isatty()
-    # Set a large width in a pipe, so that no table is wrapped.
+    # Use a large width in a pipe, so that no table is wrapped.
     width = None if is_terminal else 10_000
     return Console(width=width, highlight=False, markup=False, emoji=False, soft_wrap=not is_terminal)
 
 
-def table(
+def make_table(
     headers: Sequence[str],
     rows: Sequence[Sequence[Cell]],
     *,
@@ -119,7 +119,7 @@ def table(
 ) -> Renderable:
     """Return a table without borders. Columns named in `right_aligned_headers` are aligned right.
 
-    Long cells are folded. With `truncates_cells` they are truncated, so that each row is one line.
+    Folds long cells. With `truncates_cells`, truncates them instead, so that each row is one line.
     """
     from rich.table import Table
     from rich.text import Text
@@ -128,18 +128,18 @@ def table(
     for header in headers:
         justify: Literal["left", "right"] = "right" if header in right_aligned_headers else "left"
         rich_table.add_column(
-            flat(header), justify=justify, overflow="ellipsis" if truncates_cells else "fold", no_wrap=truncates_cells
+            flatten(header), justify=justify, overflow="ellipsis" if truncates_cells else "fold", no_wrap=truncates_cells
         )
     styled_rows = ([(cell, "") if isinstance(cell, str) else cell for cell in row] for row in rows)
     # Use Text objects, because rich interprets a plain str as markup.
-    lines = [[Text(flat(text), style=style) for text, style in row] for row in styled_rows]
+    lines = [[Text(flatten(text), style=style) for text, style in row] for row in styled_rows]
     columns = list(zip(*lines, strict=True))
     widths = [
         max(text.cell_len for text in (Text(header), *column)) for header, column in zip(headers, columns, strict=False)
     ]
     if columns and sum(widths) + 2 * len(widths) <= make_console().width:
-        # Combine all lines into one row. Rich then needs a quarter of the time, and the result is the same because no
-        # line is folded or truncated.
+        # Combine all lines into one row, which takes Rich a quarter of the time. The result is the same, because no
+        # line needs to be folded or truncated.
         lines = [[Text("\n").join(column) for column in columns]]
     for line in lines:
         rich_table.add_row(*line)
@@ -147,9 +147,9 @@ def table(
 
 
 def stack_parts(*parts: Cell | Renderable) -> Renderable:
-    """Return the parts below each other. A text, with or without a style, is one line.
+    """Return the parts one below the other. A text, with or without a style, is one line.
 
-    The caller passes texts of external services through `flat`.
+    The caller has passed texts of external services through `flatten`.
     """
     from rich.console import Group
     from rich.text import Text
@@ -159,25 +159,25 @@ def stack_parts(*parts: Cell | Renderable) -> Renderable:
 
 
 def emit(view: BaseModel, output: Format, render: Callable[[], Renderable]) -> None:
-    """Print `view` in the selected format. `render` returns the table."""
+    """Print `view` in the selected format. `render` is called for a table, and returns it."""
     if output is Format.JSON:
-        typer.echo(as_json(view, indent=2))
+        typer.echo(format_json(view, indent=2))
     elif output is Format.YAML:
-        typer.echo(as_yaml(view), nl=False)
+        typer.echo(format_yaml(view), nl=False)
     else:
         make_console().print(render())
 
 
-def as_json(view: BaseModel, indent: int | None = None) -> str:
+def format_json(view: BaseModel, indent: int | None = None) -> str:
     """Return the view as JSON without terminal control characters, on one line unless `indent` is set."""
     text = view.model_dump_json(by_alias=True, indent=indent)
-    # Escape every unprintable character except line ends, because JSON has such characters only inside strings.
+    # Escape unprintable characters except line ends as in a JSON string, because they only occur in strings.
     text = "".join(char if char.isprintable() or char == "\n" else json.dumps(char)[1:-1] for char in text)
     return text if _is_encodable(text) else "".join(char if char.isascii() else json.dumps(char)[1:-1] for char in text)
 
 
 def _is_encodable(text: str) -> bool:
-    """True if the encoding of standard output has all characters of the text."""
+    """True if the encoding of standard output can represent the text."""
     try:
         text.encode(getattr(sys.stdout, "encoding", None) or "utf-8", errors="strict")
     except UnicodeEncodeError:
@@ -185,7 +185,7 @@ def _is_encodable(text: str) -> bool:
     return True
 
 
-def as_yaml(view: BaseModel) -> str:
+def format_yaml(view: BaseModel) -> str:
     """Return the view as one YAML document without terminal control characters."""
     import yaml
 

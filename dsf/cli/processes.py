@@ -1,7 +1,7 @@
 """Commands that run one process of the system until it is stopped.
 
-The commands read their settings from `DSF_` variables, of which only the most common ones are options. They never use a
-running demo, because a process that joined another system by accident would be hard to find.
+The commands read their settings from `DSF_` variables; the most common settings are also options. They ignore running
+demos, because a process that joins another system by accident would be hard to find.
 """
 
 from __future__ import annotations
@@ -77,9 +77,9 @@ def hub(
         Sessions(connect(settings, name="dsf-web")).end_all()
         return
     if importlib.util.find_spec("fastapi") is None:
-        # Raise it here, because in the image of agents the new process would print only a traceback.
+        # Report the missing package here: in the image of agents, the new process would print only a traceback.
         raise ModuleNotFoundError(name="fastapi")
-    # Start a process without the modules of the command line, to save memory.
+    # Replace this process by one without the modules of the command line, to save memory.
     _replace_process([sys.executable, "-P", "-m", "dsf.hub"])
 
 
@@ -114,16 +114,19 @@ def flower(
     from dsf.worker import commands
 
     if importlib.util.find_spec("flower") is None:
-        # Raise it here, because in the image of agents Celery would only report an unknown command.
+        # Report the missing package here: in the image of agents, Celery would only report an unknown command.
         raise ModuleNotFoundError(name="flower")
     _set_environment(role="flower")
     _replace_process(commands.make_flower_command(address, port, read_only=read_only))
 
 
 def _run_process(function: str, **values: object) -> NoReturn:
-    """Run a function in this process with these settings and those of the environment, and exit with its result."""
+    """Run a function with these settings and those of the environment, and exit with the code that it returns.
+
+    `function` is `<module>:<name>`.
+    """
     _set_environment(**values)
-    # Load the function after setting the variables, because Celery's application reads the settings on import.
+    # Import the function after setting the variables, because Celery's application reads the settings on import.
     run = pkgutil.resolve_name(function)
     from dsf.settings import Settings
 
@@ -131,7 +134,7 @@ def _run_process(function: str, **values: object) -> NoReturn:
 
 
 def _set_environment(**values: object) -> None:
-    """Set `DSF_` variables. Call it before any code reads the settings, which happens once per process."""
+    """Set the `DSF_` variables of these settings, except for None. Call it before the process reads its settings."""
     for name, value in values.items():
         if value is not None:
             os.environ[f"DSF_{name.upper()}"] = str(value)

@@ -1,4 +1,4 @@
-"""`dsf rescore`, which sends ticks at once, and `dsf sync`, which reads a scoring API's /config at once."""
+"""`dsf rescore` sends ticks immediately; `dsf sync` has the hub read a scoring API's /config immediately."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import typer
 
 from dsf.api.acts import make_request, parse_selector
 from dsf.cli.duration import SelectorOption, parse_seconds
-from dsf.cli.group import BAD
+from dsf.cli.group import EXIT_FAILURE
 from dsf.cli.localuser import AsOption, make_actor
-from dsf.cli.output import Cell, Format, OutputOption, Renderable, emit, flat, stack_parts, table
+from dsf.cli.output import Cell, Format, OutputOption, Renderable, emit, flatten, stack_parts, make_table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -44,7 +44,7 @@ def rescore(
         ),
     ] = None,
     note: Annotated[str, typer.Option("--note", help="Reason, shown in `dsf changes`.")] = "",
-    name: AsOption = None,
+    author: AsOption = None,
     output: OutputOption = Format.TABLE,
 ) -> None:
     """Send a tick now. This does not change the schedule and ignores pauses.
@@ -58,7 +58,7 @@ def rescore(
         raise typer.BadParameter("goes with --wait", param_hint="--timeout")
     if clusters and selector is not None:
         raise typer.BadParameter("goes without --cluster", param_hint="--selector")
-    from dsf.cli.session import open_kube_hub, session
+    from dsf.cli.session import open_kube_hub, open_session
     from dsf.fleet import rescore as rescoring
     from dsf.fleet.actions import Actions
 
@@ -66,10 +66,10 @@ def rescore(
     with open_kube_hub() as hub:
         if hub is not None:
             request_fields = {"clusters": clusters or (), "selector": selector or "", "note": note}
-            _rescore_by_annotation(hub, scorer, request_fields, name, timeout_seconds if wait else None, output)
+            _rescore_by_annotation(hub, scorer, request_fields, author, timeout_seconds if wait else None, output)
             return
-    with session() as command_session:
-        actions = Actions(command_session.redis, command_session.settings, make_actor(name))
+    with open_session() as command_session:
+        actions = Actions(command_session.redis, command_session.settings, make_actor(author))
         if selector is not None:
             clusters = actions.select_clusters(scorer, parse_selector(selector))
         runs = actions.rescore(scorer, clusters, note=note)
@@ -86,7 +86,7 @@ def rescore(
     if wait and any(map(rescoring.is_open, report.runs)):
         _print_timeout(scorer, timeout_seconds)
     if not all(run.has_score if wait else run.run_id for run in report.runs):
-        raise typer.Exit(BAD)
+        raise typer.Exit(EXIT_FAILURE)
 
 
 def _rescore_by_annotation(
@@ -97,7 +97,10 @@ def _rescore_by_annotation(
     timeout_seconds: int | None,
     output: Format,
 ) -> None:
-    """Request cycles by an annotation, and wait up to `timeout_seconds` until they have ended. None does not wait."""
+    """Request cycles by an annotation, and wait up to `timeout_seconds` until they have ended.
+
+    If it is None, wait only until the ticks are sent.
+    """
     from dsf.cli.kubehub import RESPONSE_SECONDS, print_response
 
     response = hub.request_act(
@@ -112,10 +115,11 @@ def _rescore_by_annotation(
     if timeout_seconds is not None and response.outcome == "Running":
         _print_timeout(scorer, timeout_seconds)
     if response.outcome != "Done" and (timeout_seconds is not None or response.outcome == "Refused"):
-        raise typer.Exit(BAD)
+        raise typer.Exit(EXIT_FAILURE)
 
 
 def _print_timeout(scorer: str, timeout_seconds: int) -> None:
+    """Print to stderr that cycles are still running after the timeout."""
     typer.echo(
         f"dsf: not all cycles have ended within {timeout_seconds} s, they go on: `dsf status {scorer}` says whether "
         f"the agents run, `dsf history {scorer} --cluster CLUSTER` will say how they ended; --timeout waits longer",
@@ -124,6 +128,7 @@ def _print_timeout(scorer: str, timeout_seconds: int) -> None:
 
 
 def _print_progress(report: RescoreReport) -> None:
+    """Print to stderr how many cycles have ended before Ctrl-C."""
     sent_runs = [run for run in report.runs if run.run_id]
     ended_count = sum(bool(run.outcome) for run in sent_runs)
     typer.echo(
@@ -144,7 +149,7 @@ def _render(report: RescoreReport) -> Renderable:
         stage = f"{run.stage}: " if run.stage else ""
         cause = f"{stage}{run.reason}: {run.message}" if run.reason else run.message
         rows.append([run.cluster, run.run_id or "-", (outcome, style), cause])
-    runs = table(("CLUSTER", "RUN", "OUTCOME", "REASON"), rows)
+    runs = make_table(("CLUSTER", "RUN", "OUTCOME", "REASON"), rows)
     if not report.scores:
         return runs
     return stack_parts(runs, "", render_scores(ScoreList(at=report.at, scores=report.scores)))
@@ -163,7 +168,7 @@ def sync(
         # Longer than the hub waits for a scoring API.
     ] = 15,
     note: Annotated[str, typer.Option("--note", help="Reason, shown in `dsf changes`.")] = "",
-    name: AsOption = None,
+    author: AsOption = None,
     output: OutputOption = Format.TABLE,
 ) -> None:
     """Have the hub controller read /config now, which it otherwise does every 30 seconds, and wait for it.
@@ -172,7 +177,7 @@ def sync(
 
     Example: dsf sync sample-scorer
     """
-    from dsf.cli.session import open_kube_hub, session
+    from dsf.cli.session import open_kube_hub, open_session
     from dsf.fleet.actions import Actions
     from dsf.fleet.changes import parse_change_id
     from dsf.fleet.views import SyncReport
@@ -183,13 +188,13 @@ def sync(
             from dsf.cli.kubehub import print_response
 
             value = make_request("", at=f"{hub.read_time():.3f}", note=note)
-            response = hub.request_act(scorer, "sync", value, author=name, timeout=timeout)
+            response = hub.request_act(scorer, "sync", value, author=author, timeout=timeout)
             print_response(scorer, response, output)
             if response.outcome != "Done":
-                raise typer.Exit(BAD)
+                raise typer.Exit(EXIT_FAILURE)
             return
-    with session() as command_session:
-        request = Actions(command_session.redis, command_session.settings, make_actor(name)).sync(scorer, note=note)
+    with open_session() as command_session:
+        request = Actions(command_session.redis, command_session.settings, make_actor(author)).sync(scorer, note=note)
         notices, deadline = Notices(command_session.redis), time.monotonic() + timeout
         while (config_read := notices.read_config_read(scorer)) is None or parse_change_id(
             config_read.request or "0"
@@ -198,9 +203,9 @@ def sync(
                 typer.echo(
                     f"dsf: /config was not read within {timeout} s; check that the hub controller runs", err=True
                 )
-                raise typer.Exit(BAD)
+                raise typer.Exit(EXIT_FAILURE)
             time.sleep(0.1)
     report = SyncReport(scorer=scorer, config_read=config_read.at or None, problem=config_read.problem)
-    emit(report, output, lambda: flat(f"{scorer}: {report.problem or '/config was read'}"))
+    emit(report, output, lambda: flatten(f"{scorer}: {report.problem or '/config was read'}"))
     if report.problem:
-        raise typer.Exit(BAD)
+        raise typer.Exit(EXIT_FAILURE)

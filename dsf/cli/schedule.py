@@ -1,7 +1,7 @@
-"""`dsf schedule`: intervals, pauses and other overrides.
+"""`dsf schedule`: lists the schedule, and changes intervals and pauses.
 
-A change is an override of the hub controller's entries. It survives restarts and re-applied manifests until `dsf
-schedule reset`.
+A change overrides the hub controller's entries. It survives restarts and re-applied manifests until `dsf schedule
+reset`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import typer
 from dsf.api.acts import Act, make_request, parse_request
 from dsf.api.meta import format_rfc3339
 from dsf.cli.duration import SelectorOption, parse_pause_end, parse_seconds
-from dsf.cli.group import BAD, FleetCommand
+from dsf.cli.group import EXIT_FAILURE, FleetCommand
 from dsf.cli.localuser import AsOption, make_actor
 from dsf.cli.output import (
     DEFAULT_TABLE_LIMIT,
@@ -29,7 +29,7 @@ from dsf.cli.output import (
     format_time_until,
     get_table_limit,
     print_omission_note,
-    table,
+    make_table,
 )
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def set_(
     clusters: ClustersOption = None,
     selector: SelectorOption = None,
     note: NoteOption = "",
-    name: AsOption = None,
+    author: AsOption = None,
     output: OutputOption = Format.TABLE,
 ) -> None:
     """Set the interval. It takes effect within a second.
@@ -92,7 +92,7 @@ def set_(
     """
     if interval < 1:
         raise typer.BadParameter("must be at least 1 second", param_hint="--interval")
-    _apply_change(scorer, "interval", f"{interval}s", clusters, selector, note, output, name)
+    _apply_change(scorer, "interval", f"{interval}s", clusters, selector, note, output, author)
 
 
 @app.command(cls=FleetCommand)
@@ -107,7 +107,7 @@ def pause(
         ),
     ] = None,
     note: NoteOption = "",
-    name: AsOption = None,
+    author: AsOption = None,
     output: OutputOption = Format.TABLE,
 ) -> None:
     """Stop sending ticks, for a time or until resumed. Existing scores expire as usual.
@@ -115,9 +115,9 @@ def pause(
     Example: dsf schedule pause sample-scorer --cluster worker01 --until 2h
     """
     if end is not None:
-        # Check the syntax before connecting to the hub. Compare with 0, because the time of the hub is not known yet.
+        # Check the syntax before connecting to the hub. Use 0 as the current time, because the hub's is not known yet.
         parse_pause_end(end, 0.0)
-    _apply_change(scorer, "pause", end or "", clusters, selector, note, output, name)
+    _apply_change(scorer, "pause", end or "", clusters, selector, note, output, author)
 
 
 @app.command(cls=FleetCommand)
@@ -126,14 +126,14 @@ def resume(
     clusters: ClustersOption = None,
     selector: SelectorOption = None,
     note: NoteOption = "",
-    name: AsOption = None,
+    author: AsOption = None,
     output: OutputOption = Format.TABLE,
 ) -> None:
     """End a pause and send ticks again immediately. Also overrides `suspend` in the DynamicScorer, until `reset`.
 
     Example: dsf schedule resume sample-scorer --cluster worker01
     """
-    _apply_change(scorer, "resume", "", clusters, selector, note, output, name)
+    _apply_change(scorer, "resume", "", clusters, selector, note, output, author)
 
 
 @app.command(cls=FleetCommand)
@@ -142,14 +142,14 @@ def reset(
     clusters: ClustersOption = None,
     selector: SelectorOption = None,
     note: NoteOption = "",
-    name: AsOption = None,
+    author: AsOption = None,
     output: OutputOption = Format.TABLE,
 ) -> None:
     """Remove overrides: the scorer's declared interval applies again. Without --cluster, on all clusters.
 
     Example: dsf schedule reset sample-scorer
     """
-    _apply_change(scorer, "reset", "", clusters, selector, note, output, name)
+    _apply_change(scorer, "reset", "", clusters, selector, note, output, author)
 
 
 def _apply_change(
@@ -160,14 +160,14 @@ def _apply_change(
     selector: str | None,
     note: str,
     output: Format,
-    name: str | None,
+    author: str | None,
 ) -> None:
     """Apply the change, print the result, and name each cluster that keeps its own interval or pause.
 
-    `value` is the interval, or the end of a pause as the user wrote it.
+    `value` is the interval, or the end of a pause as the user wrote it; empty for other acts.
     """
     from dsf.api.score import describe_validity_gap
-    from dsf.cli.session import open_kube_hub, session
+    from dsf.cli.session import open_kube_hub, open_session
     from dsf.fleet.actions import Actions, make_targets
     from dsf.fleet.queries import FleetQueries
     from dsf.store.registry import Registry
@@ -175,8 +175,9 @@ def _apply_change(
     if clusters and selector:
         raise typer.BadParameter("goes without --cluster", param_hint="--selector")
 
-    def request_at(now: float) -> str:
-        # Add the time zone to the end of a pause, because the hub may be in another one.
+    def make_request_at(now: float) -> str:
+        """Return the request at `now` (unix seconds)."""
+        # Convert the end of a pause to UTC, because the hub may be in another time zone.
         end = (
             format_rfc3339(datetime.fromtimestamp(parse_pause_end(value, now), UTC))
             if act == "pause" and value
@@ -188,19 +189,20 @@ def _apply_change(
         if hub is not None:
             from dsf.cli.kubehub import RESPONSE_SECONDS, print_response
 
-            response = hub.request_act(scorer, act, request_at(hub.read_time()), author=name, timeout=RESPONSE_SECONDS)
+            request_text = make_request_at(hub.read_time())
+            response = hub.request_act(scorer, act, request_text, author=author, timeout=RESPONSE_SECONDS)
             print_response(scorer, response, output)
             if response.outcome != "Done":
-                raise typer.Exit(BAD)
+                raise typer.Exit(EXIT_FAILURE)
             return
-    with session() as command_session:
+    with open_session() as command_session:
         from dsf.process import hubclock
 
         now = hubclock.now()
-        request = parse_request(act, request_at(now))
-        actions = Actions(command_session.redis, command_session.settings, make_actor(name))
+        request = parse_request(act, make_request_at(now))
+        actions = Actions(command_session.redis, command_session.settings, make_actor(author))
         clusters = actions.execute(scorer, request, until=parse_pause_end(value) if act == "pause" and value else None)
-        # Read all entries, because entries with an override of their own are named below.
+        # Also read the clusters that keep their own interval or pause, because they are named below.
         schedule = FleetQueries(command_session.redis).schedule(clusters[0] if len(clusters) == 1 else None, scorer)
         record = Registry(command_session.redis).read_scorer(scorer)
     if len(clusters) > 1:
@@ -220,7 +222,10 @@ def _apply_change(
 
 
 def _print_exceptions(schedule: ScheduleList, act: str, targets: Sequence[str]) -> None:
-    """Name each cluster that keeps its own interval or pause."""
+    """Print to stderr which clusters keep their own interval or pause.
+
+    `targets` are the targets of the applied override.
+    """
     for entry in schedule.entries:
         setting_source = entry.interval_source if act == "interval" else entry.paused_source or targets[0]
         exception_text = ""
@@ -261,7 +266,7 @@ def _render(schedule: ScheduleList) -> Renderable:
             ]
         )
     headers = ("CLUSTER", "SCORER", "INTERVAL", "SCORER SAYS", "NEXT RUN", "LATE", "STATE", "CHANGED BY")
-    return table(headers, rows, right_aligned_headers=("INTERVAL", "SCORER SAYS", "NEXT RUN", "LATE"))
+    return make_table(headers, rows, right_aligned_headers=("INTERVAL", "SCORER SAYS", "NEXT RUN", "LATE"))
 
 
 def _format_state(entry: EntryView) -> tuple[str, str]:

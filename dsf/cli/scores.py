@@ -1,4 +1,4 @@
-"""`dsf scores`: the newest scores."""
+"""`dsf scores`: prints the newest scores."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from dsf.cli.output import (
     LimitOption,
     OutputOption,
     Renderable,
-    as_json,
-    as_yaml,
+    format_json,
+    format_yaml,
     emit,
     escape_control_characters,
-    flat,
+    flatten,
     format_age,
     format_number,
     format_time_until,
@@ -28,7 +28,7 @@ from dsf.cli.output import (
     make_console,
     print_omission_note,
     stack_parts,
-    table,
+    make_table,
 )
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 ClusterOption = Annotated[str | None, typer.Option("--cluster", "-c", help="Only this cluster.")]
 ScorerOption = Annotated[str | None, typer.Option("--scorer", "-s", help="Only this scorer.")]
-#: State of a score -> displayed word and style.
+#: State of a score -> displayed name and style.
 _STATES = {
     "failing": ("failing", "red"),
     "expired": ("expired", "red"),
@@ -89,9 +89,9 @@ def render_scores(score_list: ScoreList) -> Renderable:
             rules[score.scorer] = f"{score.scorer}: {score.hold.rule}"
         rows += [[*base, name, value, *tail] for name, value in items]
     headers = ("CLUSTER", "SCORER", "SCORE", "ITEM", "VALUE", "AGE", "VALID FOR", "STATE")
-    score_table = table(headers, rows, right_aligned_headers=("VALUE", "AGE", "VALID FOR"))
+    score_table = make_table(headers, rows, right_aligned_headers=("VALUE", "AGE", "VALID FOR"))
     upstream_scores = (score.sentence for score in score_list.upstream_scores)
-    return stack_parts(score_table, *map(flat, (*rules.values(), *upstream_scores)))
+    return stack_parts(score_table, *map(flatten, (*rules.values(), *upstream_scores)))
 
 
 def _format_value(item: ScoreItem, now: datetime) -> str:
@@ -103,7 +103,7 @@ def _format_value(item: ScoreItem, now: datetime) -> str:
 
 
 def format_hold_time(item: ScoreItem, now: datetime) -> str:
-    """Return the text that states how long a new value has been withheld, and how long it will be."""
+    """Return a text that states how long the hold has withheld a new value, and how much longer it will."""
     if item.waiting_since is None:
         return ", too near"
     since, remaining_text = (
@@ -130,8 +130,8 @@ View = TypeVar("View", bound="BaseModel")
 def watch(read: Callable[[], View], output: Format, render: Callable[[View], Renderable]) -> None:
     """Print the view each second until Ctrl-C. On a terminal, a table replaces the previous one.
 
-    Each update is one line of JSON or one YAML document. While Redis or the API is unreachable, each update is an error
-    on stderr.
+    Each update is one line of JSON or one YAML document. While Redis or the API is unreachable, prints an error to
+    stderr each second instead.
     """
     if output is Format.TABLE and sys.stdout.isatty():
         _watch_live(read, render)
@@ -141,9 +141,9 @@ def watch(read: Callable[[], View], output: Format, render: Callable[[View], Ren
             typer.echo(f"error: {view}", err=True)
             continue
         if output is Format.JSON:
-            typer.echo(as_json(view))
+            typer.echo(format_json(view))
         elif output is Format.YAML:
-            typer.echo("---\n" + as_yaml(view), nl=False)
+            typer.echo("---\n" + format_yaml(view), nl=False)
         else:
             make_console().print(render(view))
             typer.echo()
@@ -157,7 +157,7 @@ def _watch_live(read: Callable[[], View], render: Callable[[View], Renderable]) 
     with Live(console=make_console(), auto_refresh=False, screen=False, vertical_overflow="crop") as live:
         for view in _poll_views(read):
             if isinstance(view, str):
-                # Show the last table below the error, which tells the user that the table is outdated.
+                # Show the last table below the error, which tells users that the table is outdated.
                 live.update(stack_parts((escape_control_characters(view), "red"), last_table), refresh=True)
             else:
                 last_table = render(view)
@@ -165,7 +165,7 @@ def _watch_live(read: Callable[[], View], render: Callable[[View], Renderable]) 
 
 
 def _poll_views(read: Callable[[], View]) -> Iterator[View | str]:
-    """Yield the view each second, or the reason why it cannot be read."""
+    """Yield the view each second, or an error text if it cannot be read."""
     import redis
 
     from dsf.cli.session import describe_redis_error
@@ -177,5 +177,5 @@ def _poll_views(read: Callable[[], View]) -> Iterator[View | str]:
         except redis.RedisError as error:
             yield describe_redis_error(error)
         except (ApiError, HttpError) as error:
-            yield flat(str(error))
+            yield flatten(str(error))
         time.sleep(1.0)

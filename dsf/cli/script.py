@@ -10,7 +10,7 @@ from dsf.process.launch import install_signal_handlers, launch
 
 
 def run() -> None:
-    """Run the command line. In pods, `dsf agent` does not load the other commands, to save memory."""
+    """Run the command line. `dsf agent` without options, as in pods, loads no other commands, to save memory."""
     install_signal_handlers()
     if sys.argv[1:] == ["agent"]:
         launch("agent", "dsf.agent.main:run")
@@ -33,5 +33,5 @@ def complete_for_kubectl() -> None:
     try:
         run_command_line()
     finally:
-        # This is ShellCompDirectiveNoFileComp of Cobra.
+        # Print Cobra's ShellCompDirectiveNoFileComp.
         sys.stdout.write(":4\n")

@@ -16,7 +16,7 @@ import typer
 import dsf.log
 from dsf import keys
 from dsf.cli import context
-from dsf.cli.output import flat
+from dsf.cli.output import flatten
 from dsf.errors import SettingsError, UnknownClusterError
 from dsf.process import hubclock
 from dsf.redislink import address
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 SettingsT = TypeVar("SettingsT", bound=Settings)
 
-#: Seconds by which this machine's clock may differ from the hub's without a warning. A smaller difference may be the
-#: duration of the measurement.
-_MAX_SILENT_OFFSET: Final = 5.0
+#: Maximum difference in seconds between this machine's clock and the hub's without a warning. The duration of the
+#: measurement may cause a small difference.
+_MAX_SILENT_OFFSET_SECONDS: Final = 5.0
 
 
 @dataclass(frozen=True)
@@ -44,11 +44,11 @@ class CommandSession:
 
 
 def load_command_settings() -> Settings:
-    """Return the settings from the environment. Without a Redis URL, they have the Redis and the folders of a demo.
+    """Return the settings from the environment. Without a Redis URL, add the Redis and the folders of a running demo.
 
-    Log only errors from here on, to standard error, because standard output is for data.
+    Also configures logging: only errors, to standard error, because standard output is for data.
 
-    Raises SettingsError that names an invalid variable, or if an option selects an API server.
+    Raises SettingsError, which names an invalid variable, and also if an option selects an API server.
     """
     if context.get_kube_choice() != context.KubeChoice():
         raise SettingsError(
@@ -65,8 +65,8 @@ def load_command_settings() -> Settings:
 
 @functools.cache
 def _print_demo_name(demo: str) -> None:
-    """Name the demo once, because users with several demos must know which one the command uses."""
-    typer.echo(f"dsf: using the demo {flat(demo)}", err=True)
+    """Print to stderr, once, which demo the command uses, because several may run."""
+    typer.echo(f"dsf: using the demo {flatten(demo)}", err=True)
 
 
 def limit_log_level(settings: SettingsT) -> SettingsT:
@@ -75,7 +75,7 @@ def limit_log_level(settings: SettingsT) -> SettingsT:
 
 
 def add_kubeconfig(settings: SettingsT) -> SettingsT:
-    """Return the settings with kubectl's kubeconfig, if they have none and the process does not run in a pod."""
+    """Add kubectl's kubeconfig to settings without one, unless the process runs in a pod."""
     if settings.kubeconfig is not None or "KUBERNETES_SERVICE_HOST" in os.environ:
         return settings
     kubeconfig = context.find_default_kubeconfig()
@@ -83,6 +83,7 @@ def add_kubeconfig(settings: SettingsT) -> SettingsT:
 
 
 def _apply_demo(settings: Settings, demo: context.RunningDemo | None) -> Settings:
+    """Add the Redis and the folders of the demo to the settings that do not have them."""
     if demo is None:
         return settings
     if not is_redis_configured():
@@ -98,7 +99,7 @@ def _apply_demo(settings: Settings, demo: context.RunningDemo | None) -> Setting
 def load_agent_settings(cluster: str) -> Settings:
     """Return the settings of the agent of `cluster`: from the environment, else from a hub with a folder of manifests.
 
-    Raises SettingsError that names an invalid variable, and UnknownClusterError if that hub has no such cluster.
+    Raises SettingsError, which names an invalid variable, and UnknownClusterError if that hub has no such cluster.
     """
     from dsf.agent.secrets import find_token_folder
 
@@ -121,15 +122,15 @@ def load_agent_settings(cluster: str) -> Settings:
 
 
 @contextmanager
-def session() -> Iterator[CommandSession]:
-    """Yield a session, whose Redis client is closed at the end, and use the hub's time. Raises redis.RedisError."""
-    with _open_session() as command_session, _use_hub_time(command_session.redis):
+def open_session() -> Iterator[CommandSession]:
+    """Yield a session, and use the hub's time. Closes the Redis client at the end. Raises redis.RedisError."""
+    with _connect_session() as command_session, _use_hub_time(command_session.redis):
         yield command_session
 
 
 @contextmanager
-def _open_session() -> Iterator[CommandSession]:
-    """Yield a session without the hub's time, even if Redis is unreachable."""
+def _connect_session() -> Iterator[CommandSession]:
+    """Yield a session with this machine's time, even if Redis is unreachable. Closes the Redis client at the end."""
     settings = load_command_settings()
     client = connect(settings, name="dsf-cli", retries=CLI_CONNECTION_RETRIES)
     try:
@@ -143,7 +144,7 @@ def _use_hub_time(server: hubclock.Server) -> Iterator[None]:
     """Use the hub's time in this command, and warn if this machine's clock differs. Raises redis.RedisError."""
     clock = hubclock.HubClock(server)
     if not clock.measure():
-        # Measure again, because the first measurement may include the time to connect.
+        # Measure again: the first measurement may include the time to connect, and is then discarded.
         clock.measure()
     hubclock.use(clock)
     try:
@@ -154,8 +155,11 @@ def _use_hub_time(server: hubclock.Server) -> Iterator[None]:
 
 
 def print_clock_offset(offset: float) -> None:
-    """Warn on standard error if this machine's clock differs from the hub's by more than `_MAX_SILENT_OFFSET`."""
-    if abs(offset) > _MAX_SILENT_OFFSET:
+    """Print a warning to stderr if this machine's clock differs from the hub's by more than 5 seconds.
+
+    `offset` is the difference in seconds.
+    """
+    if abs(offset) > _MAX_SILENT_OFFSET_SECONDS:
         typer.echo(
             f"dsf: the clock of this machine is {hubclock.describe_offset(offset)} the hub's, whose time counts here; "
             "synchronise it (NTP)",
@@ -164,10 +168,7 @@ def print_clock_offset(offset: float) -> None:
 
 
 class _MeasuredTime:
-    """Returns the hub's time to a command that continues while Redis is unreachable.
-
-    The time is measured on demand, and not at the start of the command.
-    """
+    """Measures the hub's time on demand, for a command that continues while Redis is unreachable."""
 
     def __init__(self, server: hubclock.Server) -> None:
         self._clock = hubclock.HubClock(server, on_measured=self._print_once)
@@ -204,10 +205,10 @@ def open_data_source(*, needs_time: bool = False, is_watching: bool = False) -> 
     from dsf.fleet.queries import FleetQueries
 
     if is_watching:
-        with _open_session() as command_session:
+        with _connect_session() as command_session:
             yield FleetQueries(command_session.redis, _MeasuredTime(command_session.redis))
         return
-    with session() as command_session:
+    with open_session() as command_session:
         yield FleetQueries(command_session.redis)
 
 
@@ -292,9 +293,9 @@ def find_running_demo(settings: Settings) -> context.RunningDemo | None:
     Raises ContextError if several demos run and none is selected.
     """
     if not is_redis_configured():
-        return context.choose(context.get_selected_demo())
+        return context.choose_demo(context.get_selected_demo())
     url = settings.resolved_redis_url()
-    # Compare URLs, which are unique because they contain the password of the demo's Redis.
+    # Compare the URLs, which are unique because they contain the password of the demo's Redis.
     return next((demo for demo in context.list_running() if demo.redis_url == url), None)
 
 

@@ -1,4 +1,4 @@
-"""`dsf status`: states of scorers and causes of failures."""
+"""`dsf status`: prints the states of scorers and the causes of failures."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dsf.cli.group import BAD
+from dsf.cli.group import EXIT_FAILURE
 from dsf.cli.output import (
     Cell,
     Format,
     OutputOption,
     Renderable,
     emit,
-    flat,
+    flatten,
     format_age,
     format_clock,
     stack_parts,
-    table,
+    make_table,
 )
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def status(
 
     Example: dsf status sample-scorer
     """
-    from dsf.cli.session import open_api_client, print_clock_offset, session
+    from dsf.cli.session import open_api_client, print_clock_offset, open_session
     from dsf.cli.statusreport import make_report, read_report
 
     with open_api_client() as client:
@@ -47,7 +47,7 @@ def status(
             report = make_report(client, scorer)
             print_clock_offset(client.offset)
         else:
-            with session() as command_session:
+            with open_session() as command_session:
                 report = read_report(command_session.redis, command_session.settings, scorer)
     emit(report, output, lambda: _render(report, scorer))
     if report.scores is not None and len(report.scores) < report.scores_total:
@@ -56,7 +56,7 @@ def status(
             err=True,
         )
     if not report.ok:
-        raise typer.Exit(BAD)
+        raise typer.Exit(EXIT_FAILURE)
 
 
 def _render(report: StatusReport, scorer_name: str | None) -> Renderable:
@@ -64,13 +64,13 @@ def _render(report: StatusReport, scorer_name: str | None) -> Renderable:
     if report.scorers:
         parts.append(_make_scorer_table(report.scorers))
     elif names := sorted({condition.scorer for condition in report.conditions}):
-        parts.append(flat(f"None of {len(names)} DynamicScorers can run yet: {', '.join(names)}"))
+        parts.append(flatten(f"None of {len(names)} DynamicScorers can run yet: {', '.join(names)}"))
     else:
         parts.append("No scorer is registered. Apply a DynamicScorer and a DynamicScoringConfig.")
     if scorer_name and report.scores:
         parts += ["", _make_cluster_table(report)]
     if lines := [*(_format_config_reads(report) if scorer_name else ()), *_format_reasons(report)]:
-        parts += ["", *map(flat, lines)]
+        parts += ["", *map(flatten, lines)]
     return stack_parts(*parts)
 
 
@@ -91,12 +91,12 @@ def _make_scorer_table(scorers: list[ScorerOverview]) -> Renderable:
                 str(states.ok),
                 (str(states.failing), "red" if states.failing else ""),
                 str(states.total),
-                # This is the age of the newest score of all clusters.
+                # The youngest score of all clusters is that of the last success.
                 format_age(scorer.ages.minimum),
             )
         )
     headers = ("SCORER", "STATE", "HEALTH", "SCORE", "INTERVAL", "OK", "FAILING", "CLUSTERS", "LAST SUCCESS")
-    return table(headers, rows, right_aligned_headers=("INTERVAL", "OK", "FAILING", "CLUSTERS", "LAST SUCCESS"))
+    return make_table(headers, rows, right_aligned_headers=("INTERVAL", "OK", "FAILING", "CLUSTERS", "LAST SUCCESS"))
 
 
 def _format_interval(scorer: ScorerOverview) -> str:
@@ -131,7 +131,7 @@ def _make_cluster_table(report: StatusReport) -> Renderable:
             ]
         )
     headers = ("CLUSTER", "STATE", "ITEMS", "LAST SUCCESS", "FAILED IN A ROW", "REASON")
-    return table(headers, rows, right_aligned_headers=("ITEMS", "LAST SUCCESS", "FAILED IN A ROW"))
+    return make_table(headers, rows, right_aligned_headers=("ITEMS", "LAST SUCCESS", "FAILED IN A ROW"))
 
 
 def _format_pauses(report: StatusReport) -> list[str]:

@@ -1,4 +1,4 @@
-"""Report of `dsf status`, from Redis or the JSON API, and from the output folder of a hub with backend `dir`."""
+"""Builds the report of `dsf status` from Redis or the JSON API, and from the output folder of a hub on a folder."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ class StatusReport(View):
     scorers: list[ScorerOverview]
     #: Scores of the selected scorer by cluster. None for all scorers.
     scores: list[ScoreView] | None = None
-    #: Total number of scores, of which `scores` has the worst ones.
+    #: Number of scores of the selected scorer; `scores` contains the worst of them.
     scores_total: int = 0
-    #: Pauses of the scorers in the report by users. Pauses on all clusters are first.
+    #: Pauses by users of the scorers in the report; those on all clusters first.
     pauses: list[OverrideView] = Field(default_factory=list)
     conditions: list[UnmetCondition] = Field(default_factory=list)
     problems: list[ManifestMistake] = Field(default_factory=list)
 
 
 def read_report(client: redis.Redis, settings: Settings, scorer_name: str | None) -> StatusReport:
-    """Return the report with data that only Redis and a hub's folder have.
+    """Return the report from Redis and from the hub's folder.
 
-    This data is pauses, and problems of agents, clusters and manifests. Raises the errors of `make_report`,
-    SettingsError if there is no scorer because no hub can use this Redis, and redis.RedisError.
+    Adds data that the JSON API lacks: pauses, and problems of agents, clusters and manifests. Raises the errors of
+    `make_report`, redis.RedisError, and SettingsError if there is no scorer because no hub can use this Redis.
     """
     now = hubclock.now()
     report = make_report(FleetQueries(client), scorer_name)
@@ -95,7 +95,7 @@ def make_report(fleet: FleetQueries | Client, scorer_name: str | None) -> Status
     except UnknownScorerError:
         if scorer_name not in conditions:
             raise
-        # The scorer exists and cannot run, so the report has only its conditions.
+        # Report only the conditions of a scorer that exists and cannot run.
         scorers = []
     conditions |= {scorer.name: scorer.conditions for scorer in scorers}
     unmet_conditions = [
@@ -124,9 +124,9 @@ def make_report(fleet: FleetQueries | Client, scorer_name: str | None) -> Status
 
 
 def find_scorer_state(scorer: ScorerOverview) -> str:
-    """Return the first state that applies.
+    """Return the state of a scorer on all its clusters: the first one that applies.
 
-    The order is unhealthy, failing, suspended, expired, paused, empty, skipped, waiting, ok.
+    The order is: unhealthy, failing, suspended, expired, paused, empty, skipped, waiting, ok.
     """
     states = scorer.states
     if scorer.health_status == "Inactive":

@@ -1,4 +1,4 @@
-"""Standard output and standard error of the command line, which may be full, closed, or lack characters."""
+"""Prepares standard output and standard error, which may be full or closed, or may not support all characters."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _STANDARD_DESCRIPTORS: Final = 3
 
 
 class _ClosedOutput(io.RawIOBase):
-    """Raises OSError for each write, in place of a closed standard output."""
+    """Stands in for a closed standard output: each write raises OSError."""
 
     def writable(self) -> bool:
         return True
@@ -30,7 +30,7 @@ class _ClosedOutput(io.RawIOBase):
 
 
 class _StandardOutput(io.TextIOWrapper):
-    """Replaces characters that the encoding lacks, and raises OutputError if standard output cannot be written."""
+    """Replaces characters that the encoding does not support, and raises OutputError if a write fails."""
 
     has_failed = False
 
@@ -47,7 +47,7 @@ class _StandardOutput(io.TextIOWrapper):
         try:
             yield
         except BrokenPipeError:
-            # Do not report it, because a reader may close the pipe when it has read enough.
+            # Not an output error: a reader may close the pipe when it has read enough.
             raise
         except OSError as error:
             self.has_failed = True
@@ -55,19 +55,19 @@ class _StandardOutput(io.TextIOWrapper):
 
 
 @contextmanager
-def prepared() -> Iterator[None]:
+def prepare_streams() -> Iterator[None]:
     """Replace the standard streams during the block. Raises OutputError if the end of the output cannot be written.
 
-    Keep a standard output that is a text in memory, such as that of `contextlib.redirect_stdout`.
+    Keeps a standard output in memory, such as that of `contextlib.redirect_stdout`.
     """
     if isinstance(sys.stdout, io.StringIO):
         yield
         return
     _occupy_standard_descriptors()
     if sys.stderr is None:
-        # Discard the errors, because there is no stream to write them to.
+        # Discard error messages, because standard error is closed.
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 (as long as the process)
-    # Keep a reference until the end, because a freed stream closes the buffer that both streams write to.
+    # Keep a reference until the end, because freeing the original stream would close the buffer that both use.
     original = sys.stdout
     if original is None:
         output = _StandardOutput(io.BufferedWriter(_ClosedOutput()), encoding="utf-8")
@@ -81,7 +81,7 @@ def prepared() -> Iterator[None]:
         yield
     finally:
         is_written = sys.stdout is output and not output.has_failed
-        # Remove the stream, because otherwise Python flushes it at exit and reports the same error again.
+        # Remove the stream, because Python would flush it at exit, and would report the same error again.
         sys.stdout = None
         if is_written:
             output.flush()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dsf.cli.group import BAD, INTERRUPTED
+from dsf.cli.group import EXIT_FAILURE, EXIT_INTERRUPTED
 from dsf.up.command import START_TIMEOUT, TICK, RedisFileOption, RedisOption, announce_stack, find_foreign_redis, say
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def demo(
             say(f"all processes have ended; the manifests are in {manifests}" if keep else "all processes have ended")
             if once:
                 # An interrupt is no success for a script that waits for scores.
-                raise typer.Exit(INTERRUPTED) from None
+                raise typer.Exit(EXIT_INTERRUPTED) from None
 
 
 def _run_once(fleet: Fleet, supervisor: Supervisor, report: DemoReport, started: float) -> None:
@@ -137,7 +137,7 @@ def _run_once(fleet: Fleet, supervisor: Supervisor, report: DemoReport, started:
     for name in fleet.stack.process_names:
         if name in supervisor:
             say(f"  the log of {name} ends with:\n{supervisor.tail(name)}")
-    raise typer.Exit(BAD)
+    raise typer.Exit(EXIT_FAILURE)
 
 
 def _watch(fleet: Fleet, supervisor: Supervisor, report: DemoReport) -> None:

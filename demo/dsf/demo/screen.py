@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from rich.segment import Segment
 from rich.text import Text
 
-from dsf.cli.output import escape_control_characters, flat, format_age, table
+from dsf.cli.output import escape_control_characters, flatten, format_age, make_table
 from dsf.text import list_names
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def render_table(lines: Sequence[Line]) -> RenderableType:
         for line in lines
     ]
     headers = ("CLUSTER", "SCORER", "ITEMS", "LOW", "HIGH", "AGE", "NEXT", "FAILED")
-    return table(headers, rows, right_aligned_headers=headers[2:], truncates_cells=True)
+    return make_table(headers, rows, right_aligned_headers=headers[2:], truncates_cells=True)
 
 
 def list_causes(lines: Sequence[Line]) -> list[str]:
@@ -83,7 +83,7 @@ class Screen:
             )
 
         problem_lines = [
-            line for text in (*self.problems, *list_causes(self.lines)) for line in wrap_text(flat(text), "red")
+            line for text in (*self.problems, *list_causes(self.lines)) for line in wrap_text(flatten(text), "red")
         ]
         places = [wrap_text(text, "dim") for text in self.footer]
         minimum_height = len(places[0]) + 1 if places else 0

@@ -144,7 +144,7 @@ def announce_stack(
     with ExitStack() as opened:
         try:
             opened.enter_context(
-                context.published(
+                context.publish_demo(
                     redis_url=stack.redis_url,
                     name=name,
                     manifests=stack.options.manifests,

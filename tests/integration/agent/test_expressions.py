@@ -149,7 +149,7 @@ def test_explain_without_an_agent_says_that_it_cannot_be_asked(
     settings.cache_clear()
     report = explain(in_pod)
     assert (report["outcome"], report["reason"]) == ("error", "missing_input")
-    assert "the agent of this pod has the scores of other scorers, and cannot be asked" in report["message"]
+    assert "the agent of this pod has the scores of other scorers, and cannot be reached" in report["message"]
 
 
 def test_last_results_have_a_page_for_local_clients_by_namespace(

@@ -352,7 +352,7 @@ def test_explain_shows_the_address_behind_a_host_alias(bed: ExplainSetup, monkey
     aliases = {"worker01": {"prometheus.test:9090": f"127.0.0.1:{bed.source.port}"}}
     bed.deliver(source_endpoint="http://prometheus.test:9090/api/v1/query_range")
     try:
-        with context.published(
+        with context.publish_demo(
             redis_url="redis://127.0.0.1:1/0", out_dir=bed.folder.parent.parent, host_aliases=aliases
         ):
             result = bed.explain()

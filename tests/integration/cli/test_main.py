@@ -248,7 +248,7 @@ def test_running_demo_is_detected(
 ) -> None:
     monkeypatch.delenv("DSF_REDIS_URL")
     assert "no demo runs here" in dsf("status").stderr
-    with context.published(redis_url=redis_url):
+    with context.publish_demo(redis_url=redis_url):
         assert dsf("status", SAMPLE).exit_code == 0
     assert dsf("status", SAMPLE).exit_code == 1
 
@@ -267,7 +267,7 @@ def test_settings_of_another_redis_are_ignored_for_a_running_demo(
     monkeypatch.setenv(variable, value)
     fleet.redis.execute_command("ACL", "SETUSER", "owner", "on", ">sesame", "allkeys", "+@all")
     try:
-        with context.published(redis_url=redis_url.replace("redis://", "redis://owner:sesame@")):
+        with context.publish_demo(redis_url=redis_url.replace("redis://", "redis://owner:sesame@")):
             result = dsf("status", SAMPLE)
     finally:
         fleet.redis.execute_command("ACL", "DELUSER", "owner")
@@ -409,7 +409,7 @@ def test_optimize_reports_that_the_demo_has_nothing_to_plan(
     monkeypatch.delenv("KUBECONFIG", raising=False)
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
-    with context.published(redis_url=redis_url):
+    with context.publish_demo(redis_url=redis_url):
         result = dsf("optimize", "-f", "samples/optimization/params-performance.json", "--dry-run")
     assert (result.exit_code, result.stdout) == (1, "")
     (line,) = result.stderr.splitlines()

@@ -32,8 +32,8 @@ def state_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_published_context_is_loaded(tmp_path: Path) -> None:
-    with context.published(redis_url=URL, manifests=tmp_path / "m", out_dir="relative"):
-        loaded = context.choose()
+    with context.publish_demo(redis_url=URL, manifests=tmp_path / "m", out_dir="relative"):
+        loaded = context.choose_demo()
     assert loaded is not None
     assert loaded.redis_url == URL
     assert loaded.manifests == str(tmp_path / "m")
@@ -43,21 +43,21 @@ def test_published_context_is_loaded(tmp_path: Path) -> None:
 def test_commands_name_the_demo_once(capsys: pytest.CaptureFixture[str]) -> None:
     # A process is one command, but that of the tests, where an earlier test may have named a demo with this address.
     session._print_demo_name.cache_clear()
-    with context.published(redis_url=URL) as file:
+    with context.publish_demo(redis_url=URL) as file:
         # Some commands read the settings for each of their steps.
         assert {str(load_command_settings().resolved_redis_url()) for _ in range(3)} == {URL}
     assert capsys.readouterr().err.count("using the demo") == 1, file
 
 
 def test_context_file_is_readable_only_by_its_owner() -> None:
-    with context.published(redis_url=URL) as file:
+    with context.publish_demo(redis_url=URL) as file:
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
         assert list(file.parent.iterdir()) == [file]
     assert not file.exists()
 
 
 def test_unremovable_context_file_is_left() -> None:
-    with context.published(redis_url=URL) as file:
+    with context.publish_demo(redis_url=URL) as file:
         shutil.rmtree(file.parent)
         file.parent.write_text("a file in place of the folder")
 
@@ -70,44 +70,44 @@ def test_context_file_that_cannot_be_locked_or_written_is_removed(
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(f"dsf.cli.context.{function}", refuse)
-    with pytest.raises(OSError, match="No locks available") as raised, context.published(redis_url=URL):
+    with pytest.raises(OSError, match="No locks available") as raised, context.publish_demo(redis_url=URL):
         pass
     assert ("no lock on a file" in str(raised.value)) is (function == "fcntl.flock")
     assert list(context.get_folder().iterdir()) == []
 
 
 def test_context_is_absent_before_the_first_demo() -> None:
-    assert context.choose() is None
+    assert context.choose_demo() is None
 
 
 def test_context_of_a_killed_process_is_ignored_and_later_removed() -> None:
     code = (
         "from dsf.cli import context\n"
-        f"with context.published(redis_url={URL!r}) as file:\n    print(file, flush=True)\n    input()"
+        f"with context.publish_demo(redis_url={URL!r}) as file:\n    print(file, flush=True)\n    input()"
     )
     command = [sys.executable, "-c", code]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout
         context_file = Path(process.stdout.readline().strip())
-        assert context.choose() is not None
+        assert context.choose_demo() is not None
         process.kill()
     assert context_file.exists()
-    assert context.choose() is None
-    with context.published(redis_url=URL):
+    assert context.choose_demo() is None
+    with context.publish_demo(redis_url=URL):
         assert not context_file.exists()
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"redis_url": 1}'])
 def test_malformed_context_file_is_ignored(text: str) -> None:
-    with context.published(redis_url=URL) as file:
+    with context.publish_demo(redis_url=URL) as file:
         file.write_text(text)
-        assert context.choose() is None
+        assert context.choose_demo() is None
 
 
 def test_fields_of_a_newer_version_are_ignored() -> None:
-    with context.published(redis_url=URL) as file:
+    with context.publish_demo(redis_url=URL) as file:
         file.write_text(json.dumps({**json.loads(file.read_text()), "colour": "blue"}))
-        assert context.choose() is not None
+        assert context.choose_demo() is not None
 
 
 @pytest.fixture
@@ -121,14 +121,14 @@ def two_demos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
             started.mkdir()
             monkeypatch.chdir(started)
             url = f"redis://:{name}@127.0.0.1:7777/0"
-            stack.enter_context(context.published(redis_url=url, name=name, manifests=folder))
+            stack.enter_context(context.publish_demo(redis_url=url, name=name, manifests=folder))
         monkeypatch.chdir(tmp_path)
         yield
 
 
 def test_ambiguous_context_of_two_demos_is_refused(two_demos: None, tmp_path: Path) -> None:
     with pytest.raises(ContextError) as raised:
-        context.choose()
+        context.choose_demo()
     assert str(raised.value) == (
         f"2 demos run: mine ({tmp_path / 'mine'}), other ({tmp_path / 'other'}); select one with --demo NAME or FOLDER"
     )
@@ -136,7 +136,7 @@ def test_ambiguous_context_of_two_demos_is_refused(two_demos: None, tmp_path: Pa
 
 @pytest.mark.parametrize("selector", ["other", "{}/other", "{}/other/sub", "{}/started-other"])
 def test_demo_is_selected_by_name_and_by_folder(two_demos: None, tmp_path: Path, selector: str) -> None:
-    selected_demo = context.choose(selector.format(tmp_path))
+    selected_demo = context.choose_demo(selector.format(tmp_path))
     assert selected_demo is not None
     assert selected_demo.name == "other"
 
@@ -146,21 +146,21 @@ def test_demo_of_the_current_folder_is_selected(
     two_demos: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str, name: str
 ) -> None:
     monkeypatch.chdir(tmp_path / folder)
-    selected_demo = context.choose()
+    selected_demo = context.choose_demo()
     assert selected_demo is not None
     assert selected_demo.name == name
 
 
 def test_unknown_context_name_is_refused(two_demos: None) -> None:
     with pytest.raises(ContextError, match=r"no demo 'third' runs; running: mine \(.*, other \("):
-        context.choose("third")
+        context.choose_demo("third")
 
 
 def test_demos_of_one_name_are_distinguished_by_folder(two_demos: None, tmp_path: Path) -> None:
-    with context.published(redis_url=URL, name="other", manifests=tmp_path / "third"):
+    with context.publish_demo(redis_url=URL, name="other", manifests=tmp_path / "third"):
         with pytest.raises(ContextError, match="3 demos run"):
-            context.choose("other")
-        selected_demo = context.choose(str(tmp_path / "third"))
+            context.choose_demo("other")
+        selected_demo = context.choose_demo(str(tmp_path / "third"))
     assert selected_demo is not None
     assert selected_demo.redis_url == URL
     # The other demos remain after one ends.
@@ -168,7 +168,7 @@ def test_demos_of_one_name_are_distinguished_by_folder(two_demos: None, tmp_path
 
 
 def test_command_uses_the_running_demo(tmp_path: Path) -> None:
-    with context.published(redis_url=URL, manifests=tmp_path, out_dir=tmp_path / "_out"):
+    with context.publish_demo(redis_url=URL, manifests=tmp_path, out_dir=tmp_path / "_out"):
         settings = load_command_settings()
     assert settings.resolved_redis_url() == URL
     assert settings.manifests == tmp_path
@@ -179,7 +179,7 @@ def test_redis_url_of_the_environment_overrides_the_whole_context(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DSF_REDIS_URL", "redis://other:1/0")
-    with context.published(redis_url=URL, out_dir=tmp_path):
+    with context.publish_demo(redis_url=URL, out_dir=tmp_path):
         settings = load_command_settings()
     assert settings.resolved_redis_url() == "redis://other:1/0"
     assert settings.out_dir is None
@@ -205,7 +205,7 @@ def test_redis_hint_says_that_no_demo_runs() -> None:
     assert "no demo runs here, there is no kubeconfig, and DSF_REDIS_URL is not set" in describe_redis_error(
         ConnectionError("refused")
     )
-    with context.published(redis_url=URL):
+    with context.publish_demo(redis_url=URL):
         hint = describe_redis_error(ConnectionError("refused"))
     assert "it belongs to a running demo" in hint
     assert "sesame" not in hint

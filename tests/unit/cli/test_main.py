@@ -24,7 +24,7 @@ def test_commands_that_cannot_be_loaded_are_skipped(
     ]
     monkeypatch.setattr(main, "entry_points", lambda group: EntryPoints(entries).select(group=group))
     app = typer.Typer()
-    main.add_installed(app)
+    main.add_installed_commands(app)
     assert [command.name for command in app.registered_commands] == ["works"]
     assert capsys.readouterr().err == (
         "warning: the commands of no.such.package:add are left out: ModuleNotFoundError: No module named 'no'\n"

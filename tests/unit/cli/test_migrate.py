@@ -79,7 +79,7 @@ def test_sound_installation_has_no_findings() -> None:
         (scorer(synced={**CONFIG, "source": {"host": "http://user:canary@p"}}), "auth.basic"),
         (scorer(source={"type": "prometheus"}), "'prometheus' is not one of"),
         ({**scorer(), "spec": {}}, "is required"),
-        (scorer(namespace="team"), "namespace team, which does not count"),
+        (scorer(namespace="team"), "namespace team, whose scorers the hub ignores"),
         (scorer(source=TOKEN), "TokenHostMismatch"),
         (scorer(source={**TOKEN, "host": "http://prometheus.test:9090"}), "[prometheus.test:9090]"),
         (scorer(synced=None, source={**TOKEN, "host": "http://p.test"}), "{name: thanos-token, hosts: [p.test]}"),
@@ -129,7 +129,7 @@ def test_values_of_several_files_are_merged_as_by_helm() -> None:
     installation.add(later_values, "more.yaml")
     assert lines(check(installation)) == []
     installation.add({"hubSetting": {"scorerNamespaces": []}}, "last.yaml")
-    assert "namespace team, which does not count" in lines(check(installation))[0]
+    assert "namespace team, whose scorers the hub ignores" in lines(check(installation))[0]
 
 
 def test_stale_scores_are_listed_with_the_command_to_remove_them() -> None:

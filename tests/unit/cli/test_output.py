@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from dsf.cli import output
-from dsf.cli.output import escape_control_characters, format_age, format_number, format_time_until, table
+from dsf.cli.output import escape_control_characters, format_age, format_number, format_time_until, make_table
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_control_characters_are_escaped() -> None:
 
 def test_external_text_is_not_interpreted_as_markup() -> None:
     console = Console(file=io.StringIO(), width=80)
-    console.print(table(("NAME", "VALUE"), [("[red]x[/red]", ("\x1b[0m", "bold"))], right_aligned_headers=("VALUE",)))
+    console.print(make_table(("NAME", "VALUE"), [("[red]x[/red]", ("\x1b[0m", "bold"))], right_aligned_headers=("VALUE",)))
     assert isinstance(console.file, io.StringIO)
     assert r"[red]x[/red]  \x1b[0m" in console.file.getvalue()
 
@@ -57,7 +57,7 @@ def test_exactly_fitting_table_looks_like_a_foldable_one(
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", width)
     rows = [("点", ("1", "red"), ""), ("a longer name", "22", "x"), ("", "-3.5", "")]
-    output.make_console().print(table(("NAME", "VALUE", "?"), rows, right_aligned_headers=("VALUE",)))
+    output.make_console().print(make_table(("NAME", "VALUE", "?"), rows, right_aligned_headers=("VALUE",)))
     terminal_text = capsys.readouterr().out
     assert re.search(r"\x1b\[31m *1 *\x1b", terminal_text)
     assert [Text.from_ansi(line).plain.rstrip() for line in terminal_text.splitlines()] == [
@@ -85,7 +85,7 @@ def test_output_has_no_control_characters_and_parses_back(
 
 def test_cell_keeps_its_style() -> None:
     console = Console(file=io.StringIO(), width=80, force_terminal=True, color_system="standard")
-    console.print(table(("NAME", "STATE"), [("a", ("failing", "red"))]))
+    console.print(make_table(("NAME", "STATE"), [("a", ("failing", "red"))]))
     assert isinstance(console.file, io.StringIO)
     assert console.file.getvalue().splitlines() == [
         "\x1b[1mNAME\x1b[0m\x1b[1m  \x1b[0m\x1b[1mSTATE  \x1b[0m",

@@ -8,7 +8,7 @@ import pytest
 import redis
 
 from dsf.cli import context
-from dsf.cli.session import _open_session, add_kubeconfig
+from dsf.cli.session import _connect_session, add_kubeconfig
 from dsf.settings import Settings
 
 
@@ -49,6 +49,6 @@ def test_commands_wait_for_a_redis_that_restarts(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("redis.retry.sleep", waits.append)
     monkeypatch.setattr("random.random", lambda: 0.5)
     monkeypatch.setenv("DSF_REDIS_URL", "redis://127.0.0.1:1/0")
-    with _open_session() as session, pytest.raises(redis.ConnectionError):
+    with _connect_session() as session, pytest.raises(redis.ConnectionError):
         session.redis.ping()
     assert 2.0 <= sum(waits) <= 6.0

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dsf.cli.output import Format, OutputOption, emit, flat, table
+from dsf.cli.output import Format, OutputOption, emit, flatten, make_table
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -150,7 +150,7 @@ def _render_list(placement_list: PlacementList) -> RenderableType:
         ]
         for item in placement_list.placements
     ]
-    return table(
+    return make_table(
         ("NAMESPACE", "NAME", "HAS", "WANTS", "SATISFIED", "SCORES"), rows, right_aligned_headers=("HAS", "WANTS")
     )
 
@@ -161,26 +161,26 @@ def _render(view: PlacementView, limit: int | None) -> RenderableType:
 
     parts: list[RenderableType] = []
     if view.problem:
-        parts.append(Text(flat(f"No decision is possible: {view.problem}"), style="red"))
+        parts.append(Text(flatten(f"No decision is possible: {view.problem}"), style="red"))
     parts.append(_make_ranking(view.ranking, view.prioritizers, limit))
     if view.left_out:
         rows = [[excluded.cluster, excluded.stage, excluded.reason] for excluded in view.left_out[:limit]]
-        parts += [Text(""), table(("LEFT OUT", "BY", "BECAUSE"), rows)]
+        parts += [Text(""), make_table(("LEFT OUT", "BY", "BECAUSE"), rows)]
     if (hypothesis := view.what_if) is not None:
         changes_text = ", ".join(
             f"{what_if.cluster}={'none' if what_if.value is None else what_if.value}" for what_if in hypothesis.asked
         )
         moves = [f"{name} enters" for name in hypothesis.enters] + [f"{name} leaves" for name in hypothesis.leaves]
-        parts += [Text(""), Text(flat(f"With {changes_text}: {', '.join(moves) or 'nothing changes'}"), style="bold")]
+        parts += [Text(""), Text(flatten(f"With {changes_text}: {', '.join(moves) or 'nothing changes'}"), style="bold")]
         parts.append(_make_ranking(hypothesis.ranking, view.prioritizers, limit))
     method = "OCM's own scheduler" if view.source == "ocm" else "OCM's rules, computed here"
     wants = "all that pass" if view.number_of_clusters is None else str(view.number_of_clusters)
     parts += [
         Text(""),
-        Text(flat(f"{view.namespace}/{view.name} wants {wants}; values by {method}. {view.source_note}")),
+        Text(flatten(f"{view.namespace}/{view.name} wants {wants}; values by {method}. {view.source_note}")),
     ]
-    parts += [Text(flat(f"note: {note}"), style="yellow") for note in view.notes]
-    parts += [Text(flat(condition)) for condition in view.conditions]
+    parts += [Text(flatten(f"note: {note}"), style="yellow") for note in view.notes]
+    parts += [Text(flatten(condition)) for condition in view.conditions]
     return Group(*parts)
 
 
@@ -199,7 +199,7 @@ def _make_ranking(rows: list[RankedCluster], prioritizers: list[PrioritizerView]
         for row in rows[:limit]
     ]
     headers = ("RANK", "CLUSTER", "HAS IT", "NOW CHOSEN", "SUM", "MARGIN", *names)
-    return table(headers, lines, right_aligned_headers=("RANK", "SUM", "MARGIN", *names))
+    return make_table(headers, lines, right_aligned_headers=("RANK", "SUM", "MARGIN", *names))
 
 
 def _format_cell(cell: CellView) -> str | tuple[str, str]:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dsf.cli.group import BAD, USAGE
-from dsf.cli.output import Format, OutputOption, emit, escape_control_characters, flat, table
+from dsf.cli.group import EXIT_FAILURE, EXIT_USAGE
+from dsf.cli.output import Format, OutputOption, emit, escape_control_characters, flatten, make_table
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -126,7 +126,7 @@ def check(
     report = run(case, skip or ())
     emit(report, output, lambda: _render(report))
     if not report.conformant:
-        raise typer.Exit(BAD)
+        raise typer.Exit(EXIT_FAILURE)
 
 
 def _check_expressions(file: Path, prometheus: str, output: Format) -> None:
@@ -139,7 +139,7 @@ def _check_expressions(file: Path, prometheus: str, output: Format) -> None:
         raise typer.BadParameter(f"{file}: {reason}", param_hint="URL|FILE") from None
     emit(report, output, lambda: _render(report))
     if not report.conformant:
-        raise typer.Exit(BAD)
+        raise typer.Exit(EXIT_FAILURE)
 
 
 @_group.command("test")
@@ -181,7 +181,7 @@ def run_files(
         read = [TestFile(file, url) for file in files]
     except ManifestError as error:
         typer.echo(escape_control_characters(str(error)), err=True)
-        raise typer.Exit(USAGE) from None
+        raise typer.Exit(EXIT_USAGE) from None
     cases = [case for file in read for case in run(file, token, timeout)]
     report = TestReport(passed=not any(case.failures for case in cases), cases=cases)
     if junit is not None:
@@ -191,7 +191,7 @@ def run_files(
             raise typer.BadParameter(f"cannot be written: {error}", param_hint="--junit") from None
     emit(report, output, lambda: _render_cases(report))
     if not report.passed:
-        raise typer.Exit(BAD)
+        raise typer.Exit(EXIT_FAILURE)
 
 
 def add(app: typer.Typer) -> None:
@@ -222,13 +222,13 @@ def _render_cases(report: TestReport) -> RenderableType:
         [case.file, case.name, ("fail", "bold red") if case.failures else ("pass", "green"), f"{case.seconds:.2f}s"]
         for case in report.cases
     ]
-    failures = [Text(flat(failure)) for case in report.cases for failure in case.failures]
+    failures = [Text(flatten(failure)) for case in report.cases for failure in case.failures]
     failed_cases = sum(bool(case.failures) for case in report.cases)
     end = Text(
         f"{len(report.cases) - failed_cases} passed, {failed_cases} failed",
         style="bold red" if failed_cases else "green",
     )
-    return Group(table(["FILE", "CASE", "", "TIME"], rows, right_aligned_headers=("TIME",)), Text(""), *failures, end)
+    return Group(make_table(["FILE", "CASE", "", "TIME"], rows, right_aligned_headers=("TIME",)), Text(""), *failures, end)
 
 
 def _render(report: ConformanceReport) -> RenderableType:
@@ -242,4 +242,4 @@ def _render(report: ConformanceReport) -> RenderableType:
             rows.append(["", "", (f"-> {point.mend}", "italic")])
     counts = ", ".join(f"{count} {outcome}" for outcome, count in report.counts.items() if count)
     word, style = ("conformant", "green") if report.conformant else ("not conformant", "bold red")
-    return Group(table(["POINT", "", "WHAT WAS SEEN"], rows), Text(""), Text(f"{word}: {counts}", style=style))
+    return Group(make_table(["POINT", "", "WHAT WAS SEEN"], rows), Text(""), Text(f"{word}: {counts}", style=style))

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dsf.cli.duration import parse_hold, parse_seconds
-from dsf.cli.group import BAD, INTERRUPTED, USAGE, fail
-from dsf.cli.output import Cell, Format, Renderable, emit, flat, stack_parts, table
+from dsf.cli.group import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_USAGE, fail
+from dsf.cli.output import Cell, Format, Renderable, emit, flatten, stack_parts, make_table
 
 if TYPE_CHECKING:
     from dsf.backtest.summary import BacktestView
@@ -115,7 +115,7 @@ def backtest(
             is_interrupted = replay.run_all(((subject, recording) for subject in subjects), times, every, rate, see)
             views = replay.make_views(recording, subjects, times, noise, rule)
     except BacktestError as error:
-        fail(str(error), USAGE)
+        fail(str(error), EXIT_USAGE)
     if output is BacktestFormat.JSONL:
         typer.echo("\n".join(line for view in views for line in _list_remarks(view)), err=True)
     else:
@@ -126,9 +126,9 @@ def backtest(
     if keep and views:
         replay.keep_run([view.scorer for view in views], clusters=[view.cluster for view in views], backtests=views)
     if is_interrupted:
-        raise typer.Exit(INTERRUPTED)
+        raise typer.Exit(EXIT_INTERRUPTED)
     if not any(view.items for view in views):
-        raise typer.Exit(BAD)
+        raise typer.Exit(EXIT_FAILURE)
 
 
 def format_moment(moment: datetime) -> str:
@@ -144,7 +144,7 @@ def _list_remarks(view: BacktestView) -> list[str]:
         f"{format_moment(view.end)}, every {view.every} s: {outcomes}"
     )
     failures = [f"{failure.moments} x {failure.stage} {failure.reason}: {failure.message}" for failure in view.failures]
-    return [flat(line) for line in (title, *failures, *(f"note: {note}" for note in view.notes))]
+    return [flatten(line) for line in (title, *failures, *(f"note: {note}" for note in view.notes))]
 
 
 def _render(views: list[BacktestView], limit: int | None) -> Renderable:
@@ -166,7 +166,7 @@ def _render(views: list[BacktestView], limit: int | None) -> Renderable:
             for item in view.items[:limit]
         ]
         headers = ("ITEM", "MIN", "MEDIAN", "MAX", "CHANGES", "MISSING", "OVER TIME")
-        parts += [(title, "bold"), table(headers, rows, right_aligned_headers=headers[1:6])]
+        parts += [(title, "bold"), make_table(headers, rows, right_aligned_headers=headers[1:6])]
         if limit is not None and len(view.items) > limit:
             parts.append(f"and {len(view.items) - limit} items more, which changed less often; --limit 0 shows all")
         parts += [(remark, "yellow") for remark in remarks]

@@ -9,8 +9,8 @@ import typer
 
 from dsf.backtest.commands.backtest import Every, Keep, Rate, format_moment
 from dsf.cli.duration import parse_seconds
-from dsf.cli.group import BAD, INTERRUPTED, USAGE, fail
-from dsf.cli.output import Cell, Format, OutputOption, Renderable, emit, flat, stack_parts, table
+from dsf.cli.group import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_USAGE, fail
+from dsf.cli.output import Cell, Format, OutputOption, Renderable, emit, flatten, stack_parts, make_table
 from dsf.text import list_names
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def compare(
             differences, notes, problems = replay.replay_placements(placements or [], sides[0], sides[1], common)
             view = compare_recordings(sides[0], sides[1], common)
     except BacktestError as error:
-        fail(str(error), INTERRUPTED if is_interrupted else USAGE)
+        fail(str(error), EXIT_INTERRUPTED if is_interrupted else EXIT_USAGE)
     view = view.model_copy(update={"placements": differences, "notes": [*view.notes, *notes, *problems]})
     emit(view, output, lambda: _render(view, limit or None))
     if keep:
@@ -85,9 +85,9 @@ def compare(
             comparison=replay.drop_folders(view, sides),
         )
     if is_interrupted:
-        raise typer.Exit(INTERRUPTED)
+        raise typer.Exit(EXIT_INTERRUPTED)
     if not view.items or problems or any(placement.problem for placement in view.placements):
-        raise typer.Exit(BAD)
+        raise typer.Exit(EXIT_FAILURE)
 
 
 def _render(view: ComparisonView, limit: int | None) -> Renderable:
@@ -95,7 +95,7 @@ def _render(view: ComparisonView, limit: int | None) -> Renderable:
         f"{view.moments} moments from {format_moment(view.start)} to {format_moment(view.end)}" if view.every else "now"
     )
     parts: list[Cell | Renderable] = [
-        (flat(f"A {view.a}, B {view.b} on {', '.join(view.clusters)}: {time_text}"), "bold")
+        (flatten(f"A {view.a}, B {view.b} on {', '.join(view.clusters)}: {time_text}"), "bold")
     ]
     rows = [
         [
@@ -110,24 +110,24 @@ def _render(view: ComparisonView, limit: int | None) -> Renderable:
     ]
     headers = ("CLUSTER", "ITEM", "A", "B", "B - A", "LARGEST")
     if rows:
-        parts.append(table(headers, rows, right_aligned_headers=headers[2:]))
+        parts.append(make_table(headers, rows, right_aligned_headers=headers[2:]))
     if limit is not None and len(view.items) > limit:
         parts.append(f"and {len(view.items) - limit} items more, which differ less; --limit 0 shows all")
     parts += [
-        flat(f"order of clusters by {rank.item}: rank correlation {rank.mean:g}, lowest {rank.lowest:g}")
+        flatten(f"order of clusters by {rank.item}: rank correlation {rank.mean:g}, lowest {rank.lowest:g}")
         for rank in view.ranks[:limit]
     ]
     for placement in view.placements:
         parts += _format_placement(placement, view)
-    parts += [(flat(f"note: {note}"), "yellow") for note in view.notes]
+    parts += [(flatten(f"note: {note}"), "yellow") for note in view.notes]
     return stack_parts(*parts)
 
 
 def _format_placement(difference: PlacementDifference, view: ComparisonView) -> list[tuple[str, str]]:
     """Return the lines of a Placement, each with a style."""
-    name = flat(f"Placement {difference.namespace}/{difference.name}".replace(" /", " "))
+    name = flatten(f"Placement {difference.namespace}/{difference.name}".replace(" /", " "))
     if difference.problem:
-        return [(f"{name}: no decision is possible: {flat(difference.problem)}", "red")]
+        return [(f"{name}: no decision is possible: {flatten(difference.problem)}", "red")]
     if not view.every:
         span = difference.spans[0] if difference.spans else None
         moved = f"{_format_names(span.b)} instead of {_format_names(span.a)}" if span else "the same clusters"
@@ -160,7 +160,7 @@ def _format_placement(difference: PlacementDifference, view: ComparisonView) -> 
 
 
 def _format_names(clusters: Sequence[str]) -> str:
-    return flat(list_names(clusters, 3)) or "none"
+    return flatten(list_names(clusters, 3)) or "none"
 
 
 def _format_duration(length: int) -> str:

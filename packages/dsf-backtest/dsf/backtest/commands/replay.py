@@ -29,9 +29,9 @@ from dsf.backtest.runstore import KeptRun, keep, make_run_id
 from dsf.backtest.scorers import ManifestFile, from_hub, redirect_servers
 from dsf.backtest.summary import BacktestView, summarize_records
 from dsf.cli.delivery import open_delivery
-from dsf.cli.group import USAGE, fail
+from dsf.cli.group import EXIT_USAGE, fail
 from dsf.cli.localuser import get_local_user
-from dsf.cli.session import add_kubeconfig, load_agent_settings, load_command_settings, session
+from dsf.cli.session import add_kubeconfig, load_agent_settings, load_command_settings, open_session
 from dsf.errors import DsfError, UnknownScorerError
 from dsf.extras import needs
 from dsf.fleet.queries import FleetQueries
@@ -207,7 +207,7 @@ def read_side(stack: ExitStack, name: str, since: int, clusters: list[str], now:
     if not _is_recorded(name):
         recording.name = path.stem if _find_manifest(name) else name
         if not since:
-            with session() as command_session:
+            with open_session() as command_session:
                 _add_current_scores(recording, command_session.redis, name, now)
     recording.select_clusters(clusters)
     return recording
@@ -268,7 +268,7 @@ def replay_placements(
     if replay is not None:
         return replay(placements, a, b, common)
     if placements:
-        fail(f"--placement: {needs('optimizer')}", USAGE)
+        fail(f"--placement: {needs('optimizer')}", EXIT_USAGE)
     return [], [f"which Placements would have chosen otherwise: {needs('optimizer')}"], []
 
 
@@ -305,7 +305,7 @@ def keep_run(scorers: list[str], **run_fields: Any) -> None:
 
     Raises BacktestError if the hub has none of them, redis.RedisError.
     """
-    with session() as command_session:
+    with open_session() as command_session:
         now = hubclock.now()
         run = KeptRun(id=make_run_id(now), at=now, by=get_local_user(), way="cli", **run_fields)
         scorer_names = keep(command_session.redis, scorers, run)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dsf.cli.group import BAD
+from dsf.cli.group import EXIT_FAILURE
 from dsf.cli.localuser import AsOption
-from dsf.cli.output import Format, OutputOption, emit, format_number, table
+from dsf.cli.output import Format, OutputOption, emit, format_number, make_table
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -65,7 +65,7 @@ def optimize(
         service.close()
     emit(report, output, lambda: render(report))
     if report.unplaced:
-        raise typer.Exit(BAD)
+        raise typer.Exit(EXIT_FAILURE)
 
 
 def _read_settings() -> OptimizerSettings:
@@ -159,7 +159,7 @@ def render(report: PlanReport) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
-    from dsf.cli.output import flat
+    from dsf.cli.output import flatten
 
     reasons = {entry.workload: entry for entry in report.explanation}
     unplaced = {entry.workload: entry for entry in report.unplaced}
@@ -187,15 +187,15 @@ def render(report: PlanReport) -> RenderableType:
     total = format_number(report.objective_value)
     summary = f"{report.status}{gap}{nothing}, sum of scores {total}, plan {report.plan_id} {state}"
     parts: list[RenderableType] = [
-        table(headers, rows, right_aligned_headers=("SCORE",)),
+        make_table(headers, rows, right_aligned_headers=("SCORE",)),
         Text(""),
-        Text(flat(summary)),
+        Text(flatten(summary)),
     ]
     changed_objects = [change for change in report.changes if change.change != "unchanged"]
     word = "" if report.applied else "would be "
     parts += [
         Text(
-            flat(f"{change.kind} {change.namespace}/{change.name} {word}{change.change}"),
+            flatten(f"{change.kind} {change.namespace}/{change.name} {word}{change.change}"),
             style=_CHANGE_STYLES[change.change],
         )
         for change in changed_objects
@@ -203,7 +203,7 @@ def render(report: PlanReport) -> RenderableType:
     if not changed_objects and report.plan.assignments:
         parts.append(Text("nothing to change: this plan is in force"))
     notes = [*report.warnings, *(missing_score.message for missing_score in report.missing_scores)]
-    parts += [Text(flat(f"warning: {note}"), style="yellow") for note in notes]
+    parts += [Text(flatten(f"warning: {note}"), style="yellow") for note in notes]
     return Group(*parts)
 
 
@@ -222,6 +222,6 @@ def _render_reset(undone: ResetReport) -> RenderableType:
     if not undone.deleted:
         return Text(f"no plan is in force in namespace {undone.namespace}")
     word = "would be " if undone.dry_run else ""
-    return table(
+    return make_table(
         ("KIND", "NAME", "CHANGE"), [[change.kind, change.name, f"{word}{change.change}"] for change in undone.deleted]
     )
