@@ -1,8 +1,8 @@
-"""Compiles the text of an expression to nested Python functions, after all checks that need no values.
+"""Checks the text of an expression, and compiles it to nested Python functions.
 
 The parser reads the text once, by precedence climbing. Each operator becomes a function that calls the functions of its
-operands. The text itself is never run as Python. A macro spends steps for each item, so that nested macros cannot run
-for long.
+operands; the text is never run as Python. A macro spends steps for each item, so that nested macros cannot run for
+long.
 """
 
 from __future__ import annotations
@@ -15,17 +15,18 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 from dsf.errors import ExpressionError
-from dsf.expression.functions import FUNCTIONS, Function, check_int64, divide, divide_ints, find_remainder
+from dsf.expression.functions import FUNCTIONS, Function, check_int64, divide, divide_ints, compute_remainder
 from dsf.expression.macros import MACROS, Items
 from dsf.expression.scope import CHARACTERS_PER_STEP, EvaluationError, Run, Scope
 from dsf.expression.types import ANY, BOOL, DOUBLE, INT, NULL, STRING, Type, is_accepted, unify
 
 #: Maximum characters of an expression.
 MAX_EXPRESSION_CHARACTERS: Final = 4096
-#: Maximum operators, functions, variables and constants, and maximum levels, each of which needs a Python frame.
+#: Maximum number of operators, functions, variables and constants.
 MAX_NODES: Final = 500
+#: Maximum depth of nested terms, each of which needs a Python frame.
 MAX_DEPTH: Final = 100
-#: Maximum nested brackets.
+#: Maximum depth of nested brackets.
 MAX_NESTING: Final = 40
 
 _TOKEN_PATTERN: Final = re.compile(
@@ -52,24 +53,24 @@ _PRECEDENCE: Final[Mapping[str, int]] = {
     **dict.fromkeys("+-", 4),
     **dict.fromkeys("*/%", 5),
 }
-_ORDER: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
+_COMPARISONS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
     "<": operator.lt,
     "<=": operator.le,
     ">": operator.gt,
     ">=": operator.ge,
 }
-_DOUBLES: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
+_DOUBLE_OPERATORS: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
     "+": operator.add,
     "-": operator.sub,
     "*": operator.mul,
     "/": divide,
 }
-_INTS: Final[Mapping[str, Callable[[int, int], int]]] = {
+_INT_OPERATORS: Final[Mapping[str, Callable[[int, int], int]]] = {
     "+": lambda lhs, rhs: check_int64(lhs + rhs),
     "-": lambda lhs, rhs: check_int64(lhs - rhs),
     "*": lambda lhs, rhs: check_int64(lhs * rhs),
     "/": divide_ints,
-    "%": find_remainder,
+    "%": compute_remainder,
 }
 
 
@@ -80,7 +81,7 @@ class Expression:
     text: str
     #: Variables that the expression reads.
     variables: frozenset[str]
-    #: Steps of one evaluation, without the steps for items of lists.
+    #: Number of steps of one evaluation, without those for items of lists and characters of strings.
     size: int
     _run: Run
 
@@ -94,7 +95,7 @@ class Expression:
 
 
 def compile_expression(text: str, variables: Mapping[str, Type]) -> Expression:
-    """Compile an expression that may read these variables. Raises ExpressionError with the position of the error."""
+    """Compile an expression that may read these variables. Raises ExpressionError, with the position of the error."""
     parser = _Parser(text, variables)
     term = parser.parse()
     if term.type not in (NULL, INT, DOUBLE, Type("int", is_nullable=True), Type("double", is_nullable=True)):
@@ -103,8 +104,10 @@ def compile_expression(text: str, variables: Mapping[str, Type]) -> Expression:
 
 
 class _Token(NamedTuple):
+    #: Group of `_TOKEN_PATTERN`, or `end` after the last token.
     kind: str
     text: str
+    #: Position in the expression.
     start: int
 
 
@@ -113,14 +116,14 @@ class _Term(NamedTuple):
 
     type: Type
     run: Run
-    #: Levels of nested terms, including this one.
+    #: Number of levels of nested terms, including this one.
     depth: int = 1
 
 
-def _set_any_type(sign: str, lhs: _Term, rhs: _Term) -> tuple[_Term, _Term]:
-    """Give operands of any type a type that the operator accepts.
+def _resolve_any_types(sign: str, lhs: _Term, rhs: _Term) -> tuple[_Term, _Term]:
+    """Return the operands, with a type that the operator accepts in place of the type ANY.
 
-    An item of an empty list has any type, because no evaluation has such an item.
+    ANY is the type of items of an empty list, which no evaluation computes.
     """
     if sign == "in":
         if rhs.type == ANY:
@@ -133,7 +136,11 @@ def _set_any_type(sign: str, lhs: _Term, rhs: _Term) -> tuple[_Term, _Term]:
 
 
 class _Parser:
-    """A parser for one expression."""
+    """Parser of one expression. Methods raise ExpressionError.
+
+    `_parse_...` methods consume tokens; `_compile_...` methods check the types of operands and return a type with a
+    function, or a term.
+    """
 
     def __init__(self, text: str, variables: Mapping[str, Type]) -> None:
         if len(text) > MAX_EXPRESSION_CHARACTERS:
@@ -142,6 +149,7 @@ class _Parser:
         self._variables = dict(variables)
         #: Item variables of the enclosing macros.
         self._items: dict[str, Type] = {}
+        #: Variables that the expression reads.
         self.reads: set[str] = set()
         self._nodes = 0
         self._nesting = 0
@@ -183,26 +191,27 @@ class _Parser:
     def _peek(self) -> _Token:
         return self._tokens[self._next]
 
-    def _take(self) -> _Token:
+    def _consume(self) -> _Token:
         token = self._tokens[self._next]
         self._next += token.kind != "end"
         return token
 
-    def _is_next(self, sign: str) -> bool:
-        """Consume the next token if it is this sign; return True if it was."""
+    def _consume_if(self, sign: str) -> bool:
+        """Consume the next token and return True if it is this operator, bracket or keyword."""
         token = self._peek()
-        is_next = token.kind in ("sign", "name") and token.text == sign
-        self._next += is_next
-        return is_next
+        is_match = token.kind in ("sign", "name") and token.text == sign
+        self._next += is_match
+        return is_match
 
     def _expect(self, sign: str) -> None:
-        if not self._is_next(sign):
+        if not self._consume_if(sign):
             token = self._peek()
             raise self._make_error(token, f"expected {sign!r} and not {token.text!r}")
 
-    def _make_term(self, token: _Token, kind: Type, run: Run, *within: _Term) -> _Term:
+    def _make_term(self, token: _Token, kind: Type, run: Run, *subterms: _Term) -> _Term:
+        """Count a node, and return its term. The token is the position of errors about the limits."""
         self._nodes += 1
-        depth = 1 + max((term.depth for term in within), default=0)
+        depth = 1 + max((term.depth for term in subterms), default=0)
         if self._nodes > MAX_NODES:
             raise self._make_error(token, f"the expression has more than {MAX_NODES} operators, functions and values")
         if depth > MAX_DEPTH:
@@ -215,7 +224,7 @@ class _Parser:
             raise self._make_error(self._peek(), f"more than {MAX_NESTING} brackets within one another")
         term = self._parse_binary(1)
         token = self._peek()
-        if self._is_next("?"):
+        if self._consume_if("?"):
             term = self._parse_choice(token, term)
         self._nesting -= 1
         return term
@@ -239,7 +248,7 @@ class _Parser:
         while (
             precedence := _PRECEDENCE.get((token := self._peek()).text, 0)
         ) >= min_precedence and token.kind != "string":
-            self._take()
+            self._consume()
             rhs = self._parse_binary(precedence + 1)
             lhs = self._apply_operator(token, lhs, rhs)
         return lhs
@@ -249,12 +258,12 @@ class _Parser:
         if lhs.type == rhs.type == ANY and _PRECEDENCE[sign] > _PRECEDENCE["in"]:
             return self._make_term(token, ANY, lhs.run, lhs, rhs)
         if ANY in (lhs.type, rhs.type):
-            lhs, rhs = _set_any_type(sign, lhs, rhs)
+            lhs, rhs = _resolve_any_types(sign, lhs, rhs)
         if sign in ("&&", "||"):
             kind, run = self._compile_logical(token, lhs, rhs)
         elif sign in ("==", "!="):
             kind, run = self._compile_equality(token, lhs, rhs)
-        elif sign in _ORDER:
+        elif sign in _COMPARISONS:
             kind, run = self._compile_order(token, lhs, rhs)
         elif sign == "in":
             kind, run = self._compile_membership(token, lhs, rhs)
@@ -268,29 +277,29 @@ class _Parser:
     def _compile_logical(self, token: _Token, lhs: _Term, rhs: _Term) -> tuple[Type, Run]:
         if (lhs.type, rhs.type) != (BOOL, BOOL):
             raise self._make_mismatch_error(token, lhs, rhs)
-        decides = token.text == "||"
+        deciding_value = token.text == "||"
 
         def run(scope: Scope, first: Run = lhs.run, second: Run = rhs.run) -> bool:
             try:
                 is_true = bool(first(scope))
             except EvaluationError:
-                # In CEL either side decides, even if the other side has an error.
-                if bool(second(scope)) is decides:
-                    return decides
+                # As in CEL, one side may decide the result even if the other side has an error.
+                if bool(second(scope)) is deciding_value:
+                    return deciding_value
                 raise
-            return decides if is_true is decides else bool(second(scope))
+            return deciding_value if is_true is deciding_value else bool(second(scope))
 
         return BOOL, run
 
     def _compile_equality(self, token: _Token, lhs: _Term, rhs: _Term) -> tuple[Type, Run]:
         if unify(lhs.type, rhs.type) is None:
             raise self._make_mismatch_error(token, lhs, rhs)
-        spends = lhs.type.item is not None or lhs.type.name == "string"
+        has_content = lhs.type.item is not None or lhs.type.name == "string"
         is_equal = token.text == "=="
 
         def run(scope: Scope, first: Run = lhs.run, second: Run = rhs.run) -> bool:
             value = first(scope)
-            if spends:
+            if has_content:
                 scope.spend_content(value)
             return bool((value == second(scope)) is is_equal)
 
@@ -300,7 +309,7 @@ class _Parser:
         are_numbers = lhs.type.is_number and rhs.type.is_number
         if not are_numbers and not (lhs.type == rhs.type and lhs.type in (STRING, BOOL)):
             raise self._make_mismatch_error(token, lhs, rhs)
-        compare = _ORDER[token.text]
+        compare = _COMPARISONS[token.text]
         if lhs.type != STRING:
             return BOOL, lambda scope, first=lhs.run, second=rhs.run: compare(first(scope), second(scope))
 
@@ -321,7 +330,7 @@ class _Parser:
             if isinstance(container, Mapping):
                 return value in container
             scope.spend_content(container)
-            # Compare with `==`: for `in` of Python, not-a-number equals itself.
+            # Compare by `==`, because Python's `in` finds a not-a-number equal to itself.
             return any(value == member for member in container)
 
         return BOOL, run
@@ -331,10 +340,10 @@ class _Parser:
         operate: Callable[[Any, Any], Any] | None = None
         kind = lhs.type
         if types == {INT}:
-            operate = _INTS[sign]
+            operate = _INT_OPERATORS[sign]
         elif lhs.type.is_number and rhs.type.is_number:
-            # In contrast to CEL, where 100 * 0.5 is an error, an int is converted if the other operand is a double.
-            operate, kind = _DOUBLES.get(sign), DOUBLE
+            # Convert an int if the other operand is a double. In CEL, 100 * 0.5 is an error.
+            operate, kind = _DOUBLE_OPERATORS.get(sign), DOUBLE
         elif sign == "+" and types == {STRING}:
             return kind, _compile_join(lhs.run, rhs.run)
         elif sign == "+" and lhs.type.name == rhs.type.name == "list" and unify(lhs.type, rhs.type):
@@ -347,11 +356,11 @@ class _Parser:
 
     def _parse_unary(self) -> _Term:
         token = self._peek()
-        if not (self._is_next("-") or self._is_next("!")):
+        if not (self._consume_if("-") or self._consume_if("!")):
             return self._parse_member()
         if token.text == "-" and self._peek().kind == "int" and self._tokens[self._next + 1].text not in (".", "["):
-            # The lowest int has no positive counterpart.
-            number = self._take()
+            # Parse the sign with the number, because the lowest int has no positive counterpart.
+            number = self._consume()
             return self._compile_constant(number, -int(number.text, 0 if "x" in number.text else 10))
         self._nesting += 1
         if self._nesting > MAX_NESTING:
@@ -373,13 +382,13 @@ class _Parser:
         term = self._parse_primary()
         while True:
             token = self._peek()
-            if self._is_next("."):
+            if self._consume_if("."):
                 name = self._parse_name()
-                if self._is_next("("):
+                if self._consume_if("("):
                     term = self._parse_macro(name, term) if name.text in MACROS else self._parse_method(name, term)
                 else:
                     term = self._compile_item(name, term, self._compile_constant(name, name.text), is_field=True)
-            elif self._is_next("["):
+            elif self._consume_if("["):
                 index = self._parse_expression()
                 self._expect("]")
                 term = self._compile_item(token, term, index)
@@ -387,7 +396,7 @@ class _Parser:
                 return term
 
     def _parse_name(self) -> _Token:
-        token = self._take()
+        token = self._consume()
         if token.kind != "name" or token.text in ("true", "false", "null", "in"):
             raise self._make_error(token, f"expected a name and not {token.text!r}")
         return token
@@ -402,7 +411,7 @@ class _Parser:
         raise self._make_error(token, f"{container.type}{suffix} is not possible")
 
     def _parse_primary(self) -> _Term:
-        token = self._take()
+        token = self._consume()
         if token.kind == "int":
             return self._compile_constant(token, int(token.text, 16 if "x" in token.text else 10))
         if token.kind == "double":
@@ -448,7 +457,7 @@ class _Parser:
             value = str(ast.literal_eval(f"{quote}{text}{quote}"))
             value.encode()
         except (ValueError, SyntaxError):
-            # Half of a surrogate pair raises UnicodeError, a ValueError.
+            # Encoding half of a surrogate pair raises UnicodeError, which is a ValueError.
             raise self._make_error(token, "a text with an invalid escape") from None
         return value
 
@@ -456,7 +465,7 @@ class _Parser:
         name = token.text
         if name in ("true", "false", "null"):
             return self._compile_constant(token, {"true": True, "false": False}.get(name))
-        if self._is_next("("):
+        if self._consume_if("("):
             return self._parse_has(token) if name == "has" else self._parse_call(token, ())
         kind = self._items.get(name) or self._variables.get(name)
         if kind is None or name in _RESERVED:
@@ -470,10 +479,10 @@ class _Parser:
 
     def _parse_arguments(self, closing: str) -> list[_Term]:
         terms: list[_Term] = []
-        while not self._is_next(closing):
+        while not self._consume_if(closing):
             if terms:
                 self._expect(",")
-                if closing in "]}" and self._is_next(closing):
+                if closing in "]}" and self._consume_if(closing):
                     break
             terms.append(self._parse_expression())
         return terms
@@ -495,10 +504,10 @@ class _Parser:
 
     def _parse_map(self, token: _Token) -> _Term:
         entries: list[tuple[_Term, _Term]] = []
-        while not self._is_next("}"):
+        while not self._consume_if("}"):
             if entries:
                 self._expect(",")
-                if self._is_next("}"):
+                if self._consume_if("}"):
                     break
             key = self._parse_expression()
             if key.type != STRING:
@@ -555,10 +564,10 @@ class _Parser:
                 token, f"{token.text}() needs a series, which has {', '.join(sorted(absent_variables))}"
             )
         call, runs = function.call, [term.run for term in terms]
-        # Functions of one argument need no loop, which would cost as much as the function itself.
+        # Call functions of one argument without a loop, which would cost as much as the function itself.
         if len(runs) == 1:
-            (only,) = runs
-            return self._make_term(token, function.result, lambda scope: call(scope, only(scope)), *terms)
+            (argument,) = runs
+            return self._make_term(token, function.result, lambda scope: call(scope, argument(scope)), *terms)
         return self._make_term(token, function.result, lambda scope: call(scope, *[run(scope) for run in runs]), *terms)
 
     def _check_arguments(self, token: _Token, function: Function, terms: Sequence[_Term]) -> None:
@@ -585,7 +594,7 @@ class _Parser:
         nodes_before = self._nodes
         self._items[name] = item
         terms = [self._parse_expression()]
-        if token.text == "map" and self._is_next(","):
+        if token.text == "map" and self._consume_if(","):
             terms.append(self._parse_expression())
         del self._items[name]
         self._expect(")")
@@ -602,7 +611,7 @@ class _Parser:
 
 
 class _MissingKeyError(EvaluationError):
-    """A map has no such key."""
+    """A map lacks the key that the expression reads."""
 
 
 def _compile_list_item(container: Run, index: Run) -> Run:

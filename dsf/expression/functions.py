@@ -1,6 +1,6 @@
-"""Functions for expressions, and operators whose meaning in CEL differs from Python.
+"""Functions for expressions, and operators whose results in CEL differ from Python's.
 
-All raise EvaluationError for values that they do not accept.
+All functions raise EvaluationError for values that they do not accept.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _INT_PATTERN: Final = re.compile(r"[+-]?[0-9]+")
 _DOUBLE_PATTERN: Final = re.compile(
     r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?|[+-]?inf(?:inity)?|nan", re.IGNORECASE
 )
-_LOWEST, _HIGHEST = -(2**63), 2**63 - 1
+_MIN_INT64, _MAX_INT64 = -(2**63), 2**63 - 1
 
 
 class Function(NamedTuple):
@@ -28,8 +28,9 @@ class Function(NamedTuple):
     result: Type
     #: Called with the scope and the arguments.
     call: Callable[..., Any]
-    #: Whether it is called as `function(x)`, and as `x.function()`.
+    #: True if `function(x)` is a call of the function.
     is_global: bool = True
+    #: True if `x.function()` is a call of the function.
     is_method: bool = False
     #: Variables that the function reads in addition to its arguments.
     reads: frozenset[str] = frozenset()
@@ -37,13 +38,13 @@ class Function(NamedTuple):
 
 def check_int64(value: int) -> int:
     """Return `value`. Raises EvaluationError if it has more than 64 bits."""
-    if not _LOWEST <= value <= _HIGHEST:
+    if not _MIN_INT64 <= value <= _MAX_INT64:
         raise EvaluationError("integer overflow")
     return value
 
 
 def divide(lhs: float, rhs: float) -> float:
-    """Divide doubles; a division by zero returns an infinity or not-a-number."""
+    """Divide doubles. Division by zero returns an infinity or not-a-number."""
     if rhs:
         return lhs / rhs
     if math.isnan(lhs) or not lhs:
@@ -52,25 +53,25 @@ def divide(lhs: float, rhs: float) -> float:
 
 
 def divide_ints(lhs: int, rhs: int) -> int:
-    """Divide ints, rounding towards zero."""
+    """Divide ints, and round towards zero."""
     if not rhs:
         raise EvaluationError("division by zero")
     quotient = abs(lhs) // abs(rhs)
     return check_int64(quotient if (lhs < 0) == (rhs < 0) else -quotient)
 
 
-def find_remainder(lhs: int, rhs: int) -> int:
+def compute_remainder(lhs: int, rhs: int) -> int:
     """Return the remainder of a division that rounds towards zero."""
     if not rhs:
         raise EvaluationError("modulus by zero")
-    # As in CEL: the quotient has more than 64 bits.
+    # As in CEL, fail if the quotient has more than 64 bits.
     divide_ints(lhs, rhs)
     remainder = abs(lhs) % abs(rhs)
     return remainder if lhs >= 0 else -remainder
 
 
 def format_value(value: Any) -> str:
-    """Convert a scalar to a string."""
+    """Convert a bool, number or string to a string."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float):
@@ -79,7 +80,7 @@ def format_value(value: Any) -> str:
     return str(value)
 
 
-def _size(_: Scope, value: Any) -> int:
+def _compute_size(_: Scope, value: Any) -> int:
     return len(value)
 
 
@@ -88,7 +89,7 @@ def _contains(scope: Scope, text: str, part: str) -> bool:
     return part in text
 
 
-def _double(scope: Scope, value: Any) -> float:
+def _convert_to_double(scope: Scope, value: Any) -> float:
     if isinstance(value, str):
         scope.spend_content(value)
         if _DOUBLE_PATTERN.fullmatch(value) is None:
@@ -97,7 +98,7 @@ def _double(scope: Scope, value: Any) -> float:
     return float(value)
 
 
-def _int(_: Scope, value: Any) -> int:
+def _convert_to_int(_: Scope, value: Any) -> int:
     if isinstance(value, str):
         if len(value) > 20 or _INT_PATTERN.fullmatch(value) is None:
             raise EvaluationError(f"int({value[:40]!r}): the text is not a whole number")
@@ -114,6 +115,7 @@ def _clamp(_: Scope, x: float, low: float, high: float) -> float:
 
 
 def _scale(_: Scope, x: float, low: float, high: float) -> float:
+    """Map `low` to -100 and `high` to 100, and clamp the result to this range."""
     if low == high:
         raise EvaluationError(f"scale: low and high are both {low:g}")
     share = divide(x - low, high - low)
@@ -121,6 +123,7 @@ def _scale(_: Scope, x: float, low: float, high: float) -> float:
 
 
 def _compute_quantile(scope: Scope, values: Sequence[float], q: float) -> float:
+    """Return the quantile `q` (0 to 1), interpolated linearly between two values."""
     scope.spend(4 * len(values))
     if not values:
         raise EvaluationError("quantile: the list is empty")
@@ -140,6 +143,7 @@ def _compute_quantile(scope: Scope, values: Sequence[float], q: float) -> float:
 
 
 def _compute_trend(scope: Scope, values: Sequence[float], seconds: float) -> float:
+    """Fit a line to the values of the series, and return its value `seconds` after the last sample."""
     times: Sequence[float] = scope["times"]
     scope.spend(8 * len(values))
     if len(values) != len(times):
@@ -161,7 +165,7 @@ _LISTS: Final = (Type("list", ANY), Type("map", ANY))
 _NUMBER: Final = ((DOUBLE,),)
 
 FUNCTIONS: Final[Mapping[str, Function]] = {
-    "size": Function(((STRING, *_LISTS),), INT, _size, is_method=True),
+    "size": Function(((STRING, *_LISTS),), INT, _compute_size, is_method=True),
     "contains": Function(((STRING,),) * 2, BOOL, _contains, is_global=False, is_method=True),
     "startsWith": Function(
         ((STRING,),) * 2, BOOL, lambda _, text, part: text.startswith(part), is_global=False, is_method=True
@@ -169,8 +173,8 @@ FUNCTIONS: Final[Mapping[str, Function]] = {
     "endsWith": Function(
         ((STRING,),) * 2, BOOL, lambda _, text, part: text.endswith(part), is_global=False, is_method=True
     ),
-    "double": Function(((DOUBLE, STRING),), DOUBLE, _double),
-    "int": Function(((DOUBLE, STRING),), INT, _int),
+    "double": Function(((DOUBLE, STRING),), DOUBLE, _convert_to_double),
+    "int": Function(((DOUBLE, STRING),), INT, _convert_to_int),
     "string": Function(((DOUBLE, STRING, BOOL),), STRING, lambda _, value: format_value(value)),
     "clamp": Function(_NUMBER * 3, DOUBLE, _clamp),
     "scale": Function(_NUMBER * 3, DOUBLE, _scale),

@@ -11,40 +11,44 @@ from dsf.expression.scope import EvaluationError, Run, Scope
 class Items(NamedTuple):
     """The list over which a macro iterates."""
 
+    #: Evaluates the list, or a map for its keys.
     container: Run
+    #: Variable for the item.
     name: str
-    #: Steps for each item.
+    #: Number of steps for each item.
     cost: int
 
     def read_items(self, scope: Scope) -> list[Any]:
-        """Return the items, and spend steps for all items."""
+        """Return the items, and spend the steps for all of them. Raises EvaluationError beyond the budget."""
         values = self.container(scope)
         scope.spend(self.cost * len(values))
         return list(values)
 
 
 def _compile_all(items: Items, test: Run) -> Run:
-    return _compile_quantifier(items, test, decides=False)
+    return _compile_quantifier(items, test, deciding_value=False)
 
 
 def _compile_exists(items: Items, test: Run) -> Run:
-    return _compile_quantifier(items, test, decides=True)
+    return _compile_quantifier(items, test, deciding_value=True)
 
 
-def _compile_quantifier(items: Items, test: Run, *, decides: bool) -> Run:
+def _compile_quantifier(items: Items, test: Run, *, deciding_value: bool) -> Run:
+    """Return a function that ends at the first item for which the test has the deciding value."""
+
     def run(scope: Scope) -> bool:
         error: EvaluationError | None = None
         for item in items.read_items(scope):
             scope[items.name] = item
             try:
-                if bool(test(scope)) is decides:
-                    return decides
+                if bool(test(scope)) is deciding_value:
+                    return deciding_value
             except EvaluationError as failure:
                 # Continue, because another item may decide the result.
                 error = failure
         if error is not None:
             raise error
-        return not decides
+        return not deciding_value
 
     return run
 
@@ -86,7 +90,7 @@ def _compile_map(items: Items, first: Run, second: Run | None = None) -> Run:
     return run
 
 
-#: The macros by name: each compiles its list and its compiled arguments to a function.
+#: Macro by name. Each gets its list and its compiled arguments, and returns a compiled function.
 MACROS: Final[Mapping[str, Callable[..., Run]]] = {
     "all": _compile_all,
     "exists": _compile_exists,

@@ -8,18 +8,18 @@ from typing import Any, Final
 
 from dsf.errors import DsfError
 
-#: Maximum steps of one evaluation. An operator, a function, a variable and each processed list item is a step.
+#: Maximum number of steps of one evaluation. Each operator, function, variable and processed list item is a step.
 MAX_STEPS: Final = 50_000
-#: Characters of a string that cost one step. Without a cost, repeated concatenation of a string could fill the memory.
+#: Number of characters of a string that cost one step. Without this cost, repeated concatenation could fill the memory.
 CHARACTERS_PER_STEP: Final = 64
 
 
 class EvaluationError(DsfError):
-    """An expression has no value for these variables. The message says why."""
+    """An expression has no value for these variables. The message is the reason."""
 
 
 class Scope(dict[str, Any]):
-    """The variables by name, and the number of steps that remain."""
+    """The variables of one evaluation by name, and the number of remaining steps."""
 
     __slots__ = ("steps",)
 
@@ -34,9 +34,9 @@ class Scope(dict[str, Any]):
             raise EvaluationError(f"the expression takes more than {MAX_STEPS} steps; read shorter lists and texts")
 
     def spend_content(self, value: Any) -> None:
-        """Spend steps for the content of a value: each item at every level, and the characters of strings.
+        """Spend steps for the content of a value: the items of lists at all levels, and the characters of strings.
 
-        A list may contain the same list many times, so it may have more items than are in memory.
+        Count all levels, because a list may contain the same list many times.
         """
         if isinstance(value, str):
             self.spend(len(value) // CHARACTERS_PER_STEP)

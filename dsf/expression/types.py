@@ -11,8 +11,9 @@ class Type:
     """A CEL type. Lists have items of one type. Maps have strings as keys, and values of one type."""
 
     name: str
+    #: Type of the items of a list, or of the values of a map; None for other types.
     item: Type | None = None
-    #: Whether the value may be null instead.
+    #: True if the value may be null instead.
     is_nullable: bool = False
 
     def __str__(self) -> str:
@@ -37,7 +38,7 @@ LABELS: Final = Type("map", STRING)
 
 
 def unify(lhs: Type, rhs: Type) -> Type | None:
-    """Return the common type of two types; None if they have none. The common type of int and double is double."""
+    """Return the common type of two types; None if there is none. The common type of int and double is double."""
     if rhs in (NULL, ANY) or lhs in (NULL, ANY):
         other_type = lhs if rhs in (NULL, ANY) else rhs
         is_null = NULL in (lhs, rhs) and other_type != NULL
