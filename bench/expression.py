@@ -66,7 +66,7 @@ print(process.memory_info().rss - before)
 def stages(url: str, series: int, expression: str, rounds: int, seconds: float) -> dict[str, Any]:
     """Measure one size: CPU of both in every round, with an expression for a range query, and for an instant one."""
     # As in an agent, which collects garbage less often than Python's default.
-    gctuning.prepare()
+    gctuning.set_thresholds()
     with tempfile.TemporaryDirectory() as folder:
         settings = Settings(cluster=CLUSTER)
         both = Stages(settings, FileSecrets(None, Release(settings)))
@@ -90,7 +90,7 @@ def stages(url: str, series: int, expression: str, rounds: int, seconds: float) 
             return run
 
         works = [cycle(scorer) for scorer in (posted, scored, single, scored.model_copy(update=instant))]
-        gctuning.settle()
+        gctuning.freeze_objects()
         measured = [[measure_call(work, seconds) for work in works] for _ in range(rounds)]
     return {
         "series": series,

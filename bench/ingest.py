@@ -54,7 +54,7 @@ def serve(queue: str) -> int:
     from dsf.worker.application import _make_queue, make_app
 
     # As every process of the hub.
-    gctuning.prepare()
+    gctuning.set_thresholds()
     config = settings()
     app = make_app(config)
 

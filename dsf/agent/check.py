@@ -18,7 +18,7 @@ from dsf import keys
 from dsf.agent.main import make_relay
 from dsf.agent.outbox import SigningKeyFile
 from dsf.errors import DsfError, RelayError, SettingsError
-from dsf.process.launch import FAILED, USAGE
+from dsf.process.launch import EXIT_FAILURE, EXIT_USAGE
 from dsf.redislink.link import Link
 from dsf.settings import Settings
 from dsf.store.client import connect
@@ -39,10 +39,10 @@ def run(settings: Settings) -> int:
         for step in run_steps(settings):
             print(f"{'ok  ' if step.is_ok else 'FAIL'}  {step.name:<14}  {step.detail}")
             if not step.is_ok:
-                return FAILED
+                return EXIT_FAILURE
     except SettingsError as error:
         print(f"FAIL  settings        {error}", file=sys.stderr)
-        return USAGE
+        return EXIT_USAGE
     return 0
 
 

@@ -32,7 +32,7 @@ from dsf.keys import is_name
 from dsf.messages import CYCLE_TASK, MAX_FRAME_BYTES, STAGE_TASKS
 from dsf.process import gctuning, threads
 from dsf.process.hubclock import AGENT_INTERVAL, HubClock
-from dsf.process.launch import USAGE
+from dsf.process.launch import EXIT_USAGE
 from dsf.redislink import broker
 from dsf.redislink.link import Link
 from dsf.settings import Settings
@@ -235,7 +235,7 @@ def run(config: Settings) -> int:
         return _run(config)
     except SettingsError as error:
         log.error("agent cannot start", problem=str(error))
-        return USAGE
+        return EXIT_USAGE
 
 
 def _run(config: Settings) -> int:
@@ -244,13 +244,13 @@ def _run(config: Settings) -> int:
     from dsf.worker.application import make_app
 
     app = make_app(config)
-    gctuning.prepare()
+    gctuning.set_thresholds()
     agent = AgentRuntime(config)
     # Events use the connections of results and the clock.
     app.conf.broker_transport_options[broker.CLIENT] = agent.redis
     agent.start()
 
-    signals.worker_ready.connect(lambda **_: gctuning.settle(), weak=False)
+    signals.worker_ready.connect(lambda **_: gctuning.freeze_objects(), weak=False)
     signals.worker_shutting_down.connect(lambda **_: agent.stopping.set(), weak=False)
     log.info("agent starts", cluster=config.cluster, concurrency=config.agent_concurrency)
     try:

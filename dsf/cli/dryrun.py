@@ -206,7 +206,7 @@ def run_cycle(
     )
     values: dict[str, Any] = {}
     try:
-        with tracing.by_hand("explain", keys.run_member(cluster, summary.name, make_run_id())) as trace:
+        with tracing.record_manual_run("explain", keys.run_member(cluster, summary.name, make_run_id())) as trace:
             payload = stages.fetch(cycle)
             request = b"".join(payload.pieces)
             if save is not None:

@@ -62,7 +62,7 @@ def _render_cycles(view: HistoryList) -> Renderable:
     counted_names = dict.fromkeys(name for cycle in view.cycles for name in cycle.counts)
     names = [*(name for name in COUNTS if name in counted_names), *sorted(counted_names.keys() - set(COUNTS))]
     numbers = ("VALUE", *(stage.upper() for stage in _STAGES), *(name.upper() for name in names))
-    has_traces = tracing.is_wanted()
+    has_traces = tracing.is_enabled()
     headers = ("TIME", "RUN", "OUTCOME", *numbers, "REASON", *(("TRACE",) if has_traces else ()))
     rows = [[*_make_row(cycle, names), *((cycle.trace,) if has_traces else ())] for cycle in view.cycles]
     return stack_parts(make_table(headers, rows, right_aligned_headers=numbers), "", flatten(summary))

@@ -15,7 +15,7 @@ from dsf.backends import make_election
 from dsf.backends.protocol import Backend
 from dsf.errors import DsfError, SettingsError
 from dsf.hub.hub import Hub
-from dsf.process.launch import FAILED, USAGE
+from dsf.process.launch import EXIT_FAILURE, EXIT_USAGE
 from dsf.process.threads import run_in_background
 from dsf.settings import Settings
 
@@ -110,7 +110,7 @@ class ControllerService(Collector):
 
     def _fail(self, error: SettingsError) -> None:
         log.error("wrong settings", error=str(error))
-        self._on_failure(USAGE)
+        self._on_failure(EXIT_USAGE)
 
     def _on_elected(self) -> None:
         # Start the remover before the hub, whose start may need the Redis that is lost.
@@ -130,7 +130,7 @@ class ControllerService(Collector):
                 log.info("the start of the hub controller was interrupted", error=str(error))
                 return
             log.error("the hub controller cannot start", error=str(error))
-            self._on_failure(FAILED)
+            self._on_failure(EXIT_FAILURE)
         except BaseException:
-            self._on_failure(FAILED)
+            self._on_failure(EXIT_FAILURE)
             raise

@@ -1,7 +1,7 @@
-"""The hub's clock, which is its Redis' clock. Every timestamp in Redis and every deadline uses it.
+"""Reads the hub's clock, which is the clock of its Redis. All timestamps in Redis and all deadlines use it.
 
 `now` replaces `time.time` in all processes of the hub and in all commands. `time.time` is used only where the machine's
-own time is needed: for queries of an agent, whose data comes from its own cluster, and for files and certificates.
+own time is needed: for the queries of an agent, whose data comes from its own cluster, and for files and certificates.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from dsf.process.threads import SupervisedThread
 
 log = dsf.log.get(__name__)
 
-#: Seconds by which the clock of a machine may differ from the hub's before an operator has to act.
+#: Maximum difference in seconds between a machine's clock and the hub's; beyond it, an operator has to act.
 TOLERANCE: Final = 30.0
 #: Seconds between two measurements in a process of the hub.
 HUB_INTERVAL: Final = 5.0
-#: Seconds between two measurements in an agent. It is longer, because a thousand agents share one Redis.
+#: Seconds between two measurements in an agent; longer than in the hub, because a thousand agents share one Redis.
 AGENT_INTERVAL: Final = 60.0
 #: Seconds between a failed measurement and the next attempt.
 _RETRY_SECONDS: Final = 5.0
-#: Maximum seconds of a round trip. The measurement of a slower one would be too imprecise.
-_MAX_ROUND_TRIP: Final = 2.0
+#: Maximum seconds of a round trip to Redis. A measurement with a longer one is too imprecise and is discarded.
+_MAX_ROUND_TRIP_SECONDS: Final = 2.0
 
 
 class Server(Protocol):
@@ -38,9 +38,9 @@ class Server(Protocol):
 
 
 class HubClock:
-    """Measures the hub's clock, and advances it with the monotonic clock between two measurements. Thread-safe.
+    """Measures the hub's clock, and advances it by the monotonic clock between two measurements. Thread-safe.
 
-    Setting the clock of this machine therefore does not move it. Until the first measurement it returns the time of
+    Therefore a change of this machine's clock does not affect it. Before the first measurement, it returns the time of
     this machine.
     """
 
@@ -52,17 +52,18 @@ class HubClock:
         own_clock: Callable[[], float] = time.time,
         on_measured: Callable[[HubClock], object] = lambda _: None,
     ) -> None:
-        """`interval` is the seconds between two measurements. `own_clock` returns the unix seconds of this machine.
+        """Prepare to measure the clock of `server` every `interval` seconds.
 
-        `on_measured` is called after each measurement, and may raise redis.RedisError.
+        `own_clock` returns the unix seconds of this machine. `on_measured` is called after each measurement, and may
+        raise redis.RedisError.
         """
         self._server = server
         self._interval = interval
         self._own_clock = own_clock
         self._on_measured = on_measured
-        # Unix seconds at which the monotonic clock was zero.
+        # Hub's time in unix seconds when the monotonic clock was zero.
         self._epoch = own_clock() - time.monotonic()
-        # time.monotonic() of the next measurement.
+        # Time of the next measurement by time.monotonic().
         self._next_measurement_at = 0.0
         self._is_measured = threading.Event()
         self._logged_offset = 0.0
@@ -74,11 +75,11 @@ class HubClock:
         return time.monotonic() + self._epoch if self._is_measured.is_set() else self._own_clock()
 
     def offset(self) -> float:
-        """Return the hub's time minus the time of this machine, in seconds. It is negative if this machine is ahead."""
+        """Return the hub's time minus this machine's time in seconds: negative if this machine is ahead."""
         return self.now() - self._own_clock() if self._is_measured.is_set() else 0.0
 
     def start(self) -> None:
-        """Measure now and then periodically, in a thread."""
+        """Start a thread that measures now, and then periodically."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -92,9 +93,9 @@ class HubClock:
         self._is_measured.wait()
 
     def keep_measured(self) -> None:
-        """Measure if the last measurement is an interval old. A process may call it in its own loop instead of `start`.
+        """Measure if the last measurement is an interval old. Raises redis.RedisError.
 
-        Raises redis.RedisError.
+        A process may call this in its own loop instead of `start`.
         """
         if time.monotonic() >= self._next_measurement_at:
             self.measure()
@@ -103,13 +104,13 @@ class HubClock:
 
     def measure(self) -> bool:
         """Measure the offset. Return False if the response took too long. Raises redis.RedisError."""
-        # The first call connects, so that the measured one is a single round trip. PING would fail on a Redis that
-        # cannot save its data (MISCONF), as a write does.
+        # Connect by a first call, so that the measured call takes a single round trip. PING would fail on a Redis that
+        # cannot save its data (MISCONF).
         self._server.time()
         started_at = time.monotonic()
         seconds, microseconds = self._server.time()
         round_trip_seconds = time.monotonic() - started_at
-        if round_trip_seconds > _MAX_ROUND_TRIP:
+        if round_trip_seconds > _MAX_ROUND_TRIP_SECONDS:
             return False
         epoch = seconds + microseconds / 1e6 - (started_at + round_trip_seconds / 2)
         # Ignore a change that is smaller than the error of the measurement, so that the time does not jitter.
@@ -149,7 +150,7 @@ def use(clock: HubClock | None) -> None:
 
 
 def now() -> float:
-    """Return unix seconds by the hub's clock, or by the machine's own if `use` was not called. Never blocks."""
+    """Return unix seconds by the clock of `use`, or by this machine's clock without one. Never blocks."""
     return time.time() if _process_clock is None else _process_clock.now()
 
 
@@ -160,5 +161,5 @@ def read_hub_time(client: Server) -> float:
 
 
 def describe_offset(offset: float) -> str:
-    """Return a text such as `60 s behind` for an offset in seconds as `HubClock.offset` returns it."""
+    """Return a text such as `60 s behind` for an offset by `HubClock.offset` in seconds."""
     return f"{abs(offset):.0f} s {'behind' if offset > 0 else 'ahead of'}"

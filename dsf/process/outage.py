@@ -1,4 +1,4 @@
-"""Logs the begin and the end of an outage once, even if many threads detect it."""
+"""Logs the start and the end of an outage once, even if many threads detect it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ log = dsf.log.get(__name__)
 
 
 class KnownOutageError(redis.ConnectionError):
-    """The command was not sent because of a known outage."""
+    """The command was not sent, because an outage is already recorded."""
 
 
 class Outage:
@@ -22,12 +22,12 @@ class Outage:
     def __init__(self, dependency: str) -> None:
         self._dependency = dependency
         self._since: float | None = None
-        # Error texts logged for this outage. The error may change during the recovery.
+        # Logged error texts of this outage. The error may change during the recovery.
         self._logged_errors: set[str] = set()
         self._lock = threading.Lock()
 
     def begin(self, error: BaseException) -> None:
-        """Record a failure. Logs each different error once per outage."""
+        """Record a failure, which starts an outage. Logs each different error once per outage."""
         if isinstance(error, KnownOutageError):
             return
         with self._lock:
@@ -39,7 +39,7 @@ class Outage:
         log.error("unreachable, will be tried again until it is back", what=self._dependency, error=str(error))
 
     def end(self) -> bool:
-        """Record a success. Logs and returns True for the first one after an outage."""
+        """Record a success, which ends an outage. Logs and returns True if there was one."""
         with self._lock:
             if self._since is None:
                 return False

@@ -10,7 +10,7 @@ import os
 import signal
 from typing import Final, Protocol
 
-#: Seconds without a turn after which a main loop counts as stuck. A healthy loop never waits this long.
+#: Seconds without an iteration after which a main loop counts as stuck. A healthy loop waits shorter than this.
 STUCK_SECONDS: Final = 60.0
 
 
@@ -25,14 +25,14 @@ class Service(Protocol):
         """Start the service's threads and return. Raises DsfError."""
 
     def stop(self) -> None:
-        """Finish the work in progress and release all resources. The service may not have been started."""
+        """Finish the work in progress and release all resources, also if the service was not started."""
 
     def find_problem(self) -> str:
-        """Return one line that says why the service does not work if a restart may help, otherwise an empty string."""
+        """Return the reason, in one line, why the service does not work, if a restart may help; otherwise empty."""
 
 
-class Ending:
-    """Ends the process by SIGTERM to itself, with an exit code, when a thread cannot continue."""
+class Shutdown:
+    """Shuts the process down, by SIGTERM to itself, with an exit code. For threads that cannot continue."""
 
     def __init__(self) -> None:
         self.code = 0

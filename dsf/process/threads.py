@@ -1,6 +1,6 @@
 """Supervised threads, which restart their work after an unexpected exception and report to the readiness probe.
 
-No other module starts threads (checked by `tests/unit/process/test_threads.py`).
+All threads are started here (checked by `tests/unit/process/test_threads.py`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _running: set[SupervisedThread] = set()
 class SupervisedThread:
     """Runs `work` in a daemon thread until it returns, and restarts it after an exception.
 
-    The owner first signals `work` to return (by an event or a queue), and then calls `join`.
+    To stop it, the owner signals `work` to return, by an event or a queue, and then calls `join`.
     """
 
     def __init__(self, work: Callable[[], object], name: str) -> None:
@@ -33,7 +33,7 @@ class SupervisedThread:
         self._work = work
         self._is_joined = threading.Event()
         self._failures = 0
-        # time.monotonic() from which the current run counts as recovered. Infinite while the next start is pending.
+        # Time by time.monotonic() from which the current run counts as recovered; infinite until the work restarts.
         self._recovered_at = math.inf
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -44,39 +44,39 @@ class SupervisedThread:
         self._thread.start()
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait until the work has returned. Pending restarts are cancelled."""
+        """Cancel a pending restart, and wait up to `timeout` seconds until the work has returned."""
         self._is_joined.set()
-        # Do not wait for a thread that never started, nor for the current one, because work may stop its own owner.
+        # Skip a thread that was not started, and the current thread, because work may stop its own owner.
         if self.is_alive() and not self.is_current():
             self._thread.join(timeout)
 
     def is_alive(self) -> bool:
-        """Return True if the thread has started and not ended."""
+        """True if the thread has started and not ended."""
         return self._thread.is_alive()
 
     def is_current(self) -> bool:
-        """Return True if the caller runs in this thread."""
+        """True if the caller runs in this thread."""
         return self._thread is threading.current_thread()
 
     @property
     def is_failing(self) -> bool:
-        """True if the work fails repeatedly. A single failure is only logged."""
+        """True after three failures in a row, until the work has run for some seconds without an exception."""
         return self._failures >= 3 and time.monotonic() < self._recovered_at
 
     def _run(self) -> None:
         try:
-            while not self._is_done():
-                # Seconds; doubled with each failure in a row.
-                pause = min(0.1 * 2.0 ** min(self._failures - 1, 30), 30.0)
-                self._is_joined.wait(pause)
+            while not self._run_work():
+                # Double the pause with each failure in a row.
+                pause_seconds = min(0.1 * 2.0 ** min(self._failures - 1, 30), 30.0)
+                self._is_joined.wait(pause_seconds)
                 if self._is_joined.is_set():
                     return
         finally:
             with _lock:
                 _running.discard(self)
 
-    def _is_done(self) -> bool:
-        """Run the work once. Return False if it raised an exception."""
+    def _run_work(self) -> bool:
+        """Run the work once. Return True if it returned, and False if it raised an exception."""
         self._recovered_at = time.monotonic() + _RECOVERY_SECONDS
         try:
             self._work()
@@ -90,7 +90,7 @@ class SupervisedThread:
 
 
 def run_in_background(work: Callable[[], object], name: str) -> threading.Thread:
-    """Run `work` once in a thread, and log an exception that it raises."""
+    """Run `work` once in a daemon thread, and log an exception that it raises. Returns the started thread."""
 
     def run() -> None:
         try:
@@ -104,7 +104,7 @@ def run_in_background(work: Callable[[], object], name: str) -> threading.Thread
 
 
 def describe_failing_threads() -> str:
-    """Return one line that names the threads that fail repeatedly, for readiness probes. Empty if there are none."""
+    """Return one line that names the repeatedly failing threads, for readiness probes; empty without such a thread."""
     with _lock:
         names = sorted(thread.name for thread in _running if thread.is_failing)
     return f"threads fail again and again: {', '.join(names)}; the log says why" if names else ""

@@ -1,4 +1,4 @@
-"""Limits concurrent requests to a server, fairly between the clients that cause them."""
+"""Limits concurrent requests to the API server, fairly between the clients that cause them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from dsf.errors import BackendError
 
 
 class ClientTurns:
-    """Allows `turns` concurrent requests, and `share` of them per client. Thread-safe.
+    """Allows `turns` concurrent requests, and up to `share` of them for each client. Thread-safe.
 
-    A request without a free turn waits up to `seconds`. Requests of clients with fewer running requests go first, then
-    older requests. At most `max_requests` requests of one client run or wait.
+    A request waits up to `seconds` for a free turn. Requests of clients with fewer running requests come first, then
+    older requests. At most `max_requests` requests of a client run or wait.
     """
 
     def __init__(self, turns: int, share: int, max_requests: int, seconds: float) -> None:
@@ -31,7 +31,10 @@ class ClientTurns:
 
     @contextmanager
     def take(self, client: str) -> Iterator[None]:
-        """Wait for a turn, and hold it in the block. Raises BackendError if there is none in time."""
+        """Wait for a turn, and keep it during the block.
+
+        Raises BackendError if no turn is free in time, or if too many requests of the client run or wait.
+        """
         ticket = object()
         with self._condition:
             request_count = self._running_counts[client] + list(self._client_by_ticket.values()).count(client)
@@ -56,6 +59,7 @@ class ClientTurns:
                 self._condition.notify_all()
 
     def _wait(self, ticket: object) -> bool:
+        """Wait until the request with this ticket is next. Return False after the maximum wait."""
         deadline = time.monotonic() + self._seconds
         while not self._is_next(ticket):
             remaining_seconds = deadline - time.monotonic()
@@ -65,6 +69,7 @@ class ClientTurns:
         return True
 
     def _is_next(self, ticket: object) -> bool:
+        """True if a turn is free, and no other request comes before the one with this ticket."""
         if self._running_counts.total() >= self._turns:
             return False
         eligible_tickets = [
@@ -72,7 +77,7 @@ class ClientTurns:
             for waiting_ticket, client in self._client_by_ticket.items()
             if self._running_counts[client] < self._share
         ]
-        # `min` returns the oldest of equal requests.
+        # `min` returns the first, which is the oldest, of equal requests.
         return (
             bool(eligible_tickets)
             and min(
@@ -84,7 +89,7 @@ class ClientTurns:
 
 
 def find_client(address: str) -> str:
-    """Return the client that an address belongs to: an IPv6 network of 64 bits is one client."""
+    """Return the client to which an IP address belongs: all addresses of an IPv6 /64 network are one client."""
     try:
         ip = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:

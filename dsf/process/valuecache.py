@@ -1,4 +1,4 @@
-"""Computes a value once for all concurrent callers: pages, scrapes, responses of the hub's API server."""
+"""Computes a value once for all concurrent callers, such as a page, a scrape or a response of the API server."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ class _Entry(Generic[_Value]):
 
     def __init__(self, turn: threading.Lock) -> None:
         self.value: Future[_Value] = Future()
-        self.until = math.inf
-        #: Lock of the key, so that one thread at a time computes its value.
+        self.expires_at = math.inf
+        #: Lock of the key, so that only one thread at a time computes its value.
         self.turn = turn
-        self.is_begun = False
+        self.has_begun = False
 
 
 class ValueCache(Generic[_Key, _Value]):
     """Caches the `max_entries` most recently used values for some seconds each. Thread-safe.
 
-    A value is computed once for all concurrent callers, who get the same value or the same error. At most `turns`
-    threads compute a value or wait for one, because each of them occupies one of the 40 threads that handle requests.
+    All concurrent callers get the same value or the same error. At most `turns` threads compute a value or wait for
+    one, because each of them occupies one of the 40 threads that handle requests.
     """
 
     def __init__(self, seconds: float = 0.0, max_entries: int = 100, turns: int = sys.maxsize) -> None:
@@ -43,15 +43,16 @@ class ValueCache(Generic[_Key, _Value]):
         self._entries: OrderedDict[_Key, _Entry[_Value]] = OrderedDict()
 
     def get(self, key: _Key, make: Callable[[], _Value], *, is_new: bool = False) -> _Value:
-        """Return the value of `key`, computed by `make` if it has expired or `is_new` is set.
+        """Return the value of `key`. Calls `make` if there is no value or it has expired.
 
-        Raises the errors of `make`, and BackendError if too many threads compute or wait.
+        With `is_new`, only returns a value whose computation begins after this call. Raises the errors of `make`, and
+        BackendError if too many threads compute or wait.
         """
         with self._lock:
             entry = self._entries.get(key)
-            # A value whose computation has not begun yet is new enough for `is_new`.
-            is_mine = entry is None or (is_new and entry.is_begun) or time.monotonic() >= entry.until
-            if entry is None or is_mine:
+            # An entry whose computation has not begun yet is new enough for `is_new`.
+            must_compute = entry is None or (is_new and entry.has_begun) or time.monotonic() >= entry.expires_at
+            if entry is None or must_compute:
                 entry = _Entry(entry.turn if entry is not None else threading.Lock())
             elif entry.value.done():
                 self._entries.move_to_end(key)
@@ -63,30 +64,30 @@ class ValueCache(Generic[_Key, _Value]):
             if len(self._entries) > self._max_entries:
                 self._entries.popitem(last=False)
         try:
-            return self._make(key, entry, make) if is_mine else entry.value.result()
+            return self._compute(key, entry, make) if must_compute else entry.value.result()
         finally:
             self._turns.release()
 
-    def _make(self, key: _Key, entry: _Entry[_Value], make: Callable[[], _Value]) -> _Value:
+    def _compute(self, key: _Key, entry: _Entry[_Value], make: Callable[[], _Value]) -> _Value:
+        """Compute the value of an entry, and pass the value or the error to all waiting threads."""
         cpu_start = time.thread_time()
         try:
             with entry.turn:
-                entry.is_begun = True
+                entry.has_begun = True
                 value = make()
         except BaseException as error:
-            self._forget(key, entry)
+            self._evict(key, entry)
             entry.value.set_exception(error)
             raise
         if self._seconds:
-            # Expensive values live longer, so that computing one takes at most a tenth of a core with any number of
-            # viewers.
-            entry.until = time.monotonic() + max(self._seconds, 10 * (time.thread_time() - cpu_start))
+            # Keep expensive values longer, so that computing them takes at most a tenth of a core.
+            entry.expires_at = time.monotonic() + max(self._seconds, 10 * (time.thread_time() - cpu_start))
         else:
-            self._forget(key, entry)
+            self._evict(key, entry)
         entry.value.set_result(value)
         return value
 
-    def _forget(self, key: _Key, entry: _Entry[_Value]) -> None:
+    def _evict(self, key: _Key, entry: _Entry[_Value]) -> None:
         with self._lock:
             if self._entries.get(key) is entry:
                 del self._entries[key]

@@ -22,9 +22,9 @@ from pydantic import SecretStr
 import dsf.log
 from dsf.errors import DsfError, SettingsError
 from dsf.process import gctuning, threads, tracing
-from dsf.process.launch import FAILED, USAGE
+from dsf.process.launch import EXIT_FAILURE, EXIT_USAGE
 from dsf.process.runtimemetrics import add_runtime_metrics
-from dsf.process.service import Ending, Service
+from dsf.process.service import Service, Shutdown
 from dsf.settings import EVERYWHERE, Settings
 
 if TYPE_CHECKING:
@@ -47,26 +47,26 @@ def run(settings: Settings) -> int:
     Call it in the main thread.
     """
     dsf.log.setup(settings)
-    gctuning.prepare()
-    ending = Ending()
+    gctuning.set_thresholds()
+    shutdown = Shutdown()
     try:
-        process = HubProcess(settings, ending)
+        process = HubProcess(settings, shutdown)
     except SettingsError as error:
         log.error("wrong settings", error=str(error))
-        return USAGE
+        return EXIT_USAGE
     except DsfError as error:
         log.error("the hub cannot start", error=str(error))
-        return FAILED
+        return EXIT_FAILURE
     return process.run()
 
 
 class HubProcess:
     """The services of one process, and its probes."""
 
-    def __init__(self, settings: Settings, ending: Ending) -> None:
+    def __init__(self, settings: Settings, shutdown: Shutdown) -> None:
         """Raises SettingsError for a wrong setting, and DsfError if a service cannot be created."""
         self._settings = settings
-        self._ending = ending
+        self._shutdown = shutdown
         targets = settings.targets
         self._app: Celery | None = None
         backend = _make_backend(settings) if "controller" in targets else None
@@ -82,7 +82,7 @@ class HubProcess:
             from dsf.hub.service import ControllerService
 
             controller = ControllerService(
-                settings, backend, on_failure=ending.fail, on_lost=self._end_process, is_behind=self._is_behind
+                settings, backend, on_failure=shutdown.fail, on_lost=self._end_process, is_behind=self._is_behind
             )
             self._registry.register(controller)
             self._services.append(controller)
@@ -116,17 +116,17 @@ class HubProcess:
                 self._run_until_signal(signalled)
             except SettingsError as error:
                 log.error("wrong settings", error=str(error))
-                return USAGE
+                return EXIT_USAGE
             finally:
                 # Stop the controller last, because another process takes over as soon as it has ended.
                 for service in sorted(started_services, key=lambda service: service.name == "controller"):
                     service.stop()
         log.info("hub ended")
-        return self._ending.code
+        return self._shutdown.code
 
     def _run_until_signal(self, signalled: SimpleQueue[int]) -> None:
         if self._results is None or self._app is None:
-            gctuning.settle()
+            gctuning.freeze_objects()
             signalled.get()
             return
         from celery import signals
@@ -144,7 +144,7 @@ class HubProcess:
             worker.start()
             if not stopped:
                 # The worker ended without a signal, so it has failed.
-                self._ending.code = self._ending.code or int(worker.exitcode or FAILED)
+                self._shutdown.code = self._shutdown.code or int(worker.exitcode or EXIT_FAILURE)
 
     def _make_probes(self) -> Any:
         from dsf.http.probes import make_probes
@@ -180,7 +180,7 @@ class HubProcess:
             # Otherwise the next beat would wait until the lock expires.
             threads.run_in_background(self._beat.stop, "end of beat").join(_BEAT_STOP_SECONDS)
         sys.stderr.flush()
-        os._exit(FAILED)
+        os._exit(EXIT_FAILURE)
 
 
 @contextlib.contextmanager
@@ -194,7 +194,7 @@ def _queue_signals() -> Iterator[SimpleQueue[int]]:
 
 
 def _settle(**_: object) -> None:
-    gctuning.settle()
+    gctuning.freeze_objects()
 
 
 def _make_backend(settings: Settings) -> Backend:

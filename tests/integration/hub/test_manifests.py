@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dsf.process.launch import FAILED
+from dsf.process.launch import EXIT_FAILURE
 from tests.integration.hub.world import HubHarness, hub_process
 
 
@@ -24,7 +24,7 @@ def test_edited_or_deleted_output_files_are_repaired(running: HubHarness) -> Non
 def test_second_hub_on_the_same_folder_is_refused(running: HubHarness, tmp_path: Path) -> None:
     process = hub_process(running, tmp_path / "log")
     try:
-        assert process.wait(60) == FAILED
+        assert process.wait(60) == EXIT_FAILURE
         assert "another hub works on" in process.tail()
     finally:
         process.kill()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dsf.process.launch import USAGE
+from dsf.process.launch import EXIT_USAGE
 from dsf.services.process import run
 from dsf.store.agents import AgentRecord, Agents
 from tests.integration.hub.world import HubHarness, hub_process
@@ -66,7 +66,7 @@ def test_hub_process_answers_probes_and_recovers_from_kill(
 def test_occupied_probe_port_is_reported(world: HubHarness, capsys: pytest.CaptureFixture[str]) -> None:
     with contextlib.closing(socket.create_server(("0.0.0.0", 0))) as occupied_socket:
         update = {"target": "controller", "listen_host": "0.0.0.0", "probe_port": occupied_socket.getsockname()[1]}
-        assert run(world.settings.model_copy(update=update)) == USAGE
+        assert run(world.settings.model_copy(update=update)) == EXIT_USAGE
     assert "DSF_PROBE_PORT: cannot listen on" in capsys.readouterr().err
 
 

@@ -45,28 +45,28 @@ def test_client_may_try_again_after_a_while() -> None:
     clock = MovedClock()
     limit = GuessLimit(clock)
     for _ in range(MAX_BURST):
-        limit.require("10.0.0.1")
-        limit.add("10.0.0.1")
+        limit.require_attempt("10.0.0.1")
+        limit.record_wrong_token("10.0.0.1")
     with pytest.raises(AccessError, match=r"try again in [67] s"):
-        limit.require("10.0.0.1")
+        limit.require_attempt("10.0.0.1")
     for _ in range(3):
         clock.seconds += SECONDS_PER_TOKEN
-        limit.require("10.0.0.1")
-        limit.add("10.0.0.1")
+        limit.require_attempt("10.0.0.1")
+        limit.record_wrong_token("10.0.0.1")
         with pytest.raises(AccessError):
-            limit.require("10.0.0.1")
+            limit.require_attempt("10.0.0.1")
     clock.seconds += MAX_BURST * SECONDS_PER_TOKEN
     for _ in range(MAX_BURST):
-        limit.require("10.0.0.1")
-        limit.add("10.0.0.1")
+        limit.require_attempt("10.0.0.1")
+        limit.record_wrong_token("10.0.0.1")
     with pytest.raises(AccessError):
-        limit.require("10.0.0.1")
+        limit.require_attempt("10.0.0.1")
 
 
 def test_number_of_remembered_clients_is_bounded() -> None:
     limit = GuessLimit()
     for number in range(10_500):
-        limit.add(f"2001:db8:{number:x}::1")
+        limit.record_wrong_token(f"2001:db8:{number:x}::1")
     assert len(limit._forgiven_at) == 10_000
 
 

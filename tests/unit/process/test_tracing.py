@@ -41,7 +41,7 @@ def test_tracing_is_enabled_by_an_endpoint(
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    assert tracing.is_wanted() is expected
+    assert tracing.is_enabled() is expected
 
 
 def _run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -54,7 +54,7 @@ def test_disabled_tracing_loads_no_packages_and_adds_no_headers() -> None:
         "import sys; from dsf.process import tracing\n"
         "tracing.start('agent'); tracing.record_ticks([('a/b/c', 1.0)], 2.0)\n"
         "tracing.record_ingest('a/b/c', 'ok', 1.0, 2.0)\n"
-        "with tracing.by_hand('explain', 'a/b/c') as trace: print(repr(trace), tracing.make_headers('a/b/c'))\n"
+        "with tracing.record_manual_run('explain', 'a/b/c') as trace: print(repr(trace), tracing.make_headers('a/b/c'))\n"
         "print([name for name in sys.modules if name.startswith('opentelemetry')])"
     )
     assert process.stdout.splitlines() == ["'' {}", "[]"], process.stderr
@@ -92,7 +92,7 @@ app = Celery("test")
 @app.task(name="dsf.fetch")
 def fetch():
     return "1 series"
-with tracing.by_hand("explain", run):
+with tracing.record_manual_run("explain", run):
     fetch.apply()
     try:
         requests.get("http://user:hush-1@127.0.0.1:9/x?key=hush-2", timeout=2)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dsf.process.service import Ending
+from dsf.process.service import Shutdown
 from dsf.services.process import HubProcess
 from tests.support.fixtures import SettingsFactory
 
@@ -18,7 +18,7 @@ def test_score_writer_yields_to_results_of_its_process(settings_factory: Setting
         signing_secret="5e" * 32,
         target="controller,results",
     )
-    process = HubProcess(settings, Ending())
+    process = HubProcess(settings, Shutdown())
     (controller,) = process._services
     assert process._results is not None
     is_behind = controller._hub.writer._is_behind  # type: ignore[attr-defined]
