@@ -25,7 +25,7 @@ from dsf.errors import BackendError, SettingsError
 from dsf.hub.registrar import Registrar
 from dsf.messages import derive_key
 from dsf.process import hubclock
-from dsf.redisacl.clusterusers import UsersEverywhere
+from dsf.redisacl.clusterusers import ReplicatedClusterUsers
 from dsf.redisacl.keyids import KeyIds
 from dsf.redislink import address
 from dsf.settings import Settings
@@ -57,7 +57,7 @@ class AgentCredentials:
         self._settings = settings
         # Report a wrong setting at startup.
         self._read_shared_values()
-        self._users: UsersEverywhere | None = None
+        self._users: ReplicatedClusterUsers | None = None
         # Shared files at the last call of `have_changed`.
         self._last_shared_files: object = None
         # Seconds between two checks of a rotation in progress.
@@ -81,7 +81,7 @@ class AgentCredentials:
                     "DSF_REDIS_MANAGE_USERS: users of Redis are of the whole server, and agents reach database 0 only; "
                     "end DSF_REDIS_URL in /0, or give this hub a Redis of its own"
                 )
-            self._users = UsersEverywhere(self._client, self._settings, master_secret)
+            self._users = ReplicatedClusterUsers(self._client, self._settings, master_secret)
 
     def ensure(self, cluster: str, uid: str, *, deliver: bool = True) -> float | None:
         """Make the cluster's credentials valid and `deliver` them; return the seconds until the next check.

@@ -1,10 +1,10 @@
 """Redis access control: users, their rules and their passwords.
 
-rules         what each process may do, as ACL rules
-users         the text of an ACL file
+rules         the ACL rules of each process
+users         formats users as an ACL file
 clusterusers  reconciles the users of managed clusters
-misuse        switches off a cluster's credential that fills or blocks Redis
-keyids        valid credentials of a cluster during a rotation
+misuse        disables a cluster's credentials that are used to fill or block Redis
+keyids        the valid credentials of a cluster, including rotations
 
 `python -m dsf.redisacl` writes an ACL file.
 """

@@ -1,6 +1,6 @@
 """Reconciles the Redis users of managed clusters, on the server and on its replicas.
 
-Their passwords are derived from the master secret, as the clusters' signing keys are, so the hub stores none.
+The passwords are derived from the master secret, like the clusters' signing keys, so the hub need not store them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import redis
 
 import dsf.log
-from dsf.redisacl.rules import cluster_of_user, cluster_user
+from dsf.redisacl.rules import parse_user_cluster, cluster_user
 from dsf.redisacl.users import User
 from dsf.redislink.link import Link
 from dsf.settings import Settings
@@ -22,13 +22,13 @@ from dsf.store.client import make_server_client
 
 log = dsf.log.get(__name__)
 
-#: Users set per round trip.
+#: Number of users that are set in one round trip.
 _BATCH_SIZE = 200
 
 
 @dataclass
 class UserChanges:
-    """The clusters whose users `sync` changed."""
+    """The clusters whose users a `sync` created, changed or removed."""
 
     created: list[str] = field(default_factory=list)
     changed: list[str] = field(default_factory=list)
@@ -39,35 +39,35 @@ class UserChanges:
 
 
 class ClusterUsers:
-    """The users of managed clusters in one Redis server. Thread-safe.
+    """Manages the users of managed clusters on one Redis server. Thread-safe.
 
-    Passwords are derived from the master secret, so that the next `sync` repairs a server that lost its users. Methods
-    raise redis.RedisError, and may then be repeated. The client's user must be allowed to manage users: `dsf-hub`, or
-    the default user of a server without the framework's ACL file.
+    If a server loses its users, the next `sync` restores them, because passwords are derived from the master secret.
+    Methods raise redis.RedisError, and may then be repeated. The client's user must be allowed to manage users:
+    `dsf-hub`, or the default user of a server without the framework's ACL file.
     """
 
     def __init__(self, client: redis.Redis, master_secret: bytes) -> None:
         self._redis = client
         self._secret = master_secret
         self._lock = threading.Lock()
-        # The users as this object set them, by name.
+        # Name -> user that this object has set.
         self._current_users: dict[str, User] = {}
-        # The lines of all users as the server last listed them, by name; None before the first time.
+        # Name -> line of the user in the server's last list of users; None before the first list.
         self._last_lines: dict[str, str] | None = None
         self._can_save = True
 
     def derive_password(self, cluster: str, key_id: int) -> str:
-        """Return the password of a cluster, which only its agent's Secret may contain."""
+        """Return a cluster's password, which only the agent's Secret may contain."""
         return derive_password(self._secret, cluster, key_id)
 
     def ensure(self, cluster: str, key_ids: Iterable[int]) -> bool:
-        """Set the cluster's user with the passwords of exactly these key ids. Return True if the user changed.
+        """Set the cluster's user with the passwords of exactly these key ids. Return True if the user has changed.
 
-        A repeated call needs no round trip, because `sync` detects changes by others. The first call reads all users,
-        which may be thousands.
+        The first call reads all users, which may be thousands. A repeated call takes no round trip, because `sync`
+        detects changes by others.
 
-        If a password becomes invalid, the user's connections are closed, because Redis checks passwords only when a
-        connection begins. An agent with a valid password reconnects within a second and loses nothing. Raises
+        If a password becomes invalid, the user's connections are closed, because Redis only checks passwords at the
+        start of a connection. An agent with a valid password reconnects within a second and loses nothing. Raises
         ValueError for an invalid name, or without a key id.
         """
         user = self._make_user(cluster, key_ids)
@@ -79,7 +79,7 @@ class ClusterUsers:
             hashes_before = _parse_hashes(self._last_lines.get(user.name, ""))
             self._set_users([user], self._last_lines)
             if hashes_before and hashes_before.isdisjoint(user.hashes):
-                # A revocation must survive a restart of the server. The next `sync` saves other changes.
+                # Save a revocation immediately, so that it survives a restart. The next `sync` saves other changes.
                 self._save()
             self._current_users[user.name], self._last_lines[user.name] = user, user.format_line()
         if hashes_before == set(user.hashes):
@@ -91,23 +91,23 @@ class ClusterUsers:
         """Remove the cluster's user and close its connections. Return True if the user existed."""
         name = cluster_user(cluster)
         with self._lock:
-            has_existed = bool(self._redis.acl_deluser(name))
+            existed = bool(self._redis.acl_deluser(name))
             self._current_users.pop(name, None)
             (self._last_lines or {}).pop(name, None)
-            if has_existed:
+            if existed:
                 self._save()
                 _log_changes(removed_count=1)
-        return has_existed
+        return existed
 
     def sync(self, key_ids_by_cluster: Mapping[str, Iterable[int]]) -> UserChanges:
         """Set the users of exactly these clusters (name -> valid key ids), and remove those of other clusters.
 
-        Without changes the method needs one round trip for any number of clusters.
+        Takes one round trip if all users are correct.
         """
         users = {cluster: self._make_user(cluster, key_ids) for cluster, key_ids in key_ids_by_cluster.items()}
         with self._lock:
             lines, last_lines = self._read_lines(), self._last_lines or {}
-            present_clusters = {cluster for name in lines if (cluster := cluster_of_user(name)) is not None}
+            present_clusters = {cluster for name in lines if (cluster := parse_user_cluster(name)) is not None}
             changes = UserChanges(removed=sorted(present_clusters - set(users)))
             for cluster, user in sorted(users.items()):
                 line = lines.get(user.name)
@@ -123,7 +123,7 @@ class ClusterUsers:
             self._save()
             self._last_lines = lines_after = self._read_lines()
             self._current_users = {user.name: user for user in users.values()}
-            # A user that was correct before, although this process had not set it, is unchanged.
+            # Skip users that were already correct, although another process had set them.
             changes.changed = [c for c in changes.changed if lines[cluster_user(c)] != lines_after.get(cluster_user(c))]
         _log_changes(len(changes.created), len(changes.changed), len(changes.removed))
         return changes
@@ -133,24 +133,24 @@ class ClusterUsers:
         return User.of_cluster(cluster, *passwords)
 
     def _read_lines(self) -> dict[str, str]:
-        # A line is `user <name> on #<hash> ...`.
+        """Return the line of each user, `user <name> on #<hash> ...`, by name."""
         return {line.split(" ", 2)[1]: line for line in map(str, self._redis.acl_list())}
 
     def _set_users(self, users: list[User], lines: Mapping[str, str]) -> None:
-        """Set users whose lines were `lines`, and close the connections of users that lost a password."""
+        """Set users, and close the connections of those that lose a password. `lines` are the users' current lines."""
         for start in range(0, len(users), _BATCH_SIZE):
             pipe: Any = self._redis.pipeline(transaction=False)
             with pipe:
                 for user in users[start : start + _BATCH_SIZE]:
                     pipe.execute_command("ACL SETUSER", user.name, *user.format_setuser_rules())
                     hashes_before = _parse_hashes(lines.get(user.name, ""))
-                    # Also close them without a line, because the user may have been created in the meantime.
+                    # Also close them if there was no line, because the user may have been created in the meantime.
                     if not hashes_before or not hashes_before <= set(user.hashes):
                         pipe.execute_command("CLIENT KILL", "USER", user.name)
                 pipe.execute()
 
     def _save(self) -> None:
-        """Make the server write its ACL file. Without a file, the hub sets the users again after a restart of Redis."""
+        """Write the server's ACL file. If it has none, the hub sets the users again after a restart of Redis."""
         if not self._can_save:
             return
         try:
@@ -170,23 +170,23 @@ def _parse_hashes(line: str) -> set[str]:
 
 
 def derive_password(master_secret: bytes, cluster: str, key_id: int) -> str:
-    """Return the password of one cluster in Redis for the key id of its signing key.
+    """Return a cluster's password in Redis for a key id: 64 hex digits, which need no quoting in a URL.
 
-    The password and the signing key do not reveal each other, because the label differs from that in
-    `dsf.messages.derive_key`. The password is 64 hex digits, so that a URL needs no quoting.
+    The password and the signing key of the same id do not reveal each other, because `dsf.messages.derive_key` uses
+    another label.
     """
     return hmac.digest(master_secret, f"dsf-redis-password/{key_id}/{cluster}".encode(), "sha256").hex()
 
 
-class UsersEverywhere:
-    """The users of managed clusters on the server and, behind Sentinel, on its replicas.
+class ReplicatedClusterUsers:
+    """Manages the users of managed clusters on the server and, behind Sentinel, on its replicas.
 
-    Redis does not replicate users, and a replica may become the primary at any time. Because it already has the users,
-    agents need not wait for the hub. The next `sync` repairs failures on a replica.
+    Redis does not replicate users, and a replica may become the primary at any time. As the replicas have the users,
+    agents then need not wait for the hub. If setting users on a replica fails, the next `sync` retries.
     """
 
     def __init__(self, client: redis.Redis, settings: Settings, master_secret: bytes) -> None:
-        """`client` is connected to the server. Raises SettingsError."""
+        """Manage users on the server of `client`, and on its replicas. Raises SettingsError."""
         self._main = ClusterUsers(client, master_secret)
         self._link = Link(settings)
         self._settings = settings
@@ -194,11 +194,11 @@ class UsersEverywhere:
         self._replicas: dict[tuple[str, int], tuple[redis.Redis, ClusterUsers]] = {}
 
     def derive_password(self, cluster: str, key_id: int) -> str:
-        """Return the password of a cluster, which only its agent's Secret may contain."""
+        """Return a cluster's password, which only the agent's Secret may contain."""
         return self._main.derive_password(cluster, key_id)
 
     def ensure(self, cluster: str, key_ids: Sequence[int]) -> None:
-        """See `ClusterUsers.ensure`. Raises redis.RedisError if it fails on the server, but not on a replica."""
+        """See `ClusterUsers.ensure`. Raises redis.RedisError for the server; logs errors of replicas."""
         if self._main.ensure(cluster, key_ids):
             self._apply_to_replicas(lambda users: users.ensure(cluster, key_ids))
 

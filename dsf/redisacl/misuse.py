@@ -1,13 +1,14 @@
-"""Detects a cluster's credential that is used to fill or to block Redis, and switches it off.
+"""Detects a cluster's credentials that are used to fill or to block Redis, and disables them.
 
-Redis limits neither the connections of a user nor the size of its commands: 20 connections that send commands with a
-million keys each keep Redis busy for seconds. It also keeps texts of its clients in places that have no limit in bytes:
-refused commands in ACL LOG, slow commands with the name of their connection in SLOWLOG, and the names of all open
-connections. `maxmemory-clients` counts none of these texts, `maxmemory` all: beyond it, Redis refuses the results of
-every cluster.
+Redis limits neither the number of a user's connections nor the size of its commands: 20 connections that send commands
+with a million keys each keep Redis busy for seconds. Redis also stores texts of its clients without a limit in bytes:
+denied commands in ACL LOG, slow commands with the name of their connection in SLOWLOG, and the names of all open
+connections. `maxmemory-clients` does not count these texts, but `maxmemory` does: beyond it, Redis rejects the results
+of all clusters.
 
-Redis does not tell the memory of a user, and a list of its connections has their names, which may be what fills the
-memory. The watch therefore closes the connections of one cluster after the other, and reads what this frees.
+Redis does not report the memory of a user. A list of its connections would contain their names, which may be the texts
+that fill the memory. Therefore the watch closes the connections of one cluster after the other, and reads how much
+memory each frees.
 """
 
 from __future__ import annotations
@@ -26,38 +27,40 @@ from dsf.store.server import CREDENTIALS, MEMORY
 
 log = dsf.log.get(__name__)
 
-#: Share of `maxmemory` from which memory is freed.
-FULL: Final = 0.8
-#: Most connections of a cluster that are not suspicious: an agent has 4.
-MOST_CONNECTIONS: Final = 50
-#: Most bytes that the connections of a cluster hold: 12 results of 2 MB, and the buffers of the connections.
-MOST_BYTES: Final = 32 * 1024 * 1024
-#: Bytes of all connections together from which those of clusters are closed, and bytes of a busy connection. Redis
-#: counts a quarter of the memory of short keys.
+#: Share of `maxmemory` from which the watch frees memory.
+FULL_SHARE: Final = 0.8
+#: Maximum number of connections of a cluster that is not misuse: an agent has 4.
+MAX_AGENT_CONNECTIONS: Final = 50
+#: Maximum bytes of the connections of a cluster that is not misuse: 12 results of 2 MB, and buffers.
+MAX_AGENT_BYTES: Final = 32 * 1024 * 1024
+#: Bytes of all connections together, in addition to `_CONNECTION_BYTES` for each, beyond which the watch closes
+#: connections. Redis counts a quarter of the memory of short keys.
 _SUSPICIOUS_BYTES: Final = 16 * 1024 * 1024
+#: Bytes of a busy connection.
 _CONNECTION_BYTES: Final = 16 * 1024
-#: Number of connections from which those of clusters are closed: of the hub, and of each cluster.
+#: Number of connections, in addition to `_CLUSTER_CONNECTIONS` for each cluster, beyond which the watch closes those of
+#: clusters.
 _HUB_CONNECTIONS: Final = 500
 _CLUSTER_CONNECTIONS: Final = 12
-#: Share of the memory that must be freed to be worth a report.
-_USEFUL: Final = 0.1
-#: Seconds after which connections are closed again although no misused credential was found.
-_PAUSE: Final = 60.0
-#: Seconds for which people read of a problem.
+#: Minimum freed share of the memory that is reported.
+_USEFUL_SHARE: Final = 0.1
+#: Minimum seconds until connections are closed again, if no misuse was found.
+_PAUSE_SECONDS: Final = 60.0
+#: Seconds for which a problem is reported.
 _REPORT_SECONDS: Final = 600.0
-#: Clusters per round trip. Redis runs so few commands (6,000 bytes) without commands of other clients in between.
-#: Memory that another client frees in between would be counted for the wrong cluster.
+#: Number of clusters in a round trip. Redis executes so few commands (6,000 bytes) without commands of other clients in
+#: between. Memory that another client frees in between would be counted for the wrong cluster.
 _BATCH_SIZE: Final = 16
-#: Redis' user of connections that have not logged in. Only `maxclients` limits their number. If the hub does not manage
+#: Redis' user of connections that have not logged in, whose number only `maxclients` limits. If the hub does not manage
 #: users in Redis, all processes of the hub and all agents are this user.
-_ANONYMOUS: Final = "default"
+_DEFAULT_USER: Final = "default"
 
 
 class _Usage(NamedTuple):
     """Memory and connections of the server."""
 
-    #: Used bytes, and `maxmemory`, which is 0 if there is none.
     used_bytes: int
+    #: `maxmemory` in bytes; 0 without a limit.
     limit: int
     #: Bytes of buffers and of incomplete commands.
     client_bytes: int
@@ -65,68 +68,71 @@ class _Usage(NamedTuple):
 
     @property
     def is_full(self) -> bool:
-        return bool(self.limit) and self.used_bytes >= FULL * self.limit
+        return bool(self.limit) and self.used_bytes >= FULL_SHARE * self.limit
 
     @property
     def has_large_clients(self) -> bool:
         return self.client_bytes > _SUSPICIOUS_BYTES + self.connections * _CONNECTION_BYTES
 
 
-class _HeldResources(NamedTuple):
-    """Connections of a cluster, and the bytes that they held."""
+class _ConnectionUsage(NamedTuple):
+    """Number of a cluster's connections, and the bytes that closing them has freed."""
 
     connections: int
     size: int
 
     @property
     def is_misuse(self) -> bool:
-        return self.connections > MOST_CONNECTIONS or self.size > MOST_BYTES
+        return self.connections > MAX_AGENT_CONNECTIONS or self.size > MAX_AGENT_BYTES
 
     def __str__(self) -> str:
         return f"{self.connections} connections, {self.size // 1024} KB"
 
 
 class MisuseWatch:
-    """Checks one server periodically. For one thread."""
+    """Checks one server periodically. Not thread-safe."""
 
     def __init__(self, client: redis.Redis, revoke: Callable[[Sequence[str], str], object] | None = None) -> None:
-        """The client's user must be allowed to manage users. `revoke` requests new credentials for clusters, with a
-        reason; without it, misused credentials are only reported."""
+        """Watch the server of `client`, whose user must be allowed to manage users.
+
+        `revoke` gets clusters and a reason, and requests new credentials for them. If it is None, misused credentials
+        are only reported.
+        """
         self._redis = client
         self._revoke = revoke
         self._had_large_clients = False
         #: True if the next check should follow soon.
         self.is_urgent = False
-        # time.monotonic() before which connections stay.
-        self._next_closing = 0.0
-        # Kind of a problem -> sentence, and the monotonic time until which people read it.
+        # Earliest time of the next closing of connections by time.monotonic().
+        self._next_closing_at = 0.0
+        # Kind of a problem -> sentence, and the monotonic time until which it is reported.
         self._reports: dict[str, tuple[str, float]] = {}
 
     def check(self) -> None:
-        """Free memory if Redis is nearly full, and close connections that hold too much.
+        """Free memory if Redis is nearly full, and close connections that take too much memory.
 
-        Agents whose connections are closed are back within a second and lose nothing. Raises redis.RedisError.
+        Agents whose connections are closed reconnect within a second and lose nothing. Raises redis.RedisError.
         """
         usage = self._read_usage()
         if usage.is_full:
             usage = self._empty_logs(usage)
-        # Act only if two consecutive checks find large clients, because large results may arrive at this moment.
+        # Act only if two consecutive checks find large clients, because large results may be arriving during one.
         had_large_clients, self._had_large_clients = self._had_large_clients, usage.has_large_clients
         self.is_urgent = usage.has_large_clients and not had_large_clients
         if self.is_urgent:
             return
-        if self._is_suspicious(usage) and time.monotonic() >= self._next_closing:
-            if self._redis.acl_whoami() != _ANONYMOUS:
-                # Close the connections without a login first, which anybody who reaches the port may open.
-                self._redis.client_kill_filter(user=_ANONYMOUS)
+        if self._is_suspicious(usage) and time.monotonic() >= self._next_closing_at:
+            if self._redis.acl_whoami() != _DEFAULT_USER:
+                # First close the connections without a login, which any client that reaches the port can open.
+                self._redis.client_kill_filter(user=_DEFAULT_USER)
                 usage = self._read_usage()
             if self._is_suspicious(usage):
                 self._close_connections(usage)
 
     def get_problems(self) -> dict[str, str]:
-        """Return sentences for people by kind, each for some minutes."""
+        """Return the problems of the last minutes: sentences for users, by kind."""
         now = time.monotonic()
-        return {kind: text for kind, (text, shown_until) in self._reports.items() if now < shown_until}
+        return {kind: text for kind, (text, expires_at) in self._reports.items() if now < expires_at}
 
     def _read_usage(self) -> _Usage:
         info: Mapping[str, Any] = self._redis.info("memory", "clients")
@@ -141,7 +147,7 @@ class MisuseWatch:
         return usage.connections > _HUB_CONNECTIONS + _CLUSTER_CONNECTIONS * len(Registry(self._redis).read_clusters())
 
     def _empty_logs(self, usage_before: _Usage) -> _Usage:
-        """Empty the logs of refused and of slow commands, and return the usage afterwards."""
+        """Empty the logs of denied and of slow commands, and return the usage afterwards."""
         # Some methods of a pipeline are untyped.
         pipe: Any = self._redis.pipeline(transaction=False)
         with pipe:
@@ -151,7 +157,7 @@ class MisuseWatch:
                 if isinstance(response, redis.RedisError):
                     log.warning("a log of redis cannot be emptied", error=str(response))
         usage_after = self._read_usage()
-        if usage_after.used_bytes < (1 - _USEFUL) * usage_before.used_bytes:
+        if usage_after.used_bytes < (1 - _USEFUL_SHARE) * usage_before.used_bytes:
             self._report(
                 MEMORY,
                 f"Redis was nearly full ({usage_before.used_bytes} bytes), and its logs of refused and of slow "
@@ -164,12 +170,12 @@ class MisuseWatch:
         return usage_after
 
     def _close_connections(self, usage_before: _Usage) -> None:
-        """Close the connections of all clusters, and switch off the users of those that held too much."""
-        held_by_cluster = self._close_each()
+        """Close the connections of all clusters, and disable the users of clusters that took too much memory."""
+        usage_by_cluster = self._close_cluster_connections()
         usage_after = self._read_usage()
         freed_bytes = usage_before.used_bytes - usage_after.used_bytes
-        suspects = {cluster: usage for cluster, usage in held_by_cluster.items() if usage.is_misuse}
-        self._next_closing = time.monotonic() + (0.0 if suspects else _PAUSE)
+        suspects = {cluster: usage for cluster, usage in usage_by_cluster.items() if usage.is_misuse}
+        self._next_closing_at = time.monotonic() + (0.0 if suspects else _PAUSE_SECONDS)
         log.warning(
             "connections of agents were closed",
             freed=freed_bytes,
@@ -177,8 +183,8 @@ class MisuseWatch:
             misused={cluster: str(usage) for cluster, usage in suspects.items()},
         )
         if suspects:
-            self._switch_off(suspects)
-        elif usage_before.is_full and freed_bytes >= _USEFUL * usage_before.used_bytes:
+            self._disable_users(suspects)
+        elif usage_before.is_full and freed_bytes >= _USEFUL_SHARE * usage_before.used_bytes:
             self._report(
                 MEMORY,
                 f"Redis was nearly full ({usage_before.used_bytes} bytes), and connections of agents held "
@@ -186,29 +192,29 @@ class MisuseWatch:
                 "closed. If this comes again, a cluster's credential is misused",
             )
 
-    def _close_each(self) -> dict[str, _HeldResources]:
-        """Close the connections of each cluster, and return what they held."""
-        held_by_cluster: dict[str, _HeldResources] = {}
+    def _close_cluster_connections(self) -> dict[str, _ConnectionUsage]:
+        """Close the connections of all clusters, one cluster after the other. Return the usage of each cluster."""
+        usage_by_cluster: dict[str, _ConnectionUsage] = {}
         for clusters in split_into_batches(sorted(Registry(self._redis).read_clusters()), _BATCH_SIZE):
-            # A nearly full Redis refuses transactions.
+            # Use no transaction, because a nearly full Redis rejects it.
             pipe: Any = self._redis.pipeline(transaction=False)
             with pipe:
                 pipe.info("memory")
                 for cluster in clusters:
                     pipe.execute_command("CLIENT KILL", "USER", cluster_user(cluster))
                     pipe.info("memory")
-                # A server without our users responds with errors.
+                # Ignore errors, which a server without the framework's users returns.
                 responses = pipe.execute(raise_on_error=False)
             used_bytes = [int(info["used_memory"]) for info in responses[::2]]
             for cluster, count, bytes_before, bytes_after in zip(
                 clusters, responses[1::2], used_bytes[:-1], used_bytes[1:], strict=True
             ):
                 if isinstance(count, int):
-                    held_by_cluster[cluster] = _HeldResources(count, bytes_before - bytes_after)
-        return held_by_cluster
+                    usage_by_cluster[cluster] = _ConnectionUsage(count, bytes_before - bytes_after)
+        return usage_by_cluster
 
-    def _switch_off(self, suspects: Mapping[str, _HeldResources]) -> None:
-        """Refuse the users of these clusters until they have new credentials."""
+    def _disable_users(self, suspects: Mapping[str, _ConnectionUsage]) -> None:
+        """Disable the users of these clusters until they have new credentials, and report the problem."""
         cluster_texts = ", ".join(f"{cluster} ({usage})" for cluster, usage in list(suspects.items())[:5])
         if self._revoke is None:
             self._report(
@@ -234,6 +240,7 @@ class MisuseWatch:
         self._revoke(list(suspects), f"their Redis users held {'; '.join(map(str, suspects.values()))}")
 
     def _report(self, kind: str, text: str) -> None:
+        """Add a sentence to the problems, and log it if it is new."""
         if self._reports.get(kind, ("", 0.0))[0] != text:
             log.error("redis was filled or blocked", problem=text)
         self._reports[kind] = text, time.monotonic() + _REPORT_SECONDS

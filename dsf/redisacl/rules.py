@@ -1,11 +1,12 @@
-"""Redis ACL rules of each user, built from the names in `dsf.keys`.
+"""The Redis ACL rules of each user, built from the key names in `dsf.keys`.
 
-A rule of Redis' ACL either belongs to the user or is part of a *selector*, written in parentheses. A command is allowed
-if the user's own rules or one selector allow the command and all of its keys. Each selector therefore combines some
-commands with only the keys that they need. The rules require Redis 7.0 (selectors, `%R~` and `%W~`) or Valkey.
+A rule of Redis' ACL either belongs to the user itself or is part of a *selector*, written in parentheses. Redis allows
+a command if the user's own rules or one selector allow the command with all of its keys. Therefore each selector
+combines some commands with only the keys that they need. The rules require Redis 7.0 (selectors, `%R~` and `%W~`) or
+Valkey.
 
-A script needs `evalsha` on all of its keys in one selector, and then every command inside it is checked again. No
-user gets KEYS, SCAN, EVAL, CONFIG or SELECT, which are not limited to keys. Everything is in database 0.
+A script needs `evalsha` on all of its keys in one selector; Redis also checks each command inside the script. The hub
+and agents do not get KEYS, EVAL, CONFIG or SELECT, which ignore key patterns. All data is in database 0.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from typing import Final
 from dsf import keys
 from dsf.settings import TARGETS
 
-#: The entry point group of other distributions' rights: a mapping from a role, which may be a new one, to rules.
+#: Entry point group of the rights of other distributions: mappings from a role, which may be a new one, to rules.
 GROUP: Final = "dsf.redis_rights"
 
-#: Pattern of the channels of events, which workers publish and Flower shows.
+#: Pattern of the channels of Celery's events, which workers publish and Flower reads.
 EVENTS: Final = "/0.celeryev/*"
-#: The events that the framework's workers publish, by Celery's names. A channel's name does not identify the sender.
+#: Kinds of events that the framework's workers publish. The name of a channel does not identify the sender.
 _EVENT_KINDS: Final = (
     *("worker.online", "worker.heartbeat", "worker.offline"),
     # Task events are batched in one message.
@@ -39,7 +40,7 @@ _EVENT_KINDS: Final = (
         "task.rejected",
     ),
 )
-#: Channel for Sentinel discovery.
+#: Channel through which Sentinels discover each other.
 _SENTINELS: Final = "__sentinel__:hello"
 
 _NOTHING: Final = ("resetkeys", "resetchannels", "clearselectors", "-@all")
@@ -52,7 +53,7 @@ _SPECIAL_CHARACTER_PATTERN: Final = re.compile(r"([*?\[\]\\])")
 
 
 def hub_user(role: str) -> str:
-    """Return the name of the user of a role."""
+    """Return the name of a role's user."""
     return f"dsf-{role}"
 
 
@@ -60,12 +61,12 @@ _CLUSTER_PREFIX: Final = "spoke-"
 
 
 def cluster_user(cluster: str) -> str:
-    """Return the name of the user of a managed cluster."""
+    """Return the name of a managed cluster's user."""
     return _CLUSTER_PREFIX + cluster
 
 
-def cluster_of_user(user: str) -> str | None:
-    """Return the cluster whose user this is; None for any other user."""
+def parse_user_cluster(user: str) -> str | None:
+    """Return the managed cluster of a user; None for other users."""
     return user.removeprefix(_CLUSTER_PREFIX) if user.startswith(_CLUSTER_PREFIX) else None
 
 
@@ -74,7 +75,7 @@ def cluster_rules(cluster: str) -> list[str]:
 
     The user may take ticks from its own queue, put results into its own mailbox, publish events, read the clock, and
     receive and answer remote control commands. It may not use scripts or transactions, access other clusters' keys, or
-    append to a list, so that it can store data only in its slots. The rules never depend on earlier ones of the user.
+    append to lists, so that it can store data only in its slots. The rules replace all earlier rules of the user.
     """
     if not keys.is_name(cluster):
         raise ValueError(f"not the name of a cluster: {cluster!r}")
@@ -106,8 +107,8 @@ def hub_roles() -> tuple[str, ...]:
     """Return the roles of the hub, each of which has a user.
 
     `hub` is a process with all services; `controller`, `beat`, `results` and `web` are single services. `operator` is
-    for people and the command line: an admin of the framework, but not of Redis. `flower-tasks` is a Flower that may
-    start tasks. `sentinel` and `replica` are Redis' own processes.
+    for users of the command line, who administrate the framework but not Redis. `flower` is Flower, and `flower-tasks`
+    a Flower that may start tasks. `sentinel` and `replica` are Redis' own processes.
     """
     return tuple(_load_rules())
 
@@ -137,7 +138,8 @@ def selector(
 ) -> str:
     """Return a selector that allows the commands, separated by blanks, on keys and channels that match the patterns.
 
-    `rw` are patterns of keys to read and write, `r` to read, and `w` to write.
+    `rw` are patterns of keys that may be read and written, `r` of keys that may only be read, and `w` of keys that may
+    only be written.
     """
     rules = [*_allow(commands)]
     for sign, patterns in (("%RW~", rw), ("%R~", r), ("%W~", w), ("&", channels)):
@@ -151,9 +153,9 @@ def _escape(name: str) -> str:
 
 
 def _make_slot_patterns(cluster: str) -> list[str]:
-    """Return patterns that match only the slots of a cluster.
+    """Return patterns that match exactly the slots of a cluster's mailbox.
 
-    They are few, because a command may name a million keys, and Redis compares each with one pattern after the other
+    Use few patterns: a command may name a million keys, and Redis compares each key with one pattern after the other,
     while all other clients wait.
     """
     prefix = _escape(keys.mail_slot(cluster, 0).removesuffix("0"))
@@ -161,9 +163,9 @@ def _make_slot_patterns(cluster: str) -> list[str]:
     return [*(f"{prefix}{ten or ''}[0-9]" for ten in range(tens)), f"{prefix}{tens or ''}[0-{last}]"]
 
 
-#: Every process reads the clock of Redis.
+#: Commands of all clients: all processes read the clock of Redis.
 CLIENT: Final = _allow("ping client|setname time")
-#: Processes report how far their own clocks are off.
+#: Processes report the offset of their machine's clock.
 _REPORT_CLOCK: Final = selector("hset", w=[keys.CLOCKS])
 SCRIPTS: Final = _allow("script|load")
 _TRANSACTIONS: Final = _allow("multi exec discard unwatch")
@@ -198,7 +200,7 @@ _READER: Final = [
     selector("get", r=[keys.SEQUENCE]),
     selector("zrange", r=[keys.CHANGED]),
     selector("exists", r=[_MAIL]),
-    # To show whether each stage works, and which runs have no result yet.
+    # For the state of the stages, and for runs without a result.
     selector("mget", r=_HEARTBEATS),
     selector("zrange", r=[keys.OPEN_RUNS]),
     selector("llen", r=[_SPOKES, keys.RESULTS_QUEUE]),
@@ -222,7 +224,7 @@ _BEAT: Final = [
     selector("zrangebyscore zrange zscore zmscore zadd zrem", rw=[keys.DUE]),
     selector("hmget hlen hgetall", r=[keys.ENTRIES, keys.OVERRIDES]),
     selector("zadd", w=[keys.OPEN_RUNS]),
-    # Beat may only change counters, so that it cannot write a score or a state.
+    # Beat may only change the counters of a pair, and cannot write a score or a state.
     selector("hincrby", rw=[_PAIRS]),
     selector("hincrby hincrbyfloat", rw=[keys.BEAT_STATS]),
     selector("hincrby", rw=[keys.BEAT_LAGS]),
@@ -240,7 +242,7 @@ _RESULTS: Final = [
     _REPORT_CLOCK,
     *SCRIPTS,
     *_TRANSACTIONS,
-    # Without agents' queues, so that the content of a result cannot become a tick.
+    # Agents' queues are missing, so that the content of a result cannot become a tick.
     selector(
         "evalsha",
         rw=[
@@ -272,12 +274,12 @@ _RESULTS: Final = [
     selector("hget hmget hset hdel hkeys", rw=[keys.ROWS]),
     selector("hdel", w=[keys.UNWRITTEN]),
     selector("hkeys hdel", rw=[keys.BEAT_LAGS]),
-    # The data of pairs that are no longer in the schedule is removed.
+    # For the removal of the data of pairs that are no longer in the schedule.
     selector("zrange zrem", rw=[keys.CHANGED]),
     selector("hdel", w=[keys.SKIPS]),
     selector("del", w=[_PAIRS, _HISTORIES]),
     *_NOTIFY_READERS,
-    # The queue of its Celery worker, which stays empty.
+    # The queue of the Celery worker, which is always empty.
     selector("brpop llen", rw=[keys.RESULTS_QUEUE]),
     selector("exists strlen mget getrange del", rw=[_MAIL]),
     selector("hmget hset hkeys hdel", rw=[keys.MAIL_CLAIMS]),
@@ -348,7 +350,7 @@ _CONTROLLER: Final = [
     selector("zscan zrem", rw=[keys.OPEN_RUNS]),
     selector("hmget hget hdel", rw=[keys.ROWS, keys.SKIPS]),
     selector("zrem", w=[keys.CHANGED]),
-    # The score writer.
+    # For the score writer.
     selector("hget", r=[_PAIRS]),
     selector("hgetall del", rw=[keys.WRITES]),
     selector("blpop", rw=[keys.WRITES_WAKE]),
@@ -359,13 +361,13 @@ _CONTROLLER: Final = [
     selector("hget hgetall hset hdel", rw=[keys.KEYS_USED]),
     selector("hget hgetall hset hdel watch", rw=[keys.KEY_REQUESTS]),
     selector("hgetall hdel", rw=[keys.AGENTS]),
-    # To find the queues of clusters that are not registered. SCAN returns only names.
+    # For finding the queues of clusters that are not registered. SCAN returns only names.
     *_allow("scan"),
     selector("hkeys", r=[keys.CLUSTERS]),
     selector("spop blpop", rw=[keys.HUB_CHANGED, keys.HUB_WAKE]),
-    # User actions become Events.
+    # For Kubernetes Events about changes by users.
     selector("xrange", r=[keys.CHANGES]),
-    # Acts that annotations request.
+    # For acts that annotations request.
     *_OVERRIDE,
     *RECORD,
     *SEND_NOW,
@@ -376,17 +378,18 @@ _CONTROLLER: Final = [
     selector("llen", r=[_SPOKES]),
     selector("exists", r=[_MAIL]),
     selector("get set", rw=[keys.CHANGES_NOTIFIED]),
-    # The users of the clusters. ACL SETUSER cannot be limited: in effect this user is an admin of Redis.
+    # For managing the users of clusters. ACL SETUSER cannot be limited: in effect, this user is an admin of Redis.
     *_allow("acl|setuser acl|deluser acl|list acl|save acl|whoami client|kill"),
-    # Logs of Redis that clients can fill.
+    # For emptying the logs of Redis, which clients can fill.
     *_allow("acl|log slowlog|reset"),
-    # To check the configuration and the owner of Redis.
+    # For checking the configuration and the owner of Redis.
     *_allow("info"),
     selector("evalsha get set del pexpire", rw=[keys.OWNER]),
     selector("evalsha hkeys hset hdel", rw=[keys.HUB_PROBLEMS]),
     selector("hgetall hdel", rw=[keys.CLOCKS]),
 ]
 
+#: Remote control commands of Celery that only read.
 _QUESTIONS: Final = [
     selector("publish", channels=[keys.CONTROL.questions]),
     selector("psubscribe punsubscribe", channels=[keys.CONTROL.reply("*")]),
@@ -398,7 +401,7 @@ _OPERATOR: Final = [
     *SCRIPTS,
     *_READER,
     *_OVERRIDE,
-    # `dsf credentials`: it sends requests to the hub controller and reads no secret.
+    # `dsf credentials`, which sends requests to the hub controller and reads no secret
     selector("hgetall", r=[keys.KEYS_USED]),
     selector("hgetall hset", rw=[keys.KEY_REQUESTS]),
     *RECORD,
@@ -408,7 +411,7 @@ _OPERATOR: Final = [
     *_CONTROL,
 ]
 
-#: Acts for authorised users; their sessions are its own keys.
+#: The page executes acts for authorized users, and stores their sessions.
 _WEB: Final = [
     *CLIENT,
     _REPORT_CLOCK,
@@ -417,7 +420,7 @@ _WEB: Final = [
     *_OVERRIDE,
     *RECORD,
     *SEND_NOW,
-    # Metrics of Redis itself.
+    # For metrics of Redis itself.
     *_allow("info slowlog|len"),
     selector("get set del", rw=[keys.web_session("*"), keys.web_outcome("*")]),
 ]
@@ -427,21 +430,22 @@ _FLOWER: Final = [
     *_TRANSACTIONS,
     selector("llen", r=[_SPOKES, keys.RESULTS_QUEUE]),
     selector("psubscribe punsubscribe", channels=[EVENTS]),
-    # Events of unknown clusters are dropped.
+    # For dropping the events of unknown clusters.
     selector("hkeys", r=[keys.CLUSTERS]),
-    # The page of a worker.
+    # For Flower's page of a worker.
     *_QUESTIONS,
-    # Kombu queries the length of its subscription as if it were a queue, and deletes it; the key never exists.
+    # Kombu treats its subscription as a queue: it queries its length and deletes it. The key never exists.
     selector("llen del", rw=["celeryev.*"]),
     selector("sadd srem exists", rw=["_kombu.binding.celeryev", "_kombu.binding_permanent.celeryev"]),
 ]
 
 
 def _join_rules(*roles: list[str]) -> list[str]:
-    """Return rules that allow what any of the roles may do, without selectors, which Redis would try one by one.
+    """Return rules without selectors that allow all commands on all keys of the roles.
 
-    The rules allow more than the roles together: each command on each key. This costs no security, because the user of
-    all services may manage users anyway. Patterns for reading and for writing stay separate.
+    Redis would try selectors one by one. The rules allow more than the roles together, because each command is allowed
+    on each key. This does not weaken security, because the user of all services may manage users anyway. Patterns for
+    reading and for writing stay separate.
     """
     words = [word.strip("()") for rules in roles for rule in rules for word in rule.split()]
     access: dict[str, set[str]] = {}
@@ -453,7 +457,7 @@ def _join_rules(*roles: list[str]) -> list[str]:
     return [
         *dict.fromkeys(word for word in words if word[0] == "+"),
         *key_rules,
-        *dict.fromkeys(w for w in words if w[0] == "&"),
+        *dict.fromkeys(word for word in words if word[0] == "&"),
     ]
 
 
@@ -463,8 +467,8 @@ _RULES: Final[dict[str, list[str]]] = {
     "results": _RESULTS,
     "web": _WEB,
     "flower": _FLOWER,
-    # Agents handle a message in their queue as a tick, which only names a scorer. A call for an unknown cluster is
-    # refused, and each call expires after the current interval.
+    # An agent treats each message in its queue as a tick, which only names a scorer. Flower rejects calls for unknown
+    # clusters, and each call expires after the current interval.
     "flower-tasks": [
         *_FLOWER,
         *_CONTROL,

@@ -17,7 +17,7 @@ from dsf.process.hubclock import HubClock
 from dsf.process.outage import Outage
 from dsf.redisacl import misuse
 from dsf.redisacl.clusterusers import ClusterUsers
-from dsf.redisacl.misuse import MOST_CONNECTIONS, MisuseWatch
+from dsf.redisacl.misuse import MAX_AGENT_CONNECTIONS, MisuseWatch
 from dsf.redisacl.rules import cluster_user, hub_user
 from dsf.settings import Settings
 from dsf.store.agents import AgentKeys, KeyRequest
@@ -87,7 +87,7 @@ def test_logs_of_redis_filled_by_slow_commands_are_emptied(site: _Site) -> None:
 
 
 def test_connections_whose_names_fill_redis_are_closed_and_their_cluster_is_revoked(site: _Site) -> None:
-    thieves = [site.client("c1") for _ in range(MOST_CONNECTIONS + 15)]
+    thieves = [site.client("c1") for _ in range(MAX_AGENT_CONNECTIONS + 15)]
     for thief in thieves:
         thief.execute_command("CLIENT SETNAME", "x" * _MEGABYTE)
     with pytest.raises(OutOfMemoryError):
@@ -123,8 +123,8 @@ def test_credential_whose_commands_have_many_keys_is_switched_off(site: _Site) -
 
 
 def test_credential_with_many_connections_is_switched_off(site: _Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(misuse, "_HUB_CONNECTIONS", MOST_CONNECTIONS)
-    thieves = [site.client("c1") for _ in range(2 * MOST_CONNECTIONS)]
+    monkeypatch.setattr(misuse, "_HUB_CONNECTIONS", MAX_AGENT_CONNECTIONS)
+    thieves = [site.client("c1") for _ in range(2 * MAX_AGENT_CONNECTIONS)]
     for thief in thieves:
         thief.ping()
     site.watch.check()
@@ -137,7 +137,7 @@ def test_memory_that_a_thief_frees_meanwhile_is_not_counted_for_another_cluster(
     site: _Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     admin, innocent = site.server.client(), site.client("c1")
-    thieves = [site.client("c2") for _ in range(MOST_CONNECTIONS + 15)]
+    thieves = [site.client("c2") for _ in range(MAX_AGENT_CONNECTIONS + 15)]
     for thief in thieves:
         thief.execute_command("CLIENT SETNAME", "x" * _MEGABYTE)
     assert innocent.ping()
@@ -169,17 +169,19 @@ def test_credentials_of_agents_that_send_large_results_stay(site: _Site) -> None
 def test_connections_without_login_are_closed_and_those_of_agents_stay(
     site: _Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(misuse, "_HUB_CONNECTIONS", MOST_CONNECTIONS)
+    monkeypatch.setattr(misuse, "_HUB_CONNECTIONS", MAX_AGENT_CONNECTIONS)
     agent = site.client("c2")
     agent.ping()
     connection_id = _newest_connection(site, "c2")
     admin = site.server.client()
     with contextlib.ExitStack() as strangers:
-        for _ in range(2 * MOST_CONNECTIONS):
+        for _ in range(2 * MAX_AGENT_CONNECTIONS):
             strangers.enter_context(socket.create_connection(("localhost", site.server.port)))
-        wait_for(lambda: _count_connections(admin) > 2 * MOST_CONNECTIONS, message="Redis to accept the connections")
+        wait_for(
+            lambda: _count_connections(admin) > 2 * MAX_AGENT_CONNECTIONS, message="Redis to accept the connections"
+        )
         site.watch.check()
-        assert _count_connections(admin) < MOST_CONNECTIONS
+        assert _count_connections(admin) < MAX_AGENT_CONNECTIONS
     assert _newest_connection(site, "c2") == connection_id
     assert not site.revoked
 

@@ -12,7 +12,7 @@ import redis
 
 from dsf import keys
 from dsf.errors import SettingsError
-from dsf.redisacl.clusterusers import UsersEverywhere
+from dsf.redisacl.clusterusers import ReplicatedClusterUsers
 from dsf.redisacl.rules import cluster_user
 from dsf.redislink.link import Link
 from dsf.store.client import connect
@@ -50,7 +50,7 @@ def test_failover_loses_nothing_and_every_process_follows(
             **pair.settings(), role="hub", redis_username="dsf-hub", redis_password_file=password
         )
         client = stack.enter_context(contextlib.closing(connect(settings)))
-        users = stack.enter_context(contextlib.closing(UsersEverywhere(client, settings, MASTER)))
+        users = stack.enter_context(contextlib.closing(ReplicatedClusterUsers(client, settings, MASTER)))
         assert users.sync(KEY_IDS).created == ["away", CLUSTER]
         _plan(client)
         # A user's change: no ticks are sent to this cluster.

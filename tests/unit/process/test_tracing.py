@@ -54,7 +54,8 @@ def test_disabled_tracing_loads_no_packages_and_adds_no_headers() -> None:
         "import sys; from dsf.process import tracing\n"
         "tracing.start('agent'); tracing.record_ticks([('a/b/c', 1.0)], 2.0)\n"
         "tracing.record_ingest('a/b/c', 'ok', 1.0, 2.0)\n"
-        "with tracing.record_manual_run('explain', 'a/b/c') as trace: print(repr(trace), tracing.make_headers('a/b/c'))\n"
+        "with tracing.record_manual_run('explain', 'a/b/c') as trace:\n"
+        "    print(repr(trace), tracing.make_headers('a/b/c'))\n"
         "print([name for name in sys.modules if name.startswith('opentelemetry')])"
     )
     assert process.stdout.splitlines() == ["'' {}", "[]"], process.stderr

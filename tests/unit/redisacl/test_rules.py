@@ -9,7 +9,7 @@ import pytest
 from dsf import keys
 from dsf.optimizer.redisrights import PLANS, RIGHTS
 from dsf.redisacl.rules import (
-    cluster_of_user,
+    parse_user_cluster,
     cluster_rules,
     cluster_user,
     hub_roles,
@@ -48,9 +48,9 @@ def test_invalid_cluster_name_is_refused(name: str) -> None:
 
 
 def test_user_names() -> None:
-    assert (cluster_user("c1"), cluster_of_user("spoke-c1")) == ("spoke-c1", "c1")
-    assert cluster_of_user(hub_user("hub")) is None
-    assert cluster_of_user("default") is None
+    assert (cluster_user("c1"), parse_user_cluster("spoke-c1")) == ("spoke-c1", "c1")
+    assert parse_user_cluster(hub_user("hub")) is None
+    assert parse_user_cluster("default") is None
 
 
 @pytest.mark.parametrize("role", hub_roles())

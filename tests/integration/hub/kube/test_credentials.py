@@ -20,7 +20,7 @@ from dsf.hub.registrar import Registrar
 from dsf.kube.resources import MANIFEST_WORKS
 from dsf.kube.session import Session
 from dsf.process.outage import Outage
-from dsf.redisacl.clusterusers import UsersEverywhere
+from dsf.redisacl.clusterusers import ReplicatedClusterUsers
 from dsf.redisacl.rules import cluster_user
 from dsf.settings import Settings
 from dsf.store.agents import AgentKeys
@@ -43,7 +43,7 @@ class CredentialsHarness:
         self.path = MANIFEST_WORKS.path(cluster, CREDENTIALS_WORK_NAME)
         self._settings = settings
         self._address = urlsplit(url)
-        self._users = UsersEverywhere(client, settings, MASTER)
+        self._users = ReplicatedClusterUsers(client, settings, MASTER)
         self._made: list[AgentCredentials] = []
 
     def credentials(self) -> AgentCredentials:
