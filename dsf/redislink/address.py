@@ -1,4 +1,4 @@
-"""Address of Redis: the parts of `DSF_REDIS_URL`."""
+"""Parses `DSF_REDIS_URL` into the address of Redis."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from urllib.parse import SplitResult, quote, unquote, urlsplit
 from dsf.errors import SettingsError
 
 _PORTS = {"redis": 6379, "rediss": 6379, "sentinel": 26379, "unix": 0}
-#: Equivalent schemes of other tools: Valkey's clients, and Celery for Unix sockets.
+#: Equivalent schemes of other tools: of Valkey's clients, and of Celery for Unix sockets.
 _ALIASES = {"valkey": "redis", "valkeys": "rediss", "redis+socket": "unix", "valkey+socket": "unix"}
 _HELP = (
     "expected redis://host:port/0, rediss://host:port/0 (TLS), sentinel://host:port;sentinel://host:port/0 or "
@@ -41,7 +41,7 @@ class Address:
 
 
 def parse(url: str) -> Address:
-    """Parse a URL. Semicolons or commas separate several Sentinel URLs.
+    """Return the address in a URL, or in several Sentinel URLs that semicolons or commas separate.
 
     Raises SettingsError, whose text never contains the URL, because it may contain a password.
     """
@@ -59,12 +59,12 @@ def parse(url: str) -> Address:
             "must be percent-encoded (%2C, %3B)"
         )
     if any(part.fragment for part in parts):
-        # Redis URLs have no fragment, so a # is part of a password.
+        # A # is part of a password, because Redis URLs have no fragment.
         raise SettingsError("DSF_REDIS_URL: a # in a user or password must be percent-encoded (%23)")
     if scheme == "unix":
         return _parse_socket(parts[0])
     if any(part.query for part in parts):
-        # `ssl_cert_reqs=none` would disable verification; the rest are separate settings.
+        # Reject options: `ssl_cert_reqs=none` would disable verification, and the others have separate settings.
         raise SettingsError("DSF_REDIS_URL: options after ? are not supported; use the DSF_REDIS_ settings")
     url_with_credentials = next((part for part in parts if part.username or part.password), parts[0])
     return Address(
@@ -80,7 +80,7 @@ def _parse_socket(part: SplitResult) -> Address:
     if part.hostname or not part.path:
         raise SettingsError(f"DSF_REDIS_URL: the URL of a Unix socket has three slashes and a path; {_HELP}")
     name, _, db = part.query.partition("=")
-    # redis-py names the database of a Unix socket `db`, Celery names it `virtual_host`.
+    # The database of a Unix socket is the option `db` in redis-py, and `virtual_host` in Celery.
     if part.query and (name not in ("db", "virtual_host") or "&" in db):
         raise SettingsError(
             "DSF_REDIS_URL: options after ? other than db are not supported; use the DSF_REDIS_ settings"

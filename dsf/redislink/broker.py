@@ -1,7 +1,7 @@
-"""Celery's connections to the broker, made by `dsf.redislink.connection`.
+"""Celery's connections to the broker, with the connection classes of `dsf.redislink.connection`.
 
-Compared with kombu's own they trust one CA, report errors in one line, wait shorter between attempts, and log the
-address without the password. Credentials and TLS come from Celery's configuration (`dsf.celery`).
+Unlike kombu's own connections, they trust a single CA, report errors in one line, wait shorter between attempts, and
+log the address without the password. Credentials and TLS options are in Celery's configuration (`dsf.celery`).
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from kombu.utils.imports import symbol_by_name
 
 from dsf.redislink import connection
 
-#: Names in `broker_transport_options`.
+#: Names of options in `broker_transport_options`.
 CREDENTIALS: Final = "credential_provider"
 ADDRESS: Final = "address"
 TRANSPORT: Final = "transport"
 CLIENT: Final = "shared_client"
-#: Maximum seconds between two attempts to connect. It limits the delay after a rotated password or a restarted Redis,
-#: and spreads the reconnects of 3,500 agents over some seconds.
+#: Maximum seconds between two attempts to connect: agents reconnect soon after a password was rotated or Redis was
+#: restarted, and the reconnects of 3,500 agents are spread over some seconds.
 MAX_RETRY_SECONDS: Final = 5.0
 
 # Kombu's published types lack the overridden members.
@@ -35,10 +35,10 @@ _Transport: Any = redis_transport.Transport
 
 
 class Channel(_Channel):  # type: ignore[misc]
-    """A channel that uses this package's connection classes, also behind Sentinel. Its options name the class.
+    """A channel with this package's connection classes, also behind Sentinel. The transport options name the class.
 
-    With `shared_client` in the options, a channel has connections of its own for what it waits for, and sends all other
-    commands with that client.
+    With `shared_client` in the options, a channel only opens connections for blocking commands, and uses the client for
+    all other commands.
     """
 
     from_transport_options = (*_Channel.from_transport_options, "connection_class", "connection_class_ssl", CLIENT)
@@ -46,7 +46,7 @@ class Channel(_Channel):  # type: ignore[misc]
 
     @contextlib.contextmanager
     def conn_or_acquire(self, client: redis.Redis | None = None) -> Iterator[redis.Redis]:
-        """Yield a client for commands that return at once."""
+        """Yield a client for commands that do not block."""
         with super().conn_or_acquire(client or self.shared_client) as acquired_client:
             yield acquired_client
 
@@ -57,9 +57,9 @@ class Transport(_Transport):  # type: ignore[misc]
     Channel = Channel
 
     def heartbeat_check(self, connection: Any, rate: int = 2) -> None:
-        """Check the subscriptions. Raises redis.ConnectionError if the server of one does not respond.
+        """Check the subscriptions. Raises redis.ConnectionError if the server of a subscription does not respond.
 
-        A subscription may be silent for hours, so that only a health check can detect a lost server. Celery calls this
+        Only a health check detects a lost server, because a subscription may be silent for hours. Celery calls this
         method every second while it waits for events.
         """
         super().heartbeat_check(connection, rate)
@@ -72,7 +72,7 @@ class Transport(_Transport):  # type: ignore[misc]
 
 
 def check_subscription(subscription: Any) -> None:
-    """Raise redis.ConnectionError if the server left two health checks of a `redis.client.PubSub` unanswered."""
+    """Raise redis.ConnectionError if the server has not answered two health checks of a `redis.client.PubSub`."""
     if subscription.health_check_response_counter >= 2:
         raise redis.ConnectionError("the server does not answer on the connection of a subscription")
 
@@ -80,10 +80,10 @@ def check_subscription(subscription: Any) -> None:
 class Connection(kombu.Connection):
     """A connection with short waits between attempts, and with this package's credentials and transport.
 
-    Kombu's own waits grow to 30 s and have no jitter. The waits of this class end at `MAX_RETRY_SECONDS` and have
-    jitter, so that a fleet does not reconnect all at once after an outage. Celery's `broker_transport_options` contain
-    the credentials and the transport, because Celery passes no other options on, and kombu forgets
-    `broker_transport` when it fails over to the next Sentinel.
+    Kombu's own waits grow to 30 s and have no jitter. The waits of this class are at most `MAX_RETRY_SECONDS` and have
+    jitter, so that agents do not all reconnect at the same time after an outage. Credentials and transport are in
+    `broker_transport_options`: Celery passes no other options on, and kombu drops `broker_transport` when it fails over
+    to the next Sentinel.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -92,19 +92,23 @@ class Connection(kombu.Connection):
 
     def ensure_connection(self, *args: Any, **options: Any) -> kombu.Connection:  # type: ignore[override]
         """Connect, with retries. `options` are kombu's. Raises kombu's OperationalError."""
-        waits = {"interval_start": _jitter(), "interval_step": _jitter(), "interval_max": MAX_RETRY_SECONDS * _jitter()}
-        return super().ensure_connection(*args, **waits | options)
+        intervals = {
+            "interval_start": _make_jitter(),
+            "interval_step": _make_jitter(),
+            "interval_max": MAX_RETRY_SECONDS * _make_jitter(),
+        }
+        return super().ensure_connection(*args, **intervals | options)
 
     def get_transport_cls(self) -> Any:
-        """Return the transport class: the one in the options, or kombu's for the URL."""
+        """Return the transport class in the options, or kombu's class for the URL."""
         kind = (self.transport_options or {}).get(TRANSPORT)
         return super().get_transport_cls() if kind is None else symbol_by_name(kind)
 
     def as_uri(self, include_password: bool = False, *args: Any, **options: Any) -> str:
-        """Return the address for logs, with all Sentinels. Only Flower's queue page needs the password."""
+        """Return the address of Redis, with all Sentinels, for logs. Only Flower's queue page needs the password."""
         address = (self.transport_options or {}).get(ADDRESS)
         if include_password and connection.is_socket(self.hostname or ""):
-            # Flower always connects as the user `default`, to database 0.
+            # Omit user and database, because Flower always connects as the user `default`, to database 0.
             return f"redis+socket://:{quote(self.password or '', safe='')}@{self.hostname}"
         if address is None or include_password:
             return super().as_uri(include_password, *args, **options)
@@ -117,5 +121,6 @@ class Amqp(amqp.AMQP):
     Connection = Connection
 
 
-def _jitter() -> float:
+def _make_jitter() -> float:
+    """Return a random factor between 0.5 and 1."""
     return random.uniform(0.5, 1.0)  # noqa: S311

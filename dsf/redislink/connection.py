@@ -1,4 +1,4 @@
-"""redis-py connections that trust only one CA and report errors in one line with a remedy."""
+"""redis-py connection classes that trust a single CA, and report errors in one line with a remedy."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from redis.connection import HiredisRespSerializer
 # OpenSSL's certificate verification errors (X509_V_ERR_...).
 _UNKNOWN_CA: Final = frozenset({2, 18, 19, 20, 21})
 _OTHER_NAME: Final = frozenset({62, 64})
-# Errors whose `strerror` is clear. ENOENT and EACCES are errors of Unix sockets.
+# Errors whose `strerror` is a sufficient description. ENOENT and EACCES are errors of Unix sockets.
 _CLEAR_ERRORS: Final = frozenset(
     {errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENOENT, errno.EACCES}
 )
@@ -29,15 +29,17 @@ _Hiredis: Any = HiredisRespSerializer
 
 
 def describe_error(error: OSError, server_text: str, host: str, ca_file: str | None, server_name: str = "Redis") -> str:
-    """Return one line that says why a connection to the server at `server_text` failed, and the remedy."""
+    """Return one line with the reason why a connection to the server at `server_text` failed, and the remedy.
+
+    `host` is the name or address in the URL, `ca_file` the file of the trusted CA, and `server_name` Redis or Sentinel.
+    """
     if isinstance(error, ssl.SSLCertVerificationError):
         problem = _describe_certificate(error, host, ca_file)
         return f"the certificate of {server_name} at {server_text} is refused: {problem}"
     if isinstance(error, ssl.SSLError):
         return (
-            f"no TLS with {server_name} at {server_text} ({error.reason or error}): does this port speak TLS, and "
-            "does it "
-            "want a client certificate (DSF_REDIS_CERT_FILE, DSF_REDIS_KEY_FILE)?"
+            f"no TLS with {server_name} at {server_text} ({error.reason or error}): does this port speak TLS, and does "
+            "it want a client certificate (DSF_REDIS_CERT_FILE, DSF_REDIS_KEY_FILE)?"
         )
     if isinstance(error, socket.gaierror):
         return f"the name {host} of {server_name} is not known: {error.strerror}"
@@ -49,7 +51,7 @@ def describe_error(error: OSError, server_text: str, host: str, ca_file: str | N
 
 
 def is_socket(host: str) -> bool:
-    """Return True if `host` is the path of a Unix socket."""
+    """True if `host` is the path of a Unix socket."""
     return host.startswith("/")
 
 
@@ -69,11 +71,11 @@ def _describe_certificate(error: ssl.SSLCertVerificationError, host: str, ca_fil
     return error.verify_message
 
 
-#: Seconds to wait for the response to PING before a connection is replaced.
+#: Maximum seconds to wait for the response to PING; then the connection is replaced.
 HEALTH_TIMEOUT: Final = 2.0
 #: TCP options that detect a lost peer within 30 s, and prevent load balancers from dropping idle connections: idle
-#: seconds before the first probe, seconds between probes, number of probes, and milliseconds for which sent data may
-#: remain unacknowledged. Systems other than Linux lack some of the options.
+#: seconds before the first probe (two names), seconds between probes, number of probes, and milliseconds for which sent
+#: data may remain unacknowledged. Systems other than Linux do not support all options.
 KEEPALIVE: Final = {
     option: value
     for name, value in (
@@ -90,26 +92,26 @@ KEEPALIVE: Final = {
 class _Packer(_Hiredis):  # type: ignore[misc]
     """Packs commands with hiredis, after converting numbers to text in Python.
 
-    hiredis does not check whether its own conversion of a number failed. The conversion fails if a signal handler
-    raises an exception meanwhile, as the handlers for SIGTERM (Celery's beat) and Ctrl-C do. The process then ends with
-    a segmentation fault.
+    hiredis does not check whether its own conversion of a number has failed. If a signal handler raises an exception
+    during the conversion, as those for SIGTERM (Celery's beat) and Ctrl-C do, the process ends with a segmentation
+    fault.
     """
 
     def pack(self, *args: Any) -> list[bytes]:
         """Return the bytes of one command."""
-        packed: list[bytes] = super().pack(
+        packed_command: list[bytes] = super().pack(
             *[repr(argument) if isinstance(argument, int | float) else argument for argument in args]
         )
-        return packed
+        return packed_command
 
 
 class ReadableErrors:
-    """Mixin of connection classes that reports connection errors in one line, with the remedy."""
+    """Mixin for connection classes that reports connection errors in one line, with the remedy."""
 
     host: str
     port: int
     ca_certs: str | None = None
-    # Attributes of redis-py: seconds, and a time.monotonic() timestamp.
+    # Attributes of redis-py: an interval in seconds, and a time by time.monotonic().
     health_check_interval: float
     next_health_check: float
     socket_timeout: float | None
@@ -122,19 +124,19 @@ class ReadableErrors:
         if options.get("socket_keepalive"):
             options["socket_keepalive_options"] = KEEPALIVE
         super().__init__(**options | {"command_packer": _Packer()})
-        # Saves two round trips per connect. Older servers have no ACL category for CLIENT SETINFO.
+        # Skip CLIENT SETINFO, which takes two round trips per connect and has no ACL category on older servers.
         self.driver_info = self.lib_name = self.lib_version = None
 
     def activate_maint_notifications_handling_if_enabled(self, check_health: bool = True) -> None:
-        """Do nothing: only Redis Cloud has this command, which costs a round trip per connect."""
+        """Do nothing, because the command takes a round trip per connect and only Redis Cloud supports it."""
 
     def check_health(self) -> None:
-        """Check that the server answers if nothing came from it for a while, and connect anew if it does not.
+        """Send PING on a connection that was idle for a while, and reconnect if there is no response.
 
-        A balancer between the two may have forgotten the connection without a word. A server that takes no writes
-        refuses even PING, and can be read all the same. Raises redis.ConnectionError and its subclasses.
+        A load balancer may have dropped the connection silently. An error response is accepted: a server that rejects
+        writes also rejects PING, and can still be read. Raises redis.ConnectionError and its subclasses.
         """
-        # redis-py would wait for as long as for any command, and raise the error.
+        # redis-py's method would wait for the timeout of a command, and would raise the error.
         if not self.health_check_interval or time.monotonic() <= self.next_health_check:
             return
         try:
@@ -147,24 +149,25 @@ class ReadableErrors:
             self.connect_check_health(check_health=False)
 
     @property
-    def where(self) -> str:
-        """Address of the server."""
+    def server_address(self) -> str:
+        """Host and port of the server, for error texts."""
         return f"{self.host}:{self.port}"
 
     def read_response(self, *args: Any, **options: Any) -> Any:
-        """Read a response, and wait until a partial one is complete.
+        """Read a response, and wait until a partial response is complete.
 
-        redis-py would close a subscriber's connection after a partial response.
+        redis-py would close a subscriber's connection after a partial response. Raises redis.ConnectionError, also if
+        the server is a replica.
         """
         if options.get("timeout") == 0:
             del options["timeout"]
         try:
             return super().read_response(*args, **options)  # type: ignore[misc]
         except redis.ReadOnlyError as error:
-            # redis-py would keep this connection, but only a new one reaches the new primary after a failover.
+            # Close the connection, which redis-py would keep: after a failover, only a new one reaches the primary.
             self.disconnect()  # type: ignore[attr-defined]
             raise redis.ConnectionError(
-                f"{self.server_name} at {self.where} is a replica and takes no writes"
+                f"{self.server_name} at {self.server_address} is a replica and takes no writes"
             ) from error
 
     def connect_check_health(self, *args: Any, **options: Any) -> None:
@@ -173,27 +176,27 @@ class ReadableErrors:
             super().connect_check_health(*args, **options)  # type: ignore[misc]
         except redis.InvalidResponse as error:
             raise redis.ConnectionError(
-                f"the server at {self.where} is not {self.server_name} ({error}): is it the right port, "
+                f"the server at {self.server_address} is not {self.server_name} ({error}): is it the right port, "
                 f"does it want TLS ({self.tls_setting})?"
             ) from None
         except redis.AuthenticationError as error:
             if str(error).startswith("DSF_"):
                 raise
             raise redis.AuthenticationError(
-                f"{self.server_name} at {self.where} refuses user or password ({str(error).rstrip('.')}); is "
+                f"{self.server_name} at {self.server_address} refuses user or password ({str(error).rstrip('.')}); is "
                 f"it the newest one ({self.credential_settings})?"
             ) from None
         except redis.ConnectionError as error:
-            # redis-py's text for a connection that the server closed names neither the server nor a reason.
+            # Replace redis-py's text about a closed connection, which names neither the server nor a reason.
             if type(error) is redis.ConnectionError and re.match(
                 "Connection closed|Error .*while (reading|writing)", str(error)
             ):
                 raise redis.ConnectionError(
-                    f"{self.server_name} at {self.where} closes new connections ({str(error).rstrip('.')}): "
+                    f"{self.server_name} at {self.server_address} closes new connections ({str(error).rstrip('.')}): "
                     f"does it want TLS ({self.tls_setting}), or a client certificate, or has it reached its maxclients?"
                 ) from None
             if isinstance(error.__context__, OSError):
-                text = describe_error(error.__context__, self.where, self.host, self.ca_certs, self.server_name)
+                text = describe_error(error.__context__, self.server_address, self.host, self.ca_certs, self.server_name)
                 raise redis.ConnectionError(text) from None
             raise
 
@@ -203,7 +206,7 @@ class PlainConnection(ReadableErrors, _Plain):  # type: ignore[misc]
 
 
 class SocketConnection(ReadableErrors, _Socket):  # type: ignore[misc]
-    """Connection to a Unix socket. `host` is the path, because kombu's URL for a socket cannot name this class."""
+    """Connection to a Unix socket. `host` is the path, because kombu's URL for a socket selects another class."""
 
     def __init__(self, host: str, port: int = 0, **options: Any) -> None:
         del port
@@ -212,22 +215,22 @@ class SocketConnection(ReadableErrors, _Socket):  # type: ignore[misc]
         super().__init__(path=host, **options)
 
     @property
-    def where(self) -> str:
-        """Return the path of the socket."""
+    def server_address(self) -> str:
+        """Path of the socket, for error texts."""
         return str(self.path)
 
 
 class TlsConnection(ReadableErrors, _Tls):  # type: ignore[misc]
-    """Connection with TLS that verifies the server's certificate against one CA and the host name."""
+    """Connection with TLS that verifies the server's certificate by a single CA and the host name."""
 
-    #: The server's certificate in DER, after a connect.
+    #: The server's certificate in DER; empty before the connection is established.
     peer_certificate = b""
 
     def _wrap_socket_with_ssl(self, sock: socket.socket) -> ssl.SSLSocket:
-        # redis-py would trust the system's CAs besides `ca_certs`, so that any public CA could impersonate the hub. It
-        # does not accept an SSLContext (https://github.com/redis/redis-py/issues/3599).
+        # Replace redis-py's context, which also trusts the system's CAs, so that any public CA could impersonate the
+        # hub. redis-py does not accept an SSLContext (https://github.com/redis/redis-py/issues/3599).
         context = _make_context(self.ca_certs, self.certfile, self.keyfile)
-        # Raises if the server has reset the connection, in which case wrap_socket() would leak the socket.
+        # Raise here if the server has reset the connection, because wrap_socket() would leak the socket.
         sock.getpeername()
         wrapped_socket = context.wrap_socket(sock, server_hostname=self.host)
         self.peer_certificate = wrapped_socket.getpeercert(binary_form=True) or b""
@@ -235,11 +238,11 @@ class TlsConnection(ReadableErrors, _Tls):  # type: ignore[misc]
 
 
 def _make_context(ca_file: str | None, cert_file: str | None, key_file: str | None) -> ssl.SSLContext:
-    """Return a context for these files. Raises OSError with the name of an unusable file."""
+    """Return a context for these files. Raises OSError, which names a file that cannot be used."""
     file = ca_file
     try:
         context = ssl.create_default_context(cafile=ca_file)
-        # From Python 3.13 on this flag is a default. It refuses CAs without a key usage, which `openssl req` makes.
+        # Clear the flag, which Python 3.13 sets by default: it rejects CAs without a key usage, as `openssl req` makes.
         context.verify_flags &= ~ssl.VERIFY_X509_STRICT
         if cert_file is not None:
             file = cert_file
@@ -254,10 +257,10 @@ def _make_context(ca_file: str | None, cert_file: str | None, key_file: str | No
 
 
 class _SentinelDiscovery:
-    """Mixin that asks Sentinel for the server's address at each connect, by `find_server` of the credential provider.
+    """Mixin that queries Sentinel for the server's address at each connect, by `find_server` of the credentials.
 
-    redis-py's class asks in `connect` only, so that its retries would always try the lost server. It also needs a
-    connection pool of its own class, which kombu does not use.
+    redis-py's class only queries Sentinel in `connect`, so that its retries would always try the lost server. It also
+    requires another class of connection pools, which kombu does not use.
     """
 
     host: str
@@ -271,7 +274,7 @@ class _SentinelDiscovery:
         """Connect, unless it is connected. Raises redis.ConnectionError and its subclasses."""
         if not self.is_connected:  # type: ignore[attr-defined]
             self.host, self.port = self._find_server()
-            # This connection goes to the new server, even if its predecessor was marked for a reconnect.
+            # Clear the mark for a reconnect, because this connects to the current server.
             self.reset_should_reconnect()  # type: ignore[attr-defined]
         super().connect_check_health(*args, **options)  # type: ignore[misc]
 

@@ -26,21 +26,21 @@ class Sentinels(_Base):  # type: ignore[misc]
     """redis-py's `Sentinel` with this package's connection classes and error texts."""
 
     def __init__(self, hosts: Iterable[tuple[str, int]], options: dict[str, Any], uses_tls: bool) -> None:
-        """`options` are for connections to a Sentinel."""
+        """Create clients of the Sentinels at `hosts`. `options` are redis-py's options for their connections."""
         super().__init__([])
         self.sentinels = [_create_client(host, port, options, uses_tls) for host, port in hosts]
 
     def discover_master(self, service_name: str) -> tuple[str, int]:
-        """Return host and port of the primary. Raises redis.ConnectionError with each Sentinel's error."""
+        """Return host and port of the primary. Raises redis.ConnectionError, with each Sentinel's error."""
         problems = []
         for sentinel in self.sentinels:
             try:
                 masters: Any = sentinel.sentinel_masters()
             except redis.RedisError as error:
-                problems.append(_describe_refusal(sentinel, error))
+                problems.append(_describe_sentinel_error(sentinel, error))
                 continue
             finally:
-                # Keep no idle connection, because queries to a Sentinel are rare.
+                # Close the idle connection, because queries to a Sentinel are rare.
                 sentinel.connection_pool.disconnect(inuse_connections=False)
             master = masters.get(service_name)
             if master and self.check_master_state(master, service_name):
@@ -48,7 +48,7 @@ class Sentinels(_Base):  # type: ignore[misc]
                 self.sentinels = [sentinel, *(other for other in self.sentinels if other is not sentinel)]
                 return master["ip"], master["port"]
             problem = "reports that it is down" if master else "does not know it (DSF_REDIS_SENTINEL_MASTER)"
-            problems.append(f"Sentinel at {_describe_place(sentinel)} {problem}")
+            problems.append(f"Sentinel at {_format_address(sentinel)} {problem}")
         raise MasterNotFoundError(f"no Sentinel knows the primary of {service_name!r}: {'; '.join(problems)}")
 
     def discover_slaves(self, service_name: str) -> list[tuple[str, int]]:
@@ -58,7 +58,7 @@ class Sentinels(_Base):  # type: ignore[misc]
             try:
                 replicas = self.filter_slaves(sentinel.sentinel_slaves(service_name))
             except redis.RedisError as error:
-                problems.append(_describe_refusal(sentinel, error))
+                problems.append(_describe_sentinel_error(sentinel, error))
                 continue
             if replicas:
                 return [(str(host), int(port)) for host, port in replicas]
@@ -72,13 +72,15 @@ def _create_client(host: str, port: int, options: dict[str, Any], uses_tls: bool
     return redis.Redis.from_pool(redis.ConnectionPool(connection_class=kind, host=host, port=port, **options))
 
 
-def _describe_place(sentinel: redis.Redis) -> str:
+def _format_address(sentinel: redis.Redis) -> str:
+    """Return host and port of a Sentinel."""
     options = sentinel.connection_pool.connection_kwargs
     return f"{options['host']}:{options['port']}"
 
 
-def _describe_refusal(sentinel: redis.Redis, error: redis.RedisError) -> str:
-    sentinel_text = _describe_place(sentinel)
+def _describe_sentinel_error(sentinel: redis.Redis, error: redis.RedisError) -> str:
+    """Return the error of a Sentinel, with the Sentinel's address."""
+    sentinel_text = _format_address(sentinel)
     if isinstance(error, redis.exceptions.NoPermissionError):
         return (
             f"Sentinel at {sentinel_text} denies a command ({error}): the user of DSF_REDIS_SENTINEL_USERNAME needs "
@@ -87,28 +89,29 @@ def _describe_refusal(sentinel: redis.Redis, error: redis.RedisError) -> str:
     return str(error) if sentinel_text in str(error) else f"Sentinel at {sentinel_text}: {error}"
 
 
-#: Idle seconds after which a connection is checked before its next use. A lost server is detected within twice this
-#: time.
+#: Idle seconds after which a connection is checked before its next use. A lost server is thus detected within twice
+#: this time.
 HEALTH_CHECK_INTERVAL: Final = 10.0
 
 
 def get_connect_timeout(settings: Settings) -> float:
-    """Return the timeout for connecting, in seconds: half of the timeout for a response."""
+    """Return the timeout for connecting in seconds: half of the timeout for a response."""
     return settings.redis_socket_timeout / 2
 
 
 class Credentials(CredentialProvider):
-    """Provides user name, password and the address of the primary behind Sentinel.
+    """Provides the user name, the password, and the address of the primary behind Sentinel.
 
-    Connections read them at each connect, so that a rotated password needs no restart.
+    Connections read them at each connect, so that a password can be rotated without a restart.
     """
 
     def __init__(
         self, read: Callable[[], tuple[str, str]], find_server: Callable[[], tuple[str, int]] | None = None
     ) -> None:
-        """`read` returns user name and password, which may be empty, and raises SettingsError for an unusable file.
+        """Provide the results of these functions.
 
-        `find_server` returns host and port of the primary and raises redis.ConnectionError. It is None without
+        `read` returns user name and password, which may be empty, and raises SettingsError for a file that cannot be
+        used. `find_server` returns host and port of the primary, and raises redis.ConnectionError; it is None without
         Sentinel.
         """
         self.read = read
@@ -117,7 +120,8 @@ class Credentials(CredentialProvider):
     def get_credentials(self) -> tuple[()] | tuple[str] | tuple[str, str]:  # type: ignore[override]
         """Return nothing, a password, or user name and password.
 
-        Raises redis.AuthenticationError for an unusable file. The caller retries, and the file may exist by then.
+        Raises redis.AuthenticationError for a file that cannot be used: redis-py retries after this error, and the file
+        may be usable by then.
         """
         try:
             username, password = self.read()
@@ -129,13 +133,14 @@ class Credentials(CredentialProvider):
 
 
 class Link:
-    """Creates Redis clients for one process. Its repr contains no secret."""
+    """Creates the Redis clients of a process. The repr contains no secret."""
 
     def __init__(self, settings: Settings) -> None:
-        """Raises SettingsError if the URL or a file in the settings is unusable."""
+        """Read the address and the credentials. Raises SettingsError if the URL or a file cannot be used."""
         self._settings = settings
-        # Pools of the clients, and the primary that Sentinel announced last.
+        # Connection pools of the clients.
         self._pools: weakref.WeakSet[redis.ConnectionPool] = weakref.WeakSet()
+        # Host and port of the primary that Sentinel has announced last.
         self._primary: tuple[str, int] | None = None
         self.address = address.parse(settings.resolved_redis_url())
         self.credentials = Credentials(self._read_server_user, self._find_server)
@@ -148,7 +153,7 @@ class Link:
         return f"Link({self.address})"
 
     def _read_server_user(self) -> tuple[str, str]:
-        """DSF_REDIS_USERNAME and DSF_REDIS_PASSWORD_FILE override user name and password in the URL."""
+        """Return user name and password in DSF_REDIS_USERNAME and DSF_REDIS_PASSWORD_FILE, else those in the URL."""
         settings, url_address = self._settings, address.parse(self._settings.resolved_redis_url())
         password = settings.resolved_redis_password()
         return settings.redis_username or url_address.username, url_address.password if password is None else password
@@ -158,16 +163,16 @@ class Link:
 
     @property
     def url(self) -> str:
-        """Return Celery's broker URL without user name and password, with all Sentinels."""
+        """Celery's broker URL, with all Sentinels, and without user name and password."""
         host, port = self.address.hosts[0]
         if not connection.is_socket(host):
             return str(self.address)
-        # The path becomes a percent-encoded host, because kombu's own URL for a socket selects redis-py's connections.
+        # Encode the path as a host, because kombu's own URL for a socket would select redis-py's connection class.
         return f"redis://{''.join(f'%{byte:02x}' for byte in host.encode())}:{port}/{self.address.db}"
 
     @property
     def tls_options(self) -> dict[str, Any]:
-        """Return redis-py's TLS options, which are empty without TLS."""
+        """redis-py's TLS options; empty without TLS."""
         if not self.uses_tls:
             return {}
         files = {
@@ -179,14 +184,14 @@ class Link:
         return {"ssl_cert_reqs": "required", "ssl_check_hostname": True, **file_options}
 
     def make_client(self, max_connections: int | None = None, **options: Any) -> redis.Redis:
-        """Return a client that connects at the first command. `options` are for redis-py connections.
+        """Return a client that connects at its first command. `options` are redis-py's options for connections.
 
-        With `max_connections`, a thread waits for a free connection, as long as for a response of Redis.
+        With `max_connections`, a thread waits for a free connection up to the timeout of a response.
         """
         return self._create_client(self.connection_class, *self.address.hosts[0], options, max_connections)
 
     def make_server_client(self, host: str, port: int, **options: Any) -> redis.Redis:
-        """Return a client of this server, regardless of Sentinel."""
+        """Return a client of the server at `host`, without Sentinel. `options` are those of `make_client`."""
         return self._create_client(self._get_connection_class(host), host, port, options)
 
     def _create_client(
@@ -215,7 +220,7 @@ class Link:
 
     @property
     def connection_class(self) -> Any:
-        """Return the class of connections to the server. Those behind Sentinel ask it for the server's address."""
+        """The class of connections to the server. Behind Sentinel, connections query it for the server's address."""
         if not self.address.is_sentinel:
             return self._get_connection_class(self.address.hosts[0][0])
         return connection.MasterTlsConnection if self.uses_tls else connection.MasterConnection
@@ -226,7 +231,7 @@ class Link:
             return list(sentinels.discover_slaves(self._settings.redis_sentinel_master))
 
     def make_sentinels_client(self) -> Sentinels:
-        """Return a client of all Sentinels."""
+        """Return a new client of all Sentinels."""
         return Sentinels(self.address.hosts, self.make_sentinel_options(), self.uses_tls)
 
     @functools.cached_property
@@ -234,24 +239,25 @@ class Link:
         return self.make_sentinels_client()
 
     def _find_server(self) -> tuple[str, int]:
+        """Return host and port of the primary. After a failover, close the connections to the previous primary."""
         previous_primary, self._primary = (
             self._primary,
             self._sentinels.discover_master(self._settings.redis_sentinel_master),
         )
         if previous_primary not in (None, self._primary):
-            # Close all connections to the previous primary. Those in use are closed when they return to the pool.
+            # Connections in use are closed when they return to the pool.
             for pool in list(self._pools):
                 pool.update_active_connections_for_reconnect()
                 pool.disconnect(inuse_connections=False)
         return self._primary
 
     def make_sentinel_options(self) -> dict[str, Any]:
-        """Return options for connections to the Sentinels, which have users of their own."""
+        """Return redis-py's options for connections to the Sentinels, which have separate users."""
         settings = self._settings
         return {
             "socket_timeout": settings.redis_socket_timeout,
             "socket_connect_timeout": get_connect_timeout(settings),
-            # No retry, because the next Sentinel is tried at once.
+            # Disable retries, because the next Sentinel is queried immediately.
             "retry": Retry(NoBackoff(), 0),
             "credential_provider": Credentials(self._read_sentinel_user),
             **self.tls_options,
