@@ -1,19 +1,19 @@
-"""State of the fleet, read from Redis, for the command line, the metrics, the page and the optimiser.
+"""State of the fleet, read from Redis, for the command line, the metrics, the page and the optimizer.
 
-snapshot        the rows of all pairs in memory, kept up to date by their changes
-verdict         state of one scorer on one cluster, by its row and the clock
-rowgroups       rows grouped by state, and scorers and clusters in numbers
+snapshot        the rows of all pairs in memory, updated by their changes
+verdict         the state of one scorer on one cluster, derived from its row and the clock
+rowgroups       groups rows by state, and makes overviews of scorers and clusters
 selection       filters and cursors of lists
-path            where the path from a due pair to a written score is interrupted
+path            finds interruptions of the path from a due pair to a written score
 views           the JSON of the API and of `-o json`
 pairviews       builds the views of a pair
-inputs          the inputs of a composite, and why one is missing
-queries         answers questions about the fleet, in pages
+inputs          the inputs of a composite, and the reasons why one is missing
+queries         queries of the fleet, with pages
 api             the JSON API, `/api/v1`
-client          gets the same responses from the JSON API, without Redis
-actions         users' actions
-changes         list of the actions
-rescore         sends ticks by hand and waits for their results
-credentials     which credentials agents use
-objectproblems  unmet conditions of scorers, and mistakes in a folder's manifests
+client          client of the JSON API, which needs no access to Redis
+actions         executes users' actions
+changes         the list of users' actions
+rescore         sends requested ticks, and waits for their results
+credentials     the key ids that agents use
+objectproblems  unmet conditions of scorers, and problems of manifests in a folder
 """

@@ -1,6 +1,6 @@
-"""Actions of users on the fleet, each recorded with its author (`dsf.fleet.changes`).
+"""Executes users' actions on the fleet, and records each with its author (`dsf.fleet.changes`).
 
-The command line and the page only act through this module, so that every change has an author.
+The command line and the page only act through this module, so that each change has an author.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from dsf.store.schedule import ScheduleStore
 
 
 class Actions:
-    """Acts in the name of one user.
+    """Executes the actions of one user.
 
-    For all methods, `clusters` None means all clusters. Methods raise UnknownScorerError and UnknownClusterError before
-    any change, and redis.RedisError.
+    In all methods, None for `clusters` stands for all clusters. Methods raise UnknownScorerError and
+    UnknownClusterError before any change, and redis.RedisError.
     """
 
     def __init__(self, client: redis.Redis, settings: Settings, actor: Actor) -> None:
@@ -48,7 +48,7 @@ class Actions:
             runs += rescoring.send_ticks(self._redis, self._settings, scorer, clusters)
             was_sent_to_all = not clusters
         finally:
-            # Record the action after an error, too, because earlier ticks may have been sent.
+            # Also record the action after an error, because some ticks may have been sent.
             if sent_runs := [run for run in runs if run.run_id]:
                 unsent_count = len(runs) - len(sent_runs)
                 self._record(
@@ -63,7 +63,7 @@ class Actions:
         return runs
 
     def execute(self, scorer: str, request: ActRequest, *, until: float | None = None) -> list[str]:
-        """Execute a request for pause, resume, interval or reset.
+        """Execute a request for pause, resume, interval or reset. Raises ValueError for other requests.
 
         `until` is the end of a pause (unix seconds). Returns the named or selected clusters, or an empty list for all.
         """
@@ -84,7 +84,7 @@ class Actions:
         return clusters
 
     def set_interval(self, scorer: str, clusters: Sequence[str] | None, seconds: int, *, note: str = "") -> None:
-        """Set the interval. Raises ValueError if it is not in 1..MAX_SECONDS (`dsf.api.types`)."""
+        """Set the interval in seconds. Raises ValueError if it is not in 1..MAX_SECONDS (`dsf.api.types`)."""
         targets = self._check_targets(scorer, clusters)
         previous_override = self._store.read_overrides().get(targets[0]) if len(targets) == 1 else None
         for target in targets:
@@ -97,7 +97,7 @@ class Actions:
         self._record(Action.INTERVAL, scorer, clusters or (), detail=f"{seconds} s{suffix}", note=note)
 
     def pause(self, scorer: str, clusters: Sequence[str] | None, until: float | None = None, *, note: str = "") -> None:
-        """Pause a scorer until a time (unix seconds), None means until it is resumed."""
+        """Pause a scorer until a time (unix seconds), or with None until it is resumed."""
         for target in self._check_targets(scorer, clusters):
             end = self._store.set_override(
                 target, paused=True, paused_until=until, note=note, by=self._actor.name
@@ -115,20 +115,20 @@ class Actions:
         """Remove the overrides of a scorer on these clusters."""
         overridden_targets, targets = {*self._store.read_targets(scorer)}, make_targets(scorer, clusters)
         if not overridden_targets.issuperset(targets):
-            # Clusters with an override are not checked, because an override may outlive its cluster.
+            # Skip the check of clusters with an override, because an override may outlive its cluster.
             self._check_targets(
                 scorer, [name for name in clusters or () if keys.pair(name, scorer) not in overridden_targets]
             )
         if not clusters:
-            # Overrides of single clusters are removed first, so that an interrupted reset leaves only overrides that
-            # users set.
+            # First remove the overrides of single clusters, so that an interrupted reset leaves a state that users
+            # could have set.
             targets = [*sorted(overridden_targets - {make_scorer_target(scorer)}), *targets]
         for target in targets:
             self._store.reset(target)
         self._record(Action.RESET, scorer, clusters or (), note=note)
 
     def select_clusters(self, scorer: str, selector: ClusterSelector) -> list[str]:
-        """Return the clusters on which a scorer runs and whose labels match.
+        """Return the clusters on which a scorer runs and whose labels match the selector, sorted by name.
 
         Raises UnknownClusterError if no cluster matches.
         """
@@ -145,7 +145,7 @@ class Actions:
         return selected_clusters
 
     def _check_targets(self, scorer: str, clusters: Sequence[str] | None) -> list[str]:
-        """Return the targets. Raises UnknownScorerError or UnknownClusterError for the first unregistered name."""
+        """Return the targets of overrides. Raises UnknownScorerError or UnknownClusterError for unregistered names."""
         registry = Registry(self._redis)
         registry.read_scorer(scorer)
         for cluster in clusters or ():
@@ -167,10 +167,12 @@ class Actions:
         self._record(Action.COMPARE, scorer, clusters, detail=f"with {other}: {period}", note=note)
 
     def sync(self, scorer: str, *, note: str = "") -> str:
-        """Request that the hub controller reads /config now, and return the id of the request (`dsf.store.notices`)."""
+        """Request that the hub controller reads /config now, and return the id of the request (`dsf.store.notices`).
+
+        Also raises NoPermissionError if the Redis user may not record changes.
+        """
         if Notices(self._redis).read_scorer(scorer) is None:
-            # A scorer that could not run yet has a notice and no record. Without a notice, this raises
-            # UnknownScorerError.
+            # Raise UnknownScorerError if there is no record either. A scorer that could not run yet has only a notice.
             Registry(self._redis).read_scorer(scorer)
         request = self._record(Action.SYNC, scorer, [], note=note)
         if not request:
@@ -187,7 +189,7 @@ class Actions:
             for name in clusters:
                 requests[name] = agent_keys.request_credentials(name, action, by=self._actor.name)
         finally:
-            # Record the requests after an error, too, because a later cluster may be unknown.
+            # Also record the requests after an error, because only a later cluster may be unknown.
             if requests:
                 self._record(Action(action), "", list(requests), note=note)
         return requests
@@ -200,5 +202,5 @@ class Actions:
 
 
 def make_targets(scorer: str, clusters: Sequence[str] | None) -> list[str]:
-    """Return the targets of overrides: the scorer on each cluster, or on all clusters if none is given."""
+    """Return the targets of overrides: the scorer on each of the clusters, or on all clusters without a name."""
     return [keys.pair(cluster, scorer) for cluster in dict.fromkeys(clusters or ())] or [make_scorer_target(scorer)]

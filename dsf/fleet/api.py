@@ -1,7 +1,7 @@
-"""The read-only JSON API, /api/v1: one router, which the page mounts. Needs FastAPI.
+"""The read-only JSON API, /api/v1: a router of FastAPI, which the page mounts.
 
-Lists are paginated (`limit`, `cursor`); a response is at most about a megabyte for any fleet. Every response has a weak
-ETag of its content except ages and the time of the response.
+Lists are paginated (`limit`, `cursor`), so that a response has at most about a megabyte for any fleet. Each response
+has a weak ETag of its content without ages and the time of the response.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from dsf.fleet.views import (
 
 log = dsf.log.get(__name__)
 
-#: Maximum number of scores in one page, and of their bytes (estimated).
+#: Maximum number of scores in a page, and maximum of their estimated bytes.
 _MAX_SCORES, _MAX_BYTES = 250, 900_000
 _PROBLEM: Final = "application/problem+json"
 #: Error responses of every endpoint.
@@ -53,52 +53,54 @@ ERRORS: Final[dict[int | str, dict[str, Any]]] = {
     422: {"model": Problem, "description": "Invalid parameter; the detail says which and why."},
     503: {"model": Problem, "description": "Redis cannot be read."},
 }
-# Numbers that change constantly and are excluded from the ETag; their base values are in the response and count. Only
-# numbers: a label or a scorer may have such a name, but its value is a string.
+# Fields that change constantly and are excluded from the ETag; the values from which they are computed are included.
+# The pattern only matches numbers, because a label of such a name has a string as its value.
 _VOLATILE_FIELDS_PATTERN: Final = re.compile(
     rb'^\{"at":"[^"]*"|"(?:ageSeconds|lagSeconds)":[-+.0-9eE]+|"ages":\{.*?\]\}', re.DOTALL
 )
 
 ClusterFilter = Annotated[str | None, Query(description="Only this cluster.")]
-ClusterGlob = Annotated[str | None, Query(description="Only this cluster; `*` and `?` stand for others.")]
+ClusterGlob = Annotated[
+    str | None, Query(description="Only clusters with this name, which may contain the wildcards `*` and `?`.")
+]
 ScorerFilter = Annotated[str | None, Query(description="Only this scorer: the name of its DynamicScorer.")]
 StateFilter = Annotated[
     list[str] | None,
-    Query(description="Only in this state: failing, expired, skipped, never, paused, empty or ok. May be repeated."),
+    Query(
+        description="Only pairs in this state: failing, expired, skipped, never, paused, empty or ok. May be repeated."
+    ),
 ]
-StageFilter = Annotated[str | None, Query(description="Only scorers on clusters whose cycles fail in this stage.")]
-ReasonFilter = Annotated[
-    str | None, Query(description="Only scorers on clusters that have no new score for this reason.")
-]
+StageFilter = Annotated[str | None, Query(description="Only pairs whose cycles fail in this stage.")]
+ReasonFilter = Annotated[str | None, Query(description="Only pairs that have no new score for this reason.")]
 EntryLimit = Annotated[
-    int, Query(ge=1, le=10_000, description="Maximum scorers on clusters in a response; a large response has fewer.")
+    int, Query(ge=1, le=10_000, description="Maximum number of pairs in a response; a large response has fewer.")
 ]
-RowLimit = Annotated[int, Query(ge=1, le=MAX_ROWS, description="Maximum rows in a response.")]
-ChangeLimit = Annotated[int, Query(ge=1, le=5000, description="Maximum changes in a response.")]
-#: Up to the end of the year 9999, which excludes infinity.
+RowLimit = Annotated[int, Query(ge=1, le=MAX_ROWS, description="Maximum number of rows in a response.")]
+ChangeLimit = Annotated[int, Query(ge=1, le=5000, description="Maximum number of changes in a response.")]
+#: The maximum is the end of the year 9999, which excludes infinity.
 Since = Annotated[
-    float | None, Query(ge=0, le=253_402_300_799, description="Only from this moment on, in unix seconds.")
+    float | None, Query(ge=0, le=253_402_300_799, description="Only changes from this time on, in unix seconds.")
 ]
-CycleLimit = Annotated[int, Query(ge=1, le=500, description="Maximum cycles in a response.")]
+CycleLimit = Annotated[int, Query(ge=1, le=500, description="Maximum number of cycles in a response.")]
 Cursor = Annotated[str | None, Query(description="`cursor` of the previous response.")]
 After = Annotated[str | None, Query(alias="continue", description="`continue` of the previous response.")]
 
 
-#: The settings of a registered scorer by its name; None if unreadable.
+#: Gets the name of a registered scorer, and returns its settings; None if they cannot be read.
 SettingsReader = Callable[[str], list[SettingView] | None]
 
 
-def make_router(fleet: FleetQueries, settings: SettingsReader = lambda _: None) -> APIRouter:
-    """Return the endpoints. The functions are plain, so FastAPI runs them in its thread pool."""
+def make_router(fleet: FleetQueries, read_settings: SettingsReader = lambda _: None) -> APIRouter:
+    """Return the endpoints. The functions are not coroutines, so that FastAPI runs them in its thread pool."""
     router = APIRouter(prefix="/api/v1", tags=["api"], responses=ERRORS)
-    _add_overviews(router, fleet, settings)
+    _add_overviews(router, fleet, read_settings)
     _add_pairs(router, fleet)
     _add_lists(router, fleet)
     return router
 
 
 def add_changes(router: APIRouter, fleet: FleetQueries) -> None:
-    """Add the endpoint with the users' actions. It is not public, because it contains users' names and notes."""
+    """Add the endpoint of users' actions, which is not public because it contains their names and notes."""
 
     @router.get("/changes", response_model=ChangeList)
     def changes(
@@ -135,7 +137,7 @@ def handle_error(request: Request, error: Exception) -> JSONResponse:
 
 
 def describe_invalid_parameters(error: RequestValidationError) -> str:
-    """Return each invalid parameter with the reason why it is invalid."""
+    """Return a line with each invalid parameter and the reason why it is invalid."""
     return "; ".join(f"{'.'.join(map(str, detail['loc'][1:]))}: {detail['msg']}" for detail in error.errors())
 
 
@@ -145,10 +147,10 @@ def make_problem_response(status: int, title: str, detail: str) -> JSONResponse:
     return JSONResponse(body, status_code=status, media_type=_PROBLEM)
 
 
-def _add_overviews(router: APIRouter, fleet: FleetQueries, settings: SettingsReader) -> None:
+def _add_overviews(router: APIRouter, fleet: FleetQueries, read_settings: SettingsReader) -> None:
     @router.get("/summary", response_model=FleetOverview)
     def summary(request: Request, limit: RowLimit = MAX_ROWS) -> Response:
-        """Return the whole fleet: numbers of pairs by state, reasons, and ages of scores.
+        """Return an overview of the whole fleet: numbers of pairs by state, reasons, and ages of scores.
 
         The lists have at most `limit` scorers, worst first; the sums count all scorers.
         """
@@ -160,14 +162,14 @@ def _add_overviews(router: APIRouter, fleet: FleetQueries, settings: SettingsRea
     def scorers(
         request: Request, scorer: ScorerFilter = None, limit: RowLimit = 200, cursor: Cursor = None
     ) -> Response:
-        """Return every registered scorer and its state, by name."""
+        """Return the registered scorers and their states, sorted by name."""
         return _make_response(request, fleet.scorers(scorer, limit=limit, after=cursor))
 
     @router.get("/scorers/{scorer}", response_model=ScorerDetail)
     def scorer(request: Request, scorer: str) -> Response:
         """Return one scorer on all its clusters: states, reasons, ages, distribution of its scores, and settings."""
         detail = fleet.scorer(scorer)
-        return _make_response(request, detail.model_copy(update={"settings": settings(scorer)}))
+        return _make_response(request, detail.model_copy(update={"settings": read_settings(scorer)}))
 
     @router.get("/clusters", response_model=ClusterPage)
     def clusters(
@@ -230,10 +232,11 @@ def _add_lists(router: APIRouter, fleet: FleetQueries) -> None:
         after: After = None,
         cursor: Cursor = None,
     ) -> Response:
-        """Return the newest score of every scorer on every cluster, sorted by cluster and scorer.
+        """Return the newest score of each scorer on each cluster, sorted by cluster and scorer.
 
-        With `state`, only scores in these states, worst first. A page has at most `limit` scores, and fewer if they
-        are long. There are more pages while `continue` is not null; the parameter `cursor` is an alias of `continue`.
+        With `state`, returns only scores in these states, worst first. A page has at most `limit` scores, and fewer if
+        they are long. There are more pages while `continue` is not null; the parameter `cursor` is an alias of
+        `continue`.
         """
         states = parse_states(state) if state else None
         page = fleet.scores(
@@ -255,7 +258,7 @@ def _add_lists(router: APIRouter, fleet: FleetQueries) -> None:
         after: After = None,
         cursor: Cursor = None,
     ) -> Response:
-        """Return every entry of the schedule with overrides and next run, sorted by cluster and scorer.
+        """Return the entries of the schedule with overrides and next run, sorted by cluster and scorer.
 
         A page has at most `limit` entries. There are more pages while `continue` is not null.
         """
@@ -270,6 +273,7 @@ def _add_lists(router: APIRouter, fleet: FleetQueries) -> None:
 
 
 def _make_response(request: Request, view: View) -> Response:
+    """Return the view as JSON, compressed if the client accepts it; 304 if the client has the same content."""
     body = view.model_dump_json(by_alias=True).encode()
     tag = f'W/"{hashlib.blake2b(_VOLATILE_FIELDS_PATTERN.sub(b"", body), digest_size=12).hexdigest()}"'
     headers = {"ETag": tag, "Cache-Control": "no-cache", "Vary": "Accept-Encoding"}

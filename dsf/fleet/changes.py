@@ -1,8 +1,8 @@
 """The list of changes: a capped Redis stream of users' actions with author and time.
 
-All components that act for users write to it: the command line, the page, the optimiser and its tools for assistants.
-The hub controller creates Kubernetes Events for changes of a DynamicScorer. The list keeps changes longer than
-Kubernetes and Flower do. Times are those of Redis' clock.
+All components that act for users write to it: the command line, the page, the optimizer and its tools for assistants.
+The hub controller creates Kubernetes Events about changes of a DynamicScorer. The list keeps changes longer than
+Kubernetes and Flower do. Redis' clock sets their times.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from dsf.text import clean
 
 log = dsf.log.get(__name__)
 
-#: Maximum clusters named in a change. If there are more, only their number is stored.
+#: Maximum number of clusters that a change names. Of further clusters, only the number is stored.
 MAX_CLUSTERS: Final = 20
-#: Maximum characters of a note or a detail.
+#: Maximum number of characters of a note or a detail.
 MAX_NOTE: Final = 500
-#: Maximum changes per round trip.
+#: Maximum number of changes per round trip.
 _BATCH_SIZE: Final = 500
 _FIELD: Final = "change"
 _ID_PATTERN: Final = re.compile(r"(?!0+-0+$)[0-9]{1,15}-[0-9]{1,19}")
@@ -54,7 +54,7 @@ class Action(StrEnum):
     PLAN_RESET = "plan-reset"
 
 
-#: Interface through which an action was done. `watch`: the hub itself, which watches Redis.
+#: Interface through which a user acted. `watch` stands for the hub itself, which watches Redis.
 Way = Literal["cli", "page", "api", "mcp", "annotation", "watch"]
 
 
@@ -71,24 +71,25 @@ _Note = Annotated[str, AfterValidator(lambda text: clean(text, MAX_NOTE))]
 
 
 class UserAction(View):
-    """An action of a user. It has no secrets. Texts are truncated to some hundred characters and cleaned."""
+    """An action of a user, without secrets. Texts are cleaned, and truncated to some hundred characters."""
 
     action: Action
     scorer: _Name = Field(default="", description="The DynamicScorer; empty without one.")
     clusters: list[_Name] = Field(
-        default=[], description=f"At most {MAX_CLUSTERS}; empty: every cluster on which the scorer runs, or none."
+        default=[],
+        description=f"At most {MAX_CLUSTERS} affected clusters; empty for all clusters of the scorer, or for none.",
     )
-    cluster_count: int = Field(default=0, description="Number of affected clusters; 0 if not counted.")
+    cluster_count: int = Field(default=0, description="Number of affected clusters; 0 if they were not counted.")
     namespace: _Name = Field(default="", description="Namespace of the plan; empty for other actions.")
     detail: _Note = Field(default="", description="Details, such as `5 s, was 30 s`.")
-    reference: _Name = Field(default="", description="The run id of a single requested run, or the plan's id.")
-    note: _Note = Field(default="", description="Reason given by its author.")
+    reference: _Name = Field(default="", description="Run id of a single requested run, or id of the plan.")
+    note: _Note = Field(default="", description="Reason that the author gave.")
 
 
 class Change(UserAction):
     """An action with its author."""
 
-    id: str = Field(description="Ids sort by time; a cursor for further reading.")
+    id: str = Field(description="Id, which sorts by time and is a cursor for the next page.")
     at: Time
     by: _Name
     claimed: bool = Field(default=True, description="The name in `by` is unverified.")
@@ -161,17 +162,16 @@ class ChangeList(View):
 
 
 def record_change(client: redis.Redis, actor: Actor, user_action: UserAction) -> str:
-    """Record a completed action and return its id.
+    """Record a completed action, and return the id of the change.
 
-    If the Redis user has no right to write the stream, an error is logged and the id is empty. No error is raised,
-    because the action is completed, and ACLs of an earlier version lack this stream. Raises redis.RedisError for other
-    errors.
+    If the Redis user may not write the stream, as with the ACL of an earlier version, logs an error and returns an
+    empty id, because the action is already completed. Raises redis.RedisError for other errors.
     """
     fields = user_action.model_dump()
     cluster_count = max(user_action.cluster_count, len(user_action.clusters))
     fields |= {"clusters": user_action.clusters[:MAX_CLUSTERS], "cluster_count": cluster_count}
     change = Change(id="", at=0.0, by=actor.name, claimed=actor.claimed, way=actor.way, **fields)
-    # Redis assigns the id, which contains the time.
+    # Exclude id and time: Redis assigns the id, which contains the time.
     text = change.model_dump_json(by_alias=True, exclude={"id", "at"})
     try:
         change_id, *_ = run_atomically(
@@ -203,13 +203,13 @@ def read_changes(
 ) -> ChangeList:
     """Return changes, newest first.
 
-    Returns at most `limit` changes (None: all stored changes), starting after the change with the id `cursor`. `scorer`
-    restricts them to a scorer, `cluster` to changes that may affect a cluster, and `since` to changes from this time
-    (unix seconds) on. Raises CursorError if the cursor is not an id, and redis.RedisError.
+    Returns at most `limit` changes (None: all), starting after the change with the id `cursor`. `scorer` restricts them
+    to a scorer, `cluster` to those that may affect a cluster, and `since` to those from this time (unix seconds) on.
+    Raises CursorError if the cursor is not an id, and redis.RedisError.
     """
     if cursor is not None and not _ID_PATTERN.fullmatch(cursor):
         raise CursorError(
-            f"{cursor[:MAX_NAME_LENGTH]!r} is no place among the changes; take `continue` of the answer before"
+            f"{cursor[:MAX_NAME_LENGTH]!r} is not a cursor of the changes; use `continue` of the previous response"
         )
     changes: list[Change] = []
     has_more = False
@@ -226,7 +226,10 @@ def read_changes(
 
 
 def read_after(client: redis.Redis, last_id: str) -> Sequence[tuple[str, Change | None]]:
-    """Return a batch of changes after the id `last_id`, with their ids, oldest first; None for unreadable changes."""
+    """Return a batch of changes after the id `last_id`, oldest first: pairs of id and change, None if unreadable.
+
+    Raises redis.RedisError.
+    """
     entries: Any = client.xrange(keys.CHANGES, f"({last_id}", "+", _BATCH_SIZE)
     return [(id_, _parse(id_, fields)) for id_, fields in entries]
 
@@ -238,7 +241,7 @@ def parse_change_id(id_: str) -> tuple[int, int]:
 
 
 def _iterate_newest_first(client: redis.Redis, cursor: str | None, since: float | None) -> Iterator[Change]:
-    """Yield the readable changes, newest first, from before the id `cursor` to the time `since` (unix seconds)."""
+    """Yield the readable changes before the id `cursor`, newest first, back to the time `since` (unix seconds)."""
     first_id = "-" if since is None else str(max(0, int(since * 1000)))
     last_id = "+" if cursor is None else f"({cursor}"
     while True:
@@ -252,6 +255,7 @@ def _iterate_newest_first(client: redis.Redis, cursor: str | None, since: float 
 
 
 def _parse(id_: str, fields: Any) -> Change | None:
+    """Return the change in an entry of the stream; log and return None if it cannot be read."""
     try:
         return Change.model_validate({**json.loads(fields[_FIELD]), "id": id_, "at": parse_change_id(id_)[0] / 1000})
     except (KeyError, TypeError, ValueError, RecursionError) as error:

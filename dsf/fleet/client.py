@@ -6,9 +6,9 @@
     for row in fleet.all_pairs(state=["failing"]):
         print(row.cluster, row.scorer, row.failure.reason if row.failure else "")
 
-Times in responses are those of the server. `Client.offset` is the difference to the clock of this machine.
+Times in responses are those of the server's clock. `Client.offset` is its difference to the clock of this machine.
 Methods raise UnknownScorerError or UnknownClusterError for an unregistered name, QueryError for a query that the server
-rejects as invalid, HttpError if it cannot be reached, and ApiError for other error responses.
+rejects as invalid, HttpError if the server cannot be reached, and ApiError for other error responses.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ from dsf.http.client import Response, probe
 _View = TypeVar("_View", bound=View)
 _Value = str | int | list[str] | None
 
-#: Maximum bytes of a response, far above the megabyte that the server sends at most.
+#: Maximum bytes of a response. The server sends at most about a megabyte.
 _MAX_RESPONSE_BYTES: Final = 16 * 1024 * 1024
-#: Type of a page -> field with its rows, field with its cursor, and page size.
+#: Type of a page -> name of the field with rows, name of the field with the cursor, and maximum number of rows.
 _PAGED_LISTS: Final[dict[type[View], tuple[str, str, int]]] = {
     ChangeList: ("changes", "continue_", 200),
     ClusterPage: ("clusters", "cursor", 200),
@@ -83,14 +83,14 @@ class Client:
     ) -> None:
         """Create a client of the server at `url`, with or without `/api/v1`.
 
-        `token` is sent as Bearer token. `timeout` is the maximum seconds per response. `fetch` replaces the HTTP
-        request; it is called with a URL and a timeout (seconds).
+        `token` is sent as bearer token. `timeout` is the timeout of a response in seconds. `fetch` gets a URL and a
+        timeout in seconds, and sends the request in place of this client.
         """
         self._base = url.rstrip("/").removesuffix("/api/v1") + "/api/v1/"
         self._token = token
         self._timeout = timeout
         self._fetch = fetch or self._fetch_directly
-        #: Seconds to add to this machine's time to get the server's time, according to the newest response.
+        #: Server's time minus this machine's time in seconds, according to the newest response.
         self.offset = 0.0
 
     def time(self) -> tuple[int, int]:
@@ -99,7 +99,7 @@ class Client:
         return int(at), int(at % 1 * 1e6)
 
     def summary(self) -> FleetOverview:
-        """Return the overview of the whole fleet, with its 200 worst scorers. `scorers` returns all scorers."""
+        """Return the overview of the whole fleet, with the 200 worst scorers. `scorers` returns all scorers."""
         return self._get(FleetOverview, "summary")
 
     def scorers(self, scorer: str | None = None) -> ScorerPage:
@@ -139,7 +139,7 @@ class Client:
     def updates(self, since: int, *, limit: int | None = None) -> Changes:
         """Return the pairs that changed after the number `since` (`sequence` of the summary).
 
-        Returns at most `limit` pairs, and never more than 5,000.
+        Returns at most `limit` pairs, and at most 5,000.
         """
         return self._get(Changes, "updates", since=since, limit=limit)
 
@@ -198,7 +198,7 @@ class Client:
         after: str | None = None,
         **parameters: _Value,
     ) -> _View:
-        """Return the first page, extended by the rows of the following pages up to `limit` rows (None: all)."""
+        """Return the first page, with the rows of the following pages added, up to `limit` rows (None: all)."""
         rows_field, cursor_field, _ = _PAGED_LISTS[model]
         pages = list(self._iterate_pages(model, path, limit, after, **parameters))
         rows = [row for page in pages for row in getattr(page, rows_field)]
@@ -218,7 +218,7 @@ class Client:
         while True:
             page = self._get(model, path, cursor=after, limit=int(min(remaining_rows, max_rows)), **parameters)
             yield page
-            # The page may be shorter than requested if its rows are long.
+            # Count the rows, because a page with long rows has fewer than requested.
             remaining_rows -= len(getattr(page, rows_field))
             after = getattr(page, cursor_field)
             if after is None or remaining_rows <= 0:

@@ -1,4 +1,4 @@
-"""The inputs of a composite scorer on one cluster: their scores in Redis, or why they have none."""
+"""The inputs of a composite scorer on one cluster: their scores in Redis, or the reasons why scores are missing."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from dsf.store.registry import Registry, ScorerRecord
 def find_stored_results(
     client: redis.Redis, cluster: str, scorer: str, namespace: str, now: float
 ) -> Sequence[Result] | NoResults:
-    """Return the valid results of a scorer of this namespace on a cluster at `now` (unix seconds), or why it has none.
+    """Return the valid results of a scorer of this namespace on a cluster, or the reason why there are none.
 
-    Raises redis.RedisError.
+    `now` is in unix seconds. Raises redis.RedisError.
     """
     return _read_input(client, cluster, scorer, namespace).find_results(now)
 
@@ -40,7 +40,7 @@ def list_inputs(client: redis.Redis, cluster: str, record: ScorerRecord, now: fl
 
 
 def make_input_view(score: ScoreInput, results: Sequence[Result] | NoResults) -> InputView:
-    """Return the view of an input with these results."""
+    """Return the view of an input: the mean of its results, or the reason why there are none."""
     view = InputView(name=score.name, scorer=score.scorer, default=score.default)
     if isinstance(results, NoResults):
         return view.model_copy(update={"problem": results.cause})
@@ -57,9 +57,9 @@ class _Input:
     #: Namespace of the composite.
     namespace: str
     record: ScorerRecord | None
-    #: Why the hub refused the scorer of this name and namespace; empty if it did not.
+    #: Reason why the hub rejected the scorer of this name and namespace; empty if it did not.
     refusal: str
-    #: Why the scorer does not run on the cluster; empty if it does.
+    #: Reason why the scorer does not run on the cluster; empty if it does.
     absence: str
     state: PairState
 
@@ -69,7 +69,7 @@ class _Input:
         return self.record is not None and self.record.namespace == self.namespace
 
     def find_results(self, now: float) -> Sequence[Result] | NoResults:
-        """Return the scorer's valid results at `now` (unix seconds), or why it has none."""
+        """Return the scorer's valid results at `now` (unix seconds), or the reason why there are none."""
         record, state = self.record, self.state
         if record is None or not self.is_registered:
             return NoResults(self._describe_absent_scorer())

@@ -1,4 +1,4 @@
-"""Problems of objects: unmet conditions of scorers, and mistakes in the manifests of a hub on a folder."""
+"""Problems of objects: unmet conditions of scorers, and problems of the manifests of a hub on a folder."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ class UnmetCondition(View):
 
 
 class ManifestMistake(View):
-    """A mistake in a manifest."""
+    """A problem of a manifest, or of the fleet if `file` is empty."""
 
     file: str = ""
     line: int = 0
     field: str = ""
     message: str
-    #: `error` if the document is not used, `note` if it is used.
+    #: `error` if the hub ignores the document, `note` if it uses it.
     severity: str = "error"
 
     @property
     def place(self) -> str:
-        """`file:line: field`, without the parts that are unknown."""
+        """`file:line: field`, without unknown parts."""
         parts = [f"{self.file}:{self.line}" if self.file and self.line else self.file, self.field]
         return ": ".join(part for part in parts if part)
 
@@ -49,16 +49,16 @@ def list_unmet_conditions(
 ) -> Iterator[UnmetCondition]:
     """Yield a scorer's conditions that are False, except Scoring and Ready."""
     for condition in conditions:
-        # Scoring is omitted because Redis has newer and better data about cycles. Ready is omitted because it
-        # summarizes the other conditions.
+        # Omit Scoring, because Redis has newer and better data about cycles, and Ready, because it summarizes the other
+        # conditions.
         if condition.status == "False" and condition.type not in ("Scoring", "Ready"):
             yield UnmetCondition(scorer=scorer, **condition.model_dump(include={"type", "status", "reason", "message"}))
 
 
 def read_folder_problems(out: Path | None) -> Iterator[ManifestMistake]:
-    """Yield the mistakes that a hub on a folder has found in the manifests; none if `out` is None or unreadable.
+    """Yield the problems that a hub on a folder has found in the manifests; none if they cannot be read.
 
-    `out` is the folder to which the hub writes.
+    `out` is the hub's output folder, or None.
     """
     problems = _load(out / "problems.yaml") if out else None
     for problem in problems if isinstance(problems, list) else ():
@@ -67,8 +67,8 @@ def read_folder_problems(out: Path | None) -> Iterator[ManifestMistake]:
 
 
 def _load(file: Path) -> Any:
-    """Return the content of a YAML file, or None if it is missing or unreadable, so that other data is still shown."""
-    # Imported only for a hub on a folder, because the import takes a twentieth of a command's startup.
+    """Return the content of a YAML file; None if it is missing or unreadable, so that other data is still displayed."""
+    # Import the module late, because the import takes a twentieth of a command's startup.
     import yaml
 
     try:

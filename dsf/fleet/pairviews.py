@@ -1,4 +1,4 @@
-"""Views of a pair: table row, details, score, and schedule entry. All functions are pure."""
+"""Builds the views of a pair: table row, details, score, and schedule entry. All functions are pure."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ MAX_ITEMS: Final = 1000
 
 
 def find_config_read_time(read: ConfigRead | None) -> datetime | None:
-    """Return the time of the last valid response of a /config, or None if there was none."""
+    """Return the time at which a /config was last read successfully; None before the first time."""
     return datetime.fromtimestamp(read.at, UTC) if read is not None and read.at else None
 
 
 def make_pair_row(
     pair: PairState, state: Verdict, record: ScorerRecord | None, due: float | None, now: float
 ) -> PairRow:
-    """Return a pair in this state as a table row. `due` is its next run (unix seconds)."""
+    """Return a pair in this state as a table row. `due` is its next run, and `now` the time (unix seconds)."""
     return PairRow(**_make_row_fields(pair, state, record, due, now))
 
 
@@ -86,7 +86,7 @@ def make_pair_detail(
         unwritten=pair.unwritten.message if pair.unwritten is not None else "",
         cluster_problem=cluster_problem,
         hold=make_hold_view(record),
-        held=pair.held,
+        withheld_count=pair.held,
         inputs=inputs,
         books=make_books_view(pair),
         score_items=make_item_views(valid_score, record, pair.cluster) if valid_score is not None else [],
@@ -128,10 +128,10 @@ def make_score_view(
 def make_item_views(score: PairScore, record: ScorerRecord, cluster: str) -> list[ItemView]:
     """Return at most `MAX_ITEMS` items of a score with their results.
 
-    If two results have the same item name, the later result is used.
+    Of several results with the same item name, the last one counts.
     """
     if not score.items:
-        # A score without items is only exported as a metric.
+        # Return the results of a score without items, which is only exported as a metric.
         return [
             ItemView(name=score.score_name, value=None, scored=value, labels=labels)
             for labels, value in score.results[:MAX_ITEMS]
@@ -141,7 +141,7 @@ def make_item_views(score: PairScore, record: ScorerRecord, cluster: str) -> lis
     for name, value in score.items[:MAX_ITEMS]:
         labels, raw_score = owners.get(name, ({}, None))
         if raw_score is not None and to_score_value(raw_score)[0] != value:
-            # The result belongs to another item if the format of item names has changed since the cycle.
+            # The result belongs to another item, because the format of item names has changed since the cycle.
             labels, raw_score = {}, None
         is_clamped = raw_score is not None and to_score_value(raw_score)[1]
         held_fields = _make_held_fields(score, name, record.hold)
@@ -152,16 +152,16 @@ def make_item_views(score: PairScore, record: ScorerRecord, cluster: str) -> lis
 
 
 def make_hold_view(record: ScorerRecord | None) -> HoldView | None:
-    """Return the view of a scorer's hold, or None without one."""
+    """Return the view of a scorer's hold; None for a scorer without a hold."""
     return HoldView(**record.hold.model_dump()) if record is not None and record.hold is not None else None
 
 
 def _make_held_fields(score: PairScore, item: str, rule: HoldRule | None) -> dict[str, Any]:
-    """Return the fields of HeldView for an item; empty if no value is held back."""
+    """Return the fields of HeldView for an item; empty if no value is withheld."""
     held_value = score.held.get(item)
     if held_value is None:
         return {}
-    # Without a rule the publish time is unknown, because the next result is published immediately.
+    # Without a rule there is no publish time, because the next result is published immediately.
     publish_time = (
         compute_publish_time(held_value, min_change=rule.min_change, for_seconds=rule.for_seconds)
         if rule is not None
@@ -232,7 +232,7 @@ def _make_skips_view(skips: Skips | None, record: ScorerRecord | None) -> SkipsV
 
 
 def compute_age(last_success: float | None, now: float) -> float | None:
-    """Return the seconds since `last_success` (unix seconds), 0 if it is in the future, None if there was none."""
+    """Return the seconds since `last_success` (unix seconds); 0 if it is in the future, and None for None."""
     return None if last_success is None else round(max(0.0, now - last_success), 3)
 
 

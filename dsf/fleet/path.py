@@ -1,7 +1,7 @@
-"""Finds where the path from a due pair to a written score is interrupted. No other module decides this.
+"""Finds interruptions of the path from a due pair to a written score. No other module decides this.
 
-Each stage is monitored by data that it leaves in Redis: beat by the pairs that stay due, the results worker by its
-heartbeats, agents by runs without a result. Page, command line, JSON API, readiness and alerts show the first problem.
+Each stage is monitored by its data in Redis: beat by overdue pairs, the results worker by its heartbeats, and agents by
+runs without a result. Page, command line, JSON API, readiness probes and alerts report the first problem.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from dsf.store.server import read_problems
 from dsf.store.ticks import RUN_SLACK, find_memory_problem, find_ticks_problem, find_writes_problem
 from dsf.store.writes import TURN_AT
 
-#: Seconds after the end of a cycle within which its result must be in the books.
+#: Seconds after the latest end of a cycle from which a missing result is late.
 LATE_RESULT_SECONDS: Final = 10.0
-#: Seconds without a turn after which the score writer is late. It has several turns in a second, and another hub takes
-#: over within 15 s.
+#: Seconds without a turn after which the score writer is late. It has several turns per second, and after a failure
+#: another hub takes over within 15 s.
 LATE_WRITER_SECONDS: Final = 60.0
-#: Maximum runs to check. The oldest runs suffice for a diagnosis.
+#: Maximum number of checked runs. The oldest runs suffice for a diagnosis.
 _MAX_CHECKED_RUNS: Final = 1000
 
 
@@ -49,18 +49,18 @@ class _Path(NamedTuple):
 
 
 def _describe_redis_problem(path: _Path) -> str:
-    """Return why Redis accepts no writes of the hub or of agents; empty if it does."""
+    """Return the reason why Redis rejects writes of the hub or of agents; empty if it accepts them."""
     return find_writes_problem(path.client) or find_memory_problem(path.client)
 
 
 def _describe_ticks_problem(path: _Path) -> str:
-    """Return why beat sends no due ticks; empty if it does, or if Redis accepts no writes, which explains it."""
+    """Return the reason why beat sends no due ticks; empty if it does, or if Redis rejects writes."""
     problem = find_ticks_problem(path.client, path.now)
     return problem if problem and not find_writes_problem(path.client) else ""
 
 
 def _find_stalled_stages(path: _Path) -> set[str]:
-    """Return the stages of the service results that have stalled although a run waits for its result."""
+    """Return the stalled stages of the service `results`; empty if no run waits for its result."""
     oldest_members: Any = path.client.zrange(keys.OPEN_RUNS, 0, 0)
     run = str(oldest_members[0]).rpartition("/")[2] if oldest_members else ""
     if not is_run_id(run) or run_time(run) > path.now - HEARTBEAT_SECONDS[keys.RESULTS_STAGE]:
@@ -69,7 +69,7 @@ def _find_stalled_stages(path: _Path) -> set[str]:
 
 
 def _describe_results_problem(path: _Path) -> str:
-    """Return why no mailbox is read; empty if the service results reads them."""
+    """Return the reason why mailboxes are not read; empty if the service `results` reads them."""
     if keys.RESULTS_STAGE not in _find_stalled_stages(path):
         return ""
     seconds = HEARTBEAT_SECONDS[keys.RESULTS_STAGE]
@@ -80,7 +80,7 @@ def _describe_results_problem(path: _Path) -> str:
 
 
 def _describe_books_problem(path: _Path) -> str:
-    """Return why lost runs are not counted; empty if the service results counts them, or reads no mailbox."""
+    """Return the reason why lost runs are not counted; empty if the service `results` counts them or reads nothing."""
     if keys.SWEEP_STAGE not in _find_stalled_stages(path) or _describe_results_problem(path):
         return ""
     seconds = HEARTBEAT_SECONDS[keys.SWEEP_STAGE]
@@ -88,11 +88,12 @@ def _describe_books_problem(path: _Path) -> str:
 
 
 def _describe_agents_problem(path: _Path) -> str:
-    """Return which agents take no ticks or send no results.
+    """Return a sentence about agents that take no ticks or send no results; empty if all agents work.
 
-    Empty if all work, or if no mailbox is read or Redis accepts no writes, which explains it.
+    Also returns an empty text if another stage explains missing results: mailboxes are not read, or Redis rejects
+    writes.
     """
-    # The score of a run is its deadline, which is RUN_SLACK after the end of its cycle.
+    # Runs are sorted by their deadline, which is RUN_SLACK after the latest end of the cycle.
     overdue_members: Any = path.client.zrange(
         keys.OPEN_RUNS,
         "-inf",
@@ -106,8 +107,8 @@ def _describe_agents_problem(path: _Path) -> str:
         pair, _, run = member.rpartition("/")
         cluster, scorer = keys.split_pair(pair)
         row = path.rows.get(scorer, {}).get(cluster)
-        # Failing pairs are excluded because they report their own reason. Runs older than the last success are
-        # excluded because a missing result is then only one lost cycle.
+        # Skip failing pairs, which report their own reason. Below, skip runs before the last success: their missing
+        # result is a single lost cycle.
         if row is None or not is_run_id(run) or row.find_state(path.now) not in (Verdict.OK, Verdict.EMPTY):
             continue
         if (row.last_success or 0.0) < run_time(run):
@@ -132,7 +133,7 @@ def _describe_agents_problem(path: _Path) -> str:
 
 
 def _describe_objects_problem(path: _Path) -> str:
-    """Return why AddOnPlacementScores are not written; empty if the elected hub controller writes them all."""
+    """Return the reason why AddOnPlacementScores are not written; empty if the elected hub controller writes all."""
     turn_at: Any = path.client.hget(keys.WRITE_STATS, TURN_AT)
     idle_seconds = path.now - parse_number("counter", TURN_AT, turn_at)
     if turn_at is not None and idle_seconds > LATE_WRITER_SECONDS and path.rows:
@@ -147,8 +148,7 @@ def _describe_objects_problem(path: _Path) -> str:
     return f"{len(causes)} scores are not written as AddOnPlacementScores; {pair}: {cause.reason}: {cause.message}"
 
 
-#: Stage -> function that describes its problem. In the order of the path, because an earlier problem explains later
-#: ones.
+#: Stage -> function that describes its problem, in the order of the path: an earlier problem explains later problems.
 STAGES: Final[Mapping[str, Callable[[_Path], str]]] = {
     "redis": _describe_redis_problem,
     "ticks": _describe_ticks_problem,
@@ -157,15 +157,15 @@ STAGES: Final[Mapping[str, Callable[[_Path], str]]] = {
     "agents": _describe_agents_problem,
     "objects": _describe_objects_problem,
 }
-#: Stages of the hub's processes that decide about readiness. Redis is omitted, because its data can be read while it
-#: accepts no writes.
+#: Stages of the hub's processes that decide about readiness. Redis is omitted, because it can be read while it rejects
+#: writes.
 HUB_STAGES: Final = ("ticks", "results", "books")
 
 
 def find_path_problems(client: redis.Redis, rows: Rows, now: float) -> list[Interruption]:
-    """Return where the path is interrupted at `now` (unix seconds), worst first.
+    """Return the interruptions of the path at `now` (unix seconds), worst first.
 
-    Other problems of Redis and of the hub's machines, which people must correct, follow. Raises redis.RedisError.
+    Other problems of Redis and of the hub's machines, which users must solve, follow. Raises redis.RedisError.
     """
     path = _Path(client, rows, now)
     interruptions = [Interruption(stage, message) for stage, describe in STAGES.items() if (message := describe(path))]
@@ -173,6 +173,6 @@ def find_path_problems(client: redis.Redis, rows: Rows, now: float) -> list[Inte
 
 
 def find_hub_problems(client: redis.Redis, now: float) -> Iterator[str]:
-    """Yield why the hub's own stages have stalled, for readiness. Raises redis.RedisError."""
+    """Yield the reasons why the hub's own stages have stalled, for readiness probes. Raises redis.RedisError."""
     path = _Path(client, {}, now)
     return (message for stage in HUB_STAGES if (message := STAGES[stage](path)))

@@ -1,7 +1,7 @@
-"""Queries of the fleet, answered from the rows in memory and from Redis.
+"""Queries of the fleet, which read the rows in memory and Redis.
 
-The queries return the whole fleet, a scorer, a cluster, pages of pairs, one pair, scores, the schedule and past cycles.
-A page of pairs has at most 200 rows.
+They return the whole fleet, a scorer, a cluster, pages of pairs, one pair, scores, the schedule, or past cycles. A page
+of pairs has at most 200 rows.
 """
 
 from __future__ import annotations
@@ -76,20 +76,20 @@ from dsf.store.pairs import Pairs
 from dsf.store.registry import Registry, ScorerRecord
 from dsf.store.schedule import ScheduleStore
 
-#: Maximum scores of the original project's agent in a response.
+#: Maximum number of scores of the original project's agent in a response.
 _MAX_UPSTREAM_SCORES: Final = 100
-#: Maximum highest, and maximum lowest, scores of a scorer in its details.
+#: Number of highest scores, and of lowest scores, in the details of a scorer.
 _MAX_EXTREMES: Final = 10
-#: Maximum items and maximum results of a score that exceeds the size limit of its page.
-_MAX_ITEMS_OF_LARGE_SCORE: Final = 50
-#: Seconds after its due time at which a pair is overdue.
+#: Maximum number of items, and of results, of a score that exceeds the size limit of its page.
+_MAX_ITEMS_IN_LARGE_SCORE: Final = 50
+#: Seconds after its due time from which a pair is overdue.
 _OVERDUE_SECONDS: Final = 5.0
 #: Approximate bytes of a score in JSON, without its items and results.
 _BYTES_PER_SCORE: Final = 600
 
 
 class FleetQueries:
-    """Answers queries from a snapshot of rows. Thread-safe.
+    """Queries of the fleet on a snapshot of rows. Thread-safe.
 
     Methods raise redis.RedisError if Redis cannot be read, UnknownScorerError or UnknownClusterError for an
     unregistered name, and QueryError or CursorError for an invalid query.
@@ -110,7 +110,7 @@ class FleetQueries:
         return self._snapshot.read()[0]
 
     def find_path_problems(self) -> list[Interruption]:
-        """Return why scores do not arrive or are not written, worst first."""
+        """Return the reasons why scores do not arrive or are not written, worst first."""
         return find_path_problems(self._redis, self.rows(), self._clock())
 
     def summary(self) -> FleetOverview:
@@ -121,7 +121,7 @@ class FleetQueries:
             pipe.zcount(keys.DUE, "-inf", now - _OVERDUE_SECONDS)
             pipe.hgetall(keys.BEAT_STATS)
             clusters, overdue_count, stats = pipe.execute()
-        # Read the sequence before the rows, so that a concurrent change is reported twice rather than never.
+        # Read the sequence number before the rows, so that a concurrent change is reported twice instead of never.
         _, sequence = self._snapshot.read()
         notices = self._notices.read_scorers()
         scorers = self._make_overviews(
@@ -199,12 +199,12 @@ class FleetQueries:
         limit: int = MAX_ROWS,
         cursor: str | None = None,
         names: Collection[str] | None = None,
-        paired: bool = False,
+        has_pairs: bool = False,
     ) -> ClusterPage:
         """Return the accepted clusters, worst first, each with the states of its pairs.
 
         Returns at most `limit` clusters, starting after `cursor`. `names` restricts the clusters to these names, and
-        `paired` to clusters with pairs.
+        `has_pairs` to clusters with pairs.
         """
         limit = check_page_size(limit)
         now = self._clock()
@@ -212,7 +212,7 @@ class FleetQueries:
         if names is not None:
             cluster_names &= set(names)
         states = group_states_by_cluster(self._group_rows(now))
-        if paired:
+        if has_pairs:
             cluster_names &= states.keys()
         order = sorted((-compute_badness(states.get(name, {}).values()), name) for name in cluster_names)
         if cursor is not None:
@@ -291,13 +291,13 @@ class FleetQueries:
         last_position = Cursor.parse(cursor) if cursor is not None else None
         total, rows = 0, list[tuple[Cursor, SnapshotRow]]()
         matching_rows = [
-            pair_filter.select_rows(groups, now) for groups in self._group_rows_of_wanted_scorers(pair_filter, now)
+            pair_filter.select_rows(groups, now) for groups in self._group_rows_of_filtered_scorers(pair_filter, now)
         ]
         for rank, state in enumerate(RANKS):
             state_rows = [row for rows_by_state in matching_rows for row in rows_by_state.get(state, ())]
             total += len(state_rows)
             if len(rows) <= limit and (last_position is None or rank >= last_position.rank):
-                # Positions are computed only until the page is full, because the states are sorted worst first.
+                # Compute positions only until the page is full, because the states are sorted worst first.
                 candidates = [
                     (Cursor(rank, row.compute_sort_value(state, now), row.scorer, row.cluster), row)
                     for row in state_rows
@@ -311,7 +311,7 @@ class FleetQueries:
 
     def reasons(self, scorers: Collection[str]) -> set[str]:
         """Return all reasons for which pairs of these scorers have no new score."""
-        scorer_groups = self._group_rows_of_wanted_scorers(PairFilter(scorers=scorers), self._clock())
+        scorer_groups = self._group_rows_of_filtered_scorers(PairFilter(scorers=scorers), self._clock())
         return {failure.reason for groups in scorer_groups for _, _, failure in groups.reasons}
 
     def pair(self, cluster: str, scorer: str) -> PairDetail:
@@ -339,7 +339,7 @@ class FleetQueries:
         `FleetOverview.sequence` is the newest number.
         """
         with self._redis.pipeline(transaction=False) as pipe:
-            # Read the sequence before the changes, so that a concurrent change is reported twice rather than never.
+            # Read the sequence number before the changes, so that a concurrent change is reported twice, not missed.
             pipe.get(keys.SEQUENCE)
             pipe.zrange(keys.CHANGED, f"({since}", "+inf", byscore=True, offset=0, num=limit, withscores=True)
             sequence, rows = pipe.execute()
@@ -359,9 +359,9 @@ class FleetQueries:
     ) -> ScoreList:
         """Return the newest scores of all pairs of the schedule, or only those of a cluster or a scorer.
 
-        Returns at most `limit` scores (None: all), sorted by cluster and scorer. With `states`, returns only pairs in
-        these states, worst first, and at most 200. `after` is `continue` of the previous response. A page that exceeds
-        about `max_bytes` ends early; a single score that exceeds it is returned without most of its items.
+        Returns at most `limit` scores (None: all), sorted by cluster and scorer. With `states`, returns at most 200
+        pairs in these states, worst first. `after` is `continue` of the previous response. A page ends early at about
+        `max_bytes`; a single score that exceeds it is returned without most of its items.
         """
         self._check_names(cluster, scorer)
         if states is None:
@@ -376,10 +376,10 @@ class FleetQueries:
         for view, score_bytes in self._read_score_views(pairs, now):
             page_bytes += _BYTES_PER_SCORE + 2 * score_bytes
             if views and page_bytes > max_bytes and states is None:
-                # Only pages without states end early, because a cursor by state marks the end of a full page.
+                # Pages with states do not end early, because their cursor marks the end of a full page.
                 next_cursor = keys.pair(views[-1].cluster, views[-1].scorer)
                 break
-            views.append(_drop_most_items(view) if page_bytes > max_bytes else view)
+            views.append(_truncate_items(view) if page_bytes > max_bytes else view)
         upstream_scores = self._read_upstream_scores(cluster, scorer) if after is None else []
         return ScoreList(at=now, scores=views, upstream_scores=upstream_scores, total=total, continue_=next_cursor)
 
@@ -411,7 +411,7 @@ class FleetQueries:
         earlier_cycles = cycles
         if after is not None:
             index = next((index for index, cycle in enumerate(cycles) if cycle.run == after), None)
-            # If the run is not stored any more, compare ids, because earlier runs have smaller ids.
+            # If the run is no longer stored, compare run ids, because earlier runs have smaller ids.
             earlier_cycles = [cycle for cycle in cycles if cycle.run < after] if index is None else cycles[index + 1 :]
         page = earlier_cycles[:limit]
         return HistoryList(
@@ -432,9 +432,9 @@ class FleetQueries:
         limit: int | None = None,
         after: str | None = None,
     ) -> ChangeList:
-        """Return actions of users, newest first (`dsf.fleet.changes.read`).
+        """Return actions of users, newest first. The arguments are those of `dsf.fleet.changes.read_changes`.
 
-        Names of removed scorers and clusters are accepted as long as a recorded change mentions them.
+        Accepts names of removed scorers and clusters that a recorded change mentions.
         """
         try:
             self._check_names(cluster, scorer)
@@ -472,10 +472,7 @@ class FleetQueries:
         return page, len(pairs), keys.pair(*page[-1]) if has_more else None
 
     def _read_upstream_scores(self, cluster: str | None = None, scorer: str | None = None) -> list[UpstreamScore]:
-        """Return the first scores of the original project's agent that are still used.
-
-        Scores of scorers that cannot run are included.
-        """
+        """Return the first valid scores of the original project's agent, also of scorers that cannot run."""
         scores: list[UpstreamScore] = []
         for pair, cause in self._pairs.read_unwritten().items():
             pair_cluster, pair_scorer = keys.split_pair(pair)
@@ -485,7 +482,7 @@ class FleetQueries:
         return scores[:_MAX_UPSTREAM_SCORES]
 
     def _read_score_views(self, pairs: Sequence[tuple[str, str]], now: float) -> Iterator[tuple[ScoreView, int]]:
-        """Yield the newest score of each pair, and its bytes in Redis."""
+        """Yield the view of each pair's newest score, and the score's bytes in Redis."""
         records, rows = self._registry.read_scorers(), self.rows()
         for state in self._pairs.read_states(pairs):
             row = rows.get(state.scorer, {}).get(state.cluster)
@@ -514,19 +511,19 @@ class FleetQueries:
                 groups.get(name) or RowGroups({}, now),
                 overrides,
                 now,
-                conditions=make_condition_views(notices.get(name), unmet=True),
+                conditions=make_condition_views(notices.get(name), unmet_only=True),
                 config_read=find_config_read_time(config_reads.get(name)),
             )
             for name, record in records.items()
         ]
 
     def _group_rows(self, now: float) -> dict[str, RowGroups]:
-        """Return the rows by scorer and state at `now` (unix seconds)."""
+        """Return the groups of each scorer's rows by state at `now` (unix seconds)."""
         self._cached_groups = groups = group_rows(self.rows(), now, self._cached_groups)
         return groups
 
-    def _group_rows_of_wanted_scorers(self, pair_filter: PairFilter, now: float) -> Iterator[RowGroups]:
-        """Yield the rows of the scorers that the filter names. Raises UnknownScorerError."""
+    def _group_rows_of_filtered_scorers(self, pair_filter: PairFilter, now: float) -> Iterator[RowGroups]:
+        """Yield the groups of the scorers that the filter names. Raises UnknownScorerError."""
         scorer = self._registry.read_scorer(pair_filter.scorer).name if pair_filter.scorer is not None else None
         for name, groups in sorted(self._group_rows(now).items()):
             if scorer in (None, name) and (pair_filter.scorers is None or name in pair_filter.scorers):
@@ -543,7 +540,7 @@ class FleetQueries:
         ]
 
 
-def _drop_most_items(view: ScoreView) -> ScoreView:
-    """Return the view with its first items and results only."""
-    limit = _MAX_ITEMS_OF_LARGE_SCORE
+def _truncate_items(view: ScoreView) -> ScoreView:
+    """Return the view with only its first items and results."""
+    limit = _MAX_ITEMS_IN_LARGE_SCORE
     return view.model_copy(update={"items": view.items[:limit], "results": view.results[:limit]})

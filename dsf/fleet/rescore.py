@@ -24,7 +24,7 @@ from dsf.store.ticks import send_now
 
 
 class RunView(View):
-    """One requested run. `run_id` is empty if its tick was not sent. `outcome` is empty until the run has a result."""
+    """One requested run. `run_id` is empty if the tick was not sent, and `outcome` is empty until the run has ended."""
 
     cluster: str
     run_id: str = ""
@@ -36,12 +36,12 @@ class RunView(View):
     counts: dict[str, int] = Field(default_factory=dict)
 
     has_score: bool = Field(
-        default=False, description="True if the run gave a score, which may be the score for an empty response."
+        default=False, description="True if the run produced a score, possibly the score for an empty response."
     )
 
 
 class RescoreReport(View):
-    """Outcomes of the runs, and the scores of successful ones."""
+    """Outcomes of the requested runs, and the scores of the successful runs."""
 
     at: Time
     scorer: str
@@ -54,7 +54,7 @@ def send_ticks(
 ) -> Iterator[RunView]:
     """Send one tick to each cluster and yield its run. None means all clusters on which the scorer runs.
 
-    Each tick is sent when the iterator reaches its cluster. A cluster with a full queue, because its agent is down,
+    Sends each tick when the iterator reaches its cluster. A cluster whose queue is full, because its agent is down,
     gets no tick, and its run has no run id. Raises UnknownScorerError and UnknownClusterError before any tick is sent,
     and redis.RedisError.
     """
@@ -94,7 +94,7 @@ def wait_for_end(client: redis.Redis, scorer: str, runs: Sequence[RunView], dead
         runs = read_outcomes(client, scorer, runs)
         if not any(map(is_open, runs)) or time.monotonic() >= deadline:
             return make_report(client, scorer, runs)
-        # A cycle takes tens of milliseconds.
+        # Poll often, because a cycle takes tens of milliseconds.
         time.sleep(0.1)
 
 
@@ -117,7 +117,7 @@ def read_outcomes(client: redis.Redis, scorer: str, runs: Sequence[RunView]) -> 
 def make_report(client: redis.Redis, scorer: str, runs: Sequence[RunView]) -> RescoreReport:
     """Return the outcomes of the runs, and the scores of runs that have one. Raises redis.RedisError.
 
-    The message of a run without a result says where it probably waits.
+    The message of a run without a result names the probable cause.
     """
     explained_runs = [
         run.model_copy(update={"message": _explain_open_run(client, run.cluster, scorer)}) if is_open(run) else run
@@ -131,12 +131,12 @@ def _make_run_view(cluster: str, entry: HistoryEntry) -> RunView:
 
 
 def find_cycle(history: Iterable[HistoryEntry], run: str) -> HistoryEntry | None:
-    """Return the cycle of a run, or None if it has not ended."""
+    """Return the cycle of a run in the history of its pair; None if it has not ended."""
     return next((entry for entry in history if entry.run == run), None)
 
 
 def _add_scores(client: redis.Redis, scorer: str, runs: list[RunView]) -> RescoreReport:
-    """Return the report of these runs with the scores of the successful ones."""
+    """Return the report of these runs, with the scores of the successful runs."""
     records = Registry(client).read_scorers()
     now = hubclock.now()
     record = records.get(scorer)
@@ -157,7 +157,7 @@ def _add_scores(client: redis.Redis, scorer: str, runs: list[RunView]) -> Rescor
 
 
 def _explain_open_run(client: redis.Redis, cluster: str, scorer: str) -> str:
-    """Return where a run without a result probably waits, derived from the lengths of the queues."""
+    """Return the probable cause of a missing result, by the lengths of the cluster's queue and mailbox."""
     waiting_ticks = client.llen(keys.spoke_queue(cluster))
     waiting_results = count_waiting_results(client, [cluster])
     if waiting_ticks:

@@ -1,7 +1,7 @@
 """Groups rows by state, and makes the overviews of scorers and clusters from these groups.
 
-Groups are cached until a row changes or the time changes the state of a row. An overview contains how many pairs are in
-each state, when they last succeeded, and why they have no new score.
+Groups are cached until a row changes, or until the passage of time changes the state of a row. An overview contains the
+number of pairs in each state, the ages of their scores, and the reasons why they have no new score.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from dsf.store.notices import ScorerNotice
 from dsf.store.pairs import PairFailure
 from dsf.store.registry import ScorerRecord
 
-#: Weights of a pair's state in the order of clusters. One failing pair outweighs any number of other pairs.
+#: Weight of a pair's state in the order of clusters. One failing pair outweighs any number of other pairs.
 _WEIGHTS: Final = {Verdict.FAILING: 1e8, Verdict.EXPIRED: 1e4, Verdict.SKIPPED: 1e4, Verdict.NEVER_SUCCEEDED: 1.0}
-#: Bounds of the histogram of ages, in seconds.
+#: Bounds in seconds of the histogram of ages.
 _AGE_BOUNDS: Final = (15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 21_600.0, 86_400.0)
-#: Maximum reasons in the overview of a scorer.
+#: Maximum number of reasons in the overview of a scorer.
 _MAX_REASONS: Final = 20
 
 
@@ -45,9 +45,9 @@ class RowGroups:
     """The rows of one scorer by state."""
 
     def __init__(self, rows: Mapping[str, SnapshotRow], now: float) -> None:
-        """Group `rows`, which are by cluster, by their state at `now` (unix seconds)."""
+        """Group `rows` (cluster -> row) by their state at `now` (unix seconds)."""
         self.rows = rows
-        # The states are those of this interval (unix seconds).
+        # Start and end of the time in which the rows have these states (unix seconds).
         self._since, self._until = now, math.inf
         states: dict[Verdict, list[SnapshotRow]] = {state: [] for state in Verdict}
         for row in rows.values():
@@ -63,7 +63,7 @@ class RowGroups:
 
     @cached_property
     def reasons(self) -> list[tuple[Verdict, SnapshotRow, PairFailure]]:
-        """State, row and failure of all rows that have no new score, or whose score lacks results."""
+        """State, row and failure of each row that has no new score, or whose score lacks results."""
         return [
             (state, row, failure)
             for state, state_rows in self.states.items()
@@ -78,7 +78,7 @@ class RowGroups:
 
 
 def group_rows(rows: Rows, now: float, previous: Mapping[str, RowGroups]) -> dict[str, RowGroups]:
-    """Return the rows of each scorer by state at `now` (unix seconds). Groups of `previous` are reused while valid."""
+    """Return the groups of each scorer's rows at `now` (unix seconds). Reuses groups of `previous` that are current."""
     return {
         scorer: previous_groups
         if (previous_groups := previous.get(scorer)) is not None and previous_groups.is_current(scorer_rows, now)
@@ -103,10 +103,10 @@ def compute_badness(states: Iterable[Verdict]) -> float:
 
 
 def make_reason_groups(record: ScorerRecord, groups: RowGroups) -> list[ReasonGroup]:
-    """Return the groups of a scorer's pairs by reason. The groups with the largest number of clusters come first."""
+    """Return the groups of a scorer's pairs by reason, the groups with the most clusters first."""
     sizes: dict[tuple[Verdict, str, str], int] = {}
     newest_by_group: dict[tuple[Verdict, str, str], tuple[SnapshotRow, PairFailure]] = {}
-    # Failures with the same time are sorted by cluster.
+    # Sort failures of the same time by cluster, so that the order is stable.
     for state, row, failure in sorted(groups.reasons, key=lambda reason: (-reason[2].at, reason[1].cluster)):
         group = (state, failure.stage, failure.reason)
         sizes[group] = sizes.get(group, 0) + 1
@@ -118,7 +118,7 @@ def make_reason_groups(record: ScorerRecord, groups: RowGroups) -> list[ReasonGr
 def _make_reason_group(
     record: ScorerRecord, state: Verdict, row: SnapshotRow, newest_failure: PairFailure, size: int
 ) -> ReasonGroup:
-    # Skipped ticks explain only these states. A failing pair is explained by its failure.
+    # Use skipped ticks only as the reason of these states. The reason of a failing pair is its failure.
     skips = row.skips if state in (Verdict.SKIPPED, Verdict.EXPIRED, Verdict.NEVER_SUCCEEDED) else None
     return ReasonGroup(
         scorer=record.name,
@@ -143,7 +143,7 @@ def make_scorer_overview(
 ) -> ScorerOverview:
     """Return the overview of a scorer and its pairs at `now` (unix seconds).
 
-    `overrides` are the overrides of the schedule by target. `notice_fields` are fields of the view that come from the
+    `overrides` are the overrides of the schedule by target. `notice_fields` are further fields of the view, from the
     hub controller's notice.
     """
     states = StateCounts(**{state.value: len(state_rows) for state, state_rows in scorer_groups.states.items()})
@@ -179,11 +179,13 @@ def _list_intervals(
     return sorted({find_interval(record.name, cluster, record.interval, overrides) for cluster in clusters})
 
 
-def make_condition_views(notice: ScorerNotice | None, *, unmet: bool = False) -> list[ConditionView]:
-    """Return the conditions of a notice, with `unmet` only those that are False."""
+def make_condition_views(notice: ScorerNotice | None, *, unmet_only: bool = False) -> list[ConditionView]:
+    """Return the conditions of a notice. With `unmet_only`, return only conditions that are False."""
     conditions = notice.conditions if notice is not None else ()
     return [
-        ConditionView(**condition.model_dump()) for condition in conditions if not unmet or condition.status == "False"
+        ConditionView(**condition.model_dump())
+        for condition in conditions
+        if not unmet_only or condition.status == "False"
     ]
 
 
@@ -214,12 +216,12 @@ def make_cluster_overview(name: str, states: Mapping[str, Verdict]) -> ClusterOv
 
 
 def compute_severity(states: StateCounts) -> tuple[int, ...]:
-    """Return a sort key of scorers: the worse the states, the greater the key."""
+    """Return a sort key of scorers, which is greater for worse states."""
     return states.failing, states.expired + states.skipped, states.never, states.empty
 
 
 def make_lag_histogram(stats: Mapping[str, Any], prefix: str) -> list[Bucket]:
-    """Return the histogram of lags in seconds whose counters have this prefix in `stats`."""
+    """Return the histogram of lags in seconds, whose counters in `stats` have this prefix."""
 
     def count(bound: str) -> int:
         return parse_counter("counter", prefix + bound, stats.get(prefix + bound))
@@ -233,7 +235,8 @@ def make_lag_histogram(stats: Mapping[str, Any], prefix: str) -> list[Bucket]:
 def compute_spread(numbers: Iterable[float], bounds: Sequence[float] | None) -> Spread:
     """Return the quantiles and the histogram of these numbers.
 
-    `bounds` are the upper bounds of the bars, ascending. None means ten equal bars from the minimum to the maximum.
+    `bounds` are the upper bounds of the bars, ascending. With None, there are ten equal bars from the minimum to the
+    maximum.
     """
     sorted_numbers = sorted(numbers)
     size = len(sorted_numbers)
@@ -253,7 +256,7 @@ def compute_spread(numbers: Iterable[float], bounds: Sequence[float] | None) -> 
 
 
 def _compute_ten_edges(minimum: float, maximum: float) -> list[float]:
-    """Return the upper edges of ten equal bars, or one edge if all numbers are equal."""
+    """Return the upper edges of ten equal bars, or a single edge if the minimum is the maximum."""
     if minimum == maximum:
         return [maximum]
     width = (maximum - minimum) / 10

@@ -1,4 +1,4 @@
-"""Selection of the rows of a response: the filter of pairs, the page size, and the cursor of the next page."""
+"""Selects the rows of a response: the filter of pairs, the page size, and the cursor of the next page."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ MAX_ROWS: Final = 200
 class PairFilter:
     """Filter of pairs. A pair matches if it meets all conditions that are not None.
 
-    `scorers` and `clusters` are names. `stage` and `reason` are those of failing pairs, of pairs whose ticks were not
-    sent, and of scores that lack results. `matches_failure` is a predicate on stage and reason.
+    `scorers` and `clusters` are names. `stage` and `reason` are those of failing pairs, of pairs whose ticks were
+    skipped, and of scores without some of their results. `matches_failure` gets a stage and a reason.
     """
 
     scorer: str | None = None
@@ -33,7 +33,7 @@ class PairFilter:
     matches_failure: Callable[[str, str], bool] | None = None
 
     def select_rows(self, groups: RowGroups, now: float) -> dict[Verdict, list[SnapshotRow]]:
-        """Return the matching rows of a scorer by state at `now` (unix seconds). Ignores the filter's scorer names."""
+        """Return the matching rows of a scorer by state at `now` (unix seconds). Ignores names of scorers."""
         if self.clusters is not None:
             groups = RowGroups({name: groups.rows[name] for name in self.clusters if name in groups.rows}, now)
         rows_by_state = groups.states
@@ -55,7 +55,7 @@ class Cursor(NamedTuple):
 
     #: Index of the row's state in `RANKS`.
     rank: int
-    #: Order of the row within its state (`SnapshotRow.compute_sort_value`).
+    #: Sort value of the row within its state (`SnapshotRow.compute_sort_value`).
     sort_value: float
     scorer: str
     cluster: str
@@ -84,17 +84,17 @@ def check_page_size(limit: int) -> int:
 
 
 def _make_cursor_error() -> CursorError:
-    return CursorError("not a cursor of this list; take `cursor` of the answer before, or none")
+    return CursorError("not a cursor of this list; use `cursor` of the previous response, or none")
 
 
 def parse_cluster_cursor(text: str) -> tuple[float, str]:
-    """Return the negative badness and the name of the last cluster of a page. Raises CursorError if not valid."""
+    """Return the negative badness and the name of a page's last cluster. Raises CursorError for an invalid text."""
     number, _, name = text.partition("/")
     try:
         negative_badness = float(number)
     except ValueError:
         raise _make_cursor_error() from None
-    # A name with a slash is rejected, because the text may be a cursor of pairs, which has four parts.
+    # Reject a name with a slash: the text may be a cursor of pairs, which has four parts.
     if not math.isfinite(negative_badness) or not name or "/" in name:
         raise _make_cursor_error()
     return negative_badness, name

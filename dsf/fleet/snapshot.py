@@ -1,8 +1,8 @@
-"""The rows of all pairs in memory, for one process. Each read applies the changes since the previous read.
+"""Keeps the rows of all pairs in the memory of a process. Each read applies the changes since the previous read.
 
-Reads are plain commands, so they work while Redis accepts no writes. The snapshot does not depend on a sweep: a state
-that follows from the time alone (an expired score, the end of a pause) is computed on request, and cached until the
-time changes it (`dsf.fleet.rowgroups.RowGroups`).
+Reads work while Redis rejects writes, because they are plain commands. States that depend on the time (an expired
+score, the end of a pause) are computed on request, and cached until the time changes them
+(`dsf.fleet.rowgroups.RowGroups`).
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from dsf.store.ticks import Skips
 
 #: States by rank, worst first.
 RANKS: Final = tuple(Verdict)
-#: End of pauses without an end (unix seconds), which sorts them after all others.
+#: Sort value (unix seconds) of pauses without an end, which come after all other pauses.
 NO_END: Final = 1e10
-#: Seconds after which all rows are read again. A replica that took over may lack changes that this process read, and
-#: reuse their sequence numbers for other changes.
+#: Seconds after which all rows are read again. A replica that has taken over may lack changes that this process has
+#: read, and may reuse their sequence numbers.
 _RELOAD_SECONDS: Final = 600.0
-#: Pairs per round trip.
+#: Number of pairs per round trip.
 _BATCH_SIZE: Final = 1000
 #: Failure whose reason cannot be read.
 _UNKNOWN_FAILURE: Final = PairFailure(run="", stage="", reason="", message="", at=0.0)
@@ -39,12 +39,12 @@ _UNKNOWN_FAILURE: Final = PairFailure(run="", stage="", reason="", message="", a
 
 @dataclass(slots=True, eq=False)
 class SnapshotRow(PairState):
-    """A pair of the schedule, with the entry and overrides that may pause it."""
+    """Row of a pair in the schedule, with the entry and the overrides that may pause the pair."""
 
-    #: The entry and the overrides of a pair that may be paused. None for most pairs, which have neither an override
-    #: that pauses nor a suspended scorer; their entries are not parsed.
+    #: The entry and the overrides by target; None for a pair without a pausing override and without a suspended scorer.
+    #: The entries of such pairs, which are most pairs, are not parsed.
     pause_sources: tuple[Entry, Mapping[str, ScheduleOverride]] | None = None
-    # Cached because each overview needs the failures of all rows, and parsing them takes most of its time.
+    # Parsed failure. Each overview needs the failures of all rows, and parsing them would take most of its time.
     _failure: PairFailure | None = field(default=None, init=False)
 
     @classmethod
@@ -55,7 +55,7 @@ class SnapshotRow(PairState):
 
         `overrides` are the overrides of the schedule by target.
         """
-        # Names are interned, so that all rows of a cluster or a scorer share one string.
+        # Intern the names, so that all rows of a cluster or a scorer share one string.
         cluster, scorer = map(sys.intern, keys.split_pair(pair))
         row = cls(cluster, scorer, **parse_row_fields(pair, text), skips=Skips.parse(cluster, skips))
         pair_overrides = {
@@ -70,7 +70,7 @@ class SnapshotRow(PairState):
         return row
 
     def find_pause_end(self, now: float) -> float | None:
-        """Return the end of the current pause (unix seconds), infinity without an end, None if it is not paused."""
+        """Return the end of the current pause (unix seconds): infinity without an end, and None without a pause."""
         if self.pause_sources is None:
             return None
         schedule = compute_pause(*self.pause_sources, now)
@@ -83,9 +83,9 @@ class SnapshotRow(PairState):
         return self.find_state_and_end(now)[0]
 
     def find_state_and_end(self, now: float) -> tuple[Verdict, float]:
-        """Return the state at `now`, and the time at which it ends without a change of the row.
+        """Return the state at `now`, and the time at which it ends even if the row does not change.
 
-        Times are unix seconds. The end is infinity if the time alone does not change the state.
+        Times are unix seconds. The end is infinity if only a change of the row ends the state.
         """
         end = self.find_pause_end(now)
         state = compute_verdict(self, now, is_paused=end is not None)
@@ -94,7 +94,7 @@ class SnapshotRow(PairState):
         return state, end
 
     def find_failure(self, state: Verdict) -> PairFailure | None:
-        """Return why a pair in this state has no new score, or why its score lacks results; None without a reason."""
+        """Return the reason why a pair in this state has no new score or lacks results; None without a reason."""
         if state in (Verdict.SKIPPED, Verdict.EXPIRED, Verdict.NEVER_SUCCEEDED) and self.skips is not None:
             return PairFailure(run="", stage="", reason=self.skips.reason, message="", at=self.skips.newest)
         if state is Verdict.FAILING or (state in (Verdict.OK, Verdict.EMPTY) and self.remark_text is not None):
@@ -104,14 +104,14 @@ class SnapshotRow(PairState):
         return None
 
     def compute_sort_value(self, state: Verdict, now: float) -> float:
-        """Return a time (unix seconds) that sorts the pairs in this state, worst first."""
+        """Return a time (unix seconds) by which pairs in this state are sorted, worst first."""
         if state is Verdict.FAILING:
             return self.last_success or 0.0
         if state is Verdict.SKIPPED:
             return self.skips.since if self.skips is not None else 0.0
         if state is Verdict.PAUSED:
             return min(NO_END, self.find_pause_end(now) or 0.0)
-        # Pairs in other states are sorted by name. The end of a valid score would move with each cycle, so that a
+        # Sort pairs in other states by name. The end of a valid score's validity changes with each cycle, so that a
         # pair could appear on two pages.
         return self.valid_until if state is Verdict.EXPIRED else 0.0
 
@@ -121,7 +121,7 @@ Rows = Mapping[str, Mapping[str, SnapshotRow]]
 
 
 class Snapshot:
-    """The rows of all pairs. Thread-safe, because mappings that were returned do not change."""
+    """The rows of all pairs. Thread-safe: returned mappings are not changed."""
 
     def __init__(self, client: redis.Redis) -> None:
         self._redis = client
@@ -129,7 +129,7 @@ class Snapshot:
         self._rows: dict[str, dict[str, SnapshotRow]] = {}
         self._total = 0
         self._overrides: dict[str, str] = {}
-        # Sequence number of the newest change that was read, None before the first read.
+        # Sequence number of the newest change in the rows; None before the first read.
         self._sequence: int | None = None
         self._reload_at = 0.0
 
@@ -142,9 +142,10 @@ class Snapshot:
             return self._rows, self._sequence or 0
 
     def _load(self) -> None:
+        """Read all rows."""
         self._sequence = None
         with self._redis.pipeline(transaction=False) as pipe:
-            # Read the sequence before the rows, so that a concurrent change is read twice rather than never.
+            # Read the sequence number before the rows, so that a concurrent change is read twice instead of never.
             pipe.get(keys.SEQUENCE)
             pipe.hgetall(keys.OVERRIDES)
             pipe.hkeys(keys.ENTRIES)
@@ -155,7 +156,7 @@ class Snapshot:
         self._reload_at = time.monotonic() + _RELOAD_SECONDS
 
     def _apply_changes(self, since: int) -> bool:
-        """Read the pairs that changed after `since`. Return False if all rows must be read."""
+        """Read the pairs that changed after the sequence number `since`. Return False if all rows must be read."""
         with self._redis.pipeline(transaction=False) as pipe:
             pipe.get(keys.SEQUENCE)
             pipe.zrange(keys.CHANGED, f"({since}", "+inf", byscore=True)
@@ -163,17 +164,17 @@ class Snapshot:
             pipe.hlen(keys.ENTRIES)
             sequence, pairs, overrides, total = pipe.execute()
         if int(sequence or 0) < since or overrides != self._overrides:
-            # The sequence decreases if Redis was emptied or restored. The overrides differ if a user has paused or
-            # resumed a scorer, which affects rows that did not change.
+            # The sequence number decreases if Redis was emptied or restored. The overrides differ if a user has paused
+            # or resumed a scorer, which also affects rows without a change.
             return False
         if pairs:
             self._read_pairs(pairs, parse_all_stored(ScheduleOverride, overrides))
         self._sequence = int(sequence or 0)
-        # The totals differ if a removal left the list of changes before this process read it.
+        # The totals differ if a removal was dropped from the list of changes before this process read it.
         return self._total == int(total)
 
     def _read_pairs(self, pairs: list[str], overrides: Mapping[str, ScheduleOverride]) -> None:
-        """Read these pairs and replace their rows."""
+        """Read these pairs, and replace their rows. Removes the rows of pairs without an entry."""
         rows, copied_scorers = dict(self._rows), set()
         for batch in split_into_batches(pairs, _BATCH_SIZE):
             with self._redis.pipeline(transaction=False) as pipe:
@@ -183,7 +184,7 @@ class Snapshot:
             for pair, entry, text, skips in zip(batch, *responses, strict=True):
                 cluster, scorer = keys.split_pair(pair)
                 if scorer not in copied_scorers:
-                    # The mapping is copied because a caller may still use it.
+                    # Copy the mapping, because a caller may still use it.
                     rows[scorer] = dict(rows.get(scorer, ()))
                     copied_scorers.add(scorer)
                 scorer_rows = rows[scorer]

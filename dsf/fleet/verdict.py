@@ -1,6 +1,6 @@
-"""State of one scorer on one cluster, derived from its row and the hub's clock.
+"""Derives the state of one scorer on one cluster from its row and the hub's clock.
 
-Statuses, exporter, pages and command line all use this definition.
+Statuses, metrics, pages and the command line all use this definition.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ class Verdict(StrEnum):
     """States of a pair, which is one scorer on one cluster. A pair is in exactly one state at a time.
 
     The states are in the order of lists, worst first. `compute_verdict` decides in another order: PAUSED takes
-    precedence over all others, because a paused pair is not expected to run.
+    precedence over all other states, because a paused pair is not expected to run.
     """
 
     #: The newest cycle failed or was lost, or all ticks expire in the queue.
     FAILING = "failing"
-    #: No failure, but no cycle ran until the score expired.
+    #: The score has expired, and no cycle has failed.
     EXPIRED = "expired"
-    #: No failure, but no ticks: three or more in a row were not sent.
+    #: Three or more ticks in a row were skipped, and no cycle has failed.
     SKIPPED = "skipped"
     #: No cycle has succeeded yet.
     NEVER_SUCCEEDED = "never"
@@ -37,7 +37,7 @@ class Verdict(StrEnum):
 
 
 def compute_verdict(row: PairState, now: float, *, is_paused: bool = False) -> Verdict:
-    """Return the state of a row at `now` (unix seconds). `is_paused`: the schedule or an override pauses it."""
+    """Return the state of a row at `now` (unix seconds). `is_paused` is True if the schedule pauses the pair."""
     if is_paused:
         return Verdict.PAUSED
     if row.is_failing:

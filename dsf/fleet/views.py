@@ -17,7 +17,8 @@ from dsf.fleet.verdict import Verdict
 
 
 def _from_unix(value: object) -> object:
-    # Redis may contain a number that is not a valid date. It must not break the whole response.
+    """Return the time of a number in unix seconds; return other values unchanged."""
+    # Clamp the number: Redis may contain an invalid one, which must not break the whole response.
     return datetime.fromtimestamp(max(0.0, min(LATEST, value)), UTC) if isinstance(value, int | float) else value
 
 
@@ -32,12 +33,12 @@ Time = Annotated[
 class View(BaseModel):
     """Base of all views, which are immutable."""
 
-    # Validators are built at first use, because a command uses few views.
+    # Build validators at first use, because a command uses few views.
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, frozen=True, defer_build=True)
 
 
 class FailureView(View):
-    """Why a cycle failed."""
+    """The reason why a cycle failed, or why a score lacks results."""
 
     cluster: str
     run_id: str
@@ -48,14 +49,14 @@ class FailureView(View):
 
 
 class SkipsView(View):
-    """The newest due ticks of one scorer on one cluster, which beat did not send."""
+    """The newest ticks of one scorer on one cluster, if beat skipped them."""
 
     cluster: str
     reason: str = Field(
-        description="Reason of the newest one: queue_full, rate_limit, paused, results_behind, inactive or expired."
+        description="Reason of the newest skip: queue_full, rate_limit, paused, results_behind, inactive or expired."
     )
     message: str
-    ticks: int = Field(description="Number of consecutive ticks that were not sent.")
+    ticks: int = Field(description="Number of consecutive skipped ticks.")
     since: Time = Field(description="Due time of the first of these ticks.")
 
 
@@ -80,23 +81,23 @@ class HoldView(View):
 
 
 class HeldView(View):
-    """The value of one item that a hold keeps back. All fields are left out if no value is kept back."""
+    """The new value of an item that a hold withholds. All fields are omitted if no value is withheld."""
 
     waiting: int | None = Field(
-        default=None, exclude_if=_is_none, description="The newest value, while a hold keeps it back."
+        default=None, exclude_if=_is_none, description="The newest value, while a hold withholds it."
     )
     waiting_since: Time | None = Field(
         default=None,
         exclude_if=_is_none,
-        description="Since when all values were far enough away; left out while the newest is too near.",
+        description="Time since which all values have exceeded the minimum change; omitted while the newest does not.",
     )
     waiting_until: Time | None = Field(
-        default=None, exclude_if=_is_none, description="From when on it is published, if it stays as far away."
+        default=None, exclude_if=_is_none, description="Time at which the value is published if the change lasts."
     )
 
 
 class ScoreItem(HeldView):
-    """One item as the AddOnPlacementScore has it: floored and clamped."""
+    """One item as in the AddOnPlacementScore: rounded down, and clamped to -100..100."""
 
     name: str
     value: int
@@ -114,28 +115,33 @@ class PairView(View):
 
     cluster: str
     scorer: str
-    state: Verdict = Field(description="State, which the newest cycle, the score and the schedule decide.")
+    state: Verdict = Field(description="State, derived from the newest cycle, the score and the schedule.")
     last_success: Time | None = None
     age_seconds: float | None = Field(default=None, description="Seconds since the last successful cycle.")
     valid_until: Time | None = None
     failing: int = Field(default=0, description="Number of consecutive cycles that failed or expired in the queue.")
     failure: FailureView | None = None
     remark: FailureView | None = Field(
-        default=None, description="Why the newest score has no items, or not all of its results; null when all count."
+        default=None,
+        description="Why the newest score has no items, or lacks results; null if all results are accepted.",
     )
-    skips: SkipsView | None = Field(default=None, description="null when the newest tick was sent.")
+    skips: SkipsView | None = Field(default=None, description="Skipped ticks; null if the newest tick was sent.")
 
 
 class ScoreView(PairView):
-    """The newest score of one scorer on one cluster. An expired one has neither items nor results."""
+    """The newest score of one scorer on one cluster. An expired score has neither items nor results."""
 
     score_name: str
     run_id: str | None = None
-    at: Time | None = Field(default=None, description="When the newest score was measured; null before the first.")
-    expired: bool = Field(description="The newest score has expired.")
-    empty: bool = Field(default=False, description="The newest cycle succeeded without items.")
-    fresh: bool = Field(description="True if a score exists that has not expired, and the newest cycle succeeded.")
-    hold: HoldView | None = Field(default=None, exclude_if=_is_none, description="Left out for a scorer without one.")
+    at: Time | None = Field(
+        default=None, description="Time at which the newest score was measured; null before the first score."
+    )
+    expired: bool = Field(description="True if the newest score has expired.")
+    empty: bool = Field(default=False, description="True if the newest cycle succeeded without items.")
+    fresh: bool = Field(description="True if the newest score is valid and the newest cycle succeeded.")
+    hold: HoldView | None = Field(
+        default=None, exclude_if=_is_none, description="Rule of the hold; omitted for a scorer without a hold."
+    )
     items: list[ScoreItem] = []
     results: list[ScoreResult] = []
 
@@ -148,17 +154,17 @@ class PagedView(View):
     continue_: str | None = Field(
         default=None,
         alias="continue",
-        description="Value of `continue` for the next page; null on the last.",
+        description="Value of `continue` for the next page; null on the last page.",
     )
 
 
 class UpstreamScore(View):
-    """A score object of the original project's agent that this hub has taken over and that is still valid."""
+    """A score of the original project's agent that this hub has adopted and that is still valid."""
 
     cluster: str
     scorer: str
-    since: Time = Field(description="When the hub took it over.")
-    message: str = Field(description="The object's name, the time until which it is used, and the remedy.")
+    since: Time = Field(description="Time at which the hub adopted the score.")
+    message: str = Field(description="The object's name, the end of its validity, and the remedy.")
 
     @property
     def sentence(self) -> str:
@@ -173,7 +179,7 @@ class ScoreList(PagedView):
     upstream_scores: list[UpstreamScore] = Field(
         default=[],
         exclude_if=_is_empty,
-        description="Scores of the original project's agent that are still used, at most 100; only on the first page.",
+        description="Valid scores of the original project's agent, at most 100; only on the first page.",
     )
 
 
@@ -181,8 +187,10 @@ class SyncReport(View):
     """The result of reading a /config at the request of a user."""
 
     scorer: str
-    config_read: Time | None = Field(default=None, description="When a valid /config was last read.")
-    problem: str = Field(default="", description="Why the response was invalid or missing; empty after a success.")
+    config_read: Time | None = Field(default=None, description="Time at which a valid /config was last read.")
+    problem: str = Field(
+        default="", description="Reason why the response was invalid or missing; empty after a success."
+    )
 
 
 class OverrideView(View):
@@ -198,21 +206,23 @@ class OverrideView(View):
 
 
 class EntryView(View):
-    """One scorer on one cluster in the schedule."""
+    """Entry of the schedule: one scorer on one cluster."""
 
     cluster: str
     scorer: str
     score_name: str
-    interval_seconds: int = Field(description="Current interval: the entry's or an override's.")
-    entry_interval_seconds: int = Field(description="The interval of the hub controller's entry.")
-    interval_source: str = Field(description="Where the interval comes from: entry, or the target of an override.")
+    interval_seconds: int = Field(description="Current interval: that of an override, else that of the entry.")
+    entry_interval_seconds: int = Field(description="Interval of the hub controller's entry.")
+    interval_source: str = Field(description="Source of the interval: `entry`, or the target of an override.")
     rate_limit: str | None = Field(default=None, description="Limit of this scorer on all clusters together.")
     suspended: bool = Field(
         default=False, description="True if the DynamicScorer suspends the scorer, or if the cluster has departed."
     )
-    paused: bool = Field(description="No ticks are sent now: by a person, or because the scorer is suspended.")
+    paused: bool = Field(description="True while ticks are not sent, because of an override or a suspended scorer.")
     paused_until: Time | None = None
-    paused_source: str | None = Field(default=None, description="entry, or the target of the override that paused it.")
+    paused_source: str | None = Field(
+        default=None, description="Source of the pause: `entry`, or the target of an override; null if not paused."
+    )
     next_run: Time | None = Field(
         default=None, description="Due time of the next tick; null while the scorer is paused or cannot run."
     )
@@ -230,7 +240,7 @@ class CycleView(View):
     """One past cycle."""
 
     run_id: str
-    trace: str = Field(default="", description="Id of its OpenTelemetry trace, if the processes send traces.")
+    trace: str = Field(default="", description="Id of the OpenTelemetry trace, if the processes send traces.")
     at: Time
     outcome: str
     stage: str = ""
@@ -244,7 +254,7 @@ class CycleView(View):
 
 
 class Books(View):
-    """Counters of all due or requested cycles of a pair by outcome. `scheduled` is the sum of all other counters."""
+    """Counters of the due and requested cycles of a pair by outcome. `scheduled` is the sum of the other counters."""
 
     scheduled: int
     ok: int
@@ -264,8 +274,10 @@ class HistoryList(View):
     scorer: str
     books: Books
     cycles: list[CycleView]
-    total: int = Field(default=0, description="Number of cycles that are kept.")
-    cursor: str | None = Field(default=None, description="Cursor of the page with earlier cycles; null on the last.")
+    total: int = Field(default=0, description="Number of stored cycles.")
+    cursor: str | None = Field(
+        default=None, description="Cursor of the page with earlier cycles; null on the last page."
+    )
 
 
 class Problem(View):
@@ -277,7 +289,7 @@ class Problem(View):
 
 
 class StateCounts(View):
-    """Number of pairs in each state. Every pair is in exactly one state."""
+    """Number of pairs in each state. Each pair is in exactly one state."""
 
     failing: int = 0
     expired: int = 0
@@ -294,27 +306,27 @@ class StateCounts(View):
 
 
 class ReasonGroup(View):
-    """Pairs of one scorer that share one reason why they have no new score, or a score without some results."""
+    """Pairs of one scorer that have no new score, or a score without some results, for the same reason."""
 
     scorer: str
     state: Verdict = Field(
-        description="failing; skipped, expired or never for ticks that were not sent; empty for answers without a "
-        "score; ok for scores without some of their results."
+        description="failing; skipped, expired or never for skipped ticks; empty for responses without a score; ok for "
+        "scores without some of their results."
     )
     stage: str = Field(description="fetch, score or publish; empty for lost cycles and skipped ticks.")
     reason: str
     clusters: int = Field(description="Number of clusters.")
-    cluster: str = Field(description="Cluster that `message`, `runId`, `at` and `since` are about.")
+    cluster: str = Field(description="Cluster with the newest message, to which all following fields belong.")
     run_id: str = ""
     at: Time | None = None
-    since: Time | None = Field(default=None, description="Since when the cluster gets no ticks.")
+    since: Time | None = Field(default=None, description="Time since which the cluster gets no ticks.")
     message: str = Field(description="The newest message of the group.")
 
 
 class Bucket(View):
-    """One bar of a histogram: the number of values above the previous bar's `upTo` and at most this one's."""
+    """One bar of a histogram: the number of values above the previous bar's `upTo` and at most this bar's `upTo`."""
 
-    up_to: float | None = Field(description="Upper bound; null without a bound.")
+    up_to: float | None = Field(description="Upper bound; null for the last bar, which has none.")
     count: int
 
 
@@ -331,7 +343,7 @@ class Spread(View):
 
 
 class ClusterValue(View):
-    """The number that represents the score of a cluster: its only item, or the mean of its items."""
+    """The number that stands for a cluster's score: its only item, or the mean of its items."""
 
     cluster: str
     value: float
@@ -344,11 +356,11 @@ class ConditionView(View):
     status: str = Field(description="True, False or Unknown.")
     reason: str
     message: str
-    since: Time = Field(description="When the status last changed.")
+    since: Time = Field(description="Time at which the status last changed.")
 
 
 class UnreadyScorer(View):
-    """A DynamicScorer that could not run yet. Its conditions give the reasons."""
+    """A DynamicScorer that could not run yet. Its conditions contain the reasons."""
 
     name: str
     namespace: str
@@ -363,58 +375,62 @@ class ScorerOverview(View):
     description: str = ""
     location: str = ""
     score_destination: str = ""
-    interval_seconds: int = Field(description="The interval that the scorer declares.")
-    effective_interval_seconds: int = Field(description="The interval on clusters without an override of their own.")
+    interval_seconds: int = Field(description="Interval that the scorer declares.")
+    effective_interval_seconds: int = Field(description="Interval on clusters without a separate override.")
     intervals_in_force: list[int] = Field(
         default=[],
-        description="The different intervals in seconds on its clusters, ascending. They differ from "
-        "`intervalSeconds` where a user set one.",
+        description="Distinct intervals in seconds on the scorer's clusters, ascending. They differ from "
+        "`intervalSeconds` if a user has set an interval.",
     )
     validity_seconds: int = 0
     rate_limit: str | None = None
     suspended: bool = False
     health_status: str = "Unknown"
-    problem: str = Field(default="", description="Why the scorer currently runs on no cluster; empty if it can run.")
+    problem: str = Field(
+        default="", description="Reason why the scorer currently runs on no cluster; empty if it can run."
+    )
     pairs: int
     states: StateCounts
-    ages: Spread = Field(description="Seconds since the last successful cycle, of clusters that had one.")
+    ages: Spread = Field(description="Seconds since the last successful cycle, for clusters with one.")
     reasons: list[ReasonGroup] = Field(default=[], description="At most 20 reasons, those of the most clusters first.")
     reasons_total: int = Field(default=0, description="Number of all reasons.")
     conditions: list[ConditionView] = Field(
         default=[],
-        description="Conditions of its DynamicScorer: all in the response about one scorer, in lists the False ones.",
+        description="Conditions of the DynamicScorer. Lists of scorers only contain the conditions that are False.",
     )
     config_read: Time | None = Field(
-        default=None, description="When the hub last read a valid /config; null if it never did, or does not read it."
+        default=None,
+        description="Time at which the hub last read a valid /config; null before, or if it reads no /config.",
     )
 
 
 class SettingView(View):
-    """One setting in force, and where it comes from."""
+    """One setting in force, and its origin."""
 
     name: str
-    value: str = Field(description="`-` without a value.")
+    value: str = Field(description="Text of the value; `-` without a value.")
     origin: str = Field(description="spec, /config, default, override or not set.")
-    instead: str = Field(default="", description="The author of an override, and the value without it.")
+    instead: str = Field(default="", description="Author of an override, and the value without the override.")
 
 
 class ScorerDetail(ScorerOverview):
-    """One scorer with the details that lists leave out."""
+    """One scorer with the details that lists omit."""
 
-    values: Spread = Field(description="One number per cluster, for clusters whose state is ok.")
+    values: Spread = Field(description="Distribution of one number per cluster, for clusters whose state is ok.")
     top: list[ClusterValue] = Field(default=[], description="Highest first, at most 10.")
     bottom: list[ClusterValue] = Field(default=[], description="Lowest first, at most 10.")
     lags: list[Bucket] = Field(default=[], description="Number of all ticks by their delay in seconds.")
     settings: list[SettingView] | None = Field(
-        default=None, description="null for a process that cannot read the DynamicScorer."
+        default=None, description="Settings in force; null if the process cannot read the DynamicScorer."
     )
 
 
 class PathProblem(View):
-    """An interruption of the path from a due pair to a written score."""
+    """An interruption of the path from a due pair to a written score, or another problem for users to solve."""
 
     stage: str = Field(
-        description="redis, ticks, results, books, agents or objects; clock, crds, eviction or persistence."
+        description="redis, ticks, results, books, agents or objects; clock, crds, eviction or persistence for other "
+        "problems."
     )
     message: str
 
@@ -424,19 +440,20 @@ class FleetOverview(View):
 
     at: Time
     sequence: int = Field(description="Number of the newest change, for `since` of /api/v1/updates.")
-    clusters: int = Field(description="Accepted clusters.")
+    clusters: int = Field(description="Number of accepted clusters.")
     pairs: int
     states: StateCounts
-    overdue: int = Field(description="Pairs that are due and whose tick was not sent within five seconds.")
+    overdue: int = Field(description="Number of pairs whose tick is more than five seconds overdue.")
     problems: list[PathProblem] = Field(
         default=[],
-        description="Why scores do not arrive or are not written, worst first; then other problems for users to solve.",
+        description="Interruptions of the path to a written score, worst first; then other problems for users to "
+        "solve.",
     )
     upstream_scores: list[UpstreamScore] = Field(
-        default=[], description="Scores of the original project's agent that are still used, at most 100."
+        default=[], description="Valid scores of the original project's agent, at most 100."
     )
     lags: list[Bucket] = Field(default=[], description="Number of all ticks by their delay in seconds.")
-    scorers: list[ScorerOverview] = Field(description="Worst first; /api/v1/scorers has all of them.")
+    scorers: list[ScorerOverview] = Field(description="Scorers, worst first; /api/v1/scorers returns all scorers.")
     scorers_total: int = Field(default=0, description="Number of all scorers.")
     unready: list[UnreadyScorer] = Field(default=[], description="DynamicScorers that could not run yet.")
     unready_total: int = Field(default=0, description="Number of all DynamicScorers that could not run yet.")
@@ -456,7 +473,7 @@ class CursorView(View):
 
     at: Time
     total: int = Field(description="Number of rows on all pages together.")
-    cursor: str | None = Field(default=None, description="Cursor of the next page; null on the last.")
+    cursor: str | None = Field(default=None, description="Cursor of the next page; null on the last page.")
 
 
 class ScorerPage(CursorView):
@@ -472,22 +489,27 @@ class ClusterPage(CursorView):
 
 
 class ClusterDetail(ClusterOverview):
-    """One cluster with the details that lists leave out."""
+    """One cluster with the details that lists omit."""
 
     agent_version: str = Field(default="", description="Version that the agent reported; empty if unknown.")
-    agent_problem: str = Field(default="", description="Why the agent's results are refused; empty if they are not.")
-    problem: str = Field(
-        default="", description="For an absent cluster, why nothing runs there and until when its data is kept."
+    agent_problem: str = Field(
+        default="", description="Reason why the hub rejects the agent's results; empty if it accepts them."
     )
-    last_seen: Time | None = Field(default=None, description="Newest successful cycle of any scorer.")
-    queue: int = Field(description="Ticks that wait for its agent.")
-    mail: int = Field(description="Number of results that wait in its mailbox.")
-    key_ids: list[int] = Field(description="Ids of the credentials that the hub accepts, the current one first.")
-    key_since: Time | None = Field(default=None, description="When the current credential was made; null if unknown.")
-    used_key_id: int | None = Field(default=None, description="Id of the credential that signed the newest result.")
-    labels: dict[str, str] = Field(default={}, description="Labels of its ManagedCluster, without those of addons.")
+    problem: str = Field(
+        default="",
+        description="For an absent cluster: the reason why scorers do not run, and until when its data is kept.",
+    )
+    last_seen: Time | None = Field(default=None, description="Time of the newest successful cycle of any scorer.")
+    queue: int = Field(description="Number of ticks that wait for the agent.")
+    mail: int = Field(description="Number of results that wait in the mailbox.")
+    key_ids: list[int] = Field(description="Ids of the valid credentials, the current one first.")
+    key_since: Time | None = Field(
+        default=None, description="Time at which the current credentials were created; null if unknown."
+    )
+    used_key_id: int | None = Field(default=None, description="Id of the credentials that signed the newest result.")
+    labels: dict[str, str] = Field(default={}, description="Labels of the ManagedCluster, without those of addons.")
     absent: dict[str, str] = Field(
-        default={}, description="Scorers that do not run there, each with the reason: masked or not selected."
+        default={}, description="Scorers that do not run on the cluster, with the reason: masked or not selected."
     )
 
 
@@ -495,10 +517,12 @@ class PairRow(PairView):
     """One scorer on one cluster, as a row of a table."""
 
     value: float | None = Field(
-        default=None, description="The only item of a valid score, or the mean of its items; null without one."
+        default=None, description="The only item of a valid score, or the mean of its items; null without a score."
     )
     items: int | None = None
-    next_run: Time | None = Field(default=None, description="null while paused or skipped as inactive.")
+    next_run: Time | None = Field(
+        default=None, description="Due time of the next tick; null while the pair is paused or inactive."
+    )
 
 
 class PairPage(CursorView):
@@ -511,8 +535,8 @@ class ItemView(HeldView):
     """One item, before and after it was rounded down and clamped to -100..100."""
 
     name: str
-    value: int | None = Field(description="As written; null where scores go to metrics only.")
-    scored: float | None = Field(default=None, description="The scoring API's own number; null if unknown.")
+    value: int | None = Field(description="Written value; null if scores are only exported as metrics.")
+    scored: float | None = Field(default=None, description="Number in the scoring API's response; null if unknown.")
     clamped: bool = False
     labels: dict[str, str] = Field(default={})
 
@@ -522,10 +546,10 @@ class InputView(View):
 
     name: str = Field(description="Variable in the expression.")
     scorer: str
-    default: float | None = Field(default=None, description="Value where the score is missing.")
-    results: int = Field(default=0, description="Number of its results.")
-    value: float | None = Field(default=None, description="The mean of its results; null without any.")
-    problem: str = Field(default="", description="Why it is missing; empty if it has a valid score.")
+    default: float | None = Field(default=None, description="Value that replaces a missing score.")
+    results: int = Field(default=0, description="Number of results of the score.")
+    value: float | None = Field(default=None, description="Mean of the results; null without results.")
+    problem: str = Field(default="", description="Reason why the score is missing; empty if it is valid.")
     is_registered: bool = Field(default=True, description="False if no scorer of this name runs in the namespace.")
 
 
@@ -538,22 +562,25 @@ class PairDetail(PairRow):
     paused_until: Time | None = None
     note: str = Field(default="", description="Note of the user who paused it or changed its interval.")
     unwritten: str = Field(
-        default="", description="Why its valid score could not be written to the API server; empty if it was."
+        default="", description="Reason why the valid score is not written to the API server; empty if it is written."
     )
     cluster_problem: str = Field(
-        default="", description="Why its cluster is not served, or its results are refused; empty without a problem."
+        default="",
+        description="Reason why the cluster is not served or its results are rejected; empty without a problem.",
     )
-    hold: HoldView | None = Field(default=None, description="null for a scorer without one.")
-    held: int = Field(default=0, description="Number of new values that a hold kept back, counted once per cycle.")
+    hold: HoldView | None = Field(default=None, description="Rule of the hold; null for a scorer without a hold.")
+    withheld_count: int = Field(
+        default=0, alias="held", description="Number of new values that a hold withheld, counted once per cycle."
+    )
     inputs: list[InputView] = Field(default=[], description="The scores that a composite combines.")
     books: Books
-    score_items: list[ItemView] = Field(default=[], description="At most 1,000 of them.")
-    cycles: list[CycleView] = Field(default=[], description="Newest first, at most 50.")
+    score_items: list[ItemView] = Field(default=[], description="At most 1,000 items.")
+    cycles: list[CycleView] = Field(default=[], description="At most 50 cycles, newest first.")
 
 
 class Changes(View):
-    """Pairs that changed: by a result, a lost run, a pause or an entry. Expiry of a score is not a change."""
+    """Pairs that changed by a result, a lost run, a pause or an entry. The expiry of a score is not a change."""
 
     sequence: int = Field(description="Number of the newest listed change, for `since` of the next request.")
-    pairs: list[tuple[str, str]] = Field(description="(cluster, scorer), oldest change first.")
-    more: bool = Field(default=False, description="Whether there are more changes: send the next request at once.")
+    pairs: list[tuple[str, str]] = Field(description="Pairs as (cluster, scorer), oldest change first.")
+    more: bool = Field(default=False, description="True if there are more changes: send the next request immediately.")

@@ -127,7 +127,7 @@ def test_held_values_are_shown_to_readers(bed: ResultsHarness) -> None:
     assert "50 (60 held for 0s, 1m to go)" in capture.get()
     assert "s1: a change is published from 5 points on, if it lasts 60 s" in capture.get()
     detail = FleetQueries(bed.client, clock=lambda: bed.now).pair("c1", "s1")
-    assert (detail.hold, detail.held) == (score.hold, 1)
+    assert (detail.hold, detail.withheld_count) == (score.hold, 1)
     assert [item.waiting_until for item in detail.score_items] == [held_item.waiting_until, None]
     cycle(bed, 53, 20)
     score_list = client.scores("c1", "s1")

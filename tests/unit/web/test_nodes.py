@@ -98,8 +98,8 @@ class Fleet:
         ]
         return TablePage(rows, 2 * limit, "next")
 
-    def clusters(self, *, limit: int, names: object, cursor: str | None, paired: bool) -> ClusterPage:
-        assert paired
+    def clusters(self, *, limit: int, names: object, cursor: str | None, has_pairs: bool) -> ClusterPage:
+        assert has_pairs
         start = int(cursor or 0)
         return ClusterPage(
             at=NOW,
