@@ -1,8 +1,7 @@
-"""Address of the API server and credentials for it, from a pod's ServiceAccount or from a kubeconfig.
+"""Reads the API server's address and credentials from a pod's ServiceAccount or from a kubeconfig.
 
-The official client parses both. This module keeps the certificates in memory, because the official client writes the
-certificates of a kubeconfig to temporary files, which other programs clean up while the process runs. Changed files are
-read again.
+The official client parses both. It writes the certificates of a kubeconfig to temporary files, which other programs may
+remove while the process runs. Therefore this module keeps the certificates in memory. It reads changed files again.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ from dsf.text import shorten_url
 
 
 def load_pod_config(configuration: client.Configuration) -> None:
-    """Configure the client with the ServiceAccount of this pod. Raises ConfigException."""
+    """Configure the client with the ServiceAccount of this pod. Raises ConfigException outside of a pod."""
     config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
-    # Bypass proxies, as client-go does: the address of the API server differs by cluster, so one NO_PROXY list cannot
-    # cover a fleet.
+    # Bypass proxies, as client-go does. Each cluster's API server has another address, so that a single NO_PROXY list
+    # cannot cover a fleet.
     configuration.proxy = None
 
 
@@ -43,7 +42,7 @@ def load_kubeconfig(configuration: client.Configuration, kubeconfig: Path, conte
     if not documents:
         raise config.ConfigException(f"the kubeconfig {file_names} is empty")
     try:
-        # The official client merges the files, but takes the current context of the last file instead of the first.
+        # Choose the current context of the first file. The official client would use that of the last file.
         context = context or next(
             filter(None, (document.get("current-context") for document in documents.values())), None
         )
@@ -53,7 +52,7 @@ def load_kubeconfig(configuration: client.Configuration, kubeconfig: Path, conte
         token_file = _find_token_file(documents, context)
         _check_credentials(documents, context, configuration)
     except config.ConfigException as error:
-        # Errors of credential commands have several lines. The message has one.
+        # Put the error on one line, because errors of credential commands have several.
         raise config.ConfigException(" ".join(str(error).split())) from None
     except OSError as error:
         raise SettingsError(
@@ -62,7 +61,7 @@ def load_kubeconfig(configuration: client.Configuration, kubeconfig: Path, conte
     except (ValueError, TypeError, AttributeError, KeyError) as error:
         raise SettingsError(f"{file_names} is no kubeconfig ({type(error).__name__})") from None
     except Exception as error:  # noqa: BLE001
-        # Plug-ins of the official client (`auth-provider`) have errors of their own.
+        # Plug-ins of the official client (`auth-provider`) raise their own exceptions.
         raise SettingsError(
             f"the kubeconfig {file_names}: its user has no credentials: {type(error).__name__}"
         ) from None
@@ -81,21 +80,21 @@ def load_current_context(file: Path) -> tuple[client.Configuration, Certificates
 
 
 def _find_files(kubeconfig: Path) -> list[Path]:
-    """Return the existing files of a list, without duplicates. Raises ConfigException if none exists.
+    """Return the existing files in a path list, without duplicates. Raises ConfigException if none exists.
 
-    Missing files are skipped, as by client-go.
+    Skips missing files, as client-go does.
     """
     names = dict.fromkeys(text for text in str(kubeconfig).split(os.pathsep) if text)
     try:
         files = [Path(name).expanduser() for name in names]
-        existing = [file for file in files if file.exists()]
+        existing_files = [file for file in files if file.exists()]
     except RuntimeError:
         raise config.ConfigException(f"the kubeconfig {kubeconfig} is in the home directory of nobody") from None
     except OSError as error:
         raise config.ConfigException(f"cannot read the kubeconfig {error.filename}: {error.strerror}") from None
-    if not existing:
+    if not existing_files:
         raise config.ConfigException(f"the kubeconfig {', '.join(map(str, files))} does not exist")
-    return existing
+    return existing_files
 
 
 def _read_document(file: Path) -> dict[str, Any] | None:
@@ -124,7 +123,10 @@ def _find_token_file(documents: Mapping[Path, Mapping[str, Any]], context: str |
 
 
 def _find_user(documents: Mapping[Path, Mapping[str, Any]], context: str | None) -> tuple[Path, Mapping[str, Any]]:
-    """Return the context's user and the file that defines it. Raises ConfigException if no file does."""
+    """Return the file that defines the context's user, and the user; empty ones without a user.
+
+    Raises ConfigException if no file defines the user.
+    """
     contexts = _merge_entries(documents, "contexts", "context")
     users = _merge_entries(documents, "users", "user")
     name = contexts[context][1].get("user") if context is not None else None
@@ -138,7 +140,7 @@ def _find_user(documents: Mapping[Path, Mapping[str, Any]], context: str | None)
 def _check_credentials(
     documents: Mapping[Path, Mapping[str, Any]], context: str | None, configuration: client.Configuration
 ) -> None:
-    """Refuse what the official client ignores; its requests would be anonymous. Raises ConfigException."""
+    """Raise ConfigException for configurations that the official client ignores, so that its requests are anonymous."""
     if not str(configuration.host or "").removeprefix("http").removeprefix("s").strip(":/"):
         raise config.ConfigException(f"the cluster of context {context!r} has no server")
     _, user = _find_user(documents, context)
@@ -147,14 +149,14 @@ def _check_credentials(
     if command and not token and not configuration.cert_file:
         raise config.ConfigException(f"the command {command} (exec) gave no credentials; run it to see why")
     if impersonated := [field for field in ("as", "as-uid", "as-groups", "as-user-extra") if user.get(field)]:
-        # Requests would have the rights of the user itself, which may be an administrator's.
+        # Reject impersonation, because requests would have the rights of the user itself, who may be an administrator.
         raise config.ConfigException(
             f"the user acts as somebody else ({', '.join(impersonated)}), which needs credentials of that user here"
         )
     if not token.strip().isprintable():
         raise config.ConfigException("the token of the user has a line break or another control character")
     if token != token.strip():
-        # A block of YAML ends with a line break.
+        # Remove the line break at the end of a YAML block.
         _strip_token(configuration)
     if str(configuration.proxy or "").startswith("socks") and find_spec("socks") is None:
         raise config.ConfigException(
@@ -165,7 +167,10 @@ def _check_credentials(
 def _merge_entries(
     documents: Mapping[Path, Mapping[str, Any]], field: str, name: str
 ) -> dict[str | None, tuple[Path, Mapping[str, Any]]]:
-    """Merge a list of all documents: entry by name, with the first file that contains the entry."""
+    """Merge the lists in `field` of all documents: name -> (file, entry), with the first entry of each name.
+
+    The entry is the mapping in its field `name`.
+    """
     entries: dict[str | None, tuple[Path, Mapping[str, Any]]] = {}
     for file, document in documents.items():
         for entry in document.get(field) or ():
@@ -174,10 +179,7 @@ def _merge_entries(
 
 
 def _reload_token_on_change(configuration: client.Configuration, file: Path) -> None:
-    """Read the token file before each request; client-go reads it every minute.
-
-    The last token stays in use while the file is missing or empty.
-    """
+    """Read the token file before each request. The last token stays in use while the file is missing or empty."""
 
     def update_token(target: client.Configuration) -> None:
         with contextlib.suppress(OSError, ValueError):
@@ -189,14 +191,14 @@ def _reload_token_on_change(configuration: client.Configuration, file: Path) -> 
 
 
 def _strip_token(configuration: client.Configuration) -> None:
-    """Send the token without white space at its ends, also after the official client has set it again."""
+    """Strip white space from the token, also each time the official client has set it again."""
     load_token: Any = configuration.refresh_api_key_hook
 
     def update_token(target: client.Configuration) -> None:
         if load_token is not None:
             load_token(target)
         target.api_key["BearerToken"] = target.api_key["BearerToken"].strip()
-        # The official client sets its own again.
+        # Set this function again, because the official client has replaced it by its own.
         target.refresh_api_key_hook = update_token  # type: ignore[assignment]
 
     update_token(configuration)
@@ -211,8 +213,8 @@ class Certificates:
         self._client_certificate_files = configuration.cert_file, configuration.key_file
         self._stamps: list[tuple[int, int, int]] = []
         self.context = create_urllib3_context()
-        # From Python 3.13 on this flag is a default. It refuses certificates without key identifiers, which API servers
-        # of older clusters have.
+        # Clear the flag, which Python 3.13 sets by default: it rejects certificates without key identifiers, which API
+        # servers of older clusters have.
         self.context.verify_flags &= ~ssl.VERIFY_X509_STRICT
         if not configuration.verify_ssl:
             self.context.check_hostname = False
@@ -222,25 +224,26 @@ class Certificates:
         try:
             self._load()
         except (OSError, ValueError) as error:
-            # An SSLError is an OSError.
+            # OSError includes SSLError.
             raise SettingsError(
                 f"the certificates for {shorten_url(configuration.host)} cannot be used: {error}"
             ) from None
 
     def refresh(self) -> None:
-        """Read changed files again; loaded certificates stay in use while a file is missing or incomplete."""
+        """Read changed files again. Keeps the loaded certificates while a file is missing or incomplete."""
         with contextlib.suppress(OSError, ValueError):
             self._load()
 
     def configure_client(self, api: client.ApiClient) -> None:
         """Make the connections of an API client use these certificates."""
         options: dict[str, Any] = api.rest_client.pool_manager.connection_pool_kw
-        # With these options urllib3 would load the certificates itself.
+        # Remove these options, with which urllib3 would load the certificates itself.
         for name in ("ca_certs", "ca_cert_data", "cert_file", "key_file"):
             options.pop(name, None)
         options["ssl_context"] = self.context
 
     def _load(self) -> None:
+        """Load the files if they have changed. Raises OSError or ValueError."""
         stamps = [
             (status.st_ino, status.st_mtime_ns, status.st_size)
             for file in (self._ca_file, *self._client_certificate_files)
@@ -253,6 +256,6 @@ class Certificates:
         if self._ca_file is not None:
             self.context.load_verify_locations(self._ca_file)
         if certificate is not None:
-            # Without a password function, OpenSSL would prompt for the password on the terminal.
+            # Pass a password function, without which OpenSSL would prompt for the password on the terminal.
             self.context.load_cert_chain(certificate, key, password=lambda: b"")
         self._stamps = stamps

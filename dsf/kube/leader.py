@@ -1,8 +1,8 @@
-"""Leader election among hub controllers on a Lease: the leader works, the standbys wait.
+"""Leader election among hub controllers by a Lease: the leader works, and the standbys wait.
 
-The lease lasts 12 s and is renewed every 1.5 s; a leader stops after 9 s without a renewal. Times are measured on the
-monotonic clock of this process. Clocks of two hubs are never compared: a standby measures how long the lease stays
-unchanged. A watchdog thread enforces the deadline, because a request to a stalled API server may outlast the deadline.
+The lease lasts 12 s and is renewed every 1.5 s; a leader stops after 9 s without a renewal. All times are measured by
+the monotonic clock of this process: a standby measures how long the lease stays unchanged, so that clocks of two hubs
+need not agree. A watchdog thread enforces the deadline, because a request to a stalled API server may outlast it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from dsf.process.threads import SupervisedThread
 
 log = dsf.log.get(__name__)
 
-#: Connect and read timeouts of a request, well below the renew deadline, so that a leader survives a stalled request.
+#: Connect and read timeouts of a request in seconds. They are below the renew deadline, so that a leader survives a
+#: stalled request.
 _TIMEOUT: Final = (2.0, 4.0)
 #: Seconds between two watchdog checks.
 _WATCHDOG_SECONDS: Final = 0.25
@@ -33,13 +34,15 @@ _WATCHDOG_SECONDS: Final = 0.25
 
 @dataclass(frozen=True)
 class Times:
-    """Durations in seconds. A leader stops working `renew_deadline` after its last renewal, before the lease lapses."""
+    """Durations of the election in seconds."""
 
-    #: With the poll interval of a standby and its start-up time, a controller leads within 15 s of a kill.
+    #: Duration of the lease. Including the poll interval and the startup of a standby, a controller leads within 15 s
+    #: after the leader was killed.
     lease: float = 12.0
+    #: Time after the last renewal at which a leader stops working, before the lease lapses.
     renew_deadline: float = 9.0
-    #: Other controllers poll every 2 s. With that interval and the second in which the old leader ends its work, a
-    #: takeover would take more than 3 s.
+    #: Poll interval. Other controllers poll every 2 s. With that interval and the second in which the old leader ends
+    #: its work, a takeover would take more than 3 s.
     retry: float = 1.5
 
 
@@ -48,11 +51,11 @@ _TIMES: Final = Times()
 
 
 class LeaderElector:
-    """A hub's candidacy for the Lease in the hub's namespace, in a separate thread.
+    """Competes for the Lease in the hub's namespace, in a separate thread.
 
     `on_started` is called in that thread when this process becomes the leader, and must return soon. `on_lost` is
-    called when this process loses the lease involuntarily: the process must not write any more, so the caller ends the
-    process. Another process may lead `lease - renew_deadline` seconds later.
+    called when this process loses the lease involuntarily: it must then end the process, which must not write any more.
+    Another process may lead `lease - renew_deadline` seconds later.
     """
 
     def __init__(
@@ -65,25 +68,25 @@ class LeaderElector:
         identity: str = "",
         times: Times = _TIMES,
     ) -> None:
-        """Prepare a candidacy; `stop` closes `session`."""
+        """Prepare the election; `stop` closes `session`."""
         self._session = session
-        # A restarted container keeps its host name, so the UUID makes the identity unique to the process.
+        # Add a UUID, because a restarted container keeps its host name.
         self._identity = identity or f"{socket.gethostname()}_{uuid.uuid4()}"
         self._namespace = namespace
         self._path = LEASES.path(namespace, LEASE_NAME)
         self._on_started, self._on_lost = on_started, on_lost
         self._times = times
         self._stop = threading.Event()
-        # Guards the leading state, which watchdog and campaign both change.
+        # Guards the leading state, which both threads change.
         self._lock = threading.Lock()
         self._is_leading = self._is_lost = False
-        #: Monotonic time of the newest successful renewal, and of the newest attempt.
+        #: Monotonic times of the newest successful renewal and of the newest attempt.
         self._renewed_at = self._attempted_at = 0.0
-        #: Last version of the lease of another process, and the monotonic time at which the version was first read.
-        self._seen: tuple[str, float] = ("", 0.0)
+        #: Last version of another process's lease, and the monotonic time at which it was first read.
+        self._seen_version: tuple[str, float] = ("", 0.0)
         #: The lease as last read or written.
         self._lease: dict[str, Any] = {}
-        self._logged = ""
+        self._logged_error = ""
         self._thread = SupervisedThread(self._run_election, "leader")
         self._watchdog = SupervisedThread(self._watch_deadline, "leader-watchdog")
 
@@ -103,12 +106,12 @@ class LeaderElector:
         self._watchdog.start()
 
     def stop(self) -> None:
-        """Release the lease and close the session. Call it after all work has stopped."""
+        """Release the lease, and close the session. Call it after all work has stopped."""
         self.release()
         self._session.close()
 
     def release(self) -> None:
-        """Stop campaigning and release the lease, so that another process leads immediately.
+        """Stop campaigning, and release the lease, so that another process leads immediately.
 
         Call it after all work has stopped. An unresponsive API server delays the return by a few seconds.
         """
@@ -116,8 +119,8 @@ class LeaderElector:
         self._thread.join(timeout=sum(_TIMEOUT))
         with self._lock:
             self._is_leading = False
-        # Check the holder instead of `_is_leading`, because the lease may have been acquired while the thread stopped.
-        # Do not release a lost lease: the work of this process may still be running.
+        # Check the holder instead of `_is_leading`, because the thread may have acquired the lease while it stopped.
+        # Keep a lost lease, because the work of this process may still be running.
         if self._is_lost or (self._lease.get("spec") or {}).get("holderIdentity") != self._identity:
             return
         spec = dict(self._lease["spec"], holderIdentity="", leaseDurationSeconds=1, renewTime=_format_now())
@@ -125,35 +128,36 @@ class LeaderElector:
             self._session.request("PUT", self._path, body=dict(self._lease, spec=spec), timeout=_TIMEOUT)
             log.info("released the lease", lease=LEASE_NAME, identity=self._identity)
         except BackendError as error:
-            # The lease then lapses.
+            # Other processes wait until the lease lapses.
             log.warning("cannot release the lease", lease=LEASE_NAME, error=str(error))
         self._lease = {}
 
     def _run_election(self) -> None:
         while not self._stop.is_set():
-            pause = self._times.retry * random.uniform(0.9, 1.1)  # noqa: S311
+            pause_seconds = self._times.retry * random.uniform(0.9, 1.1)  # noqa: S311
             try:
-                holds = self._try_to_lead()
-                self._logged = ""
+                has_lease = self._try_to_lead()
+                self._logged_error = ""
             except Exception as error:  # noqa: BLE001
-                # A Lease with unexpected content must not end the campaign.
-                holds = None
+                # Continue after any exception, such as for a Lease with unexpected content.
+                has_lease = None
                 self._log_error(str(error) if isinstance(error, BackendError) else f"{type(error).__name__}: {error}")
-            if holds:
+            if has_lease:
                 self._lead(self._attempted_at)
-            elif holds is False:
+            elif has_lease is False:
                 self._handle_lost_lease("another one holds it")
-                pause = min(pause, self._compute_seconds_to_lapse())
-            self._stop.wait(pause)
+                pause_seconds = min(pause_seconds, self._compute_seconds_to_lapse())
+            self._stop.wait(pause_seconds)
 
     def _log_error(self, error: str) -> None:
-        if error != self._logged:
-            self._logged = error
+        if error != self._logged_error:
+            self._logged_error = error
             log.warning("cannot read or write the lease", lease=LEASE_NAME, error=error)
 
     def _lead(self, renewed_at: float) -> None:
+        """Record a renewal, and report the start of the leadership."""
         with self._lock:
-            # A renewal may succeed after the watchdog gave up the lease: this process must not lead again.
+            # Do not lead again if a renewal succeeds after the watchdog has given up the lease.
             if self._stop.is_set():
                 return
             self._renewed_at = renewed_at
@@ -163,6 +167,7 @@ class LeaderElector:
             self._on_started()
 
     def _handle_lost_lease(self, reason: str, *, if_late: bool = False) -> None:
+        """End the leadership, if this process leads; with `if_late`, only if the renewal is late."""
         with self._lock:
             # Check again under the lock, because a renewal may have succeeded in the meantime.
             if not self._is_leading or (if_late and not self._is_late()):
@@ -181,7 +186,10 @@ class LeaderElector:
         return time.monotonic() - self._renewed_at > self._times.renew_deadline - _WATCHDOG_SECONDS
 
     def _try_to_lead(self) -> bool | None:
-        """Acquire or renew the lease: True on success, False if another process holds it, None on a write conflict."""
+        """Acquire or renew the lease. Return False if another process holds it, and None after a write conflict.
+
+        Raises BackendError.
+        """
         now = _format_now()
         if self._is_leading and self._renew(now):
             return True
@@ -206,9 +214,9 @@ class LeaderElector:
         return self._write("PUT", self._path, dict(lease, spec=self._make_spec(now, now, transitions)))
 
     def _renew(self, now: str) -> bool:
-        """Renew the lease in a single request; False if the lease has changed and has to be read first.
+        """Renew the lease in a single request. Return False if the lease has changed and must be read first.
 
-        With an API server that takes seconds per request, two requests would exceed the renew deadline.
+        If the API server takes seconds per request, two requests would exceed the renew deadline.
         """
         spec = self._lease["spec"]
         body = dict(self._lease, spec=self._make_spec(spec["acquireTime"], now, spec["leaseTransitions"]))
@@ -220,18 +228,19 @@ class LeaderElector:
     def _has_lapsed(self, lease: dict[str, Any]) -> bool:
         """True if this process has seen no renewal for the whole duration of the lease."""
         version = lease["metadata"]["resourceVersion"]
-        if version != self._seen[0]:
+        if version != self._seen_version[0]:
             self._lease = lease
-            self._seen = (version, time.monotonic())
+            self._seen_version = (version, time.monotonic())
             return False
         return self._compute_seconds_to_lapse() <= 0
 
     def _compute_seconds_to_lapse(self) -> float:
-        """Return the seconds until the lease of the other process lapses without a renewal."""
+        """Return the seconds until the other process's lease lapses, if it is not renewed."""
         duration = float(self._lease["spec"].get("leaseDurationSeconds") or self._times.lease)
-        return max(0.0, self._seen[1] + duration - time.monotonic())
+        return max(0.0, self._seen_version[1] + duration - time.monotonic())
 
     def _write(self, method: str, path: str, body: dict[str, Any]) -> bool | None:
+        """Write the lease. Return True, or None after a conflict. Raises BackendError."""
         # Read the clock before the request, because other processes may see the renewal before the response arrives.
         self._attempted_at = time.monotonic()
         try:

@@ -1,4 +1,4 @@
-"""Requests for callers without a work queue: retries while the API server is overloaded, and lists in pages."""
+"""Reads lists in pages, and retries requests while the API server is overloaded, for callers without a work queue."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from dsf.errors import ObjectNotFoundError
 from dsf.kube.resources import Resource
 from dsf.kube.session import ApiServerError, ExpiredError, Session, TooLargeError
 
-#: Maximum bytes of one page of a list, and seconds for it. Parsed, a page takes up to 20 times its bytes.
+#: Maximum bytes of one page of a list. The parsed page takes up to 20 times its bytes.
 MAX_PAGE_BYTES: Final = 8 * 1024 * 1024
+#: Maximum seconds for a page.
 _PAGE_SECONDS: Final = 30.0
-#: Attempts for a list whose continue token expires between pages.
+#: Maximum attempts for a list whose continue token expires between pages.
 _MAX_LIST_ATTEMPTS: Final = 3
-#: Seconds for which a request is retried while the API server is overloaded.
+#: Maximum seconds for which a request is retried while the API server is overloaded.
 _RETRY_SECONDS: Final = 10.0
 #: Seconds between two attempts if the response has no Retry-After.
 _DEFAULT_PAUSE_SECONDS: Final = 1.0
@@ -39,9 +40,9 @@ def list_objects(
 def iterate_objects(
     session: Session, resource: Resource, namespace: str = "", *, labels: str = "", name: str = ""
 ) -> Iterator[dict[str, Any]]:
-    """Yield the objects of `list_objects`; one page at a time is in memory.
+    """Yield the objects of `list_objects`, with only one page at a time in memory.
 
-    Raises BackendError, and ExpiredError if the caller takes longer than the API server keeps the list.
+    Raises BackendError, also ExpiredError if the continue token expires while the caller processes a page.
     """
     query = {"labelSelector": labels} if labels else {}
     if name:
@@ -59,14 +60,14 @@ def iterate_objects(
 def iterate_pages(
     read: Callable[[dict[str, str], int], dict[str, Any]], query: Mapping[str, str], page_size: int = 500
 ) -> Iterator[dict[str, Any]]:
-    """Yield the pages of a list. `read` gets the query of a page and its maximum bytes, as `read_page` does.
+    """Yield the pages of a list. `read` gets the query of a page and its maximum bytes, and returns the page.
 
-    Pages of large objects have fewer of them.
+    Reduces the page size if a page exceeds the maximum bytes. Raises the errors of `read`.
     """
     page_query = dict(query)
     while True:
         page_query["limit"] = str(page_size)
-        # A single object is below the API server's own limit.
+        # Allow more for a single object, whose size the API server itself limits.
         max_bytes = MAX_PAGE_BYTES if page_size > 1 else 2 * MAX_PAGE_BYTES
         try:
             page = read(page_query, max_bytes)
@@ -89,17 +90,18 @@ def read_page(session: Session, path: str, query: Mapping[str, str], max_bytes: 
 
 
 def request_with_retry(session: Session, method: str, path: str, **options: Any) -> dict[str, Any]:
-    """Make a request as `Session.request` does, and retry it after status 429: the server has not processed it."""
+    """Send a request like `Session.request`, and retry it after status 429, because the server has not processed it."""
     return _retry(lambda: session.request(method, path, **options))
 
 
 def _retry(request: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Call `request`, again while it raises status 429, for at most `_RETRY_SECONDS`."""
     deadline = time.monotonic() + _RETRY_SECONDS
     while True:
         try:
             return request()
         except ApiServerError as error:
-            pause = error.retry_after or _DEFAULT_PAUSE_SECONDS
-            if error.status != HTTPStatus.TOO_MANY_REQUESTS or time.monotonic() + pause > deadline:
+            pause_seconds = error.retry_after or _DEFAULT_PAUSE_SECONDS
+            if error.status != HTTPStatus.TOO_MANY_REQUESTS or time.monotonic() + pause_seconds > deadline:
                 raise
-        time.sleep(pause)
+        time.sleep(pause_seconds)

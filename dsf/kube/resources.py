@@ -1,4 +1,4 @@
-"""Kinds of objects with their REST paths."""
+"""The kinds of objects that this project reads or writes, with their REST paths."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 @dataclass(frozen=True)
 class Resource:
-    """A kind of objects that the API server serves."""
+    """A kind of objects on the API server."""
 
     group: str
     version: str
@@ -22,7 +22,7 @@ class Resource:
         return f"{self.group}/{self.version}" if self.group else self.version
 
     def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
-        """Return the REST path of a collection or an object; without a namespace, of all namespaces."""
+        """Return the REST path of a collection, in all namespaces without `namespace`, or of the object `name`."""
         prefix = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
         parts = [prefix]
         if self.namespaced and namespace:

@@ -1,7 +1,7 @@
-"""Requests to an API server with the official client's configuration and connection pools; all objects are plain dicts.
+"""Sends requests to an API server with the official client's configuration and connection pools.
 
-Watches have a separate connection pool: they use a connection for minutes, and must not starve writers. Retries by
-urllib3 are disabled, because each caller decides which requests to retry.
+Objects are plain dicts. Watches have a separate connection pool, because they use a connection for minutes and must not
+starve writers. Retries by urllib3 are disabled, because each caller decides which requests to retry.
 """
 
 from __future__ import annotations
@@ -27,25 +27,26 @@ from dsf.text import shorten_url
 
 #: Connect and read timeouts in seconds. The API server's own limit is 60 s, which is too long for a write.
 _TIMEOUT = (5.0, 30.0)
-#: Clock differences below this value are ignored: the header Date has whole seconds, and responses take time.
+#: Maximum clock difference that is ignored, because the header Date has whole seconds and responses take time.
 _CLOCK_TOLERANCE = datetime.timedelta(seconds=3)
 _MERGE_PATCH = "application/merge-patch+json"
 _APPLY_PATCH = "application/apply-patch+yaml"
 _JSON_PATCH = "application/json-patch+json"
-#: Client errors after which a retry may succeed: timeout, gone, too many requests.
+#: Statuses of client errors after which a retry may succeed: timeout, gone, too many requests.
 _RETRYABLE_STATUSES = frozenset({408, 410, 429})
-#: Statuses of an overloaded server: too many requests, unavailable.
+#: Statuses with which a server reports overload: too many requests, unavailable.
 _OVERLOAD_STATUSES = frozenset({429, 503})
 #: Matches the brackets of JSON objects and lists, and strings, which may contain brackets.
 _BRACKETS_AND_STRINGS_PATTERN = re.compile(rb'"(?:[^"\\]|\\.)*+"|[\[\]{}]')
-#: Maximum nesting of parsed JSON. The models accept less, so an object that is truncated here is rejected as invalid.
+#: Maximum nesting of parsed JSON. The models accept less, so that they reject an object that is truncated here.
 _MAX_DEPTH = 400
 
 
 class ApiServerError(BackendError):
-    """Error response of the API server, with its HTTP status and the seconds of its Retry-After."""
+    """Error response of the API server."""
 
     def __init__(self, message: str, status: int, retry_after: float | None = None) -> None:
+        """`status` is the HTTP status, and `retry_after` the seconds of the header Retry-After."""
         super().__init__(message)
         self.status = status
         self.retry_after = retry_after
@@ -54,25 +55,25 @@ class ApiServerError(BackendError):
 
 
 class ForbiddenError(ApiServerError):
-    """Response 403 of the API server; the message names the verb, resource and namespace of the missing RBAC rule."""
+    """Response 403. The message names the verb, the resource and the namespace of the missing RBAC rule."""
 
 
 class ExpiredError(ApiServerError):
-    """Response 410 of the API server: the resourceVersion or continue token has expired, so the caller lists again."""
+    """Response 410: the resourceVersion or the continue token has expired, and the caller must list again."""
 
 
 class UnreachableError(BackendError):
-    """Error of a request to an API server that is unreachable or sends no response in time."""
+    """The API server is unreachable, or sends no response in time."""
 
     is_unreachable = True
 
 
 class TooLargeError(BackendError):
-    """Error of a response that exceeds the caller's limit."""
+    """The response exceeds the caller's limit."""
 
 
 class Watch:
-    """An open watch. Iterating yields events until the server ends the watch, it is closed, or an error occurs."""
+    """An open watch. Iteration yields events until the server ends the watch, it is closed, or an error occurs."""
 
     def __init__(self, response: urllib3.BaseHTTPResponse, path: str) -> None:
         self._response = response
@@ -80,10 +81,10 @@ class Watch:
         self._is_closed = False
 
     def __iter__(self) -> Generator[dict[str, Any], None, None]:
-        """Yield an event per line. Raises UnreachableError if the connection breaks or is silent for too long.
+        """Yield the event of each line. Raises UnreachableError if the connection breaks or is silent for too long.
 
-        Closing the generator closes the connection. An incomplete last line is dropped, because the next watch delivers
-        the event again.
+        Closing the generator closes the connection. Drops an incomplete last line, because the next watch delivers the
+        event again.
         """
         buffer = b""
         try:
@@ -98,19 +99,19 @@ class Watch:
         except ValueError as error:
             raise UnreachableError(f"watch of {self._path} sent something that is not JSON: {error}") from None
         finally:
-            # Close the connection instead of releasing it: the pool must not reuse the connection of an open watch.
+            # Close the connection instead of releasing it, because the pool must not reuse one with an open watch.
             self._response.close()
 
     def close(self) -> None:
-        """End the watch, from a thread other than the iterating thread."""
+        """End the watch from another thread than the iterating one."""
         self._is_closed = True
-        # Interrupt the blocking read. The socket does not exist if the read has just ended by itself.
+        # Interrupt the blocking read. Ignore errors about a missing socket, after a read that has just ended.
         with contextlib.suppress(ValueError, RuntimeError, OSError):
             self._response.shutdown()
 
 
 class Session:
-    """Client for one API server. Thread-safe. Close it after use."""
+    """Client of one API server. Thread-safe. Close it after use."""
 
     def __init__(self, configuration: client.Configuration) -> None:
         configuration.retries = urllib3.Retry(total=0, connect=0, read=False, redirect=0)
@@ -136,6 +137,7 @@ class Session:
         return datetime.datetime.now(datetime.UTC) + (self._clock_offset or datetime.timedelta())
 
     def _measure_clock(self, response: urllib3.BaseHTTPResponse) -> None:
+        """Record the difference of the API server's clock by the header Date of a response."""
         with contextlib.suppress(TypeError, ValueError):
             date = email.utils.parsedate_to_datetime(response.headers.get("Date", ""))
             offset = date - datetime.datetime.now(datetime.UTC)
@@ -147,14 +149,15 @@ class Session:
         return str(text).removeprefix("Bearer ").removeprefix("bearer ")
 
     def get_credentials(self) -> tuple[client.Configuration, access.Certificates]:
-        """Return address and credentials, for connections that this class does not make."""
+        """Return address and credentials, for connections outside of this class."""
         return self._client.configuration, self._certificates
 
     @classmethod
     def load(cls, kubeconfig: Path | None = None, context: str | None = None) -> Session:
-        """Create a session with a kubeconfig, or without a kubeconfig with the pod's ServiceAccount.
+        """Create a session with a kubeconfig, or with the pod's ServiceAccount if `kubeconfig` is None.
 
-        `kubeconfig` may list several files, separated by colons. Raises SettingsError if no API server is configured.
+        `kubeconfig` may be several files, separated by colons. `context` is by default the current context. Raises
+        SettingsError if no API server is configured.
         """
         configuration = client.Configuration()
         try:
@@ -170,7 +173,7 @@ class Session:
         return cls(configuration)
 
     def close(self) -> None:
-        """Close all idle connections. Open watches continue: close each watch separately."""
+        """Close all idle connections. Open watches continue, and must be closed separately."""
         self._client.close()  # type: ignore[no-untyped-call]
         self._watch_client.close()  # type: ignore[no-untyped-call]
 
@@ -184,10 +187,11 @@ class Session:
         content_type: str = "application/json",
         timeout: tuple[float, float] = _TIMEOUT,
     ) -> dict[str, Any]:
-        """Make a request; return the parsed response.
+        """Send a request, and return the parsed response.
 
-        Raises ObjectNotFoundError (404), ObjectConflictError (409), ForbiddenError (403), ExpiredError (410),
-        ApiServerError (any other error status) and UnreachableError.
+        `timeout` contains the connect and the read timeout in seconds. Raises ObjectNotFoundError (404),
+        ObjectConflictError (409), ForbiddenError (403), ExpiredError (410), ApiServerError (other error statuses) and
+        UnreachableError.
         """
         response = self._send(self._client, method, path, query, body, content_type, timeout)
         with self._release_after_read(method, path, response):
@@ -197,10 +201,10 @@ class Session:
     def read(
         self, path: str, query: Mapping[str, str], *, max_bytes: int, deadline: float
     ) -> tuple[dict[str, Any], int]:
-        """GET a large response; return the parsed response and its size in bytes.
+        """Fetch a large response by GET, and return the parsed response and its size in bytes.
 
-        `deadline` is a time of the clock `time.monotonic`. Raises TooLargeError beyond `max_bytes`, UnreachableError
-        after `deadline`, and the errors of `request`.
+        Raises TooLargeError beyond `max_bytes`, UnreachableError after `deadline` (time.monotonic()), and the errors of
+        `request`.
         """
         remaining_seconds = max(deadline - time.monotonic(), 0.001)
         response = self._send(
@@ -208,8 +212,8 @@ class Session:
         )
         data = bytearray()
         with self._release_after_read("GET", path, response):
-            # `read1` returns available bytes without waiting for a full chunk, so that the deadline is also checked
-            # while a server sends single bytes.
+            # Read available bytes without waiting for a full chunk, so that the deadline is also checked while a server
+            # sends single bytes.
             while chunk := response.read1(64 * 1024, decode_content=True):
                 data += chunk
                 if len(data) > max_bytes:
@@ -219,9 +223,9 @@ class Session:
         return self._parse_response("GET", path, response, bytes(data)), len(data)
 
     def fetch(self, path: str, *, headers: Mapping[str, str], timeout: float) -> tuple[int, bytes]:
-        """GET something that is not an object of the API server, as through its service proxy.
+        """Fetch a response that is not an object of the API server, such as one through its service proxy, by GET.
 
-        Return status and body. Raises the errors of `request` if the API server itself refuses.
+        Return status and body. Raises the errors of `request` if the API server itself rejects the request.
         """
         response = self._send(self._client, "GET", path, None, None, "", (min(_TIMEOUT[0], timeout), timeout), headers)
         with self._release_after_read("GET", path, response):
@@ -232,9 +236,9 @@ class Session:
 
     @contextlib.contextmanager
     def _release_after_read(self, method: str, path: str, response: urllib3.BaseHTTPResponse) -> Iterator[None]:
-        """Release the connection of a response after reading; close the connection after an error.
+        """Release the connection of a response after the block; close it after an error.
 
-        After an error the next request on the same connection would read the rest of this response.
+        After an error, the next request on the same connection would read the rest of this response.
         """
         try:
             yield
@@ -257,7 +261,7 @@ class Session:
         except ValueError:
             document = None
         if not isinstance(document, dict):
-            # The response is from a proxy in front of the API server, or the URL is not an API server's.
+            # A proxy in front of the API server has responded, or another server than an API server.
             raise ApiServerError(
                 f"{method} {path}: {shorten_url(self.host)} answered something that is not a JSON object",
                 response.status,
@@ -269,7 +273,7 @@ class Session:
         # Open the watch with the shorter default timeout, because the server accepts a watch immediately.
         response = self._send(self._watch_client, "GET", path, query, None, "", _TIMEOUT)
         if response.status < 300:
-            # If a proxy closes the connection after the response, there is no socket: the default timeout then stays.
+            # Keep the default timeout if there is no socket, because a proxy closes the connection after the response.
             if (sock := getattr(response.connection, "sock", None)) is not None:
                 sock.settimeout(read_timeout)
             return Watch(response, path)
@@ -277,7 +281,7 @@ class Session:
             raise _make_api_error("GET", path, response, response.read(64 * 1024))
 
     def get(self, path: str) -> dict[str, Any]:
-        """Read one object or list."""
+        """Fetch an object, or a list in one response. Raises the errors of `request`."""
         return self.request("GET", path)
 
     def create(
@@ -288,7 +292,7 @@ class Session:
         return self.request("POST", path, query=query, body=body, timeout=timeout)
 
     def replace(self, path: str, body: object) -> dict[str, Any]:
-        """Replace an object. If `body` has a resourceVersion, the object must still have the same version."""
+        """Replace an object. Raises ObjectConflictError if `body` has another resourceVersion than the object."""
         return self.request("PUT", path, body=body)
 
     def merge(self, path: str, body: object, *, field_manager: str = "") -> dict[str, Any]:
@@ -301,8 +305,7 @@ class Session:
     ) -> dict[str, Any]:
         """Set the field at a JSON pointer to exactly this value, regardless of the field's manager.
 
-        `tests` contains required current values by JSON pointer. Raises ApiServerError with status 422 if a value
-        differs.
+        `tests` maps JSON pointers to required current values. Raises ApiServerError (422) if a value differs.
         """
         return self.patch(path, {field: value}, field_manager=field_manager, tests=tests)
 
@@ -314,9 +317,9 @@ class Session:
         field_manager: str,
         tests: Mapping[str, object] | None = None,
     ) -> dict[str, Any]:
-        """Set several fields in one request, as `replace_field` does for a single field."""
+        """Set several fields in one request, like `replace_field`. `values` maps JSON pointers to values."""
         patch = [{"op": "test", "path": field, "value": value} for field, value in (tests or {}).items()]
-        # `add` also replaces an existing value.
+        # Use `add`, which also replaces an existing value.
         patch += [{"op": "add", "path": field, "value": value} for field, value in values.items()]
         return self.request("PATCH", path, query={"fieldManager": field_manager}, body=patch, content_type=_JSON_PATCH)
 
@@ -334,8 +337,8 @@ class Session:
     ) -> None:
         """Delete an object, if it still has the `uid` and the resourceVersion `version`.
 
-        `is_immediate` removes a pod without waiting for its kubelet.
-        Raises ObjectNotFoundError if the object does not exist, and ObjectConflictError if uid or version differ.
+        With `is_immediate`, removes a pod without waiting for its kubelet. Raises ObjectNotFoundError if the object
+        does not exist, and ObjectConflictError if uid or version differ.
         """
         conditions = {"uid": uid, "resourceVersion": version}
         preconditions = {name: value for name, value in conditions.items() if value}
@@ -355,6 +358,7 @@ class Session:
         timeout: tuple[float, float],
         more_headers: Mapping[str, str] | None = None,
     ) -> urllib3.BaseHTTPResponse:
+        """Send a request, and return the response without reading its body. Raises UnreachableError."""
         headers: dict[str, str] = {"Accept": "application/json", "User-Agent": "dynamic-scoring-framework"}
         headers |= more_headers or {}
         parameters: list[tuple[str, str]] = list((query or {}).items())
@@ -363,7 +367,7 @@ class Session:
             headers["Content-Type"] = content_type
             payload = json.dumps(body, separators=(",", ":"))
         try:
-            # This call also reads the pod's token again every minute, because Kubernetes rotates the token.
+            # Add the credentials. This also reads the pod's token again every minute, because Kubernetes rotates it.
             api.update_params_for_auth(headers, parameters, ["BearerToken"], path, method, payload)
         except (config.ConfigException, OSError) as error:
             raise UnreachableError(f"{method} {path}: cannot read the credentials: {error}") from None
@@ -402,6 +406,7 @@ def _is_status(data: bytes) -> bool:
 
 
 def _make_api_error(method: str, path: str, response: urllib3.BaseHTTPResponse, data: bytes) -> BackendError:
+    """Return the exception for an error response with the body `data`."""
     status = response.status
     try:
         document = _parse_json(data)
@@ -413,10 +418,10 @@ def _make_api_error(method: str, path: str, response: urllib3.BaseHTTPResponse, 
         message, causes, fields = data[:200].decode("utf-8", "replace"), set(), set()
     text = f"{method} {path}: {status}: {message}"
     if status == 404 or (status == 403 and "NamespaceTerminating" in causes):
-        # A terminating namespace accepts no objects; the account does not lack a permission.
+        # Treat a terminating namespace, which accepts no objects, as missing. The account does not lack a permission.
         return ObjectNotFoundError(text)
     if status == 409 or (status == 422 and "metadata.uid" in fields):
-        # For custom resources the API server rejects an `apply` with another object's uid as an invalid change.
+        # For custom resources, the API server reports an `apply` with another object's uid as an invalid change.
         return ObjectConflictError(text)
     if status == 401:
         return ApiServerError(f"{text}: the token or certificate is not valid (any more)", status)
@@ -429,9 +434,9 @@ def _make_api_error(method: str, path: str, response: urllib3.BaseHTTPResponse, 
 
 
 def _parse_json(data: bytes) -> Any:
-    """Parse JSON, with null for values that are nested too deeply. Raises ValueError.
+    """Parse JSON, with null in place of values that are nested too deeply. Raises ValueError.
 
-    An object that is nested too deeply must not make a whole list unreadable.
+    A deeply nested object must not make a whole list unreadable.
     """
     try:
         return json.loads(data)

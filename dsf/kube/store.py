@@ -1,4 +1,4 @@
-"""Cache of the objects of one kind. Thread-safe."""
+"""The cache of a reflector: the objects of one kind."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ Key = tuple[str, str]
 
 
 class Store:
-    """Cache of objects, updated by a reflector's list and watch, and earlier by the responses to writes.
+    """Cache of objects, which a reflector's list and watch, and responses to writes, update. Thread-safe.
 
-    Callers share the objects in the cache: the store replaces objects and never changes them.
+    Callers share the objects in the cache and must not change them. The store replaces changed objects.
     """
 
     def __init__(self) -> None:
@@ -37,9 +37,9 @@ class Store:
             return tuple(self._objects)
 
     def replace(self, objects: Mapping[Key, Object], *, is_restored: bool = False) -> dict[Key, Object]:
-        """Store the result of a list; return the old objects.
+        """Store the result of a list, and return the previous objects.
 
-        `is_restored` is True if the server was restored from a backup, so that old and new versions are not comparable.
+        `is_restored` is True if the server was restored from a backup: old and new versions are then not comparable.
         """
         with self._lock:
             old_objects = self._objects
@@ -48,7 +48,7 @@ class Store:
         return old_objects
 
     def put(self, obj: Object) -> Object | None:
-        """Store an object from a watch, unless the stored state is later; return the old object."""
+        """Store an object from a watch, unless the stored state is later. Return the previous object, or None."""
         key = get_key(obj)
         with self._lock:
             old_object = self._objects.get(key)
@@ -56,14 +56,14 @@ class Store:
         return old_object
 
     def remove(self, key: Key) -> Object | None:
-        """Remove an object; return the removed object."""
+        """Remove an object, and return it; None if there was none."""
         with self._lock:
             return self._objects.pop(key, None)
 
     def observe(self, obj: Object) -> None:
         """Store the response to a write, unless the stored state is later.
 
-        Does not add an object, because the object may have been deleted in the meantime: only the watch reports that.
+        Only updates existing objects, because a new one may have been deleted in the meantime, which the watch reports.
         """
         key = get_key(obj)
         with self._lock:
@@ -86,8 +86,8 @@ def get_version(obj: Object) -> str:
 def _choose_newer(cached_object: Object | None, obj: Object) -> Object:
     """Return `cached_object` if it is the same or a later state of the same object, else `obj`.
 
-    resourceVersions of a kind are increasing numbers; if a version is not a number, `obj` wins. Keeping `cached_object`
-    at equal versions avoids parsing all objects again after a list.
+    resourceVersions of a kind are increasing numbers; if a version is not a number, `obj` wins. At equal versions,
+    `cached_object` wins, so that callers need not parse all objects again after a list.
     """
     if cached_object is None or cached_object["metadata"]["uid"] != obj["metadata"]["uid"]:
         return obj

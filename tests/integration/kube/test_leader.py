@@ -281,7 +281,7 @@ def test_missing_lease_permission_is_logged_and_campaigning_continues(control_pl
         contextlib.closing(control_plane.session(limited)) as session,
         _campaigning(session, namespace, "first") as first,
     ):
-        wait_for(lambda: 'cannot get resource "leases"' in first._logged)
+        wait_for(lambda: 'cannot get resource "leases"' in first._logged_error)
         control_plane.set_rules(namespace, "limited", [rule])
         wait_for(lambda: first.is_leading, 10)
 

@@ -34,11 +34,11 @@ def test_lease_is_acquired_after_its_holder_was_silent_for_its_duration() -> Non
         cast("Session", server), "hub", on_started=lambda: None, on_lost=lambda: None, identity="me"
     )
     assert [elector._try_to_lead(), elector._try_to_lead()] == [False, False]
-    version, seen_at = elector._seen
-    elector._seen = version, seen_at - 14
+    version, seen_at = elector._seen_version
+    elector._seen_version = version, seen_at - 14
     assert elector._try_to_lead() is False
     assert server.lease == OTHERS
-    elector._seen = version, time.monotonic() - 16
+    elector._seen_version = version, time.monotonic() - 16
     assert elector._try_to_lead() is True
     assert (server.lease["spec"]["holderIdentity"], server.lease["spec"]["leaseTransitions"]) == ("me", 3)
 
