@@ -44,9 +44,7 @@ def describe_missing_fields(session: Session, crds: Sequence[Manifest]) -> str:
     )
 
 
-def _find_missing_fields(
-    schema: Mapping[str, Any], served_schema: Mapping[str, Any], path: str = ""
-) -> Iterator[str]:
+def _find_missing_fields(schema: Mapping[str, Any], served_schema: Mapping[str, Any], path: str = "") -> Iterator[str]:
     """Yield the paths of the fields of spec and status that `served_schema` lacks, without fields inside of those."""
     if served_schema.get("x-kubernetes-preserve-unknown-fields"):
         return

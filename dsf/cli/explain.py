@@ -17,8 +17,8 @@ from dsf.cli.output import (
     flatten,
     format_clock,
     format_number,
-    stack_parts,
     make_table,
+    stack_parts,
 )
 
 if TYPE_CHECKING:

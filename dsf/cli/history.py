@@ -17,8 +17,8 @@ from dsf.cli.output import (
     format_clock,
     format_number,
     get_table_limit,
-    stack_parts,
     make_table,
+    stack_parts,
 )
 
 if TYPE_CHECKING:

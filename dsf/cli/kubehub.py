@@ -20,7 +20,7 @@ from dsf.agent.relay import Tunnel, describe_status, open_portforward
 from dsf.api.acts import Act, ActResponse, find_requests, get_annotation
 from dsf.cli import context
 from dsf.cli.context import KubeChoice
-from dsf.cli.output import Cell, Format, Renderable, emit, flatten, stack_parts, make_table
+from dsf.cli.output import Cell, Format, Renderable, emit, flatten, make_table, stack_parts
 from dsf.errors import ApiError, BackendError, ObjectNotFoundError, SettingsError, UnknownScorerError
 from dsf.fleet.client import Client
 from dsf.http.access import Access

@@ -167,9 +167,7 @@ def _check_scorer(
     if problem := find_user_problem(synced_config):
         add_finding("stops", f"its /config is refused: {problem}", "change the /config")
         return
-    is_config_unknown = (
-        scorer.spec.config_sync_mode is ConfigSyncMode.Full and scorer.status.last_synced_config is None
-    )
+    is_config_unknown = scorer.spec.config_sync_mode is ConfigSyncMode.Full and scorer.status.last_synced_config is None
     resolved_scorer: ResolvedScorer | None = None
     try:
         resolved_scorer = resolve(scorer, _read_token_hosts(installation))

@@ -128,7 +128,10 @@ def make_table(
     for header in headers:
         justify: Literal["left", "right"] = "right" if header in right_aligned_headers else "left"
         rich_table.add_column(
-            flatten(header), justify=justify, overflow="ellipsis" if truncates_cells else "fold", no_wrap=truncates_cells
+            flatten(header),
+            justify=justify,
+            overflow="ellipsis" if truncates_cells else "fold",
+            no_wrap=truncates_cells,
         )
     styled_rows = ([(cell, "") if isinstance(cell, str) else cell for cell in row] for row in rows)
     # Use Text objects, because rich interprets a plain str as markup.

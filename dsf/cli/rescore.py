@@ -11,7 +11,7 @@ from dsf.api.acts import make_request, parse_selector
 from dsf.cli.duration import SelectorOption, parse_seconds
 from dsf.cli.group import EXIT_FAILURE
 from dsf.cli.localuser import AsOption, make_actor
-from dsf.cli.output import Cell, Format, OutputOption, Renderable, emit, flatten, stack_parts, make_table
+from dsf.cli.output import Cell, Format, OutputOption, Renderable, emit, flatten, make_table, stack_parts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -28,8 +28,8 @@ from dsf.cli.output import (
     format_clock,
     format_time_until,
     get_table_limit,
-    print_omission_note,
     make_table,
+    print_omission_note,
 )
 
 if TYPE_CHECKING:

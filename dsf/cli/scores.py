@@ -16,19 +16,19 @@ from dsf.cli.output import (
     LimitOption,
     OutputOption,
     Renderable,
-    format_json,
-    format_yaml,
     emit,
     escape_control_characters,
     flatten,
     format_age,
+    format_json,
     format_number,
     format_time_until,
+    format_yaml,
     get_table_limit,
     make_console,
+    make_table,
     print_omission_note,
     stack_parts,
-    make_table,
 )
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from dsf.cli.output import (
     flatten,
     format_age,
     format_clock,
-    stack_parts,
     make_table,
+    stack_parts,
 )
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def status(
 
     Example: dsf status sample-scorer
     """
-    from dsf.cli.session import open_api_client, print_clock_offset, open_session
+    from dsf.cli.session import open_api_client, open_session, print_clock_offset
     from dsf.cli.statusreport import make_report, read_report
 
     with open_api_client() as client:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 from dsf.errors import ExpressionError
-from dsf.expression.functions import FUNCTIONS, Function, check_int64, divide, divide_ints, compute_remainder
+from dsf.expression.functions import FUNCTIONS, Function, check_int64, compute_remainder, divide, divide_ints
 from dsf.expression.macros import MACROS, Items
 from dsf.expression.scope import CHARACTERS_PER_STEP, EvaluationError, Run, Scope
 from dsf.expression.types import ANY, BOOL, DOUBLE, INT, NULL, STRING, Type, is_accepted, unify

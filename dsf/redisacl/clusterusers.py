@@ -14,7 +14,7 @@ from typing import Any
 import redis
 
 import dsf.log
-from dsf.redisacl.rules import parse_user_cluster, cluster_user
+from dsf.redisacl.rules import cluster_user, parse_user_cluster
 from dsf.redisacl.users import User
 from dsf.redislink.link import Link
 from dsf.settings import Settings

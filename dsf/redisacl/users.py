@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from dsf.redisacl.rules import parse_user_cluster, cluster_rules, cluster_user, hub_roles, hub_rules, hub_user
+from dsf.redisacl.rules import cluster_rules, cluster_user, hub_roles, hub_rules, hub_user, parse_user_cluster
 
 #: Line of the default user: disabled, so that clients must log in as another user. The user keeps its rights, because
 #: Redis replays its append-only file as this user. Versions without the fix of redis/redis#14541 (such as 7.0.15) would

@@ -196,7 +196,9 @@ class ReadableErrors:
                     f"does it want TLS ({self.tls_setting}), or a client certificate, or has it reached its maxclients?"
                 ) from None
             if isinstance(error.__context__, OSError):
-                text = describe_error(error.__context__, self.server_address, self.host, self.ca_certs, self.server_name)
+                text = describe_error(
+                    error.__context__, self.server_address, self.host, self.ca_certs, self.server_name
+                )
                 raise redis.ConnectionError(text) from None
             raise
 

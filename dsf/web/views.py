@@ -78,7 +78,9 @@ def _build_fleet_page(sources: Sources, names: Mapping[str, str], query: Query) 
     max_rows = _count_matrix_rows(fleet, min(len(groups), _MAX_ENTRIES), len(scorers), selection)
     if cluster_count <= _MAX_MATRIX_ROWS and cluster_count * len(scorers) <= _MAX_MATRIX_CELLS and max_rows > 0:
         matrix_page = _read_page_or_first(
-            lambda cursor: reading.model.clusters(limit=max_rows, names=selection.clusters, cursor=cursor, has_pairs=True),
+            lambda cursor: reading.model.clusters(
+                limit=max_rows, names=selection.clusters, cursor=cursor, has_pairs=True
+            ),
             query,
         )
         return context | {"mode": "matrix", "columns": scorers, "lines": matrix_page.clusters, "page": matrix_page}

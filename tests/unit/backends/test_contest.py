@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dsf.backends.contest import MAX_WAIT_SECONDS, IMMEDIATE_REPAIRS, WriteContests
+from dsf.backends.contest import IMMEDIATE_REPAIRS, MAX_WAIT_SECONDS, WriteContests
 
 CONTENT = {"metadata": {"labels": {"a": "b"}}}
 

@@ -45,7 +45,9 @@ def test_control_characters_are_escaped() -> None:
 
 def test_external_text_is_not_interpreted_as_markup() -> None:
     console = Console(file=io.StringIO(), width=80)
-    console.print(make_table(("NAME", "VALUE"), [("[red]x[/red]", ("\x1b[0m", "bold"))], right_aligned_headers=("VALUE",)))
+    console.print(
+        make_table(("NAME", "VALUE"), [("[red]x[/red]", ("\x1b[0m", "bold"))], right_aligned_headers=("VALUE",))
+    )
     assert isinstance(console.file, io.StringIO)
     assert r"[red]x[/red]  \x1b[0m" in console.file.getvalue()
 

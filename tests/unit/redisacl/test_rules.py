@@ -9,12 +9,12 @@ import pytest
 from dsf import keys
 from dsf.optimizer.redisrights import PLANS, RIGHTS
 from dsf.redisacl.rules import (
-    parse_user_cluster,
     cluster_rules,
     cluster_user,
     hub_roles,
     hub_rules,
     hub_user,
+    parse_user_cluster,
 )
 
 EVENT_KINDS = (

@@ -171,7 +171,10 @@ def _render(view: PlacementView, limit: int | None) -> RenderableType:
             f"{what_if.cluster}={'none' if what_if.value is None else what_if.value}" for what_if in hypothesis.asked
         )
         moves = [f"{name} enters" for name in hypothesis.enters] + [f"{name} leaves" for name in hypothesis.leaves]
-        parts += [Text(""), Text(flatten(f"With {changes_text}: {', '.join(moves) or 'nothing changes'}"), style="bold")]
+        parts += [
+            Text(""),
+            Text(flatten(f"With {changes_text}: {', '.join(moves) or 'nothing changes'}"), style="bold"),
+        ]
         parts.append(_make_ranking(hypothesis.ranking, view.prioritizers, limit))
     method = "OCM's own scheduler" if view.source == "ocm" else "OCM's rules, computed here"
     wants = "all that pass" if view.number_of_clusters is None else str(view.number_of_clusters)

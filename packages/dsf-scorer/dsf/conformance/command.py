@@ -228,7 +228,9 @@ def _render_cases(report: TestReport) -> RenderableType:
         f"{len(report.cases) - failed_cases} passed, {failed_cases} failed",
         style="bold red" if failed_cases else "green",
     )
-    return Group(make_table(["FILE", "CASE", "", "TIME"], rows, right_aligned_headers=("TIME",)), Text(""), *failures, end)
+    return Group(
+        make_table(["FILE", "CASE", "", "TIME"], rows, right_aligned_headers=("TIME",)), Text(""), *failures, end
+    )
 
 
 def _render(report: ConformanceReport) -> RenderableType:

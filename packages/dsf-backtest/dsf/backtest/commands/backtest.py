@@ -12,7 +12,7 @@ import typer
 
 from dsf.cli.duration import parse_hold, parse_seconds
 from dsf.cli.group import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_USAGE, fail
-from dsf.cli.output import Cell, Format, Renderable, emit, flatten, stack_parts, make_table
+from dsf.cli.output import Cell, Format, Renderable, emit, flatten, make_table, stack_parts
 
 if TYPE_CHECKING:
     from dsf.backtest.summary import BacktestView

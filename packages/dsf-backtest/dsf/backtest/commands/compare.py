@@ -10,7 +10,7 @@ import typer
 from dsf.backtest.commands.backtest import Every, Keep, Rate, format_moment
 from dsf.cli.duration import parse_seconds
 from dsf.cli.group import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_USAGE, fail
-from dsf.cli.output import Cell, Format, OutputOption, Renderable, emit, flatten, stack_parts, make_table
+from dsf.cli.output import Cell, Format, OutputOption, Renderable, emit, flatten, make_table, stack_parts
 from dsf.text import list_names
 
 if TYPE_CHECKING:
