@@ -62,7 +62,7 @@ def test_stalled_server_does_not_block_recording(stalled: Stalled) -> None:
 
 
 def test_excess_events_are_dropped_and_logged(stalled: Stalled, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kube_events, "_MAX_QUEUED", 2)
+    monkeypatch.setattr(kube_events, "_MAX_QUEUED_EVENTS", 2)
     recorder = _recorder(stalled)
     _record(recorder, "a")
     wait_for(lambda: stalled.requested)

@@ -67,7 +67,7 @@ def test_number_of_remembered_clients_is_bounded() -> None:
     limit = GuessLimit()
     for number in range(10_500):
         limit.record_wrong_token(f"2001:db8:{number:x}::1")
-    assert len(limit._forgiven_at) == 10_000
+    assert len(limit._full_burst_at) == 10_000
 
 
 @pytest.mark.parametrize("text", ["", "4711", "x" * 15, " " * 20])
