@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from dsf.settings import Settings
+from tests.support.child import Child
 from tests.support.stack import Stack
 
 GROUP = "dynamic-scoring.open-cluster-management.io/v1alpha1"
@@ -26,8 +28,11 @@ _SHORTENED = (
 class Production(Stack):
     """Hub, beat, results worker, web service and the agent of one cluster, and a Redis with AOF every second.
 
-    With `single`, one process replaces the first four.
+    With `single`, one process replaces the first four. No process is forked from one that has loaded its modules: the
+    memory of those would count, and the settings of the C library's heaps are read when a process starts.
     """
+
+    child: Callable[..., Child] = staticmethod(Child)
 
     def __init__(self, folder: Path, *, single: bool = False) -> None:
         values = {name: Settings.model_fields[name].default for name in _SHORTENED} | {"log_level": "WARNING"}

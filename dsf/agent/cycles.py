@@ -253,6 +253,8 @@ class CycleRunner:
             self._running.remove_cycle(cycle)
             if not isinstance(cycle.payload, bytes):
                 cycle.payload.close()
+            # Celery's results of the chain and the cycle refer to each other until the next garbage collection.
+            cycle.payload, cycle.response = b"", None
 
     def fetch(self, task: AnyTask, cycle: AgentCycle) -> AgentCycle:
         """Query the source, and store the scoring request in the cycle. Raises CycleError, or Celery's Retry."""

@@ -155,6 +155,23 @@ def test_failed_stage_frees_its_response(make: Callable[..., CyclesHarness]) -> 
         gc.enable()
 
 
+def test_successful_cycle_frees_its_payload_and_its_response(make: Callable[..., CyclesHarness]) -> None:
+    """The garbage collector runs too rarely to free them: an agent grew by 60 MB."""
+    bed = make()
+    cycles: list[AgentCycle] = []
+    score = bed.stages.score.side_effect
+
+    def record(cycle: AgentCycle, payload: object) -> None:
+        assert payload == b"{}"
+        cycles.append(cycle)
+        score(cycle, payload)
+
+    bed.stages.score.side_effect = record
+    assert bed.run(make_run_id(HUB_NOW), HUB_NOW + 60) == "ok"
+    (cycle,) = cycles
+    assert (cycle.payload, cycle.response) == (b"", None)
+
+
 def test_memory_is_reserved_until_a_failed_stage_frees_its_response(make: Callable[..., CyclesHarness]) -> None:
     bed = make()
     reserved_bytes: list[int] = []
