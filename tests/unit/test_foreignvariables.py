@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -120,55 +119,65 @@ def test_flower_keeps_its_options() -> None:
     assert environment == {"FLOWER_PORT": "5556", "FLOWER_MAX_TASKS": "7"}
 
 
-def test_uvicorn_serves_in_one_process_and_trusts_no_proxy() -> None:
-    code = """
+#: Variables of several libraries.
+FOREIGN = {
+    "WEB_CONCURRENCY": "many",
+    "FORWARDED_ALLOW_IPS": "*",
+    "REDIS_URL": OTHER,
+    "REDIS_HOST": "elsewhere",
+    "REDIS_PORT": "tcp://10.0.0.1:6379",
+    "NETRC": "/etc/netrc",
+    "REQUESTS_CA_BUNDLE": "/no/such",
+    "KOMBU_LOG_CONNECTION": "1",
+}
+#: Prints what the libraries do with them.
+_EFFECTS = """
+import json
 from dsf.settings import Settings
-Settings.load()
-from dsf.http.serving import make_config
-config = make_config(None, None, shutdown_seconds=1)
-print(config.workers, config.forwarded_allow_ips, config.proxy_headers)
-"""
-    environment = {"WEB_CONCURRENCY": "many", "FORWARDED_ALLOW_IPS": "*"}
-    assert in_process(code, **environment).strip() == "1 127.0.0.1,::1 False"
-
-
-def test_metrics_stay_in_the_process(tmp_path: Path) -> None:
-    code = """
-from dsf.settings import Settings
-Settings.load()
-from prometheus_client.values import ValueClass
-print(ValueClass.__name__)
-"""
-    assert in_process(code, PROMETHEUS_MULTIPROC_DIR=str(tmp_path)).strip() == "MutexValue"
-
-
-def test_redis_clients_have_the_servers_of_the_settings_alone() -> None:
-    code = """
-from dsf.settings import Settings
-from dsf.store.client import connect
-options = connect(Settings.load()).connection_pool.connection_kwargs
-print(options["host"], options["port"])
-"""
-    environment = {"REDIS_URL": OTHER, "REDIS_HOST": "elsewhere", "REDIS_PORT": "tcp://10.0.0.1:6379"}
-    assert in_process(code, **environment).strip() == "127.0.0.1 6400"
-
-
-def test_requests_take_no_credentials_from_the_environment() -> None:
-    code = """
-from dsf.http.transport import _Session
-print(_Session().trust_env)
-"""
-    assert in_process(code, NETRC="/etc/netrc", REQUESTS_CA_BUNDLE="/no/such").strip() == "False"
-
-
-def test_kombu_logs_no_calls_with_credentials() -> None:
-    code = """
-from dsf.settings import Settings
-Settings.load()
+settings = Settings.load()
 import kombu.connection
-print(bool(kombu.connection._log_connection))
+from prometheus_client.values import ValueClass
+from dsf.http.serving import make_config
+from dsf.http.transport import _Session
+from dsf.store.client import connect
+config = make_config(None, None, shutdown_seconds=1)
+options = connect(settings).connection_pool.connection_kwargs
+print(json.dumps({
+    "uvicorn": [config.workers, config.forwarded_allow_ips, config.proxy_headers],
+    "metrics": ValueClass.__name__,
+    "redis": [options["host"], options["port"]],
+    "requests": _Session().trust_env,
+    "kombu": bool(kombu.connection._log_connection),
+}))
 """
-    assert in_process(code, KOMBU_LOG_CONNECTION="1").strip() == "False"
+
+
+@pytest.fixture(scope="module")
+def effects(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
+    """Return what the libraries do in a process with variables for all of them."""
+    folder = tmp_path_factory.mktemp("metrics")
+    result: dict[str, object] = json.loads(in_process(_EFFECTS, PROMETHEUS_MULTIPROC_DIR=str(folder), **FOREIGN))
+    return result
+
+
+def test_uvicorn_serves_in_one_process_and_trusts_no_proxy(effects: dict[str, object]) -> None:
+    assert effects["uvicorn"] == [1, "127.0.0.1,::1", False]
+
+
+def test_metrics_stay_in_the_process(effects: dict[str, object]) -> None:
+    assert effects["metrics"] == "MutexValue"
+
+
+def test_redis_clients_have_the_servers_of_the_settings_alone(effects: dict[str, object]) -> None:
+    assert effects["redis"] == ["127.0.0.1", 6400]
+
+
+def test_requests_take_no_credentials_from_the_environment(effects: dict[str, object]) -> None:
+    assert effects["requests"] is False
+
+
+def test_kombu_logs_no_calls_with_credentials(effects: dict[str, object]) -> None:
+    assert effects["kombu"] is False
 
 
 def test_tracing_keeps_its_own_variables() -> None:

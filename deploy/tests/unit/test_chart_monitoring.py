@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -126,7 +127,7 @@ def test_every_query_of_the_dashboard_can_be_parsed(tmp_path: Path) -> None:
     rules = [
         {"record": f"panel:{number}", "expr": _without_variables(q)} for number, q in enumerate(_dashboard_queries())
     ]
-    _promtool("check", {"groups": [{"name": "dashboard", "rules": rules}]}, tmp_path)
+    _promtool("check", {"dashboard": {"groups": [{"name": "dashboard", "rules": rules}]}}, tmp_path)
 
 
 def _without_variables(query: str) -> str:
@@ -157,18 +158,18 @@ SERIES = {
 }
 
 
-@pytest.mark.parametrize(
-    ("title", "expected"),
-    [
-        ("Failures by reason", [('{stage="fetch", reason="timeout"}', 6.0)]),
-        ("Failures by cluster", [('{ds_cluster="c1"}', 6.0)]),
-        ("Outcomes of cycles", [('{outcome="error"}', 6.0)]),
-        ("Pairs that never succeeded", [('{ds_cluster="c2", ds_score_name="s"}', 20.0)]),
-        ("CPU free by cluster", [('{cluster="c1"}', 3.0)]),
-    ],
-)
-def test_panels_count_each_series_once(title: str, expected: list[tuple[str, float]], tmp_path: Path) -> None:
-    (panel,) = [panel for panel in _panels() if panel["title"] == title]
+#: Title of a panel -> labels and value of its series.
+PANEL_VALUES = {
+    "Failures by reason": ('{stage="fetch", reason="timeout"}', 6.0),
+    "Failures by cluster": ('{ds_cluster="c1"}', 6.0),
+    "Outcomes of cycles": ('{outcome="error"}', 6.0),
+    "Pairs that never succeeded": ('{ds_cluster="c2", ds_score_name="s"}', 20.0),
+    "CPU free by cluster": ('{cluster="c1"}', 3.0),
+}
+
+
+def test_panels_count_each_series_once(tmp_path: Path) -> None:
+    panels = {panel["title"]: panel for panel in _panels()}
     scraped = [("hub", "1"), ("hub", "2"), ("agent", "3")]
     values = {"cluster": ".*", "score": ".*"}
     for variable in DASHBOARD["templating"]["list"]:
@@ -182,13 +183,14 @@ def test_panels_count_each_series_once(title: str, expected: list[tuple[str, flo
         ],
         "promql_expr_test": [
             {
-                "expr": re.sub(r"\$(\w+)", lambda match: values[match[1]], panel["targets"][0]["expr"]),
+                "expr": re.sub(r"\$(\w+)", lambda match: values[match[1]], panels[title]["targets"][0]["expr"]),
                 "eval_time": "10m",
-                "exp_samples": [{"labels": labels, "value": value} for labels, value in expected],
+                "exp_samples": [{"labels": labels, "value": value}],
             }
+            for title, (labels, value) in PANEL_VALUES.items()
         ],
     }
-    _promtool("test", {"tests": [test]}, tmp_path)
+    _promtool("test", {"panels": {"tests": [test]}}, tmp_path)
 
 
 def test_alerts_are_there_and_can_be_parsed(tmp_path: Path) -> None:
@@ -199,7 +201,7 @@ def test_alerts_are_there_and_can_be_parsed(tmp_path: Path) -> None:
         assert rule["labels"]["severity"] in ("info", "warning", "critical")
         assert set(rule["annotations"]) == {"summary", "description", "runbook_url"}
     assert {rule["labels"]["severity"] for rule in rules} == {"info", "warning", "critical"}
-    _promtool("check", {"groups": [{"name": "alerts", "rules": rules}]}, tmp_path)
+    _promtool("check", {"alerts": {"groups": [{"name": "alerts", "rules": rules}]}}, tmp_path)
 
 
 def test_each_alert_has_a_runbook_in_the_documentation() -> None:
@@ -246,15 +248,19 @@ def test_recording_rules_can_be_parsed_and_are_the_same_in_both_forms(tmp_path: 
     assert [rule["record"] for rule in recorded] == ["cluster_cpu_free", "cluster_memory_free"]
     for rule in recorded:
         assert _names(rule["expr"]) <= KUBE
-    _promtool("check", rules, tmp_path)
+    _promtool("check", {"rules": rules}, tmp_path)
 
 
-def _promtool(word: str, document: dict[str, Any], folder: Path) -> None:
-    """Run `promtool check rules` or `promtool test rules` on a document. Raises AssertionError with its output."""
-    (folder / f"{word}.yaml").write_text(yaml.safe_dump(document))
-    command = [programs.find("promtool"), word, "rules", f"{word}.yaml"]
-    process = run_program(command, cwd=folder)
-    assert process.returncode == 0, process.stdout + process.stderr
+def _promtool(word: str, documents: dict[str, dict[str, Any]], folder: Path) -> None:
+    """Run `promtool check rules` or `promtool test rules` on these files. Raises AssertionError with its output."""
+    for name, document in documents.items():
+        (folder / f"{name}.yaml").write_text(yaml.safe_dump(document))
+    files = [f"{name}.yaml" for name in documents]
+    command = [programs.find("promtool"), word, "rules", *files]
+    # It prints failures to stderr, below the name of the file on stdout.
+    streams: dict[str, Any] = {"capture_output": False, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    process = run_program(command, cwd=folder, **streams)
+    assert process.returncode == 0, process.stdout
 
 
 def _sample_query() -> str:
@@ -286,45 +292,56 @@ _CORDONED = {f'kube_node_spec_unschedulable{{node="{node}"}}': float(node == "n2
 _MEMORY_REQUEST = {'kube_pod_container_resource_requests{pod="m",container="x",node="n1",resource="memory"}': 9.0}
 
 
-@pytest.mark.parametrize("instances", [1, 2])
-@pytest.mark.parametrize(
-    ("series", "free"),
-    [
-        # Each case has series, and the free cores of n1 and n2; None if a node does not count.
-        (_requests("a", "runs", "n1", 1.5, "Running"), (2.5, 4)),
-        (_requests("a", "full", "n1", 4, "Running") | _requests("a", "full", "n2", 4, "Running"), (0, 0)),
-        (_requests("a", "ended", "n1", 3, "Succeeded") | _requests("b", "ended", "n2", 3, "Running"), (4, 1)),
-        (_requests("a", "failed", "n1", 3, "Failed"), (4, 4)),
-        (_requests("a", "starts", "n1", 3, "Pending"), (1, 4)),
-        (_requests("a", "waits", "", 3, "Pending"), (4, 4)),
-        (_requests("a", "lost", "n1", 3, "Unknown"), (1, 4)),
-        # A pod without series of its phase counts, since it may run.
-        (_requests("a", "runs", "n1", 3), (1, 4)),
-        # Pods that request only another resource do not count.
-        (_MEMORY_REQUEST, (4, 4)),
-        # A cordoned node takes no pods, so its cores are not free, and its pods take none of others.
-        (_CORDONED | _requests("a", "runs", "n2", 1.5, "Running"), (4, None)),
-        (_CORDONED | _requests("a", "full", "n1", 4, "Running"), (0, None)),
-        # Without series of any pod, free cores are unknown.
-        ({}, None),
-        ({'kube_pod_status_phase{namespace="a",pod="runs",phase="Running"}': 1}, None),
-    ],
-)
-def test_free_resources_count_each_pod_once_and_no_pod_that_is_unknown(
-    series: dict[str, float], free: tuple[float, float | None] | None, instances: int, tmp_path: Path
-) -> None:
-    rules = yaml.safe_load((DEPLOY / "prometheus" / "rules.yaml").read_text())
+#: Case -> series, and the free cores of n1 and n2; None if a node does not count.
+_FREE_CORES: dict[str, tuple[dict[str, float], tuple[float, float | None] | None]] = {
+    "running": (_requests("a", "runs", "n1", 1.5, "Running"), (2.5, 4)),
+    "full": (_requests("a", "full", "n1", 4, "Running") | _requests("a", "full", "n2", 4, "Running"), (0, 0)),
+    "ended": (_requests("a", "ended", "n1", 3, "Succeeded") | _requests("b", "ended", "n2", 3, "Running"), (4, 1)),
+    "failed": (_requests("a", "failed", "n1", 3, "Failed"), (4, 4)),
+    "starting": (_requests("a", "starts", "n1", 3, "Pending"), (1, 4)),
+    "waiting for a node": (_requests("a", "waits", "", 3, "Pending"), (4, 4)),
+    "lost": (_requests("a", "lost", "n1", 3, "Unknown"), (1, 4)),
+    # A pod without series of its phase counts, since it may run.
+    "without a phase": (_requests("a", "runs", "n1", 3), (1, 4)),
+    "request of another resource": (_MEMORY_REQUEST, (4, 4)),
+    # A cordoned node takes no pods, so its cores are not free, and its pods take none of others.
+    "cordoned": (_CORDONED | _requests("a", "runs", "n2", 1.5, "Running"), (4, None)),
+    "cordoned beside a full node": (_CORDONED | _requests("a", "full", "n1", 4, "Running"), (0, None)),
+    # Without series of any pod, free cores are unknown.
+    "no pods": ({}, None),
+    "no requests": ({'kube_pod_status_phase{namespace="a",pod="runs",phase="Running"}': 1}, None),
+}
+
+
+def test_free_resources_count_each_pod_once_and_no_pod_that_is_unknown(tmp_path: Path) -> None:
+    """One promtool runs all cases. Its output names the file of a failed one."""
+    (tmp_path / "rules.yaml").write_text((DEPLOY / "prometheus" / "rules.yaml").read_text())
+    documents = {
+        f"{name}, instances: {instances}": {
+            "rule_files": ["rules.yaml"],
+            "evaluation_interval": "1m",
+            "tests": [_make_free_cores_test(series, free, instances)],
+        }
+        for name, (series, free) in _FREE_CORES.items()
+        for instances in (1, 2)
+    }
+    _promtool("test", documents, tmp_path)
+
+
+def _make_free_cores_test(
+    series: dict[str, float], free: tuple[float, float | None] | None, instances: int
+) -> dict[str, Any]:
+    """Return a test of promtool, with the series of so many instances of kube-state-metrics."""
     inputs = [
-        {"series": f'{name[:-1]},instance="{instance}"}}', "values": f"{value}x10"}
-        for name, value in (_NODES | series).items()
+        {"series": f'{sample[:-1]},instance="{instance}"}}', "values": f"{value}x10"}
+        for sample, value in (_NODES | series).items()
         for instance in range(instances)
     ]
     by_node = [
         (node, cores) for node, cores in zip(("n1", "n2"), free or (), strict=free is not None) if cores is not None
     ]
     total = sum(cores for _, cores in by_node)
-    (tmp_path / "rules.yaml").write_text(yaml.safe_dump(rules))
-    test = {
+    return {
         "interval": "1m",
         "input_series": inputs,
         "promql_expr_test": [
@@ -353,7 +370,6 @@ def test_free_resources_count_each_pod_once_and_no_pod_that_is_unknown(
             },
         ],
     }
-    _promtool("test", {"rule_files": ["rules.yaml"], "evaluation_interval": "1m", "tests": [test]}, tmp_path)
 
 
 def test_alerts_fire_at_the_expected_times(tmp_path: Path) -> None:
@@ -521,7 +537,7 @@ def _check_alerts(series: list[tuple[str, str]], cases: list[dict[str, Any]], tm
             }
         ],
     }
-    _promtool("test", test, tmp_path)
+    _promtool("test", {"alerts": test}, tmp_path)
 
 
 def _without_annotations(rules: list[dict[str, Any]]) -> list[dict[str, Any]]:

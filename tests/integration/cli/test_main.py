@@ -21,6 +21,7 @@ import yaml
 from dsf import keys
 from dsf.cli import context
 from dsf.cli.main import app
+from dsf.cli.script import complete_for_kubectl
 from dsf.fleet import changes
 from dsf.settings import Settings
 from tests.integration.cli.conftest import Dsf, loaded
@@ -119,14 +120,29 @@ def test_version_option_prints_the_version(dsf: Dsf) -> None:
     assert (result.exit_code, result.stdout) == (0, f"dsf {metadata.version('dynamic-scoring-framework')}\n")
 
 
-@pytest.mark.parametrize(
-    ("typed_words", "completion"),
-    [((), "status"), (("sta",), "status"), (("schedule", "pau"), "pause"), (("status", "--out"), "--output")],
-)
-def test_kubectl_completes_commands_and_options(typed_words: tuple[str, ...], completion: str) -> None:
+def test_program_for_kubectl_completes_a_command() -> None:
     script = Path(sys.executable).with_name("kubectl_complete-dsf")
-    result = subprocess.run([script, *typed_words], capture_output=True, text=True, check=True, timeout=60)
-    *completions, directive = result.stdout.splitlines()
+    result = subprocess.run([script, "schedule", "pau"], capture_output=True, text=True, check=True, timeout=60)
+    assert result.stdout.splitlines() == ["pause", ":4"]
+
+
+@pytest.mark.parametrize(
+    ("typed_words", "completion"), [((), "status"), (("sta",), "status"), (("status", "--out"), "--output")]
+)
+def test_kubectl_completes_commands_and_options(
+    typed_words: tuple[str, ...],
+    completion: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["kubectl_complete-dsf", *typed_words])
+    for name in ("_DSF_COMPLETE", "COMP_WORDS", "COMP_CWORD"):
+        # The function sets them; they are removed after the test.
+        monkeypatch.setenv(name, "")
+    with pytest.raises(SystemExit) as ended:
+        complete_for_kubectl()
+    assert not ended.value.code
+    *completions, directive = capsys.readouterr().out.splitlines()
     assert completion in completions
     assert directive == ":4"
 

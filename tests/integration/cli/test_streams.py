@@ -6,9 +6,12 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import yaml
+
+from tests.support.forked import Forked
 
 _COMMAND = (
     "import typer; from pydantic import BaseModel; from dsf.cli.main import app, run; "
@@ -31,11 +34,18 @@ def _ran(redirection: str, *arguments: str, module: str = "", **environment: str
 @pytest.mark.parametrize(
     ("redirection", "reason"), [(">/dev/full", "No space left on device"), (">&-", "Bad file descriptor")]
 )
-@pytest.mark.parametrize("arguments", [("version",), ("version", "-o", "json"), ("crds",), ("--help",)])
-def test_unwritable_output_is_reported_in_one_line(redirection: str, reason: str, arguments: tuple[str, ...]) -> None:
-    process = _ran(redirection, *arguments)
+def test_unwritable_output_is_reported_in_one_line(redirection: str, reason: str) -> None:
+    process = _ran(redirection, "version")
     assert (process.returncode, process.stdout) == (1, b"")
     assert process.stderr.decode().splitlines() == [f"error: cannot write to standard output: {reason}"]
+
+
+@pytest.mark.parametrize("arguments", [("version", "-o", "json"), ("crds",), ("--help",)])
+def test_full_disk_is_reported_by_each_way_to_print(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    errors = tmp_path / "errors"
+    process = Forked("dsf.cli", Path("/dev/full"), arguments=arguments, errors=errors)
+    assert process.wait() == 1
+    assert errors.read_text().splitlines() == ["error: cannot write to standard output: No space left on device"]
 
 
 def test_closed_standard_error_leaves_the_output() -> None:

@@ -58,11 +58,11 @@ def test_process_1_ends_by_sigterm_while_it_imports(module_and_arguments: str, t
 @pytest.mark.parametrize(
     "command",
     [
-        "-P -m dsf.hub",
-        "-m celery -A dsf.celery worker",
-        "-m dsf.worker -A dsf.celery worker",
+        pytest.param("-P -m dsf.hub", id="hub"),
+        # Each is two starts of a worker.
+        pytest.param("-m celery -A dsf.celery worker", id="celery-module", marks=pytest.mark.whole),
+        pytest.param("-m dsf.worker -A dsf.celery worker", id="our-module"),
     ],
-    ids=["hub", "celery-module", "our-module"],
 )
 def test_worker_restarts_by_sighup_with_its_own_command(
     command: str, redis_server: RedisServer, tmp_path: Path

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from pydantic import ValidationError
@@ -23,7 +23,6 @@ from dsf.api.types import ConfigSyncMode, SourceType
 from dsf.api.urls import NO_HOSTS, get_base_url, is_valid_url
 from dsf.backtest.errors import BacktestError
 from dsf.errors import HttpError, ManifestError, RemoteConfigError, ResolutionError, UnknownScorerError
-from dsf.kube.lists import list_objects
 from dsf.kube.resources import (
     DYNAMIC_SCORERS,
     MANAGED_CLUSTER_SETS,
@@ -31,8 +30,10 @@ from dsf.kube.resources import (
     SCORING_AUTHENTICATIONS,
     Resource,
 )
-from dsf.kube.session import Session
 from dsf.text import list_names, shorten_url
+
+if TYPE_CHECKING:
+    from dsf.kube.session import Session
 
 
 class ManifestFile:
@@ -121,6 +122,9 @@ def from_hub(
     Other objects that cannot be read, such as those of a later version, count as missing, as they do for the hub.
     Raises BackendError, UnknownScorerError, ManifestError, ResolutionError, BacktestError.
     """
+    # The client of Kubernetes is half of the start of a command that needs no hub.
+    from dsf.kube.lists import list_objects
+
     kinds: tuple[tuple[Resource, type[ApiObject]], ...] = (
         (DYNAMIC_SCORERS, DynamicScorer),
         (SCORING_AUTHENTICATIONS, ScoringAuthentication),

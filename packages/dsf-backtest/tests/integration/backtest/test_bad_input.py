@@ -246,9 +246,13 @@ def test_interrupted_backtest_keeps_computed_moments(author: Author) -> None:
 def test_backtest_needs_neither_redis_nor_a_cluster(author: Author) -> None:
     environment = {"PATH": os.environ["PATH"], "XDG_STATE_HOME": str(author.folder), "HOME": str(author.folder)}
     environment["DSF_REDIS_URL"] = "redis://127.0.0.1:1/0"
-    command = [sys.executable, "-m", "dsf.cli", *author.command("-o", "jsonl")]
+    command = [sys.executable, "-X", "importtime", "-m", "dsf.cli", *author.command("-o", "jsonl")]
     process = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert process.returncode == 0, process.stderr
+    loaded_modules = {line.rpartition("|")[2].strip() for line in process.stderr.splitlines()}
+    assert "dsf.backtest.run" in loaded_modules
+    # The client of Kubernetes takes as long to load as all the rest.
+    assert "kubernetes" not in loaded_modules
     question, *records = map(json.loads, process.stdout.splitlines())
     assert question["question"]["cluster"] == "c1"
     assert [record["items"] for record in records] == [{"n1": 12}] * 11
