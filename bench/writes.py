@@ -181,7 +181,7 @@ def serve() -> int:
         watched_kind.resource,
         lambda key, _, obj: callbacks[0](key, obj),
         selectors=watched_kind.selectors,
-        transform=watched_kind.keep,
+        transform=watched_kind.reduce,
     )
     backend = WatchedScores(session, reflector)
     callbacks.append(backend.process_report)

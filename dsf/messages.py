@@ -45,20 +45,20 @@ _REASON_PATTERN = re.compile(r"([a-z0-9_]{1,64})?")
 MESSAGE_LIMIT = 1024
 #: Maximum count in a result. No cycle reaches it, and a float represents it exactly.
 LARGEST_COUNT = 2**53
-#: Maximum size of a payload. Agents send no larger one, and the hub refuses a larger one unread.
+#: Maximum size of a payload in bytes. Agents do not send larger payloads, and the hub rejects them without parsing.
 MAX_RESULT_BYTES = 2 * 1024 * 1024
-#: Maximum sizes of the line before the payload and of a frame.
+#: Maximum sizes in bytes of the line before the payload, and of a frame.
 MAX_HEADER_BYTES = 512
 MAX_FRAME_BYTES = MAX_HEADER_BYTES + MAX_RESULT_BYTES
-#: Number of bytes at the start of a frame that identify the frame, because they contain its signature.
+#: Number of bytes at the start of a frame that identify it, because they contain the signature.
 FRAME_MARK = 80
-#: Maximum number of labels per result. It exceeds the number of labels in use, for agents of a later version.
+#: Maximum number of labels per result. Agents of a later version may send more labels than this version uses.
 _MAX_LABELS = 16
 #: Maximum number of entries in the maps of a result (`refused`, `timings`, `counts`), and of characters in their names.
 _MAX_ENTRIES, _MAX_ENTRY_NAME = 64, 128
 _PAYLOAD_BOUNDS = Bounds(MAX_RESULT_BYTES, MAX_RESULTS * (len(USED_LABELS) + 3) + 2_000, max_depth=8)
 _HEADER_PATTERN = re.compile(rb"DSF(-?[0-9]{1,9}) ([0-9a-f]{64}) ([1-9][0-9]{0,17}) ([a-z0-9][-a-z0-9.]{0,252})\n")
-#: Maximum id of a signing key: fewer digits than a header may have, so that a cluster's id can always be incremented.
+#: Maximum id of a signing key. It has fewer digits than a header allows, so that an id can always be incremented.
 MAX_KEY_ID = 10**15
 #: Maximum number of characters in a software version.
 _MAX_VERSION = 64
@@ -74,7 +74,7 @@ def make_run_id(at: float | None = None) -> str:
 
 
 def is_run_id(text: object) -> bool:
-    """True if this is a valid run id. Callers check it because a run id from Redis is untrusted and names a file."""
+    """True if `text` is a valid run id. Callers check run ids from Redis, which are untrusted and may name a file."""
     return isinstance(text, str) and _RUN_ID_PATTERN.fullmatch(text) is not None
 
 
@@ -84,7 +84,7 @@ def run_time(run_id: str) -> float:
 
 
 def make_latest_run_id(at: float) -> str:
-    """Return a text that sorts after all run ids scheduled up to `at` (unix seconds), and before all later ones."""
+    """Return a text that sorts after all run ids of times up to `at` (unix seconds), and before all later run ids."""
     return f"{int(at * 1000):013d}~"
 
 
@@ -98,9 +98,9 @@ class SigningKey(BaseModel):
 
     @classmethod
     def parse(cls, text: str) -> SigningKey:
-        """Return the key that `<id>:<hex>` describes.
+        """Return the key in a text `<id>:<hex>`.
 
-        Raises SettingsError for other text. The error does not repeat the text, because it may be a secret.
+        Raises SettingsError for other texts, whose message does not quote the text, because it may be a secret.
         """
         key_id, _, secret = text.strip().partition(":")
         try:
@@ -112,7 +112,7 @@ class SigningKey(BaseModel):
             ) from None
 
     def dump(self) -> str:
-        """Return the text that `parse` reads. The text is secret, and only the agent's Secret may contain it."""
+        """Return the text that `parse` reads. It is secret, and only the agent's Secret may contain it."""
         return f"{self.id}:{self.secret.hex()}"
 
 
@@ -127,6 +127,8 @@ def derive_key(master_secret: bytes, cluster: str, key_id: int) -> SigningKey:
 
 
 def _make_validator(is_valid: Callable[[str], object], expectation: str) -> AfterValidator:
+    """Return a validator that rejects texts for which `is_valid` is false, as "not <expectation>"."""
+
     def validate(text: str) -> str:
         if not is_valid(text):
             raise ValueError(f"not {expectation}")
@@ -147,9 +149,9 @@ _EntryName = Annotated[str, Field(max_length=_MAX_ENTRY_NAME)]
 
 
 class _Payload(BaseModel):
-    """Signed JSON of a result.
+    """The signed JSON of a result.
 
-    Lists and maps have a maximum length, and validation ends at the first wrong element, because a list of all errors
+    Lists and maps have a maximum length, and validation ends at the first invalid element, because a list of all errors
     would take far more memory than the text.
     """
 
@@ -168,14 +170,15 @@ class _Payload(BaseModel):
         FailFast(),
         Field(max_length=MAX_RESULTS),
     ] = []
-    #: Reason -> number of refused results.
+    #: Reason -> number of rejected results.
     refused: Annotated[dict[_EntryName, _Count], Field(max_length=_MAX_ENTRIES)] = {}
     timings: Annotated[
         dict[_EntryName, Annotated[float, Field(ge=0, allow_inf_nan=False)]], Field(max_length=_MAX_ENTRIES)
     ] = {}
     counts: Annotated[dict[_EntryName, Annotated[int, Field(ge=0)]], Field(max_length=_MAX_ENTRIES)] = {}
-    #: Host name of the agent, and the version of its software.
+    #: Host name of the agent.
     agent: Annotated[str, _make_cleaner(255)] = ""
+    #: Version of the agent's software.
     version: Annotated[str, _make_cleaner(_MAX_VERSION)] = ""
 
 
@@ -185,7 +188,7 @@ class Result(_Payload):
     Times are unix seconds by the agent's clock, and durations are seconds.
     """
 
-    #: Schema version, which like the cluster is in the first line of the frame.
+    #: Schema version. Like the cluster, it is in the first line of the frame.
     v: int = SCHEMA_VERSION
     cluster: _Name
 
@@ -195,7 +198,7 @@ def sign(result: Result, key: SigningKey) -> bytes:
     text = json.dumps(
         result.model_dump(exclude_defaults=True, exclude={"v", "cluster"}), separators=(",", ":"), ensure_ascii=False
     )
-    # Encode lone surrogates, too, because the hub's validation rejects labels that contain them.
+    # Also encode lone surrogates: the hub's validation rejects labels that contain them.
     return make_frame(text.encode("utf-8", "surrogatepass"), key, result.cluster, result.v)
 
 
@@ -229,14 +232,15 @@ def _parse_header(frame: bytes) -> _Header | None:
 
 
 def parse_claimed_cluster(frame: bytes) -> str:
-    """Return the cluster that a frame names, or an empty string. The signature is not verified."""
+    """Return the cluster that a frame names; empty for an invalid frame. Does not verify the signature."""
     header = _parse_header(frame)
     return header.cluster if header is not None else ""
 
 
 class Verified(NamedTuple):
-    """Result with a valid signature."""
+    """A result with a valid signature."""
 
+    #: Id of the key that signed the result.
     key_id: int
     result: Result
 
@@ -258,7 +262,7 @@ def verify(frame: bytes, master_secret: bytes) -> Verified:
     expected_signature = _compute_signature(derive_key(master_secret, cluster, key_id), version, cluster, payload)
     if not hmac.compare_digest(expected_signature, signature):
         if not is_supported(version):
-            # A frame of another version may be signed differently.
+            # Report the version, because frames of another version may be signed differently.
             raise MessageRejectedError("malformed", f"schema version {version} is not supported")
         raise MessageRejectedError("bad_signature", f"signature does not match the key {key_id} of cluster {cluster}")
     try:
@@ -276,16 +280,16 @@ def verify(frame: bytes, master_secret: bytes) -> Verified:
 
 
 def _describe_first_error(error: ValidationError) -> str:
-    """Return the path and the message of the first error. Many errors are only counted."""
+    """Return the path and the message of the first error, or the number of errors if there are many."""
     if error.error_count() > _MAX_ENTRIES:
-        # Do not list the errors, because hundreds of thousands of them would take hundreds of megabytes as objects.
+        # Do not list hundreds of thousands of errors, which would take hundreds of megabytes as objects.
         return f"{error.error_count()} values are wrong"
     first_error = error.errors(include_url=False, include_input=False, include_context=False)[0]
     return clean(f"{'.'.join(str(part) for part in first_error['loc'])}: {first_error['msg']}", 500)
 
 
 class _Software(BaseModel):
-    """Reads the version of the agent's software from a payload of any schema version, which may not be a string."""
+    """The version of the agent's software in a payload of any schema version, which need not be a string."""
 
     version: Any = ""
 

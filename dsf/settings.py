@@ -1,9 +1,9 @@
-"""Every setting of every process, with its unit and the reason for its default.
+"""The settings of all processes, with their units and the reasons for their defaults.
 
-Settings come from environment variables with the prefix `DSF_` (`DSF_REDIS_URL`, ...). An invalid value is refused at
-startup with the variable's name and the allowed values. `settings()` reads them once per process.
+Settings are environment variables with the prefix `DSF_` (`DSF_REDIS_URL`, ...). A process rejects an invalid value at
+startup, and names the variable and the allowed values. `settings()` reads the environment once per process.
 
-A distribution of its own brings a subclass of `Settings` with its settings, by the entry point group `dsf.settings`.
+Other distributions add settings by a subclass of `Settings` in the entry point group `dsf.settings`.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from dsf import foreignvariables
 from dsf.errors import SettingsError
 
 ENV_PREFIX = "DSF_"
-#: Most characters of a pull Secret; it is in a ManifestWork of each cluster.
+#: Maximum number of characters of a pull Secret, because it is in a ManifestWork of each cluster.
 _PULL_SECRET_LIMIT: Final = 65_536
 
-#: `hub` is a process of `dsf hub`; `results` and `beat` are those of Celery's own commands.
+#: Roles of processes: `hub` is a process of `dsf hub`; `results` and `beat` are processes of Celery's own commands.
 Role = Literal["agent", "hub", "results", "beat", "flower", "cli"]
 #: A service of the hub.
 Target = Literal["controller", "beat", "results", "web"]
 TARGETS: Final[tuple[Target, ...]] = get_args(Target)
 
-#: Every address of both families; every IPv4 address on a machine without IPv6.
+#: Address for listening on all IPv4 and IPv6 addresses; on a machine without IPv6, on all IPv4 addresses.
 EVERYWHERE: Final = "::"
 #: Port of the agent and of the hub's page.
 DEFAULT_PORT: Final = 8080
-#: The entry point group of settings classes of other distributions.
+#: Entry point group of the settings classes of other distributions.
 GROUP: Final = "dsf.settings"
 
 
 class Settings(BaseSettings):
-    """One process's settings. Sizes are in bytes and times in seconds unless a field says otherwise."""
+    """The settings of a process. Sizes are in bytes and times in seconds, unless a description says otherwise."""
 
     model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, frozen=True, extra="ignore", enable_decoding=False)
 
@@ -67,29 +67,29 @@ class Settings(BaseSettings):
 
     listen_host: str | None = Field(
         default=None,
-        description="Address on which this process serves; `::` is every address, IPv4 and IPv6. By default the page "
-        "and the optimiser listen on 127.0.0.1, agents and the hub's probe_port on `::`: Prometheus and collectors ask "
-        "from other pods.",
+        description="Address on which this process listens; `::` stands for all IPv4 and IPv6 addresses. By default "
+        "the page and the optimiser listen on 127.0.0.1. Agents and the hub's probe_port listen on `::`, because "
+        "Prometheus and collectors send requests from other pods.",
     )
     listen_port: int | None = Field(
         default=None,
         ge=0,
         le=65535,
-        description="Port on which this process serves: the agent's /metrics (8080), the hub's page, JSON API and "
-        "fleet /metrics (8080), the optimiser (8338). 0 takes a free port.",
+        description="Port on which this process listens: the agent's /metrics (8080), the hub's page, JSON API and "
+        "fleet /metrics (8080), the optimiser (8338). 0 selects a free port.",
     )
     probe_port: int = Field(
         default=8081,
         ge=0,
         le=65535,
-        description="Port of /healthz, /readyz and the process's own /metrics, for `dsf hub`. It is not the port of "
-        "the page, whose clients cannot keep a probe waiting. 0 takes a free port.",
+        description="Port of /healthz, /readyz and the process's own /metrics, for `dsf hub`. It is separate from the "
+        "port of the page, so that clients of the page do not delay probes. 0 selects a free port.",
     )
     host_names: list[str] = Field(
         default=[],
-        description="JSON array: names of this server that the page answers to besides localhost. Others are refused, "
-        "which prevents DNS rebinding; `*` is any name. Fleet /metrics also answers to addresses, names without a dot "
-        "and those of Services.",
+        description="JSON array: names of this server, besides localhost, that requests to the page may contain. "
+        "Requests with other names are rejected, which prevents DNS rebinding; `*` allows any name. Fleet /metrics "
+        "also accepts addresses, names without a dot and names of Services.",
     )
     client_token_file: Path | None = Field(
         default=None,
@@ -164,7 +164,7 @@ class Settings(BaseSettings):
     redis_movable_pod: str = Field(
         default="",
         description="NAMESPACE/POD of a Redis without a volume: the controller removes it when its node is lost, so "
-        "that another node runs it. Empty: a person does.",
+        "that it starts on another node. Empty: users must remove it.",
     )
     hub_kubeconfig: Path | None = Field(
         default=None,
@@ -174,19 +174,19 @@ class Settings(BaseSettings):
     redis_socket_timeout: float = Field(
         default=10.0,
         gt=0,
-        description="Longest wait for an answer of Redis; without it, a half-open connection blocks a worker forever. "
-        "A connection is waited for half as long. Must exceed redis_polling_interval.",
+        description="Timeout of a response of Redis, so that a half-open connection does not block a worker forever. "
+        "The timeout for connecting is half of it. Must exceed redis_polling_interval.",
     )
     redis_polling_interval: int = Field(
         default=5,
         ge=1,
-        description="Timeout of a worker's blocking pop. A longer one reduces idle requests to the hub (clusters / "
-        "interval a second) and slows the shutdown; it delays no message.",
+        description="Timeout of a worker's blocking pop. A longer timeout reduces idle requests to the hub (clusters / "
+        "interval per second) and slows down the shutdown. It does not delay messages.",
     )
 
     remote_control: bool = Field(
         default=True,
-        description="Workers answer Celery's `status`, `inspect` and `control rate_limit|revoke` from the hub.",
+        description="Workers respond to Celery's `status`, `inspect` and `control rate_limit|revoke` from the hub.",
     )
     redis_manage_users: bool = Field(
         default=False,
@@ -259,12 +259,15 @@ class Settings(BaseSettings):
         description="Celery rate limit of dsf.cycle in this agent, such as 10/s or 30/m. None is no limit.",
     )
     max_source_bytes: int = Field(
-        default=64 * 1024 * 1024, gt=0, description="Decoded bytes of all answers of a source in one cycle."
+        default=64 * 1024 * 1024,
+        gt=0,
+        description="Maximum decoded bytes of all responses of a source in one cycle.",
     )
     agent_window_series: int = Field(
         default=10_000,
         ge=1,
-        description="Series in the agent's memory for the sources OpenTelemetry and Kubernetes; about 2 kB each.",
+        description="Maximum number of series in the agent's memory for the sources OpenTelemetry and Kubernetes; each "
+        "takes about 2 kB.",
     )
     otlp_port: int | None = Field(
         default=None,
@@ -278,10 +281,11 @@ class Settings(BaseSettings):
     queue_limit: int = Field(
         default=100,
         ge=1,
-        description="A cluster's queue with this many messages gets no more: the cluster is considered offline.",
+        description="Maximum number of messages in a cluster's queue. With a full queue, the cluster is considered "
+        "offline.",
     )
     beat_lock_timeout: float = Field(
-        default=10.0, gt=0, description="A standby takes over this long after the active beat dies."
+        default=10.0, gt=0, description="Time after the death of the active beat at which a standby takes over."
     )
 
     # --- results worker ----------------------------------------------------------------------------------------
@@ -294,8 +298,8 @@ class Settings(BaseSettings):
     lost_after: float = Field(
         default=15.0,
         ge=0,
-        description="A run without a result is lost this long after its deadline, once its cluster's mailbox is "
-        "empty; if that never is, a minute later.",
+        description="Time after its deadline at which a run without a result is lost, once its cluster's mailbox is "
+        "empty; a minute later if the mailbox does not become empty.",
     )
 
     # --- hub controller ----------------------------------------------------------------------------------------
@@ -406,7 +410,7 @@ class Settings(BaseSettings):
     web_grafana_url: str = Field(default="", description="URL of Grafana's fleet dashboard in the browser.")
 
     def listen_address(self, default_port: int = DEFAULT_PORT) -> tuple[str, int]:
-        """Host and port on which this process serves."""
+        """Return the host and the port on which this process listens."""
         host = (EVERYWHERE if self.role == "agent" else "127.0.0.1") if self.listen_host is None else self.listen_host
         return host, default_port if self.listen_port is None else self.listen_port
 
@@ -418,7 +422,7 @@ class Settings(BaseSettings):
 
     @property
     def out(self) -> Path | None:
-        """The folder that a hub on a folder writes into; None without such a hub."""
+        """The output folder of a hub on a folder; None for other hubs."""
         return self.out_dir or (self.manifests / "_out" if self.manifests is not None else None)
 
     def with_redis(self, url: str) -> Self:
@@ -431,23 +435,22 @@ class Settings(BaseSettings):
         return self.redis_url.get_secret_value()
 
     def resolved_api_token(self) -> str | None:
-        """Return the token for `api_url`, or None. Raises SettingsError when its file cannot be read."""
+        """Return the token for `api_url`, or None. Raises SettingsError if its file cannot be read."""
         return _read_secret(None, self.api_token_file, "API_TOKEN")
 
     def resolved_redis_password(self) -> str | None:
-        """Return the password that is set apart from the URL, or None.
-
-        Raises SettingsError when its file cannot be read.
-        """
+        """Return the password in `redis_password_file`, or None. Raises SettingsError if the file cannot be read."""
         return _read_secret(None, self.redis_password_file, "REDIS_PASSWORD")
 
     def resolved_redis_sentinel_password(self) -> str | None:
-        """Return the Sentinels' password, or None. Raises SettingsError when its file cannot be read."""
+        """Return the Sentinels' password, or None. Raises SettingsError if its file cannot be read."""
         return _read_secret(None, self.redis_sentinel_password_file, "REDIS_SENTINEL_PASSWORD")
 
     def resolved_agent_sentinel_password(self) -> str | None:
-        """Return the agents' password for the Sentinels, or None. Raises SettingsError when its file is empty or
-        unreadable."""
+        """Return the agents' password for the Sentinels, or None.
+
+        Raises SettingsError if its file is empty or cannot be read.
+        """
         password = _read_secret(None, self.agent_sentinel_password_file, "AGENT_SENTINEL_PASSWORD")
         if password == "":
             raise SettingsError(
@@ -456,9 +459,9 @@ class Settings(BaseSettings):
         return password
 
     def resolved_agent_pull_secret(self) -> str:
-        """Return the `.dockerconfigjson` for managed clusters; empty if there is none.
+        """Return the `.dockerconfigjson` for managed clusters; empty without one.
 
-        Raises SettingsError for an unreadable or invalid file.
+        Raises SettingsError if its file is invalid or cannot be read.
         """
         file = self.agent_pull_secret_file
         if file is None or not file.exists():
@@ -480,13 +483,13 @@ class Settings(BaseSettings):
         return pull_secret
 
     def resolved_signing_secret(self) -> str | None:
-        """Return the hub's master secret in hex, or None. Raises SettingsError when its file cannot be read."""
+        """Return the hub's master secret in hex, or None. Raises SettingsError if its file cannot be read."""
         return _read_secret(self.signing_secret, self.signing_secret_file, "SIGNING_SECRET")
 
     @field_validator("*", mode="before")
     @classmethod
     def _from_json(cls, value: Any, info: ValidationInfo) -> Any:
-        """Lists and objects are JSON. Other text stays: validation then names the field and the allowed values."""
+        """Parse the JSON of a list or an object. Returns other text unchanged, so that validation reports the error."""
         field = cls.model_fields[info.field_name or ""]
         if not isinstance(value, str) or get_origin(field.annotation) not in (list, dict):
             return value
@@ -498,7 +501,7 @@ class Settings(BaseSettings):
 
     @field_validator("target")
     @classmethod
-    def _are_targets(cls, value: str) -> str:
+    def _check_targets(cls, value: str) -> str:
         unknown_targets = sorted(_split_words(value) - {"all", *TARGETS})
         if unknown_targets or not _split_words(value):
             raise ValueError(f"{', '.join(unknown_targets) or 'empty'}; choose all, or some of {', '.join(TARGETS)}")
@@ -506,9 +509,10 @@ class Settings(BaseSettings):
 
     @classmethod
     def load(cls) -> Self:
-        """Read the environment. Raises SettingsError naming each wrong variable.
+        """Read the environment. Raises SettingsError, which names each wrong variable.
 
-        Removes from it what would override the settings (`dsf.foreignvariables`)."""
+        Removes variables that would override the settings from the environment (`dsf.foreignvariables`).
+        """
         foreignvariables.clean(os.environ)
         try:
             return cls()
@@ -520,13 +524,10 @@ class Settings(BaseSettings):
 
 
 def _describe_error(error: ErrorDetails) -> str:
-    """Return the variable and its error.
-
-    For lists and objects the expected JSON, where pydantic describes Python types.
-    """
-    place = error["loc"]
-    name = f"{ENV_PREFIX}{str(place[0]).upper()}: " if place else ""
-    item_text = f" (in {place[1]!r})" if len(place) > 1 else ""
+    """Return the variable and its error, with an example of the expected JSON for lists and objects."""
+    location = error["loc"]
+    name = f"{ENV_PREFIX}{str(location[0]).upper()}: " if location else ""
+    item_text = f" (in {location[1]!r})" if len(location) > 1 else ""
     example = {"list_type": '{"a": ["b"]}' if item_text else '["a", "b"]', "dict_type": '{"a": ["b"]}'}.get(
         error["type"]
     )
@@ -539,6 +540,7 @@ def _split_words(text: str) -> set[str]:
 
 
 def _read_secret(value: SecretStr | None, file: Path | None, name: str) -> str | None:
+    """Return the stripped content of the file, else the value, else None. Raises SettingsError."""
     if file is not None:
         try:
             return file.read_text(encoding="utf-8").strip()
@@ -550,21 +552,21 @@ def _read_secret(value: SecretStr | None, file: Path | None, name: str) -> str |
 
 
 def list_settings_classes() -> list[type[Settings]]:
-    """Return the class of the framework, and those of installed distributions, which inherit from it."""
+    """Return `Settings` and its subclasses in installed distributions."""
     installed_entries = sorted(entry_points(group=GROUP), key=lambda entry: entry.name)
     return [Settings, *(entry.load() for entry in installed_entries)]
 
 
 @functools.cache
 def settings() -> Settings:
-    """Return the settings of this process, which are read from the environment at the first call."""
+    """Return the settings of this process. The first call reads the environment. Raises SettingsError."""
     return Settings.load()
 
 
 def find_unknown_variables(environment: Mapping[str, str]) -> list[str]:
-    """Return the sorted names of variables that look like settings but are not: misspelt, or of another version.
+    """Return the sorted names of variables with the prefix of settings that are no settings, such as misspelt names.
 
-    Variables that Kubernetes adds for Services whose names begin with `dsf-`, and those of the tests, are left out.
+    Skips variables that Kubernetes adds for Services whose names begin with `dsf-`, and those of tests.
     """
     variable_names = {ENV_PREFIX + name.upper() for group in list_settings_classes() for name in group.model_fields}
     services = tuple(
@@ -583,9 +585,10 @@ def find_unknown_variables(environment: Mapping[str, str]) -> list[str]:
 
 
 def make_child_environment(**values: object) -> dict[str, str]:
-    """Return the environment for a child process: this one's, with `DSF_` values of the given field names replaced.
+    """Return the environment of this process for a child process, with these settings.
 
-    A value of None removes the variable. Variables that would override settings are removed as well.
+    `values` are settings by field name; None removes the variable. Variables that would override settings are removed,
+    too.
     """
     environment = dict(os.environ)
     foreignvariables.clean(environment)

@@ -301,7 +301,7 @@ class CycleRunner:
                 interval or declared_interval, cycle.summary.validity_seconds, declared_interval
             )
             self._keep_results(cycle, response.results, validity, interval)
-            outcome: Outcome = "partial" if response.refused else "ok" if response.results else "empty"
+            outcome: Outcome = "partial" if response.refusal_counts else "ok" if response.results else "empty"
             # The duration in the result excludes the sending, because the result is signed before it is sent.
             cycle.timings["publish"] = time.monotonic() - started_at
             result = self._make_result(cycle.scorer, cycle.run_id, outcome, cycle)
@@ -312,7 +312,7 @@ class CycleRunner:
             self._running.remove_cycle(cycle)
             self._outbox.send(result, cycle.deadline)
             self._metrics.on_timed(cycle.summary.score_name, "publish", time.monotonic() - started_at)
-            self._metrics.count_success(cycle.summary.score_name, response.refused.items())
+            self._metrics.count_success(cycle.summary.score_name, response.refusal_counts.items())
             return outcome
 
         return self._try_stage(task, "publish", cycle, publish_results)
@@ -443,7 +443,11 @@ class CycleRunner:
         if failure is not None:
             result_fields |= {"stage": failure.stage, "reason": failure.reason, "message": failure.message}
         if response is not None:
-            result_fields |= {"results": response.results, "refused": dict(response.refused), "message": response.note}
+            result_fields |= {
+                "results": response.results,
+                "refused": dict(response.refusal_counts),
+                "message": response.note,
+            }
         if cycle is not None:
             # The timings are rounded to microseconds to shorten the message.
             timings = {name: round(value, 6) for name, value in cycle.timings.items()}

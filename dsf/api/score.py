@@ -70,8 +70,8 @@ class ScoreItems:
     #: Number of duplicate names, and one that several results have by the same format.
     duplicates: int
     duplicate: str
-    #: Refused results by reason: empty_dimension, nan, infinite.
-    refused: Counter[str]
+    #: Numbers of rejected results by reason: empty_dimension, nan, infinite.
+    refusal_counts: Counter[str]
 
 
 def to_score_value(score: float) -> tuple[int, bool]:
@@ -136,7 +136,7 @@ def build_items(
         clamped=sum(is_clamped for _, (_, is_clamped) in values),
         duplicates=named_count - len(score_by_item),
         duplicate=duplicate,
-        refused=refusal_counts,
+        refusal_counts=refusal_counts,
     )
 
 

@@ -48,8 +48,8 @@ class ScoringResponse:
 
     #: The valid results in the order of the response.
     results: list[ScoringResult]
-    #: Numbers of refused results by reason (`dsf.reasons.RefusalReason`).
-    refused: Counter[str]
+    #: Numbers of rejected results by reason (`dsf.reasons.RefusalReason`).
+    refusal_counts: Counter[str]
     #: Only for expressions: an example of a series without a value, or the reason why there are no results.
     note: str = ""
 

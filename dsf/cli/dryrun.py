@@ -398,7 +398,7 @@ def _make_result_view(
     result_text = text if len(text) <= MAX_HEAD_BYTES else text[:MAX_HEAD_BYTES] + "..."
     response = parse_response(json.dumps({"results": [element]}).encode())
     if not response.results:
-        return ResultView(result=result_text, fate="refused", note=", ".join(response.refused))
+        return ResultView(result=result_text, fate="refused", note=", ".join(response.refusal_counts))
     labels, score = response.results[0]
     if summary.score_destination == "None":
         return ResultView(result=result_text, fate="metric")
@@ -423,7 +423,7 @@ def _evaluate_results(recorder: _CycleRecorder, cycle: Cycle, payload: Payload) 
     else:
         elements = [{"metric": labels, "score": score} for labels, score in response.results]
         body = json.dumps({"results": elements}).encode()
-    refusal_counts = Counter(response.refused)
+    refusal_counts = Counter(response.refusal_counts)
     # Count results with the same labels once, because they are one metric.
     distinct_labels = {frozenset(labels.items()) for labels, _ in response.results}
     result_count, duplicate_count, example = len(response.results), len(response.results) - len(distinct_labels), ""
@@ -437,12 +437,12 @@ def _evaluate_results(recorder: _CycleRecorder, cycle: Cycle, payload: Payload) 
             return {"results": results, **failure}
         built_items = rule_items.built
         result_count, duplicate_count, example = len(rule_items.results), built_items.duplicates, built_items.duplicate
-        refusal_counts += built_items.refused
+        refusal_counts += built_items.refusal_counts
     outcome = "partial" if refusal_counts else "ok" if response.results else "empty"
     refusal_counts[RefusalReason.DUPLICATE_DIMENSION] = duplicate_count
     remark = make_remark(
         refusal_counts,
-        response.refused.total() + result_count,
+        response.refusal_counts.total() + result_count,
         example=example,
         series=payload.series,
         note=response.note,

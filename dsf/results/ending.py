@@ -157,8 +157,8 @@ def _make_scored_result(
             raise CycleError("publish", "too_large", str(error)) from None
         counted_results, built_items = rule_items.results, rule_items.built
         items, clamped_count = built_items.items, built_items.clamped
-        is_partial = is_partial or bool(built_items.refused)
-        refusal_counts += built_items.refused
+        is_partial = is_partial or bool(built_items.refusal_counts)
+        refusal_counts += built_items.refusal_counts
         replaced_count, example = built_items.duplicates, built_items.duplicate
     else:
         replaced_count = len(counted_results) - len(latest_results)

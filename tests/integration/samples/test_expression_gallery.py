@@ -95,7 +95,7 @@ def test_score_of_recorded_series(prometheus: str, path: Path) -> None:
     assert cycle.response is not None
     (result,) = cycle.response.results
     assert result.score == pytest.approx(_SCORES[path.stem], abs=0.3)
-    assert not cycle.response.refused
+    assert not cycle.response.refusal_counts
 
 
 @pytest.mark.parametrize("path", _MANIFESTS, ids=lambda path: path.stem)

@@ -204,7 +204,7 @@ def test_hub_revokes_a_misused_credential(
     settings = settings_factory(redis_url=site.server.hub_url("controller"), redis_manage_users=True)
     watch = RedisWatch(site.hub, settings, HubClock(site.hub), Outage("Redis"), pytest.fail)
     # A check during an incomplete command closes its connection, and the thief reconnects.
-    monkeypatch.setattr(misuse, "_PAUSE", 0.0)
+    monkeypatch.setattr(misuse, "_PAUSE_SECONDS", 0.0)
     admin = site.server.client()
     assert admin.ping()
 

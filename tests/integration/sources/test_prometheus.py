@@ -14,7 +14,7 @@ from prometheus_client import generate_latest
 from dsf.agent.metrics import AgentMetrics
 from dsf.api.summary import ScorerSummary
 from dsf.cli.delivery import ClusterDelivery
-from dsf.cli.dryrun import run
+from dsf.cli.dryrun import run_cycle
 from dsf.cycle.stages import Cycle, Stages
 from dsf.errors import HttpError
 from dsf.settings import Settings
@@ -116,7 +116,7 @@ def test_warnings_are_counted_and_logged_now_and_then(
 
 
 def test_explain_shows_the_warnings_of_prometheus(load: ScorerSummary) -> None:
-    report = run("c", load, Settings(), ClusterDelivery("here", {"load": load}, NoSecrets(), None))
+    report = run_cycle("c", load, Settings(), ClusterDelivery("here", {"load": load}, NoSecrets(), None))
     (query,) = report.queries
     (warning,) = query.warnings
     assert warning.startswith("remote_read: ")

@@ -34,14 +34,14 @@ def test_items(case: dict[str, Any]) -> None:
     assert [list(item) for item in items.items] == case["expected"]
     assert items.clamped == case.get("clamped", 0)
     assert items.duplicates == case.get("duplicates", 0)
-    assert items.refused == case.get("refused", {})
+    assert items.refusal_counts == case.get("refused", {})
 
 
 @pytest.mark.parametrize(("score", "reason"), [(math.nan, "nan"), (math.inf, "infinite"), (-math.inf, "infinite")])
 def test_non_finite_score_makes_no_item(score: float, reason: str) -> None:
     items = build_items([ScoringResult({"node": "a"}, 1.0), ScoringResult({"node": "a"}, score)], "${node}", "c", "s")
     assert items.items == (("a", 1),)
-    assert items.refused == {reason: 1}
+    assert items.refusal_counts == {reason: 1}
 
 
 @pytest.mark.parametrize("score", [math.nan, math.inf, -math.inf])
@@ -65,7 +65,7 @@ RESULTS = st.lists(
 def test_names_are_unique_and_every_result_is_accounted_for(results: list[ScoringResult]) -> None:
     items = build_items(results, "${node}", "c", "s")
     assert len({name for name, _ in items.items}) == len(items.items)
-    assert len(items.items) + items.duplicates + items.refused.total() == len(results)
+    assert len(items.items) + items.duplicates + items.refusal_counts.total() == len(results)
 
 
 def test_score_object_one_byte_over_the_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,8 +188,8 @@ def test_several_formats_make_an_item_of_each_result_for_each() -> None:
     built_items = build_items(results, "${node}", "c", "s", further_formats=("${pod}", "all"))
     # n1 has the later result. b has the earlier format: a node there has the name of a pod in the next format.
     assert built_items.items == (("n1", 20), ("b", 30), ("a", 10), ("all", 30))
-    assert (built_items.duplicates, sum(built_items.refused.values())) == (4, 0)
-    assert build_items([ScoringResult({}, 1)], "${node}", "c", "s", further_formats=("${pod}",)).refused == {
+    assert (built_items.duplicates, sum(built_items.refusal_counts.values())) == (4, 0)
+    assert build_items([ScoringResult({}, 1)], "${node}", "c", "s", further_formats=("${pod}",)).refusal_counts == {
         "empty_dimension": 1
     }
     assert build_items([ScoringResult({"pod": "p"}, 1)], "${node}", "c", "s", further_formats=("${pod}",)).items == (

@@ -26,7 +26,7 @@ def answer(count: int) -> bytes:
 def test_good_answer(case: dict[str, Any]) -> None:
     response = parse_response(case["body"].encode())
     assert [[labels, score] for labels, score in response.results] == case["results"]
-    assert response.refused == case["refused"]
+    assert response.refusal_counts == case["refused"]
 
 
 @pytest.mark.parametrize("case", load("scoring_answer_errors"))
@@ -61,7 +61,7 @@ def test_deep_nesting(body: bytes) -> None:
 
 
 def test_integer_of_5000_digits_counts_as_infinite() -> None:
-    assert parse_response(b'{"results":[{"score":-' + b"9" * 5000 + b"}]}").refused == {"infinite": 1}
+    assert parse_response(b'{"results":[{"score":-' + b"9" * 5000 + b"}]}").refusal_counts == {"infinite": 1}
 
 
 def test_too_many_results() -> None:
@@ -80,7 +80,7 @@ ELEMENT = st.dictionaries(KEYS, PLAIN | st.lists(PLAIN, max_size=3) | st.diction
 @given(st.lists(ELEMENT))
 def test_every_result_is_accepted_or_counted_and_scores_are_finite(elements: list[dict[str, Any]]) -> None:
     response = parse_response(json.dumps({"results": elements}).encode())
-    assert len(response.results) + response.refused.total() == len(elements)
+    assert len(response.results) + response.refusal_counts.total() == len(elements)
     for labels, score in response.results:
         assert math.isfinite(score)
         assert set(labels) <= set(USED_LABELS)

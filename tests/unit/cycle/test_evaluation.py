@@ -66,7 +66,7 @@ def move_clock(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
 def test_variables_of_a_series(text: str, scores: list[float]) -> None:
     response = evaluate(text, _NODES)
     assert [result.score for result in response.results] == scores
-    assert not response.refused
+    assert not response.refusal_counts
 
 
 def test_results_have_the_used_labels_of_their_series() -> None:
@@ -87,14 +87,14 @@ def test_cluster_and_its_labels_are_variables() -> None:
 def test_series_without_a_value_is_refused_with_an_example() -> None:
     response = evaluate('labels.node == "n1" ? 1 / 0 : last', _NODES)
     assert [result.score for result in response.results] == [1.0, 3.0]
-    assert response.refused == {"expression_failed": 1}
+    assert response.refusal_counts == {"expression_failed": 1}
     assert response.note == 'division by zero, for the series {node="n1", __name__="load"}'
 
 
 def test_infinite_and_nan_values_are_refused() -> None:
     response = evaluate("query == 0 ? 1 / (last - last) : (last - last) / (last - last)", _NODES, (1, 2))
     assert response.results == []
-    assert response.refused == {"infinite": 1, "nan": 2}
+    assert response.refusal_counts == {"infinite": 1, "nan": 2}
 
 
 def test_series_of_nulls_gives_no_result_and_says_so() -> None:
@@ -175,7 +175,7 @@ def test_item_without_each_input_takes_the_default_or_is_refused_with_the_cause(
     store(results, "scorer-cpu", _NODES_AB)
     response = combine_inputs("cpu + watts", {"cpu": None, "watts": default}, results)
     assert [result.score for result in response.results] == scores
-    assert response.refused == ({"missing_input": refused} if refused else {})
+    assert response.refusal_counts == ({"missing_input": refused} if refused else {})
     if refused:
         assert response.note.startswith(f"'watts' is missing, the score of 'scorer-watts': {cause}, for the item {{")
 
@@ -185,7 +185,7 @@ def test_composite_of_expired_inputs_alone_is_refused_once(monkeypatch: pytest.M
     store(results, "scorer-cpu", _NODES_AB)
     move_clock(monkeypatch, 100)
     response = combine_inputs("cpu", {"cpu": None}, results)
-    assert (response.results, response.refused) == ([], {"missing_input": 1})
+    assert (response.results, response.refusal_counts) == ([], {"missing_input": 1})
     expected = "'cpu' is missing, the score of 'scorer-cpu': its last score is 100 s old and was valid for 60 s"
     assert response.note == expected
 

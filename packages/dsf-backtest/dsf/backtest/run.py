@@ -261,5 +261,5 @@ def _build_items(cluster: str, summary: ScorerSummary, cycle: Cycle) -> tuple[Ou
         built_items = build_rule_items(response.results, summary.rule, cluster).built
     except ScoreObjectTooLargeError as error:
         raise CycleError("publish", "too_large", str(error)) from None
-    refused_count = response.refused.total() + built_items.refused.total()
+    refused_count = response.refusal_counts.total() + built_items.refusal_counts.total()
     return ("partial" if refused_count else "ok" if built_items.items else "empty"), dict(built_items.items)

@@ -1,6 +1,6 @@
-"""The tools for assistants: few, each a complete task, described by purpose.
+"""The tools for assistants, each of which does a complete task.
 
-Each line of `TOOLS` is a tool. Arguments have the names of the HTTP API, so that its files can be reused.
+Arguments have the same names as in the HTTP API, so that users can reuse its parameter files.
 """
 
 from __future__ import annotations
@@ -34,47 +34,47 @@ from dsf.optimizer.views import OptimizerView, RescoreReport
 
 
 class Arguments(ApiModel):
-    """Arguments of a tool. Unknown ones are refused instead of ignored."""
+    """Base of the arguments of a tool. Unknown arguments are errors."""
 
     model_config = ConfigDict(frozen=True)
 
 
 class ListScores(Arguments):
-    """See the tool."""
+    """Arguments of list_scores."""
 
-    cluster: Name | None = Field(default=None, description="Only this cluster's.")
-    score: ScoreName | None = Field(default=None, description="Only scores of this name.")
-    max_items: int = Field(default=30, ge=1, le=1000, description="Most items of each score.")
+    cluster: Name | None = Field(default=None, description="Only scores of this cluster.")
+    score: ScoreName | None = Field(default=None, description="Only scores with this name.")
+    max_items: int = Field(default=30, ge=1, le=1000, description="Maximum number of items of each score.")
 
 
 class ExplainScorer(Arguments):
-    """See the tool."""
+    """Arguments of explain_scorer."""
 
     name: ScoreName = Field(description="Name of the DynamicScorer, of its score, or of its AddOnPlacementScores.")
 
 
-class InNamespace(Arguments):
-    """See the tool."""
+class Reset(Arguments):
+    """Arguments of reset."""
 
     namespace: Namespace = Field(description="Namespace of the plan.")
 
 
 class ListPlans(Arguments):
-    """See the tool."""
+    """Arguments of list_plans."""
 
-    namespace: Namespace | None = Field(default=None, description="Only this namespace's.")
+    namespace: Namespace | None = Field(default=None, description="Only the plan of this namespace.")
 
 
 class Rescore(Arguments):
-    """See the tool."""
+    """Arguments of rescore."""
 
     scorer: Name = Field(description="Name of the DynamicScorer.")
     cluster: Name | None = Field(
-        default=None, description="Only on this cluster; default: every cluster on which the scorer runs."
+        default=None, description="Only on this cluster. Default: on all clusters of the scorer."
     )
 
 
-#: The arguments of a plan: those of the HTTP API except those that the tool sets itself.
+#: Arguments of a plan: those of the HTTP API, except those that the tool sets.
 _PLAN: Final[dict[str, Any]] = {
     key: (field.annotation, field)
     for key, field in OptimizeParams.model_fields.items()
@@ -89,7 +89,7 @@ _PLAN_ID: Final[tuple[Any, Any]] = (
     Field(
         min_length=1,
         max_length=64,
-        description="The plan_id of the proposal that was agreed to. No other plan is applied.",
+        description="The plan_id of the proposal to which the user has agreed. Only this plan is applied.",
     ),
 )
 ProposePlan: Final = create_model("ProposePlan", __base__=Arguments, **_PLAN, include_yaml=_INCLUDE_YAML)
@@ -98,7 +98,7 @@ ApplyPlan: Final = create_model("ApplyPlan", __base__=Arguments, **_PLAN, plan_i
 
 @dataclass(frozen=True)
 class Tool:
-    """A tool. `call` gets validated `arguments`; it blocks, and raises the service's errors."""
+    """A tool. `call` gets the service and validated `arguments`; it blocks, and raises the service's errors."""
 
     name: str
     title: str
@@ -121,7 +121,7 @@ def _list_scores(service: OptimizerService, arguments: ListScores) -> ScoresResp
 
 
 def _make_plan(service: OptimizerService, arguments: Any, *, apply: bool) -> PlanResponse:
-    # Raises ValidationError for mistakes that concern several fields.
+    # Raise ValidationError for errors that concern several fields.
     params = OptimizeParams.model_validate(
         arguments.model_dump(by_alias=True, exclude={"include_yaml"}, exclude_unset=True)
     )
@@ -130,9 +130,15 @@ def _make_plan(service: OptimizerService, arguments: Any, *, apply: bool) -> Pla
     )
 
 
-def _make_hints(*, reads: bool = False, replaces: bool = False, outside: bool = False) -> ToolAnnotations:
+def _make_hints(
+    *, is_read_only: bool = False, is_destructive: bool = False, is_external: bool = False
+) -> ToolAnnotations:
+    """Return the hints about a tool. Tools that are neither read-only nor destructive are not idempotent."""
     return ToolAnnotations(
-        read_only_hint=reads, destructive_hint=replaces, idempotent_hint=reads or replaces, open_world_hint=outside
+        read_only_hint=is_read_only,
+        destructive_hint=is_destructive,
+        idempotent_hint=is_read_only or is_destructive,
+        open_world_hint=is_external,
     )
 
 
@@ -147,7 +153,7 @@ _ALL: Final = (
         ListScores,
         ScoresResponse,
         _list_scores,
-        _make_hints(reads=True),
+        _make_hints(is_read_only=True),
     ),
     Tool(
         "explain_scorer",
@@ -157,7 +163,7 @@ _ALL: Final = (
         ExplainScorer,
         ScorerResponse,
         lambda service, arguments: make_scorer_response(service.explain_scorer(arguments.name)),
-        _make_hints(reads=True),
+        _make_hints(is_read_only=True),
     ),
     Tool(
         "propose_plan",
@@ -170,7 +176,7 @@ _ALL: Final = (
         ProposePlan,
         PlanResponse,
         partial(_make_plan, apply=False),
-        _make_hints(reads=True),
+        _make_hints(is_read_only=True),
     ),
     Tool(
         "apply_plan",
@@ -182,17 +188,17 @@ _ALL: Final = (
         ApplyPlan,
         PlanResponse,
         partial(_make_plan, apply=True),
-        _make_hints(replaces=True),
+        _make_hints(is_destructive=True),
     ),
     Tool(
         "reset",
         "Reset a namespace",
         "Delete every Placement and PlacementBinding that plans created in a namespace. Their workloads are removed "
         "and policies are unbound, so call it only if the user wants exactly that.",
-        InNamespace,
+        Reset,
         ResetResponse,
         lambda service, arguments: make_reset_response(service.reset(arguments.namespace)),
-        _make_hints(replaces=True),
+        _make_hints(is_destructive=True),
     ),
     Tool(
         "list_plans",
@@ -202,20 +208,19 @@ _ALL: Final = (
         ListPlans,
         PlansResponse,
         lambda service, arguments: make_plans_response(service.plans(arguments.namespace)),
-        _make_hints(reads=True),
+        _make_hints(is_read_only=True),
     ),
     Tool(
         "rescore",
         "Score now",
         "Request fresh scores of one scorer now instead of at its next interval. It returns immediately with the ids "
         "of the runs; new values appear in list_scores some seconds later. It costs calls of the scoring API, so do "
-        "not "
-        "repeat it in a loop.",
+        "not repeat it in a loop.",
         Rescore,
         RescoreReport,
         lambda service, arguments: service.rescore(arguments.scorer, arguments.cluster),
         # The tool calls scoring APIs, which may be external.
-        _make_hints(outside=True),
+        _make_hints(is_external=True),
     ),
 )
 

@@ -214,7 +214,7 @@ def make_verdict(name: str, error: HttpError, *, by_hub: bool = False) -> Except
 def check_refused_results(name: str, response: ScoringResponse, *, accepted_reasons: tuple[str, ...] = ()) -> None:
     """Raise CheckEnded if the framework would refuse results of this response, except for `accepted_reasons`."""
     refused_counts = Counter(
-        {reason: count for reason, count in response.refused.items() if reason not in accepted_reasons}
+        {reason: count for reason, count in response.refusal_counts.items() if reason not in accepted_reasons}
     )
     if refused_counts:
         counts = ", ".join(f"{count} {reason}" for reason, count in sorted(refused_counts.items()))

@@ -111,8 +111,10 @@ def _check_query(scorer: DynamicScorer, *, prometheus_url: str) -> str:
     if response is None:
         raise RuntimeError("the cycle was not scored")
     counts_text = f"{payload.series} series, {len(response.results)} results"
-    if response.refused:
-        raise warn(f"{counts_text}, {response.refused.total()} refused: {response.note}", "handle it in the expression")
+    if response.refusal_counts:
+        raise warn(
+            f"{counts_text}, {response.refusal_counts.total()} refused: {response.note}", "handle it in the expression"
+        )
     if not response.results:
         raise warn(f"{counts_text}: {response.note}", "check the names of metrics and labels")
     return counts_text

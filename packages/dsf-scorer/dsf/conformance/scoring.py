@@ -83,9 +83,9 @@ def large(case: Case) -> str:
 def labels(case: Case) -> str:
     """Check that the labels of results give each result a name of its own."""
     response = _fetch_main_scores(case)
-    if response.refused["bad_labels"]:
+    if response.refusal_counts["bad_labels"]:
         raise fail(
-            f"{response.refused['bad_labels']} results have labels that are not text",
+            f"{response.refusal_counts['bad_labels']} results have labels that are not text",
             'send labels as text: {"metric": {"device": "0"}}',
         )
     if not response.results:

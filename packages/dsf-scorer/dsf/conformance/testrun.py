@@ -122,7 +122,7 @@ def _evaluate_items(case: TestCase, scorer: DynamicScorer) -> tuple[dict[str, in
             case, sources, case.interval or summary.source_step or _DEFAULT_STEP_SECONDS
         )
         response = evaluate(summary, case.cluster, [request], queries, partial(_find_results, case, summary))
-        refused_count = response.refused.total()
+        refused_count = response.refusal_counts.total()
         note = f"{refused_count} refused: {response.note}" if refused_count else response.note
         return build_rule_items(response.results, summary.rule, case.cluster).values, note
     except ResolutionError as error:

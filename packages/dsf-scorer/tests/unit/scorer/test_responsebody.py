@@ -50,7 +50,7 @@ def test_encoded_scores_are_parsed_by_the_framework() -> None:
         ({}, 1e308),
         ({}, -7),
     ]
-    assert not response.refused
+    assert not response.refusal_counts
     assert answer.results == 3
 
 
