@@ -1,4 +1,4 @@
-"""Rules that convert a verified result to book entries. They do not access Redis.
+"""Converts a verified result to an `Ending`, the book entries of its run. Pure functions, without access to Redis.
 
 - A result without items is `empty` if the scoring API returned no results, and `partial` if all were refused.
 - A result is `partial` if the agent or the hub refused some of its scores. A duplicate dimension is counted as refused
@@ -31,8 +31,8 @@ from dsf.store.pairs import PairFailure, PairScore
 from dsf.store.registry import ScorerRecord
 from dsf.store.runs import Ending
 
-# Labels that scores use, and the score as the scoring API returned it.
-_ScoredLabels = tuple[dict[str, str], float]
+# One result of the scoring API: the labels that scores use, and the score as the scoring API returned it.
+_LabelledScore = tuple[dict[str, str], float]
 
 _COUNT_NAME_PATTERN = re.compile(r"[a-z0-9_]{1,64}")
 _SCORE_LABELS: Final = frozenset(USED_LABELS)
@@ -63,8 +63,8 @@ def make_ending(
 ) -> Ending:
     """Return the book entries of `result`.
 
-    `now` is unix seconds by the hub's clock. `factor` extends every validity. `interval` is the overriding interval in
-    seconds, or None. `published` is the current score of a scorer with a hold.
+    `now` is unix seconds by the hub's clock. `factor` multiplies every validity. `interval` is the overriding interval
+    in seconds, or None. `published_score` is the current score of the pair if its scorer has a hold.
     """
     skew_text = _describe_clock_skew(result, now)
     if skew_text is not None:
@@ -104,7 +104,7 @@ def make_ending_without_room(result: Result, scorer: ScorerRecord, now: float) -
 
 
 def compute_score_digest(score_name: str, items: Iterable[Item]) -> str:
-    """Return a short hash of the name and the items. The order of the items does not matter."""
+    """Return a short hash of the name and the items, which does not depend on the order of the items."""
     text = repr((score_name, sorted(items)))
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
 
@@ -187,9 +187,12 @@ def _make_scored_result(
     return _ScoredResult(outcome, score, refusal_counts, clamped_count, remark)
 
 
-def _drop_duplicates(results: Sequence[_ScoredLabels]) -> list[_ScoredLabels]:
-    """Return the results with the labels that scores use. The last of duplicates counts, as in the agent's metrics."""
-    latest_results: dict[frozenset[tuple[str, str]], _ScoredLabels] = {}
+def _drop_duplicates(results: Sequence[_LabelledScore]) -> list[_LabelledScore]:
+    """Return the results with only the labels that scores use, and the last result of each set of labels.
+
+    The agent's metrics use the last of several duplicates, too.
+    """
+    latest_results: dict[frozenset[tuple[str, str]], _LabelledScore] = {}
     for labels, value in results:
         is_clean = _SCORE_LABELS.issuperset(labels) and all(labels.values())
         used_labels = labels if is_clean else {name: labels[name] for name in USED_LABELS if labels.get(name)}
@@ -198,20 +201,21 @@ def _drop_duplicates(results: Sequence[_ScoredLabels]) -> list[_ScoredLabels]:
 
 
 def _make_success(result: Result, scorer: ScorerRecord, scored_result: _ScoredResult) -> Ending:
+    """Return the ending of a cycle with a score."""
     score, remark = scored_result.score, scored_result.remark
-    numbers = {
+    adjustment_counts = {
         "refused": min(sum(scored_result.refusal_counts.values()), LARGEST_COUNT),
         "clamped": scored_result.clamped,
         "held": len(score.held),
     }
-    numbers = {name: number for name, number in numbers.items() if number}
+    adjustment_counts = {name: number for name, number in adjustment_counts.items() if number}
     counters: dict[str, float] = {"n:" + scored_result.outcome: 1}
     counters |= {
         "n:refused:" + reason: min(number, LARGEST_COUNT) for reason, number in scored_result.refusal_counts.items()
     }
-    counters |= {"n:" + name: number for name, number in numbers.items() if name != "refused"}
+    counters |= {"n:" + name: number for name, number in adjustment_counts.items() if name != "refused"}
     reason, message = (remark.reason, remark.message) if remark else ("", "")
-    counts = {"items": len(score.items), "results": len(score.results), **numbers}
+    counts = {"items": len(score.items), "results": len(score.results), **adjustment_counts}
     ending = _make_ending(
         result,
         scorer,
@@ -231,6 +235,7 @@ def _make_success(result: Result, scorer: ScorerRecord, scored_result: _ScoredRe
 
 
 def _make_failure(result: Result, scorer: ScorerRecord, error: CycleError, now: float, refusal: str = "") -> Ending:
+    """Return the ending of a failed cycle. `refusal` is the reason if the hub refuses the result."""
     stage, reason, message = error.stage, error.reason, error.message
     counters: dict[str, float] = {"n:error": 1, f"n:error:{stage}:{reason}": 1}
     ending = _make_ending(result, scorer, "error", counters, stage=stage, reason=reason, message=message)
@@ -251,7 +256,7 @@ def _make_ending(
     value: float | None = None,
 ) -> Ending:
     """Return an ending with the fields that all outcomes share."""
-    # An absurd duration must not distort a sum for ever.
+    # Limit each duration, because an absurd one would distort the sum of all durations permanently.
     timings = {name: min(result.timings[name], 86_400.0) for name in STAGES if name in result.timings}
     for name, seconds in timings.items():
         counters[f"t:{name}:sum"] = float(seconds)
@@ -281,7 +286,7 @@ def _make_ending(
 
 
 def _compute_value(score: PairScore) -> float | None:
-    """Return the mean that represents a score in charts: of its items if it has any, otherwise of its results."""
+    """Return the value of a score in charts: the mean of its items, or of its results if it has no items."""
     numbers: list[float] = [value for _, value in score.items] or [value for _, value in score.results]
     if not numbers:
         return None

@@ -19,11 +19,15 @@ from dsf.store.client import parse_stored
 from dsf.store.pairs import PairScore, parse_row_fields
 from dsf.store.registry import ScorerRecord
 
+# (labels, score) of each result of the scoring API.
 _Results = list[tuple[dict[str, str], float]]
 
 
 class PublishedScores:
-    """The current scores of the pairs in one batch of results. A mailbox has one reader at a time."""
+    """The current scores of the pairs in one batch of results.
+
+    No other process changes them during the batch, because a mailbox has one reader at a time.
+    """
 
     def __init__(self, client: redis.Redis, results: Iterable[tuple[Result, ScorerRecord]], *, now: float) -> None:
         """Read the scores of scorers with a hold, in one round trip. `now` is unix seconds. Raises redis.RedisError."""
@@ -39,7 +43,7 @@ class PublishedScores:
             pipe.hmget(keys.ROWS, [keys.pair(*pair) for pair in scorers])
             for pair in scorers:
                 pipe.hget(keys.pair_key(*pair), "score")
-            # A pair with damaged data must not stop the others. Its new score is published without a hold.
+            # A pair with damaged data must not stop the others: its new score is published without a hold.
             rows, *score_texts = pipe.execute(raise_on_error=False)
         if isinstance(rows, Exception):
             raise rows
@@ -49,14 +53,13 @@ class PublishedScores:
             if score is not None and _is_in_force(score, scorer, failing, now):
                 self._scores[pair] = score
 
-    def get_before(self, result: Result) -> PairScore | None:
-        """Return the score that this result may replace; None if the pair has no older score in force."""
+    def get_older_score(self, result: Result) -> PairScore | None:
+        """Return the published score that this result may replace; None if the pair has none from an earlier run."""
         published_score = self._scores.get((result.cluster, result.scorer))
-        # A result replaces only an older score.
         return published_score if published_score is not None and published_score.run < result.run else None
 
     def replace(self, cluster: str, scorer: ScorerRecord, score: PairScore | None) -> None:
-        """Compare the pair's next result in this batch with `score`, unless a later score is already stored."""
+        """Make `score` the published score for the pair's next result in this batch, unless that is a later score."""
         if scorer.hold is None or score is None:
             return
         published_score = self._scores.get((cluster, scorer.name))
@@ -65,7 +68,7 @@ class PublishedScores:
 
 
 def hold_items(measured_score: PairScore, published_score: PairScore, scorer: ScorerRecord, cluster: str) -> PairScore:
-    """Return `measured_score` with the published values of all held items."""
+    """Return `measured_score` with the published values of all items that the hold keeps back."""
     if scorer.hold is None:
         return measured_score
     values, waiting_items = hold_back(

@@ -28,7 +28,7 @@ from dsf.store.registry import ClusterRecord, ScorerRecord
 from dsf.store.runs import NO_ROOM, Ending, Runs
 from dsf.store.writes import VALIDITY_FACTOR
 
-#: Outcomes of `Ingest.handle_all` for refused results. Each refusal is counted.
+#: Outcomes of `Ingest.ingest_frames` for refused results. Each refusal is counted.
 REFUSED = ("bad_signature", "replayed", "stale", "unknown_cluster", "malformed", "removed")
 
 _REFUSAL_TEXTS = {
@@ -37,7 +37,7 @@ _REFUSAL_TEXTS = {
 }
 _MIN_SECRET_BYTES = 16
 
-# Versions of an agent's messages and software.
+# (schema version of an agent's messages, version of its software).
 _Versions = tuple[int, str]
 
 
@@ -46,7 +46,7 @@ class _IncomingFrame:
     """The state of one frame during its ingestion. Each step sets fields for the next step, or refuses the frame."""
 
     frame: bytes
-    #: The outcome, or Redis' error. Empty until it is decided.
+    #: The outcome, or Redis' error; empty until it is decided.
     outcome: str | redis.ResponseError = ""
     #: The sender according to the signature.
     cluster: str = field(init=False)
@@ -90,7 +90,7 @@ class Ingest:
         # Cluster -> newest key id, versions of its agent, and the monotonic time at which to store them again.
         self._stored_agents: dict[str, tuple[int, _Versions, float]] = {}
 
-    def handle_all(self, frames: Sequence[bytes]) -> list[str | redis.ResponseError]:
+    def ingest_frames(self, frames: Sequence[bytes]) -> list[str | redis.ResponseError]:
         """Ingest frames in two round trips, with the same effect as one after the other.
 
         Returns one outcome per frame: ok, empty, partial, error or skipped, `late` for the result of a run that was
@@ -156,7 +156,7 @@ class Ingest:
     def _correct_times(self, pending_frames: Sequence[_IncomingFrame], now: float) -> None:
         """Correct the times of agents whose clocks agree with this machine's clock, if that differs from Redis' clock.
 
-        Also report which of the two clocks each agent agrees with, so that users can tell which one is wrong.
+        The clock reports say with which of the two clocks each agent agrees, so that users can tell which one is wrong.
         """
         offset = self._own_offset()
         if abs(offset) <= TOLERANCE:
@@ -185,7 +185,7 @@ class Ingest:
                 now=now,
                 factor=records.factor,
                 interval=find_interval(result.scorer, result.cluster, 0, records.overrides) or None,
-                published_score=published_scores.get_before(result) if published_scores is not None else None,
+                published_score=published_scores.get_older_score(result) if published_scores is not None else None,
             )
             if published_scores is not None:
                 published_scores.replace(result.cluster, item.scorer, item.ending.score)

@@ -29,16 +29,16 @@ from dsf.results.ingest import Ingest
 from dsf.store.client import load_lua, run_until_stopped
 from dsf.store.heartbeats import Heartbeat
 
-#: Seconds between two polls while results arrive. Larger batches are cheaper, because a task with its round trips costs
-#: more than a result.
-PAUSE: Final = 0.2
+#: Seconds between two polls while results arrive. The pause makes batches larger, because a task with its round trips
+#: costs more than a result.
+POLL_SECONDS: Final = 0.2
 # The pause of an idle worker, as a multiple of the duration of the last poll, so that polling takes 4 % of the time.
 _IDLE_FACTOR: Final = 25
 # Seconds between two reads of all mailboxes, including those whose agent failed to set the flag.
 _FULL_READ_SECONDS: Final = 10.0
 #: Minimum bytes of a result, which has a signature.
-SHORTEST: Final = 120
-# Maximum results and bytes of a read. They become one task, and Redis serves no other client during the read.
+MIN_RESULT_BYTES: Final = 120
+# Maximum results and bytes of a read, which one task ingests. Redis serves no other client during the read.
 _MAX_RESULTS, _MAX_BYTES = 300, 8 * 1024 * 1024
 # Maximum bytes of one cluster in a read. A larger result is read alone.
 _CLUSTER_BYTES = 1024 * 1024
@@ -53,11 +53,11 @@ log = dsf.log.get(__name__)
 
 
 class MailboxContents(NamedTuple):
-    """The result of a read: slots, their texts, and whether more results wait."""
+    """The result of a read: slots, their texts, and whether the mailboxes have more results."""
 
     slots: list[bytes]
     texts: list[bytes]
-    is_more: bool
+    has_more: bool
     #: Slots that were emptied without ingestion, because the worker that read each of them alone died.
     dropped: Sequence[bytes] = ()
 
@@ -76,15 +76,16 @@ class Mailboxes:
         self._empty_script = client.register_script(load_lua("mail_empty"))
         self._token = secrets.token_hex(16)
         self._next_cluster_number = 0
-        # Whether the next read is for one slot that may have killed a worker. Every second read is, but not the first.
+        # True if the next read is of a single slot that may have killed a worker. This is every second read.
         self._reads_suspect = False
 
     def read(self, *, everywhere: bool = False) -> MailboxContents:
         """Read waiting results of all clusters, and leave them in their slots.
 
-        `everywhere` also reads mailboxes without a flag. An agent's connection may break before the flag is set.
+        With `everywhere`, mailboxes without a flag are also read, because an agent's connection may break before it
+        sets the flag.
         """
-        sizes = _MAX_RESULTS, _MAX_BYTES, SHORTEST, self._max_result_bytes
+        sizes = _MAX_RESULTS, _MAX_BYTES, MIN_RESULT_BYTES, self._max_result_bytes
         response: Any = self._read_script(
             keys=[
                 *(keys.CLUSTERS, keys.MAIL_CLAIMS, keys.REJECTED, keys.REJECTED_MAIL),
@@ -97,8 +98,8 @@ class Mailboxes:
             ],
         )
         self._reads_suspect = not self._reads_suspect
-        self._next_cluster_number, is_more, slots, texts, dropped = response
-        return MailboxContents(slots, texts, bool(is_more), dropped)
+        self._next_cluster_number, has_more, slots, texts, dropped = response
+        return MailboxContents(slots, texts, bool(has_more), dropped)
 
     def empty(self, slots: Sequence[bytes], texts: Sequence[bytes]) -> None:
         """Empty the slots that still contain these texts, and release the claims on their mailboxes.
@@ -119,13 +120,13 @@ def find_cluster(slot: bytes) -> str:
 
 
 class Batch:
-    """The argument of one call of `dsf.ingest`. It is never serialised, because the task runs in this process."""
+    """The argument of one call of `dsf.ingest`, never serialised, because the task runs in this process."""
 
     def __init__(self, contents: MailboxContents, ingest: Ingest) -> None:
         self._contents = contents
         self._ingest = ingest
         #: Indexes of the results that are in the books, or refused permanently.
-        self.finished: list[int] = []
+        self.finished_indexes: list[int] = []
 
     def ingest_mailboxes(self) -> str:
         """Ingest all results, and return a text with the number of results per outcome.
@@ -145,7 +146,7 @@ class Batch:
                 outcomes["malformed"] += 1
             else:
                 outcomes[outcome] += 1
-            self.finished.append(index)
+            self.finished_indexes.append(index)
         if temporary_error is not None:
             raise temporary_error
         return ", ".join(f"{outcome} {count}" for outcome, count in sorted(outcomes.items()))
@@ -155,10 +156,10 @@ class Batch:
         part: list[bytes] = []
         for text in self._contents.texts:
             if part and sum(map(len, part)) + len(text) > _PARSED_BYTES:
-                yield from self._ingest.handle_all(part)
+                yield from self._ingest.ingest_frames(part)
                 part = []
             part.append(text)
-        yield from self._ingest.handle_all(part)
+        yield from self._ingest.ingest_frames(part)
 
     def __repr__(self) -> str:
         """Return the text that Flower shows as the task's argument."""
@@ -193,14 +194,17 @@ class Intake:
         run_until_stopped(self.turn, self._stopping, task="ingest results", retry_seconds=1.0)
 
     def turn(self) -> float:
-        """Ingest one read, and return the seconds until the next turn. Raises redis.RedisError."""
+        """Read the mailboxes once, ingest the results, and return the seconds until the next turn.
+
+        Raises redis.RedisError.
+        """
         started_at = time.monotonic()
         is_full_read = started_at >= self._full_read_at
         contents = self._mail.read(everywhere=is_full_read)
         poll_seconds = time.monotonic() - started_at
-        if is_full_read and not contents.is_more:
+        if is_full_read and not contents.has_more:
             self._full_read_at = started_at + _FULL_READ_SECONDS
-        self.is_behind = contents.is_more
+        self.is_behind = contents.has_more
         for slot in contents.dropped:
             log.error(
                 "result dropped unread: the results worker that read it alone died; revoke the cluster's credentials "
@@ -210,25 +214,25 @@ class Intake:
         if contents.slots:
             self._ingest_batch(contents)
         self._heartbeat.renew()
-        if contents.is_more:
+        if contents.has_more:
             return 0.0
-        return PAUSE if len(contents.slots) > 1 else min(PAUSE, _IDLE_FACTOR * poll_seconds)
+        return POLL_SECONDS if len(contents.slots) > 1 else min(POLL_SECONDS, _IDLE_FACTOR * poll_seconds)
 
     def _ingest_batch(self, contents: MailboxContents) -> None:
         batch = Batch(contents, self._ingest)
         task_result = self._task.apply((batch,))
-        finished_indexes = set(batch.finished)
+        finished_indexes = set(batch.finished_indexes)
         self._mail.empty(
             contents.slots, [text if number in finished_indexes else b"" for number, text in enumerate(contents.texts)]
         )
         if not task_result.successful():
-            # Read all mailboxes next: this read has cleared the flags of mailboxes whose results remain.
+            # Make the next read a full one: this read has cleared the flags of mailboxes whose results remain.
             self._full_read_at = 0.0
             raise task_result.result
 
 
 def is_permanent(error: redis.ResponseError) -> bool:
-    """Return True if Redis will always reject this result. After other errors the result is ingested later."""
+    """Return True if Redis will always reject this result; results with other errors are ingested later."""
     if type(error) is not redis.ResponseError:
         return False
     code = str(error).partition(" ")[0]

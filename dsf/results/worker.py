@@ -153,7 +153,7 @@ def make_worker(app: Celery, config: Settings, results: ResultsService) -> Any:
 
 
 def _wait_for_clock(clock: HubClock, work: Callable[[], object]) -> Callable[[], object]:
-    """Return `work` preceded by a wait for the first measurement of the hub's clock, which judges results."""
+    """Return `work` preceded by a wait for the first measurement of the hub's clock, to which results are compared."""
 
     def run() -> None:
         clock.wait()
@@ -169,6 +169,7 @@ class Sweeper:
         self._runs = Runs(client)
         self._settings = settings
         self._stopping = stopping
+        # Pairs that the last check found orphaned, but not the check before it.
         self._orphans: set[str] = set()
         self._heartbeat = Heartbeat(client, keys.SWEEP_STAGE)
         self._next_leftovers_at = 0.0
@@ -181,7 +182,6 @@ class Sweeper:
     def _turn(self) -> float:
         has_more = self.sweep(hubclock.now())
         if time.monotonic() >= self._next_leftovers_at:
-            # Remove a pair only if two consecutive checks found it orphaned.
             self._next_leftovers_at = time.monotonic() + 60.0
             self.forget_leftovers()
             self._runs.forget_lags()
@@ -196,7 +196,10 @@ class Sweeper:
         return has_more
 
     def forget_leftovers(self) -> None:
-        """Remove the data of pairs that were orphaned at the last check, too. The hub may still remove newer ones."""
+        """Remove the data of pairs that this check and the previous one found orphaned.
+
+        A pair that only this check finds may be one that the hub is just removing.
+        """
         orphans = self._runs.find_leftovers()
         forgotten_pairs = self._runs.forget(orphans & self._orphans)
         self._orphans = orphans - self._orphans

@@ -17,7 +17,7 @@ from dsf.store.registry import ClusterRecord, ScorerRecord
 
 
 class Unknown(Enum):
-    """Marker for a pair whose score is not in Redis: its object stays until it expires by its own `validUntil`."""
+    """Marker for a pair whose score is not in Redis. Its object stays until its `validUntil`."""
 
     SCORE = "score"
 
@@ -62,12 +62,13 @@ def compute_desired_score(
     *,
     now: float,
     factor: float,
-    shown_until: float = 0.0,
+    current_valid_until: float = 0.0,
 ) -> DesiredScore | Unknown | None:
     """Return the object desired at `now`; None if no object may exist, UNKNOWN if Redis has no score to decide by.
 
     `failing` is the number of consecutive failed cycles. `factor` extends the validity of objects; the validity of
-    `score` is already extended. `shown_until` is the end of the current object's validity.
+    `score` is already extended. `current_valid_until` is the end of the current object's validity. All times are unix
+    seconds.
     """
     if not scorer.is_published:
         return None
@@ -85,7 +86,7 @@ def compute_desired_score(
         )
         items = tuple((name, policy.value) for name, _ in published_items)
         # Do not renew the object of a suspended scorer, which runs no cycles: the object expires like any score.
-        valid_until = shown_until if scorer.suspended else compute_expiry(now, scorer.validity, factor)
+        valid_until = current_valid_until if scorer.suspended else compute_expiry(now, scorer.validity, factor)
         return None if has_expired(valid_until, now) else DesiredScore(cluster, scorer, items, valid_until)
     if score is None:
         return UNKNOWN

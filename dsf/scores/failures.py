@@ -25,7 +25,7 @@ class Failure:
 
 
 class Failures:
-    """Failed pairs by cluster and scorer. The class is not thread-safe."""
+    """The failures of pairs, with indexes by cluster and by scorer. Not thread-safe."""
 
     def __init__(self) -> None:
         self._failures: dict[Pair, Failure] = {}

@@ -17,20 +17,21 @@ _OWN_NAMESPACE_EVERY: Final = 2
 
 
 class PairQueue:
-    """A queue of pairs, ordered by the time of their next check (unix seconds). The class is not thread-safe.
+    """A queue of pairs, ordered by the time of their next check (unix seconds). Not thread-safe.
 
     Every second due pair comes from the hub's own namespace, and the remaining pairs from all other namespaces in turn.
     Within a namespace, the pair that has waited longest comes first.
     """
 
-    def __init__(self, namespace: Callable[[str], str], home: str) -> None:
-        """`namespace` returns the namespace of a scorer; `home` is the hub's own namespace."""
-        self._namespace = namespace
+    def __init__(self, find_namespace: Callable[[str], str], home: str) -> None:
+        """`find_namespace` returns the namespace of a scorer; `home` is the hub's own namespace."""
+        self._find_namespace = find_namespace
         self._home = home
         self._due_times: dict[Pair, float] = {}
         self._heap: list[tuple[float, Pair]] = []
-        # Due pairs in order, by namespace; the namespaces in the order of their next turn.
+        # Namespace -> its due pairs in order. The namespaces are in the order of their next turns.
         self._ready_pairs: dict[str, dict[Pair, None]] = {}
+        # Due pair -> its namespace.
         self._ready_namespaces: dict[Pair, str] = {}
         self._take_count = 0
 
@@ -63,15 +64,15 @@ class PairQueue:
         batch: list[Pair] = []
         while self._ready_pairs and len(batch) < limit:
             self._take_count += 1
-            is_own = self._home in self._ready_pairs and (
+            is_home_turn = self._home in self._ready_pairs and (
                 self._take_count % _OWN_NAMESPACE_EVERY == 0 or len(self._ready_pairs) == 1
             )
-            name = self._home if is_own else next(name for name in self._ready_pairs if name != self._home)
-            pair = next(iter(self._ready_pairs[name]))
+            namespace = self._home if is_home_turn else next(name for name in self._ready_pairs if name != self._home)
+            pair = next(iter(self._ready_pairs[namespace]))
             self._remove_ready(pair)
-            if name in self._ready_pairs:
+            if namespace in self._ready_pairs:
                 # Move the namespace behind all others.
-                self._ready_pairs[name] = self._ready_pairs.pop(name)
+                self._ready_pairs[namespace] = self._ready_pairs.pop(namespace)
             batch.append(pair)
         return batch
 
@@ -88,11 +89,11 @@ class PairQueue:
         return self._heap[0][0] if self._heap else None
 
     def _make_ready(self, pair: Pair) -> None:
-        self._ready_namespaces[pair] = name = self._namespace(pair[1])
-        self._ready_pairs.setdefault(name, {})[pair] = None
+        self._ready_namespaces[pair] = namespace = self._find_namespace(pair[1])
+        self._ready_pairs.setdefault(namespace, {})[pair] = None
 
     def _remove_ready(self, pair: Pair) -> None:
-        if (name := self._ready_namespaces.pop(pair, None)) is not None:
-            del self._ready_pairs[name][pair]
-            if not self._ready_pairs[name]:
-                del self._ready_pairs[name]
+        if (namespace := self._ready_namespaces.pop(pair, None)) is not None:
+            del self._ready_pairs[namespace][pair]
+            if not self._ready_pairs[namespace]:
+                del self._ready_pairs[namespace]

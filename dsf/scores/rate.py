@@ -12,7 +12,7 @@ BURST: Final = 5
 
 
 class WriteRate:
-    """Limit on the rate of writes. The hub has one writer, so its memory is the state of the limit. Thread-safe."""
+    """Limit on the rate of writes. Its state is in memory, because the hub has one writer. Thread-safe."""
 
     def __init__(self, rate: float, clock: Callable[[], float] = time.monotonic) -> None:
         """`rate` in writes per second; `clock` returns seconds that never decrease."""

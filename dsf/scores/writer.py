@@ -1,4 +1,4 @@
-"""The score writer: brings the AddOnPlacementScores in the backend to the scores in Redis, at a bounded rate.
+"""The score writer makes the AddOnPlacementScores in the backend match the scores in Redis, at a limited rate.
 
 The writer is level-triggered. Checking a pair computes the desired object from current data, compares it with the
 backend's object, and applies the difference. Therefore the newest value wins, an extra check is harmless, and nothing
@@ -34,7 +34,7 @@ from dsf.store.client import parse_stored, run_until_stopped
 from dsf.store.entries import CLOCK_SKEW
 from dsf.store.pairs import PairScore, Unwritten
 from dsf.store.registry import Registry
-from dsf.store.writes import Facts, Writes
+from dsf.store.writes import PairData, Writes
 
 log = dsf.log.get(__name__)
 
@@ -82,15 +82,18 @@ class DesiredScores(Protocol):
     """The scores in the hub's desired state. `dsf.hub.plannedscores` implements it."""
 
     def needs_score(self, cluster: str, label: str) -> bool:
-        """True if the scorer with this label value has a score on this cluster, if its cycles succeed."""
+        """Return True if the plan has a score on this cluster by the scorer with this label value."""
 
     @property
     def version(self) -> object:
-        """Return another object after each change of the desired state."""
+        """An object that is replaced by another one at each change of the desired state."""
 
     def plan_adoption(self, cluster: str, name: str, created: float) -> tuple[dict[str, Any], int] | None:
-        """Return a planned score's object without status and its seconds of validity, if an object of this name created
-        then (unix seconds) is the original project's; else None."""
+        """Return how to adopt the object of this name, if the original project's agent wrote it: the planned object
+        without its status, and its validity in seconds.
+
+        `created` is the object's creation time in unix seconds. Returns None if the object is not adopted.
+        """
 
     def find_scorer(self, cluster: str, name: str) -> str | None:
         """Return the scorer whose score has this object name on a cluster; None if no scorer has it."""
@@ -136,7 +139,7 @@ class ScoreWriter:
         self._throttle = dsf.log.Throttle(10.0)
         self._stopping = threading.Event()
         self._thread = SupervisedThread(self.run, "score-writer")
-        # Held by the thread that waits for a turn to write.
+        # Locked by the thread that waits until the rate allows its write.
         self._write_turn_lock = threading.Lock()
         # Guards all attributes below.
         self._lock = threading.RLock()
@@ -155,7 +158,7 @@ class ScoreWriter:
         self._scorer_of_label: dict[str, str] = {}
         # Number of recently reverted changes by other programs, and time of the last revert, by (cluster, name).
         self._repairs: dict[tuple[str, str], tuple[int, float]] = {}
-        # By (cluster, name).
+        # (cluster, name) -> last write of the object.
         self._last_writes: dict[tuple[str, str], _LastWrite] = {}
         self._counts: Counter[str] = Counter()
         # Pairs recorded in Redis as not written; None until these records are read.
@@ -164,7 +167,7 @@ class ScoreWriter:
         self._check_all = True
         self._factor = 1.0
         self._now = 0.0
-        # Error and begin of an outage of the backend, and the time of the next attempt (both by time.monotonic()).
+        # Error and start time of an outage of the backend, and the time of the next attempt (by time.monotonic()).
         self._outage: tuple[str, float] | None = None
         self._attempt_at = 0.0
         self._audit_at = 0.0
@@ -366,9 +369,10 @@ class ScoreWriter:
     def _check_batch(self, desired_scores: DesiredScores, batch: list[Pair]) -> float:
         """Check pairs concurrently; return the CPU seconds used.
 
-        Raises the first Redis error; the remaining pairs are checked again."""
+        Raises the first Redis error; the next turn then checks the remaining pairs.
+        """
         read_at = time.monotonic()
-        entries = deque(zip(batch, self._read_facts(batch), strict=True))
+        entries = deque(zip(batch, self._read_pair_data(batch), strict=True))
         errors: list[Exception] = []
         cpu_seconds: list[float] = []
 
@@ -376,14 +380,14 @@ class ScoreWriter:
             cpu_start = time.thread_time()
             while not errors:
                 try:
-                    pair, facts = entries.popleft()
+                    pair, pair_data = entries.popleft()
                 except IndexError:
                     break
                 try:
-                    self._check(desired_scores, pair, facts, read_at)
+                    self._check(desired_scores, pair, pair_data, read_at)
                 except Exception as error:  # noqa: BLE001 (raised below, in the writer's own thread)
                     errors.append(error)
-                    entries.append((pair, facts))
+                    entries.append((pair, pair_data))
             cpu_seconds.append(time.thread_time() - cpu_start)
 
         helpers: list[threading.Thread] = []
@@ -399,14 +403,14 @@ class ScoreWriter:
             raise errors[0]
         return sum(cpu_seconds)
 
-    def _read_facts(self, pairs: list[Pair]) -> list[Facts]:
+    def _read_pair_data(self, pairs: list[Pair]) -> list[PairData]:
         try:
-            return self._writes.read_facts(pairs)
+            return self._writes.read_pair_data(pairs)
         except redis.RedisError:
             self.check(pairs)
             raise
 
-    def _check(self, desired_scores: DesiredScores, pair: Pair, facts: Facts, read_at: float) -> None:
+    def _check(self, desired_scores: DesiredScores, pair: Pair, pair_data: PairData, read_at: float) -> None:
         """Process one pair; postpone it if the backend fails."""
         with self._lock:
             is_unreachable = self._outage is not None and time.monotonic() < self._attempt_at
@@ -414,7 +418,7 @@ class ScoreWriter:
             self.check([pair])
             return
         try:
-            self._reconcile_pair(desired_scores, pair, facts, read_at)
+            self._reconcile_pair(desired_scores, pair, pair_data, read_at)
         except redis.RedisError:
             raise
         except BackendError as error:
@@ -425,17 +429,17 @@ class ScoreWriter:
                 log.exception("writing a score failed", cluster=pair[0], scorer=pair[1])
             self._handle_failure(pair, error)
 
-    def _reconcile_pair(self, desired_scores: DesiredScores, pair: Pair, facts: Facts, read_at: float) -> None:
+    def _reconcile_pair(self, desired_scores: DesiredScores, pair: Pair, pair_data: PairData, read_at: float) -> None:
         """Apply the difference between the desired object of a pair and its object in the backend."""
         cluster, scorer = pair
         with self._lock:
             changes = self._changes[pair]
-            if facts.scorer is not None:
+            if pair_data.scorer is not None:
                 self._scorer_of_label[make_label_value(scorer)] = scorer
-        if self._differs(desired_scores, pair, facts) and self._wait_for_turn(read_at):
+        if self._differs(desired_scores, pair, pair_data) and self._wait_for_turn(read_at):
             # Read the data again, because it has become stale during the wait.
-            [facts] = self._writes.read_facts([pair])
-        target = self._compute_target(desired_scores, pair, facts)
+            [pair_data] = self._writes.read_pair_data([pair])
+        target = self._compute_target(desired_scores, pair, pair_data)
         counts: Counter[str] = Counter()
         superfluous_names = self._find_superfluous(desired_scores, pair, target)
         # Delete one object per turn: other programs can label thousands of objects as objects of this scorer.
@@ -447,7 +451,7 @@ class ScoreWriter:
         next_check: float | None = None
         if isinstance(target, DesiredScore):
             state = self._backend.find_score(cluster, target.name)
-            if self._is_needed(target, state):
+            if self._needs_write(target, state):
                 self._apply(target, state)
                 counts["written"] += 1
                 state = self._backend.find_score(cluster, target.name)
@@ -463,7 +467,7 @@ class ScoreWriter:
         # All changes since the last check, except the newest one, cost no write.
         counts["coalesced"] = max(changes - 1, 0)
         self._handle_success(pair, counts, next_check, changes)
-        self._record_upstreams(pair)
+        self._record_upstream_scores(pair)
 
     def _apply(self, target: DesiredScore, state: ScoreState | None) -> None:
         """Write an object. Raises BackendError, also if another program keeps changing the object."""
@@ -491,26 +495,28 @@ class ScoreWriter:
             self._index(cluster, name, written_state)
             self._last_writes[cluster, name] = _LastWrite(written_state, now, target.digest)
 
-    def _compute_target(self, desired_scores: DesiredScores, pair: Pair, facts: Facts) -> DesiredScore | Unknown | None:
+    def _compute_target(
+        self, desired_scores: DesiredScores, pair: Pair, pair_data: PairData
+    ) -> DesiredScore | Unknown | None:
         """Compute the currently desired object of a pair."""
         cluster, scorer = pair
-        if not facts.scheduled and not desired_scores.needs_score(cluster, make_label_value(scorer)):
+        if not pair_data.scheduled and not desired_scores.needs_score(cluster, make_label_value(scorer)):
             return None
-        if facts.scorer is None or facts.cluster is None:
+        if pair_data.scorer is None or pair_data.cluster is None:
             return UNKNOWN
-        score = parse_stored(PairScore, f"{cluster}/{scorer}", facts.score)
-        if score is not None and not score.items and facts.items:
+        score = parse_stored(PairScore, f"{cluster}/{scorer}", pair_data.score)
+        if score is not None and not score.items and pair_data.items:
             # The earlier results were for metrics only, so the response was not empty; the next score has items.
             score = None
-        shown_until = max((state.valid_until for _, state in self._list_objects(pair)), default=0.0)
+        current_valid_until = max((state.valid_until for _, state in self._list_objects(pair)), default=0.0)
         target = compute_desired_score(
             score,
-            facts.failing,
-            facts.scorer,
-            facts.cluster,
+            pair_data.failing,
+            pair_data.scorer,
+            pair_data.cluster,
             now=self._clock(),
             factor=self._factor,
-            shown_until=shown_until,
+            current_valid_until=current_valid_until,
         )
         # Write no object on a temporarily absent cluster, whose namespace may not exist.
         return (
@@ -549,17 +555,17 @@ class ScoreWriter:
                 self.check([(cluster, owner)])
         return superfluous_names
 
-    def _differs(self, desired_scores: DesiredScores, pair: Pair, facts: Facts) -> bool:
-        """True if an object of the pair must be written or deleted."""
-        target = self._compute_target(desired_scores, pair, facts)
+    def _differs(self, desired_scores: DesiredScores, pair: Pair, pair_data: PairData) -> bool:
+        """Return True if an object of the pair must be written or deleted."""
+        target = self._compute_target(desired_scores, pair, pair_data)
         if self._find_superfluous(desired_scores, pair, target):
             return True
         if not isinstance(target, DesiredScore):
             return False
-        return self._is_needed(target, self._backend.find_score(pair[0], target.name))
+        return self._needs_write(target, self._backend.find_score(pair[0], target.name))
 
-    def _is_needed(self, target: DesiredScore, state: ScoreState | None) -> bool:
-        """True if an object has to be written."""
+    def _needs_write(self, target: DesiredScore, state: ScoreState | None) -> bool:
+        """Return True if the backend's object, whose state is `state`, has to be replaced by `target`."""
         if state is None:
             return True
         with self._lock:
@@ -578,14 +584,18 @@ class ScoreWriter:
         return expiry > int(state.valid_until) and now >= self._plan_renewal(target.cluster.name, target.name, state)
 
     def _plan_renewal(self, cluster: str, name: str, state: ScoreState) -> float:
-        """Return the time to renew an object, by this writer's own clock if this writer wrote the object last."""
+        """Return the time (unix seconds) at which to renew an object.
+
+        The time of the last write is taken from this writer's own record, or from the object if there is none.
+        """
         with self._lock:
             last_write = self._last_writes.get((cluster, name))
         written_at = last_write.at if last_write is not None else min(state.written_at, self._clock())
         return written_at + (state.valid_until - written_at) * RENEW_AFTER
 
     def _compute_next_check(self, cluster: str, name: str, state: ScoreState | None) -> float:
-        """Return the time to renew an object; if that has passed, the time at half of its remaining validity."""
+        """Return the time of an object's next check (unix seconds): its renewal, or if that has passed, half of its
+        remaining validity from now."""
         now = self._clock()
         if state is None:
             # The backend has not reported the write yet.
@@ -594,12 +604,16 @@ class ScoreWriter:
         if now < renew_at:
             return renew_at
         remaining_seconds = state.valid_until - now
-        # Check an object without a newer score at half of its remaining time, with a minimum step of one second.
+        # The object could not be renewed because there is no newer score. Check again in a second at the earliest.
         return min(state.valid_until, now + max(1.0, remaining_seconds / 2)) if remaining_seconds > 0 else now + 1.0
 
     # --- outcomes ------------------------------------------------------------------------------------------------
 
     def _handle_success(self, pair: Pair, counts: Counter[str], next_check: float | None, changes: int) -> None:
+        """Forget the pair's failure, schedule its next check, and retry pairs that failed for the same reason.
+
+        `changes` is the number of score changes that this check has processed.
+        """
         with self._lock:
             self._changes[pair] -= changes
             if self._changes[pair] <= 0:
@@ -621,7 +635,7 @@ class ScoreWriter:
         if has_failed and (not_logged := self._throttle.take("again")) is not None:
             log.info("score written again", cluster=pair[0], scorer=pair[1], not_logged=not_logged)
 
-    def _record_upstreams(self, pair: Pair) -> None:
+    def _record_upstream_scores(self, pair: Pair) -> None:
         """Record for readers that the score of a pair is still the one of the original project's agent."""
         for name, state in self._list_objects(pair):
             if state.is_upstreams:
@@ -635,6 +649,7 @@ class ScoreWriter:
                     self._pending_records[pair] = Unwritten(reason=reason, message=message, since=state.since)
 
     def _handle_failure(self, pair: Pair, error: Exception) -> None:
+        """Schedule a retry, detect an outage of the backend, and record the cause if it concerns users."""
         now = self._clock()
         is_foreign = isinstance(error, ForeignObjectError)
         is_refusal = isinstance(error, BackendError) and error.is_refusal
@@ -701,7 +716,8 @@ class ScoreWriter:
     def _yield_cpu(self, cpu_seconds: float) -> None:
         """Leave the CPU to the ingestion of waiting results, after a batch that used this many CPU seconds.
 
-        Scores that are written later are newer, so this reduces the number of writes."""
+        Scores that are written later are newer, so the pause reduces the number of writes.
+        """
         cpu_end, deadline = (
             time.process_time() + _CPU_SHARE_OF_INGEST * cpu_seconds,
             time.monotonic() + _MAX_YIELD_SECONDS,
@@ -714,13 +730,13 @@ class ScoreWriter:
         """Adapt the factor that extends validities to the number of objects."""
         with self._lock:
             # Count each pair once, because other programs may have labelled many objects as objects of the pair.
-            numbers = Counter(self._scorer_of_label.get(label, label) for _, label in self._names)
+            object_counts = Counter(self._scorer_of_label.get(label, label) for _, label in self._names)
         scorers = self._registry.read_scorers()
         self._namespaces = {name: record.namespace for name, record in scorers.items()}
-        # An object is renewed once per interval at most, when there is a newer score.
-        renewed_scorers = [(number, scorers[name]) for name, number in numbers.items() if name in scorers]
+        renewed_scorers = [(count, scorers[name]) for name, count in object_counts.items() if name in scorers]
+        # An object is renewed when there is a newer score, and thus at most once per interval.
         factor = compute_validity_factor(
-            [(number, max(scorer.validity, 2 * scorer.interval)) for number, scorer in renewed_scorers], self._rate
+            [(count, max(scorer.validity, 2 * scorer.interval)) for count, scorer in renewed_scorers], self._rate
         )
         self._writes.set_validity_factor(factor)
         if factor > 1 and self._factor == 1:

@@ -1,7 +1,7 @@
 """`dsf hub` runs the services of the hub in one process.
 
 process  runs the selected services, from start to shutdown
-beat     beat as a service
+beat     runs beat in a thread
 
 The other services are `dsf.hub.service`, `dsf.results.worker` and `dsf.web.service`.
 """

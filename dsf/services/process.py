@@ -133,16 +133,16 @@ class HubProcess:
 
         from dsf.results.worker import make_worker
 
-        stopped: list[str] = []
+        shutdown_signals: list[str] = []
         signals.worker_ready.connect(_settle)
-        signals.worker_shutting_down.connect(lambda sig="", **_: stopped.append(sig), weak=False)
+        signals.worker_shutting_down.connect(lambda sig="", **_: shutdown_signals.append(sig), weak=False)
         worker = make_worker(self._app, self._settings, self._results)
         # SystemExit shuts the worker down in order, until the worker has installed its own signal handlers.
         for number in _SIGNALS:
             signal.signal(number, lambda *_: sys.exit(0))
         if signalled.empty():
             worker.start()
-            if not stopped:
+            if not shutdown_signals:
                 # The worker ended without a signal, so it has failed.
                 self._shutdown.code = self._shutdown.code or int(worker.exitcode or EXIT_FAILURE)
 
@@ -157,9 +157,10 @@ class HubProcess:
         return HttpServer(app, host, self._settings.probe_port, name="probes", variable="DSF_PROBE_PORT")
 
     def _is_behind(self) -> bool:
-        """True if more results wait than this process ingests in one batch.
+        """Return True if more results wait than this process ingests in one batch.
 
-        The score writer yields only to the results worker of its own process."""
+        The score writer then yields the CPU to the results worker of its own process.
+        """
         return self._results is not None and self._results.is_behind
 
     def _find_problem(self) -> str:
@@ -175,9 +176,9 @@ class HubProcess:
         )
 
     def _end_process(self) -> None:
-        """End the process because the Lease is lost; nothing else stops threads in the middle of a write."""
+        """End the process at once because the Lease is lost, even if threads are in the middle of a write."""
         if self._beat is not None:
-            # Otherwise the next beat would wait until the lock expires.
+            # Release beat's lock first, because the next beat would otherwise wait until the lock expires.
             threads.run_in_background(self._beat.stop, "end of beat").join(_BEAT_STOP_SECONDS)
         sys.stderr.flush()
         os._exit(EXIT_FAILURE)
@@ -213,8 +214,9 @@ def _make_app(settings: Settings) -> Celery:
 
 
 def _with_secret(settings: Settings, backend: Backend | None) -> Settings:
-    """Return these settings with the master secret. If they contain none, use the secret in the backend, which creates
-    it if necessary.
+    """Return these settings with the master secret.
+
+    Settings without a secret get the one that the backend stores, which creates it if necessary.
 
     Raises BackendError if the secret cannot be read.
     """

@@ -98,16 +98,16 @@ class FetchContext:
     storage: ResponseStorage = field(default_factory=ResponseStorage)
 
     @contextmanager
-    def asking(
+    def record_request(
         self, query: str, url: str, params: Mapping[str, str | int] | None = None, *, method: str = "GET"
     ) -> Iterator[RequestRecord]:
-        """Yield the record of a request, to which the block adds the response."""
+        """Yield the record of a request, which the block makes and whose response it adds to the record."""
         record = RequestRecord(query, url, params or {}, source=self.source, method=method)
         with record.measure_request(self.observe):
             yield record
 
     def check(self) -> None:
-        """Call it regularly while processing data. Raises HttpError (timeout, unknown_scorer)."""
+        """Raise HttpError (timeout, unknown_scorer) if the cycle must end. Call it regularly while processing data."""
         if time.monotonic() >= self.deadline:
             raise HttpError("timeout", "processing the source's response took longer than the time left")
         if not self.is_wanted():
@@ -137,11 +137,11 @@ class Payload:
     """
 
     pieces: tuple[bytes | memoryview, ...]
-    #: Number of time series in it.
+    #: Number of time series in the request.
     series: int = 0
     #: Bytes received from the source, decompressed.
     received: int = 0
-    #: Number of series of each query. Empty if all belong to one query.
+    #: Number of series of each query; empty if all belong to one query.
     queries: tuple[int, ...] = ()
 
     @property
@@ -171,7 +171,10 @@ def concatenate_payloads(payloads: Sequence[Payload]) -> Payload:
 
 
 def join_payloads(payloads: Mapping[str, Payload]) -> Payload:
-    """Return the scoring request of several sources. `data` has the first one's series, `sources` all by name."""
+    """Return the scoring request of several sources, by name.
+
+    Its field `data` has the series of the first source, and `sources` the series of each source by name.
+    """
     pieces: list[bytes | memoryview] = [HEAD, *next(iter(payloads.values())).inside, b'],"sources":{']
     for index, (name, payload) in enumerate(payloads.items()):
         pieces += [b"," * (index > 0) + json.dumps(name).encode() + b":[", *payload.inside, b"]"]

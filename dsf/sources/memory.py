@@ -74,7 +74,7 @@ class SourceMemory(Collector):
     def __init__(self, budget: WindowBudget, summaries: Callable[[], Mapping[str, ScorerSummary]]) -> None:
         """`summaries` returns the current summaries by the scorer's name."""
         self.budget = budget
-        #: Settings of the agent. None outside of an agent, which disables background activities.
+        #: Settings of the agent, or None outside of an agent, which disables background activities.
         self.settings: Settings | None = None
         self.summaries = summaries
         #: (scorer, source) -> window.
@@ -143,9 +143,9 @@ class SourceMemory(Collector):
             self._shared_windows.append((window, scorers))
 
     def evict_largest_window(self, error: WindowFullError) -> bool:
-        """Empty the window that uses most of the exhausted budget, if it exceeds its share. Return True if it did.
+        """Empty the window that uses most of the exhausted budget, if that exceeds its share; return True if it did.
 
-        It prevents one scorer from using up the budget of the others.
+        The eviction prevents one scorer from using up the budget of the others.
         """
 
         def compute_used_share(candidate: _EvictionCandidate) -> float:
@@ -180,7 +180,7 @@ class SourceMemory(Collector):
             return True
 
     def log_omitted_series(self, summary: ScorerSummary, series: int) -> None:
-        """Log the number of series left out, if it changed since the cycle before."""
+        """Log the number of omitted series, if it changed since the previous cycle."""
         key = (summary.name, summary.source_name)
         with self._lock:
             if series == self._omitted_counts.get(key, 0):

@@ -64,7 +64,7 @@ class Request(Generic[OptionsT]):
         #: of all responses.
         self.deadline = context.deadline
         self.max_bytes = context.max_bytes
-        #: Result of `Plugin.start`, for types of this project. None outside of an agent.
+        #: Result of `Plugin.start`, for types of this project, or None outside of an agent.
         self.running: Any = None
         self._summary = summary
         self._context = context
@@ -80,7 +80,9 @@ class Request(Generic[OptionsT]):
         `accept` is the header Accept, which prefers JSON by default. Raises HttpError, which a plug-in must not catch,
         because it has the cause and whether a retry may help.
         """
-        return self._send("GET", path, params, lambda url, **way: http.get(url, params=params, accept=accept, **way))
+        return self._send(
+            "GET", path, params, lambda url, **options: http.get(url, params=params, accept=accept, **options)
+        )
 
     def post(
         self,
@@ -95,13 +97,13 @@ class Request(Generic[OptionsT]):
             "POST",
             path,
             None,
-            lambda url, **way: http.post(url, body, content_type=content_type, accept=accept, **way),
+            lambda url, **options: http.post(url, body, content_type=content_type, accept=accept, **options),
         )
 
     @contextmanager
     def asking(self, description: str) -> Iterator[RequestRecord]:
         """Record a request that is made without `get` and `post`. `dsf explain` shows `description` and the outcome."""
-        with self._context.asking(self.query, description) as record:
+        with self._context.record_request(self.query, description) as record:
             yield record
         self._received += record.received
         self._last_record = record
@@ -115,14 +117,14 @@ class Request(Generic[OptionsT]):
         self._context.storage.reserve(size)
 
     def check(self) -> None:
-        """Call it during long work between requests. Raises HttpError after the deadline."""
+        """Raise HttpError after the deadline. Call it during long work between requests."""
         self._context.check()
 
     def _send(
         self, method: str, path: str | None, params: Mapping[str, str | int] | None, send: Callable[..., bytes]
     ) -> bytes:
         context, url = self._context, self._make_url(path)
-        with context.asking(self.query, url, params, method=method) as record:
+        with context.record_request(self.query, url, params, method=method) as record:
             remaining_bytes = context.max_bytes - self._received
             # Joining pieces in memory would take twice the reserved memory.
             spool = Spool(context.storage.folder)
@@ -171,14 +173,14 @@ class Request(Generic[OptionsT]):
             # `dsf explain` shows the outcome.
             self._last_record.record_response(self._last_record.received, payload.inside, series_count)
         else:
-            with self._context.asking(self.query, "what the plug-in knows without a request") as record:
+            with self._context.record_request(self.query, "what the plug-in knows without a request") as record:
                 record.record_response(0, payload.inside, series_count)
         return payload
 
 
 @dataclass(frozen=True, slots=True)
 class Plugin(Generic[OptionsT]):
-    """The object that an entry point in the group `dsf.sources` loads. The entry point's name is the source type."""
+    """The object behind an entry point in the group `dsf.sources`, whose name is the source type."""
 
     #: The protocol version for which the plug-in was written, as a number instead of PROTOCOL.
     protocol: int
@@ -186,8 +188,7 @@ class Plugin(Generic[OptionsT]):
     options: type[OptionsT]
     #: Returns the requested series. Several threads may call it. Raises SourceError.
     fetch: Callable[[Request[OptionsT]], Iterable[Series]]
-    #: Starts background activity when an agent gets its first scorer with such a source. It is not part of the
-    #: protocol.
+    #: Starts background activity when an agent gets its first scorer with this source type. Not part of the protocol.
     start: Start | None = None
 
 
@@ -213,8 +214,8 @@ def _parse_options(plugin: Plugin[OptionsT], name: str, options: Mapping[str, An
     try:
         return plugin.options.model_validate(options, by_alias=True, by_name=False)
     except ValidationError as error:
-        mistakes = "; ".join(f"options.{mistake}" for mistake in explain(error, plugin.options, options))
-        raise HttpError("bad_options", f"{name}: {mistakes}") from None
+        problems = "; ".join(f"options.{problem}" for problem in explain(error, plugin.options, options))
+        raise HttpError("bad_options", f"{name}: {problems}") from None
 
 
 def _format_samples(series: Series) -> Iterator[str]:

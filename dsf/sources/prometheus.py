@@ -55,7 +55,7 @@ def fetch(summary: ScorerSummary, context: FetchContext) -> Payload:
     counts: list[int] = []
     for query in queries:
         params: dict[str, str | int] = {"query": query, **times}
-        with context.asking(query, summary.source_endpoint, params, method=method) as record:
+        with context.record_request(query, summary.source_endpoint, params, method=method) as record:
             spool = Spool(context.storage.folder)
             query_range(
                 summary.source_endpoint,
@@ -72,9 +72,9 @@ def fetch(summary: ScorerSummary, context: FetchContext) -> Payload:
                 matrix = extract_series(body, context.check, types)
             except MatrixError as error:
                 # The error's text may quote the response.
-                text = _format_shown(str(error), context)
+                text = _clean_excerpt(str(error), context)
                 raise HttpError("bad_answer", f"{place(method, summary.source_endpoint)}: {text}") from None
-            warnings = [_format_shown(text, context) for text in matrix.warnings]
+            warnings = [_clean_excerpt(text, context) for text in matrix.warnings]
             if (
                 not matrix.series
                 and (window := find_shortest_rate_window(query) or _SHORT_WINDOW_SECONDS) < _SHORT_WINDOW_SECONDS
@@ -129,14 +129,16 @@ def query_range(
     )
 
 
-def _format_shown(text: str, context: FetchContext) -> str:
+def _clean_excerpt(text: str, context: FetchContext) -> str:
+    """Return a text from a response without secrets, limited in length."""
     return clean(mask_secrets(text, *context.access.secrets), EXCERPT_CHARACTERS)
 
 
 def _explain(status: int, body: bytes, method: str, length: int) -> tuple[str, str] | None:
-    """Return the reason and Prometheus' error text for a refused query, or the remedy for a too long URL or a method.
+    """Return (reason, message) of an error response, or None if the status says as much.
 
-    `length` is the query's. Returns None for other errors.
+    The message is Prometheus' error text for a refused query, and a remedy for a URL that is too long or a method that
+    the server does not accept. `length` is the number of characters of the query.
     """
     if status == HTTPStatus.METHOD_NOT_ALLOWED and method == SourceMethod.POST:
         return "http_error", "the server does not accept POST; remove `method: POST` from the source"
@@ -185,8 +187,9 @@ class Matrix(NamedTuple):
 
     #: A view of the response, without the brackets.
     inside: memoryview
+    #: Number of series.
     series: int
-    #: Warnings in the response, from which data may be missing.
+    #: Warnings in the response, whose data may be incomplete.
     warnings: tuple[str, ...]
 
 
@@ -211,7 +214,7 @@ def extract_series(body: Body, check: Callable[[], None] = lambda: None, types: 
 
 
 def _parse_compact_array(body: Body, start: int) -> tuple[int, int] | None:
-    """Return the end of the array and the number of series, or None for a format other than Prometheus' own."""
+    """Return (end of the array, number of series); None if the format is not exactly that of Prometheus."""
     if body[start : start + 1] == b"]":
         return start, 0
     if body[start : start + len(_FIRST_SERIES)] != _FIRST_SERIES:
@@ -250,7 +253,7 @@ def _count(body: Body, pattern: bytes, start: int, end: int) -> int:
 
 
 def _parse_any_array(body: Body, start: int, check: Callable[[], None]) -> tuple[int, int]:
-    """Return the same as `_parse_compact_array` for any JSON, by matching brackets: slower, but with little memory."""
+    """Return (end of the array, number of series) for any JSON, by matching brackets. Slow, but with little memory."""
     depth = 1
     series = 0
     for number, token in enumerate(_TOKEN_PATTERN.finditer(body, start)):
@@ -277,7 +280,7 @@ def _check_size(size: int) -> None:
 
 
 def _check_rest(remaining_body: bytes, body: Body, types: Sequence[str]) -> tuple[str, tuple[str, ...]]:
-    """Return the result type and the warnings of the response."""
+    """Return the result type and the warnings of the response, whose array was replaced by the placeholder."""
     try:
         with turn(len(remaining_body)):
             document = boundedjson.parse(remaining_body, _JSON_BOUNDS)

@@ -53,7 +53,7 @@ def find_source(name: str) -> Source:
 def start_background_sources(summaries: Mapping[str, ScorerSummary], memory: SourceMemory) -> None:
     """Start the background activities of these scorers' sources, so that their first cycle has data.
 
-    A failed start is logged. The scorers' cycles try it again, and report the error.
+    A failed start is logged; the scorers' cycles repeat it and report the error.
     """
     if memory.running:
         # Drop the data of removed scorers.

@@ -24,8 +24,8 @@ Body = bytes | mmap.mmap
 
 #: Maximum bytes of a response that stays in memory. Each thread of an agent has at most one response.
 _MAX_MEMORY_BYTES: Final = 512 * 1024
-#: Bytes reserved by a cycle from which on the cycle makes glibc return free memory to the system. By itself glibc keeps
-#: free memory that lies below memory in use, which may be most of a large response.
+#: A cycle that reserved this many bytes or more makes glibc return free memory to the system. Without that, glibc
+#: keeps free memory that lies below memory in use, which may be most of a large response.
 _TRIM_BYTES: Final = 8 * 1024 * 1024
 
 
@@ -68,7 +68,7 @@ class ResponseBudget:
 
 
 class ResponseStorage:
-    """Memory and disk space for the responses of one cycle. A context manager that releases the memory. Thread-safe."""
+    """Memory and disk space for the responses of one cycle: a context manager that releases the memory. Thread-safe."""
 
     def __init__(self, budget: ResponseBudget | None = None, folder: Path | None = None) -> None:
         """Use memory of `budget`, which is unlimited by default, and files in `folder`, by default the temp folder."""

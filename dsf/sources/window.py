@@ -29,9 +29,8 @@ MAX_LABEL_BYTES = 4096
 #: `MAX_LABEL_BYTES` may take 60 KB, if there are many of them.
 _LABEL_MEMORY: Final = 8192
 
-#: What a budget limits.
+#: The quantities that a budget limits.
 Resource = Literal["series", "samples", "bytes"]
-
 
 #: Encodes JSON without blanks. `json.dumps` would create an encoder per series.
 compact = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
@@ -61,7 +60,7 @@ class Series:
 
 @dataclass(slots=True)
 class WindowBudget:
-    """Limits for all windows of an agent together. Thread-safe."""
+    """Limits for all windows of an agent together, and the used quantities. Thread-safe."""
 
     max_series: int
     max_samples: int
@@ -264,7 +263,7 @@ class Window:
                     self._budget.release(0, outdated_count)
 
     def drop_future_series(self, now: float) -> None:
-        """Drop series whose newest sample is in the future. They refuse new samples after the clock was set back."""
+        """Drop series whose newest sample is in the future: after the clock was set back, they refuse new samples."""
         with self._lock:
             for key, series in list(self._series.items()):
                 if series.times[-1] > now + MAX_FUTURE_SECONDS:
@@ -295,7 +294,7 @@ class Window:
                 yield series, points
 
     def _drop_future_samples(self, now: float) -> None:
-        """Drop samples in the future. This agent recorded them before its clock was set back."""
+        """Drop samples in the future, which this agent recorded before its clock was set back."""
         for key, series in list(self._series.items()):
             if series.times[-1] <= now:
                 continue

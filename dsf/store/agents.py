@@ -35,7 +35,7 @@ class AgentRecord(BaseModel):
 
     @property
     def problem(self) -> str:
-        """Why the agent's results are refused. Empty if they are accepted."""
+        """Why the agent's results are refused; empty if they are accepted."""
         if keys.is_supported(self.schema_version):
             return ""
         agent = f"its agent ({self.version})" if self.version else "its agent"
@@ -53,7 +53,10 @@ class Agents:
         self._redis = client
 
     def write_all(self, records: Mapping[str, tuple[AgentRecord, int]]) -> None:
-        """Store agents' versions, and the newest key ids that they signed with, in one round trip."""
+        """Store the versions of agents and the newest key ids that they signed with, in one round trip.
+
+        `records` has (record, key id) by cluster.
+        """
         texts = {name: record.model_dump_json() for name, (record, _) in records.items()}
         run_atomically(
             self._redis,
@@ -70,7 +73,7 @@ class Agents:
         return parse_all_stored(AgentRecord, self._redis.hgetall(keys.AGENTS))
 
     def find_problems(self, clusters: Iterable[ClusterRecord]) -> Mapping[str, str]:
-        """Return, for clusters whose agents' results are refused, why, sorted by name."""
+        """Return cluster -> reason for all clusters whose agents' results are refused, sorted by name."""
         used_keys: dict[Any, Any] = self._redis.hgetall(keys.KEYS_USED)
         agents = self.read_agents()
         problems = {
@@ -79,13 +82,16 @@ class Agents:
         return {name: text for name, text in sorted(problems.items()) if text}
 
     def find_problem(self, cluster: ClusterRecord) -> str:
-        """Return why the results of one cluster's agent are refused. Empty if they are accepted."""
+        """Return why the results of one cluster's agent are refused; empty if they are accepted."""
         used_keys = {cluster.name: self._redis.hget(keys.KEYS_USED, cluster.name)}
         return _describe_problem(cluster, self.read_agent(cluster.name), used_keys)
 
 
 def _describe_problem(cluster: ClusterRecord, agent: AgentRecord | None, used_keys: Mapping[str, object]) -> str:
-    """Return why the results of an agent are refused. `used_keys` has the key id of the newest signature by cluster."""
+    """Return why the results of an agent are refused, or an empty string.
+
+    `used_keys` has the key id of the newest signature by cluster.
+    """
     if agent is not None and agent.problem:
         return agent.problem
     used_id = parse_key_id(cluster.name, used_keys.get(cluster.name))
@@ -113,7 +119,7 @@ class KeyRequest(BaseModel):
 
     v: int = keys.SCHEMA_VERSION
     action: Literal["rotate", "revoke"]
-    #: The current id at the time of the request, which makes it idempotent.
+    #: The current key id at the time of the request, which makes the request idempotent.
     key_id: int = Field(ge=1)
     by: str = ""
 
@@ -151,7 +157,7 @@ class AgentKeys:
 
     def remove_request(self, cluster: str, request: KeyRequest) -> None:
         """Remove a request, unless a newer one has replaced it."""
-        # Some methods of a pipeline have no types.
+        # Any, because some methods of a pipeline have no types.
         pipe: Any = self._redis.pipeline()
         with pipe:
             pipe.watch(keys.KEY_REQUESTS)

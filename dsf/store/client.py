@@ -27,8 +27,8 @@ log = dsf.log.get(__name__)
 
 _Item = TypeVar("_Item")
 
-#: Number of retries of a connection to Redis by a command. They take about three seconds, because Redis may be
-#: restarting and a user waits.
+#: Number of times that a command retries its connection to Redis, for about three seconds in total: Redis may be
+#: restarting, but a user waits.
 CLI_CONNECTION_RETRIES: Final = 8
 
 
@@ -50,7 +50,7 @@ def connect(
 
 
 def make_server_client(settings: Settings, host: str, port: int, *, name: str = "dsf") -> redis.Redis:
-    """Return a client of a specific server, such as a replica, without retries. See `connect`."""
+    """Return a client of a specific server, such as a replica, that does not retry. See `connect`."""
     return Link(settings).make_server_client(host, port, **_make_options(settings, name, retries=0))
 
 
@@ -90,7 +90,10 @@ def run_atomically(
 
 
 class Condition(NamedTuple):
-    """A condition on the response of a command: equal to `value` (`=`, "" for no response) or less than it (`<`)."""
+    """A condition on the response of a command: equal to `value` (operator `=`) or less than it (operator `<`).
+
+    A missing response counts as "".
+    """
 
     operator: Literal["=", "<"]
     value: str | int
@@ -132,7 +135,7 @@ _SCRIPT_HEADER: Final = "#!lua flags=allow-oom\n"
 @functools.cache
 def load_lua(name: str) -> str:
     """Return the source of `lua/<name>.lua`, whose first comment describes its keys and arguments."""
-    # Scripts that write rows or notify readers of changed pairs share functions (lua/rows.lua).
+    # Scripts that write rows or notify readers of changed pairs share the functions of lua/rows.lua.
     if name not in ("ingest", "repair_times", "dispatch", "reschedule", "forget", "unwritten"):
         return _SCRIPT_HEADER + _read_source(name)
     pair_key_prefix = keys.pair_key("", "").removesuffix("/")
@@ -155,8 +158,8 @@ def run_until_stopped(
 ) -> None:
     """Call `step`, which returns the seconds until its next call, until `stopping` is set.
 
-    After an exception it continues in `retry_seconds` seconds, because the thread's work would otherwise end for ever.
-    An outage of Redis is logged once. `wait` replaces the wait between two calls, so that it can be interrupted.
+    An exception does not end the loop, which calls `step` again after `retry_seconds` seconds. An outage of Redis is
+    logged once. `wait` replaces the wait between two calls, so that it can be interrupted.
     """
     is_outage_logged = False
     while not stopping.is_set():

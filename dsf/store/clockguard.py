@@ -41,7 +41,7 @@ class ClockGuard(ABC):
     def __init__(self, client: redis.Redis) -> None:
         self._redis = client
         self._schedule = ScheduleStore(client)
-        # time.monotonic() at which the current repair is complete. None without a repair.
+        # time.monotonic() at which the current repair is complete, or None without a repair.
         self._complete_at: float | None = None
 
     def check(self, now: float) -> bool:
@@ -70,12 +70,12 @@ class ClockGuard(ABC):
 
 
 class ScheduleGuard(ClockGuard):
-    """Repairs due times. `BeatLock` itself repairs its lock."""
+    """Repairs the due times of the schedule. `BeatLock` repairs the lock of beat."""
 
     service = "beat"
 
     def repair(self, now: float) -> int:
-        """Make pairs that are due too late due at their next slot."""
+        """Correct due times that are too late: these pairs become due at their next slot."""
         overrides, corrected_count = self._schedule.read_overrides(), 0
         future_due_times: Any = self._redis.zrangebyscore(keys.DUE, now + TOLERANCE, "+inf", withscores=True)
         for batch in split_into_batches(((str(pair), float(due_at)) for pair, due_at in future_due_times), _BATCH_SIZE):
@@ -94,7 +94,7 @@ class ScheduleGuard(ClockGuard):
 
 
 class ResultsGuard(ClockGuard):
-    """Repairs runs, scores and the run ids with which later ones are compared."""
+    """Repairs runs, scores, and the stored run ids to which the hub compares later runs."""
 
     service = "results"
 
@@ -108,7 +108,7 @@ class ResultsGuard(ClockGuard):
         return self._count_future_runs_as_lost(now) + self._repair_pairs(now)
 
     def _count_future_runs_as_lost(self, now: float) -> int:
-        """Count open runs in the future as lost, and return their number. Their results will be refused."""
+        """Count open runs in the future as lost, and return their number. Their results are refused later."""
         latest_run_id, closed_count = make_latest_run_id(now + TOLERANCE), 0
         future_runs: Any = self._redis.zrangebyscore(keys.OPEN_RUNS, now, "+inf")
         for batch in split_into_batches(

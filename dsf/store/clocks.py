@@ -1,4 +1,4 @@
-"""Detects wrong clocks: every process reports how far its machine's clock differs from the hub's, which is in Redis.
+"""Detects wrong clocks. The hub's clock is that of Redis, and every process reports its own machine's difference to it.
 
 If several machines differ from Redis by the same amount, the clock of Redis is wrong.
 """
@@ -25,7 +25,7 @@ MAX_WITNESSES: Final = 20
 
 
 class ClockReport(BaseModel):
-    """The difference that a process measured."""
+    """The difference between the hub's clock and a machine's clock, as measured by a process."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -39,7 +39,7 @@ class ClockReport(BaseModel):
 
 
 class ClockReports:
-    """Writes the reports of one process. Methods raise redis.RedisError."""
+    """Writes the clock reports of one process. Methods raise redis.RedisError."""
 
     def __init__(self, client: redis.Redis, settings: Settings) -> None:
         """`settings` are those of the process, whose role or service becomes its name in messages."""
@@ -78,7 +78,7 @@ def read_reports(client: redis.Redis, now: float) -> list[ClockReport]:
 
 
 def find_clock_problem(reports: Collection[ClockReport]) -> str:
-    """Return one sentence that names the machine with a wrong clock. Empty if all agree within 30 s."""
+    """Return one sentence that names the machine with a wrong clock, or an empty string if all agree within 30 s."""
     wrong_reports = [report for report in reports if abs(report.offset) > TOLERANCE]
     if not wrong_reports:
         return ""

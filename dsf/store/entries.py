@@ -30,8 +30,8 @@ def _limit_seconds(value: object) -> object:
     return min(MAX_SECONDS, value) if isinstance(value, int | float) else value
 
 
-#: A larger number in Redis is read as the maximum instead of making the object unreadable, so that users see it and can
-#: correct it.
+#: Seconds. A number above the maximum is read as the maximum, so that users see the object and can correct it; an error
+#: would make the object unreadable.
 _Interval = Annotated[int, BeforeValidator(_limit_seconds)]
 
 
@@ -52,7 +52,7 @@ class Entry(BaseModel):
     #: True for `spec.execution.suspend`, the annotation paused-until, and a cluster or configuration that is briefly
     #: gone.
     suspended: bool = False
-    #: Unix seconds at which the suspension ends. None if it does not end by itself.
+    #: Unix seconds at which the suspension ends; None if it does not end by itself.
     suspended_until: PauseEnd | None = None
     #: False if the scoring API is down or the configuration is unusable, which no override can change.
     runnable: bool = True
@@ -83,7 +83,7 @@ class ScheduleOverride(BaseModel):
 
     v: int = keys.SCHEMA_VERSION
     interval: _Interval | None = Field(default=None, ge=1)
-    #: None if the override does not change the pause. True pauses until `paused_until`, or until a resume.
+    #: True pauses until `paused_until`, or until a resume; None leaves the pause to other overrides and the entry.
     paused: bool | None = None
     paused_until: PauseEnd | None = None
     note: str = ""
@@ -102,7 +102,7 @@ class EffectiveSchedule(NamedTuple):
     interval: int
     interval_source: str
     paused: bool
-    #: Unix seconds. None if the pair is not paused, or paused without an end.
+    #: Unix seconds, or None if the pair is not paused, or paused without an end.
     paused_until: float | None
     paused_source: str
 
@@ -147,7 +147,7 @@ class Pauses(NamedTuple):
     #: The cluster with the newest override, and that override.
     cluster: str = ""
     override: ScheduleOverride | None = None
-    #: Unix seconds at which the first pause ends. None if no pause ends by itself.
+    #: Unix seconds at which the first pause ends; None if no pause ends by itself.
     ends: float | None = None
 
 
@@ -208,7 +208,7 @@ def list_targets(scorer: str, cluster: str) -> tuple[str, str]:
 
 
 def find_interval(scorer: str, cluster: str, declared_interval: int, overrides: Mapping[str, ScheduleOverride]) -> int:
-    """Return the interval of a scorer on a cluster.
+    """Return the interval of a scorer on a cluster in seconds.
 
     The cluster's override takes precedence over the override of `ALL_CLUSTERS`, and both over `declared_interval`.
     """
@@ -245,6 +245,7 @@ CLOCK_SKEW = 60.0
 
 
 def _compute_tick_time(pair: str, interval: int, at: float, ahead: int) -> float:
+    """Return the slot that is `ahead` slots after the last one that is not after `at`."""
     # Whole milliseconds make a slot the same float in every computation.
     length = interval * 1000
     digest = hashlib.blake2b(pair.encode(), digest_size=8).digest()
@@ -271,7 +272,7 @@ def is_slot(pair: str, interval: int, at: float) -> bool:
 def compute_scheduled_time(pair: str, interval: int, due_at: float, now: float) -> float:
     """Return the scheduled time of a run that was due at `due_at` and is sent at `now`.
 
-    If slots were missed, it is the last slot before `now`, because missed slots are not caught up.
+    Missed slots are not caught up: if there are any, the run gets the time of the last slot before `now`.
     """
     return max(due_at, compute_current_tick_time(pair, interval, now))
 

@@ -34,6 +34,6 @@ class Heartbeat:
 
 
 def list_stalled_stages(client: redis.Redis) -> list[str]:
-    """Return the stages without a heartbeat, in the order of the path. Raises redis.RedisError."""
+    """Return the stages without a heartbeat, in the order of HEARTBEAT_SECONDS. Raises redis.RedisError."""
     values = client.mget([keys.heartbeat(stage) for stage in HEARTBEAT_SECONDS])
     return [stage for stage, value in zip(HEARTBEAT_SECONDS, values, strict=True) if value is None]

@@ -22,8 +22,8 @@ from pydantic import BaseModel, ConfigDict, FiniteFloat
 
 from dsf.messages import STAGES
 
-# Append new counts, because the order is part of the stored format.
-#: Counts of a cycle, in the order in which they are stored and displayed.
+#: Counts of a cycle, in the order in which they are stored and displayed. Append new counts, because stored rows depend
+#: on the order.
 COUNTS: Final = ("series", "bytes_in", "bytes_out", "results", "items", "refused", "clamped", "retries", "held")
 _BASE64_DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_."
 _DIGIT_VALUES: Final = {digit: value for value, digit in enumerate(_BASE64_DIGITS)}
@@ -49,7 +49,7 @@ class HistoryEntry(BaseModel):
     message: str = ""
     timings: dict[str, float] = {}
     counts: dict[str, int] = {}
-    #: Number that represents the score of the cycle: its only item, or the mean of its items. None without a score.
+    #: Number that represents the score of the cycle: its only item, or the mean of its items; None without a score.
     value: FiniteFloat | None = None
 
     def dump(self) -> str:
@@ -77,7 +77,7 @@ class HistoryEntry(BaseModel):
 
 
 def parse_row(row: str) -> HistoryEntry | None:
-    """Return the cycle of this row. None if the row is unreadable, such as a row of a later version."""
+    """Return the cycle of this row, or None if the row is unreadable, such as a row of a later version."""
     try:
         return _parse_row(row)
     except ValueError:
@@ -85,7 +85,7 @@ def parse_row(row: str) -> HistoryEntry | None:
 
 
 def parse_run_id(row: str) -> str:
-    """Return the run id of this row without parsing the other fields. Empty if the row is unreadable."""
+    """Return the run id of this row, or an empty string if it is unreadable. The other fields are not parsed."""
     try:
         return _parse_run(row.partition(" ")[0])[0]
     except ValueError:
@@ -93,7 +93,7 @@ def parse_run_id(row: str) -> str:
 
 
 def _parse_run(text: str) -> tuple[str, int]:
-    """Return the run id at the start of the text, and its milliseconds. Raises ValueError for other text."""
+    """Return (run id at the start of the text, its time in unix milliseconds). Raises ValueError for other text."""
     if len(text) < _RUN_DIGITS:
         raise ValueError(f"not a run: {text!r}")
     milliseconds, bits = _decode(text[:_TIME_DIGITS]), _decode(text[_TIME_DIGITS:_RUN_DIGITS])
@@ -122,7 +122,7 @@ def _parse_row(row: str) -> HistoryEntry:
 
 
 def _split_numbers(names: Sequence[str], text: str) -> Iterator[tuple[str, str]]:
-    """Yield (name, number) of a comma-separated list. A number without a name has the name at its position."""
+    """Yield (name, number) of a comma-separated list. `names` names the numbers without a name, by their position."""
     for positional_name, part in zip_longest(names, text.split(","), fillvalue=""):
         name, equals_sign, number = part.rpartition("=")
         if number:
@@ -143,7 +143,7 @@ def _encode(number: int) -> str:
 
 
 def _decode(text: str) -> int:
-    """Return the number that is written in base 64. Raises ValueError for other text."""
+    """Return the number that `text` represents in base 64. Raises ValueError for other text."""
     number = 0
     for digit in text:
         if digit not in _DIGIT_VALUES:

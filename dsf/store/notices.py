@@ -1,4 +1,4 @@
-"""The hub controller's information on scorers and clusters for display.
+"""Notices: information on scorers and clusters that the hub controller writes for display.
 
 The registry contains the data on which programs depend, for running scorers only. Notices cover every accepted
 DynamicScorer with its conditions, and every served cluster with its labels and excluded scorers.
@@ -18,7 +18,7 @@ from dsf.store.client import parse_all_stored, parse_stored, run_atomically
 
 #: OCM's label for a cluster's ClusterSet.
 CLUSTER_SET: Final = "cluster.open-cluster-management.io/clusterset"
-#: Prefix of OCM's labels for add-ons, which are many and useless for grouping a fleet.
+#: Prefix of OCM's labels for add-ons. There are many, and they are useless for grouping a fleet.
 _UNUSED_PREFIX: Final = "feature.open-cluster-management.io/"
 #: `problem` of a ConfigRead of a scorer whose /config is never read.
 NOT_READ: Final = "configSyncMode is None: /config is not read"
@@ -38,7 +38,7 @@ class ConditionNotice(BaseModel):
 
 
 class ScorerNotice(BaseModel):
-    """Status of a DynamicScorer."""
+    """The conditions of a DynamicScorer."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -55,16 +55,16 @@ class ConfigRead(BaseModel):
 
     v: int = keys.SCHEMA_VERSION
     name: str
-    #: Unix seconds of the last valid response. 0 if there was none.
+    #: Unix seconds of the last valid response; 0 if there was none.
     at: float = 0.0
-    #: Why the newest check failed. Empty if it succeeded.
+    #: Why the newest check failed; empty if it succeeded.
     problem: str = ""
     #: Id of the newest request by `dsf sync` that this check answers.
     request: str = ""
 
 
 class ClusterNotice(BaseModel):
-    """Data of a cluster besides its running scorers."""
+    """The labels of a cluster, and the reasons why scorers do not run on it."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -73,7 +73,7 @@ class ClusterNotice(BaseModel):
     labels: dict[str, str] = {}
     #: Running scorer -> why it does not run on this cluster: masked, not selected, or something is missing.
     absent: dict[str, str] = {}
-    #: Why no scorer runs on this cluster, and until when its data is kept. Empty while it is served.
+    #: Why no scorer runs on this cluster, and until when its data is kept; empty while it is served.
     problem: str = ""
 
 
@@ -138,7 +138,7 @@ class Notices:
     def remove_others(self, scorers: Collection[str], clusters: Collection[str] | None = None) -> set[str]:
         """Remove the notices of all other scorers, and of all other clusters unless `clusters` is None.
 
-        Returns those of `clusters` whose notice Redis has lost.
+        Returns the clusters in `clusters` whose notice Redis has lost.
         """
         self._remove_others(keys.SCORER_NOTICES, scorers)
         self._remove_others(keys.CONFIG_READS, scorers)

@@ -1,6 +1,6 @@
 """State of one scorer on one cluster: its row, its counters and its latest score.
 
-The row is what readers of the whole fleet need: a JSON object of texts in the hash `dsf.keys.ROWS`.
+The row has the data that readers of the whole fleet need. It is a JSON object of texts in the hash `dsf.keys.ROWS`:
 
     last_success                       unix seconds of the newest successful cycle
     valid_until                        when its newest score expires
@@ -14,7 +14,7 @@ The row is what readers of the whole fleet need: a JSON object of texts in the h
     expired, expired_run, expired_at   consecutive cycles expired in the queue, and the newest of them; removed after a
                                        cycle that ran
 
-Ticks not sent by beat are in `dsf.store.ticks`. The hash `dsf.keys.pair_key(cluster, scorer)` has the rest:
+Skipped ticks are described in `dsf.store.ticks`. The hash `dsf.keys.pair_key(cluster, scorer)` has all other data:
 
     n:scheduled, n:ok, n:empty, n:partial, n:error, n:lost     counters
     n:skipped:<reason>                                         counter
@@ -25,7 +25,8 @@ Ticks not sent by beat are in `dsf.store.ticks`. The hash `dsf.keys.pair_key(clu
     last_run                                                   newest run id received (or declared lost)
     score                                                      JSON of the newest PairScore
     state_run, score_run                                       run that failing/failure and the score come from
-    score_size, score_of                                       bytes of the score, and the namespace they count for
+    score_size, score_of                                       bytes of the score, and the namespace whose share they
+                                                               use
     digest, changes                                            digest of the score, by which the writer recognises a
                                                                change, and the number of changes
 
@@ -152,15 +153,15 @@ class PairState:
 
     cluster: str
     scorer: str
-    #: Fields of the pair's hash: its counters and its newest score. Empty unless the caller requested them.
+    #: Fields of the pair's hash: its counters and its newest score; empty unless the caller requested them.
     hash_fields: Mapping[str, str] = field(default_factory=lambda: _NO_FIELDS)
-    #: Time of the newest successful cycle, from which every displayed age is counted. None before the first one.
+    #: Time of the newest successful cycle, from which every displayed age is counted; None before the first one.
     last_success: float | None = None
-    #: Time at which the newest score expires. 0 before the first score.
+    #: Time at which the newest score expires; 0 before the first score.
     valid_until: float = 0.0
-    #: Number of items of the newest score. None if the row does not have it.
+    #: Number of items of the newest score; None if the row does not have it.
     items: int | None = None
-    #: Number that represents the newest score: its only item, or the mean of its items. None without items.
+    #: Number that represents the newest score: its only item, or the mean of its items; None without items.
     value: float | None = None
     #: Number of consecutive failed cycles.
     failing: int = 0
@@ -171,7 +172,7 @@ class PairState:
     #: `failure` and `remark` as JSON.
     failure_text: str | None = None
     remark_text: str | None = None
-    #: Reason why beat skips the ticks of the pair. None if beat sent the newest tick.
+    #: Reason why beat skips the ticks of the pair; None if beat sent the newest tick.
     skips: Skips | None = None
     #: `unwritten` as JSON.
     unwritten_text: str | None = None
@@ -236,17 +237,17 @@ class PairState:
 
     @property
     def last_run(self) -> str:
-        """Id of the newest received run. Empty before the first one."""
+        """Id of the newest received run; empty before the first one."""
         return self.hash_fields.get("last_run", "")
 
     @property
     def failure(self) -> PairFailure | None:
-        """Failure of the newest cycle. None after a success."""
+        """Failure of the newest cycle; None after a success."""
         return parse_stored(PairFailure, self.pair, self.failure_text)
 
     @property
     def current_failure(self) -> PairFailure | None:
-        """Reason why the newest cycles have no score: they fail, or they expire in the queue. None if they have one."""
+        """Reason why the newest cycles have no score: they fail, or they expire in the queue; None if they have one."""
         if self.expired >= EXPIRED_THRESHOLD:
             message = (
                 f"its cycles wait in the queue of {self.cluster} until the next one is due and are skipped: the agent "
@@ -268,12 +269,12 @@ class PairState:
 
     @property
     def remark(self) -> PairFailure | None:
-        """Reason why the newest score has no items, or why some results do not count. None if all results count."""
+        """Reason why the newest score has no items, or why some results do not count; None if all results count."""
         return parse_stored(PairFailure, self.pair, self.remark_text)
 
     @property
     def unwritten(self) -> Unwritten | None:
-        """Reason why the backend does not have the valid score. None if it has the score, or if there is no score."""
+        """Reason why the backend does not have the valid score; None if it has the score, or if there is no score."""
         cause = parse_stored(Unwritten, self.pair, self.unwritten_text)
         return None if cause is None or cause.is_upstreams else cause
 
@@ -284,7 +285,7 @@ class PairState:
 
     @property
     def score(self) -> PairScore | None:
-        """Newest score, which may have expired. None before the first one."""
+        """Newest score, which may have expired; None before the first one."""
         return parse_stored(PairScore, self.pair, self.hash_fields.get("score"))
 
     def _read_counters(self, prefix: str) -> dict[str, int]:

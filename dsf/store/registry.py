@@ -18,7 +18,7 @@ from dsf.api.scorerule import ScoreRule
 from dsf.errors import UnknownClusterError, UnknownScorerError
 from dsf.store.client import parse_all_stored, parse_stored, run_atomically
 
-#: Scorers that are written in one round trip.
+#: Maximum scorers that are written in one round trip.
 _BATCH_SIZE: Final = 250
 
 
@@ -28,26 +28,26 @@ class ScorerRecord(ScoreRule):
     model_config = ConfigDict(frozen=True)
 
     v: int = keys.SCHEMA_VERSION
-    #: metadata.name of the DynamicScorer, and its namespace.
+    #: metadata.name and metadata.namespace of the DynamicScorer.
     name: str
     namespace: str = ""
     description: str = ""
     location: str = "Internal"
-    #: Seconds.
+    #: Seconds between two cycles.
     interval: int = Field(ge=1)
     #: Seconds of a score's validity.
     validity: int = Field(ge=1)
     #: Fleet-wide limit, e.g. `10/s`, or none.
     rate_limit: str | None = None
-    #: Series of the scorer in the fleet's metrics. Empty exposes as many as the limits allow.
+    #: Series of the scorer in the fleet's metrics. An empty string exposes as many as the limits allow.
     exposition: Literal["", "items", "pair", "none"] = ""
     suspended: bool = False
     health: Literal["Active", "Inactive", "Unknown"] = "Active"
-    #: Why the scorer runs on no cluster, as `<reason>: <sentence>`. Empty if it can run.
+    #: Why the scorer runs on no cluster, as `<reason>: <sentence>`; empty if it can run.
     problem: str = ""
     #: The scores that its expression combines.
     inputs: tuple[ScoreInput, ...] = ()
-    #: Maximum bytes in Redis of the scores of its namespace. 0 sets no limit.
+    #: Maximum bytes in Redis of the scores of its namespace; 0 sets no limit.
     score_room: int = Field(default=0, ge=0)
 
 
@@ -77,7 +77,7 @@ class Registry:
         return self._put(keys.SCORERS, record)
 
     def put_scorers(self, records: Sequence[ScorerRecord]) -> dict[str, redis.RedisError]:
-        """Write many scorers in few round trips. Return the errors of those that Redis refuses, by name."""
+        """Write many scorers in few round trips. Return the errors of the scorers that Redis refuses, by name."""
         refusals: dict[str, redis.RedisError] = {}
         for start in range(0, len(records), _BATCH_SIZE):
             batch = records[start : start + _BATCH_SIZE]

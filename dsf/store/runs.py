@@ -1,7 +1,7 @@
-"""Records the end of runs, with a result or as lost: counters, state, score and history of their pairs.
+"""Records the end of runs, with a result or as lost, in the counters, state, score and history of their pairs.
 
-The sender of the tick opens a run. Each method here runs one Lua script, so that a crash between two steps, a duplicate
-message or a second worker never unbalances the counters.
+The sender of a tick opens the run. Each method of this module runs one Lua script, so that a crash between two steps, a
+duplicate message or a second worker never unbalances the counters.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ log = dsf.log.get(__name__)
 
 
 class Ending(NamedTuple):
-    """What the end of one run changes: counters, state, score and history of its pair."""
+    """The changes at the end of one run: to the counters, state, score and history of its pair."""
 
     cluster: str
     scorer: str
@@ -58,19 +58,19 @@ class Ending(NamedTuple):
     history: HistoryEntry
     #: Set for errors and lost runs.
     failure: PairFailure | None = None
-    #: Why a successful cycle has no items, or fewer than results.
+    #: Why a successful cycle has no items, or fewer items than results.
     remark: PairFailure | None = None
     #: Set for successful cycles.
     score: PairScore | None = None
     #: Digest of the score. A score with the digest of the previous one need not be written.
     digest: str = ""
-    #: If set, the script refuses a run that is not open, with this reason.
+    #: The reason with which the script refuses a run that is not open; empty to record such a run.
     refusal: str = ""
-    #: Consecutive failed cycles after which whenFailing replaces the score. 0 never replaces it.
+    #: Consecutive failed cycles after which whenFailing replaces the score; 0 never replaces it.
     failure_threshold: int = 0
     #: True if the score is published as an AddOnPlacementScore.
     is_written: bool = True
-    #: The scorer's namespace, and the maximum bytes of its scores in Redis. 0 sets no limit.
+    #: The scorer's namespace, and the maximum bytes of its scores in Redis; 0 sets no limit.
     namespace: str = ""
     room: int = 0
     #: Counters of the pair hash (names without spaces) and their increments.
@@ -78,7 +78,10 @@ class Ending(NamedTuple):
 
 
 class Runs:
-    """Ends runs. Methods raise redis.RedisError if Redis is unreachable, and may then be repeated."""
+    """Ends runs and removes the data of deleted pairs.
+
+    Methods raise redis.RedisError if Redis is unreachable, and may then be repeated.
+    """
 
     def __init__(self, client: redis.Redis) -> None:
         self._redis = client
@@ -110,7 +113,7 @@ class Runs:
         return [outcomes[number] for number in range(len(endings))]
 
     def count_rejections(self, rejection_counts: Mapping[str, int]) -> None:
-        """Count results by reason that were refused before their run was known."""
+        """Add to the counts of results that were refused before their run was known, by reason."""
         if rejection_counts:
             run_atomically(
                 self._redis,
@@ -120,8 +123,8 @@ class Runs:
     def sweep(self, *, now: float, lost_after: float) -> tuple[list[str], bool]:
         """Declare runs lost whose deadline passed `lost_after` seconds ago.
 
-        A run has another minute while a result waits in its cluster's mailbox, because it may be the result of the run.
-        Returns the lost runs as `<pair>/<run id>`, and True if there may be more.
+        While a result waits in the cluster's mailbox, its runs get another minute, because the result may belong to
+        one of them. Returns the lost runs as `<pair>/<run id>`, and True if there may be more.
         """
         # Lost runs are stored for an hour, so that late results are recognised.
         self._redis.zremrangebyscore(keys.LOST_RUNS, "-inf", now - 3600)
@@ -165,10 +168,10 @@ class Runs:
         return {str(pair) for pair in self._redis.zrange(keys.CHANGED, 0, -1)} - scheduled_pairs
 
     def forget(self, pairs: Iterable[str]) -> list[str]:
-        """Remove state, books and history of pairs that are not in the schedule, and return those that had data.
+        """Remove state, books and history of pairs that are not in the schedule, and return the pairs that had data.
 
-        The hub controller calls it when it removes a pair. The sweeper repeats it, because the controller may die
-        first.
+        The hub controller calls this method when it removes a pair. The sweeper repeats the call, because the
+        controller may die first.
         """
         # Hashes with a field per pair.
         pair_hashes = keys.ROWS, keys.SKIPS, keys.UNWRITTEN
@@ -181,7 +184,7 @@ class Runs:
         return forgotten_pairs
 
     def forget_lags(self) -> None:
-        """Remove beat's counters of removed scorers."""
+        """Remove beat's lag counters of scorers that no longer exist."""
         scorer_names = {str(name) for name in self._redis.hkeys(keys.SCORERS)}
         fields = [str(name) for name in self._redis.hkeys(keys.BEAT_LAGS)]
         if obsolete_fields := [field for field in fields if field.rpartition(":")[0] not in scorer_names]:

@@ -45,9 +45,13 @@ _MoveKind = Literal["early", "now"]
 
 
 class _Move(NamedTuple):
+    """A change of a pair's due time, as lua/reschedule.lua describes it."""
+
     pair: str
+    #: The pair's new entry as JSON, or an empty string.
     text: str
     kind: _MoveKind
+    #: Unix seconds.
     slot: float
 
 
@@ -152,7 +156,7 @@ class ScheduleStore:
         return find_interval(scorer, cluster, entry.interval, self.read_overrides_of(scorer, [cluster]))
 
     def read_due_times(self, pairs: Iterable[str]) -> dict[str, float]:
-        """Return the next due times (unix seconds) of the scheduled ones among these pairs."""
+        """Return pair -> next due time (unix seconds) for the pairs that are scheduled."""
         times: dict[str, float] = {}
         for batch in split_into_batches(pairs, self._BATCH_SIZE):
             due_times = self._redis.zmscore(keys.DUE, batch)
@@ -166,7 +170,7 @@ class ScheduleStore:
         return parse_all_stored(ScheduleOverride, self._redis.hgetall(keys.OVERRIDES))
 
     def read_overrides_of(self, scorer: str, clusters: Iterable[str]) -> dict[str, ScheduleOverride]:
-        """Return the overrides for a scorer on these clusters, by target as for `overrides`."""
+        """Return the overrides for a scorer on these clusters, by target. See `read_overrides`."""
         overrides: dict[str, ScheduleOverride] = {}
         for batch in split_into_batches(
             (make_scorer_target(scorer), *(keys.pair(name, scorer) for name in clusters)), self._BATCH_SIZE
@@ -217,14 +221,14 @@ class ScheduleStore:
     def resume(self, target: str, *, note: str = "", by: str = "", now: float | None = None) -> ScheduleOverride:
         """End the pause of a target, so that its pairs run at once. Return the remaining override, which may be empty.
 
-        The override becomes `paused: false` only if something else still pauses a pair: a pause of the whole scorer, or
-        `suspend` in the DynamicScorer. Otherwise it would overrule a later `suspend`. Raises UnknownScorerError and
-        UnknownClusterError.
+        The override becomes `paused: false` only if another pause remains: a pause of the whole scorer, or `suspend` in
+        the DynamicScorer. In all other cases, `paused: false` would overrule a later `suspend`. Raises
+        UnknownScorerError and UnknownClusterError.
         """
         at = read_hub_time(self._redis) if now is None else now
         self._check_registered(target)
-        # The overrides that apply without this one. For the whole scorer none are needed, because the pairs' own
-        # overrides take precedence over its override anyway.
+        # The overrides that apply without this one. An override of the whole scorer does not need them, because the
+        # pairs' own overrides take precedence over it.
         is_for_all_clusters = keys.split_pair(target)[0] == ALL_CLUSTERS
         other_overrides = {} if is_for_all_clusters else self._read_other_overrides(target)
         is_still_paused = any(
@@ -240,7 +244,7 @@ class ScheduleStore:
         return self._change_override(target, make_resumed, at) or ScheduleOverride()
 
     def reset(self, target: str, now: float | None = None) -> bool:
-        """Remove the override of exactly this target, and return True if there was one.
+        """Remove the override of this target, and return True if there was one.
 
         Due times move as in `set_override`. Raises UnknownScorerError and UnknownClusterError for a target that neither
         exists nor has an override.
@@ -266,6 +270,7 @@ class ScheduleStore:
     # --- helpers -------------------------------------------------------------------------------------------------
 
     def _check_registered(self, target: str) -> None:
+        """Raise UnknownScorerError or UnknownClusterError unless the scorer and the cluster exist."""
         cluster, scorer = keys.split_pair(target)
         registry = Registry(self._redis)
         registry.read_scorer(scorer)
@@ -341,7 +346,8 @@ class ScheduleStore:
         )
 
     def _close_runs(self, pairs: set[str]) -> None:
-        # Redis selects the runs of one cluster, because a removed scorer has pairs on each cluster.
+        """Remove the open runs of these pairs."""
+        # Let Redis select the runs by cluster, so that not all open runs are transferred.
         for cluster in {keys.split_pair(pair)[0] for pair in pairs}:
             runs = self._redis.zscan_iter(keys.OPEN_RUNS, match=keys.pair(cluster, "*"), count=1000)
             for members in split_into_batches(

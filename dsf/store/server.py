@@ -18,7 +18,7 @@ from dsf import keys
 from dsf.errors import SettingsError
 from dsf.store.client import parse_stored, run_atomically
 
-#: The first version with script flags, ACL selectors and `SET ... NX GET`. Every Valkey has them.
+#: The first version of Redis with script flags, ACL selectors and `SET ... NX GET`. All versions of Valkey have them.
 NEEDED_VERSION: Final = (7, 0)
 #: Milliseconds after which the claim of an installation expires unless it is renewed.
 OWNER_LIFE: Final = 120_000
@@ -63,7 +63,7 @@ def check_server(info: Mapping[str, Any]) -> None:
 
 
 def describe_refusal(error: redis.RedisError) -> str:
-    """Return a sentence if the server refuses what every hub needs, and waiting does not help; otherwise empty."""
+    """Return a sentence if the server will always refuse something that every hub needs; otherwise an empty string."""
     text = str(error)
     if isinstance(error, redis.exceptions.NoPermissionError):
         return f"the user of this Redis lacks a right that the hub needs ({text}); docs/redis.md says which it needs"
@@ -75,7 +75,10 @@ def describe_refusal(error: redis.RedisError) -> str:
 
 
 def check_empty_server(client: redis.Redis) -> None:
-    """Raise SettingsError if no hub can work with this server, whose reads succeed. Raises redis.RedisError."""
+    """Raise SettingsError if no hub can work with this server, although it accepts reads.
+
+    Call this function for a server without scorers. Raises redis.RedisError.
+    """
     try:
         if client.info("replication").get("role") == "slave":
             raise SettingsError(
@@ -84,7 +87,7 @@ def check_empty_server(client: redis.Redis) -> None:
             )
         client.evalsha("0" * 40, 0)
     except (redis.exceptions.NoScriptError, redis.exceptions.NoPermissionError):
-        # The script does not exist, and a user with rights to read only lacks some of these rights.
+        # The server executes scripts: this one does not exist. A read-only user may lack the right to check it.
         return
     except redis.ResponseError as error:
         if refusal := describe_refusal(error):
@@ -128,7 +131,7 @@ def claim_database(client: redis.Redis, owner: Owner, database: str) -> bool:
             "scorers and overrides; give this hub a Redis of its own, or stop the other one and wait two minutes"
         )
     if holder == owner:
-        # SET would overwrite a claim that another installation makes at this moment.
+        # Renew with PEXPIRE, because SET would overwrite a claim that another installation makes at this moment.
         client.pexpire(keys.OWNER, OWNER_LIFE)
     elif owner_text is not None:
         run_atomically(client, ("SET", keys.OWNER, text, "PX", OWNER_LIFE))
@@ -136,7 +139,7 @@ def claim_database(client: redis.Redis, owner: Owner, database: str) -> bool:
 
 
 def release_database(client: redis.Redis, owner: Owner) -> None:
-    """Delete this instance's claim on the database, if it has one. Raises redis.RedisError."""
+    """Delete the claim of this instance on the database, if there is one. Raises redis.RedisError."""
     holder = parse_stored(Owner, keys.OWNER, client.get(keys.OWNER))
     if holder is not None and (holder.id, holder.instance) == (owner.id, owner.instance):
         client.delete(keys.OWNER)

@@ -124,7 +124,7 @@ MAX_LATENESS: Final = 45.0
 
 
 def find_ticks_problem(client: redis.Redis, now: float) -> str:
-    """Return why beat sends no ticks at `now` (unix seconds). Empty if it works or no pair is due.
+    """Return why beat sends no ticks at `now` (unix seconds); empty if beat works or no pair is due.
 
     Raises redis.RedisError.
     """
@@ -150,10 +150,10 @@ def find_writes_problem(client: redis.Redis) -> str:
     try:
         client.register_script(_HUB_WRITE)()
     except redis.exceptions.NoPermissionError:
-        # The user may not run scripts, such as one that only reads: only late ticks can show the problem to it.
+        # A read-only user may not run scripts, so only late ticks can reveal the problem.
         return ""
     except redis.ConnectionError as error:
-        # A connection of `dsf.redislink` to a replica.
+        # `dsf.redislink` raises this error for a connection to a replica.
         if not isinstance(error.__cause__, redis.ReadOnlyError):
             raise
         return f"no ticks are sent: {error}; make it the primary again, or give the primary's address"
@@ -164,7 +164,7 @@ def find_writes_problem(client: redis.Redis) -> str:
 
 
 def find_memory_problem(client: redis.Redis) -> str:
-    """Return a sentence if Redis is full, so that it rejects the writes of agents, or an empty string.
+    """Return a sentence if Redis is full and therefore rejects the writes of agents; otherwise an empty string.
 
     Raises redis.RedisError.
     """
@@ -173,7 +173,7 @@ def find_memory_problem(client: redis.Redis) -> str:
     except redis.exceptions.OutOfMemoryError:
         return "results of agents wait: Redis is full; raise its maxmemory (the chart's redis.maxMemory)"
     except redis.ResponseError:
-        # Redis rejects the script for another reason than its memory, which `find_writes_problem` reports.
+        # `find_writes_problem` reports problems other than memory.
         return ""
     return ""
 
@@ -192,7 +192,6 @@ _SENTENCES: Final = {
     RATE_LIMIT: "the rate limit of this scorer, {rate}, applies to all clusters together and is used up by other "
     "clusters; raise the limit or the interval",
     PAUSED: "it is paused: dsf schedule list says by whom, dsf schedule resume ends it",
-    # A new result would only wait in the mailbox.
     RESULTS_BEHIND: "results of {cluster} wait in its mailbox and are not ingested; check that the service results "
     "runs and keeps up",
     # The scoring API fails health checks, or its configuration is unusable.
@@ -210,17 +209,20 @@ SKIPS_THRESHOLD: Final = 3
 
 @dataclass(frozen=True)
 class Skips:
-    """Consecutive skipped ticks of a pair. `reason` is that of the newest. `since` and `newest` are unix seconds."""
+    """Consecutive skipped ticks of a pair."""
 
     cluster: str
+    #: Reason of the newest skipped tick.
     reason: str
+    #: Number of skipped ticks.
     ticks: int
+    #: Times of the first and the newest skipped tick, in unix seconds.
     since: float
     newest: float = 0.0
 
     @classmethod
     def parse(cls, cluster: str, text: str | None) -> Skips | None:
-        """Parse a pair's text. Return None if its newest tick was sent, or if it never had one."""
+        """Parse the stored text of a pair. Return None if its newest tick was sent, or if it never had a tick."""
         match = _TEXT_PATTERN.fullmatch(text) if text else None
         if match is None or match[4] not in REASONS:
             return None
@@ -229,7 +231,7 @@ class Skips:
     def explain(self, rate_limit: str | None, problem: str = "") -> str:
         """Return a sentence with the reason and the remedy.
 
-        `rate_limit` is the scorer's, such as `10/s`. `problem` is why the pair cannot run.
+        `rate_limit` is the rate limit of the scorer, such as `10/s`. `problem` is why the pair cannot run.
         """
         if self.reason == INACTIVE and problem:
             return problem

@@ -1,7 +1,7 @@
 """Data that the score writer exchanges with the rest of the hub through Redis.
 
-Results workers count the changes of each pair's score and wake the writer. The writer records its counters and why
-scores are not written. It keeps its schedule in memory, and compares all scores after a change of leader.
+Results workers count the changes of each pair's score and wake the writer. The writer records its counters, and the
+reasons why scores are not written. Its schedule is in memory, so a new leader compares all scores.
 """
 
 from __future__ import annotations
@@ -31,25 +31,29 @@ VALIDITY_FACTOR = "validity_factor"
 TURN_AT = "turn_at"
 #: Maximum pairs per round trip.
 _BATCH_SIZE = 1000
+#: Maximum characters of the stored reason why a score is not written.
 _MAX_MESSAGE = 1000
 
 
 @dataclass(frozen=True)
-class Facts:
-    """The data of a pair from which the writer decides what to write."""
+class PairData:
+    """The stored data of a pair, from which the score writer decides what to write."""
 
-    #: The scorer's record. None if it is missing or was removed.
+    #: Records of the scorer and the cluster; None if a record is missing or was removed.
     scorer: ScorerRecord | None
     cluster: ClusterRecord | None
+    #: True if the pair has an entry in the schedule.
     scheduled: bool
+    #: The stored text of a `PairScore`.
     score: str | None
+    #: Number of consecutive failed cycles.
     failing: int
     #: Number of items. For a score that goes to metrics only, the number of results.
     items: int
 
     @classmethod
-    def parse(cls, cluster_name: str, scorer_name: str, *texts: Any) -> Facts:
-        """Parse the texts of scorer, cluster, entry, row and score."""
+    def parse(cls, cluster_name: str, scorer_name: str, *texts: Any) -> PairData:
+        """Parse `texts`, the stored texts of scorer, cluster, entry, row and score."""
         scorer, cluster, entry, row, score = texts
         state = parse_row_fields(keys.pair(cluster_name, scorer_name), row)
         return cls(
@@ -63,7 +67,10 @@ class Facts:
 
 
 class Writes:
-    """Reads and writes the exchanged data. Methods raise redis.RedisError if Redis is unreachable."""
+    """Reads and writes the data that the score writer and other processes exchange.
+
+    Methods raise redis.RedisError if Redis is unreachable.
+    """
 
     def __init__(self, client: redis.Redis) -> None:
         self._redis = client
@@ -80,8 +87,8 @@ class Writes:
         counts = dict(zip(fields[::2], fields[1::2], strict=True))
         return {keys.split_pair(pair): parse_counter("changes", pair, count) for pair, count in counts.items()}
 
-    def read_facts(self, pairs: Iterable[tuple[str, str]]) -> list[Facts]:
-        """Read the facts of pairs in one round trip."""
+    def read_pair_data(self, pairs: Iterable[tuple[str, str]]) -> list[PairData]:
+        """Return the data of each pair, read in one round trip."""
         pair_list = list(pairs)
         if not pair_list:
             return []
@@ -98,12 +105,12 @@ class Writes:
             if isinstance(response, Exception):
                 raise response
         for response in responses[4:]:
-            # A temporary error must not remove a score.
+            # Raise a temporary error, because the score would otherwise be removed.
             if isinstance(response, Exception) and not str(response).startswith("WRONGTYPE"):
                 raise response
         # A pair with damaged data has no score, and must not block the others.
         scores = [None if isinstance(response, Exception) else response for response in responses[4:]]
-        return [Facts.parse(*pair, *texts) for pair, *texts in zip(pair_list, *responses[:4], scores, strict=True)]
+        return [PairData.parse(*pair, *texts) for pair, *texts in zip(pair_list, *responses[:4], scores, strict=True)]
 
     def list_scheduled_pairs(self) -> list[tuple[str, str]]:
         """Return (cluster, scorer) of every entry in the schedule."""
@@ -114,7 +121,7 @@ class Writes:
         return [keys.split_pair(str(member)) for member in self._redis.hkeys(keys.UNWRITTEN)]
 
     def record_unwritten(self, causes: Mapping[tuple[str, str], Unwritten | None]) -> None:
-        """Record why scores are not written, remove the record for None, and notify readers of these pairs."""
+        """Record why scores are not written, and notify readers of these pairs. A cause of None removes the record."""
         for batch in split_into_batches(causes.items(), _BATCH_SIZE):
             arguments: list[str] = []
             for pair, cause in batch:
@@ -135,5 +142,5 @@ class Writes:
         return parse_validity_factor(text)
 
     def set_validity_factor(self, factor: float) -> None:
-        """Store the factor for ingest and readers."""
+        """Store the factor that extends validities, for ingestion and readers."""
         run_atomically(self._redis, ("HSET", keys.WRITE_STATS, VALIDITY_FACTOR, f"{factor:.3f}"))

@@ -75,7 +75,7 @@ class UserAccess:
     #: Returns the user of a request by its headers; None if a login is required. Raises AccessError (401) if the
     #: headers are invalid.
     find_user: Callable[[Request], PageUser | None] = lambda _: None
-    #: Returns the holder of the token with which a user logs in. None if there is no login.
+    #: Returns the holder of the token with which a user logs in; None if there is no login.
     login: TokenReviewer | None = None
     #: True if every client is accepted without authentication.
     is_open: bool = False

@@ -19,7 +19,7 @@ local now, bound_count = tonumber(ARGV[1]), tonumber(ARGV[2])
 local ROW, FIRST = 7, 3 + bound_count
 local sent_ticks, ignored, lag_sum, failed_pairs = 0, 0, 0, {}
 local reasons, lags, scorer_lags = {}, {}, {}
--- Number of consecutive skips from which readers show the pair as skipped.
+-- Number of consecutive skips after which readers show the pair as skipped.
 local SHOWN_SKIPS = 3
 local bounds = {}
 for index = 1, bound_count do
@@ -34,9 +34,9 @@ local due_times = redis.call('ZMSCORE', KEYS[1], unpack(all_pairs))
 local skips = redis.call('HMGET', KEYS[5], unpack(all_pairs))
 local new_due_times, opened_runs, dropped_pairs, new_skips, ended_skips = {}, {}, {}, {}, {}
 
-local function add(list, one, other)
-  list[#list + 1] = one
-  list[#list + 1] = other
+local function add(list, first, second)
+  list[#list + 1] = first
+  list[#list + 1] = second
 end
 
 -- Counts and pushes a tick; returns false if the data of the pair is invalid, which must not stop the other pairs.

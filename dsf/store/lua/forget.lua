@@ -1,5 +1,5 @@
--- Removes the data of pairs that are no longer in the schedule. Readers are notified if there was any, and the next
--- call removes the notification.
+-- Removes the data of pairs that are no longer in the schedule. A call that removes data notifies readers, and the next
+-- call for the pair removes the notification.
 -- KEYS  1 entries, 2 bytes of scores
 -- ARGV  1 prefix of pair hashes, 2 prefix of histories, 3 number n of hashes with a field per pair, then n of these,
 --       then pairs

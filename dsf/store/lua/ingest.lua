@@ -66,9 +66,9 @@ local function add(list, ...)
     end
 end
 
-local function reject(reason, answer)
+local function reject(reason, outcome)
     rejected[reason] = (rejected[reason] or 0) + 1
-    return answer or reason
+    return outcome or reason
 end
 
 local function ingest(result, i)
@@ -87,21 +87,21 @@ local function ingest(result, i)
     -- Current state --------------------------------------------------------------------------------------------------
 
     local is_open = open_runs[i]
-    local late = not is_open and lost_runs[i]
+    local is_late = not is_open and lost_runs[i]
     local names = {'state_run', 'last_run', 'score_run', 'digest', 'score_size', 'score_of'}
-    local STATE = #names
+    local STATE_SIZE = #names
     local amounts = {}
-    if not late then
-        local is_long
+    if not is_late then
+        local has_many_fields
         for field, amount in pairs(result.counters) do
-            -- Agents choose the last word of these names, so only a limited number of them has own fields.
+            -- Agents choose the last part of these names, so the number of fields with such names is limited.
             local group = sub(field, 1, 2) == 'n:' and (match(field, '^(n:skipped:)') or match(field, '^(n:refused:)')
                 or match(field, '^(n:error:[^:]*:)'))
             if group then
-                if is_long == nil then
-                    is_long = call('HLEN', hash) >= 200
+                if has_many_fields == nil then
+                    has_many_fields = call('HLEN', hash) >= 200
                 end
-                if is_long and call('HEXISTS', hash, field) == 0 then
+                if has_many_fields and call('HEXISTS', hash, field) == 0 then
                     field = group .. 'other'
                 end
             end
@@ -116,18 +116,18 @@ local function ingest(result, i)
     local state = call('HMGET', hash, unpack(names))
     local state_run, last_run, score_run = state[1] or '', state[2] or '', state[3] or ''
     local digest = state[4] or ''
-    local facts = parse_row(rows[i])
-    local failing, expired = tonumber(facts.failing) or 0, tonumber(facts.expired) or 0
-    local is_over = (tonumber(facts.valid_until) or 0) <= now
+    local pair_row = parse_row(rows[i])
+    local failing, expired = tonumber(pair_row.failing) or 0, tonumber(pair_row.expired) or 0
+    local has_expired = (tonumber(pair_row.valid_until) or 0) <= now
 
     if not is_open and result.refusal then
         return reject(result.refusal)
     end
-    if not is_open and not late then
+    if not is_open and not is_late then
         if run <= state_run then
             return reject('replayed')
         end
-        -- Skipped runs are recorded only in the history.
+        -- Search the history, too, because skipped runs are recorded only there.
         local head = sub(result.row, 1, 13)
         for _, row in ipairs(call('LRANGE', history, 0, -1)) do
             if sub(row, 1, #head) == head then
@@ -139,27 +139,27 @@ local function ingest(result, i)
     local size_before, owner_before = tonumber(state[5]) or 0, state[6] or ''
     if score and run > score_run and #score > SMALL_SCORE and result.room > 0 then
         local growth = #score - (owner_before == namespace and size_before or 0)
-        -- One cluster, whose credential may be stolen, must leave room for the others.
-        local is_over = used_bytes[namespace] + growth > result.room
+        -- A single cluster, whose credential may be stolen, must leave room for the others.
+        local exceeds_room = used_bytes[namespace] + growth > result.room
             or used_bytes[get_cluster_owner(namespace, pair)] + growth > result.room / 2
-        if growth > 0 and is_over then
+        if growth > 0 and exceeds_room then
             return 'no_room'
         end
     end
 
     -- New state --------------------------------------------------------------------------------------------------
 
-    local values, last = {}, 0
+    local values, value_count = {}, 0
     local function set(field, value)
-        values[last + 1], values[last + 2] = field, value
-        last = last + 2
+        values[value_count + 1], values[value_count + 2] = field, value
+        value_count = value_count + 2
     end
 
     -- The sums are computed here, because HINCRBY ends the script if a sum is too large or not a number.
     local sums = {}
     for i, amount in ipairs(amounts) do
-        local field = names[STATE + i]
-        local sum = (sums[field] or tonumber(state[STATE + i]) or 0) + amount
+        local field = names[STATE_SIZE + i]
+        local sum = (sums[field] or tonumber(state[STATE_SIZE + i]) or 0) + amount
         sums[field] = sum < MAX_COUNTER and sum or MAX_COUNTER
     end
     for field, sum in pairs(sums) do
@@ -169,39 +169,40 @@ local function ingest(result, i)
         set('last_run', run)
     end
 
-    local news, changed, has_row = false, false, false
-    local limit = result.failure_threshold
+    local notifies_hub, notifies_writer, has_row = false, false, false
+    local failure_threshold = result.failure_threshold
     -- The late result of a lost run replaces the state that its loss caused, but no newer state.
-    local newer = run > state_run or (late and run == state_run)
+    local is_newer = run > state_run or (is_late and run == state_run)
 
     if outcome == 'error' or is_lost then
-        if newer then
-            local old_failure, new_failure = decode_table(facts.failure), decode_table(result.failure)
-            news = failing == 0 or old_failure.stage ~= new_failure.stage or old_failure.reason ~= new_failure.reason
-            if not late then
+        if is_newer then
+            local old_failure, new_failure = decode_table(pair_row.failure), decode_table(result.failure)
+            notifies_hub = failing == 0 or old_failure.stage ~= new_failure.stage
+                or old_failure.reason ~= new_failure.reason
+            if not is_late then
                 failing = failing + 1
-                changed = limit > 0 and failing == limit
+                notifies_writer = failure_threshold > 0 and failing == failure_threshold
             end
             set('state_run', run)
-            facts.failing, facts.failure, has_row = tostring(failing), result.failure, true
+            pair_row.failing, pair_row.failure, has_row = tostring(failing), result.failure, true
         end
     elseif outcome ~= 'skipped' then
-        if newer then
-            news = failing > 0
-            changed = limit > 0 and failing >= limit
+        if is_newer then
+            notifies_hub = failing > 0
+            notifies_writer = failure_threshold > 0 and failing >= failure_threshold
             set('state_run', run)
-            facts.failing, facts.failure, has_row = '0', nil, true
+            pair_row.failing, pair_row.failure, has_row = '0', nil, true
         end
         if run > score_run then
-            news = news or is_over or (facts.items == '0') ~= (result.items == 0)
-                or decode_table(facts.remark).reason ~= decode_table(result.remark).reason
-            changed = changed or digest ~= result.digest or is_over
-                or tonumber(result.valid_until) < (tonumber(facts.valid_until) or 0)
-            if (tonumber(facts.last_success) or 0) <= tonumber(result.measured_at) then
-                facts.last_success = result.measured_at
+            notifies_hub = notifies_hub or has_expired or (pair_row.items == '0') ~= (result.items == 0)
+                or decode_table(pair_row.remark).reason ~= decode_table(result.remark).reason
+            notifies_writer = notifies_writer or digest ~= result.digest or has_expired
+                or tonumber(result.valid_until) < (tonumber(pair_row.valid_until) or 0)
+            if (tonumber(pair_row.last_success) or 0) <= tonumber(result.measured_at) then
+                pair_row.last_success = result.measured_at
             end
-            facts.valid_until, facts.items = result.valid_until, tostring(result.items)
-            facts.value, facts.remark = result.value, result.remark
+            pair_row.valid_until, pair_row.items = result.valid_until, tostring(result.items)
+            pair_row.value, pair_row.remark = result.value, result.remark
             has_row = true
             set('score', score)
             set('score_size', #score)
@@ -213,25 +214,25 @@ local function ingest(result, i)
     if result.has_expired then
         if run > state_run then
             expired = expired + 1
-            facts.expired, facts.expired_run, facts.expired_at = tostring(expired), run, ARGV[1]
+            pair_row.expired, pair_row.expired_run, pair_row.expired_at = tostring(expired), run, ARGV[1]
             has_row = true
-            news = expired == expired_threshold
+            notifies_hub = expired == expired_threshold
         end
-    elseif outcome ~= 'skipped' and newer and expired > 0 then
+    elseif outcome ~= 'skipped' and is_newer and expired > 0 then
         -- Any other cycle ends the series of expired runs.
-        facts.expired, facts.expired_run, facts.expired_at = nil, nil, nil
-        news = news or expired >= expired_threshold
+        pair_row.expired, pair_row.expired_run, pair_row.expired_at = nil, nil, nil
+        notifies_hub = notifies_hub or expired >= expired_threshold
     end
-    changed = changed and result.is_written
+    notifies_writer = notifies_writer and result.is_written
 
-    local new_row = has_row and cjson.encode(facts)
+    local new_row = has_row and cjson.encode(pair_row)
 
     -- Writes: the first one fails if the stored value is not a list, and all others were checked ----------------------
 
-    if not late and call('LPUSH', history, result.row) > history_length then
+    if not is_late and call('LPUSH', history, result.row) > history_length then
         call('LTRIM', history, 0, history_length - 1)
     end
-    if last > 0 then
+    if value_count > 0 then
         call('HSET', hash, unpack(values))
     end
     if score and run > score_run then
@@ -243,11 +244,11 @@ local function ingest(result, i)
             end
         end
     end
-    -- A refused result whose run ends with an error is counted as rejected. A skipped run is not.
+    -- Count a refused result as rejected if its run ends with an error, but not if the run was skipped.
     if is_open and result.refusal and outcome == 'error' then
         reject(result.refusal)
     end
-    if is_open or late then
+    if is_open or is_late then
         add(ended, member)
     end
     if is_lost then
@@ -257,19 +258,19 @@ local function ingest(result, i)
         add(new_rows, pair, new_row)
         note_change(pair)
     end
-    if changed then
+    if notifies_writer then
         changed_scores[#changed_scores + 1] = pair
     end
-    if news then
+    if notifies_hub then
         add(changed_scorers, result.scorer)
     end
-    return late and 'late' or outcome
+    return is_late and 'late' or outcome
 end
 
 local outcomes = {}
 for i, result in ipairs(results) do
-    local is_ok, answer = pcall(ingest, result, i)
-    outcomes[i] = is_ok and answer or {err = type(answer) == 'table' and answer.err or 'ERR ' .. tostring(answer)}
+    local is_ok, value = pcall(ingest, result, i)
+    outcomes[i] = is_ok and value or {err = type(value) == 'table' and value.err or 'ERR ' .. tostring(value)}
 end
 
 for owner, bytes in pairs(added_bytes) do
@@ -287,7 +288,7 @@ end
 if #new_rows > 0 then
     call('HSET', ROWS, unpack(new_rows))
 end
--- The results are recorded. An error from here on must not cause them to be recorded again.
+-- The results are recorded. Use pcall from here on, because an error would cause them to be recorded again.
 publish_changes()
 for _, pair in ipairs(changed_scores) do
     redis.pcall('HINCRBY', KEYS[4], pair, 1)

@@ -1,7 +1,8 @@
--- Empties slots whose results are in the books, and releases mailboxes.
--- KEYS  1 claims, 2 slots that are being read by reader, 3 suspects: slots whose readers died, then slots
+-- Empties slots whose results are in the books, and releases mailboxes. A newer result that has replaced the ingested
+-- one stays, because its start, which contains the signature, differs.
+-- KEYS  1 claims by cluster, 2 reader -> the slots that it is reading, 3 suspect (a slot whose reader died) -> number
+--       of readers that died, then slots
 -- ARGV  1 token of the reader, then for each slot the start of its result, or '' if the result stays; then clusters
--- A newer result that has replaced the read one stays, because its start with the signature differs.
 local FIRST = 3
 local emptied, read, returned = {}, {}, {}
 for i = FIRST + 1, #KEYS do
@@ -26,6 +27,6 @@ end
 if #returned > 0 then
     redis.call('HSET', KEYS[1], unpack(returned))
 end
--- The reader has survived these slots.
+-- These slots are not suspects, because the reader is still running.
 redis.call('HDEL', KEYS[2], ARGV[1])
 redis.call('HDEL', KEYS[3], unpack(read))

@@ -4,21 +4,22 @@
 --
 -- KEYS  1 entries (hash)  2 due (zset)  3 time up to which first runs are planned (string)  4 wake (list)
 -- ARGV  1 now  2 seconds between two first runs, then four per row:
---       pair | its new entry as JSON, or "" to leave it | how | slot
---       how   early  due at the slot or earlier, never later than before
+--       pair | its new entry as JSON, or "" to leave it | mode | slot
+--       mode  early  due at the slot or earlier, never later than before
 --             now    due at once, or soon if there are many pairs; at the slot at the latest, never later than before
 --       A pair without a due time is new, and is treated as with `now`.
 -- Returns the number of pairs that were changed. Times are unix seconds.
 
 local now, gap = tonumber(ARGV[1]), tonumber(ARGV[2])
--- A user of the page may write any value to this key. The first runs of any possible number of pairs fit into a day.
+-- Ignore a time more than a day ahead: users of the page may write any value to this key, and the first runs of any
+-- possible number of pairs fit into a day.
 local spread = tonumber(redis.call('GET', KEYS[3]) or '') or 0
 local next_free = (spread > now and spread < now + 86400) and spread or now
 local is_first_run_planned = false
 local changed = 0
 
 for i = 3, #ARGV, 4 do
-  local pair, entry, how, slot = ARGV[i], ARGV[i + 1], ARGV[i + 2], tonumber(ARGV[i + 3])
+  local pair, entry, mode, slot = ARGV[i], ARGV[i + 1], ARGV[i + 2], tonumber(ARGV[i + 3])
   local has_entry = true
   if entry ~= '' then
     redis.call('HSET', KEYS[1], pair, entry)
@@ -30,7 +31,7 @@ for i = 3, #ARGV, 4 do
     local score = redis.call('ZSCORE', KEYS[2], pair)
     local old_due = score and tonumber(score)
     local due = slot
-    if how == 'now' or not old_due then
+    if mode == 'now' or not old_due then
       due = math.min(next_free, slot)
       if old_due and old_due <= due then
         due = old_due

@@ -1,5 +1,5 @@
--- The rows of pairs, and the change log for their readers. dsf.store.client prepends this file to other scripts, and
--- defines ROWS, CHANGED, SEQUENCE and PAIR, the names of keys (dsf.keys), before it.
+-- Functions that write the rows of pairs, and the change log for their readers. dsf.store.client prepends this file to
+-- other scripts, after constants with the names of keys (dsf.keys): ROWS, CHANGED, SEQUENCE and PAIR.
 local function decode_table(text)
     local is_json, value = pcall(cjson.decode, text or '')
     return is_json and type(value) == 'table' and value or {}
@@ -12,8 +12,8 @@ local function note_change(pair)
     changed_pairs[#changed_pairs + 1] = pair
 end
 
--- Publishes the changed pairs with increasing numbers. The first number is the time, so that the numbers of an emptied
--- Redis exceed all earlier ones. `pcall` is used, because an error must not end a script whose work is done.
+-- Publishes the changed pairs with increasing sequence numbers. The first number is the time, so that the numbers of an
+-- emptied Redis exceed all earlier ones. `pcall` ignores errors, which must not end a script whose work is done.
 local function publish_changes()
     local count = #changed_pairs
     if count == 0 then
@@ -35,13 +35,13 @@ local function publish_changes()
     end
 end
 
-local NUMBERS = {'last_success', 'valid_until', 'expired_at', 'failing', 'expired', 'items', 'value'}
+local NUMBER_FIELDS = {'last_success', 'valid_until', 'expired_at', 'failing', 'expired', 'items', 'value'}
 
 -- Parses the text of a row into a table of texts, which dsf.store.pairs describes. A row with an invalid number counts
 -- as missing, as for readers, and the next write replaces it.
 local function parse_row(text)
     local row = decode_table(text)
-    for _, name in ipairs(NUMBERS) do
+    for _, name in ipairs(NUMBER_FIELDS) do
         local text = row[name]
         if text ~= nil then
             local number = tonumber(text)
@@ -54,6 +54,7 @@ local function parse_row(text)
     return row
 end
 
+-- Stores a row, and notes that the pair has changed.
 local function put_row(pair, row)
     redis.call('HSET', ROWS, pair, cjson.encode(row))
     note_change(pair)

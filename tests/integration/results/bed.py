@@ -34,7 +34,7 @@ START = 4_102_444_800.0
 
 def handle(ingest: Ingest, frame: bytes | str) -> str:
     """Ingest a frame and return its outcome."""
-    (response,) = ingest.handle_all([frame.encode() if isinstance(frame, str) else frame])
+    (response,) = ingest.ingest_frames([frame.encode() if isinstance(frame, str) else frame])
     if isinstance(response, redis.ResponseError):
         raise response
     return response

@@ -154,7 +154,7 @@ def test_results_of_one_batch_are_evaluated_in_order(bed: ResultsHarness) -> Non
         bed.now += 30
         frames.append(bed.frame(run, results=[({"node": "a"}, value)]))
     shuffled = [frames[number] for number in (0, 2, 3, 1)]
-    assert [response in ("ok", "late") for response in bed.ingest.handle_all(shuffled)] == [True] * 4
+    assert [response in ("ok", "late") for response in bed.ingest.ingest_frames(shuffled)] == [True] * 4
     assert in_force(bed) == {"a": 50}
     assert cycle(bed, 60) == {"a": 60}
 
@@ -169,7 +169,7 @@ def test_hold_works_across_two_workers(bed: ResultsHarness) -> None:
         frame = bed.frame(run, results=[({"node": "a"}, value)])
         # Both may process it if a claim expires: the second one changes nothing.
         threads = [
-            threading.Thread(target=results_worker.handle_all, args=([frame],))
+            threading.Thread(target=results_worker.ingest_frames, args=([frame],))
             for results_worker in (worker, workers[0])
         ]
         for thread in threads:

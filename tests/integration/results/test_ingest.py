@@ -157,7 +157,7 @@ def test_redis_error_for_one_result_does_not_affect_the_others(bed: ResultsHarne
     frames = bed.backlog(150)
     failing_run = bed.open("c2", "s2")
     frames.insert(70, bed.frame(failing_run, "c2", "s2"))
-    responses = bed.ingest.handle_all(frames)
+    responses = bed.ingest.ingest_frames(frames)
     error = responses.pop(70)
     assert isinstance(error, redis.ResponseError)
     assert str(error).startswith("WRONGTYPE")
@@ -173,7 +173,7 @@ def test_failed_notification_does_not_ingest_results_again(bed: ResultsHarness, 
     bed.client.delete(key)
     bed.client.set(key, "spoilt")
     frames = [bed.frame(bed.open(), outcome="error"), bed.frame(bed.open())]
-    assert bed.ingest.handle_all(frames) == ["error", "ok"]
+    assert bed.ingest.ingest_frames(frames) == ["error", "ok"]
     assert books(bed) == {"error": 1, "ok": 1}
     assert bed.client.zcard(keys.OPEN_RUNS) == 0
 
@@ -190,7 +190,7 @@ def test_newest_result_of_a_pair_counts_in_any_order_of_arrival(bed: ResultsHarn
     frames[failed_run] = bed.frame(failed_run, outcome="error")
     other = bed.frame(bed.open(scorer="s2"), scorer="s2")
     batch = [frames[newer], other, *(frames[run] for run in (newest, oldest, failed_run, older, newer))]
-    assert bed.ingest.handle_all(batch) == ["ok", "ok", "ok", "ok", "error", "ok", "replayed"]
+    assert bed.ingest.ingest_frames(batch) == ["ok", "ok", "ok", "ok", "error", "ok", "replayed"]
     state = bed.state()
     assert state.score is not None
     assert (state.score.run, state.score.items, state.failing, state.last_run) == (newest, [("a", 4)], 0, newest)
@@ -206,10 +206,10 @@ def test_redis_error_for_all_results_is_raised_and_results_wait(bed: ResultsHarn
     bed.client.config_set("min-replicas-to-write", 1)
     try:
         with pytest.raises(redis.ResponseError, match="NOREPLICAS"):
-            bed.ingest.handle_all(frames)
+            bed.ingest.ingest_frames(frames)
     finally:
         bed.client.config_set("min-replicas-to-write", 0)
-    assert bed.ingest.handle_all(frames) == ["ok"] * 3
+    assert bed.ingest.ingest_frames(frames) == ["ok"] * 3
 
 
 def test_default_validity_follows_a_longer_interval(bed: ResultsHarness) -> None:
@@ -239,5 +239,5 @@ def test_result_that_cannot_be_evaluated_does_not_block_other_results(
 
     monkeypatch.setattr(ingest_module, "make_ending", stumbling)
     batch = [bed.frame(bed.open(cluster), cluster) for cluster in ("c1", "c2")]
-    assert bed.ingest.handle_all(batch) == ["malformed", "ok"]
+    assert bed.ingest.ingest_frames(batch) == ["malformed", "ok"]
     assert bed.rejected() == {"malformed": 1}

@@ -10,7 +10,7 @@ import redis
 
 from dsf import keys
 from dsf.results import intake as hubs_mail
-from dsf.results.intake import SHORTEST, MailboxContents, Mailboxes, find_cluster
+from dsf.results.intake import MIN_RESULT_BYTES, MailboxContents, Mailboxes, find_cluster
 from dsf.store.agents import count_waiting_results
 from tests.integration.results.bed import ResultsHarness
 from tests.integration.results.push import put, waiting
@@ -34,7 +34,7 @@ def mail(bed: ResultsHarness, raw: redis.Redis) -> Mailboxes:
 
 
 def fill(
-    bed: ResultsHarness, cluster: str, slots: range | tuple[int, ...], letter: str = "x", length: int = SHORTEST
+    bed: ResultsHarness, cluster: str, slots: range | tuple[int, ...], letter: str = "x", length: int = MIN_RESULT_BYTES
 ) -> None:
     for slot in slots:
         put(bed.client, slot, letter * length, cluster)
@@ -59,7 +59,7 @@ def test_clusters_are_read_in_turns(bed: ResultsHarness, mail: Mailboxes, monkey
     fill(bed, "c2", (3,), "b")
     fill(bed, "c3", (7, 8), "c")
     first = mail.read()
-    assert (Counter(letters(first)), first.is_more) == ({"a": 3, "b": 1, "c": 2}, True)
+    assert (Counter(letters(first)), first.has_more) == ({"a": 3, "b": 1, "c": 2}, True)
     # Results stay in their slots until the books contain them.
     assert waiting(bed.client) == 16
     assert waiting(bed.client, "c2") == 1
@@ -139,7 +139,7 @@ def test_malformed_mail_is_counted_unread(bed: ResultsHarness, mail: Mailboxes) 
     put(bed.client, 1, "", "c2")
     fill(bed, "c3", (0,), "g")
     read = mail.read()
-    assert (letters(read), read.is_more) == ("g", False)
+    assert (letters(read), read.has_more) == ("g", False)
     assert bed.rejected() == {"malformed": 10}
     assert bed.client.hgetall(keys.REJECTED_MAIL) == {"c1": "8", "c2": "2"}
     assert count_waiting_results(bed.client, ["c1", "c2"]) == 0
@@ -165,7 +165,7 @@ def test_newer_result_in_a_slot_is_kept(bed: ResultsHarness, mail: Mailboxes) ->
     read = mail.read()
     fill(bed, "c1", (1,), "b")
     finish(mail, read)
-    assert bed.client.mget(keys.mail_slots("c1")[:2]) == [None, "b" * SHORTEST]
+    assert bed.client.mget(keys.mail_slots("c1")[:2]) == [None, "b" * MIN_RESULT_BYTES]
     assert letters(mail.read()) == "b"
 
 
@@ -233,7 +233,7 @@ def test_many_clusters_are_read_in_one_round_trip(bed: ResultsHarness, mail: Mai
 
 
 def test_slot_with_arbitrary_bytes_is_read(bed: ResultsHarness, mail: Mailboxes) -> None:
-    put(bed.client, 0, b"\xff\xfe" * SHORTEST)
+    put(bed.client, 0, b"\xff\xfe" * MIN_RESULT_BYTES)
     fill(bed, "c2", (0,), "b")
     read = mail.read()
     assert len(read.slots) == 2
@@ -268,7 +268,7 @@ def dying(raw: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Mai
 
 def _read_until_empty(mail: Mailboxes) -> list[str]:
     reads = []
-    while (read := mail.read(everywhere=True)).slots or read.is_more:
+    while (read := mail.read(everywhere=True)).slots or read.has_more:
         reads.append("".join(sorted(letters(read))))
         finish(mail, read)
     return reads
@@ -334,9 +334,9 @@ def test_cluster_has_a_share_of_the_bytes_of_a_read(
     fill(bed, "c1", (0, 1, 2), "a", length=3000)
     fill(bed, "c2", (0, 1, 2), "b", length=2000)
     read = mail.read()
-    assert (Counter(letters(read)), read.is_more) == ({"a": 1, "b": 2}, True)
+    assert (Counter(letters(read)), read.has_more) == ({"a": 1, "b": 2}, True)
     finish(mail, read)
     read = mail.read()
-    assert (Counter(letters(read)), read.is_more) == ({"a": 1, "b": 1}, True)
+    assert (Counter(letters(read)), read.has_more) == ({"a": 1, "b": 1}, True)
     finish(mail, read)
-    assert (letters(mail.read()), mail.read().is_more) == ("a", False)
+    assert (letters(mail.read()), mail.read().has_more) == ("a", False)

@@ -20,7 +20,7 @@ class ScriptedIngest:
         self.answers = list(answers)
         self.refused_reasons: list[str] = []
 
-    def handle_all(self, frames: list[object]) -> list[Any]:
+    def ingest_frames(self, frames: list[object]) -> list[Any]:
         assert len(frames) == len(self.answers)
         return self.answers
 
@@ -35,7 +35,7 @@ def test_permanently_refused_result_is_dropped_and_the_rest_waits() -> None:
     batch = Batch(waiting, cast("Ingest", ingest))
     with pytest.raises(redis.ResponseError, match="MISCONF"):
         batch.ingest_mailboxes()
-    assert (batch.finished, ingest.refused_reasons) == ([0, 1, 3], ["malformed"])
+    assert (batch.finished_indexes, ingest.refused_reasons) == ([0, 1, 3], ["malformed"])
 
 
 def test_results_that_are_parsed_together_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,7 +44,7 @@ def test_results_that_are_parsed_together_are_bounded_in_bytes(monkeypatch: pyte
     parts: list[list[int]] = []
 
     class MeasuringIngest(ScriptedIngest):
-        def handle_all(self, frames: list[Any]) -> list[Any]:
+        def ingest_frames(self, frames: list[Any]) -> list[Any]:
             parts.append([len(frame) for frame in frames])
             return ["ok"] * len(frames)
 

@@ -22,10 +22,14 @@ def record(**values: object) -> ScorerRecord:
 
 
 def desired_score(
-    score: PairScore | None = SCORE, failing: int = 0, factor: float = 1.0, shown_until: float = 0.0, **values: object
+    score: PairScore | None = SCORE,
+    failing: int = 0,
+    factor: float = 1.0,
+    current_valid_until: float = 0.0,
+    **values: object,
 ) -> DesiredScore | Unknown | None:
     return compute_desired_score(
-        score, failing, record(**values), CLUSTER, now=NOW, factor=factor, shown_until=shown_until
+        score, failing, record(**values), CLUSTER, now=NOW, factor=factor, current_valid_until=current_valid_until
     )
 
 
@@ -66,10 +70,10 @@ def test_inactive_scoring_api_counts_as_failing() -> None:
 
 
 def test_score_of_a_suspended_scorer_expires() -> None:
-    value = desired_score(failing=2, when_failing=VALUE, suspended=True, shown_until=NOW + 100)
+    value = desired_score(failing=2, when_failing=VALUE, suspended=True, current_valid_until=NOW + 100)
     assert isinstance(value, DesiredScore)
     assert (value.items, value.valid_until) == ((("a", -7), ("b", -7)), NOW + 100)
-    assert desired_score(failing=2, when_failing=VALUE, suspended=True, shown_until=NOW) is None
+    assert desired_score(failing=2, when_failing=VALUE, suspended=True, current_valid_until=NOW) is None
     assert desired_score(None, failing=2, when_failing=VALUE, suspended=True) is None
     # A suspended scorer does not need its scoring API.
     off = desired_score(when_failing=VALUE, suspended=True, health="Inactive")

@@ -186,7 +186,7 @@ def _summarize_side(side: Recording, common: Common) -> list[BacktestView]:
 
 
 def compute_rank_correlation(pairs: Sequence[tuple[int, int]]) -> float | None:
-    """Return Spearman's rank correlation; equal values have their mean rank. None if all values of a side are equal."""
+    """Return Spearman's rank correlation; equal values have their mean rank; None if all values of a side are equal."""
     try:
         return statistics.correlation(*(_compute_ranks([pair[side] for pair in pairs]) for side in (0, 1)))
     except statistics.StatisticsError:

@@ -19,7 +19,7 @@ class SeriesLine:
 
 
 def draw_lines(lines: Sequence[SeriesLine]) -> Chart | None:
-    """Return a chart with common axes. Each line keeps its value until the next one. None if no line has a value."""
+    """Return a chart with common axes. Each line keeps its value until the next one; None if no line has a value."""
     numbers = [value for line in lines for value in line.values if value is not None]
     if not numbers:
         return None
