@@ -14,7 +14,7 @@ from dsf.api.types import CLUSTER_API_VERSION, CLUSTER_KIND, CLUSTER_SET_LABEL
 
 
 def has_cluster(cluster_set: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
-    """True if a ManagedClusterSet has a cluster with these labels."""
+    """Return True if a ManagedClusterSet has a cluster with these labels."""
     selector = (cluster_set.get("spec") or {}).get("clusterSelector") or {}
     if selector.get("selectorType") == "LabelSelector":
         # A missing selector selects nothing, an empty one everything.

@@ -12,7 +12,7 @@ _DURATION_PATTERN: Final = re.compile(r"(?:\d+[smhd])+|\d+", re.ASCII)
 
 
 def is_duration(text: str) -> bool:
-    """True if the text has the format of a duration."""
+    """Return True if the text has the format of a duration."""
     return _DURATION_PATTERN.fullmatch(text) is not None
 
 

@@ -37,7 +37,7 @@ def parse_rate(text: str) -> float:
 
 
 def is_header_value(value: str) -> bool:
-    """True if this is a valid header value: printable ASCII with blanks only inside, so that no line break adds a
+    """Return True if this is a valid header value: printable ASCII, with blanks only inside. No line break may add a
     header."""
     return re.fullmatch(_HEADER_VALUE_PATTERN, value) is not None
 

@@ -36,7 +36,7 @@ def sanitize_resource_name(name: str) -> str:
 
 
 def is_dns_subdomain(name: str) -> bool:
-    """True if Kubernetes accepts `name` as the name of an object (RFC 1123 subdomain)."""
+    """Return True if Kubernetes accepts `name` as the name of an object (RFC 1123 subdomain)."""
     return len(name) <= MAX_NAME_LENGTH and _SUBDOMAIN_PATTERN.fullmatch(name) is not None
 
 

@@ -311,5 +311,5 @@ def describe_validity_gap(interval: int, declared_validity: int, declared_interv
 
 
 def has_expired(valid_until: float, now: float) -> bool:
-    """True if a score with this expiry has expired at `now`."""
+    """Return True if a score with this expiry has expired at `now`."""
     return valid_until <= now

@@ -228,7 +228,7 @@ class Execution(SpecModel):
 
 
 def _has_scoring_api(spec: DynamicScorerSpec) -> bool:
-    """True if a spec has a field of a scoring API."""
+    """Return True if a spec has a field of a scoring API."""
     scoring = spec.scoring
     fields = spec.model_fields_set & {"config_url", "config_sync_mode"}
     return bool(fields or scoring.host or scoring.path or scoring.auth or scoring.tls)

@@ -69,7 +69,7 @@ class Override(Methods):
     tls: Tls | None = Field(default=None, description="Verification of the server there.")
 
     def applies_to(self, cluster: ClusterFacts) -> bool:
-        """True if it applies to the cluster: by name, set or labels."""
+        """Return True if it applies to the cluster: by name, set or labels."""
         if cluster.name in self.clusters or not cluster.sets.isdisjoint(self.cluster_sets):
             return True
         return self.cluster_selector is not None and self.cluster_selector.matches(cluster.labels)

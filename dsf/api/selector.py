@@ -48,7 +48,7 @@ class ClusterSelector(SpecModel):
     match_expressions: tuple[Requirement, ...] = Field(default=(), description="More about labels.", max_length=32)
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """True if it selects a cluster with these labels."""
+        """Return True if it selects a cluster with these labels."""
         return matches(self._manifest, labels)
 
     @functools.cached_property
@@ -57,7 +57,7 @@ class ClusterSelector(SpecModel):
 
 
 def matches(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
-    """True if labels match `matchLabels` and `matchExpressions` of any object; an empty selector matches all.
+    """Return True if labels match `matchLabels` and `matchExpressions` of any object; an empty selector matches all.
 
     As in Kubernetes, NotIn is also true without the label.
     """

@@ -52,7 +52,7 @@ class Renderer:
         return dict(self._cluster.labels) if self._cluster is not None else {}
 
     def is_stand_in(self, text: str) -> bool:
-        """True if an expanded `text` is the value of no cluster."""
+        """Return True if an expanded `text` is the value of no cluster."""
         return self._cluster is None and "${" in text
 
     def expand_query(self, text: str, field: str) -> str:

@@ -182,7 +182,7 @@ _TYPE_RULE: Final = {
 
 
 def is_plugin_type(name: str) -> bool:
-    """True if `name` is a valid type of a plug-in: a DNS subdomain with a dot, such as `csv.example.com`.
+    """Return True if `name` is a valid type of a plug-in: a DNS subdomain with a dot, such as `csv.example.com`.
 
     Built-in types never have a dot, so a misspelt or new built-in type is never taken for that of a plug-in.
     """

@@ -48,7 +48,7 @@ def find_url_problem(url: str, form: str) -> str:
 
 
 def is_valid_url(url: str) -> bool:
-    """True if `url` is http or https with a host, and unambiguous."""
+    """Return True if `url` is http or https with a host, and unambiguous."""
     try:
         parse_origin(url)
     except ValueError:
@@ -123,7 +123,7 @@ class TokenHosts:
         return bool(self._entries)
 
     def allow(self, url: str) -> bool:
-        """True if a token may be sent to `url`; never to an invalid URL."""
+        """Return True if a token may be sent to `url`; never to an invalid URL."""
         try:
             scheme, host, port = parse_origin(url)
         except ValueError:

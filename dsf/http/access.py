@@ -36,7 +36,7 @@ _aliases: dict[str, tuple[str, int]] = {}
 
 
 def is_unauthorized(error: HttpError) -> bool:
-    """True if the status of the response was 401."""
+    """Return True if the status of the response was 401."""
     return error.status == HTTPStatus.UNAUTHORIZED
 
 
@@ -188,7 +188,7 @@ def _parse_proxy(variable: str, value: str) -> Proxy:
 
 
 def _bypasses_proxy(parts: SplitResult) -> bool:
-    """True if the URL belongs to this machine or this cluster, or matches NO_PROXY."""
+    """Return True if the URL belongs to this machine or this cluster, or matches NO_PROXY."""
     host = (parts.hostname or "").rstrip(".")
     port = parts.port or PORTS[parts.scheme]
     address = _parse_address(host)
@@ -204,7 +204,7 @@ def _bypasses_proxy(parts: SplitResult) -> bool:
 def _matches_no_proxy(
     entry: str, host: str, address: ipaddress.IPv4Address | ipaddress.IPv6Address | None, port: int
 ) -> bool:
-    """True if an entry of NO_PROXY matches the server. The entry is a network or a name, with an optional port."""
+    """Return True if an entry of NO_PROXY matches the server. An entry is a network or a name, with or without port."""
     name, colon, port_text = entry.lower().rpartition(":")
     # An IPv6 address has a port only if the address is in brackets.
     if not (colon and port_text.isdigit() and (":" not in name or name.endswith("]"))):

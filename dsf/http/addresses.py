@@ -67,7 +67,7 @@ def allow_link_local(allowed: bool) -> None:
 
 
 def is_refused(address: str) -> bool:
-    """True if an IP address is link-local or a cloud's metadata service, also as IPv4 embedded in IPv6."""
+    """Return True if an IP address is link-local or a cloud's metadata service, also as IPv4 embedded in IPv6."""
     return any(
         candidate.is_link_local or any(candidate in network for network in _METADATA_NETWORKS)
         for candidate in _reachable_addresses(ipaddress.ip_address(address))
@@ -172,7 +172,7 @@ def _resolve(host: str, port: int, seconds: float) -> _AddressInfos:
 
 
 def _is_numeric(host: str) -> bool:
-    """True if the host is an address, including a single number or octal notation, which needs no DNS lookup."""
+    """Return True if the host is an address, including a single number or octal notation, which needs no DNS lookup."""
     with contextlib.suppress(ValueError):
         ipaddress.ip_address(host)
         return True

@@ -26,7 +26,7 @@ def host_name(host: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """True if a name or address belongs to the loopback interface."""
+    """Return True if a name or address belongs to the loopback interface."""
     if host.lower() in ("localhost", "localhost."):
         return True
     try:
@@ -36,7 +36,7 @@ def is_loopback(host: str) -> bool:
 
 
 def may_scrape(name: str) -> bool:
-    """True if the host name of a request cannot be that of a foreign web page.
+    """Return True if the host name of a request cannot be that of a foreign web page.
 
     Accepts addresses and names of Services, which scrapers use, because neither can be registered on the internet.
     """

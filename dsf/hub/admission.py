@@ -42,7 +42,7 @@ NO_RULES: Final = NameRules()
 
 
 def is_owner(owner: str, namespace: str) -> bool:
-    """True if the namespace `owner` that Redis has for a scorer name is this namespace, or is empty (not stored)."""
+    """Return True if `owner`, the stored namespace of a scorer name, is this namespace or empty (not stored)."""
     return owner in ("", namespace)
 
 

@@ -108,7 +108,7 @@ class DepartedClusters:
         return self.departures.compute_remaining_seconds(cluster)
 
     def _may_have_agent(self, cluster: str) -> bool:
-        """True if only the add-on is missing: OCM then does not wait for a ManifestWork, and credentials may stay."""
+        """Return True if only the add-on is missing. OCM then waits for no ManifestWork, and credentials may stay."""
         managed_cluster = self.backend.get(Kind.CLUSTER, "", cluster)
         return managed_cluster is not None and not managed_cluster["metadata"].get("deletionTimestamp")
 
@@ -214,7 +214,7 @@ class ClusterReconciler:
         return sum(scorer in (state.delivered_scorers or ()) for state in self._copy_states().values())
 
     def have_checked(self, clusters: Iterable[str]) -> bool:
-        """True if the counts cover all of these clusters; not yet right after a start."""
+        """Return True if the counts cover all of these clusters; not yet right after a start."""
         states = self._copy_states()
         return all(cluster in states and states[cluster].is_checked for cluster in clusters)
 

@@ -208,7 +208,7 @@ class Controller:
         self._last_progress: tuple[int, float] = (-1, 0.0)
 
     def is_progressing(self) -> bool:
-        """True if queued keys are processed. Must be called periodically."""
+        """Return True if queued keys are processed. Must be called periodically."""
         with self._lock:
             finished_count = sum(self.results.values())
             now = time.monotonic()

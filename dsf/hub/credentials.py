@@ -159,7 +159,7 @@ class AgentCredentials:
             log.warning("queues of unknown clusters deleted", count=len(queues), first=queues[:5])
 
     def have_changed(self) -> bool:
-        """True if the files shared by all agents changed since the last call."""
+        """Return True if the files shared by all agents changed since the last call."""
         previous_files = self._last_shared_files
         try:
             self._last_shared_files = self._read_shared_values()
@@ -235,7 +235,7 @@ class AgentCredentials:
         return key_ids or (KeyIds(max(registered_ids)) if registered_ids else None)
 
     def _is_recreated(self, cluster: str, uid: str) -> bool:
-        """True if the registered cluster is an earlier cluster of the same name."""
+        """Return True if the registered cluster is an earlier cluster of the same name."""
         registered_uid = self._registrar.get_cluster(cluster).uid
         return bool(registered_uid and uid and registered_uid != uid)
 

@@ -115,5 +115,5 @@ def _choose_reason(verdict: Verdict, reason: str) -> str:
 
 
 def _is_usable(state: PairState, now: float) -> bool:
-    """True if the pair has a score that has not expired."""
+    """Return True if the pair has a score that has not expired."""
     return state.last_success is not None and not has_expired(state.valid_until, now)

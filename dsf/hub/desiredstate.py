@@ -222,7 +222,7 @@ class DesiredState:
             return True
 
     def is_home(self, namespace: str) -> bool:
-        """True if this is the hub's own namespace."""
+        """Return True if this is the hub's own namespace."""
         return namespace == self._settings.namespace
 
     def find_server_refusal(self, namespace: str, urls: Iterable[str]) -> str:
@@ -230,7 +230,7 @@ class DesiredState:
         return "" if self.is_home(namespace) else find_server_refusal(self._scorer_hosts, urls)
 
     def is_scorer_namespace(self, namespace: str) -> bool:
-        """True if DynamicScorers in this namespace run."""
+        """Return True if DynamicScorers in this namespace run."""
         return namespace in (self._settings.namespace, *self._settings.scorer_namespaces)
 
     def get_scorer(self, key: ObjectKey) -> DynamicScorer | None:
@@ -489,7 +489,7 @@ class DesiredState:
 
 
 def _is_readable(namespace: str, claims: str) -> bool:
-    """True if the stored claims of a namespace can be parsed; log the error otherwise."""
+    """Return True if the stored claims of a namespace can be parsed; log the error otherwise."""
     try:
         NameClaims.parse({namespace: claims})
     except ValueError as error:

@@ -308,7 +308,7 @@ class HealthMonitor:
         )
 
     def _has_thread(self, _: str, checks: int) -> bool:
-        """True if a namespace with this number of running checks uses fewer threads than its equal share."""
+        """Return True if a namespace with this number of running checks uses fewer threads than its equal share."""
         return checks < max(1, CONCURRENCY // max(1, len(self._namespaces)))
 
     def _check(self, key: ObjectKey) -> float | None:

@@ -268,8 +268,10 @@ class Hub:
             self.writer.handle_object_change(key.namespace, key.name)
 
     def _is_changed(self, key: ObjectKey) -> bool:
-        """True if another part than the status changed, which the hub itself writes. A full resync detects edits of a
-        status by other programs."""
+        """Return True if a part of the object other than its status has changed.
+
+        The hub itself writes statuses; a full resync detects edits of a status by other programs.
+        """
         manifest = self._backend.get(*key)
         if manifest is None:
             self._last_metadata.pop(key, None)

@@ -71,7 +71,7 @@ def compute_size(manifest: Any) -> int:
 
 
 def all_fit(loads: Iterable[Load], limit: int) -> bool:
-    """True if all these scorers fit, even if they share no Secrets."""
+    """Return True if all these scorers fit, even if they share no Secrets."""
     return sum(load.total_size for load in loads) + _FIXED_BYTES <= limit
 
 
@@ -243,7 +243,7 @@ def _make_rights(namespace: str, references: Iterable[Reference], uses_account: 
 
 
 def is_applied(work: Manifest) -> bool:
-    """True if OCM's work agent has applied this generation on the managed cluster."""
+    """Return True if OCM's work agent has applied this generation on the managed cluster."""
     generation = work["metadata"].get("generation", 0)
     return any(
         condition.get("type") == "Applied"

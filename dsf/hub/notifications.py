@@ -60,7 +60,7 @@ class NotificationListener:
         self._thread.start()
 
     def is_alive(self) -> bool:
-        """True if the loop has started a round recently; time-outs bound the duration of a round."""
+        """Return True if the loop has started a round recently; time-outs bound the duration of a round."""
         return self._thread.is_alive() and time.monotonic() - self._last_round_at < _MAX_ROUND_SECONDS
 
     def stop(self) -> None:

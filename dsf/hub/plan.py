@@ -50,7 +50,7 @@ class MaskIndex:
     masks: frozenset[tuple[str, str]] = frozenset()
 
     def hides(self, cluster: str, score_name: str) -> bool:
-        """True if a mask matches this pair. Score names are not sanitized; `*` in a mask matches any name."""
+        """Return True if a mask matches this pair. Score names are not sanitized; `*` in a mask matches any name."""
         return bool(self.masks and self.describe_mask(cluster, score_name))
 
     def describe_mask(self, cluster: str, score_name: str) -> str:
@@ -101,7 +101,7 @@ class FleetPlan:
         return sorted(runnable_scorers, key=lambda plan: plan.name)
 
     def runs_on(self, plan: ScorerPlan, cluster: str) -> bool:
-        """True if a scorer runs on this one of `clusters`, provided that a configuration exists."""
+        """Return True if a scorer runs on this one of `clusters`, provided that a configuration exists."""
         resolved_scorer = plan.runnable
         return (
             resolved_scorer is not None
@@ -259,7 +259,7 @@ class FleetPlan:
         return frozenset(names)
 
     def exists(self, namespace: str, name: str) -> bool:
-        """True if the scorer exists, running or not."""
+        """Return True if the scorer exists, running or not."""
         key = f"{namespace}/{name}"
         return key in self.scorers or key in self.unreadable
 

@@ -19,7 +19,7 @@ class PlannedScores:
     plan: FleetPlan
 
     def needs_score(self, cluster: str, label: str) -> bool:
-        """True if the scorer with this label value has a score on this cluster, if its cycles succeed.
+        """Return True if the scorer with this label value has a score on this cluster, if its cycles succeed.
 
         A scorer that currently cannot run or be read keeps its scores until they expire.
         """

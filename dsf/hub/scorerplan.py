@@ -226,5 +226,5 @@ class PlanCache:
 
 
 def _has_pause_ended(plan: ScorerPlan, now: datetime) -> bool:
-    """True if the pause of the scorer has ended."""
+    """Return True if the pause of the scorer has ended."""
     return plan.suspended_until is not None and plan.suspended_until <= now.timestamp()

@@ -112,7 +112,7 @@ def _compute_copy_size(secret: Manifest) -> int:
 
 
 def is_per_cluster(resolved_scorer: ResolvedScorer) -> bool:
-    """True if the Secrets of the scorer depend on the cluster."""
+    """Return True if the Secrets of the scorer depend on the cluster."""
     return any(secret.is_per_cluster for _, secret in _list_referenced(resolved_scorer))
 
 

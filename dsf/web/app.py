@@ -180,7 +180,7 @@ def _read_bearer_token(request: Request) -> str:
 
 
 def is_api(request: Request) -> bool:
-    """True if a program sent the request. Programs get errors as problem documents instead of pages."""
+    """Return True if a program sent the request. Programs get errors as problem documents instead of pages."""
     path: str = request.scope["path"]
     return path.startswith(f"{PREFIX}/") or path in (PREFIX, METRICS)
 

@@ -1,6 +1,6 @@
 """Outer middleware that checks host names, applies the headers of trusted proxies and sets security headers.
 
-It is plain ASGI middleware, because it must also cover the responses of other middleware.
+The middleware is plain ASGI, because it must also cover the responses of other middleware.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def parse_root_path(text: str) -> str:
 
 
 def is_within(address: str, networks: Sequence[Network]) -> bool:
-    """True if an address belongs to one of the networks. IPv6-mapped IPv4 addresses are unmapped first."""
+    """Return True if an address belongs to one of the networks. IPv6-mapped IPv4 addresses are unmapped first."""
     try:
         ip = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
@@ -174,7 +174,7 @@ def list_own_segments() -> frozenset[str]:
 
 
 def is_prefix(text: str) -> bool:
-    """True if this is a valid path prefix such as `/a/b`.
+    """Return True if this is a valid path prefix such as `/a/b`.
 
     Addresses of other servers (`//host`) and paths of the page itself are invalid.
     """

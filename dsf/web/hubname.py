@@ -36,7 +36,7 @@ class HubName:
         try:
             return self._name or self._cache.get("", self._find_local_cluster)
         except redis.RedisError:
-            # Pages also show that Redis cannot be read.
+            # Show no name, because pages report the unreadable Redis anyway.
             return ""
 
     def _find_local_cluster(self) -> str:

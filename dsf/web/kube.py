@@ -67,7 +67,7 @@ class KubeAccess:
         return self._holders.get(hashlib.sha256(token.encode()).hexdigest(), review_token)
 
     def allows(self, caller: PageUser, right: Right) -> bool:
-        """True if a user has a right; see `dsf.web.access.RightsChecker`."""
+        """Return True if a user has a right; see `dsf.web.access.RightsChecker`."""
         verb, resource = right
         namespace = self._namespace if resource == DYNAMIC_SCORERS else ""
         user = {"username": caller.name, "groups": list(caller.groups), "uid": caller.uid}
@@ -95,7 +95,7 @@ def make_scorer_reader(session: Session, namespaces: Iterable[str]) -> ScorerRea
                     max_bytes=_MAX_SCORER_BYTES,
                     deadline=time.monotonic() + _SCORER_SECONDS,
                 )
-                # The limit is that of the hub, which does not run a scorer that takes more memory.
+                # Apply the limit of the hub, which does not run a scorer with a larger spec.
                 return parse_scorer(reduce_user_object(drop_managed_fields(manifest), MAX_SPEC_BYTES))
             except BackendError as error:
                 log.debug("a DynamicScorer cannot be read", scorer=name, namespace=namespace, error=str(error))

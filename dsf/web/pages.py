@@ -90,7 +90,7 @@ class Act:
 
 
 class FormError(Exception):
-    """Raised for an invalid form field. The message names the field and the reason."""
+    """An invalid form field. The message names the field and the reason."""
 
 
 @dataclass(frozen=True)

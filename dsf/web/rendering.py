@@ -34,9 +34,9 @@ _REASONS: Final[Mapping[str, DescribedReason]] = {
 }
 #: Largest number of seconds that an age shows in seconds.
 _MAX_SHOWN_SECONDS: Final = 99
+#: A time element whose age is missing: opening tag, time, kind of age, closing tag.
 _AGE_ELEMENT_PATTERN: Final = re.compile(r'(<time datetime="([^"]+)" data-(age|until)>)(</time>)')
-
-
+#: The tag of the root element, to which the current time is added.
 _ROOT: Final = '<html lang="en">'
 
 
@@ -187,7 +187,7 @@ def compile_templates() -> None:
 
 
 def make_link(root: str, place: str, /, **query: object) -> str:
-    """Return the address of a page below the root path. Empty query parameters are left out.
+    """Return the address of a page below the root path, without empty query parameters.
 
     `place` is the page's path. Callers quote names in it with `quote_segment`.
     """

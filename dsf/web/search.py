@@ -47,7 +47,7 @@ class SearchQuery:
         return [pattern for name, pattern in self.terms if name == field]
 
     def matches(self, field: str, value: str) -> bool:
-        """True if the value matches all patterns of the field."""
+        """Return True if the value matches all patterns of the field."""
         return matches_all(value, self.list_patterns(field), case_sensitive=field in _CASE_SENSITIVE_FIELDS)
 
 
@@ -69,7 +69,7 @@ def parse_query(text: str) -> SearchQuery:
 
 
 def matches_pattern(value: str, pattern: str, *, case_sensitive: bool = False) -> bool:
-    """True if a value matches a pattern.
+    """Return True if a value matches a pattern.
 
     The pattern must be in lower case unless `case_sensitive`. Only `*` is special; brackets and question marks are
     literal.
@@ -93,7 +93,7 @@ def matches_pattern(value: str, pattern: str, *, case_sensitive: bool = False) -
 
 
 def matches_all(value: str, patterns: Iterable[str], *, case_sensitive: bool = False) -> bool:
-    """True if a value matches all patterns."""
+    """Return True if a value matches all patterns."""
     return all(matches_pattern(value, pattern, case_sensitive=case_sensitive) for pattern in patterns)
 
 

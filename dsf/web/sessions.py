@@ -169,13 +169,13 @@ def check_form(request: Request, form_secret: str) -> None:
 
 
 def has_form_secret(request: Request, form_secret: str) -> bool:
-    """True if `form_secret` is the form secret of the request's cookie."""
+    """Return True if `form_secret` is the form secret of the request's cookie."""
     cookie = read_cookie(request)
     return bool(cookie) and hmac.compare_digest(make_form_secret(cookie).encode(), form_secret.encode())
 
 
 def _is_same_origin(origin: str, host: str) -> bool:
-    """True if an origin has the host and port of a Host header.
+    """Return True if an origin has the host and port of a Host header.
 
     The scheme is not compared, because a proxy may terminate TLS.
     """

@@ -44,7 +44,7 @@ _WORKER_STEPS: Final[Mapping[Role, list[str]]] = {
 #: Roles of processes in which users send ticks.
 _SENDERS: Final[tuple[Role, ...]] = ("cli", "flower")
 
-#: Role -> transport, for roles without the usual one. An agent checks each message before Celery reads it.
+#: Role -> transport, for roles with a transport of their own. An agent checks each message before Celery reads it.
 _TRANSPORTS = {"agent": "dsf.agent.ticks:TickTransport"}
 
 
@@ -75,7 +75,7 @@ class Application(Celery):
 
 
 def _make_queue(name: str) -> Queue:
-    # Do not declare the queue: that costs round trips, and agents have no rights on the keys of bindings.
+    # Do not declare the queue, because that takes round trips, and agents have no rights on the keys of bindings.
     return Queue(name, Exchange(name, no_declare=True), routing_key=name, no_declare=True)
 
 
@@ -106,7 +106,7 @@ def _make_transport_options(config: Settings, link: Link) -> dict[str, Any]:
         "socket_connect_timeout": get_connect_timeout(config),
         "socket_keepalive": True,
         "health_check_interval": HEALTH_CHECK_INTERVAL,
-        # Without it, the first message after a half-open connection is lost.
+        # Without this option, the first message after a half-open connection is lost.
         "retry_on_timeout": True,
         "polling_interval": config.redis_polling_interval,
         "client_name": f"dsf-{config.role}" + (f"-{config.cluster}" if config.cluster else ""),
@@ -171,7 +171,7 @@ def make_configuration(config: Settings) -> dict[str, Any]:
             "interval_step": 0.4,
             "interval_max": 2.0,
         },
-        # A call without a cluster's queue is an error.
+        # The router refuses a call without the queue of a cluster.
         "task_routes": ["dsf.worker.calls:route"],
     }
     if config.role == "agent":

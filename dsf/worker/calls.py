@@ -1,7 +1,7 @@
-"""The router of task calls, and calls of `dsf.cycle` by hand: `celery call`, Flower, and Python programs.
+"""The router for task calls, and the checks of users' calls of `dsf.cycle`: `celery call`, Flower, Python programs.
 
-A call by hand is pushed into the queue of a cluster without opening a run. Redis has no expiry for a message, so the
-call gets a deadline, after which the agent drops it, and a cluster that the registry does not have is refused.
+A user's call is pushed into the queue of a cluster without opening a run. Redis has no expiry for a message, so the
+call gets a deadline, after which the agent drops it, and a call for an unregistered cluster is refused.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def route(name: str, args: Any, kwargs: Any, options: dict[str, Any], task: Any 
 def prepare_call(
     config: Settings, name: str, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None, options: dict[str, Any]
 ) -> tuple[Sequence[Any] | None, Mapping[str, Any] | None]:
-    """Return the arguments of a call with a deadline. Calls of other tasks, and without a queue, stay as they are.
+    """Return the arguments of a call. A call of a cycle gets a deadline; calls of other tasks stay as they are.
 
     `options` are those of Celery's `send_task`. Raises RoutingError for a queue that is no cluster's and for a later
     start, UnknownClusterError for a cluster that is not registered, and kombu's OperationalError while Redis cannot be
@@ -51,7 +51,7 @@ def prepare_call(
     """
     queue = options.get("queue")
     if name != CYCLE_TASK or not queue:
-        # The router refuses those that cannot be sent.
+        # The router refuses calls that cannot be sent.
         return args, kwargs
     for option in {"countdown", "eta"}.intersection(name for name, value in options.items() if value):
         raise RoutingError(f"{CYCLE_TASK} takes no {option}: an agent starts it at once; send it when it shall run")
@@ -59,13 +59,13 @@ def prepare_call(
     deadline = _compute_deadline(config, _parse_cluster(queue), arguments.get("scorer"), options.get("expires"))
     if arguments.get("deadline") is not None:
         return args, kwargs
-    # A positional None would be given twice.
+    # Drop a positional deadline of None, because the deadline is a keyword argument.
     return tuple(args or ())[:2], {**(kwargs or {}), "deadline": round(deadline, 3)}
 
 
 def _compute_deadline(config: Settings, cluster: str, scorer: object, expires: object) -> float:
     """Return when a call expires, in unix seconds by the hub's clock: after the interval in force, or `expires`."""
-    # A process that sends no call needs none of it.
+    # Import these modules here, because processes that send no call do not need them.
     from dsf.process.hubclock import read_hub_time
     from dsf.store.client import connect
     from dsf.store.registry import Registry
@@ -73,7 +73,7 @@ def _compute_deadline(config: Settings, cluster: str, scorer: object, expires: o
 
     with _translate_redis_errors(), contextlib.closing(connect(config, name="dsf-call")) as client:
         now, seconds = read_hub_time(client), DEFAULT_SECONDS
-        # A user of Redis that may not see the registry may still send.
+        # Users of Redis without the right to read the registry may send calls, too.
         with contextlib.suppress(redis.exceptions.NoPermissionError):
             try:
                 Registry(client).read_cluster(cluster)
@@ -96,12 +96,12 @@ def register_cycle(app: Celery) -> None:
         """Score `scorer` now on the cluster of the queue. Raises RoutingError outside of an agent."""
         raise RoutingError(f"{CYCLE_TASK} runs in an agent: call it by apply_async(..., queue='spoke.<cluster>')")
 
-    # Shared, it would be registered in the applications of other projects, too.
+    # Do not share the task, because it would also be registered in the applications of other projects.
     app.task(name=CYCLE_TASK, shared=False)(cycle)
 
 
 class NoResults(DisabledBackend):
-    """Refuses to return results of tasks: no agent may write where another cluster's results are read."""
+    """Refuses to return results of tasks, because an agent could write the results of other clusters' tasks."""
 
     def _refuse(self, *_: Any, **__: Any) -> NoReturn:
         raise RoutingError(
@@ -131,7 +131,7 @@ def _parse_cluster(queue: object) -> str:
 
 @contextlib.contextmanager
 def _translate_redis_errors() -> Iterator[None]:
-    """Raise errors of Redis as the error that Celery's callers expect."""
+    """Raise kombu's OperationalError, which Celery's callers expect, for each error of Redis."""
     try:
         yield
     except redis.RedisError as error:

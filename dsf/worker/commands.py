@@ -21,6 +21,7 @@ _ROLES: Final = {
 #: Names of our application for `celery -A`.
 _APPLICATIONS: Final = ("dsf", "dsf.celery", "dsf.celery.app")
 
+#: Options of `celery flower`.
 _FLOWER: Final = {
     # The default lets every user of the page start tasks.
     "read_only": "True",
@@ -28,9 +29,9 @@ _FLOWER: Final = {
     "address": "127.0.0.1",
     # Workers always send events; the default requests them from every worker of the fleet every 5 s.
     "enable_events": "False",
-    # Its default of 100,000 takes hundreds of MB.
+    # The default of 100,000 takes hundreds of MB.
     "max_tasks": "10000",
-    # Seconds after which it removes a stopped worker from its list.
+    # Seconds after which Flower removes a stopped worker from its list.
     "purge_offline_workers": "600",
     # Users search for scorer and run id, which are the arguments. The last column is the only link to the page of a
     # task, which has the other fields.
@@ -45,13 +46,13 @@ _RESULTS_WORKER: Final = {
     # The worker's Redis user has no rights for messages between workers.
     "without_gossip": "1",
     "without_mingle": "1",
-    # `dsf.worker.events` sends them.
+    # `dsf.worker.events` sends heartbeats.
     "without_heartbeat": "1",
 }
 
 
 def make_flower_command(address: str, port: int, *, read_only: bool = True) -> list[str]:
-    """Return Flower's command line. Users may also start tasks unless `read_only` is True."""
+    """Return Flower's command line. With `read_only`, users cannot start tasks."""
     options = _FLOWER | {
         "read_only": str(read_only),
         # Tornado takes `::` as IPv6 only, and an empty address as all addresses.
@@ -83,10 +84,10 @@ def is_own(words: Sequence[str], environment: Mapping[str, str]) -> bool:
 
 
 def prepare(words: Sequence[str], environment: MutableMapping[str, str]) -> None:
-    """Set the variables with which a command of `celery` behaves as the `dsf` command of the same name.
+    """Set the environment variables with which a `celery` command behaves like the `dsf` command of the same name.
 
-    Without them `celery flower` would show forged events and let everybody start tasks, and `celery worker` would have
-    a name that Flower does not show. `words` is the command line. Variables that are already set stay.
+    Without these variables, `celery flower` would show forged events and let everybody start tasks, and `celery worker`
+    would have a name that Flower does not show. `words` is the command line. Variables that are already set stay.
     """
     if not is_own(words, environment):
         return

@@ -30,14 +30,14 @@ from dsf.process.threads import SupervisedThread
 
 log = dsf.log.get(__name__)
 
-#: Seconds between heartbeats, which cross the WAN. Flower sees a worker that started earlier after at most this, or
-#: with its next task.
+#: Seconds between heartbeats, which cross the WAN. Flower lists a worker that started earlier after at most this time,
+#: or with the worker's next task.
 HEARTBEAT_INTERVAL: Final = 30.0
 #: Seconds for which events are gathered. A longer delay would be noticeable in Flower.
 _GATHER_SECONDS: Final = 1.0
-#: Maximum number of gathered events, far above the number in _GATHER_SECONDS. The thread that exceeds it sends them.
+#: Maximum number of gathered events, far above the number in _GATHER_SECONDS. A thread that exceeds it sends them all.
 _MAX_GATHERED_EVENTS: Final = 1000
-#: Maximum bytes per message of events. Flower drops larger ones, because anyone with a cluster's credential can
+#: Maximum bytes of a message with events. Flower drops larger messages, because anyone with a cluster's credential can
 #: publish.
 MAX_EVENT_BYTES: Final = 64 * 1024
 #: Maximum characters of the events in one message. The message quotes them a second time, and must stay below
@@ -64,7 +64,7 @@ class GatheredEvents(bootsteps.StartStopStep):
 
     def __init__(self, consumer: Any, **options: Any) -> None:
         super().__init__(consumer, **options)
-        # Celery's dispatcher of events. It makes another one after each loss of the connection.
+        # Celery's event dispatcher. Celery makes another one after each lost connection.
         self._dispatcher: Any = None
         self._has_events = threading.Event()
         self._stop = threading.Event()
@@ -75,19 +75,19 @@ class GatheredEvents(bootsteps.StartStopStep):
         signals.task_retry.connect(self._on_retry, weak=False)
 
     def start(self, consumer: Any) -> None:
-        """Send events over a new connection from now on."""
+        """Use the event dispatcher of a new connection from now on."""
         threads, wake = consumer.pool.num_processes, consumer.call_soon
 
         def on_buffered() -> None:
             self._has_events.set()
             if len(state.reserved_requests) >= threads - 1:
-                # Celery takes no tick while all threads are busy. The main loop is woken because it does not notice
-                # when a thread becomes free.
+                # Celery takes no tick while all threads are busy. Wake the main loop, because it does not notice when
+                # a thread becomes free.
                 wake(lambda: None)
 
         dispatcher = consumer.event_dispatcher
         dispatcher.on_send_buffered, dispatcher.buffer_limit = on_buffered, _MAX_GATHERED_EVENTS
-        # The channel of events has opened a connection for reading, which is closed because nothing reads from it.
+        # Close the connection that the event channel has opened for reading, because nothing reads from it.
         if dispatcher.publisher is not None:
             dispatcher.publisher.channel.async_pool.disconnect()
         is_first, self._dispatcher = self._dispatcher is None, dispatcher
@@ -131,7 +131,7 @@ class GatheredEvents(bootsteps.StartStopStep):
         self._send("task-retried", request, exception=saferepr(reason.exc), traceback="")
 
     def _send(self, kind: str, request: Any, **fields: Any) -> None:
-        """Send an event of a task that was called in place. Celery sends those of tasks that came through a queue."""
+        """Send an event of a task that was called in place. Celery itself sends events of tasks from a queue."""
         if self._dispatcher is not None and request.is_eager:
             self._dispatcher.send(kind, uuid=request.id, **fields)
 
@@ -181,14 +181,14 @@ class EventProducer(_Producer):  # type: ignore[misc]
             for message in _batch_events(dumps(event) for event in events):
                 super().publish(message, *args, **options)
         except Exception as error:  # noqa: BLE001 (events must not block or end anything)
-            # Errors of the connection are not logged here, because Celery logs them.
+            # Do not log connection errors, because Celery logs them.
             if not isinstance(error, redis.ConnectionError | redis.TimeoutError) and not self._has_warned:
                 log.warning("events for Flower are refused and dropped", error=str(error))
                 self._has_warned = True
 
 
 class BoundedEventDispatcher(_Dispatcher):  # type: ignore[misc]
-    """Celery's dispatcher of events, which sends them with EventProducer."""
+    """Celery's event dispatcher, with EventProducer as its producer."""
 
     def enable(self) -> None:
         """Start to send events."""
@@ -199,7 +199,7 @@ class BoundedEventDispatcher(_Dispatcher):  # type: ignore[misc]
 
 
 class PermittedEventReceiver(_Receiver):  # type: ignore[misc]
-    """Receives events until Redis denies them. Celery would take that for a lost connection, and try for ever."""
+    """Receives events until Redis denies them. Celery's receiver would retry for ever, as for a lost connection."""
 
     def consume(self, *args: Any, **options: Any) -> Iterator[Any]:
         """Yield as Celery does. Raises AccessError if this process's user of Redis may not receive events."""
@@ -210,14 +210,14 @@ class PermittedEventReceiver(_Receiver):  # type: ignore[misc]
 
 
 class Events(celery_events.Events):
-    """Makes Celery use our dispatcher and receiver of events."""
+    """Makes Celery use the event dispatcher and the event receiver of this module."""
 
     dispatcher_cls = f"{__name__}:{BoundedEventDispatcher.__name__}"
     receiver_cls = f"{__name__}:{PermittedEventReceiver.__name__}"
 
 
 def _batch_events(events: Iterable[str]) -> Iterator[str]:
-    """Yield the events, in order, as JSON lists that each fit into a message."""
+    """Yield JSON lists of the events, in order. Each list fits into a message."""
     batch: list[str] = []
     size = 0
     for event in events:

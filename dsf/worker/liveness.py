@@ -1,4 +1,4 @@
-"""Checks that the main loop of a Celery worker runs. It does not use Redis, because the check would fail with Redis.
+"""Checks that the main loop of a Celery worker runs, even while Redis is down.
 
 The loop stores the time and touches the liveness file. Both become stale only if the loop is stuck. A worker that waits
 for an unavailable Redis is not stuck.
@@ -21,12 +21,12 @@ from dsf.process import threads
 from dsf.process.service import STUCK_SECONDS
 from dsf.settings import settings
 
-#: Monotonic time at which the main loop of this process's worker last ran. It is empty before the start of the loop.
+#: Monotonic time at which the main loop of this process's worker last ran; empty before the loop starts.
 _ran_at: deque[float] = deque(maxlen=1)
 
 
 def find_loop_problem() -> str:
-    """Return how long the worker's main loop has been stuck. The text is empty if it runs or has not begun."""
+    """Return how long the worker's main loop has been stuck; an empty string if it runs or has not begun."""
     silence = time.monotonic() - _ran_at[0] if _ran_at else 0.0
     return f"the worker's main loop has been stuck for {silence:.0f} s" if silence > STUCK_SECONDS else ""
 
@@ -45,7 +45,7 @@ def keep_alive() -> None:
     _ran_at.append(time.monotonic())
     file = find_liveness_file()
     if file is not None:
-        # A full or read-only disk must not stop the worker. The probe will report the stale file.
+        # A full or read-only disk must not stop the worker: the probe reports the stale file.
         with contextlib.suppress(OSError):
             file.write_text(threads.describe_failing_threads())
 
@@ -83,9 +83,11 @@ class PatientConsumer(Consumer):
         return super().ensure_connected(conn)
 
     def on_connection_error_after_connected(self, exc: Exception) -> None:
-        """Close the connection. Wait a second if Redis refused a command, because it would refuse the next one, too."""
+        """Close the connection, and wait a second if Redis refused a command, because it may refuse the next one, too.
+
+        A replica refuses writes during a failover, for example.
+        """
         super().on_connection_error_after_connected(exc)
-        # A replica during a failover returns such an error, too.
         if isinstance(exc, redis.ResponseError) or isinstance(exc.__cause__, redis.ResponseError):
             keep_alive()
             time.sleep(1.0)

@@ -1,11 +1,11 @@
-"""Celery's remote control: `celery -A dsf.celery status`, `inspect ...` and `control ...`, for people on the hub.
+"""Celery's remote control: `celery -A dsf.celery status`, `inspect ...` and `control ...`, for users on the hub.
 
 Commands and their handlers are Celery's, but the transport is not. Kombu's transport needs the right to add to lists
 and sets in Redis for replies and bindings. With one stolen credential an attacker could use that right to fill Redis.
 
-Here a command is published on a channel that agents may only read, and each worker publishes its replies on a separate
-channel. Redis stores nothing. Commands that only query workers have a separate channel, because Flower may send only
-these.
+This module publishes a command on a channel that agents may only read, and each worker publishes its replies on a
+separate channel. Redis stores nothing. Commands that only query workers have a channel of their own, because Flower may
+send only these.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ QUERY_COMMANDS: Final = (
 )
 CHANGE_COMMANDS: Final = ("rate_limit", "revoke")
 _TASKS: Final = (CYCLE_TASK, FETCH_TASK, SCORE_TASK, PUBLISH_TASK, INGEST_TASK)
-#: Maximum size of a reply. The largest ones have all tasks of a worker's threads, and the names of all tasks.
+#: Maximum size of a reply. The largest replies list all tasks of a worker's threads, and the names of all tasks.
 _REPLY_BOUNDS: Final = Bounds(1024 * 1024, 20_000)
 #: Maximum bytes of a command.
 _MAX_COMMAND_BYTES: Final = 64 * 1024
@@ -100,11 +100,11 @@ class RemoteControl(Control):
     ) -> list[dict[str, Any]] | None:
         """Send a command to all workers or some, and return their replies if requested. Raises redis.RedisError."""
         del connection, channel
-        # Every event listener sends these commands. They are dropped because our workers always send events.
+        # Drop the commands that every event listener sends, because our workers always send events.
         if command in ("enable_events", "heartbeat"):
             return None
         ticket = uuid.uuid4().hex
-        # Other commands are published, too, because workers refuse them with an explanation.
+        # Publish unsupported commands, too, because workers refuse them with an explanation.
         channels = _make_channels()
         command_channel = channels.commands if command in CHANGE_COMMANDS else channels.questions
         if destination and limit is None:
@@ -120,7 +120,7 @@ class RemoteControl(Control):
             # The handler of a command requires both fields. The worker uses its own reply channel.
             "reply_to": {"exchange": "", "routing_key": ticket} if reply else None,
         }
-        # Replies are bytes because an agent may publish data that is not text.
+        # Read replies as bytes, because an agent may publish data that is not text.
         with (
             connect(settings(), name="dsf-control", retries=CLI_CONNECTION_RETRIES, decode_responses=False) as client,
             _make_subscriber(client) as subscriber,
@@ -129,7 +129,7 @@ class RemoteControl(Control):
                 client.publish(command_channel, json.dumps(body))
                 return None
             subscriber.psubscribe(channels.reply("*"))
-            # The subscription is confirmed before the command is sent, so that no reply is missed.
+            # Wait for the confirmation of the subscription, so that no reply is missed.
             subscriber.get_message(timeout=5.0)
             client.publish(command_channel, json.dumps(body))
             replies: list[dict[str, Any]] = []
@@ -162,9 +162,9 @@ class RemoteControlNode(pidbox.Node):
     def reply(self, data: Any, exchange: Any, routing_key: Any, ticket: Any, **_: Any) -> None:
         """Publish a reply on the channel of this worker."""
         del exchange, routing_key
-        # Some replies contain objects, such as the one that reads the password.
+        # Replies may contain objects without a JSON form, such as the one that reads the password.
         jsonable = jsonify(data[self.hostname], unknown_type_filter=object.__repr__)
-        # The reply uses a new connection, because an idle one may be dead and the user waits only for a second.
+        # Use a new connection, because an idle one may be dead and the user waits only for a second.
         with connect(settings(), name="dsf-control") as client:
             client.publish(
                 _make_channels().reply(str(self.hostname)), json.dumps({"ticket": ticket, "reply": jsonable})
@@ -181,7 +181,7 @@ class Listener(bootsteps.StartStopStep):
         self._end = threading.Event()
 
     def start(self, consumer: Any) -> None:
-        """Start to listen for commands after a new connection."""
+        """Start listening for commands after a new connection."""
         from celery.utils.collections import AttributeDict
         from celery.worker.control import Panel
 
@@ -195,7 +195,7 @@ class Listener(bootsteps.StartStopStep):
         SupervisedThread(partial(_listen, node, self._end), "dsf-control").start()
 
     def stop(self, consumer: Any) -> None:
-        """Stop to listen after the loss of the connection."""
+        """Stop listening after the loss of the connection."""
         del consumer
         self._end.set()
 
@@ -208,8 +208,8 @@ def _make_channels() -> keys.ControlChannels:
 def _set_rate_limit(command: Any, state: Any, task_name: str, rate_limit: str, **options: Any) -> Any:
     """Run Celery's command `rate_limit`, and then the requests that wait under the old limit.
 
-    Celery itself does not run them before the old limit allows it, which takes an hour for `1/h`. During that time the
-    worker would take no other requests if it has many of these.
+    Celery would run the waiting requests only when the old limit allows it, which takes an hour for `1/h`. With many
+    waiting requests, the worker would accept no others during that time.
     """
     if task_name in _TASKS and task_name not in state.app.tasks:
         owner = "results workers" if task_name == INGEST_TASK else "agents"
@@ -217,7 +217,7 @@ def _set_rate_limit(command: Any, state: Any, task_name: str, rate_limit: str, *
     old_bucket = state.consumer.task_buckets.get(task_name)
     reply = command(state, task_name, rate_limit, **options)
     if old_bucket is not None and old_bucket is not state.consumer.task_buckets.get(task_name):
-        # The loop ends with an IndexError because a timer takes requests from the bucket, too.
+        # Loop until an IndexError, because a timer may take requests from the bucket between a check and the pop.
         with contextlib.suppress(IndexError):
             while True:
                 request, _ = old_bucket.pop()
@@ -275,7 +275,7 @@ def _parse_reply(message: dict[str, Any], ticket: str) -> dict[str, Any] | None:
     The name is that of the channel, because only this worker may publish there.
     """
     try:
-        # The size is limited because anyone with an agent's credential can publish a reply.
+        # Limit the size, because anyone with an agent's credential can publish a reply.
         envelope = boundedjson.parse(message["data"], _REPLY_BOUNDS)
         if envelope["ticket"] != ticket:
             return None

@@ -125,8 +125,8 @@ def test_role_users_may_run_every_command_of_their_process(secure_redis: SecureR
         for number in range(runstore.MAX_RUNS + 1):
             at = now + number
             run = KeptRun(id=runstore.make_run_id(at), at=at, by="me", way="cli", clusters=["c1"])
-            assert runstore.keep(client, ["s1"], run) == ["s1"]
-        assert len(runstore.read(client, "s1")) == runstore.MAX_RUNS
+            assert runstore.store_run(client, ["s1"], run) == ["s1"]
+        assert len(runstore.read_runs(client, "s1")) == runstore.MAX_RUNS
     FleetQueries(operator).scorers()
     FleetQueries(operator).scores("c1", "s1")
     FleetQueries(operator).history("c1", "s1")

@@ -115,7 +115,7 @@ def test_api_server_decides_what_users_may_do(
 
         # The two accounts may not list Placements, so a comparison has none for them; the holder of both rights sees
         # them.
-        runstore.keep(redis_client, [SAMPLE], comparison(time.time()))
+        runstore.store_run(redis_client, [SAMPLE], comparison(time.time()))
         reader, _ = visitor(tokens["reader"])
         for account, sees in ((viewer, False), (reader, True), (actor, False)):
             html = account.get(f"/scorers/{SAMPLE}/backtests")
@@ -131,8 +131,8 @@ def test_api_server_decides_what_users_may_do(
         form = actor.get(f"/act/compare?scorer={SAMPLE}")
         status, text, location = actor.post("/act/compare", form, other="other", how="now")
         assert status == 303, text
-        wait_for(lambda: not runstore.read(redis_client, "other")[0].is_running, 90, "the comparison")
-        run = runstore.read(redis_client, "other")[0]
+        wait_for(lambda: not runstore.read_runs(redis_client, "other")[0].is_running, 90, "the comparison")
+        run = runstore.read_runs(redis_client, "other")[0]
         assert run.comparison is not None, run.problem
         assert [(placement.namespace, placement.name) for placement in run.comparison.placements] == [
             (namespace, "web")

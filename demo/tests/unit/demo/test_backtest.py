@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dsf.backtest.scorers import from_manifest
+from dsf.backtest.scorers import read_summary_from_manifest
 from dsf.demo.services import PROMETHEUS_NAME
 from dsf.placements.explanation import make_summary
 from dsf.placements.situations import from_file
@@ -12,7 +12,8 @@ HERE = ROOT / "demo" / "backtest"
 
 
 def test_worse_version_queries_a_shorter_range() -> None:
-    steady, hasty = (from_manifest(HERE / f"{name}-scorer.yaml", None, "worker01") for name in ("steady", "hasty"))
+    files = (HERE / f"{name}-scorer.yaml" for name in ("steady", "hasty"))
+    steady, hasty = (read_summary_from_manifest(file, None, "worker01") for file in files)
     assert hasty.source_range < steady.source_range
     assert hasty.score_name == steady.score_name
     for scorer_summary in (steady, hasty):

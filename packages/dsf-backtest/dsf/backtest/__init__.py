@@ -13,6 +13,6 @@ errors       the errors of backtests
 commands     the command line
 runner       runs the commands for users of the page
 actions      the page's actions that start them
-drawing      lines over time as numbers for SVG
+drawing      lines over time as coordinates for SVG
 pages        the page's tab of backtests, with `templates`
 """

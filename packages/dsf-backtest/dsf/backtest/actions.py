@@ -50,10 +50,10 @@ class BacktestActions:
     def perform(
         self, act: str, target: ActionTarget, form: Mapping[str, str], caller: PageUser, actions: Actions
     ) -> tuple[str, dict[str, str]]:
-        """Start the run. Return the address of the page with its result, and the query for it. Raises FormError."""
+        """Start the run, and return path and query of the page with its result. Raises FormError."""
         note, request = parse_note(form), self._parse_request(act, target, form)
 
-        def record() -> None:
+        def record_change() -> None:
             if request.other:
                 actions.record_comparison(
                     request.scorer, request.other, request.clusters, request.since, request.every, note=note
@@ -62,13 +62,13 @@ class BacktestActions:
                 actions.record_backtest(request.scorer, request.clusters[0], request.since, request.every, note=note)
 
         try:
-            ident = self._runner.start(request, caller.name, record)
+            ident = self._runner.start(request, caller.name, record_change)
         except BacktestError as error:
             raise FormError(f"{error}.") from None
         return f"/scorers/{quote_segment(target.scorer)}/backtests", {"run": ident}
 
     def stop(self) -> None:
-        """End the running backtest, and keep its moments so far."""
+        """End the running backtest, and store its moments so far."""
         self._runner.stop()
 
     def _list_other_scorers(self, scorer: str) -> list[str]:

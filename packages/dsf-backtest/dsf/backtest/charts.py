@@ -1,4 +1,4 @@
-"""Lines of a backtest: blocks in a terminal, and a .svg or .png file."""
+"""Draws the lines of a backtest as blocks in a terminal, and as a .svg or .png file."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def draw(views: Sequence[BacktestView], path: Path) -> None:
         # Items that change often come first.
         for item in view.items[:8]:
             times, values = _list_points(view, item.line)
-            # matplotlib takes datetimes; its types do not say so.
+            # matplotlib accepts datetimes, although its types do not say so.
             axes.step(times, values, where="post", linewidth=1, label=item.name)  # type: ignore[arg-type]
         axes.grid(visible=True, linewidth=0.3)
         if view.items:

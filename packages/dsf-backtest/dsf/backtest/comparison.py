@@ -32,7 +32,7 @@ class ItemDifference(View):
 
 
 class RankView(View):
-    """How far both scorers agree on the order of clusters by one item."""
+    """The agreement of both scorers on the order of clusters by one item."""
 
     item: str
     moments: int = Field(description="Number of moments at which both scorers distinguish clusters.")
@@ -87,10 +87,12 @@ class ComparisonView(View):
 
 @dataclass(frozen=True)
 class Common:
-    """Common data of both sides: clusters, moments, and the seconds between two of them."""
+    """The clusters and moments that both sides have."""
 
     clusters: list[str]
+    #: Moments in unix seconds, ascending.
     times: list[int]
+    #: Seconds between two moments.
     every: int
 
 
@@ -173,7 +175,7 @@ def _summarize_side(side: Recording, common: Common) -> list[BacktestView]:
     """Return the backtests of a side in the common time span; none for current scores."""
     start, end = common.times[0], common.times[-1]
     questions = [side.questions[name] for name in common.clusters if side.questions[name].every]
-    # Moments are multiples of their distance, and the common time span may begin with a moment of the other side.
+    # Round the start up to a multiple of `every`, because the common span may begin with a moment of the other side.
     moments_by_question = [
         (question, range(-(-start // question.every) * question.every, end + 1, question.every))
         for question in questions
@@ -186,7 +188,7 @@ def _summarize_side(side: Recording, common: Common) -> list[BacktestView]:
 
 
 def compute_rank_correlation(pairs: Sequence[tuple[int, int]]) -> float | None:
-    """Return Spearman's rank correlation; equal values have their mean rank; None if all values of a side are equal."""
+    """Return Spearman's rank correlation, or None if all values of a side are equal. Equal values have a mean rank."""
     try:
         return statistics.correlation(*(_compute_ranks([pair[side] for pair in pairs]) for side in (0, 1)))
     except statistics.StatisticsError:
@@ -203,7 +205,7 @@ def _compute_ranks(values: Sequence[int]) -> list[float]:
 
 
 def _pair_values(a: Recording, b: Recording, clusters: Sequence[str], at: int) -> dict[str, dict[str, tuple[int, int]]]:
-    """Return item -> cluster -> the values of both.
+    """Return item -> cluster -> (value of A, value of B).
 
     An item named after its score corresponds to the item of the other side that is named after the other score.
     """

@@ -1,4 +1,4 @@
-"""Lines of backtests as numbers for SVG elements."""
+"""Computes the coordinates of backtests' lines for SVG elements."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class SeriesLine:
 
 
 def draw_lines(lines: Sequence[SeriesLine]) -> Chart | None:
-    """Return a chart with common axes. Each line keeps its value until the next one; None if no line has a value."""
+    """Return a chart with common axes, or None if no line has a value. Each line keeps its value until the next one."""
     numbers = [value for line in lines for value in line.values if value is not None]
     if not numbers:
         return None
@@ -29,6 +29,7 @@ def draw_lines(lines: Sequence[SeriesLine]) -> Chart | None:
 
 
 def _draw_stairs(chart: Chart, line: SeriesLine) -> str:
+    """Return the attribute `d` of an SVG path that draws the line in steps."""
     distance = (line.end - line.start) / max(1, len(line.values) - 1)
     path_parts: list[str] = []
     previous_value: float | None = None

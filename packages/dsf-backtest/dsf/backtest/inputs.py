@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 from dsf.api.summary import ScorerSummary
 from dsf.backtest.errors import BacktestError
-from dsf.backtest.run import check
+from dsf.backtest.run import check_sources
 from dsf.errors import DsfError
 
 
 def find_inputs(composite: ScorerSummary, find: Callable[[str], ScorerSummary]) -> tuple[ScorerSummary, ...]:
-    """Return the scorers that a composite reads, also through others, each after its own inputs.
+    """Return the scorers that a composite reads, directly or through other scorers, each after its own inputs.
 
     `find` returns a scorer by its name, or raises DsfError. Raises BacktestError for a circle, and for an input that is
     missing or has no past.
@@ -27,7 +27,7 @@ def find_inputs(composite: ScorerSummary, find: Callable[[str], ScorerSummary]) 
                 continue
             try:
                 scorer = find(score.scorer)
-                check(scorer)
+                check_sources(scorer)
             except DsfError as error:
                 text = f"scorer {summary.name!r} combines the score of {score.scorer!r}, which cannot be backtested"
                 raise BacktestError(f"{text}: {error}") from None

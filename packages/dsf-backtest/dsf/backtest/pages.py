@@ -10,7 +10,7 @@ from typing import Any, Final
 from dsf.backtest import runstore
 from dsf.backtest.actions import ACTS, BacktestActions
 from dsf.backtest.drawing import SeriesLine, draw_lines
-from dsf.backtest.runner import LIMIT
+from dsf.backtest.runner import MAX_RUN_SECONDS
 from dsf.backtest.runstore import KeptRun
 from dsf.backtest.summary import BacktestView, ItemView
 from dsf.kube.resources import PLACEMENTS
@@ -47,11 +47,11 @@ def list_backtests(sources: Sources, names: Mapping[str, str], query: Query) -> 
     """
     scorer = names["scorer"]
     record = sources.reading.registry.read_scorer(scorer)
-    rows = [_make_row(run) for run in runstore.read(sources.reading.redis, scorer)]
+    rows = [_make_row(run) for run in runstore.read_runs(sources.reading.redis, scorer)]
     selected_row = next((row for row in rows if row.run.id == query.get("run")), rows[0] if rows else None)
     comparison = selected_row.run.comparison if selected_row else None
     # A viewer without the right to list Placements must not see decisions of Placements.
-    may_place = OPTIONAL_RIGHT_PARAMETER in query
+    may_see_placements = OPTIONAL_RIGHT_PARAMETER in query
     return {
         "title": f"Backtests of {scorer}",
         "record": record,
@@ -59,9 +59,9 @@ def list_backtests(sources: Sources, names: Mapping[str, str], query: Query) -> 
         "run_states": _STATES,
         "chosen": selected_row,
         "plots": _draw_plots(selected_row.run) if selected_row else [],
-        "placements": comparison.placements if comparison and may_place else [],
-        "notes": comparison.notes if comparison and may_place else [],
-        "withheld": comparison is not None and not may_place,
+        "placements": comparison.placements if comparison and may_see_placements else [],
+        "notes": comparison.notes if comparison and may_see_placements else [],
+        "withheld": comparison is not None and not may_see_placements,
         "max_spans": _MAX_SPANS,
         "unreached": _find_unreached_servers(selected_row.run)
         if selected_row and selected_row.state == "failed"
@@ -77,10 +77,9 @@ def _make_row(run: KeptRun) -> RunRow:
 
 def _describe_state(run: KeptRun) -> str:
     if run.is_running:
-        # A run without an end may be left over from a page that ended.
-        return "running" if run.at.timestamp() > hubclock.now() - LIMIT - 60 else "stopped"
+        # A run that is too old was left over by a web service that has ended.
+        return "running" if run.at.timestamp() > hubclock.now() - MAX_RUN_SECONDS - 60 else "stopped"
     comparison = run.comparison
-    # The part of a comparison is missing in a backtest.
     sides = (
         [run.backtests]
         if comparison is None
@@ -94,9 +93,7 @@ def _describe_state(run: KeptRun) -> str:
 
 
 def _find_unreached_servers(run: KeptRun) -> str:
-    """Return the reason for an empty run, if servers could not be reached from here or need a Secret; else an empty
-    text.
-    """
+    """Return which source has failed, for a run without items; an empty string if another stage has failed."""
     views = run.comparison.backtests if run.comparison else run.backtests
     empty_views = [view for view in views if not view.items]
     failed_views = [view for view in empty_views if view.failures and view.failures[0].stage == "fetch"]
@@ -106,19 +103,19 @@ def _find_unreached_servers(run: KeptRun) -> str:
 
 
 def _draw_plots(run: KeptRun) -> list[tuple[str, Chart]]:
-    """Return the lines of all items, by cluster."""
-    of_clusters: dict[str, list[SeriesLine]] = {}
-    compared = run.comparison
-    sides = {"A: ": compared.backtests_a, "B: ": compared.backtests_b} if compared else {"": run.backtests}
+    """Return (cluster, chart with the lines of its items) for each cluster with a value."""
+    lines_by_cluster: dict[str, list[SeriesLine]] = {}
+    comparison = run.comparison
+    sides = {"A: ": comparison.backtests_a, "B: ": comparison.backtests_b} if comparison else {"": run.backtests}
     for prefix, views in sides.items():
         for view in views:
-            of_clusters.setdefault(view.cluster, []).extend(_make_lines(view, prefix))
-    plots = ((cluster, draw_lines(lines)) for cluster, lines in of_clusters.items())
+            lines_by_cluster.setdefault(view.cluster, []).extend(_make_lines(view, prefix))
+    plots = ((cluster, draw_lines(lines)) for cluster, lines in lines_by_cluster.items())
     return [(cluster, plot) for cluster, plot in plots if plot is not None]
 
 
 def _make_lines(view: BacktestView, prefix: str) -> list[SeriesLine]:
-    # At most as many items of each side as there are colours.
+    # Limit the items of each side of a comparison, because both sides share the colours.
     items: Sequence[ItemView] = view.items[:4] if prefix else view.items
     start, end = view.start.timestamp(), view.end.timestamp()
     return [SeriesLine(prefix + item.name, start, end, item.line) for item in items]

@@ -1,7 +1,8 @@
 """The file of a backtest: JSON lines. A question precedes the moments of its cluster.
 
-Lines are only appended. You can concatenate the files of several clusters. If a moment has two lines, the later line
-counts, because a second backtest repeats moments that failed.
+A question is the request of a backtest, and a record the scorer's response at one moment. Lines are only appended. You
+can concatenate the files of several clusters. If a moment has two lines, the later line counts, because a second
+backtest repeats moments that failed.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from dsf.errors import JsonBoundsError
 
 #: Bounds of a line: a moment has at most 10,000 items, each with a name of a few hundred bytes.
 _BOUNDS: Final = Bounds(8 * 1024 * 1024, 50_000, max_depth=16)
-#: Seconds of a duration, and a moment that every reader can show as a date.
+#: Seconds of a duration, and unix seconds of a moment that every reader can show as a date.
 _Seconds = Annotated[int, Field(ge=0, le=MAX_SECONDS)]
 _Moment = Annotated[int, Field(ge=0, le=int(LATEST))]
 
@@ -146,9 +147,9 @@ _LINE: TypeAdapter[QuestionLine | Record] = TypeAdapter(QuestionLine | Record)
 
 
 class Recording:
-    """A recording in a file. A context manager, which closes the file.
+    """The recording in a file, as a context manager that closes the file.
 
-    The memory contains one number per moment, regardless of the number of items.
+    Records stay in the file: the memory contains one offset per moment, regardless of the number of items.
     """
 
     def __init__(self, path: Path | None = None, *, writing: bool = False) -> None:
@@ -206,7 +207,7 @@ class Recording:
 
     def add(self, record: Record) -> None:
         """Append the response at one moment."""
-        self._record_place(record, self._append(record))
+        self._record_offset(record, self._append(record))
 
     def list_missing_moments(self, cluster: str, moments: range) -> list[int]:
         """Return the moments without a successful response."""
@@ -217,11 +218,11 @@ class Recording:
         return sorted(self._offsets[cluster])
 
     def get(self, cluster: str, at: int) -> Record | None:
-        """Return the response at this moment."""
-        place = self._offsets[cluster].get(at)
-        if place is None:
+        """Return the response at this moment, or None."""
+        offset = self._offsets[cluster].get(at)
+        if offset is None:
             return None
-        self._file.seek(place)
+        self._file.seek(offset)
         return Record.model_validate_json(self._file.readline())
 
     def iterate_records(self, cluster: str, start: int | None = None, end: int | None = None) -> Iterator[Record]:
@@ -233,7 +234,8 @@ class Recording:
                     yield record
 
     def _read(self, *, writing: bool) -> None:
-        place = 0
+        """Read all lines of the file. Raises BacktestError for an invalid line."""
+        offset = 0
         for number in itertools.count(1):
             line = self._file.readline(_BOUNDS.max_bytes + 1)
             if not line:
@@ -241,15 +243,15 @@ class Recording:
             if len(line) > _BOUNDS.max_bytes:
                 raise BacktestError(f"{self.name}:{number}: a line of more than {_BOUNDS.max_bytes} bytes")
             if not line.endswith(b"\n"):
-                # The writer was killed during this line. A second run repeats the moment.
+                # Drop the incomplete line of a writer that was killed; a second run repeats the moment.
                 if writing:
-                    self._file.truncate(place)
+                    self._file.truncate(offset)
                 break
             if line.strip():
-                self._parse_line(line, place, number)
-            place += len(line)
+                self._parse_line(line, offset, number)
+            offset += len(line)
 
-    def _parse_line(self, line: bytes, place: int, number: int) -> None:
+    def _parse_line(self, line: bytes, offset: int, number: int) -> None:
         try:
             boundedjson.check(line, _BOUNDS)
             parsed_line = _LINE.validate_json(line)
@@ -268,19 +270,20 @@ class Recording:
                 f"{self.name}:{number}: no question of cluster {parsed_line.cluster!r} stands before it"
             )
         else:
-            self._record_place(parsed_line, place)
+            self._record_offset(parsed_line, offset)
 
     def _append(self, line: QuestionLine | Record) -> int:
-        place = self._file.seek(0, os.SEEK_END)
+        """Append a line, and return its offset. Raises BacktestError if the file cannot be written."""
+        offset = self._file.seek(0, os.SEEK_END)
         try:
             self._file.write(dump_line(line).encode() + b"\n")
             self._file.flush()
         except OSError as error:
             raise BacktestError(f"{self.name}: cannot be written: {error.strerror}") from None
-        return place
+        return offset
 
-    def _record_place(self, record: Record, place: int) -> None:
-        self._offsets[record.cluster][record.at] = place
+    def _record_offset(self, record: Record, offset: int) -> None:
+        self._offsets[record.cluster][record.at] = offset
         if record.outcome != "error":
             self._successful_moments.add((record.cluster, record.at))
 

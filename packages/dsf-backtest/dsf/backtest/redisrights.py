@@ -9,7 +9,7 @@ from dsf.redisacl.rules import selector
 
 
 def make_backtests_key(scorer: str) -> str:
-    """Return the key of a hash, id -> KeptRun: the newest backtests and comparisons of a scorer. The key expires."""
+    """Return the key of the hash (id -> KeptRun) with the newest backtests and comparisons of a scorer. It expires."""
     return f"dsf:backtests:{scorer}"
 
 

@@ -35,8 +35,8 @@ _REASONS_WITHOUT_PAST: Final = {
     SourceType.OpenTelemetry: "the collector has no past",
     SourceType.None_: "its scoring API gets the same request at every moment",
 }
-#: A backtest ends if this many moments fail from its start, because five failures in a row are not a coincidence.
-HOPELESS: Final = 5
+#: A backtest ends after this number of moments if all have failed, because later moments would probably fail, too.
+MAX_INITIAL_FAILURES: Final = 5
 #: Maximum moments of a run.
 MAX_MOMENTS: Final = 100_000
 
@@ -44,7 +44,7 @@ MAX_MOMENTS: Final = 100_000
 def list_moments(since: int, every: int, now: float) -> range:
     """Return the multiples of `every` in the last `since` seconds, so that two backtests have the same moments.
 
-    Raises BacktestError for none, and for more than MAX_MOMENTS.
+    Times are unix seconds. Raises BacktestError if there is no moment, or more than MAX_MOMENTS.
     """
     if not 0 < every <= since:
         raise BacktestError(f"no moment: two are {every} s apart, and the time is {since} s")
@@ -57,7 +57,7 @@ def list_moments(since: int, every: int, now: float) -> range:
     return moment_range
 
 
-def check(summary: ScorerSummary) -> None:
+def check_sources(summary: ScorerSummary) -> None:
     """Raise BacktestError for a scorer with a source that has no past."""
     for source in summary.each_source:
         reason = (
@@ -77,7 +77,7 @@ def run(
     summary: ScorerSummary,
     settings: Settings,
     secrets: SecretSource,
-    at_moments: Iterable[int],
+    moments: Iterable[int],
     *,
     inputs: Sequence[ScorerSummary] = (),
     rate: float,
@@ -86,13 +86,14 @@ def run(
     """Yield the record of the scorer at each moment.
 
     `inputs` are the scorers whose scores a composite combines, as `find_inputs` returns them. `rate` is the maximum
-    number of requests per second to a source or the scoring API. Ends after HOPELESS moments if all have failed.
+    number of requests per second to a source or the scoring API. Ends after MAX_INITIAL_FAILURES moments if all have
+    failed.
     """
     request_counter = _RequestCounter()
     input_results = _InputResults()
     stages = Stages(settings, secrets, _NoPast((*inputs, summary)), request_counter, input_results.find)
     failures = 0
-    for number, at in enumerate(at_moments, 1):
+    for number, at in enumerate(moments, 1):
         started_at = time.monotonic()
         request_counter.requests.clear()
         input_results.begin(at)
@@ -101,9 +102,9 @@ def run(
         record = _make_record(runner, summary, input_cycles)
         failures += record.outcome == "error"
         yield record
-        if failures == number == HOPELESS:
+        if failures == number == MAX_INITIAL_FAILURES:
             return
-        # A cycle calls the scoring API once, and a source once per query. All inputs may share their servers.
+        # Count the requests of all inputs together, because the inputs may share their servers.
         requests = max([1, *request_counter.requests.values()])
         sleep(max(0.0, started_at + requests / rate - time.monotonic()))
 
@@ -148,7 +149,7 @@ class _InputResults(LastResults):
         self._failures: dict[str, CycleError] = {}
 
     def read_clock(self) -> float:
-        """Return the moment."""
+        """Return the current moment in unix seconds."""
         return self._at
 
     def begin(self, at: int) -> None:
@@ -170,32 +171,33 @@ class _InputResults(LastResults):
 
 
 class _PastCycle(NamedTuple):
-    """A cycle at a moment, the seconds of its range without samples, and its failure."""
+    """A cycle at a past moment, and its failure."""
 
     cycle: Cycle
+    #: Seconds at the start of the range without a sample; see `Record.unsampled`.
     unsampled: int
     failure: CycleError | None
 
 
 class _PastRunner(NamedTuple):
-    """Runs cycles on a cluster at a moment."""
+    """Runs cycles on a cluster at a moment (unix seconds)."""
 
     cluster: str
     stages: Stages
-    counting: _RequestCounter
+    request_counter: _RequestCounter
     at: int
 
     def run_cycle(self, summary: ScorerSummary) -> _PastCycle:
         """Return the cycle of a scorer at this moment."""
         cycle = Cycle(summary.name, "", summary, math.inf, until=float(self.at), cluster=self.cluster)
-        self.counting.fetched.clear()
+        self.request_counter.fetched.clear()
         failure = None
         try:
             payload = self.stages.fetch(cycle)
             self.stages.score(cycle, b"".join(payload.pieces))
         except CycleError as error:
             failure = error
-        return _PastCycle(cycle, _find_unsampled_seconds(summary, self.counting.fetched, self.at), failure)
+        return _PastCycle(cycle, _find_unsampled_seconds(summary, self.request_counter.fetched, self.at), failure)
 
 
 def _run_input(runner: _PastRunner, summary: ScorerSummary, input_results: _InputResults) -> _PastCycle:
@@ -253,7 +255,8 @@ def _find_unsampled_seconds(summary: ScorerSummary, records: Iterable[RequestRec
 def _build_items(cluster: str, summary: ScorerSummary, cycle: Cycle) -> tuple[Outcome, dict[str, int]]:
     """Return outcome and items of a cycle as the hub builds them, regardless of the scorer's destination.
 
-    Raises CycleError."""
+    Raises CycleError.
+    """
     response = cycle.response
     if response is None:
         raise RuntimeError("the cycle was not scored")

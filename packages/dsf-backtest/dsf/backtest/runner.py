@@ -1,8 +1,9 @@
-"""Backtests and comparisons that users start on the page: one at a time, each a process of its own at low priority.
+"""Runs the backtests and comparisons that users start on the page, one at a time.
 
-A backtest is `dsf backtest` or `dsf compare`, and ends with the page. The process asks source and scoring API as the
-page's machine or pod reaches them; in a pod without Secrets, which only managed clusters have. The outcome, or the
-reason why there is none, is kept for the tab.
+A run is a separate process of `dsf backtest` or `dsf compare` at low priority, which ends with the web service. The
+process sends its requests to source and scoring API from the machine or pod of the web service. In a pod it has no
+Secrets, because only managed clusters have them. The result, or the reason why there is none, is stored in Redis for
+the tab.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ from dsf.api.urls import TokenHosts
 from dsf.backtest.comparison import ComparisonView
 from dsf.backtest.errors import BacktestError
 from dsf.backtest.run import list_moments
-from dsf.backtest.runstore import KeptRun, keep, make_run_id
-from dsf.backtest.scorers import from_manifest, read_objects
+from dsf.backtest.runstore import KeptRun, make_run_id, store_run
+from dsf.backtest.scorers import read_objects, read_summary_from_manifest
 from dsf.backtest.summary import BacktestList
 from dsf.errors import DsfError
 from dsf.hub.admission import find_server_refusal, list_servers
@@ -41,22 +42,21 @@ from dsf.web.pages import Sources
 
 log = dsf.log.get(__name__)
 
-#: Maximum moments of a scorer in a run that is started here: one every five minutes for a day makes 289 on each
-#: cluster.
+#: Maximum moments of a run on the page, on all clusters together. A day with a moment every five minutes has 289 on
+#: each cluster.
 MAX_MOMENTS: Final = 1000
-#: Seconds until a run is ended, and further seconds for it to write its result. The page ends it in the same way; a
-#: pod has less time.
-LIMIT: Final = 600.0
+#: Maximum seconds of a run, and the seconds that an ended run has to write its result.
+MAX_RUN_SECONDS: Final = 600.0
 _STOP_SECONDS: Final = 30.0
 
 
 @dataclass(frozen=True)
 class RunRequest:
-    """A backtest of `scorer`, or its comparison with `other`. Without `every`, scores as they are now are compared."""
+    """A backtest of `scorer`, or its comparison with `other`."""
 
     scorer: str
     clusters: Sequence[str]
-    #: Seconds: how far back, and between two moments.
+    #: Seconds of the past, and seconds between two moments. 0 compares the current scores.
     since: int = 0
     every: int = 0
     other: str = ""
@@ -67,7 +67,7 @@ class RunRequest:
         return [self.scorer, self.other] if self.other else [self.scorer]
 
     def make_command(self, names: Sequence[str]) -> list[str]:
-        """Return the command for it; `names` are those of the scorers, or files with their manifests."""
+        """Return the command line of the run; `names` are the scorers' names, or files with their manifests."""
         command = [sys.executable, "-P", "-m", "dsf.cli"]
         command += ["compare", *names] if self.other else ["backtest", self.scorer]
         if not self.other and names[0] != self.scorer:
@@ -94,8 +94,8 @@ class BacktestRunner:
         self._process: subprocess.Popen[bytes] | None = None
         self._is_stopped = False
 
-    def start(self, request: RunRequest, by: str, note_it: Callable[[], None]) -> str:
-        """Start a run and return its id. `note_it` is called before the process starts.
+    def start(self, request: RunRequest, by: str, record_change: Callable[[], None]) -> str:
+        """Start a run and return its id. `record_change` is called before the process starts.
 
         Raises BacktestError for too many moments, for a scorer that cannot be read, and while another run is active;
         redis.RedisError.
@@ -107,9 +107,10 @@ class BacktestRunner:
                     f"{number} moments are more than {MAX_MOMENTS}: ask for a shorter time, less often, or on fewer "
                     "clusters; `dsf backtest` and `dsf compare` have no such limit"
                 )
-        # With a hub on a folder, the command reads the summary that was delivered to the cluster.
-        is_by_name = self._sources.settings.backend == "dir" or not request.every
-        manifests = [] if is_by_name else [self._dump_manifest(name, request.clusters) for name in request.scorers]
+        # The command finds scorers by name for current scores, and for a hub with the folder backend, where it reads
+        # the summary that was delivered to the cluster.
+        uses_names = self._sources.settings.backend == "dir" or not request.every
+        manifests = [] if uses_names else [self._dump_manifest(name, request.clusters) for name in request.scorers]
         for manifest in manifests:
             self._check_servers(manifest, request.clusters)
         with self._lock:
@@ -120,8 +121,8 @@ class BacktestRunner:
                 id=make_run_id(now), at=now, by=by, way="page", clusters=list(request.clusters), is_running=True
             )
             run = run.model_copy(update={"scorers": request.scorers if request.other else []})
-            keep(self._redis, request.scorers, run)
-            note_it()
+            store_run(self._redis, request.scorers, run)
+            record_change()
             self._thread = threads.run_in_background(lambda: self._run(request, run, manifests), "dsf-backtest")
         return run.id
 
@@ -138,8 +139,9 @@ class BacktestRunner:
             process.kill()
 
     def _dump_manifest(self, scorer: str, clusters: Sequence[str]) -> str:
-        """Return the DynamicScorer, its inputs and the clusters' labels, for a test of a scorer that is registered
-        nowhere.
+        """Return the manifests of the DynamicScorer, its inputs, and the clusters with their labels, as YAML.
+
+        Raises BacktestError if a DynamicScorer cannot be read, UnknownScorerError.
         """
         namespace = self._sources.reading.registry.read_scorer(scorer).namespace
         scorer_objects: list[DynamicScorer] = []
@@ -155,7 +157,7 @@ class BacktestRunner:
             input_names = dict.fromkeys(score.scorer for score in scorer_object.spec.source.scores or ())
             names += [input_name for input_name in input_names if input_name not in names]
         labels = self._sources.reading.model.labels()
-        authentication_manifests = [
+        cluster_manifests = [
             {
                 "apiVersion": CLUSTER_API_VERSION,
                 "kind": CLUSTER_KIND,
@@ -164,7 +166,7 @@ class BacktestRunner:
             for name in clusters
         ]
         manifests = [item.model_dump(mode="json", by_alias=True, exclude_none=True) for item in scorer_objects]
-        return "---\n".join(map(kubeyaml.dump, [*manifests, *authentication_manifests]))
+        return "---\n".join(map(kubeyaml.dump, [*manifests, *cluster_manifests]))
 
     def _check_servers(self, manifest: str, clusters: Sequence[str]) -> None:
         """Raise BacktestError if a scorer of another namespace names a server that DSF_SCORER_HOSTS does not have."""
@@ -183,7 +185,7 @@ class BacktestRunner:
                 if scorer.spec.config_sync_mode is ConfigSyncMode.Full and scorer.status.last_synced_config is None:
                     refusal = refusal or "the hub has not read its /config yet: try again when it has"
                 for cluster in () if refusal else clusters:
-                    summary = from_manifest(file, scorer.metadata.name, cluster)
+                    summary = read_summary_from_manifest(file, scorer.metadata.name, cluster)
                     refusal = refusal or find_server_refusal(allowed_hosts, list_servers(summary))
                 if refusal:
                     raise BacktestError(f"scorer {scorer.metadata.name!r}: {refusal}")
@@ -201,23 +203,23 @@ class BacktestRunner:
             views, problem = {}, f"it cannot be started: {error.strerror}"
         finished_run = run.model_copy(update={"is_running": False, "problem": problem, **views})
         try:
-            keep(self._redis, request.scorers, finished_run)
+            store_run(self._redis, request.scorers, finished_run)
         except (redis.RedisError, DsfError) as error:
             log.warning("a backtest cannot be kept", scorer=request.scorer, error=str(error))
 
     def _run_command(self, request: RunRequest, command: list[str]) -> tuple[dict[str, Any], str]:
-        """Return the result of the command, and why it is incomplete, or an empty text."""
+        """Return the result of the command as fields of KeptRun, and why it is incomplete; empty if it is complete."""
         with subprocess.Popen(
             tie_to_parent(command), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         ) as process:
             self._process = process
-            # The page itself comes first.
+            # Lower the priority of the process, because pages come first.
             os.setpriority(os.PRIO_PROCESS, process.pid, 10)
-            is_over = False
+            has_timed_out = False
             try:
-                output, error_output = process.communicate(timeout=LIMIT)
+                output, error_output = process.communicate(timeout=MAX_RUN_SECONDS)
             except subprocess.TimeoutExpired:
-                is_over = True
+                has_timed_out = True
                 process.send_signal(signal.SIGINT)
                 try:
                     output, error_output = process.communicate(timeout=_STOP_SECONDS)
@@ -229,6 +231,6 @@ class BacktestRunner:
             views = request.parse_output(output)
         except ValidationError:
             return {}, text or f"the command ended with exit code {process.returncode}"
-        if is_over:
-            return views, f"ended after {LIMIT:g} s, with the moments until then"
+        if has_timed_out:
+            return views, f"ended after {MAX_RUN_SECONDS:g} s, with the moments until then"
         return views, text if process.returncode not in (0, 1) else ""

@@ -1,4 +1,4 @@
-"""Runs of backtests and comparisons in Redis, for the page: summaries and lines, not single moments."""
+"""Stores runs of backtests and comparisons in Redis for the page: summaries and lines, but no single moments."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ MAX_RUNS: Final = 20
 EXPIRY_SECONDS: Final = 7 * 86_400
 #: Maximum items of one backtest: those that change most often.
 MAX_ITEMS: Final = 8
-#: Maximum backtests of one side, and entries of each list except those named below.
+#: Maximum backtests of one side, and maximum entries of each list, with exceptions by field name.
 _MAX_ROWS: Final = 10
-_LONGER: Final = {"line": COLUMNS, "spans": 100}
+_MAX_ROWS_BY_FIELD: Final = {"line": COLUMNS, "spans": 100}
 #: Maximum bytes of a run.
 _MAX_BYTES: Final = 256 * 1024
 
 
 class KeptRun(View):
-    """A backtest on some clusters, or a comparison, as it is stored."""
+    """A stored backtest on some clusters, or a stored comparison."""
 
     id: str = Field(description="Ids sort by the time of the start.")
     at: Time = Field(description="Time at which the run was started, or handed over.")
@@ -46,14 +46,14 @@ class KeptRun(View):
 
 
 def make_run_id(now: float) -> str:
-    """Return an id for a run that starts now."""
+    """Return an id for a run that starts at `now` (unix seconds). Ids sort by time."""
     return f"{int(now * 1000):015}-{secrets.token_hex(4)}"
 
 
-def keep(client: redis.Redis, scorers: Iterable[str], run: KeptRun) -> list[str]:
-    """Store a run with each of these scorers that the hub has, and return the names of these scorers.
+def store_run(client: redis.Redis, scorers: Iterable[str], run: KeptRun) -> list[str]:
+    """Store a run with each of these scorers that is registered, and return the names of these scorers.
 
-    Keeps the newest MAX_RUNS of a scorer. Raises BacktestError if the hub has none of the scorers, redis.RedisError.
+    Keeps the newest MAX_RUNS of a scorer. Raises BacktestError if none of the scorers is registered, redis.RedisError.
     """
     registered_scorers = Registry(client).read_scorers()
     names = list(dict.fromkeys(scorers))
@@ -71,7 +71,7 @@ def keep(client: redis.Redis, scorers: Iterable[str], run: KeptRun) -> list[str]
     return stored_names
 
 
-def read(client: redis.Redis, scorer: str) -> list[KeptRun]:
+def read_runs(client: redis.Redis, scorer: str) -> list[KeptRun]:
     """Return the runs of a scorer, the newest first. Raises redis.RedisError."""
     texts_by_id = sorted(client.hgetall(make_backtests_key(scorer)).items(), reverse=True)
     runs = (parse_stored(KeptRun, scorer, str(text)) for ident, text in texts_by_id if not _is_old(str(ident)))
@@ -90,10 +90,10 @@ def limit_size(run: KeptRun) -> KeptRun:
             name: [_limit_items(view) for view in getattr(comparison, name)] for name in ("backtests_a", "backtests_b")
         }
         comparison = comparison.model_copy(update=sides)
-    whole = run.model_copy(
+    run_with_limited_items = run.model_copy(
         update={"backtests": [_limit_items(view) for view in run.backtests], "comparison": comparison}
     )
-    limited_run = KeptRun.model_validate(_limit_entries(whole.model_dump()))
+    limited_run = KeptRun.model_validate(_limit_entries(run_with_limited_items.model_dump()))
     if len(run.clusters) > _MAX_ROWS:
         limited_run = _add_note(limited_run, f"{len(run.clusters)} clusters were tested; {_MAX_ROWS} are shown")
     # A run within these bounds may still be too large.
@@ -119,7 +119,7 @@ def _limit_items(view: BacktestView) -> BacktestView:
 def _limit_entries(value: Any, max_entries: int = _MAX_ROWS) -> Any:
     """Return dumped data with at most `max_entries` entries of a list, and the first characters of long texts."""
     if isinstance(value, dict):
-        return {name: _limit_entries(entry, _LONGER.get(name, _MAX_ROWS)) for name, entry in value.items()}
+        return {name: _limit_entries(entry, _MAX_ROWS_BY_FIELD.get(name, _MAX_ROWS)) for name, entry in value.items()}
     if isinstance(value, list):
         return [_limit_entries(entry) for entry in value[:max_entries]]
     return value[:500] if isinstance(value, str) else value

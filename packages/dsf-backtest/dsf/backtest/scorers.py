@@ -1,4 +1,4 @@
-"""The summary of a scorer as an agent gets it: from a manifest that is not registered, or from the hub."""
+"""Builds the summary of a scorer as an agent gets it, from a file with manifests or from the hub."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ class ManifestFile:
     def make_summary(self, name: str | None, cluster: str, scorer_url: str = "") -> ScorerSummary:
         """Return the summary of the DynamicScorer `name` of the file, as an agent of `cluster` would get it.
 
-        Without a name it is the only one that is not an input of another one. A ManagedCluster in the file has the
-        labels for templates and selectors. Raises ManifestError, and as `from_hub`.
+        Without a name, the only DynamicScorer that is not an input of another one is used. A ManagedCluster in the file
+        has the labels for templates and selectors. Raises ManifestError, and the errors of `read_summary_from_hub`.
         """
         scorers = [scorer for scorer in self._objects if isinstance(scorer, DynamicScorer)]
         input_names = {score.scorer for scorer in scorers for score in scorer.spec.source.scores or ()}
@@ -61,9 +61,9 @@ class ManifestFile:
         return _resolve_scorer(self._objects, chosen_names[0], cluster, scorer_url, str(self._file))
 
     def find_input(self, name: str, namespace: str, cluster: str, scorer_url: str = "") -> ScorerSummary | None:
-        """Return the summary of the DynamicScorer `name` of a namespace in the file, or else in its folder.
+        """Return the summary of the DynamicScorer `name` of a namespace in the file, or else in its folder, or None.
 
-        None if no file has it. Raises BacktestError if several files of the folder have it, and as `from_hub`.
+        Raises BacktestError if several files of the folder have it, and the errors of `read_summary_from_hub`.
         """
 
         def has_scorer(objects: Sequence[ApiObject]) -> bool:
@@ -87,7 +87,7 @@ class ManifestFile:
         return _resolve_scorer([*objects, *self._objects], name, cluster, scorer_url, str(path), namespace=namespace)
 
 
-def from_manifest(file: Path, name: str | None, cluster: str) -> ScorerSummary:
+def read_summary_from_manifest(file: Path, name: str | None, cluster: str) -> ScorerSummary:
     """Return the summary of a DynamicScorer in a file; see `ManifestFile.make_summary`."""
     return ManifestFile(file).make_summary(name, cluster)
 
@@ -114,7 +114,7 @@ def read_objects(file: Path) -> list[ApiObject]:
     return [document.object for document in documents if not isinstance(document, ManifestProblem)]
 
 
-def from_hub(
+def read_summary_from_hub(
     session: Session, name: str, cluster: str, scorer_url: str = "", namespace: str | None = None
 ) -> ScorerSummary:
     """Return the summary of the DynamicScorer `name` of the hub, as an agent of `cluster` would get it.
@@ -138,8 +138,8 @@ def from_hub(
                 understood_objects.append(read_known_fields(manifest, model))
             except ValidationError as error:
                 if model is DynamicScorer and manifest["metadata"]["name"] == name:
-                    mistake = explain(error, model, manifest)[0]
-                    problem = f"DynamicScorer {name!r} of the hub cannot be read: {mistake}"
+                    detail = explain(error, model, manifest)[0]
+                    problem = f"DynamicScorer {name!r} of the hub cannot be read: {detail}"
     accepted_scorers = (item for item in understood_objects if isinstance(item, DynamicScorer) and not item.is_refused)
     if problem and all(scorer.metadata.name != name for scorer in accepted_scorers):
         raise ManifestError(problem)
@@ -170,7 +170,7 @@ def _resolve_scorer(
     namespace: str | None = None,
 ) -> ScorerSummary:
     dynamic_scorers = _list_scorers(objects, namespace)
-    # Of several scorers with the same name, the one in force comes last and replaces the others.
+    # Sort the scorer in force behind refused scorers of the same name, so that it replaces them in the dict.
     scorers = {item.metadata.name: item for item in sorted(dynamic_scorers, key=lambda item: not item.is_refused)}
     if name not in scorers:
         place = f"{source} has no DynamicScorer {name!r}" + (f" in namespace {namespace!r}" if namespace else "")
@@ -210,8 +210,9 @@ def _sync_config(scorer: DynamicScorer, scorer_url: str) -> DynamicScorer:
 
 
 def move_url(url: str, other: str) -> str:
-    """Return `url` at the server of `other`, or `other` itself if it has a path. Raises BacktestError for an invalid
-    URL.
+    """Return `url` at the server of `other`, or `other` itself if it has a path.
+
+    Raises BacktestError for an invalid URL.
     """
     server = _get_server(other)
     if urlsplit(other).path not in ("", "/"):

@@ -1,4 +1,4 @@
-"""Summary of a backtest by item."""
+"""Summarizes the records of a backtest by item."""
 
 from __future__ import annotations
 
@@ -75,10 +75,12 @@ class BacktestList(View):
 
 @dataclass
 class _Changes:
-    """Counts the changes of a value by more than the noise."""
+    """A counter for changes of a value by more than the noise."""
 
     noise: int
+    #: Number of changes.
     number: int = 0
+    #: The last value.
     last: int | None = None
 
     def add(self, value: int) -> None:
@@ -89,7 +91,7 @@ class _Changes:
 
 @dataclass
 class _Item:
-    """An item, with the number of moments of each value: a run has up to 100,000 moments."""
+    """An item. It has a count per value instead of a list of values, because a run has up to 100,000 moments."""
 
     line: list[int | None]
     changes: _Changes
@@ -143,7 +145,7 @@ class _Hold:
 def summarize_records(
     question: Question, moment_range: range, records: Iterable[Record], *, noise: int, hold: HoldRule | None = None
 ) -> BacktestView:
-    """Return the summary of these records, which are in the order of time; `moment_range` are the moments until now.
+    """Return the summary of these records, which are in the order of time. `moment_range` has all requested moments.
 
     With `hold` the summary also has the changes that remain under this rule.
     """
@@ -152,10 +154,10 @@ def summarize_records(
     failures: dict[tuple[str, str], FailureCount] = {}
     outcomes: Counter[str] = Counter()
     columns = min(COLUMNS, len(moment_range))
-    #: Successful moments, and whether the source had series.
+    # (moment, True if the source had series) of each successful moment.
     successes: list[tuple[int, bool]] = []
-    #: Moments with samples only at the end of the range.
-    partial: list[int] = []
+    # Moments with samples only at the end of the range.
+    partial_moments: list[int] = []
     step = max((source.step for source in _list_sources(question)), default=0)
     later_count = 0
     for record in records:
@@ -167,9 +169,9 @@ def summarize_records(
             _count(failures, record)
         if record.series or record.outcome != "error":
             successes.append((record.at, bool(record.series)))
-        # The grid of the range may begin up to a step late, and the first sample of a rate a step later.
+        # Tolerate two steps: the grid of the range may begin up to a step late, and a rate has no sample in the first.
         if record.unsampled > max(2 * step, 60):
-            partial.append(record.at)
+            partial_moments.append(record.at)
         column = (record.at - moment_range.start) * columns // (len(moment_range) * moment_range.step)
         for name, value in record.items.items():
             if name not in items:
@@ -195,7 +197,7 @@ def summarize_records(
         failures=sorted(failures.values(), key=lambda failure: -failure.moments),
         noise=noise,
         items=sorted(views, key=lambda item: (-item.changes, item.name)),
-        notes=list(_list_notes(question, successes, partial, later_count)),
+        notes=list(_list_notes(question, successes, partial_moments, later_count)),
     )
 
 
@@ -220,19 +222,19 @@ def _list_notes(
             f"{question.every} s between two moments are less than the step of the source ({text}): neighbouring "
             "moments see nearly the same samples"
         )
-    has_series = [at for at, has in successes if has]
-    if successes and not has_series:
+    moments_with_series = [at for at, has_series in successes if has_series]
+    if successes and not moments_with_series:
         yield "the source had no series at any moment: see what it answers with `dsf explain`"
     elif successes:
-        if successes[0][0] < has_series[0]:
+        if successes[0][0] < moments_with_series[0]:
             yield (
-                f"the source has no series before {_format_time(has_series[0])}: it keeps less than was asked for, or "
-                "what the query reads did not exist yet"
+                f"the source has no series before {_format_time(moments_with_series[0])}: it keeps less than was asked "
+                "for, or what the query reads did not exist yet"
             )
-        if successes[-1][0] > has_series[-1]:
+        if successes[-1][0] > moments_with_series[-1]:
             yield (
-                f"the source has no series after {_format_time(has_series[-1])}: what the query reads is gone, or the "
-                "clock of this machine is ahead"
+                f"the source has no series after {_format_time(moments_with_series[-1])}: what the query reads is "
+                "gone, or the clock of this machine is ahead"
             )
     if partial_moments:
         yield (

@@ -1,6 +1,6 @@
 """The optimiser: plans of workloads from demands, selectable configurations and scores.
 
-Without input or output:
+Modules without input or output:
 
     model          the problem
     views          parts of the result, as responses have them
@@ -20,7 +20,7 @@ Without input or output:
     comparison     compares two plans
     plot           a picture of a plan
 
-Around it:
+Modules that use them:
 
     settings       the settings
     service        the operations, shared by all interfaces
@@ -36,15 +36,15 @@ Around it:
     manifests      a plan as objects, and back
     writer         applies a plan atomically
     hubredis       sends ticks, and records changes and plans in Redis
-    redisrights    what it may do in Redis
+    redisrights    the optimiser's rights in Redis
     plans          data of plans for the page
     access         authenticates and authorizes callers
     middleware     checks every request
     app            the HTTP service
-    main           runs it
+    main           runs the HTTP service
     mcp            the interface for assistants
-    mcp_tools      its tools
-    mcp_views      answers of the tools
+    mcp_tools      the tools for assistants
+    mcp_views      responses of the tools
     commands       the command line
     pages          the page's plans, with `templates`
 

@@ -1,8 +1,11 @@
 """Authentication and authorization of the optimiser's callers.
 
-The optimiser writes with its own rights, so callers need the rights to do the same manually: `kubernetes` checks token
-and rights on the hub's API server; `token` is one token with all rights; `none` is for a service that only its user can
-reach.
+The optimiser writes with its own rights, so callers need the rights to do the same manually. The setting
+DSF_OPTIMIZER_AUTH selects one of these modes:
+
+- `kubernetes` checks token and rights on the hub's API server.
+- `token` accepts one token, which has all rights.
+- `none` does not authenticate, for a service that only its user can reach.
 """
 
 from __future__ import annotations
@@ -82,7 +85,6 @@ class Caller:
 #: Caller of the current request; set by `middleware.AccessMiddleware`.
 current_caller: ContextVar[Caller] = ContextVar("current_caller")
 
-
 #: True if the current request is a tool call of an assistant; set by `mcp`.
 by_tool: ContextVar[bool] = ContextVar("by_tool", default=False)
 
@@ -100,8 +102,9 @@ class CallerAccess:
         return self._identify_holder(token, client)
 
     def authorize(self, caller: Caller, action: GuardedAction, namespace: str | None) -> None:
-        """Raise AccessError (403) unless the caller may do this in a namespace, or with None in all. Allows everything
-        here.
+        """Raise AccessError (403) unless the caller may do this in the namespace, or in all namespaces if it is None.
+
+        This base class allows everything.
         """
 
     def _identify_holder(self, token: str, client: str) -> Caller:
@@ -114,7 +117,7 @@ class OpenAccess(CallerAccess):
     needs_token = False
 
     def authenticate(self, token: str | None, client: str) -> Caller:
-        """Return the owner, who has all rights; see `CallerAccess`."""
+        """Return an anonymous caller, who has all rights; see `CallerAccess`."""
         return Caller("anonymous")
 
 
@@ -132,7 +135,7 @@ class TokenAccess(CallerAccess):
 
 
 class KubernetesAccess(CallerAccess):
-    """Token review and authorization by the hub's API server."""
+    """Checks tokens and rights on the hub's API server."""
 
     def __init__(self, session: Session, scorer_namespace: str) -> None:
         """DynamicScorers are in `scorer_namespace`."""
@@ -145,9 +148,9 @@ class KubernetesAccess(CallerAccess):
 
     def authorize(self, caller: Caller, action: GuardedAction, namespace: str | None) -> None:
         """Check the rights by a SubjectAccessReview; see `CallerAccess`."""
-        place = self._scorer_namespace if action is GuardedAction.RESCORE else namespace or ""
+        action_namespace = self._scorer_namespace if action is GuardedAction.RESCORE else namespace or ""
         for right in RIGHTS[action]:
-            checked_namespace = place if right.in_namespace else ""
+            checked_namespace = action_namespace if right.in_namespace else ""
             if not self._reviews.allows(caller.user, right.verb, right.resource, checked_namespace):
                 log.warning("caller refused", caller=caller.name, action=action.value, namespace=checked_namespace)
                 scope_text = f"in namespace {checked_namespace}" if checked_namespace else "in all namespaces"

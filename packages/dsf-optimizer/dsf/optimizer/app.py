@@ -33,7 +33,7 @@ from dsf.process import threads
 
 log = dsf.log.get(__name__)
 
-#: HTTP status of each error; the first match applies.
+#: HTTP status and title of each error; the first match applies.
 _STATUS: Final[tuple[tuple[type[DsfError], int, str], ...]] = (
     (AccessError, 403, "Forbidden"),
     (UnknownScorerError, 404, "Not found"),
@@ -63,17 +63,17 @@ class Mounted(Protocol):
         """Handle each path that this service does not have."""
 
     def lifespan(self) -> AbstractAsyncContextManager[None]:
-        """Return a context that runs while the application is served: ASGI servers ignore the lifespan of mounted
-        ones.
+        """Return a context that runs while the application is served.
+
+        ASGI servers ignore the lifespan of mounted applications.
         """
 
 
 def make_app(service: OptimizerService, mounted: Mounted | None = None) -> FastAPI:
-    """Build the service. Endpoints are plain functions, which FastAPI runs in its thread pool, off the event loop."""
-
+    """Return the application. Endpoints are plain functions, which FastAPI runs in its thread pool."""
     app = FastAPI(
         title="Dynamic scoring: optimiser",
-        # The version of the API, which everybody may see. Only logged-in users may see that of the program.
+        # The version of the API, which everybody may see. Only logged-in users may see the version of the program.
         version="1",
         summary="Plans of workloads from scores, demands and selectable configurations.",
         docs_url=None,
@@ -91,7 +91,7 @@ def make_app(service: OptimizerService, mounted: Mounted | None = None) -> FastA
     app.add_exception_handler(HTTPException, _report_refusal)
     app.add_exception_handler(_InvalidBodyError, _report_invalid_model)
     app.add_middleware(BodyCheck)
-    # Added last, so it runs first.
+    # The middleware that is added last runs first.
     app.add_middleware(AccessMiddleware, access=service.access)
     if mounted is not None:
         app.mount("/", mounted.asgi)
@@ -99,7 +99,10 @@ def make_app(service: OptimizerService, mounted: Mounted | None = None) -> FastA
 
 
 class _InvalidBodyError(HTTPException):
-    """A body that is not the model of its endpoint. FastAPI passes only HTTPException on from `Request.json`."""
+    """A body that does not match the model of its endpoint.
+
+    The class is an HTTPException, because FastAPI passes no other exception on from `Request.json`.
+    """
 
 
 class _ThreadedRoute(APIRoute):
@@ -126,7 +129,7 @@ class _ThreadedRoute(APIRoute):
 
 
 def _validate(model: type[BaseModel], body: bytes) -> BaseModel:
-    """Return the body as the model. Raises json.JSONDecodeError, and _InvalidBodyError with the mistakes."""
+    """Return the body as the model. Raises json.JSONDecodeError, and _InvalidBodyError with all errors."""
     with turn(len(body)):
         document = json.loads(body)
         try:
@@ -220,7 +223,7 @@ def _report_problem(request: Request, error: Exception) -> JSONResponse:
 
 
 def _report_invalid_body(_: Request, error: Exception) -> JSONResponse:
-    """Return the mistakes in a body, one per line, without the sent values."""
+    """Return a response with the errors in a body, without the sent values."""
     detail = format_errors(error.errors()) if isinstance(error, RequestValidationError) else str(error)
     return make_problem(422, detail, "Cannot be planned")
 
@@ -231,7 +234,7 @@ def _report_invalid_model(_: Request, error: Exception) -> JSONResponse:
 
 
 def _report_refusal(_: Request, error: Exception) -> JSONResponse:
-    """Return errors of FastAPI itself, such as an unknown path or method."""
+    """Return a response for an error of FastAPI itself, such as an unknown path or method."""
     if not isinstance(error, HTTPException):
         return make_problem(500, str(error))
     return make_problem(error.status_code, error.detail, headers=error.headers)

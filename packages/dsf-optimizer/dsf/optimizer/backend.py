@@ -18,13 +18,16 @@ FIELD_MANAGER: Final = "dynamic-scoring-optimizer"
 
 
 class ManifestClient:
-    """Reads and writes manifests. Thread-safe. Every method raises BackendError if the hub is unavailable."""
+    """Reads and writes objects on the hub as manifests. Thread-safe.
+
+    Every method raises BackendError if the hub is unavailable.
+    """
 
     def __init__(self, session: Session) -> None:
         self._session = session
 
     def read_clock(self) -> datetime:
-        """Return the time on the hub."""
+        """Return the current time by the clock of the hub."""
         return self._session.read_clock()
 
     def get(self, resource: Resource, namespace: str, name: str) -> Manifest | None:
@@ -39,7 +42,7 @@ class ManifestClient:
     ) -> list[Manifest]:
         """Return all objects of a kind in one namespace or all, filtered by a label selector and by name.
 
-        Read in pages. A kind that the hub does not have gives an empty list.
+        The objects are read in pages. The list is empty for a kind that the hub does not have.
         """
         kind = {"apiVersion": resource.api_version, "kind": resource.kind}
         # Objects in a list lack apiVersion and kind.
@@ -50,7 +53,7 @@ class ManifestClient:
     def fetch_objects(self, resource: Resource, namespace: str, names: Iterable[str]) -> dict[str, Manifest]:
         """Return the named objects that exist."""
         wanted_names = set(names)
-        # More than these are listed with one request; fewer are read one by one, as a ManifestWorkReplicaSet is large.
+        # Read a few objects one by one, because a ManifestWorkReplicaSet is large; list all objects to get many.
         if len(wanted_names) <= 8:
             manifests = {name: self.get(resource, namespace, name) for name in wanted_names}
             return {name: manifest for name, manifest in manifests.items() if manifest is not None}
@@ -62,10 +65,10 @@ class ManifestClient:
         }
 
     def apply(self, resource: Resource, manifest: Manifest, *, force: bool = True, dry_run: bool = False) -> Manifest:
-        """Server-side apply of the optimiser's fields; owned fields that are missing in the manifest are removed.
+        """Apply the optimiser's fields by server-side apply, and return the object.
 
-        Raises ObjectConflictError for a `metadata.uid` of another object, and without `force` for fields that others
-        own.
+        Owned fields that are missing in the manifest are removed. Raises ObjectConflictError for a `metadata.uid` of
+        another object, and without `force` for fields that others own.
         """
         metadata = manifest["metadata"]
         query = {"fieldManager": FIELD_MANAGER, "force": str(force).lower()} | ({"dryRun": "All"} if dry_run else {})
@@ -81,7 +84,7 @@ class ManifestClient:
         self, resource: Resource, namespace: str, name: str, *, uid: str | None = None, dry_run: bool = False
     ) -> None:
         """Delete an object; a missing object is not an error."""
-        # With a body, the API server ignores the query, so that a dry run in the query alone would delete the object.
+        # Request a dry run in the body. With a body, the API server ignores the query, and would delete the object.
         options = {"kind": "DeleteOptions", "apiVersion": "v1"}
         body = options | ({"preconditions": {"uid": uid}} if uid else {}) | ({"dryRun": ["All"]} if dry_run else {})
         try:

@@ -1,4 +1,4 @@
-"""Upper bounds of the best plan, and items that cannot be part of it.
+"""Computes upper bounds of the best plan, and finds items that cannot be part of it.
 
 For any prices that are not negative, the value of all items at these prices is an upper bound of every plan
 (Lagrange). An item is left out if its value is so far below its price that a plan with it cannot beat the best known
@@ -19,9 +19,10 @@ from dsf.optimizer.values import IntArray
 
 @dataclass(frozen=True)
 class Relaxation:
-    """An upper bound of every plan. `reduced` is what each item of the table would add to it, mostly below zero."""
+    """An upper bound of the value of every plan, in units."""
 
     bound: float
+    #: Amount that each item of the table would add to the bound, mostly below zero.
     reduced: FloatArray
 
     def compute_bound_with(self, items: IntArray) -> float:
@@ -44,7 +45,7 @@ def make_trivial_bound(table: Table) -> Relaxation:
 
 
 def relax(table: Table, active_items: IntArray, prices: Prices) -> Relaxation:
-    """Return the relaxation for the whole table at prices found for the items `active_items`."""
+    """Return the relaxation for the whole table, at prices that were computed for `active_items` (item numbers)."""
     items = table.items
     link = np.zeros(len(items))
     link[active_items] = prices.link
@@ -67,42 +68,50 @@ def relax(table: Table, active_items: IntArray, prices: Prices) -> Relaxation:
         + float((np.maximum(reduced_values, 0.0) * items.limit).sum())
         + float(np.maximum(worth - prices.cluster[table.cluster_of], 0.0).sum())
     )
-    # Increased by the relative size of rounding errors.
+    # Increase the bound by the relative size of rounding errors.
     return Relaxation(bound * (1 + 1e-9) + 1e-9, reduced_values)
 
 
 def solve_relaxation(table: Table, start: IntArray, per_row: int, clock: Clock, share: float) -> Relaxation:
-    """Solve the relaxation over the items `start`, adding those that would raise it, at most `per_row` per workload a
-    round, until none is left or the `share` of the time is used. Returns the best bound and the items in the end."""
+    """Return the best relaxation that is found in this `share` of the remaining time.
+
+    The first round solves the relaxation over the items `start`. Each further round adds items that would raise the
+    bound, at most `per_row` per workload, until there are no such items.
+    """
     best_relaxation, active_items = make_trivial_bound(table), start
-    watch = Clock(clock.remaining * share)
+    relaxation_clock = Clock(clock.remaining * share)
     # With many items of several kinds, the simplex method takes ten times as long as the interior point method.
     solver: Literal["choose", "ipm"] = "ipm" if len(start) < len(table.items) and len(table.kinds) > 1 else "choose"
     for _ in range(12):
-        prices = IntegerProgram(table, table.items.subset(active_items)).compute_prices(watch.remaining, solver)
+        program = IntegerProgram(table, table.items.subset(active_items))
+        prices = program.compute_prices(relaxation_clock.remaining, solver)
         if prices is None:
             break
         relaxation = relax(table, active_items, prices)
         previous_bound = best_relaxation.bound
         if relaxation.bound < previous_bound:
             best_relaxation = relaxation
-        # Good enough: the last round lowered the bound by less than a thousandth.
+        # Stop when a round has lowered the bound by less than a thousandth.
         if abs(previous_bound - relaxation.bound) <= 1e-3 * previous_bound:
             break
         is_inactive = np.ones(len(table.items), dtype=bool)
         is_inactive[active_items] = False
-        raising = np.flatnonzero(is_inactive & (relaxation.reduced > 1e-7 * max(1.0, float(table.items.value.max()))))
-        if not len(raising):
+        min_gain = 1e-7 * max(1.0, float(table.items.value.max()))
+        raising_items = np.flatnonzero(is_inactive & (relaxation.reduced > min_gain))
+        if not len(raising_items):
             break
-        active_items = np.union1d(
-            active_items, select_top_items(table.items.row[raising], relaxation.reduced[raising], per_row, raising)
+        added_items = select_top_items(
+            table.items.row[raising_items], relaxation.reduced[raising_items], per_row, raising_items
         )
+        active_items = np.union1d(active_items, added_items)
     return best_relaxation
 
 
 def select_top_items(row: IntArray, value: FloatArray | IntArray, per_row: int, numbers: IntArray) -> IntArray:
-    """Return, in ascending order, the `per_row` of `numbers` of each row with the greatest values; of equal ones the
-    first."""
+    """Return the `numbers` of the `per_row` items with the greatest values of each row, in ascending order.
+
+    `row`, `value` and `numbers` describe the same items. Of equal values, the first one counts.
+    """
     order = np.lexsort((-value, row))
     sorted_rows = row[order]
     first_positions = np.searchsorted(sorted_rows, sorted_rows, side="left")

@@ -15,13 +15,13 @@ _AVAILABLE: Final = "ManagedClusterConditionAvailable"
 
 
 class Clusters:
-    """The ManagedClusters of one plan as they are on the hub. The constructor reads them, and raises BackendError."""
+    """The ManagedClusters of one plan, as the constructor has read them from the hub. It raises BackendError."""
 
     def __init__(self, backend: ManifestClient, selector: PlacementSelector, names: Iterable[str]) -> None:
         self._backend = backend
         self._selector = selector
         wanted_names = set(names)
-        # Placements by label can only select clusters with the label.
+        # With a selector by label, list only clusters with the label, because Placements cannot select the others.
         self._all = backend.list_objects(MANAGED_CLUSTERS, labels=selector.labels)
         self._wanted = {
             str(cluster["metadata"]["name"]): cluster
@@ -31,16 +31,17 @@ class Clusters:
         self._wanted |= backend.fetch_objects(MANAGED_CLUSTERS, "", wanted_names - self._wanted.keys())
 
     def list_missing(self, names: Iterable[str]) -> list[str]:
-        """Return a mistake for each cluster that does not exist."""
+        """Return an error text for each of these clusters that does not exist."""
         return [f"ManagedCluster {name} does not exist" for name in names if name not in self._wanted]
 
     def select(self, names: Iterable[str]) -> Selection:
-        """Return how Placements select these clusters."""
+        """Return the values by which Placements select these clusters."""
         return self._selector.select(names, self._all)
 
     def list_unbound(self, namespace: str, names: Iterable[str]) -> list[str]:
-        """Return a problem for each cluster whose cluster sets are not bound to a namespace: its Placements cannot
-        select it.
+        """Return a problem for each cluster that Placements of the namespace cannot select.
+
+        Placements only select clusters of the cluster sets that are bound to their namespace.
         """
         cluster_names = sorted(set(names))
         if not cluster_names:
@@ -62,7 +63,7 @@ class Clusters:
         ]
 
     def list_warnings(self, cluster_names: Iterable[str]) -> list[str]:
-        """Return the reasons why an applied plan may not take effect."""
+        """Return the reasons why an applied plan may not take effect on these clusters."""
         problems = []
         names = sorted(set(cluster_names) & self._wanted.keys())
         for name in names:

@@ -1,4 +1,4 @@
-"""Compares the plan in force with a proposed one, by workload and cluster. No input and output."""
+"""Compares the plan in force with a proposed plan, by workload and cluster. Pure functions."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from dsf.optimizer.views import AssignmentView, ConfigurationView, ExplanationVi
 
 
 def compare(now: PlanView, plan: Plan, report: PlanReport, at: float) -> PlanComparison:
-    """Return the changes of `plan`, whose report this is, at a unix time: changed workloads and clusters first, then by
-    name."""
+    """Return the changes that `plan` would make to the plan in force, `now`.
+
+    `report` is the report of `plan`, and `at` the time of the comparison in unix seconds. Changed workloads and
+    clusters come first, then the others by name.
+    """
     clusters = sorted({configuration.cluster for configuration in (*now.configurations, *plan.configurations)})
     columns_before, columns_after = _make_columns(now, plan.requests), _make_columns(plan.placed, plan.requests)
     changes = []
@@ -46,9 +49,9 @@ def compare(now: PlanView, plan: Plan, report: PlanReport, at: float) -> PlanCom
 
 
 def _make_columns(plan: PlanView, requests: Mapping[str, Mapping[str, int]]) -> dict[str, PlanColumn]:
-    on: dict[str, list[AssignmentView]] = defaultdict(list)
+    assignments_by_cluster: dict[str, list[AssignmentView]] = defaultdict(list)
     for assignment in plan.assignments:
-        on[assignment.cluster].append(assignment)
+        assignments_by_cluster[assignment.cluster].append(assignment)
     return {
         configuration.cluster: PlanColumn(
             cluster=configuration.cluster,
@@ -64,7 +67,8 @@ def _make_columns(plan: PlanView, requests: Mapping[str, Mapping[str, int]]) -> 
                     share=compute_share(assignment, configuration, requests.get(assignment.workload) or {}),
                 )
                 for assignment in sorted(
-                    on[configuration.cluster], key=lambda assignment: (-assignment.score, assignment.workload)
+                    assignments_by_cluster[configuration.cluster],
+                    key=lambda assignment: (-assignment.score, assignment.workload),
                 )
             ],
         )
@@ -73,13 +77,13 @@ def _make_columns(plan: PlanView, requests: Mapping[str, Mapping[str, int]]) -> 
 
 
 def compute_share(assignment: AssignmentView, configuration: ConfigurationView, request: Mapping[str, int]) -> float:
-    """Return the share of a configuration that replicas use, of the most used resource."""
+    """Return the share of a configuration's supply that the replicas use, of the resource that they use most."""
     amounts = [(amount, configuration.supply.get(kind, 0)) for kind, amount in request.items()]
     return max([0.0, *(amount * assignment.replicas / supply for amount, supply in amounts if supply)])
 
 
 def _drop_scores(column: PlanColumn) -> tuple[str, list[tuple[str, int]]]:
-    """Return a column without scores: other scores change nothing on the cluster."""
+    """Return the policy and the replicas of a column, without scores, which change nothing on the cluster."""
     return column.policy, sorted((block.workload, block.replicas) for block in column.blocks)
 
 

@@ -6,12 +6,14 @@ from dsf.errors import DsfError
 
 
 class PlanConflictError(DsfError):
-    """A plan cannot be applied to the hub's current state: a label is missing, an object has another owner, or the plan
-    has changed. Nothing was written."""
+    """A plan cannot be applied to the hub's current state. Nothing was written.
+
+    A label is missing, an object has another owner, or the plan has changed, for example.
+    """
 
 
 class ApplyError(DsfError):
-    """A plan could not be written. `left` names the changes that were not rolled back; empty: all were."""
+    """A plan could not be written. `left` has the changes that were not rolled back, and is empty if all were."""
 
     def __init__(self, message: str, left: tuple[str, ...] = ()) -> None:
         super().__init__(message)

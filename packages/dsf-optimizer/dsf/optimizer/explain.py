@@ -1,4 +1,4 @@
-"""Explains the place of each workload, and why others are unplaced."""
+"""Explains the place of each workload, and why replicas are unplaced."""
 
 from __future__ import annotations
 
@@ -18,25 +18,30 @@ _NEGATIVE = REFUSALS.index(Reason.NEGATIVE)
 
 
 class _Why(NamedTuple):
+    """The reason why a workload is not placed on an option."""
+
     reason: Reason
     message: str
 
 
 class Explainer:
-    """Explains the places of one plan, given as replicas by row and column."""
+    """Explains the places of one plan. `placed` has the replicas by row and column of the table."""
 
     def __init__(self, table: Table, placed: IntArray) -> None:
         self._table = table
         self._placed = placed
+        # Remaining supply, by column and kind.
         self._free = table.supply - placed.T @ table.request
-        self._set_up = {int(table.cluster_of[column]): int(column) for column in np.flatnonzero(placed.any(axis=0))}
+        # Cluster -> column of its configuration, for clusters in use.
+        used_columns = np.flatnonzero(placed.any(axis=0))
+        self._used_columns = {int(table.cluster_of[column]): int(column) for column in used_columns}
 
     def explain(self, row: int) -> ExplanationView:
-        """Explain the place of this workload."""
+        """Return the explanation of the place of this workload."""
         table = self._table
         refusal_codes = table.refused[row]
         chosen_columns = np.flatnonzero(self._placed[row])
-        # An alternative that is possible explains more than an impossible one.
+        # Prefer a usable alternative, which explains more than an unusable one.
         column = self._find_next_best(row, chosen_columns, usable=True)
         if column is None:
             column = self._find_next_best(row, chosen_columns, usable=False)
@@ -84,12 +89,16 @@ class Explainer:
         )
 
     def _compute_worth(self, row: int) -> IntArray:
-        """Return the value in units of one replica in each column, including the bonus of staying."""
+        """Return the value of one replica in each column, in units, including the bonus for staying."""
         worth: IntArray = self._table.value[row] + self._table.scores.keep * (self._table.stay[row] > 0)
         return worth
 
     def _find_next_best(self, row: int, chosen_columns: IntArray, *, usable: bool) -> int | None:
-        """Return the column of the greatest value among those not chosen; of equal ones the first by name."""
+        """Return the column with the greatest value among those that are not chosen, or None.
+
+        With `usable`, only columns without a refusal count, otherwise all columns with a score. Of equal values, the
+        first one by name counts.
+        """
         refusal_codes = self._table.refused[row]
         is_candidate = refusal_codes == 0 if usable else (refusal_codes != _NO_SCORE) & (refusal_codes != _EXPIRED)
         is_candidate[chosen_columns] = False
@@ -123,10 +132,10 @@ class Explainer:
         return self._find_obstacle(row, column) or _Why(Reason.NOT_PROVEN, "the search ended before this was tried")
 
     def _find_obstacle(self, row: int, column: int) -> _Why | None:
-        """Return the obstacle to one more replica in a column of this plan."""
+        """Return the obstacle to one more replica in a column of this plan, or None."""
         table = self._table
         cluster = int(table.cluster_of[column])
-        used_column = self._set_up.get(cluster, column)
+        used_column = self._used_columns.get(cluster, column)
         if used_column != column:
             occupants = self._format_names(used_column, row)
             device = table.configurations[used_column].device
@@ -164,7 +173,7 @@ class Explainer:
         return _Why(reason, "no other option has a usable score")
 
     def _explain_no_option(self, row: int, chosen_columns: IntArray) -> _Why:
-        """Return why a workload has no option, or none that is left."""
+        """Return why a workload has no usable option besides the chosen columns."""
         table = self._table
         if not table.configurations:
             return _Why(Reason.NO_CONFIGURATION, "no cluster has a configuration to choose")

@@ -1,4 +1,4 @@
-"""A plan without a solver, as a start of the search; and the check of every plan."""
+"""Makes a plan without a solver, from which the search starts, and checks plans."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from dsf.optimizer.values import IntArray
 
 
 def place_greedily(table: Table, worth: IntArray | FloatArray, clock: Clock) -> IntArray:
-    """Return replicas per item: items in the order of `worth`, small requests first, get as many replicas as fit.
+    """Return replicas per item of a plan that is made without a solver.
 
-    Then workloads are improved one by one until nothing changes.
+    Items get as many replicas as fit, in the order of `worth` (per item), small requests first. Then workloads are
+    improved one by one until nothing changes.
     """
     items = table.items
     # First only the best items of each workload; `improve` then tries all that fit.
@@ -23,8 +24,8 @@ def place_greedily(table: Table, worth: IntArray | FloatArray, clock: Clock) -> 
     for item in best_items[np.lexsort((size, -worth[best_items]))]:
         placement.fill(int(item))
     for _ in range(20):
-        # A sum rather than any(), because every row must be improved.
-        if clock.over or not sum([placement.improve(row) for row in range(len(table.workloads))]):
+        # Use a list instead of a generator, because every row must be improved.
+        if clock.is_over or not sum([placement.improve(row) for row in range(len(table.workloads))]):
             break
     return placement.counts
 
@@ -35,38 +36,42 @@ class _Placement:
     def __init__(self, table: Table) -> None:
         self._table = table
         self.counts = np.zeros(len(table.items), dtype=np.int64)
-        self._left, self._free = table.replicas.copy(), table.supply.copy()
+        # Unplaced replicas per row, and remaining supply per column and kind.
+        self._unplaced, self._free = table.replicas.copy(), table.supply.copy()
+        # Replicas per column.
         self._in_column = np.zeros(len(table.configurations), dtype=np.int64)
-        #: Column that a cluster is configured with; -1 while it is unused.
-        self._set_up = np.full(len(table.clusters), -1, dtype=np.int64)
-        self._first = np.searchsorted(table.items.row, np.arange(len(table.workloads) + 1))
+        # Column of each cluster's configuration; -1 while the cluster is unused.
+        self._used_columns = np.full(len(table.clusters), -1, dtype=np.int64)
+        # Number of the first item of each row.
+        self._first_items = np.searchsorted(table.items.row, np.arange(len(table.workloads) + 1))
 
     def fill(self, item: int) -> None:
-        """Place as many replicas on an item as are left and fit."""
+        """Place as many unplaced replicas on an item as fit."""
         items, table = self._table.items, self._table
         row, column = items.row[item], items.column[item]
-        if not self._left[row] or self._set_up[table.cluster_of[column]] not in (-1, column):
+        if not self._unplaced[row] or self._used_columns[table.cluster_of[column]] not in (-1, column):
             return
-        count = min(self._left[row], items.limit[item] - self.counts[item])
+        count = min(self._unplaced[row], items.limit[item] - self.counts[item])
         for amount, free_amount in zip(table.request[row], self._free[column], strict=True):
             if amount:
                 count = min(count, free_amount // amount)
         self._add(item, count)
 
     def improve(self, row: int) -> bool:
-        """Place the remaining replicas of a workload, else move one to a better item with room. Return True if one was
-        placed or moved.
+        """Place the unplaced replicas of a workload; if there are none, move a replica to a better item with room.
+
+        Returns True if a replica was placed or moved.
         """
         table, items = self._table, self._table.items
-        start, end = self._first[row], self._first[row + 1]
+        start, end = self._first_items[row], self._first_items[row + 1]
         columns, counts, value = items.column[start:end], self.counts[start:end], items.value[start:end]
-        set_up = self._set_up[table.cluster_of[columns]]
-        able = ((set_up == -1) | (set_up == columns)) & (counts < items.limit[start:end])
-        able &= (self._free[columns] >= table.request[row]).all(axis=1)
-        if not able.any():
+        used_columns = self._used_columns[table.cluster_of[columns]]
+        has_room = ((used_columns == -1) | (used_columns == columns)) & (counts < items.limit[start:end])
+        has_room &= (self._free[columns] >= table.request[row]).all(axis=1)
+        if not has_room.any():
             return False
-        best_column = int(np.where(able, value, -1).argmax())
-        if self._left[row]:
+        best_column = int(np.where(has_room, value, -1).argmax())
+        if self._unplaced[row]:
             self.fill(start + best_column)
             return True
         worst_column = int(np.where(counts, value, np.iinfo(np.int64).max).argmin())
@@ -80,14 +85,14 @@ class _Placement:
         items, table = self._table.items, self._table
         row, column = items.row[item], items.column[item]
         self.counts[item] += count
-        self._left[row] -= count
+        self._unplaced[row] -= count
         self._free[column] -= count * table.request[row]
         self._in_column[column] += count
-        self._set_up[table.cluster_of[column]] = column if self._in_column[column] else -1
+        self._used_columns[table.cluster_of[column]] = column if self._in_column[column] else -1
 
 
 def is_allowed(table: Table, counts: IntArray) -> bool:
-    """True if a plan respects every limit, counted in whole numbers."""
+    """Return True if a plan (replicas per item) respects every limit, computed exactly in whole numbers."""
     items = table.items
     used_items = np.flatnonzero(counts)
     placed = np.zeros_like(table.replicas)

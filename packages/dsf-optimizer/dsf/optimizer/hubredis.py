@@ -39,17 +39,17 @@ class HubRedis:
             return Actions(client, self.settings, actor).rescore(scorer, [cluster] if cluster else None)
 
     def record(self, actor: Actor, action: UserAction) -> None:
-        """Record a completed action. Failures are logged: the action itself has succeeded."""
+        """Record a completed action. Failures are logged, because the action itself has succeeded."""
         with self._connect_or_log("the change cannot be recorded") as client:
             changes.record_change(client, actor, action)
 
-    def show(self, comparison: PlanComparison) -> None:
-        """Store the newest plan of a namespace for the page. Failures are logged: the plan is unaffected."""
+    def store_plan(self, comparison: PlanComparison) -> None:
+        """Store the newest plan of a namespace for the page. Failures are logged, because the plan is unaffected."""
         with self._connect_or_log("the plan cannot be stored for the page") as client:
             plans.store_comparison(client, comparison)
 
-    def clear(self, namespace: str) -> None:
-        """Remove the plan of a namespace. Failures are logged."""
+    def remove_plan(self, namespace: str) -> None:
+        """Remove the plan of a namespace from the page. Failures are logged."""
         with self._connect_or_log("the plan cannot be removed from the page") as client:
             plans.remove_comparison(client, namespace)
 

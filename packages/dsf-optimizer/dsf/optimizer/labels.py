@@ -4,7 +4,7 @@
     Policy                  labels resource-supply-kind, resource-supply-amount, resource-supply-device
     AddOnPlacementScore     status.scores, status.validUntil; its namespace is the cluster
 
-One ManifestError reports all mistakes. Each mistake names the object, the label or field, its value and the allowed
+One ManifestError reports all errors. Each error text names the object, the label or field, its value and the allowed
 values.
 """
 
@@ -27,7 +27,7 @@ from dsf.optimizer.model import (
     Preference,
     ScoreTable,
     Workload,
-    refuse,
+    raise_all,
 )
 
 Manifest = Mapping[str, Any]
@@ -58,19 +58,19 @@ def read_problem(
     keep_current: float = 0.0,
     current: Mapping[str, Sequence[Current]] | None = None,
 ) -> PlanInput:
-    """Return the input of the search: which clusters and policies may get which workloads.
+    """Return the input of the search, parsed from manifests.
 
     `policies` are the policies that each cluster may get, by cluster name. Scores of other clusters or names are
-    ignored. `current` has the current places of workloads, by name. Raises ManifestError with all mistakes.
+    ignored. `current` has the current places of workloads, by name. Raises ManifestError with all errors.
     """
-    mistakes: list[str] = []
+    errors: list[str] = []
 
     def collect(read: Callable[..., _Read], *values: Any) -> list[_Read]:
-        """Return what `read` returns in a list; the list is empty after a mistake, which is recorded."""
+        """Return a list with the result of `read`, or record its error and return an empty list."""
         try:
             return [read(*values)]
         except ManifestError as error:
-            mistakes.append(str(error))
+            errors.append(str(error))
             return []
 
     places = current or {}
@@ -87,45 +87,45 @@ def read_problem(
     ]
     clusters = []
     for cluster, manifests in policies.items():
-        supplied = tuple(
+        configurations = tuple(
             configuration for manifest in manifests for configuration in collect(read_configuration, manifest)
         )
-        clusters += collect(Cluster, cluster, supplied, tuple(tables[cluster]))
-    problem = collect(PlanInput, tuple(parsed_workloads), tuple(clusters), tuple(preferences), now, keep_current)
-    refuse(mistakes)
-    return problem[0]
+        clusters += collect(Cluster, cluster, configurations, tuple(tables[cluster]))
+    plan_inputs = collect(PlanInput, tuple(parsed_workloads), tuple(clusters), tuple(preferences), now, keep_current)
+    raise_all(errors)
+    return plan_inputs[0]
 
 
 class _Reader:
-    """Reads labels and fields of one object, and collects `mistakes` in them."""
+    """Reads labels and fields of one object, and collects the `errors` in them."""
 
     def __init__(self, manifest: Manifest, kind: str) -> None:
         """Read an object of this kind. Raises ManifestError for an object of another kind, or without a name."""
         self.label = _describe_object(manifest, kind)
-        self.mistakes: list[str] = []
+        self.errors: list[str] = []
         self._labels = _ensure_mapping(_get_metadata(manifest).get("labels"))
 
     def read_text(self, label: str, meaning: str) -> str:
-        """Return the text of a label; empty after a mistake."""
+        """Return the text of a label; empty after an error."""
         value = self._labels.get(label)
         if isinstance(value, str) and value:
             return value
-        self._add_mistake(label, f"it must be {meaning}")
+        self._add_error(label, f"it must be {meaning}")
         return ""
 
     def read_number(self, label: str, minimum: int, maximum: int, default: int | None = None) -> int:
-        """Return the whole number in a label; `minimum` after a mistake, and `default` without the label."""
+        """Return the whole number in a label; `minimum` after an error, and `default` without the label."""
         if default is not None and label not in self._labels:
             return default
         value = self._labels.get(label)
-        # Stricter than int(), which accepts signs, spaces, underscores and digits of other scripts.
+        # Check the characters, because int() accepts signs, spaces, underscores and digits of other scripts.
         if isinstance(value, str) and value.isascii() and value.isdigit() and minimum <= int(value) <= maximum:
             return int(value)
-        self._add_mistake(label, f"allowed is a whole number from {minimum} to {maximum}, as text")
+        self._add_error(label, f"allowed is a whole number from {minimum} to {maximum}, as text")
         return minimum
 
     def read_time(self, value: Any) -> datetime | None:
-        """Return the time in status.validUntil; None without a value or after a mistake."""
+        """Return the time in status.validUntil; None without a value or after an error."""
         if value is None:
             return None
         try:
@@ -134,13 +134,13 @@ class _Reader:
             moment = None
         if moment is None or moment.tzinfo is None:
             allowed_text = "allowed is an RFC 3339 time, such as 2030-01-01T00:00:00Z"
-            self.mistakes.append(f"{self.label}: status.validUntil is {reprlib.repr(value)}; {allowed_text}")
+            self.errors.append(f"{self.label}: status.validUntil is {reprlib.repr(value)}; {allowed_text}")
             return None
         return moment
 
-    def _add_mistake(self, label: str, allowed_text: str) -> None:
+    def _add_error(self, label: str, allowed_text: str) -> None:
         problem = f"is {reprlib.repr(self._labels[label])}" if label in self._labels else "is missing"
-        self.mistakes.append(f"{self.label}: label {label} {problem}; {allowed_text}")
+        self.errors.append(f"{self.label}: label {label} {problem}; {allowed_text}")
 
 
 def read_workload(manifest: Manifest, current: Sequence[Current] = ()) -> Workload:
@@ -156,8 +156,8 @@ def read_workload(manifest: Manifest, current: Sequence[Current] = ()) -> Worklo
     try:
         get_placement_name(manifest)
     except ManifestError as error:
-        reader.mistakes.append(str(error))
-    refuse(reader.mistakes)
+        reader.errors.append(str(error))
+    raise_all(reader.errors)
     return Workload(_get_name(manifest), app, {kind: amount}, replicas, per_cluster=1, current=tuple(current))
 
 
@@ -175,15 +175,17 @@ def get_placement_name(manifest: Manifest) -> str:
 
 
 def read_configuration(manifest: Manifest) -> Configuration:
-    """Return the supplies of a cluster under a Policy. Raises ManifestError, also for a disabled Policy, which takes no
-    effect."""
+    """Return the configuration that a Policy gives to a cluster.
+
+    Raises ManifestError, also for a disabled Policy, which has no effect.
+    """
     reader = _Reader(manifest, POLICY_KIND)
     kind = reader.read_text(SUPPLY_KIND_LABEL, "the kind of resource it supplies, such as gpu")
     amount = reader.read_number(SUPPLY_AMOUNT_LABEL, 0, MAX_AMOUNT)
     device = reader.read_text(SUPPLY_DEVICE_LABEL, "the device of the score items, such as 3g.48gb")
     if _ensure_mapping(manifest.get("spec")).get("disabled") is True:
-        reader.mistakes.append(f"{reader.label}: spec.disabled is true; enable it or leave it out of availablePolicies")
-    refuse(reader.mistakes)
+        reader.errors.append(f"{reader.label}: spec.disabled is true; enable it or leave it out of availablePolicies")
+    raise_all(reader.errors)
     return Configuration(_get_name(manifest), device, {kind: amount})
 
 
@@ -195,14 +197,14 @@ def read_score(manifest: Manifest) -> ScoreTable:
     for index, item in enumerate(status.get("scores") or ()):
         name, value = _ensure_mapping(item).get("name"), _ensure_mapping(item).get("value")
         if not isinstance(name, str) or type(value) is not int or not MIN_VALUE <= value <= MAX_VALUE:
-            reader.mistakes.append(
+            reader.errors.append(
                 f"{reader.label}: status.scores[{index}] is {reprlib.repr(item)}; allowed is a name and a whole number "
                 f"from {MIN_VALUE} to {MAX_VALUE}"
             )
         else:
             items[name] = value
     valid_until = reader.read_time(status.get("validUntil"))
-    refuse(reader.mistakes)
+    raise_all(reader.errors)
     return ScoreTable(_get_name(manifest), items, valid_until)
 
 

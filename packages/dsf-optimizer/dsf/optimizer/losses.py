@@ -1,7 +1,6 @@
-"""Workloads that a plan would remove because scores are missing or have expired.
+"""Finds workloads that a plan would remove because scores are missing or have expired.
 
-A failing scorer must not stop running workloads. This covers workloads without a score, and others whose places they
-would take.
+A failing scorer must not stop running workloads: neither those without a score, nor those whose places would be taken.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ def find_losses(plan: Plan, previous: PlanView) -> list[str]:
     counts_after = Counter[str]()
     for new_assignment in plan.assignments:
         counts_after[new_assignment.workload] += new_assignment.replicas
-    # Options of each workload without a known score.
-    unknown_scores = {
+    # Workload -> number of its options without a valid score.
+    unknown_score_counts = {
         explanation.workload: explanation.options_without_score + explanation.options_with_expired_score
         for explanation in plan.explanation
     }
@@ -42,7 +41,7 @@ def find_losses(plan: Plan, previous: PlanView) -> list[str]:
             )
         elif unplaced.reason in (Reason.NO_SCORE, Reason.EXPIRED):
             reasons.append(f"{loss_text}; {advice}")
-        elif number := unknown_scores.get(unplaced.workload):
+        elif number := unknown_score_counts.get(unplaced.workload):
             reasons.append(f"{loss_text}, while the scores of {number} other options of it are unknown; {advice}")
     return reasons
 

@@ -23,10 +23,11 @@ log = dsf.log.get(__name__)
 
 
 def run(settings: OptimizerSettings, owner: str = "") -> int:
-    """Serve until SIGTERM or SIGINT. Requests in progress are finished; searches are cut short. Returns the exit code.
+    """Serve until SIGTERM or SIGINT, and return the exit code.
 
-    Raises SettingsError for invalid settings, an unavailable address, and a service that would be open to other
-    machines.
+    At the end, requests in progress are finished, but searches are cut short. `owner` is the author of actions without
+    a caller. Raises SettingsError for invalid settings, an unavailable address, and a service that would be open to
+    other machines.
     """
     dsf.log.setup(settings)
     host, port = settings.listen_address(DEFAULT_PORT)
@@ -48,8 +49,9 @@ def run(settings: OptimizerSettings, owner: str = "") -> int:
 
 
 class _OptimizerServer(uvicorn.Server):
-    """A server that cuts searches at its end: they may take longer than the grace period, and callers must get a
-    response.
+    """A server that cuts searches short when it shuts down.
+
+    Searches may take longer than the grace period, but their callers must get a response.
     """
 
     def __init__(self, config: uvicorn.Config, service: OptimizerService) -> None:

@@ -1,11 +1,11 @@
-"""A plan as objects: Placements and PlacementBindings, and back.
+"""Converts a plan to objects (Placements and PlacementBindings), and back.
 
     per configuration   Placement and PlacementBinding of its Policy, selecting the cluster
-    per workload        the Placement that its ManifestWorkReplicaSet names, selecting its clusters once they say that
-                        their configuration is in force
+    per workload        the Placement that its ManifestWorkReplicaSet names, selecting its clusters once they report
+                        that their configuration is in force
 
-Names are derived from the cluster alone, so that another configuration of a cluster is one change of one object, and
-never two configurations at once. Annotations store the plan for later runs.
+Names are derived from the cluster alone. A new configuration of a cluster is therefore a change of one object, and a
+cluster never has two configurations. Annotations store the plan for later runs.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ Manifest = dict[str, Any]
 
 #: Label of every object of a plan.
 GENERATED_LABEL: Final = "dynamic-scoring-framework-mcp/generated"
+#: Label selector for these objects.
 GENERATED: Final = f"{GENERATED_LABEL}=true"
+#: Annotation with the id of the plan.
 PLAN_ID: Final = f"{GROUP}/plan-id"
 #: Annotation with the number of objects of the plan.
 PLAN_OBJECTS: Final = f"{GROUP}/plan-objects"
@@ -77,7 +79,8 @@ def render(
 ) -> list[Manifest]:
     """Return the objects of a plan, in the order in which to write them.
 
-    `placements` has the Placement of each workload, `values` what the selector selects each cluster by.
+    `placements` has the name of the Placement of each workload, and `values` the value by which the selector selects
+    each cluster.
     """
     manifests: list[Manifest] = []
     for configuration in plan.configurations:
@@ -100,10 +103,10 @@ def render(
         manifests.append(
             _make_object(PLACEMENT_BINDINGS, namespace, make_name("binding", configuration.cluster), {}, binding)
         )
-    by_workload: dict[str, list[AssignmentView]] = {}
+    assignments_by_workload: dict[str, list[AssignmentView]] = {}
     for assignment in plan.assignments:
-        by_workload.setdefault(assignment.workload, []).append(assignment)
-    for workload, assignments in sorted(by_workload.items()):
+        assignments_by_workload.setdefault(assignment.workload, []).append(assignment)
+    for workload, assignments in sorted(assignments_by_workload.items()):
         selected_values = [values[assignment.cluster] for assignment in assignments]
         spec = _make_spec(
             selector.make_predicate(selected_values, compliant=True),
@@ -141,7 +144,7 @@ def read_plan(objects: Iterable[Mapping[str, Any]]) -> PlanView:
 
 
 def find_current_places(plan: PlanView) -> dict[str, list[Current]]:
-    """Return the places of a plan's workloads, by name. A cluster counts once, as in planning."""
+    """Return the places of a plan's workloads, by name, with at most one place per cluster, as in planning."""
     places: dict[str, dict[str, Current]] = {}
     for assignment in plan.assignments:
         places.setdefault(assignment.workload, {})[assignment.cluster] = Current(

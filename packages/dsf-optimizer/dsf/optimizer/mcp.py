@@ -1,4 +1,4 @@
-"""The optimiser for assistants, by the Model Context Protocol: over HTTP at /mcp, and over standard input and output.
+"""Serves the optimiser to assistants by the Model Context Protocol: over HTTP at /mcp, and over standard input/output.
 
 The official SDK implements the protocol; this module has the tool calls and transports.
 """
@@ -47,7 +47,7 @@ log = dsf.log.get(__name__)
 
 #: Path over HTTP.
 PATH: Final = "/mcp"
-# Bytes that are read at a time of a line that is too long.
+# Bytes that are read at a time to skip a line that is too long.
 _PIECE_BYTES: Final = 64 * 1024
 _NO_MESSAGE: Final = "it is no JSON-RPC message"
 
@@ -68,11 +68,11 @@ class McpMount:
         self._server = make_server(service)
         self._app = self._server.streamable_http_app(
             streamable_http_path=PATH,
-            # Stateless: any replica can handle a request, with the rights of its sender.
+            # Stateless, so that any replica can handle a request, with the rights of its sender.
             stateless_http=True,
             json_response=True,
             max_request_body_size=MAX_BODY,
-            # The whole service checks hosts and origins, so the SDK need not.
+            # `asgi` and the middleware of the service check hosts and origins.
             transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),
         )
 
@@ -83,9 +83,9 @@ class McpMount:
     async def asgi(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request, unless it is a cross-site request of a web page.
 
-        The protocol requires this check. Requests from other clients, from pages of this machine and of this service
-        are allowed. Without tokens, `dsf.optimizer.middleware` also checks the host name. With tokens that is not
-        needed, as a page does not have one.
+        The protocol requires this check. Requests from pages of this machine and of this service, and from clients
+        other than web pages are allowed. Without tokens, `dsf.optimizer.middleware` also checks the host name. A
+        service with tokens does not need that check, because a web page does not have a token.
         """
         refusal = _find_refusal(scope) if scope["type"] == "http" else None
         await (refusal or self._app)(scope, receive, send)
@@ -94,20 +94,21 @@ class McpMount:
 def _find_refusal(scope: Scope) -> JSONResponse | None:
     headers = Headers(scope=scope)
     origin = headers.get("origin")
-    if origin is not None and not _is_known(origin, headers.get("host", "")):
+    if origin is not None and not _is_allowed_origin(origin, headers.get("host", "")):
         return make_problem(
             403, f"requests of the web page {origin!r} are refused; use an MCP client that is not a web page"
         )
     if scope["path"] != PATH:
         return make_problem(404, f"there is no {scope['path']}; see /docs")
     if scope["method"] != "POST":
-        # A GET stream would stay open without any event.
+        # Refuse GET, because its stream would stay open without any event.
         detail = f"{scope['method']} is not for {PATH}: every message is a POST, there are no sessions"
         return make_problem(405, detail, headers={"Allow": "POST"})
     return None
 
 
-def _is_known(origin: str, host: str) -> bool:
+def _is_allowed_origin(origin: str, host: str) -> bool:
+    """Return True if the origin is this machine or the host of the request."""
     try:
         parts = urlsplit(origin)
         return is_loopback(parts.hostname or "") or (bool(host) and parts.netloc == host)
@@ -119,14 +120,14 @@ def run_stdio(service: OptimizerService) -> None:
     """Serve one client over standard input and output until it closes them.
 
     Only the protocol may write to standard output: logging goes to standard error, the solver has its own process, and
-    meanwhile file descriptor 1 is standard error for all other code.
+    meanwhile file descriptor 1 is standard error for all other code. Raises OutputError and BrokenPipeError.
     """
     _silence_sdk()
-    # Child processes and other code read the end of standard input instead of the protocol.
+    # Replace standard input by /dev/null, so that child processes and other code do not read the protocol's messages.
     with os.fdopen(os.dup(0), "rb") as requests:
-        nothing = os.open(os.devnull, os.O_RDONLY)
-        os.dup2(nothing, 0)
-        os.close(nothing)
+        null_device = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(null_device, 0)
+        os.close(null_device)
         try:
             anyio.run(serve, make_server(service), requests, None)
         except* OSError as errors:
@@ -146,7 +147,7 @@ def _get_first(errors: BaseExceptionGroup[OSError]) -> OSError:
 
 
 async def serve(server: Server[Any], requests: BinaryIO, responses: TextIO | None) -> None:
-    """Serve one client, one message per line. `responses` None: standard output."""
+    """Serve one client, one message per line. `responses` defaults to standard output."""
     lines = _CheckedLines(requests)
     stdout = None if responses is None else anyio.wrap_file(responses)
     async with stdio_server(anyio.wrap_file(cast("TextIO", lines)), stdout) as (incoming, outgoing):
@@ -155,8 +156,10 @@ async def serve(server: Server[Any], requests: BinaryIO, responses: TextIO | Non
 
 
 class _CheckedLines:
-    """Reads lines with messages within the bounds of a request over HTTP. The client gets an error for each other line,
-    because the SDK would drop it, and the client would wait for its response.
+    """Reads lines with messages, within the bounds of a request over HTTP.
+
+    The client gets an error for each other line, because the SDK would drop the line while the client waits for the
+    response.
     """
 
     #: Sends a message to the client; set before the first line is read.
@@ -179,7 +182,7 @@ class _CheckedLines:
                     document = load_json(line)
                     _check_fields(document)
                     text = line.decode("utf-8-sig")
-                    # As the SDK does afterwards.
+                    # Validate the message as the SDK does afterwards.
                     types.jsonrpc_message_adapter.validate_json(text, by_name=False)
             except JsonBoundsError as error:
                 self._refuse(str(error))
@@ -202,7 +205,7 @@ class _CheckedLines:
         log.warning("message refused", reason=reason)
         data = types.ErrorData(code=code, message=f"the message is refused: {reason}")
         refusal = types.JSONRPCError(jsonrpc="2.0", id=request_id, error=data)
-        # The client may have closed the connection.
+        # Suppress these errors, because the client may have closed the connection.
         with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
             from_thread.run(self.send, SessionMessage(refusal))
 
@@ -210,8 +213,8 @@ class _CheckedLines:
 def _check_fields(document: Any) -> None:
     """Raise ManifestError for JSON that is no message.
 
-    The SDK's own check follows. It keeps a wrong value once for each kind of message, which may take a hundred times
-    the memory of its text.
+    The SDK's own check follows. It stores a wrong value once for each kind of message, which may take a hundred times
+    the memory of the text.
     """
     if not isinstance(document, dict) or document.get("jsonrpc") != "2.0":
         raise ManifestError(_NO_MESSAGE)
@@ -219,7 +222,7 @@ def _check_fields(document: Any) -> None:
         raise ManifestError(_NO_MESSAGE)
     if any(not isinstance(document.get(name) or {}, dict) for name in ("params", "result", "error")):
         raise ManifestError(_NO_MESSAGE)
-    # The SDK takes a request with another id as a notification.
+    # The SDK would treat a request with an id of another type as a notification.
     if "id" in document and "method" in document and type(document["id"]) not in (str, int):
         raise ManifestError("its id is neither text nor an integer")
     if type(document.get("id", 0)) not in (str, int, type(None)):
@@ -230,13 +233,13 @@ def _find_id(document: Any) -> str | int | None:
     """Return the id of a request, so that its sender does not wait; None without one."""
     request_id = document.get("id") if isinstance(document, dict) and "method" in document else None
     if type(request_id) is str:
-        # Lone surrogates cannot be sent.
+        # An id with lone surrogates cannot be sent.
         return request_id if request_id.isprintable() else None
     return request_id if type(request_id) is int else None
 
 
 def _silence_sdk() -> None:
-    """Silence the SDK's two log lines per request; `_call` logs one line with more data."""
+    """Silence the SDK's two log lines per request, because `_call` logs one line with more data."""
     logging.getLogger("mcp").setLevel(logging.WARNING)
     logging.getLogger("mcp.server.streamable_http").addFilter(_is_worth_logging)
 
@@ -253,7 +256,7 @@ def make_server(service: OptimizerService) -> Server[Any]:
         tool = TOOLS.get(params.name)
         if tool is None:
             return _make_error_result(f"there is no tool {reprlib.repr(params.name)}; there are: {', '.join(TOOLS)}")
-        # In a thread, because tools block for milliseconds to seconds. The context has the caller.
+        # Call the tool in a thread, because it blocks for milliseconds to seconds. The thread's context has the caller.
         return await run_sync(partial(_call, service, tool, params.arguments or {}), limiter=limiter)
 
     return Server(
@@ -285,9 +288,9 @@ def _drop_notes(schema: dict[str, Any]) -> dict[str, Any]:
 
 def _call(service: OptimizerService, tool: Tool, raw_arguments: dict[str, Any]) -> types.CallToolResult:
     """Call a tool. Every error becomes a response for the assistant; internal details are only logged."""
-    began = time.monotonic()
+    started_at = time.monotonic()
     problem = ""
-    # Set in this thread's copy of the context.
+    # This sets the variable only in the thread's copy of the context.
     by_tool.set(True)
     try:
         response = tool.call(service, tool.arguments.model_validate(_decode_arguments(tool.arguments, raw_arguments)))
@@ -305,7 +308,7 @@ def _call(service: OptimizerService, tool: Tool, raw_arguments: dict[str, Any]) 
         "tool called",
         tool=tool.name,
         caller=caller.name if caller is not None else "",
-        seconds=round(time.monotonic() - began, 3),
+        seconds=round(time.monotonic() - started_at, 3),
         problem=problem,
     )
     return _make_error_result(problem) if problem else _make_result(response)
@@ -313,16 +316,16 @@ def _call(service: OptimizerService, tool: Tool, raw_arguments: dict[str, Any]) 
 
 def _decode_arguments(arguments: type[Arguments], raw_arguments: dict[str, Any]) -> dict[str, Any]:
     """Decode lists and objects that some clients send as JSON strings. Raises ManifestError."""
-    plain = dict(raw_arguments)
+    decoded_arguments = dict(raw_arguments)
     for name, field in arguments.model_fields.items():
         for key in {name, field.alias or name} & raw_arguments.keys():
             value = raw_arguments[key]
             if isinstance(value, str) and value.lstrip()[:1] in ("[", "{"):
                 try:
-                    plain[key] = load_json(value)
+                    decoded_arguments[key] = load_json(value)
                 except ValueError:
                     continue
-    return plain
+    return decoded_arguments
 
 
 def _make_result(response: BaseModel) -> types.CallToolResult:
@@ -336,5 +339,5 @@ def _make_error_result(problem: str) -> types.CallToolResult:
 
 
 def _is_worth_logging(record: logging.LogRecord) -> bool:
-    """False for the library's report that a client disconnected, or was refused, before its body arrived."""
+    """Return False for the SDK's report that a client disconnected, or was refused, before its body arrived."""
     return not (record.exc_info and isinstance(record.exc_info[1], ClientDisconnect))

@@ -105,6 +105,7 @@ class Tool:
     description: str
     arguments: type[Arguments]
     response: type[OptimizerView]
+    #: Performs the task. It gets validated arguments, blocks, and raises the service's errors.
     call: Callable[[OptimizerService, Any], OptimizerView]
     annotations: ToolAnnotations
 

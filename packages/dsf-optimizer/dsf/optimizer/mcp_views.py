@@ -1,4 +1,4 @@
-"""Responses of tools: the service's views, shortened for an assistant.
+"""Responses of the tools: the service's views, shortened for an assistant.
 
 Omitted entries are counted, and the response says how to request them.
 """
@@ -116,7 +116,7 @@ class PlanResponse(OptimizerView):
 
 
 def make_score_brief(score: ScoreObject, max_items: int) -> ScoreBrief:
-    """One score with its highest items."""
+    """Return one score with its highest items."""
     annotations: dict[str, Any] = score.metadata["annotations"]
     values = [(str(item["name"]), int(item["value"])) for item in score.status.get("scores") or ()]
     values.sort(key=lambda item: (-item[1], item[0]))
@@ -140,7 +140,7 @@ def make_scorer_response(view: ScorerView) -> ScorerResponse:
 
 
 def make_plans_response(plans: PlanList) -> PlansResponse:
-    """Return the plans in force. The more there are, the fewer entries each has."""
+    """Return the plans in force, with fewer entries per plan the more plans there are."""
     items = plans.items[:MAX_LISTED]
     max_entries = MAX_LISTED // max(1, len(items))
     return PlansResponse(
@@ -150,15 +150,15 @@ def make_plans_response(plans: PlanList) -> PlansResponse:
 
 def _make_plan(plan: AppliedPlan, max_entries: int) -> PlanInForce:
     lists: dict[str, list[Any]] = {**dict(plan.plan), "objects": plan.objects}
-    cut = {name: items[:max_entries] for name, items in lists.items()}
-    fields = dict(plan) | {"objects": cut.pop("objects"), "plan": PlanView(**cut)}
+    limited_lists = {name: items[:max_entries] for name, items in lists.items()}
+    fields = dict(plan) | {"objects": limited_lists.pop("objects"), "plan": PlanView(**limited_lists)}
     return PlanInForce(
         **fields, left_out={name: len(items) - max_entries for name, items in lists.items() if len(items) > max_entries}
     )
 
 
 def make_reset_response(report: ResetReport) -> ResetResponse:
-    """Return the first deleted objects."""
+    """Return a report with the first deleted objects."""
     fields = dict(report) | {"deleted": report.deleted[:MAX_LISTED]}
     return ResetResponse(**fields, left_out=max(0, len(report.deleted) - MAX_LISTED))
 

@@ -1,6 +1,6 @@
 """Middleware: authentication, protection against cross-site requests, and checks of the body.
 
-Plain ASGI, so that it also covers mounted applications and streams.
+The classes are plain ASGI middleware, so that they also cover mounted applications and streams.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ PROBLEM: Final = "application/problem+json"
 
 
 class BodyCheck:
-    """Checks the body of a request. Responds with 413 to more than `MAX_BODY` bytes, with or without Content-Length,
-    with 400 to too many values, and with 422 to duplicate keys.
+    """Checks the body of a request.
 
-    Runs after `AccessMiddleware`, so that only authenticated callers can have a body parsed.
+    Responds with 413 to more than `MAX_BODY` bytes, with or without Content-Length, with 400 to too many values, and
+    with 422 to duplicate keys. Runs after `AccessMiddleware`, so that only bodies of authenticated callers are parsed.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -52,7 +52,7 @@ class BodyCheck:
             return
         body = bytearray()
         refusal: JSONResponse | None = None
-        started = False
+        has_started = False
 
         async def receive_limited() -> Message:
             nonlocal refusal
@@ -62,13 +62,13 @@ class BodyCheck:
                 refusal = _make_too_large_response()
             elif message["type"] == "http.request" and not message.get("more_body", False):
                 refusal = await run_in_threadpool(_find_body_problem, bytes(body))
-            # A refused request looks to the application like a client that disconnected.
+            # Make a refused request look to the application like a client that disconnected.
             return message if refusal is None else {"type": "http.disconnect"}
 
         async def send_response(message: Message) -> None:
-            nonlocal started
-            if refusal is None or started:
-                started = True
+            nonlocal has_started
+            if refusal is None or has_started:
+                has_started = True
                 await send(message)
 
         try:
@@ -76,7 +76,7 @@ class BodyCheck:
         except ClientDisconnect:
             if refusal is None:
                 raise
-        if refusal is not None and not started:
+        if refusal is not None and not has_started:
             await refusal(scope, receive, send)
 
 
@@ -133,7 +133,7 @@ def _find_foreign_origin(headers: Headers) -> str:
 
 
 def make_problem(status: int, detail: str, title: str = "", headers: Mapping[str, str] | None = None) -> JSONResponse:
-    """Return an error as RFC 9457 defines it. The default `title` is that of the status."""
+    """Return an error response as RFC 9457 defines it. `title` defaults to the phrase of the status."""
     body = ProblemView(title=title or HTTPStatus(status).phrase, status=status, detail=detail).model_dump()
     return JSONResponse(body, status_code=status, media_type=PROBLEM, headers=headers)
 

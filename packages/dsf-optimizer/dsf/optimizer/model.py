@@ -1,11 +1,12 @@
 """The optimisation problem as frozen data, without input or output.
 
-Words: a *workload* asks for amounts of resources, once per *replica*. A *cluster* can be given one of its
-*configurations* (a Policy), which supplies amounts of resources of one *device* type. An *option* is one configuration
-of one cluster for one workload; its score is the weighted sum of the preferred scores. A *plan* chooses at most one
-configuration per cluster and at most one option per replica so that the sum of scores is greatest.
+A *workload* requests amounts of resources, once per *replica*. A *cluster* can get one of its *configurations* (a
+Policy), which supplies amounts of resources of one *device* type. An *option* is one configuration of one cluster for
+one workload; its score is the weighted sum of the preferred scores. A *plan* chooses at most one configuration per
+cluster and at most one option per replica so that the sum of scores is greatest.
 
-Amounts are whole numbers in whatever unit a resource kind has; what a configuration does not supply has amount 0.
+Amounts are whole numbers in the unit of the resource kind. A configuration has amount 0 of a kind that it does not
+supply.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class Current:
     """Current place of a workload's replicas. A replica stays if it is planned for the same cluster and device."""
 
     cluster: str
-    #: The device; None: unknown, so that any device of the cluster counts as staying.
+    #: The device, or None if it is unknown; then any device of the cluster counts as staying.
     device: str | None = None
     replicas: int = 1
 
@@ -49,8 +50,8 @@ class Current:
 class Workload:
     """A workload to place.
 
-    Replicas are placed one by one: they may spread over clusters, and some may stay unplaced.
-    Raises ManifestError when a value is out of its range.
+    Replicas are placed one by one: they may spread over clusters, and some may stay unplaced. Raises ManifestError for
+    a value that is out of range.
     """
 
     name: str
@@ -59,8 +60,8 @@ class Workload:
     #: Resource kind and amount that one replica needs.
     request: Mapping[str, int]
     replicas: int = 1
-    #: Maximum replicas on one cluster; None: as many as fit. A Placement selects a cluster once, so its workload has
-    #: 1.
+    #: Maximum replicas on one cluster, or None for as many as fit. The workload of a Placement has 1, because a
+    #: Placement selects a cluster once.
     per_cluster: int | None = None
     current: tuple[Current, ...] = ()
 
@@ -75,7 +76,7 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """A configuration of a cluster and its supplies. Raises ManifestError for bad amounts."""
+    """A configuration of a cluster and its supplies. Raises ManifestError for invalid amounts."""
 
     #: Name of the Policy.
     name: str
@@ -94,7 +95,7 @@ class ScoreTable:
     #: Name of the object.
     score: str
     items: Mapping[str, int]
-    #: End of validity; None: the score does not expire.
+    #: Expiry time, or None if the score does not expire.
     valid_until: datetime | None = None
 
 
@@ -122,8 +123,8 @@ class Preference:
     #: A negative weight prefers lower scores.
     weight: float = 1.0
     dimension_format: str = DEFAULT_DIMENSION_FORMAT
-    #: Value of `${scoreName}` in the format: the scorer's name of the score, from which the object's name is made.
-    #: Empty: the object's name.
+    #: Value of `${scoreName}` in the format: the scorer's name for the score, from which the object's name is derived.
+    #: An empty string stands for the object's name.
     score_name: str = ""
 
     @property
@@ -132,21 +133,21 @@ class Preference:
         return not self.score_name and "${scoreName}" in self.dimension_format
 
     def __post_init__(self) -> None:
-        what = f"weight {self.weight} of score {self.score}"
-        if to_weight_units(self.weight, what) == 0:
-            raise ManifestError(f"{what} is zero to {WEIGHT_DECIMALS} decimals; leave the score out instead")
+        label = f"weight {self.weight} of score {self.score}"
+        if to_weight_units(self.weight, label) == 0:
+            raise ManifestError(f"{label} is zero to {WEIGHT_DECIMALS} decimals; leave the score out instead")
         name = self.score_name or self.score
         if "${" in name:
             raise ManifestError(
                 f"score {name!r} has a placeholder; a score has the same name on every cluster, and placeholders are "
                 "for its dimension format"
             )
-        unusable = sorted({*_PLACEHOLDER_PATTERN.findall(self.dimension_format)} - _PLACEHOLDERS)
-        if unusable:
+        unknown_placeholders = sorted({*_PLACEHOLDER_PATTERN.findall(self.dimension_format)} - _PLACEHOLDERS)
+        if unknown_placeholders:
             raise ManifestError(
-                f"dimension format {self.dimension_format!r} of score {self.score} has {', '.join(unusable)}, which "
-                f"an app on a cluster does not have; allowed are {', '.join(sorted(_PLACEHOLDERS))}. "
-                "Use a scorer whose items are named by these alone"
+                f"dimension format {self.dimension_format!r} of score {self.score} has "
+                f"{', '.join(unknown_placeholders)}, which an app on a cluster does not have; allowed are "
+                f"{', '.join(sorted(_PLACEHOLDERS))}. Use a scorer whose items are named by these alone"
             )
 
 
@@ -157,9 +158,9 @@ class PlanInput:
     workloads: tuple[Workload, ...]
     clusters: tuple[Cluster, ...]
     preferences: tuple[Preference, ...]
-    #: Scores that end at or before this moment are not used. None: all are used.
+    #: Scores that expire at or before this time are not used. None uses all scores.
     now: datetime | None = None
-    #: Added to the sum, in units of score, for every replica that stays where it is. 0: staying only breaks ties.
+    #: Bonus in the sum of scores for every replica that stays at its place. With 0, staying only breaks ties.
     keep_current: float = 0.0
 
     def __post_init__(self) -> None:
@@ -176,9 +177,9 @@ class PlanInput:
 class SearchLimits:
     """Limits of the search: time, and accuracy. Raises ManifestError for a value out of range."""
 
-    #: Wall clock seconds for everything.
+    #: Wall clock seconds for the whole search.
     time_limit: float = 30.0
-    #: The search stops when the plan is proven to be within this share of the best one. 0: it looks for the best one.
+    #: The search stops when the plan is proven to be within this share of the best one. 0 searches for the best one.
     mip_gap: float = 0.0
 
     def __post_init__(self) -> None:
@@ -188,28 +189,29 @@ class SearchLimits:
             raise ManifestError(f"gap {self.mip_gap}; allowed is 0 to 1")
 
 
-def refuse(mistakes: Sequence[str]) -> None:
-    """Raise ManifestError with all mistakes, if there are any."""
-    if mistakes:
-        raise ManifestError("; ".join(mistakes))
+def raise_all(errors: Sequence[str]) -> None:
+    """Raise a ManifestError with all error texts, if there are any."""
+    if errors:
+        raise ManifestError("; ".join(errors))
 
 
-def to_weight_units(weight: float, what: str) -> int:
-    """Return `weight` in whole units of its last decimal. Raises ManifestError, which names `what`, for an invalid
-    weight.
+def to_weight_units(weight: float, label: str) -> int:
+    """Return `weight` in whole units of the last of WEIGHT_DECIMALS decimals.
+
+    Raises ManifestError, which begins with `label`, for an invalid weight.
     """
     if not (math.isfinite(weight) and abs(weight) <= MAX_WEIGHT):
-        raise ManifestError(f"{what} is not allowed; allowed are numbers from -{MAX_WEIGHT} to {MAX_WEIGHT}")
+        raise ManifestError(f"{label} is not allowed; allowed are numbers from -{MAX_WEIGHT} to {MAX_WEIGHT}")
     return int(round(Decimal(repr(float(weight))), WEIGHT_DECIMALS).scaleb(WEIGHT_DECIMALS))
 
 
-def _check_amounts(what: str, amounts: Mapping[str, int]) -> None:
+def _check_amounts(label: str, amounts: Mapping[str, int]) -> None:
     for kind, amount in amounts.items():
         if not 0 <= amount <= MAX_AMOUNT:
-            raise ManifestError(f"{what}: {amount} of {kind}; allowed is a whole number from 0 to {MAX_AMOUNT}")
+            raise ManifestError(f"{label}: {amount} of {kind}; allowed is a whole number from 0 to {MAX_AMOUNT}")
 
 
-def _check_unique(what: str, names: Iterable[str]) -> None:
+def _check_unique(label: str, names: Iterable[str]) -> None:
     duplicate_names = sorted(name for name, count in Counter(names).items() if count > 1)
     if duplicate_names:
-        raise ManifestError(f"{what} named more than once: {', '.join(duplicate_names)}; each is allowed once")
+        raise ManifestError(f"{label} named more than once: {', '.join(duplicate_names)}; each is allowed once")

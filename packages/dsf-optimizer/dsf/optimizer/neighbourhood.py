@@ -1,7 +1,8 @@
-"""Improves a plan part by part: plans some clusters that compete for the same workloads again, with the exact solver.
+"""Improves a plan part by part: plans a part of the clusters again with the exact solver.
 
-Most clusters of a part keep their configuration, which makes the part easy to solve; a few may get another one. In a
-problem that is too large to be solved whole, this soon comes close to the bound.
+A part has clusters that compete for the same workloads. Most of them keep their configuration, which makes the part
+easy to solve; a few may get another configuration. In a problem that is too large to be solved as a whole, this method
+soon comes close to the bound.
 """
 
 from __future__ import annotations
@@ -33,10 +34,11 @@ class Neighbourhoods:
         self.counts = counts
         items = table.items
         all_items = np.arange(len(items))
-        #: The most promising items of each row, and those of the plan.
+        # The most promising items of each row.
         self._promising = select_top_items(items.row, relaxation.reduced, _MAX_OPTIONS, all_items)
+        # Cluster of each item.
         self._cluster = table.cluster_of[items.column]
-        # A fixed seed: the same problem always has the same parts.
+        # The seed is fixed, so that the same problem always has the same parts.
         self._random = np.random.default_rng(0)
 
     def run(self, clock: Clock) -> None:
@@ -44,10 +46,12 @@ class Neighbourhoods:
         clusters = len(self._table.clusters)
         # The first parts have about 120 workloads.
         size = min(clusters, max(_MIN_CLUSTERS, round(120 * clusters / max(1, len(self._table.workloads)))))
-        # First keep all configurations, because this quickly brings most of the improvement.
+        # One in `share` clusters of a part may get another configuration. With 0, all keep theirs, which quickly brings
+        # most of the improvement.
         share = 0
+        # Number of consecutive parts without an improvement.
         idle = 0
-        while not clock.over:
+        while not clock.is_over:
             counts_before = self.counts
             if not self._replan(self._find_related_clusters(int(self._random.integers(clusters)), size), share, clock):
                 # The solver ran out of time, so the part is too large for this machine or its current load.
@@ -58,7 +62,6 @@ class Neighbourhoods:
                 continue
             idle = 0
             if share == 0:
-                # The reciprocal of the share of clusters that may get another configuration.
                 share = 8
             elif size == clusters and share == 1:
                 return
@@ -67,8 +70,9 @@ class Neighbourhoods:
                 size = min(clusters, max(size + 1, int(size * _GROWTH_FACTOR)))
 
     def _find_related_clusters(self, seed: int, size: int) -> IntArray:
-        """Return clusters that the workloads of a cluster prefer, the clusters that the workloads of those prefer, and
-        so on.
+        """Return `size` clusters that are related to the cluster `seed`.
+
+        Clusters are related if the workloads of one prefer the other, directly or through further clusters.
         """
         items = self._table.items
         part = np.zeros(len(self._table.clusters), dtype=bool)
@@ -86,15 +90,16 @@ class Neighbourhoods:
         return np.flatnonzero(part)
 
     def _replan(self, part: IntArray, share: int, clock: Clock) -> bool:
-        """Plan the clusters of `part` again, one in `share` with any configuration. Return True if the solver ended in
-        time.
+        """Plan the clusters of `part` again; one in `share` of them may get another configuration.
+
+        Returns True if the solver ended in time.
         """
         table, items = self._table, self._table.items
         within = np.zeros(len(table.clusters), dtype=bool)
         within[part] = True
         is_inside = within[self._cluster]
         is_used = self.counts > 0
-        # Open columns: configurations that stay, those of unused clusters, and those of clusters that may change.
+        # Open columns are the configurations that stay, and all those of unused clusters and clusters that may change.
         open_cluster = np.ones(len(table.clusters), dtype=bool)
         open_cluster[self._cluster[is_used]] = False
         if share:
@@ -115,7 +120,7 @@ class Neighbourhoods:
         useful_items = select_top_items(
             items.row[useful_items], self._relaxation.reduced[useful_items], _MAX_OPTIONS, useful_items
         )
-        # Replicas outside of the part are fixed, and count for their workload.
+        # Fix the replicas outside of the part, which count for their workload.
         current_items = np.flatnonzero(is_used & rows[items.row])
         numbers = np.union1d(useful_items, current_items)
         fixed = np.where(is_inside[numbers], 0, self.counts[numbers])
@@ -133,4 +138,4 @@ class Neighbourhoods:
             counts[numbers] = result.counts
             if is_allowed(table, counts):
                 self.counts = counts
-        return result.finished
+        return result.is_finished

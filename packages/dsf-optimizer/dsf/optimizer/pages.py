@@ -1,4 +1,4 @@
-"""The page's plans: those in force and the proposed ones, as picture, tables and reasons."""
+"""The web page of plans: the plans in force and the proposed plans, as picture, tables and reasons."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Bar:
 
 
 @dataclass(frozen=True)
-class Pictured:
-    """One cluster of the picture."""
+class PicturedCluster:
+    """One cluster of the picture, with its workloads now and in the proposed plan."""
 
     cluster: str
     changes: bool
@@ -38,8 +38,11 @@ class Pictured:
     proposed_bars: list[Bar]
 
 
-def draw_comparison(plan: PlanComparison) -> list[Pictured]:
-    """Return the first clusters, changed ones first. Clusters with many workloads reduce their number."""
+def draw_comparison(plan: PlanComparison) -> list[PicturedCluster]:
+    """Return the clusters of the picture, changed ones first.
+
+    There are at most 48 clusters, and fewer if they have many workloads, because a page has at most 5,000 elements.
+    """
     pictured_clusters, block_count = [], 0
     for cluster in plan.clusters[:48]:
         now, proposed = _summarize_column(cluster.now), _summarize_column(cluster.proposed)
@@ -55,7 +58,7 @@ def draw_comparison(plan: PlanComparison) -> list[Pictured]:
     ]
     low, high = (min(scores), max(scores)) if scores else (0.0, 0.0)
     return [
-        Pictured(
+        PicturedCluster(
             cluster.cluster,
             cluster.changes,
             cluster.now,
@@ -69,7 +72,6 @@ def draw_comparison(plan: PlanComparison) -> list[Pictured]:
 
 def _summarize_column(column: PlanColumn) -> PlanColumn:
     """Return a column with a limited number of blocks; the last one stands for the remaining workloads."""
-    # A page has at most 5,000 elements.
     largest_blocks, other_blocks = column.blocks[:12], column.blocks[12:]
     if other_blocks:
         mean = sum(block.score for block in other_blocks) / len(other_blocks)
@@ -116,7 +118,7 @@ def list_plans(sources: Sources, names: Mapping[str, str], query: Mapping[str, s
 
 
 def _is_offered(sources: Sources) -> bool:
-    """True if there are plans, or Placements and workloads of which the optimiser makes some."""
+    """Return True if there are plans, or Placements and workloads of which the optimiser makes some."""
     return sources.session is not None or bool(sources.reading.redis.exists(PLANS))
 
 

@@ -1,6 +1,6 @@
 """Requests to the optimiser: the body of `POST /optimize` and the file of `dsf optimize -f`.
 
-Unknown fields are refused: a `dryrun` that is not `dryRun` must not apply a plan.
+Unknown fields are refused, because a request with `dryrun` instead of `dryRun` must not apply a plan.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from pydantic.alias_generators import to_camel
 from dsf.api.meta import ApiModel
 from dsf.api.naming import MAX_NAME_LENGTH, sanitize_resource_name
 from dsf.errors import ManifestError
-from dsf.optimizer.model import DEFAULT_DIMENSION_FORMAT, MAX_WEIGHT, Preference, refuse
+from dsf.optimizer.model import DEFAULT_DIMENSION_FORMAT, MAX_WEIGHT, Preference, raise_all
 
-#: Names of Kubernetes objects, validated here as they become part of request paths.
+#: Names of Kubernetes objects, which become part of request paths.
 _NAME_PATTERN: Final = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
 #: Maximum clusters, and maximum workloads, of one request.
 MAX_LISTED: Final = 10_000
@@ -27,7 +27,7 @@ Namespace = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max
 
 
 class _Params(ApiModel):
-    # Built at definition, because FastAPI suppresses warnings about parameter names only then.
+    # Build models at their definition, because FastAPI suppresses warnings about parameter names only then.
     model_config = ConfigDict(frozen=True, alias_generator=to_camel, defer_build=False)
 
 
@@ -104,7 +104,7 @@ class OptimizeParams(_Params):
     )
 
     namespace: Namespace = Field(description="Namespace of the workloads, the policies and the created objects.")
-    # The first wrong element ends the check, because errors of all elements would take far more memory than the
+    # Stop at the first wrong element (FailFast), because errors of all elements would take far more memory than the
     # request.
     clusters: Annotated[list[ClusterParams], FailFast()] = Field(
         description="Clusters for the workloads.", max_length=MAX_LISTED
@@ -144,7 +144,8 @@ class OptimizeParams(_Params):
 
     @model_validator(mode="after")
     def _check_positive_weight(self) -> Self:
-        # Scores are mostly 0 to 100, so that every option would lower the sum and all workloads would be removed.
+        # Scores are mostly 0 to 100. Without a positive weight, every option would lower the sum, so that the plan
+        # would remove all workloads.
         if all(preference.weight <= 0 for preference in self._list_preferences()):
             raise ValueError(
                 "no weight is above zero, so that placing nothing would be best; mix it with a score to prefer, or let "
@@ -154,16 +155,16 @@ class OptimizeParams(_Params):
 
     def make_preferences(self) -> tuple[Preference, ...]:
         """Return the preferred scores. Raises ManifestError for an invalid weight or format."""
-        mistakes: list[str] = []
+        errors: list[str] = []
         preferences: list[Preference] = []
         for preference in self._list_preferences():
             try:
                 name = sanitize_resource_name(preference.score)
-                raw = preference.score if preference.score != name else ""
-                preferences.append(Preference(name, preference.weight, preference.score_dimension_format, raw))
+                score_name = preference.score if preference.score != name else ""
+                preferences.append(Preference(name, preference.weight, preference.score_dimension_format, score_name))
             except ManifestError as error:
-                mistakes.append(str(error))
-        refuse(mistakes)
+                errors.append(str(error))
+        raise_all(errors)
         return tuple(preferences)
 
     def _list_preferences(self) -> list[PreferenceParams]:

@@ -1,4 +1,4 @@
-"""Result of the solver. Responses contain its parts, which are defined in `views`, unchanged."""
+"""The result of the solver. Its parts are defined in `views`, because responses contain them unchanged."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ class Plan:
     coverage: Coverage
     placed: PlanView
     unplaced: list[UnplacedView]
-    #: The maximised sum: `score_sum`, and `keep_current` for every replica that stays.
+    #: The maximised sum: `score_sum` plus `keep_current` for every replica that stays.
     objective: float
     score_sum: float
     #: Upper bound of the objective of all plans.
     bound: float
     #: (bound - objective) / bound; 0 for the best plan.
     gap: float
-    #: True if all ties were broken: more placed, more staying, names. False: time ran out before that.
+    #: True if all ties were broken (see `dsf.optimizer.ties`), False if the time ran out before.
     ties_exact: bool
     explanation: list[ExplanationView]
     score_gaps: list[ScoreGapView]

@@ -1,6 +1,6 @@
-"""The optimiser's last proposal for each namespace and the plan in force, as data for a table and a picture.
+"""Stores the optimiser's last proposal for each namespace beside the plan in force, as data for the page.
 
-The optimiser writes it when it plans, applies or resets; readers need neither the optimiser nor its rights.
+The optimiser writes the data when it plans, applies or resets. Readers need neither the optimiser nor its rights.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class PlanComparison(View):
                 "moves": self.moves[:rows],
                 "more_clusters": self.more_clusters + max(0, len(self.clusters) - rows),
                 "more_moves": self.more_moves + max(0, len(self.moves) - rows),
-                # The page shows this many.
+                # The page shows ten warnings.
                 "warnings": self.warnings[: max(rows, 10)],
             }
         )
@@ -122,7 +122,7 @@ def store_comparison(client: redis.Redis, comparison: PlanComparison) -> bool:
     while len(text := comparison.model_dump_json(by_alias=True).encode()) > 1024 * 1024:
         if rows == 0:
             log.warning("a plan is too large to be shown", namespace=comparison.namespace, size=len(text))
-            # The stored comparison is outdated, so it is removed.
+            # Remove the stored comparison, because it is outdated.
             remove_comparison(client, comparison.namespace)
             return False
         rows //= 2
@@ -141,7 +141,10 @@ def remove_comparison(client: redis.Redis, namespace: str) -> None:
 
 
 def read_plans(client: redis.Redis) -> list[PlanComparison]:
-    """Return the newest comparison of each namespace, sorted. Unreadable ones are omitted. Raises redis.RedisError."""
+    """Return the newest comparison of each namespace, sorted by namespace, without unreadable ones.
+
+    Raises redis.RedisError.
+    """
     plans = []
     for namespace, text in sorted(client.hgetall(PLANS).items()):
         if (plan := parse_stored(PlanComparison, str(namespace), str(text))) is not None:

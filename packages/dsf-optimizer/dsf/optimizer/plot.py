@@ -23,7 +23,9 @@ MAX_CLUSTERS: Final = 48
 #: Clusters in a row of the picture.
 _PER_ROW: Final = 8
 
+# Colours.
 _INK, _MUTED, _EDGE, _EMPTY, _HEADER = "#1f2933", "#66727f", "#c3ccd5", "#f4f6f8", "#e3e9ef"
+# Width of a column and of the gap between two; heights of its name, configuration and blocks, and between two rows.
 _WIDTH, _GAP, _HEAD, _BAND, _BODY, _BETWEEN = 1.0, 0.14, 0.3, 0.48, 1.7, 0.3
 _ROW = _HEAD + _BAND + _BODY + _BETWEEN
 
@@ -31,7 +33,7 @@ _ROW = _HEAD + _BAND + _BODY + _BETWEEN
 def draw_plan(plan: Plan, path: str | Path) -> None:
     """Write the picture of a plan to a .png or .svg file.
 
-    Raises ToolError when matplotlib is not installed, the ending is another one or the file cannot be written.
+    Raises ToolError if matplotlib is not installed, for another file extension, or if the file cannot be written.
     """
     target = Path(path)
     pictures.check(target)
@@ -45,7 +47,7 @@ def draw_plan(plan: Plan, path: str | Path) -> None:
     height = rows * _ROW - _BETWEEN
     notes = _list_notes(plan, len(names))
     bottom = -height - 0.12 - 0.2 * len(notes)
-    # Without pyplot, which keeps every figure in a global list and needs a display.
+    # Do not use pyplot, because it keeps every figure in a global list and needs a display.
     figure = Figure(figsize=(across * (_WIDTH + _GAP) * 1.6, (0.62 - bottom) * 1.35), facecolor="white")
     FigureCanvasAgg(figure)
     axes = figure.add_axes((0.03, 0.02, 0.94, 0.96))
@@ -140,7 +142,7 @@ def _draw_blocks(axes: Axes, x: float, y: float, blocks: list[tuple[AssignmentVi
 
 def _compute_share(assignment: AssignmentView, configuration: ConfigurationView, request: Mapping[str, int]) -> float:
     amounts = ((amount, configuration.supply.get(kind, 0)) for kind, amount in request.items())
-    # A lower block would be invisible.
+    # Return at least 0.07, because a lower block would be invisible.
     return max([0.07, *(amount * assignment.replicas / supply for amount, supply in amounts if supply)])
 
 

@@ -1,13 +1,16 @@
-"""The integer program over a set of items, and its linear relaxation; solved by HiGHS.
+"""The integer program over a set of items, and its linear relaxation, which HiGHS solves.
+
+x[i] is the number of replicas on item i, and y[k] is 1 if a cluster has the configuration of column k:
 
     maximise    sum value[i] x[i]
-    one row     sum of x[i] of a workload                 <= its replicas
-    one cluster sum of y[k] of a cluster                  <= 1
+    row         sum of x[i] of a workload                 <= its replicas
+    cluster     sum of y[k] of a cluster                  <= 1
     capacity    sum request[i, kind] x[i] in column k     <= supply[k, kind] y[k]
     link        x[i] <= limit[i] y[k]
     x whole numbers from 0 to limit, y 0 or 1
 
-The links follow from the rest for whole numbers; they make the relaxation, and so the bound, much tighter.
+For whole numbers, the other constraints imply the links. The links make the relaxation, and thus the bound, much
+tighter.
 """
 
 from __future__ import annotations
@@ -46,13 +49,13 @@ class Clock:
         return max(0.0, self._end - time.monotonic())
 
     @property
-    def passed(self) -> float:
+    def elapsed(self) -> float:
         """Seconds since the start."""
         return time.monotonic() - self._start
 
     @property
-    def over(self) -> bool:
-        """True if no further search can start."""
+    def is_over(self) -> bool:
+        """True if too little time remains for another search."""
         return self.remaining < MIN_SECONDS
 
 
@@ -62,7 +65,7 @@ class SumConstraint:
 
     weight: IntArray
     minimum: int
-    #: Upper bound of the sum. The solver gets it, so that it need not prove it again.
+    #: Known upper bound of the sum, which the solver then does not have to prove.
     maximum: float = math.inf
 
 
@@ -75,23 +78,25 @@ class SearchResult:
     #: Upper bound of the sum of any choice of these items.
     bound: float
     #: True if the search ended by itself, False if the time ran out.
-    finished: bool
+    is_finished: bool
 
 
 @dataclass(frozen=True)
 class Prices:
-    """Dual values, none below zero: of a replica of a row, of a cluster, of a unit of a kind in a column, and of the
-    links.
-    """
+    """Dual values of the constraints, at least zero."""
 
+    #: Of a replica, by row.
     row: FloatArray
+    #: By cluster.
     cluster: FloatArray
+    #: Of one unit of a resource, by column and kind.
     amount: FloatArray
+    #: Of the links, by item.
     link: FloatArray
 
 
 class IntegerProgram:
-    """The program over `items` of a table. It is built once and solved with several objectives."""
+    """The program over `items` of a table, which is built once and solved with several objectives."""
 
     def __init__(self, table: Table, items: TableItems) -> None:
         self._table = table
@@ -139,7 +144,9 @@ class IntegerProgram:
         lower: IntArray | None = None,
         upper: IntArray | None = None,
     ) -> SearchResult:
-        """Return the replicas with the greatest sum of `weight` x replicas. `lower` and `upper` are bounds of the
+        """Return the replicas per item with the greatest sum of `weight` x replicas.
+
+        `seconds` is the time limit, `gap` the accepted share below the best sum. `lower` and `upper` are bounds of the
         replicas per item.
         """
         count = len(self.items)
@@ -199,7 +206,7 @@ class IntegerProgram:
         problem.num_col_, problem.num_row_ = count + column_count, len(matrix.start) - 1
         problem.col_cost_ = -np.concatenate([weight, np.zeros(column_count)]).astype(float)
         problem.col_lower_, problem.col_upper_ = low.astype(float), high.astype(float)
-        # A constrained sum is a whole number. The half leaves room for the solver's tolerance.
+        # Widen the bounds of a sum, a whole number, by a half, which leaves room for the solver's tolerance.
         problem.row_lower_ = np.concatenate(
             [np.full(len(self._bound), -math.inf), [constraint.minimum - 0.5 for constraint in constraints]]
         )
@@ -221,7 +228,7 @@ class _RowMatrix:
 
     @classmethod
     def of_entries(cls, entries: Sequence[_Entries], row_count: int) -> _RowMatrix:
-        """Build it from groups of (rows, columns, values); zeros are left out."""
+        """Return the matrix of these groups of (rows, columns, values), without zeros."""
         rows, columns = (np.concatenate([group[axis] for group in entries]) for axis in (0, 1))
         values = np.concatenate([group[2].astype(float) for group in entries])
         order = np.lexsort((columns, rows))

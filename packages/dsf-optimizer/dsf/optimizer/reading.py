@@ -1,4 +1,4 @@
-"""Reads the objects of a request from the hub and builds the problem. Reports all missing objects at once."""
+"""Reads the objects of a request from the hub, and builds the optimisation problem."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dsf.optimizer.backend import Manifest, ManifestClient
 from dsf.optimizer.clusters import Clusters
 from dsf.optimizer.labels import get_placement_name, read_problem
 from dsf.optimizer.manifests import find_current_places
-from dsf.optimizer.model import PlanInput, Preference, refuse
+from dsf.optimizer.model import PlanInput, Preference, raise_all
 from dsf.optimizer.params import OptimizeParams
 from dsf.optimizer.scores import Scores
 from dsf.optimizer.selector import PlacementSelector
@@ -26,29 +26,29 @@ class PlanRequest:
     """A request with its objects from the hub."""
 
     problem: PlanInput
-    #: The Placement of each workload.
+    #: Workload -> name of its Placement.
     placements: dict[str, str]
     clusters: Clusters
 
 
-def read(
+def read_request(
     backend: ManifestClient, selector: PlacementSelector, params: OptimizeParams, previous: PlanView, *, now: datetime
 ) -> PlanRequest:
     """Return a request with its objects.
 
-    Scores that ended before `now` are not used; `previous` has the current places. Raises ManifestError with all
-    mistakes, and BackendError.
+    Scores that have expired at `now` are not used; `previous` has the current places. Raises ManifestError with all
+    errors, such as missing objects, and BackendError.
     """
     preferences: Sequence[Preference] = params.make_preferences()
     names = [cluster.name for cluster in params.clusters]
     clusters = Clusters(backend, selector, names)
-    mistakes = clusters.list_missing(names)
+    errors = clusters.list_missing(names)
     workload_names = [workload.name for workload in params.target_workloads]
-    workloads = _fetch_named(backend, MANIFEST_WORK_REPLICA_SETS, params.namespace, workload_names, mistakes)
+    workloads = _fetch_named(backend, MANIFEST_WORK_REPLICA_SETS, params.namespace, workload_names, errors)
     available = {cluster.name: [policy.name for policy in cluster.available_policies] for cluster in params.clusters}
     policy_names = sorted({name for policy_list in available.values() for name in policy_list})
-    policies = _fetch_named(backend, POLICIES, params.namespace, policy_names, mistakes)
-    refuse(mistakes)
+    policies = _fetch_named(backend, POLICIES, params.namespace, policy_names, errors)
+    raise_all(errors)
     scores = [
         score
         for name in sorted({preference.score for preference in preferences})
@@ -75,30 +75,30 @@ def read(
 
 
 def _fetch_named(
-    backend: ManifestClient, resource: Resource, namespace: str, names: Sequence[str], mistakes: list[str]
+    backend: ManifestClient, resource: Resource, namespace: str, names: Sequence[str], errors: list[str]
 ) -> dict[str, Manifest]:
     manifests = backend.fetch_objects(resource, namespace, names)
     missing_names = sorted(set(names) - manifests.keys())
-    mistakes += [f"{resource.kind} {namespace}/{name} does not exist" for name in missing_names]
+    errors += [f"{resource.kind} {namespace}/{name} does not exist" for name in missing_names]
     return manifests
 
 
 def _find_placements(workloads: dict[str, Manifest]) -> dict[str, str]:
     """Return the Placement of each workload. Raises ManifestError for one that cannot be written."""
     placements = {name: get_placement_name(manifest) for name, manifest in workloads.items()}
-    mistakes = []
+    errors = []
     owners: dict[str, list[str]] = {}
     for name, placement in sorted(placements.items()):
         owners.setdefault(placement, []).append(name)
         if len(placement) > MAX_LABEL_VALUE_LENGTH:
-            mistakes.append(
+            errors.append(
                 f"the Placement {placement!r} of workload {name} has a name of {len(placement)} characters; OCM takes "
                 f"at most {MAX_LABEL_VALUE_LENGTH}, because it labels decisions with it"
             )
-    mistakes += [
+    errors += [
         f"workloads {', '.join(names)} name the same Placement {placement}; each needs its own"
         for placement, names in owners.items()
         if len(names) > 1
     ]
-    refuse(mistakes)
+    raise_all(errors)
     return placements

@@ -1,4 +1,4 @@
-"""The optimiser's rights in the hub's Redis, and its key there."""
+"""The optimiser's key in the hub's Redis, and the rights of users to it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 from dsf import keys
 from dsf.redisacl.rules import CLIENT, RECORD, SCRIPTS, SEND_NOW, selector
 
-#: Hash: namespace -> the newest proposal beside the plan in force.
+#: Key of a hash, namespace -> PlanComparison.
 PLANS: Final = "dsf:plans"
 
 _WRITE: Final = selector("hset hdel hexists hlen", rw=[PLANS])
@@ -20,7 +20,7 @@ RIGHTS: Final[Mapping[str, list[str]]] = {
     "optimizer": [
         *CLIENT,
         *SCRIPTS,
-        # Names, also for messages about unknown ones, and the maximum duration of a run.
+        # Names, which messages about unknown names list, and the intervals, after which a run expires.
         selector("hget hgetall", r=[keys.SCORERS, keys.CLUSTERS, keys.ENTRIES, keys.OVERRIDES]),
         *SEND_NOW,
         *RECORD,

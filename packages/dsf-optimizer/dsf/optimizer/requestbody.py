@@ -1,4 +1,4 @@
-"""Requests as JSON: bounds, duplicate keys, and messages for mistakes."""
+"""Parses JSON requests with bounds and without duplicate keys, and formats their errors."""
 
 from __future__ import annotations
 
@@ -11,22 +11,21 @@ from dsf.api.problems import Mistake
 from dsf.boundedjson import Bounds, check
 from dsf.errors import ManifestError
 
-#: Maximum bytes of a request's body. A plan for 10,000 clusters with three policies each has two million.
+#: Maximum bytes of a request's body. A request for 10,000 clusters with three policies each has two million.
 MAX_BODY: Final = 4 * 1024 * 1024
-#: The largest plans have 100,000 values; all of these take some 60 MB as objects.
+#: Bounds of a request. The largest requests have 100,000 values; 500,000 values take some 60 MB as objects.
 _BOUNDS: Final = Bounds(MAX_BODY, 500_000, max_depth=32)
-#: Maximum keys of one object. Pydantic makes an error of a thousand bytes of each unknown key.
+#: Maximum keys of one object, because pydantic makes an error of a thousand bytes for each unknown key.
 _MAX_KEYS: Final = 100
-#: Maximum mistakes in a message: one request can have hundreds of thousands.
-_MAX_REPORTED_MISTAKES: Final = 50
+#: Maximum errors in a message, because one request can have hundreds of thousands.
+_MAX_REPORTED_ERRORS: Final = 50
 
 
 def load_json(text: str | bytes | bytearray) -> Any:
-    """Parse JSON without duplicate keys. Parsers keep the last value of such a key, and would silently drop the other
-    one.
+    """Return the parsed JSON document. Duplicate keys are refused, because `json` would silently drop values.
 
     Raises ManifestError for a duplicate key and for an object with too many keys, JsonBoundsError beyond the bounds,
-    otherwise as `json.loads` does.
+    and the errors of `json.loads`.
     """
     data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else bytes(text)
     check(data, _BOUNDS)
@@ -45,16 +44,13 @@ def _reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def format_errors(details: Iterable[Mapping[str, Any]]) -> str:
-    """Return pydantic's errors on one line, each with its location and without the input; if there are very many, the
-    first.
-    """
+    """Return pydantic's errors in one line, each with its location and without the input, at most 50 of them."""
     details = [*details]
-    # Pydantic prefixes messages of our validators with "Value error, ".
-    mistakes = (
+    # Remove the prefix that pydantic adds to messages of our validators.
+    errors = (
         Mistake(tuple(item["loc"]), item["msg"].removeprefix("Value error, "))
-        for item in details[:_MAX_REPORTED_MISTAKES]
+        for item in details[:_MAX_REPORTED_ERRORS]
     )
-    suffix = (
-        f"; and {len(details) - _MAX_REPORTED_MISTAKES} more mistakes" if len(details) > _MAX_REPORTED_MISTAKES else ""
-    )
-    return "; ".join(map(str, mistakes)) + suffix
+    omitted_count = len(details) - _MAX_REPORTED_ERRORS
+    suffix = f"; and {omitted_count} more mistakes" if omitted_count > 0 else ""
+    return "; ".join(map(str, errors)) + suffix

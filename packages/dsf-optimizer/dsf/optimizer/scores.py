@@ -31,14 +31,14 @@ class Scores:
         self._backend = backend
 
     def read(self, namespace: str | None, now: datetime) -> ScoreList:
-        """Return the scores of one namespace, or of all."""
+        """Return the scores of one namespace, or of all namespaces if it is None, with their freshness at `now`."""
         scorers = self._list_scorers()
         objects = self._backend.list_objects(ADDON_PLACEMENT_SCORES, namespace or "")
         items = [_make_score(manifest, _find_scorer(manifest, scorers), now) for manifest in objects]
         return ScoreList(items=sorted(items, key=lambda score: (score.metadata["name"], score.metadata["namespace"])))
 
     def explain(self, name: str, now: datetime) -> ScorerView:
-        """Return a scorer, by its own name or that of its scores. Raises UnknownScorerError."""
+        """Return the scorer with this name, or with scores of this name. Raises UnknownScorerError."""
         scorers = self._list_scorers()
         scorer = next((candidate for candidate in scorers if candidate.metadata.name == name), None)
         scorer = scorer or next(
@@ -57,13 +57,13 @@ class Scores:
         )
 
     def read_score_names(self, objects: Iterable[Manifest]) -> dict[str, str]:
-        """Return the score names of the scorers, by the name of these AddOnPlacementScores."""
+        """Return object name -> score name of the scorer that wrote it, for these AddOnPlacementScores."""
         scorers = self._list_scorers()
         owners = ((manifest["metadata"]["name"], _find_scorer(manifest, scorers)) for manifest in objects)
         return {name: get_score_name(owner) for name, owner in owners if owner is not None}
 
     def _list_scorers(self) -> list[DynamicScorer]:
-        """Return all valid scorers, those in force first; the hub controller reports the others."""
+        """Return all valid scorers, those in force first. The hub controller reports invalid ones."""
         scorers = []
         for manifest in self._backend.list_objects(DYNAMIC_SCORERS):
             try:
@@ -105,7 +105,7 @@ def compute_freshness(manifest: Mapping[str, Any], now: datetime) -> Freshness:
 
 
 def _find_scorer(manifest: Mapping[str, Any], scorers: Iterable[DynamicScorer]) -> DynamicScorer | None:
-    """Return the scorer that wrote a score: the one in its label, else the one with this name of its scores."""
+    """Return the scorer that wrote a score: the one in its label, or without a label the one with this score name."""
     metadata = manifest["metadata"]
     label = (metadata.get("labels") or {}).get(SCORER_NAME_LABEL)
     if label:

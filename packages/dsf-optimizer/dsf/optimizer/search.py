@@ -1,4 +1,4 @@
-"""Search for the plan with the greatest sum, with a proven gap.
+"""Searches for the plan with the greatest sum, with a proven gap.
 
 An item is a number of replicas of a workload in a configuration of a cluster (see `dsf.optimizer.table`). The linear
 relaxation gives an upper bound, and excludes items that cannot be part of a better plan than the best known plan. The
@@ -20,14 +20,14 @@ from dsf.optimizer.program import Clock, IntegerProgram
 from dsf.optimizer.table import Table
 from dsf.optimizer.values import IntArray
 
-#: The relaxation starts from all items up to this many; with more, it starts from the best of each workload and
-#: column.
-_MEDIUM = 20_000
+#: Maximum items with which the relaxation starts from all items. With more items, it starts from the best items of each
+#: workload (row) and configuration (column).
+_MAX_RELAXED_ITEMS = 20_000
 _PER_ROW = 10
 _PER_COLUMN = 3
 #: Items per workload in the core, and the maximum items of a core that the solver gets as a whole.
-_CORE = 20
-_LARGEST = 6_000
+_CORE_ITEMS_PER_ROW = 20
+_MAX_CORE_ITEMS = 6_000
 
 
 @dataclass
@@ -41,7 +41,7 @@ class Incumbent:
     relaxation: Relaxation
 
     def is_within_gap(self, gap: float) -> bool:
-        """True if the plan is proven to be within this share of the best one."""
+        """Return True if the plan is proven to be within this share of the best one."""
         return self.bound - self.value <= gap * self.bound
 
     def list_useful_items(self) -> IntArray:
@@ -50,8 +50,9 @@ class Incumbent:
 
 
 def search(table: Table, gap: float, clock: Clock) -> Incumbent:
-    """Return the best plan that was found in time, or the first one within `gap` of the best. An empty plan is always
-    possible.
+    """Return the best plan that is found in time, or the first plan within `gap` of the best.
+
+    There is always a plan, because a plan may be empty.
     """
     items = table.items
     relaxation = make_trivial_bound(table)
@@ -59,15 +60,15 @@ def search(table: Table, gap: float, clock: Clock) -> Incumbent:
     if not len(items):
         return incumbent
     if items.kept.any():
-        # Start with the current places, because of equal plans the plan with fewer changes wins.
+        # Start with the current places, because the plan with fewer changes wins among equal plans.
         _offer(table, incumbent, place_greedily(table, items.value + items.kept * int(items.value.max() + 1), clock))
     _offer(table, incumbent, place_greedily(table, items.value, clock))
     _relax(table, incumbent, clock)
     if incumbent.is_within_gap(gap):
         return incumbent
     core = _select_core(table, incumbent)
-    # A solver that did not finish the core would not finish more items.
-    if len(core) <= _LARGEST and _solve(table, incumbent, core, gap, clock) and not incumbent.is_within_gap(gap):
+    # Solve more items only after the core was solved in time, because they take longer.
+    if len(core) <= _MAX_CORE_ITEMS and _solve(table, incumbent, core, gap, clock) and not incumbent.is_within_gap(gap):
         _solve(table, incumbent, incumbent.list_useful_items(), gap, clock)
     if not incumbent.is_within_gap(gap):
         parts = Neighbourhoods(table, incumbent.relaxation, incumbent.counts)
@@ -80,7 +81,7 @@ def _select_core(table: Table, incumbent: Incumbent) -> IntArray:
     """Return the most promising items of each row, and those of the best plan so far."""
     useful_items = incumbent.list_useful_items()
     promising = select_top_items(
-        table.items.row[useful_items], incumbent.relaxation.reduced[useful_items], _CORE, useful_items
+        table.items.row[useful_items], incumbent.relaxation.reduced[useful_items], _CORE_ITEMS_PER_ROW, useful_items
     )
     return np.union1d(promising, np.flatnonzero(incumbent.counts))
 
@@ -89,9 +90,9 @@ def _relax(table: Table, incumbent: Incumbent, clock: Clock) -> None:
     """Find a good bound, and a plan that follows its prices."""
     items = table.items
     start = np.arange(len(items))
-    if len(items) > _MEDIUM:
+    if len(items) > _MAX_RELAXED_ITEMS:
         best_items = select_top_items(items.row, items.value, _PER_ROW, start)
-        # Items of each configuration are included, because one without any would look worthless.
+        # Include items of each configuration, because a configuration without items would look worthless.
         best_items = np.union1d(best_items, select_top_items(items.column, items.value, _PER_COLUMN, start))
         start = np.union1d(np.union1d(best_items, np.flatnonzero(items.kept)), np.flatnonzero(incumbent.counts))
     incumbent.relaxation = solve_relaxation(table, start, _PER_ROW, clock, share=0.5)
@@ -100,8 +101,9 @@ def _relax(table: Table, incumbent: Incumbent, clock: Clock) -> None:
 
 
 def _solve(table: Table, incumbent: Incumbent, numbers: IntArray, gap: float, clock: Clock) -> bool:
-    """Solve the program of these items, in order. Keep its plan if it is better, and its bound. Return True if it
-    ended in time.
+    """Solve the program over the items with these numbers (ascending), and update the incumbent's plan and bound.
+
+    Returns True if the solver ended in time.
     """
     items = table.items.subset(numbers)
     result = IntegerProgram(table, items).maximise(items.value, seconds=clock.remaining * 0.5, gap=gap)
@@ -115,20 +117,18 @@ def _solve(table: Table, incumbent: Incumbent, numbers: IntArray, gap: float, cl
         _round_down(result.bound), _round_down(incumbent.relaxation.compute_bound_with(is_outside)), incumbent.value
     )
     incumbent.bound = min(incumbent.bound, bound)
-    return result.finished
+    return result.is_finished
 
 
 def _offer(table: Table, incumbent: Incumbent, counts: IntArray) -> None:
+    """Make this plan the incumbent's if it is better and valid."""
     value = int(counts @ table.items.value)
     if value > incumbent.value and is_allowed(table, counts):
         incumbent.counts, incumbent.value = counts, value
 
 
 def _round_down(bound: float) -> int:
-    """Return the greatest whole number that a bound allows.
-
-    The solver's bound is accurate to 1e-6.
-    """
+    """Return the greatest whole number that a bound allows. The solver's bound is accurate to 1e-6."""
     if not math.isfinite(bound):
         return np.iinfo(np.int64).max
     return math.floor(bound + 1e-6 * max(1.0, abs(bound) * 1e-3))

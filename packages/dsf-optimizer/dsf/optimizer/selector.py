@@ -1,7 +1,7 @@
-"""How a Placement selects one cluster: by a label, by a claim, or by its name.
+"""Makes the predicates by which a Placement selects one cluster: by a label, by a claim, or by its name.
 
-OCM gives ManagedClusters no label with their name, so the selection is checked on the hub before anything is written.
-A Placement that selects no cluster, or two, would otherwise fail later and elsewhere.
+OCM gives ManagedClusters no label with their name. Therefore the selection is checked on the hub before a write: a
+Placement that selects no cluster, or two, would fail later and elsewhere.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Selection:
 
 @dataclass(frozen=True)
 class PlacementSelector:
-    """`label:KEY`, `claim:NAME` or `name`. The value of a label or claim must be unique per cluster."""
+    """A selector: `label:KEY`, `claim:NAME` or `name`. The value of a label or claim must be unique per cluster."""
 
     by: Literal["label", "claim", "name"]
     key: str = ""
@@ -58,8 +58,10 @@ class PlacementSelector:
         return self.key if self.by == "label" else ""
 
     def select(self, cluster_names: Iterable[str], clusters: Sequence[Manifest]) -> Selection:
-        """Return how to select each wanted cluster among all `clusters`. A cluster that cannot be selected gets its
-        name as value."""
+        """Return the values that select each of `cluster_names` among all `clusters` (manifests).
+
+        A cluster that cannot be selected gets its name as value, and a problem.
+        """
         value_by_cluster = {str(cluster["metadata"]["name"]): self._read_value(cluster) for cluster in clusters}
         holders: dict[str, list[str]] = {}
         for name, value in value_by_cluster.items():
@@ -81,8 +83,9 @@ class PlacementSelector:
         return Selection(values, tuple(problems))
 
     def make_predicate(self, values: Sequence[str], *, compliant: bool = False) -> dict[str, Any]:
-        """Return the `requiredClusterSelector` for these values; `compliant` also requires the configuration to be in
-        force.
+        """Return the `requiredClusterSelector` for these values.
+
+        With `compliant`, it also requires that the configuration of the cluster is in force.
         """
         labels: list[dict[str, Any]] = []
         claims: list[dict[str, Any]] = []

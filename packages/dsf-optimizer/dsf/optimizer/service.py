@@ -26,7 +26,7 @@ from dsf.optimizer.manifests import PLAN_ID, PLAN_OBJECTS, compute_plan_id, dump
 from dsf.optimizer.model import SearchLimits
 from dsf.optimizer.params import OptimizeParams
 from dsf.optimizer.plan import Plan
-from dsf.optimizer.reading import read
+from dsf.optimizer.reading import read_request
 from dsf.optimizer.scores import Scores
 from dsf.optimizer.selector import PlacementSelector
 from dsf.optimizer.settings import OptimizerSettings
@@ -46,7 +46,7 @@ from dsf.optimizer.writer import ObjectChange, PlanWriter
 
 log = dsf.log.get(__name__)
 
-#: Caller without requests.
+#: Caller of actions outside of a request.
 _OWNER: Final = Caller("owner")
 
 
@@ -70,12 +70,12 @@ class OptimizerService:
         time_limit: float = 30.0,
         now: Callable[[], datetime] | None = None,
     ) -> None:
-        """Prepare the service.
+        """Create the service.
 
-        `time_limit` is the default of a search in seconds, and the maximum of a request. Without `access`, all callers
-        have all rights; without `hub`, nothing is recorded and the page shows no plans; without `now`, times are those
-        of the hub's API server. `owner` is the author of actions without a caller, `way` that of actions without an
-        assistant.
+        `time_limit` is the default duration of a search in seconds, and the maximum of a request. Without `access`, all
+        callers have all rights. Without `hub`, no action is recorded and the page shows no plans. `now` defaults to the
+        clock of the hub's API server. `owner` is the author of actions without a caller, and `way` the interface of
+        actions that do not come from an assistant.
         """
         self._backend = backend
         self._solver = solver
@@ -88,17 +88,18 @@ class OptimizerService:
         self._now = now or backend.read_clock
         self._scores = Scores(backend)
         self._writer = PlanWriter(backend)
-        # Guards writing: two plans written at once would be mixed.
-        self._writing = threading.Lock()
-        # Guards the page's plans, and the number of changes of the plan in force in each namespace: with a slow Redis,
-        # an old plan must not replace a newer one on the page.
-        self._showing = threading.Lock()
-        self._changes: Counter[str] = Counter()
+        # Guards the writes of plans, because two plans that are written at once would be mixed.
+        self._write_lock = threading.Lock()
+        # Guards the plans on the page and `_change_counts`: with a slow Redis, an old plan must not replace a newer one
+        # on the page.
+        self._page_lock = threading.Lock()
+        # Namespace -> number of changes of its plan in force.
+        self._change_counts: Counter[str] = Counter()
 
     def list_scores(self, namespace: str | None = None) -> ScoreList:
-        """Return the AddOnPlacementScores of one cluster (its namespace), or of all.
+        """Return the AddOnPlacementScores of one cluster (its namespace), or of all clusters.
 
-        Annotations have the scorer's description and the age.
+        Their annotations have the scorer's description and dimension format.
         """
         self._authorize(GuardedAction.LIST_SCORES, namespace)
         return self._scores.read(namespace, self._now())
@@ -106,13 +107,13 @@ class OptimizerService:
     def explain_scorer(self, name: str) -> ScorerView:
         """Return the meaning, state and scores of the DynamicScorer of this name.
 
-        `name` may also be that of its AddOnPlacementScores. Raises UnknownScorerError with the known names.
+        `name` may also be the name of its AddOnPlacementScores. Raises UnknownScorerError with the known names.
         """
         self._authorize(GuardedAction.EXPLAIN_SCORER, None)
         return self._scores.explain(name, self._now())
 
     def propose(self, params: OptimizeParams) -> PlanReport:
-        """Return the best plan, without writing, regardless of `params.dry_run`. Raises like `plan`."""
+        """Return the best plan without applying it, regardless of `params.dry_run`. Raises like `plan`."""
         return self.plan(params, apply=False)[0]
 
     def apply(self, params: OptimizeParams) -> PlanReport:
@@ -120,18 +121,18 @@ class OptimizerService:
         return self.plan(params, apply=True)[0]
 
     def plan(self, params: OptimizeParams, *, apply: bool) -> tuple[PlanReport, Plan]:
-        """Return the best plan, with the solver's result for drawing. With `apply`, it replaces the plan in force.
+        """Return the best plan, and the solver's result for drawing. With `apply`, it replaces the plan in force.
 
-        Obstacles to applying it are among its warnings. With `params.plan_id` only that plan is applied. Raises
-        ManifestError (the request cannot be planned) and SolverError; with `apply` also PlanConflictError if the plan
-        cannot be applied or has changed, and ApplyError if a write failed: then the previous plan is in force again, or
-        the message says what could not be rolled back.
+        The warnings of the report contain obstacles to applying the plan. With `params.plan_id`, only the plan with
+        this id is applied. Raises ManifestError if the request cannot be planned, and SolverError. With `apply`, also
+        raises PlanConflictError if the plan cannot be applied or has changed, and ApplyError if a write failed. The
+        previous plan is then in force again, or the message says which changes could not be rolled back.
         """
         self._authorize(GuardedAction.APPLY if apply else GuardedAction.PROPOSE, params.namespace)
-        change_number = self._changes[params.namespace]
+        change_number = self._change_counts[params.namespace]
         if not apply:
             report, plan, previous_plan, _, _ = self._prepare(params)
-            self._show(report, plan, previous_plan, change_number)
+            self._store_for_page(report, plan, previous_plan, change_number)
             return report, plan
         with self._take_turn():
             report, plan, _, changes, problems = self._prepare(params)
@@ -143,15 +144,15 @@ class OptimizerService:
                     "have changed since; check a new dry run"
                 )
             self._writer.write(changes)
-            self._changes[params.namespace] += 1
-            change_number = self._changes[params.namespace]
-        log.info("plan applied", namespace=params.namespace, plan=report.plan_id, changes=_count(changes))
-        if count := _count(changes):
+            self._change_counts[params.namespace] += 1
+            change_number = self._change_counts[params.namespace]
+        log.info("plan applied", namespace=params.namespace, plan=report.plan_id, changes=_count_changed(changes))
+        if count := _count_changed(changes):
             self._record_action(
                 Action.PLAN_APPLIED, params.namespace, reference=report.plan_id, detail=f"{count} objects changed"
             )
         applied_report = report.model_copy(update={"applied": True})
-        self._show(applied_report, plan, plan.placed, change_number)
+        self._store_for_page(applied_report, plan, plan.placed, change_number)
         return applied_report, plan
 
     def reset(self, namespace: str, *, dry_run: bool = False) -> ResetReport:
@@ -161,17 +162,17 @@ class OptimizerService:
         """
         self._authorize(GuardedAction.RESET, namespace)
         if not namespace:
-            # For the API server, an empty name means all namespaces.
+            # Refuse an empty name, which means all namespaces for the API server.
             raise ManifestError("the name of the namespace to reset is empty")
         with self._take_turn():
             changes = self._writer.list_changes([], self._writer.list_existing(namespace))
             if not dry_run:
                 self._writer.write(changes)
-                log.info("plan reset", namespace=namespace, changes=_count(changes))
-                self._changes[namespace] += 1
+                log.info("plan reset", namespace=namespace, changes=_count_changed(changes))
+                self._change_counts[namespace] += 1
                 if self._hub is not None:
-                    with self._showing:
-                        self._hub.clear(namespace)
+                    with self._page_lock:
+                        self._hub.remove_plan(namespace)
                 if changes:
                     self._record_action(Action.PLAN_RESET, namespace, detail=f"{len(changes)} objects deleted")
         return ResetReport(namespace=namespace, deleted=[change.make_view() for change in changes], dry_run=dry_run)
@@ -179,13 +180,15 @@ class OptimizerService:
     def plans(self, namespace: str | None = None) -> PlanList:
         """Return the plans in force, one per namespace, of one namespace or all."""
         self._authorize(GuardedAction.LIST_PLANS, namespace)
-        by_namespace: dict[str, list[Manifest]] = {}
+        objects_by_namespace: dict[str, list[Manifest]] = {}
         for manifest in self._writer.list_existing(namespace or ""):
-            by_namespace.setdefault(manifest["metadata"]["namespace"], []).append(manifest)
-        return PlanList(items=[_make_applied_plan(name, objects) for name, objects in sorted(by_namespace.items())])
+            objects_by_namespace.setdefault(manifest["metadata"]["namespace"], []).append(manifest)
+        return PlanList(
+            items=[_make_applied_plan(name, objects) for name, objects in sorted(objects_by_namespace.items())]
+        )
 
     def rescore(self, scorer: str, cluster: str | None = None) -> RescoreReport:
-        """Send a tick now, to one cluster or to all on which the scorer runs.
+        """Send a tick now, to one cluster or to all clusters on which the scorer runs.
 
         Raises UnknownScorerError, UnknownClusterError, SettingsError without Redis, and redis.RedisError.
         """
@@ -207,7 +210,7 @@ class OptimizerService:
         self._solver.warm_up()
 
     def stop_solving(self) -> None:
-        """End the solver's process for good: searches end with a SolverError."""
+        """End the solver's process permanently. Searches end with a SolverError."""
         self._solver.close()
 
     def close(self) -> None:
@@ -217,8 +220,8 @@ class OptimizerService:
 
     @contextlib.contextmanager
     def _take_turn(self) -> Iterator[None]:
-        """Hold the lock for writing. Raises SolverError if earlier writes take too long."""
-        if not self._writing.acquire(timeout=self._solver.patience):
+        """Hold the write lock in the block. Raises SolverError if earlier writes take too long."""
+        if not self._write_lock.acquire(timeout=self._solver.patience):
             raise SolverError(
                 f"other plans have been written for {self._solver.patience:g} s by now; try again, or ask for "
                 "shorter searches"
@@ -226,7 +229,7 @@ class OptimizerService:
         try:
             yield
         finally:
-            self._writing.release()
+            self._write_lock.release()
 
     def _authorize(self, action: GuardedAction, namespace: str | None) -> None:
         self.access.authorize(current_caller.get(_OWNER), action, namespace)
@@ -244,18 +247,19 @@ class OptimizerService:
             way="mcp" if by_tool.get() else self._way,
         )
 
-    def _show(self, report: PlanReport, plan: Plan, previous_plan: PlanView, change_number: int) -> None:
+    def _store_for_page(self, report: PlanReport, plan: Plan, previous_plan: PlanView, change_number: int) -> None:
+        """Store a plan for the page, unless the plan in force has changed since `change_number` was read."""
         if self._hub is None:
             return
-        with self._showing:
-            if self._changes[report.namespace] == change_number:
-                self._hub.show(compare(previous_plan, plan, report, self._now().timestamp()))
+        with self._page_lock:
+            if self._change_counts[report.namespace] == change_number:
+                self._hub.store_plan(compare(previous_plan, plan, report, self._now().timestamp()))
 
     def _prepare(self, params: OptimizeParams) -> tuple[PlanReport, Plan, PlanView, list[ObjectChange], list[str]]:
-        """Return an applicable plan, the one in force, the changes to write, and obstacles."""
+        """Return (report, solver's result, plan in force, changes to write, obstacles to applying the plan)."""
         existing = self._writer.list_existing(params.namespace)
         previous_plan = read_plan(existing)
-        request = read(self._backend, self._selector, params, previous_plan, now=self._now())
+        request = read_request(self._backend, self._selector, params, previous_plan, now=self._now())
         limit = min(params.time_limit or self._time_limit, self._time_limit)
         plan = self._solver.solve(request.problem, SearchLimits(time_limit=limit, mip_gap=params.gap))
         used_clusters = {configuration.cluster for configuration in plan.configurations}
@@ -295,9 +299,9 @@ class OptimizerService:
 def make_service(
     settings: OptimizerSettings, way: Way, owner: str = "", access: CallerAccess | None = None
 ) -> OptimizerService:
-    """Return the service over the hub of the settings; `way` and `owner` as in `OptimizerService`.
+    """Return the service for the hub of the settings. Raises SettingsError.
 
-    Raises SettingsError.
+    `OptimizerService` describes `way` and `owner`.
     """
     selector = PlacementSelector.parse(settings.optimizer_cluster_selector)
     return OptimizerService(
@@ -334,5 +338,5 @@ def _list_change_times(manifest: Mapping[str, Any]) -> Iterable[datetime]:
             yield datetime.fromisoformat(entry["time"])
 
 
-def _count(changes: Iterable[ObjectChange]) -> int:
+def _count_changed(changes: Iterable[ObjectChange]) -> int:
     return sum(change.change != "unchanged" for change in changes)

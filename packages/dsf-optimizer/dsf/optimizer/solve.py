@@ -1,8 +1,8 @@
 """The pure function `solve(problem, limits) -> Plan`.
 
-The function is pure apart from the clock: the same problem gives the same plan, in whatever order its parts come, as
-long as the search ends by itself. A call takes up to `limits.time_limit` seconds of one core, so it belongs on a thread
-or process of its own.
+The function is pure apart from the clock: the same problem gives the same plan, regardless of the order of its parts,
+if the search ends by itself. A call uses one core for up to `limits.time_limit` seconds, so call it in a separate
+thread or process.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ def solve(problem: PlanInput, limits: SearchLimits = _DEFAULT) -> Plan:
     clock = Clock(limits.time_limit)
     table = make_table(problem)
     incumbent = search(table, limits.mip_gap, clock)
-    counts, exact = incumbent.counts, False
+    counts, are_ties_broken = incumbent.counts, False
     if incumbent.is_within_gap(limits.mip_gap):
-        counts, exact = break_ties(table, incumbent, clock)
+        counts, are_ties_broken = break_ties(table, incumbent, clock)
         incumbent.counts, incumbent.value = counts, int(counts @ table.items.value)
-    return _report(table, incumbent, exact=exact, clock=clock)
+    return _make_plan(table, incumbent, are_ties_broken=are_ties_broken, clock=clock)
 
 
-def _report(table: Table, incumbent: Incumbent, *, exact: bool, clock: Clock) -> Plan:
+def _make_plan(table: Table, incumbent: Incumbent, *, are_ties_broken: bool, clock: Clock) -> Plan:
     placed = np.zeros_like(table.stay)
     np.add.at(placed, (table.items.row, table.items.column), incumbent.counts)
     kept_replicas = np.minimum(placed, table.stay)
@@ -64,13 +64,13 @@ def _report(table: Table, incumbent: Incumbent, *, exact: bool, clock: Clock) ->
         score_sum=table.score(incumbent.value - int(kept_replicas.sum()) * table.scores.keep),
         bound=table.score(bound),
         gap=(bound - incumbent.value) / bound if bound else 0.0,
-        ties_exact=exact,
+        ties_exact=are_ties_broken,
         explanation=[explainer.explain(row) for row in rows],
         score_gaps=table.scores.gaps,
         unknown_places=_list_unknown_places(table),
         clusters=table.clusters,
         requests={workload.name: workload.request for workload in table.workloads},
-        seconds=clock.passed,
+        seconds=clock.elapsed,
     )
 
 

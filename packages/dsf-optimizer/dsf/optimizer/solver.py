@@ -1,7 +1,7 @@
 """Runs the solver in a separate process.
 
-HiGHS writes to file descriptor 1, which would break a protocol on standard output; it uses a core for seconds; and a
-solve that exceeds its time can be killed without side effects.
+There are three reasons: HiGHS writes to file descriptor 1, which would break a protocol on standard output. It uses a
+core for seconds. A search that exceeds its time can be killed without side effects.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _CLOSED_MESSAGE: Final = "the optimiser is shutting down, no plan was made; try 
 
 
 class SolverProcess:
-    """Solves problems sequentially. Thread-safe. The process starts with the first problem and stays."""
+    """Solves problems one after the other, in a process that starts with the first problem. Thread-safe."""
 
     def __init__(self, *, patience: float = 30.0, grace: float = 60.0) -> None:
-        """Prepare the process. A problem waits at most `patience` seconds for those before it.
+        """A problem waits at most `patience` seconds for earlier problems.
 
-        A solve may exceed its time limit by `grace` seconds: for reading the problem, building the model, and ending.
+        A search may exceed its time limit by `grace` seconds, for reading the problem, building the model, and ending.
         """
         self.patience = patience
         self._grace = grace
@@ -43,7 +43,7 @@ class SolverProcess:
         self._connection: Connection | None = None
 
     def solve(self, problem: PlanInput, limits: SearchLimits) -> Plan:
-        """See `dsf.optimizer.solve.solve`. Raises ManifestError as it does, and SolverError."""
+        """Return the result of `dsf.optimizer.solve.solve`. Raises the errors of that function, and SolverError."""
         if not self._lock.acquire(timeout=self.patience):
             raise SolverError(
                 f"the solver is busy with other plans for {self.patience:g} s by now; try again, or ask for shorter "
@@ -60,10 +60,10 @@ class SolverProcess:
             self._start()
 
     def close(self) -> None:
-        """End the process for good, also while it solves: callers that wait for a plan get a SolverError."""
+        """End the process permanently, even during a search. Callers that wait for a plan get a SolverError."""
         self._is_closed = True
         while not self._lock.acquire(timeout=0.05):
-            # Repeated, because the process may just be starting, or be ended by the thread that waits for it.
+            # Repeat the kill, because the process may just be starting, or the thread that waits for it may end it.
             with contextlib.suppress(AttributeError, ValueError):
                 if self._process is not None:
                     self._process.kill()
@@ -93,7 +93,8 @@ class SolverProcess:
                 else f"the solver's process died (exit code {code}); with -9 it may have had too little memory"
             ) from error
         except BaseException:
-            # Too slow, or interrupted: a late response must not be read as that of the next problem.
+            # End a process that is too slow or was interrupted, because its late response must not be taken for the
+            # response to the next problem.
             self._end()
             raise
         if isinstance(response, Plan):
@@ -121,7 +122,7 @@ class SolverProcess:
             connection.close()
         if process is None:
             return None
-        # Without a connection the process ends by itself, unless it is solving.
+        # Terminate the process, because it ends at the loss of the connection only if it is not solving.
         process.terminate()
         process.join(_STOP_SECONDS)
         if process.is_alive():
@@ -134,9 +135,9 @@ class SolverProcess:
 
 def _serve(connection: Connection) -> None:
     """Receive problems and send a plan or an error for each, until the connection closes."""
-    # Libraries that write to standard output write to standard error instead.
+    # Redirect standard output to standard error, because libraries write to it.
     os.dup2(2, 1)
-    # A terminal sends Ctrl-C to every process; this one ends with its parent.
+    # Ignore Ctrl-C, which a terminal sends to every process, because this process ends with its parent.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     from dsf.optimizer.solve import solve
@@ -149,6 +150,6 @@ def _serve(connection: Connection) -> None:
                 response = solve(problem, limits)
             except ManifestError as error:
                 response = error
-            except Exception as error:  # noqa: BLE001  # a bug, reported to the caller
+            except Exception as error:  # noqa: BLE001 (a bug, which is reported to the caller)
                 response = SolverError(f"the solver failed: {type(error).__name__}: {error}")
             connection.send(response)

@@ -1,8 +1,8 @@
 """The options of a problem in arrays, sorted by name so that the order of the input has no effect.
 
 Rows are workloads by name; columns are configurations by (cluster, configuration) name. An *item* is one variable of
-the program: replicas of a row in a column that are already there (`kept`), or that are new to it. If a replica may
-stay, staying is never worse than moving in, so the sum of both variables describes the option without a further
+the program: the replicas of a row in a column that stay there (`kept`), or those that move there. Staying is never
+worse than moving to the same column, so that the sum of both variables describes the option without a further
 constraint.
 """
 
@@ -23,14 +23,15 @@ REFUSALS: tuple[Reason | None, ...] = (None, Reason.NO_SCORE, Reason.EXPIRED, Re
 
 @dataclass(frozen=True)
 class TableItems:
-    """Variables, in order of row, column, kept last."""
+    """The items as arrays of equal length, sorted by row and column; kept replicas come last."""
 
     row: IntArray
     column: IntArray
-    #: Value in units of one replica, including the bonus of staying.
+    #: Value of one replica in units, including the bonus for staying.
     value: IntArray
     #: Maximum replicas.
     limit: IntArray
+    #: 1 for replicas that stay, otherwise 0.
     kept: IntArray
 
     def __len__(self) -> int:
@@ -45,7 +46,7 @@ class TableItems:
 
 @dataclass(frozen=True)
 class Table:
-    """A problem in the form of arrays."""
+    """A problem as arrays."""
 
     workloads: tuple[Workload, ...]
     clusters: tuple[str, ...]
@@ -53,18 +54,20 @@ class Table:
     kinds: tuple[str, ...]
     #: Index of the cluster of each column.
     cluster_of: IntArray
+    #: Replicas of each row.
     replicas: IntArray
-    #: Rows x kinds, and columns x kinds, in the greatest unit of which every request is a multiple.
+    #: Amounts as rows x kinds, and as columns x kinds, in the greatest unit of which every request is a multiple.
     request: IntArray
     supply: IntArray
-    #: Rows x columns: value in units of one replica without the bonus of staying; maximum replicas; a code of
-    #: REFUSALS.
+    #: Rows x columns: value of one replica in units, without the bonus for staying.
     value: IntArray
+    #: Rows x columns: maximum replicas.
     limit: IntArray
+    #: Rows x columns: index in REFUSALS.
     refused: CodeArray
     #: Rows x columns: replicas that can stay.
     stay: IntArray
-    #: Row, column and replicas of the places where workloads are now.
+    #: (row, column, replicas) of the current places of workloads.
     current: list[tuple[int, int, int]]
     items: TableItems
     scores: Values
@@ -102,7 +105,7 @@ def make_table(problem: PlanInput) -> Table:
     stay = np.zeros_like(limit)
     for row, column, count in current_places:
         stay[row, column] = min(count, limit[row, column])
-    # A replica that lowers the sum is never placed, because it can always be left out.
+    # Refuse options that would lower the sum, because a replica can always be left unplaced instead.
     refusal_codes = np.where(value + scores.keep * (stay > 0) < 0, _get_code(Reason.NEGATIVE), 0).astype(np.uint8)
     refusal_codes[limit == 0] = _get_code(Reason.TOO_LARGE)
     refusal_codes[state == EXPIRED] = _get_code(Reason.EXPIRED)
@@ -135,32 +138,32 @@ def _make_amounts(sources: Sequence[Mapping[str, int]], kinds: tuple[str, ...]) 
 
 
 def _coarsen(request: IntArray, supply: IntArray) -> tuple[IntArray, IntArray]:
-    """Return amounts such as bytes in fewer digits: small coefficients keep the solver exact."""
+    """Return amounts in the greatest common unit of each kind, because small coefficients keep the solver exact."""
     unit = np.maximum(np.gcd.reduce(request, axis=0), 1)
     return request // unit, supply // unit
 
 
 def _compute_limits(workloads: Sequence[Workload], request: IntArray, supply: IntArray) -> IntArray:
-    """Return, by row and column, how many replicas of a workload fit into an otherwise empty configuration."""
+    """Return the number of replicas of each row that fit into each column if it is otherwise empty."""
     replica_limits = [min(workload.replicas, workload.per_cluster or workload.replicas) for workload in workloads]
     limit = np.repeat(np.array(replica_limits, dtype=np.int64)[:, None], len(supply), axis=1)
     for kind in range(request.shape[1]):
-        asking = np.flatnonzero(request[:, kind])
-        capacity = supply[None, :, kind] // request[asking, kind, None]
-        limit[asking] = np.minimum(limit[asking], capacity)
+        requesting_rows = np.flatnonzero(request[:, kind])
+        capacity = supply[None, :, kind] // request[requesting_rows, kind, None]
+        limit[requesting_rows] = np.minimum(limit[requesting_rows], capacity)
     return limit
 
 
 def _find_places(workloads: Sequence[Workload], columns: Sequence[tuple[str, str]]) -> list[tuple[int, int, int]]:
-    """Return the current places of workloads as row, column and replicas. `columns` are clusters and devices."""
-    of_cluster: dict[str, list[int]] = {}
+    """Return the current places of workloads as (row, column, replicas). `columns` has (cluster, device) pairs."""
+    columns_by_cluster: dict[str, list[int]] = {}
     for column, (cluster, _) in enumerate(columns):
-        of_cluster.setdefault(cluster, []).append(column)
+        columns_by_cluster.setdefault(cluster, []).append(column)
     return [
         (row, column, place.replicas)
         for row, workload in enumerate(workloads)
         for place in workload.current
-        for column in of_cluster.get(place.cluster, ())
+        for column in columns_by_cluster.get(place.cluster, ())
         if place.device in (None, columns[column][1])
     ]
 

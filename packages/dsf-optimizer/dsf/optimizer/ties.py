@@ -24,16 +24,15 @@ _MAX_COMBINATIONS: Final = 50_000
 
 
 def break_ties(table: Table, incumbent: Incumbent, clock: Clock) -> tuple[IntArray, bool]:
-    """Return the replicas per item of the winning plan among those as good as `incumbent`, and True if all steps
-    finished.
+    """Return (replicas per item, True if all ties were broken) of the selected plan among those as good as `incumbent`.
 
-    Without a full proof that `incumbent` is the best plan, the result is still at least as good.
+    The plan is at least as good as `incumbent`, even if that is not proven to be the best plan.
     """
     if not len(table.items):
         return incumbent.counts, True
     steps = _Steps(table, incumbent, clock)
-    exact = steps.run()
-    return steps.expand(steps.counts), exact and incumbent.bound == incumbent.value
+    is_finished = steps.run()
+    return steps.expand(steps.counts), is_finished and incumbent.bound == incumbent.value
 
 
 class _Steps:
@@ -51,8 +50,9 @@ class _Steps:
         self._constraints = [SumConstraint(self._items.value, incumbent.value, incumbent.bound)]
         self._lower = np.zeros_like(self._items.limit)
         self._upper = self._items.limit.copy()
-        #: Supply that the decided items leave.
+        # Supply that remains after the decided items.
         self._free = table.supply.copy()
+        # Sum of the items of all solved programs.
         self._work = 0
 
     def run(self) -> bool:
@@ -71,25 +71,28 @@ class _Steps:
 
     def expand(self, counts: IntArray) -> IntArray:
         """Return the counts for all items of the table."""
-        whole = np.zeros(len(self._table.items), dtype=np.int64)
-        whole[self._numbers] = counts
-        return whole
+        all_counts = np.zeros(len(self._table.items), dtype=np.int64)
+        all_counts[self._numbers] = counts
+        return all_counts
 
     def _raise(self, weight: IntArray, maximum: int) -> bool:
-        """Do a step: maximise the sum of `weight`, at most `maximum`, and keep the sum from then on."""
+        """Do a step: maximise the sum of `weight`, and make the result a constraint of the later steps.
+
+        `maximum` is an upper bound of the sum. Returns False if the time ran out.
+        """
         if int(weight @ self.counts) < maximum and not self._maximise(weight):
             return False
-        reached = int(weight @ self.counts)
-        self._constraints.append(SumConstraint(weight, reached, reached))
+        maximised_sum = int(weight @ self.counts)
+        self._constraints.append(SumConstraint(weight, maximised_sum, maximised_sum))
         return True
 
     def _maximise(self, weight: IntArray) -> bool:
-        """Maximise the sum of `weight`. Return False, without a change, if that was not finished."""
+        """Maximise the sum of `weight`. Return False, without a change, if the solver did not finish."""
         result = self._program.maximise(
             weight, seconds=self._clock.remaining, constraints=self._constraints, lower=self._lower, upper=self._upper
         )
         counts = result.counts
-        if counts is None or not result.finished or not self._is_valid(counts):
+        if counts is None or not result.is_finished or not self._is_valid(counts):
             return False
         if int(weight @ counts) > int(weight @ self.counts):
             self.counts = counts
@@ -99,10 +102,11 @@ class _Steps:
         are_constraints_met = all(
             int(constraint.weight @ counts) >= constraint.minimum for constraint in self._constraints
         )
-        fixed = bool(((counts >= self._lower) & (counts <= self._upper)).all())
-        return are_constraints_met and fixed and is_allowed(self._table, self.expand(counts))
+        is_within_bounds = bool(((counts >= self._lower) & (counts <= self._upper)).all())
+        return are_constraints_met and is_within_bounds and is_allowed(self._table, self.expand(counts))
 
     def _order_by_names(self) -> bool:
+        """Decide on all items in the order of names. Return False if the time ran out."""
         batch: list[IntArray] = []
         combinations = 1
         for numbers in self._list_decisions():
@@ -126,10 +130,10 @@ class _Steps:
         return np.split(np.arange(len(items)), np.flatnonzero(~is_same_decision) + 1)
 
     def _compute_digits(self, numbers: IntArray) -> tuple[IntArray, int]:
-        """Return the digit of a replica on each of these items, and the greatest sum of digits; the greatest sum wins.
+        """Return the digit of a replica on each of these items, and the greatest possible sum of digits.
 
-        For a single replica, earlier options that are still possible have larger digits. For several replicas, each
-        digit is 1.
+        The plan with the greatest sum wins. For a single replica, earlier options that are still possible have larger
+        digits. For several replicas, each digit is 1.
         """
         replicas = int(self._table.replicas[self._items.row[numbers[0]]])
         upper = self._upper[numbers]
@@ -140,9 +144,9 @@ class _Steps:
         return values, int(values.max())
 
     def _settle(self, batch: list[IntArray]) -> bool:
-        """Maximise the digits of a batch, the first one first, and fix its items."""
+        """Maximise the digits of a batch, first digits first, and fix its items. Return False if it takes too long."""
         self._work += len(self._items)
-        # Limit of the work (programs solved x items): more would take long, and few plans differ in it.
+        # Limit the work, because more would take long and would change few plans.
         if self._work > 40_000:
             return False
         weight = np.zeros_like(self._items.limit)
@@ -158,7 +162,7 @@ class _Steps:
         return True
 
     def _fix(self, numbers: IntArray) -> None:
-        """Decide on these items, and exclude items that are no longer possible for others."""
+        """Fix the replicas of these items, and exclude later items that are no longer possible."""
         items, table = self._items, self._table
         counts = self.counts[numbers]
         self._lower[numbers] = self._upper[numbers] = counts

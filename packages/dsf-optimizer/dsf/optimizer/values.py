@@ -1,7 +1,7 @@
-"""Scores of every (app, cluster, configuration) as exact whole numbers, and what scores are missing.
+"""Computes the value of every (app, cluster, configuration) as an exact whole number, and lists missing scores.
 
-A value is counted in units: the greatest number of which every weight and `keep_current` is a multiple. Therefore sums
-compare exactly and the solver sees small whole numbers.
+Values are in units. A unit is the greatest number of which every weight and `keep_current` is a multiple. Therefore
+sums compare exactly, and the solver gets small whole numbers.
 """
 
 from __future__ import annotations
@@ -40,11 +40,12 @@ EXPIRED: Final = 2
 
 @dataclass(frozen=True)
 class Values:
-    """Values in units: a row for each of `apps`, a column for each configuration of all clusters, in order."""
+    """The values, with a row for each of `apps` and a column for each configuration of all clusters."""
 
     apps: tuple[str, ...]
+    #: Apps x columns: value in units, 0 if it is not known.
     value: IntArray
-    #: KNOWN, MISSING or EXPIRED. A value that is not known is 0.
+    #: Apps x columns: KNOWN, MISSING or EXPIRED.
     state: CodeArray
     #: Units of a score of 1.
     per_score: float
@@ -56,9 +57,9 @@ class Values:
 def compute_values(
     problem: PlanInput, clusters: Sequence[Cluster], columns: Sequence[tuple[int, Configuration]]
 ) -> Values:
-    """Return the values of all apps on `columns`: index of the cluster in `clusters`, and one of its configurations.
+    """Return the values of all apps on `columns`, which has (index in `clusters`, configuration).
 
-    Raises ManifestError for a score far outside of what OCM allows.
+    Raises ManifestError for a score far outside of the range that OCM allows, and for weights that differ too much.
     """
     apps = tuple(sorted({workload.app for workload in problem.workloads}))
     weights = [
@@ -72,11 +73,11 @@ def compute_values(
     for weight, preference in sorted(zip(weights, problem.preferences, strict=True), key=lambda pair: pair[1].score):
         scores, states, preference_gaps = _compute_scores(problem, preference, apps, clusters, columns)
         value += scores * (weight // unit)
-        # If one score is missing and another has expired, the missing one must be fixed first.
+        # A missing score takes precedence over an expired one, because it must be fixed first.
         np.copyto(state, states, where=(states == MISSING) | (state == KNOWN))
         gaps += preference_gaps
     value[state != KNOWN] = 0
-    # The solver computes with floating-point numbers.
+    # Refuse larger values, because the solver computes with floating-point numbers.
     if value.size and np.abs(value).max() > 10**10:
         raise ManifestError("the weights differ too much for exact sums; use weights of fewer digits")
     return Values(
@@ -96,14 +97,14 @@ def _compute_scores(
     clusters: Sequence[Cluster],
     columns: Sequence[tuple[int, Configuration]],
 ) -> tuple[npt.NDArray[np.float64], CodeArray, list[ScoreGapView]]:
-    """Return the scores of one preference, their states, and the missing ones."""
+    """Return the scores of one preference and their states (both apps x columns), and the gaps."""
     values = np.zeros((len(apps), len(columns)), dtype=np.float64)
     state = np.zeros((len(apps), len(columns)), dtype=np.uint8)
     tables = [
         next((table for table in cluster.scores if table.score == preference.score), None) for cluster in clusters
     ]
     missing_items: dict[int, set[str]] = {}
-    # Item names by device are computed once, unless the format contains the cluster's name.
+    # (cluster if the format contains it, device) -> item name of each app.
     names: dict[tuple[str, str], list[str]] = {}
     for column, (index, configuration) in enumerate(columns):
         cluster, table = clusters[index], tables[index]
@@ -126,7 +127,7 @@ def _compute_scores(
             state[missing_indexes, column] = MISSING
             missing_items.setdefault(index, set()).update(names[key][row] for row in missing_indexes)
             scores[missing_indexes] = 0
-        # OCM accepts scores from -100 to 100; far larger values would not be exact.
+        # Refuse far larger scores than OCM, which accepts -100 to 100, because sums would not be exact.
         if scores.size and np.abs(scores).max() > 1_000_000:
             raise ManifestError(
                 f"score {preference.score} of cluster {cluster.name}: {scores[np.abs(scores).argmax()]:g} is not a "

@@ -1,8 +1,8 @@
 """Applies a plan atomically in place of the previous one.
 
-Every write is first checked by the API server's dry run, which finds forbidden and invalid ones. Then objects are
-created and changed, and finally obsolete ones are deleted. If a write fails, the previous ones are rolled back in
-reverse order.
+The API server first checks every write in a dry run, which finds forbidden and invalid writes. Then objects are created
+and changed, and finally obsolete objects are deleted. If a write fails, the completed writes are rolled back in reverse
+order.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ log = dsf.log.get(__name__)
 
 Key = tuple[str, str]
 
-#: Seconds before a failed rollback is retried.
+#: Seconds before each retry of a failed rollback.
 _UNDO_WAITS: Final = (0.2, 0.5, 1.0, 2.0)
 #: Fields that an API server adds to an object.
 _SERVER_FIELDS: Final = ("resourceVersion", "uid", "generation", "creationTimestamp", "managedFields", "selfLink")
@@ -33,10 +33,12 @@ _SERVER_FIELDS: Final = ("resourceVersion", "uid", "generation", "creationTimest
 
 @dataclass(frozen=True)
 class ObjectChange:
-    """A change of one object. `before` is its current state, `after` the desired one."""
+    """A change of one object."""
 
     resource: Resource
+    #: The current object; None if it does not exist.
     before: Manifest | None
+    #: The desired object; None if it is deleted.
     after: Manifest | None
     change: Literal["created", "updated", "unchanged", "deleted"]
 
@@ -70,7 +72,7 @@ class PlanWriter:
         ]
 
     def list_changes(self, desired_manifests: Sequence[Manifest], existing: Iterable[Manifest]) -> list[ObjectChange]:
-        """Return the required changes, in order."""
+        """Return the changes from the existing to the desired objects, in the order in which to write them."""
         unmatched = {_get_key(manifest): manifest for manifest in existing}
         changes = []
         for desired_manifest in desired_manifests:
@@ -83,7 +85,7 @@ class PlanWriter:
                     else "updated"
                 )
             changes.append(ObjectChange(find_resource(desired_manifest), existing_manifest, desired_manifest, change))
-        # Bindings are deleted before the Placements that they refer to.
+        # Delete bindings before the Placements that they refer to.
         for resource in reversed(KINDS):
             for (kind, _), existing_manifest in sorted(unmatched.items(), key=lambda item: item[0]):
                 if kind == resource.kind:
@@ -91,7 +93,7 @@ class PlanWriter:
         return changes
 
     def list_obstacles(self, changes: Iterable[ObjectChange]) -> list[str]:
-        """Return a problem for each object of the same name that a plan did not create. Raises BackendError."""
+        """Return a problem for each object to create whose name another object has. Raises BackendError."""
         creations = [change for change in changes if change.change == "created"]
         other_objects = self.list_existing(creations[0].place[0], f"{GENERATED_LABEL}!=true") if creations else []
         occupied_keys = {_get_key(manifest) for manifest in other_objects}
@@ -104,12 +106,12 @@ class PlanWriter:
 
     def write(self, changes: Sequence[ObjectChange]) -> None:
         """Apply all changes or none. Raises ApplyError."""
-        todo = [change for change in changes if change.change != "unchanged"]
-        self._dry_run(todo)
+        pending_changes = [change for change in changes if change.change != "unchanged"]
+        self._dry_run(pending_changes)
         applied_changes: list[ObjectChange] = []
         try:
-            for change in todo:
-                # Recorded before the write, because a write without a response may have succeeded.
+            for change in pending_changes:
+                # Record the change before the write, because a write without a response may have succeeded.
                 applied_changes.append(change)
                 self._write(change)
                 log.info("object of a plan written", object=str(change), change=change.change)
@@ -128,8 +130,8 @@ class PlanWriter:
             self._undo(applied_changes)
             raise
 
-    def _dry_run(self, todo: Sequence[ObjectChange]) -> None:
-        """Try all writes as a dry run. Raises ApplyError for the first one that the API server would refuse."""
+    def _dry_run(self, pending_changes: Sequence[ObjectChange]) -> None:
+        """Try all writes as a dry run. Raises ApplyError for the first write that the API server would refuse."""
 
         def find_refusal(change: ObjectChange) -> BackendError | None:
             try:
@@ -138,9 +140,9 @@ class PlanWriter:
                 return error
             return None
 
-        # Dry runs are independent, so they run at the same time.
+        # Dry runs are independent, so they run concurrently.
         with ThreadPoolExecutor(8) as threads:
-            for change, error in zip(todo, threads.map(find_refusal, todo), strict=True):
+            for change, error in zip(pending_changes, threads.map(find_refusal, pending_changes), strict=True):
                 if error is not None:
                     raise ApplyError(f"the plan is not applied, nothing was changed: {change}: {error}") from error
 
@@ -148,7 +150,7 @@ class PlanWriter:
         if change.after is not None:
             desired_manifest, existing_manifest = change.after, change.before
             if existing_manifest is not None:
-                # The uid prevents a change of an object that somebody else has created in place of this one.
+                # Send the uid, so that an object that another program has created in place of this one stays unchanged.
                 desired_manifest = {
                     **desired_manifest,
                     "metadata": {**desired_manifest["metadata"], "uid": existing_manifest["metadata"]["uid"]},
@@ -163,25 +165,26 @@ class PlanWriter:
         remaining_changes = [
             f"{change}: {error}"
             for change in reversed(applied_changes)
-            if (error := self._undo_one(change)) is not None
+            if (error := self._undo_change(change)) is not None
         ]
         log.warning("plan undone", objects=len(applied_changes), left=len(remaining_changes))
         return remaining_changes
 
-    def _undo_one(self, change: ObjectChange) -> BackendError | None:
-        for wait in (*_UNDO_WAITS, None):
+    def _undo_change(self, change: ObjectChange) -> BackendError | None:
+        """Roll back one change, with retries. Return the last error, or None after a success."""
+        for wait_seconds in (*_UNDO_WAITS, None):
             try:
                 if change.before is None:
                     self._delete_created(change)
                 elif change.after is None:
-                    # Restores additions of other writers, too.
+                    # Restore fields of other owners, too.
                     self._backend.apply(change.resource, _drop_server_fields(change.before), force=False)
                 else:
                     self._backend.apply(change.resource, _make_restored(change.before, change.after))
             except BackendError as error:
-                if wait is None:
+                if wait_seconds is None:
                     return error
-                time.sleep(wait)
+                time.sleep(wait_seconds)
             else:
                 return None
         return None
@@ -221,8 +224,9 @@ def _select_content(manifest: Mapping[str, Any]) -> dict[str, Any]:
 def _make_restored(manifest_before: Mapping[str, Any], manifest_after: Mapping[str, Any]) -> dict[str, Any]:
     """Return the manifest that restores an object's previous content after `manifest_after` was applied.
 
-    The result has the optimiser's fields, and fields of other owners that `manifest_after` took over. Other fields are
-    left out: applying them would make the optimiser their owner, and the next plan would remove them.
+    The result has the optimiser's fields, and the fields of other owners that `manifest_after` has overwritten. Other
+    fields are left out, because applying them would make the optimiser their owner, and the next plan would remove
+    them.
     """
     content: dict[str, Any] = _join_fields(
         _select_fields(manifest_before, _select_content(manifest_after)), select_owned_fields(manifest_before)

@@ -1,4 +1,4 @@
-"""`dsf placement`: why a Placement selects its clusters."""
+"""`dsf placement`: explains why a Placement selects its clusters."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     )
 
 _WHAT_IF_PATTERN = re.compile(r"(?P<cluster>[^=/\s]+)=(?P<value>-?\d{1,9}|none)")
-_WORDS = {"missing": "no score", "expired": "expired", "no-item": "no such item", "unknown": "not known"}
+#: Standing of a value that counts 0 -> text in the table.
+_STANDING_TEXTS = {"missing": "no score", "expired": "expired", "no-item": "no such item", "unknown": "not known"}
 
 
 def add(app: typer.Typer) -> None:
@@ -100,7 +101,7 @@ def _find_namespace(placement_list: PlacementList, name: str) -> str:
 
 
 def _parse_what_if(view: PlacementView, texts: list[str], score: str | None) -> list[WhatIf]:
-    """Return the scores in --what-if. Raises BadParameter, which names the available values."""
+    """Return the hypothetical scores in --what-if. Raises BadParameter, which names the available values."""
     from dsf.placements.explanation import WhatIf
 
     scores = {
@@ -208,4 +209,4 @@ def _make_ranking(rows: list[RankedCluster], prioritizers: list[PrioritizerView]
 def _format_cell(cell: CellView) -> str | tuple[str, str]:
     if cell.standing in ("counted", "asked"):
         return f"{cell.points} ({cell.value})" if cell.points != cell.value else str(cell.value)
-    return f"0 ({_WORDS[cell.standing]})", "yellow"
+    return f"0 ({_STANDING_TEXTS[cell.standing]})", "yellow"

@@ -1,4 +1,4 @@
-"""Explains a Placement's clusters and the effect of other scores, as data, without I/O. `reader` reads its input."""
+"""Explains a Placement's clusters and the effect of other scores, as data. Pure functions; `reader` reads the input."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def explain(
     source_note: str = "",
     hypothetical_scores: Sequence[WhatIf] = (),
 ) -> PlacementView:
-    """Return the whole explanation; `scheduler_result` is the response of OCM's own scheduler, if it was queried."""
+    """Return the explanation of a Placement. `scheduler_result` is the response of OCM's scheduler, if queried."""
     outcome = decide_placement(situation, scheduler_result=scheduler_result)
     metadata, spec = situation.placement["metadata"], situation.spec
     view = PlacementView(
@@ -179,12 +179,12 @@ def explain(
 def _check_agreement(
     situation: Situation, outcome: SchedulingDecision, scheduler_result: SchedulerResult | None
 ) -> bool | None:
-    """True if the Placement has the clusters that would be chosen now; None if CEL expressions may decide that."""
+    """Return True if the Placement has the clusters that OCM would choose now; None if CEL expressions may decide."""
     if set(outcome.chosen) == situation.decided:
         return True
     if not outcome.has_cel or scheduler_result is not None or outcome.problem:
         return False
-    # CEL expressions only exclude clusters, so any set of candidates may be the one that they leave.
+    # CEL expressions only exclude clusters, so the decided clusters may be the result if all of them are candidates.
     requested_number = situation.spec.get("numberOfClusters")
     is_possible = situation.decided <= set(outcome.order) and (
         requested_number is None or len(situation.decided) <= int(requested_number)
@@ -218,10 +218,14 @@ def rank_clusters(outcome: SchedulingDecision, situation: Situation) -> list[Ran
 
 
 def _compute_margin(outcome: SchedulingDecision, name: str, *, is_chosen: bool) -> int | None:
+    """Return the points that a chosen cluster may lose, or minus the points that another one lacks.
+
+    Returns None if all clusters are chosen, or none.
+    """
     count = len(outcome.chosen)
     if not 0 < count < len(outcome.order):
         return None
-    # The nearest cluster on the other side of the cut; equal sums are sorted by name.
+    # Compare with the nearest cluster on the other side of the cut; equal sums are sorted by name.
     other_cluster = outcome.order[count] if is_chosen else outcome.order[count - 1]
     return (
         outcome.totals[name]
@@ -301,7 +305,7 @@ def _list_notes(
 def _list_cel_notes(situation: Situation) -> Iterator[str]:
     """Yield notes on CEL expressions of predicates, which read scores in another way than prioritizers."""
     resources = find_cel_resources(situation.spec)
-    # Prioritizers of weight 0 are not in the outcome, but OCM watches their scores as well.
+    # Read the spec instead of the outcome, which lacks prioritizers of weight 0, although OCM watches their scores.
     policy = situation.spec.get("prioritizerPolicy") or {}
     coordinates = [entry.get("scoreCoordinate") or {} for entry in policy.get("configurations") or ()]
     watched = {(coordinate.get("addOn") or {}).get("resourceName") for coordinate in coordinates}
@@ -330,7 +334,7 @@ def _list_conditions(placement: Manifest) -> list[str]:
 
 
 def make_summary(placement: Mapping[str, Any]) -> PlacementSummary:
-    """Return a Placement in a list."""
+    """Return the summary of a Placement for a list."""
     spec, status = placement.get("spec") or {}, placement.get("status") or {}
     addons = [
         configuration["scoreCoordinate"]["addOn"]

@@ -165,7 +165,7 @@ def _list_scores_in_question(situation: Situation, outcome: SchedulingDecision) 
 
 
 def contains_cluster(cluster_set: Manifest, cluster: Manifest) -> bool:
-    """True if a ManagedClusterSet has a cluster."""
+    """Return True if a ManagedClusterSet has a cluster."""
     return has_cluster(cluster_set, cluster["metadata"].get("labels") or {})
 
 

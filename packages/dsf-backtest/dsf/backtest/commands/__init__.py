@@ -2,7 +2,7 @@
 
 backtest   `dsf backtest`
 compare    `dsf compare`
-replay     runs the tests of both
+replay     runs the backtests of both commands
 """
 
 from __future__ import annotations
@@ -14,6 +14,6 @@ from dsf.cli.group import FleetCommand
 
 
 def add(app: typer.Typer) -> None:
-    """Add them to `dsf`."""
+    """Add the commands to `dsf`."""
     app.command(cls=FleetCommand, rich_help_panel="Look")(backtest.backtest)
     app.command(cls=FleetCommand, rich_help_panel="Look")(compare.compare)

@@ -1,4 +1,4 @@
-"""`dsf backtest`: what a scorer would have said in the past."""
+"""`dsf backtest`: the scores that a scorer would have given in the past."""
 
 from __future__ import annotations
 
@@ -111,8 +111,8 @@ def backtest(
                 for name in dict.fromkeys(clusters)
             ]
             recording = stack.enter_context(Recording(out, writing=out is not None))
-            see = replay.show if output is BacktestFormat.JSONL else None
-            is_interrupted = replay.run_all(((subject, recording) for subject in subjects), times, every, rate, see)
+            on_line = replay.print_line if output is BacktestFormat.JSONL else None
+            is_interrupted = replay.run_all(((subject, recording) for subject in subjects), times, every, rate, on_line)
             views = replay.make_views(recording, subjects, times, noise, rule)
     except BacktestError as error:
         fail(str(error), EXIT_USAGE)
@@ -124,7 +124,9 @@ def backtest(
     if plot is not None and views:
         charts.draw(views, plot)
     if keep and views:
-        replay.keep_run([view.scorer for view in views], clusters=[view.cluster for view in views], backtests=views)
+        replay.store_run_for_page(
+            [view.scorer for view in views], clusters=[view.cluster for view in views], backtests=views
+        )
     if is_interrupted:
         raise typer.Exit(EXIT_INTERRUPTED)
     if not any(view.items for view in views):
@@ -138,6 +140,7 @@ def format_moment(moment: datetime) -> str:
 
 
 def _list_remarks(view: BacktestView) -> list[str]:
+    """Return the title of a view, and the lines with its failures and notes."""
     outcomes = ", ".join(f"{count} {outcome}" for outcome, count in sorted(view.outcomes.items())) or "none"
     title = (
         f"{view.scorer} on {view.cluster}: {view.moments} of {view.asked} moments from {format_moment(view.start)} to "

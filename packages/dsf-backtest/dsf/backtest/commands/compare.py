@@ -1,4 +1,4 @@
-"""`dsf compare`: two scorers side by side, and what Placements would have chosen."""
+"""`dsf compare`: two scorers side by side, and the clusters that Placements would have chosen."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def compare(
     is_interrupted = False
     try:
         with ExitStack() as stack:
-            # Both current scores are read for one moment, because two readings of the clock may differ.
+            # Read the clock once, because both current scores must belong to one moment.
             now = int(hubclock.now())
             sides = [replay.read_side(stack, name, since, clusters or [], now) for name in (a, b)]
             named_sides = zip((a, b), sides, strict=True)
@@ -79,7 +79,7 @@ def compare(
     view = view.model_copy(update={"placements": differences, "notes": [*view.notes, *notes, *problems]})
     emit(view, output, lambda: _render(view, limit or None))
     if keep:
-        replay.keep_run(
+        replay.store_run_for_page(
             [question.scorer for side in sides for question in side.questions.values()],
             clusters=view.clusters,
             comparison=replay.drop_folders(view, sides),
@@ -133,11 +133,11 @@ def _format_placement(difference: PlacementDifference, view: ComparisonView) -> 
         moved = f"{_format_names(span.b)} instead of {_format_names(span.a)}" if span else "the same clusters"
         return [(f"{name}: with B {moved}", "bold")]
     days = (view.end - view.start).total_seconds() / 86_400
-    # For a shorter time the number per day would be a guess. The common part of two recordings of a day counts as a
-    # day.
-    is_a_day = days > 0.95
-    flaps = [f"{flaps / days if is_a_day else flaps:.3g}" for flaps in (difference.flaps_a, difference.flaps_b)]
-    unit = " a day" if is_a_day else ""
+    # Show flaps per day only for at least a day, because the number would be a guess for a shorter time. The common
+    # part of two recordings of a day counts as a day.
+    covers_a_day = days > 0.95
+    flaps = [f"{flaps / days if covers_a_day else flaps:.3g}" for flaps in (difference.flaps_a, difference.flaps_b)]
+    unit = " a day" if covers_a_day else ""
     first_span = (
         f"{name}: {difference.differ} of {difference.decisions} decisions differ; flaps {flaps[0]} -> {flaps[1]}{unit}"
     )

@@ -1,6 +1,4 @@
-"""The common part of `dsf backtest` and `dsf compare`: finds the scorer, runs it with a progress bar, and reads both
-sides.
-"""
+"""The common part of `dsf backtest` and `dsf compare`: finds scorers, runs their backtests, and reads recordings."""
 
 from __future__ import annotations
 
@@ -24,9 +22,9 @@ from dsf.backtest.comparison import Common, ComparisonView, PlacementDifference,
 from dsf.backtest.errors import BacktestError
 from dsf.backtest.inputs import find_inputs
 from dsf.backtest.recording import Question, QuestionLine, Record, Recording, dump_line
-from dsf.backtest.run import check, list_moments, run
-from dsf.backtest.runstore import KeptRun, keep, make_run_id
-from dsf.backtest.scorers import ManifestFile, from_hub, redirect_servers
+from dsf.backtest.run import check_sources, list_moments, run
+from dsf.backtest.runstore import KeptRun, make_run_id, store_run
+from dsf.backtest.scorers import ManifestFile, read_summary_from_hub, redirect_servers
 from dsf.backtest.summary import BacktestView, summarize_records
 from dsf.cli.delivery import open_delivery
 from dsf.cli.group import EXIT_USAGE, fail
@@ -50,7 +48,7 @@ class Subject:
     summary: ScorerSummary
     settings: Settings
     secrets: SecretSource
-    #: The scorers whose scores it combines; see `find_inputs`.
+    #: The scorers whose scores a composite combines; see `find_inputs`.
     inputs: tuple[ScorerSummary, ...] = ()
 
     def run(
@@ -59,29 +57,30 @@ class Subject:
         moments: range,
         every: int,
         rate: float,
-        see: Callable[[QuestionLine | Record], None] | None = None,
+        on_line: Callable[[QuestionLine | Record], None] | None = None,
     ) -> None:
-        """Run the moments that the recording lacks; `see` gets all lines, also those that the recording has.
+        """Run the moments that the recording lacks; `on_line` gets all lines, also those that the recording has.
 
-        Raises BacktestError, and KeyboardInterrupt. The recording then has the moments so far.
+        `every` is the seconds between two moments, `rate` the maximum requests per second. Raises BacktestError, and
+        KeyboardInterrupt; the recording then has the moments so far.
         """
-        see = see or (lambda _: None)
-        # A host name may lead to another server on each cluster, and connections are kept by name.
+        on_line = on_line or (lambda _: None)
+        # Close all connections, which are kept by host name: a name may lead to another server on each cluster.
         http.use(self.settings)
         transport.close()
         question = Question.of(self.cluster, self.summary, every, self.inputs)
         recording.begin(question)
-        see(QuestionLine(question=question))
+        on_line(QuestionLine(question=question))
         missing_moments = recording.list_missing_moments(self.cluster, moments)
         for record in recording.iterate_records(self.cluster, moments[0], moments[-1]):
             if record.outcome != "error":
-                see(record)
+                on_line(record)
         records = run(
             self.cluster, self.summary, self.settings, self.secrets, missing_moments, inputs=self.inputs, rate=rate
         )
         for record in _with_progress(records, f"{self.summary.name} on {self.cluster}", len(missing_moments)):
             recording.add(record)
-            see(record)
+            on_line(record)
 
 
 def read_subject(
@@ -92,14 +91,14 @@ def read_subject(
     scorer_url: str = "",
     source_url: str = "",
 ) -> Subject:
-    """Return a scorer as it was delivered to the cluster, else as the hub has it, or the one in `manifest`.
+    """Return the scorer in `manifest`, or without a manifest as it was delivered to the cluster, or as the hub has it.
 
-    Raises DsfError, which says what is missing and where; BacktestError also for a source that has no past.
+    Raises DsfError with what is missing and where, and BacktestError for a source that has no past.
     """
     settings = load_agent_settings(cluster)
     http.use(settings)
     if settings.agent_kube:
-        # Low priority: the cycles of the agent in this pod come first.
+        # Run at low priority, because the cycles of the agent in this pod come first.
         os.nice(10)
     delivery = open_delivery(stack, cluster, settings)
     file = ManifestFile(manifest) if manifest is not None else None
@@ -125,9 +124,9 @@ def read_subject(
             raise BacktestError(f"it is in namespace {input_summary.namespace!r}, the composite in {namespace!r}")
         return input_summary.model_copy(update={"namespace": summary.namespace})
 
-    check(summary)
+    check_sources(summary)
     inputs = find_inputs(summary, find_input)
-    # With --scorer-url, inputs with a scoring API are redirected. Without such an input, the scorer itself is.
+    # With --scorer-url, redirect the scorers with a scoring API. Without any, `redirect_servers` refuses the option.
     summaries_with_api = [item for item in (*inputs, summary) if item.expression is None] or [summary]
     redirected_summaries = [
         redirect_servers(item, scorer_url if item in summaries_with_api else "", source_url)
@@ -149,7 +148,7 @@ def _read_from_hub(
             "nor DSF_AGENT_CONFIG; -f tests a manifest"
         )
     with closing(Session.load(kubeconfig)) as hub:
-        return from_hub(hub, scorer, cluster, scorer_url, namespace)
+        return read_summary_from_hub(hub, scorer, cluster, scorer_url, namespace)
 
 
 def run_all(
@@ -157,27 +156,27 @@ def run_all(
     times: range,
     every: int,
     rate: float,
-    see: Callable[[QuestionLine | Record], None] | None = None,
+    on_line: Callable[[QuestionLine | Record], None] | None = None,
 ) -> bool:
-    """Run each test into its recording. Return True if Ctrl-C interrupted them; the command continues then."""
+    """Run each backtest into its recording. Return True if Ctrl-C interrupted one; the command then continues."""
     try:
         for subject, recording in tests:
-            subject.run(recording, times, every, rate, see)
+            subject.run(recording, times, every, rate, on_line)
     except KeyboardInterrupt:
         typer.echo("dsf: interrupted; what was computed is kept", err=True)
         return True
     return False
 
 
-def show(line: QuestionLine | Record) -> None:
-    """Print a line of JSON."""
+def print_line(line: QuestionLine | Record) -> None:
+    """Print a line of a recording as JSON."""
     typer.echo(dump_line(line))
 
 
 def make_views(
     recording: Recording, tested: list[Subject], times: range, noise: int, hold: HoldRule | None
 ) -> list[BacktestView]:
-    """Return a view for each cluster with moments."""
+    """Return the summary of each cluster that has a question in the recording."""
     questions = [recording.questions[subject.cluster] for subject in tested if subject.cluster in recording.questions]
     return [
         summarize_records(
@@ -188,7 +187,10 @@ def make_views(
 
 
 def _find_manifest(name: str) -> Path | None:
-    """Return the path if a side is a manifest. A scorer's name may look like a file name, but has no slash."""
+    """Return the path if a side is a manifest; None for a recording or a scorer's name.
+
+    A scorer's name may look like a file name, but has no slash.
+    """
     path = Path(name)
     is_manifest = path.suffix in (".yaml", ".yml") and (path.exists() or path.name != name)
     return path if is_manifest else None
@@ -199,7 +201,11 @@ def _is_recorded(name: str) -> bool:
 
 
 def read_side(stack: ExitStack, name: str, since: int, clusters: list[str], now: int) -> Recording:
-    """Return one of the two sides. The recording is empty if the scorer has yet to be tested."""
+    """Return the recording of one of the two sides, which is empty if the scorer has yet to be tested.
+
+    `name` is a recording, a manifest or a scorer. Current scores are recorded at `now` if `since` is 0. Raises
+    BadParameter for a manifest without `since`.
+    """
     path = Path(name)
     if _find_manifest(name) and not since:
         raise typer.BadParameter("is needed for a manifest: its scorer has no scores now", param_hint="--since")
@@ -221,8 +227,9 @@ def test_sides(
     clusters: Collection[str],
     rate: float,
 ) -> bool:
-    """Test scorers and manifests cluster by cluster, so that both sides cover the same clusters. Return True after
-    Ctrl-C.
+    """Run the backtests of scorers and manifests cluster by cluster, so that both sides cover the same clusters.
+
+    Returns True if Ctrl-C interrupted them.
     """
     tests = [(name, recording) for name, recording in sides if since and not _is_recorded(name)]
     if not tests:
@@ -241,7 +248,7 @@ def test_sides(
 
 
 def drop_folders(view: ComparisonView, sides: Sequence[Recording]) -> ComparisonView:
-    """Return the view with file names instead of paths, because folders belong to this machine."""
+    """Return the view with file names instead of paths, because other machines do not have these folders."""
 
     def shorten(text: str) -> str:
         for side in sides:
@@ -252,7 +259,7 @@ def drop_folders(view: ComparisonView, sides: Sequence[Recording]) -> Comparison
 
 
 def _list_clusters() -> list[str]:
-    """Return the clusters of a hub on a folder."""
+    """Return the clusters of a hub with the folder backend. Raises BadParameter without such a hub."""
     out = load_command_settings().out
     cluster_names = sorted(path.name for path in out.glob("clusters/*")) if out is not None else []
     if not cluster_names:
@@ -263,7 +270,7 @@ def _list_clusters() -> list[str]:
 def replay_placements(
     placements: list[str], a: Recording, b: Recording, common: Common
 ) -> tuple[list[PlacementDifference], list[str], list[str]]:
-    """Return the differences, notes, and the problems of Placements that could not be read."""
+    """Return the differences of Placements, notes, and the problems of Placements that could not be read."""
     replay = find_replay()
     if replay is not None:
         return replay(placements, a, b, common)
@@ -286,7 +293,7 @@ def _add_current_scores(recording: Recording, client: redis.Redis, scorer: str, 
                 scorer=scorer,
                 score_name=score.score_name,
                 every=0,
-                # The query returns valid scores only, so any validity will do.
+                # Any validity suffices, because the query returns valid scores only.
                 validity=1,
             )
         )
@@ -300,15 +307,15 @@ def _find_unpublished_items(score: ScoreView, record: ScorerRecord) -> dict[str,
     return build_rule_items([(result.metric, result.score) for result in score.results], record, score.cluster).values
 
 
-def keep_run(scorers: list[str], **run_fields: Any) -> None:
-    """Store what was found (fields of KeptRun) for the page of these scorers.
+def store_run_for_page(scorers: list[str], **run_fields: Any) -> None:
+    """Store a result, given as fields of KeptRun, for the page of these scorers.
 
-    Raises BacktestError if the hub has none of them, redis.RedisError.
+    Raises BacktestError if the hub has none of the scorers, redis.RedisError.
     """
     with open_session() as command_session:
         now = hubclock.now()
         run = KeptRun(id=make_run_id(now), at=now, by=get_local_user(), way="cli", **run_fields)
-        scorer_names = keep(command_session.redis, scorers, run)
+        scorer_names = store_run(command_session.redis, scorers, run)
     typer.echo(f"dsf: kept for the page of {', '.join(scorer_names)}", err=True)
 
 

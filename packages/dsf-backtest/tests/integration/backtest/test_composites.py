@@ -17,7 +17,7 @@ import yaml
 from dsf.api.summary import ScorerSummary, dump_summaries
 from dsf.backtest.errors import BacktestError
 from dsf.backtest.runner import BacktestRunner, RunRequest
-from dsf.backtest.runstore import read
+from dsf.backtest.runstore import read_runs
 from dsf.settings import Settings
 from dsf.web.objects import read_from_folder
 from dsf.web.pagedata import Reading
@@ -291,8 +291,8 @@ def test_page_runs_a_composite_with_the_inputs_that_it_reads(
     with pytest.raises(BacktestError, match=r"scorer 'cpu': .*may not name http"):
         bounded.start(request, "ann", lambda: None)
     BacktestRunner(Sources(reading, scorers)).start(request, "ann", lambda: None)
-    wait_for(lambda: not read(redis_client, SAMPLE)[0].is_running, 60, "the backtest")
-    (run,) = read(redis_client, SAMPLE)
+    wait_for(lambda: not read_runs(redis_client, SAMPLE)[0].is_running, 60, "the backtest")
+    (run,) = read_runs(redis_client, SAMPLE)
     assert (run.problem, run.backtests[0].outcomes) == ("", {"ok": 7})
     (tmp_path / "dynamicscorers" / "cpu.yaml").unlink()
     with pytest.raises(BacktestError, match="the DynamicScorer 'cpu' cannot be read from here"):

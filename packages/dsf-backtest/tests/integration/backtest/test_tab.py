@@ -139,8 +139,8 @@ def start_backtest(visitor: Visitor, scorer: str = SAMPLE, **fields: str) -> str
 
 def finished_run(client: redis.Redis, scorer: str = SAMPLE) -> KeptRun:
     """Return the newest run, once it has ended."""
-    wait_for(lambda: not runstore.read(client, scorer)[0].is_running, 90, "the backtest to end")
-    return runstore.read(client, scorer)[0]
+    wait_for(lambda: not runstore.read_runs(client, scorer)[0].is_running, 90, "the backtest to end")
+    return runstore.read_runs(client, scorer)[0]
 
 
 def test_backtest_started_on_the_page_is_drawn_there(acting: WebProcess, redis_client: redis.Redis) -> None:
@@ -234,7 +234,7 @@ def test_killed_page_leaves_no_backtest_process_behind(acting: WebProcess, redis
         lambda: not backtest_process.is_running() or backtest_process.status() == psutil.STATUS_ZOMBIE, 60, "its end"
     )
     # The next page shows that the run has not ended, without waiting for it.
-    assert runstore.read(redis_client, SAMPLE)[0].is_running
+    assert runstore.read_runs(redis_client, SAMPLE)[0].is_running
 
 
 def versions(client: redis.Redis) -> None:
@@ -273,7 +273,7 @@ def test_comparison_started_on_the_page_is_drawn_there(
     run = finished_run(redis_client)
     assert run.comparison is not None
     assert (run.problem, run.comparison.moments, run.comparison.clusters) == ("", 25, list(CLUSTERS))
-    assert runstore.read(redis_client, HASTY) == [run]
+    assert runstore.read_runs(redis_client, HASTY) == [run]
     [change] = changes.read_changes(redis_client).changes
     assert (change.action, change.scorer, change.detail, change.note, change.way) == (
         "compare", SAMPLE, f"with {HASTY}: 7200 s, every 300 s", "sooner?", "page",
@@ -416,7 +416,7 @@ def test_comparison_of_the_command_line_is_drawn_with_its_placements(
     result = dsf("compare", *files, "--placement", str(tmp_path / "placement.yaml"), "--keep")
     assert result.exit_code == 0, result.output
     assert f"kept for the page of {SAMPLE}" in result.stderr
-    [newest, first] = runstore.read(redis_client, SAMPLE)
+    [newest, first] = runstore.read_runs(redis_client, SAMPLE)
     assert newest.comparison is not None
     [placement] = newest.comparison.placements
     assert placement.flaps_b > placement.flaps_a

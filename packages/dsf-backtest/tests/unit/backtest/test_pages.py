@@ -57,7 +57,7 @@ def test_backtest_tab_with_the_largest_stored_runs_stays_below_the_element_limit
         def registry(self) -> Registered:
             return self
 
-    monkeypatch.setattr(runstore, "read", lambda *_: runs)
+    monkeypatch.setattr(runstore, "read_runs", lambda *_: runs)
     [view] = PAGES.views
     for run in ("0", "1", "2"):
         query = {"run": run, "allowed": "placements"}

@@ -32,13 +32,13 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
 @pytest.mark.usefixtures("hub")
 def test_unreadable_scorer_does_not_affect_another() -> None:
-    assert scorers.from_hub(None, "good", "c1").name == "good"  # type: ignore[arg-type]
+    assert scorers.read_summary_from_hub(None, "good", "c1").name == "good"  # type: ignore[arg-type]
 
 
 @pytest.mark.usefixtures("hub")
 def test_unreadable_scorer_is_reported_with_its_reason() -> None:
     with pytest.raises(ManifestError, match=r"DynamicScorer 'later' of the hub cannot be read: spec\.source: "):
-        scorers.from_hub(None, "later", "c1")  # type: ignore[arg-type]
+        scorers.read_summary_from_hub(None, "later", "c1")  # type: ignore[arg-type]
 
 
 def test_ignored_scorer_hides_no_other_of_its_name(hub: list[dict[str, Any]]) -> None:
@@ -47,5 +47,5 @@ def test_ignored_scorer_hides_no_other_of_its_name(hub: list[dict[str, Any]]) ->
     theirs["spec"]["source"]["params"]["query"] = "theirs"
     hub.append(ignored(theirs))
     hub.append(scorer("z-team", "good", source="of a later version"))
-    summary = scorers.from_hub(None, "good", "c1")  # type: ignore[arg-type]
+    summary = scorers.read_summary_from_hub(None, "good", "c1")  # type: ignore[arg-type]
     assert summary.source_query == "up"

@@ -13,7 +13,7 @@ from dsf.optimizer.commands import mcp, optimize, optimizer
 
 
 def add(app: typer.Typer) -> None:
-    """Add them to `dsf`."""
+    """Add the commands to `dsf`."""
     app.command(rich_help_panel="Change")(optimize.optimize)
     app.command(rich_help_panel="Run a process")(optimizer.optimizer)
     app.command(rich_help_panel="Run a process")(mcp.mcp)

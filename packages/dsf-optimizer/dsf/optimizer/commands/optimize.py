@@ -52,13 +52,13 @@ def optimize(
     from dsf.cli.localuser import get_local_user
     from dsf.optimizer.service import make_service
 
-    # SIGTERM acts as Ctrl-C, so that an incomplete write is rolled back.
+    # Handle SIGTERM like Ctrl-C, so that an incomplete write is rolled back.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     service = make_service(_read_settings(), "cli", name or get_local_user())
     try:
         if reset is not None:
-            undone = service.reset(reset, dry_run=dry_run)
-            emit(undone, output, lambda: _render_reset(undone))
+            reset_report = service.reset(reset, dry_run=dry_run)
+            emit(reset_report, output, lambda: _render_reset(reset_report))
             return
         report = _make_plan(service, read_params(file or Path("-")), dry_run=dry_run, plot=plot)
     finally:
@@ -131,20 +131,21 @@ def _parse_document(text: str) -> Any:
     from dsf.optimizer.requestbody import load_json
 
     try:
-        # JSON comes first, because YAML forbids tabs.
+        # Try JSON first, because YAML forbids tabs.
         return load_json(text)
-    except ValueError as not_json:
+    except ValueError as json_error:
         try:
             return kubeyaml.load(text)
-        except ValueError as not_yaml:
-            raise ValueError(f"as JSON: {not_json}; as YAML: {not_yaml}") from None
+        except ValueError as yaml_error:
+            raise ValueError(f"as JSON: {json_error}; as YAML: {yaml_error}") from None
 
 
 def _make_plan(service: OptimizerService, params: OptimizeParams, *, dry_run: bool, plot: Path | None) -> PlanReport:
     if plot is not None:
         from dsf.pictures import check
 
-        # Checked before the write: an applied plan without its picture would look like a failure.
+        # Check the file before the plan is applied, because an applied plan without its picture would look like a
+        # failure.
         check(plot)
     report, plan = service.plan(params, apply=not (dry_run or params.dry_run))
     if plot is not None:
@@ -155,7 +156,7 @@ def _make_plan(service: OptimizerService, params: OptimizeParams, *, dry_run: bo
 
 
 def render(report: PlanReport) -> RenderableType:
-    """Return a line per workload and cluster, with the reason against its next best option."""
+    """Return a report as a table of workloads and their clusters, followed by a summary, changes and warnings."""
     from rich.console import Group
     from rich.text import Text
 
@@ -192,10 +193,10 @@ def render(report: PlanReport) -> RenderableType:
         Text(flatten(summary)),
     ]
     changed_objects = [change for change in report.changes if change.change != "unchanged"]
-    word = "" if report.applied else "would be "
+    prefix = "" if report.applied else "would be "
     parts += [
         Text(
-            flatten(f"{change.kind} {change.namespace}/{change.name} {word}{change.change}"),
+            flatten(f"{change.kind} {change.namespace}/{change.name} {prefix}{change.change}"),
             style=_CHANGE_STYLES[change.change],
         )
         for change in changed_objects
@@ -216,12 +217,11 @@ def _format_next_best(explanation: ExplanationView | None) -> str:
     return f"{option.cluster} with {option.device} ({format_number(option.score)}): {explanation.message}"
 
 
-def _render_reset(undone: ResetReport) -> RenderableType:
+def _render_reset(report: ResetReport) -> RenderableType:
     from rich.text import Text
 
-    if not undone.deleted:
-        return Text(f"no plan is in force in namespace {undone.namespace}")
-    word = "would be " if undone.dry_run else ""
-    return make_table(
-        ("KIND", "NAME", "CHANGE"), [[change.kind, change.name, f"{word}{change.change}"] for change in undone.deleted]
-    )
+    if not report.deleted:
+        return Text(f"no plan is in force in namespace {report.namespace}")
+    prefix = "would be " if report.dry_run else ""
+    rows = [[change.kind, change.name, f"{prefix}{change.change}"] for change in report.deleted]
+    return make_table(("KIND", "NAME", "CHANGE"), rows)

@@ -73,10 +73,10 @@ class SlowOnce(HubRedis):
 
     is_asked, may_write = threading.Event(), threading.Event()
 
-    def show(self, comparison: PlanComparison) -> None:
+    def store_plan(self, comparison: PlanComparison) -> None:
         self.is_asked.set()
         assert self.may_write.wait(60)
-        super().show(comparison)
+        super().store_plan(comparison)
 
 
 @pytest.mark.parametrize("action", ["apply", "propose"])

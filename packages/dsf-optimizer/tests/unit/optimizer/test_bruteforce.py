@@ -94,9 +94,9 @@ def test_random_problems_have_the_best_plan(first: int) -> None:
 
 @pytest.mark.parametrize("first", chunks(5000, 5300, whole_from=5100))
 def test_search_for_large_problems_finds_the_best_plan(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search, "_MEDIUM", 0)
+    monkeypatch.setattr(search, "_MAX_RELAXED_ITEMS", 0)
     monkeypatch.setattr(search, "_PER_ROW", 1)
-    monkeypatch.setattr(search, "_CORE", 1)
+    monkeypatch.setattr(search, "_CORE_ITEMS_PER_ROW", 1)
     monkeypatch.setattr(ties, "_MAX_COMBINATIONS", 6)
     for seed in range(first, first + CHUNK):
         check(random_problem(seed))

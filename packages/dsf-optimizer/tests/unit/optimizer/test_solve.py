@@ -246,7 +246,7 @@ def test_medium_problem_is_solved_within_a_small_gap(monkeypatch: pytest.MonkeyP
         return plan
 
     whole = plan_with_small_gap()
-    monkeypatch.setattr(search, "_LARGEST", 0)
+    monkeypatch.setattr(search, "_MAX_CORE_ITEMS", 0)
     few = plan_with_small_gap()
     for plan in (whole, few):
         assert plan.gap < 0.1
@@ -255,7 +255,7 @@ def test_medium_problem_is_solved_within_a_small_gap(monkeypatch: pytest.MonkeyP
 
 
 def test_current_place_is_a_candidate_however_low_it_scores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search, "_MEDIUM", 0)
+    monkeypatch.setattr(search, "_MAX_RELAXED_ITEMS", 0)
     monkeypatch.setattr(search, "_PER_ROW", 1)
     monkeypatch.setattr(search, "_PER_COLUMN", 0)
     clusters = [cluster(f"c{number:02}", {"all": 1}, {"a;all": 60 + number}) for number in range(30)]
