@@ -1,8 +1,8 @@
-"""Reconcilers for clusters. A served cluster gets credentials, its ManifestWork and entries in the schedule.
+"""Reconcilers for clusters. A served cluster gets credentials, a ManifestWork, and entries in the schedule.
 
-A departed cluster loses all three after a grace period. Without the grace period, a flapping ManagedClusterAddOn, or a
-ManagedCluster or configuration that is deleted and created again, would cost clusters their scores, histories and
-credentials.
+A departed cluster loses all of these after a grace period. Without the grace period, a flapping ManagedClusterAddOn,
+or a ManagedCluster or configuration that is deleted and created again, would cost clusters their scores, histories
+and credentials.
 """
 
 from __future__ import annotations
@@ -43,13 +43,15 @@ _CONFIG: Final = "/"
 class Departures:
     """Grace periods of absent clusters and of an absent configuration. Thread-safe.
 
-    A restart of the process restarts every grace period, because the periods are in memory only."""
+    The periods are in memory only, so a restart of the process restarts every grace period.
+    """
 
     def __init__(self, grace: float, clock: Callable[[], float] = time.monotonic) -> None:
         """`grace` is the grace period in seconds."""
         self._grace = grace
         self._clock = clock
         self._lock = threading.Lock()
+        # Name -> time of the first call of `compute_remaining_seconds`, by `clock`.
         self._since: dict[str, float] = {}
 
     def compute_remaining_seconds(self, name: str) -> float:
@@ -66,8 +68,10 @@ class Departures:
 
 @dataclass(frozen=True)
 class DepartedClusters:
-    """Reconciler for clusters that the hub does not serve: suspends their scorers, and after the grace period removes
-    their data."""
+    """Reconciler for clusters that the hub does not serve.
+
+    Suspends the scorers of a cluster, and removes its data after the grace period.
+    """
 
     backend: Backend
     registrar: Registrar
@@ -75,7 +79,7 @@ class DepartedClusters:
     departures: Departures
 
     def reconcile(self, cluster: str, plan: FleetPlan) -> float | None:
-        """Stop the scorers on the cluster. Returns the seconds until its data is removed; None if it has none.
+        """Stop the scorers on the cluster. Returns the seconds until its data is removed, or None if it has no data.
 
         Raises BackendError and redis.RedisError.
         """
@@ -100,10 +104,10 @@ class DepartedClusters:
         return grace_seconds if grace_seconds and cluster in self.registrar.list_known_clusters() else None
 
     def compute_grace_seconds(self, cluster: str) -> float:
-        """Return the remaining grace seconds of a cluster that is not served; 0 if a person has denied it."""
+        """Return the remaining grace seconds of a cluster that is not served; 0 if an administrator has denied it."""
         managed_cluster = self.backend.get(Kind.CLUSTER, "", cluster)
         if managed_cluster is not None and (managed_cluster.get("spec") or {}).get("hubAcceptsClient") is not True:
-            # A person has denied the cluster, perhaps because it is no longer trusted.
+            # Grant no grace period, because a denied cluster may no longer be trusted.
             return 0.0
         return self.departures.compute_remaining_seconds(cluster)
 
@@ -139,14 +143,15 @@ def delete_work(backend: Backend, cluster: str) -> None:
 
 
 class _ClusterState(NamedTuple):
-    """Delivery to one cluster since this process started."""
+    """The state of the delivery to one cluster, since this process started."""
 
-    #: Names of the scorers that its agent has; None unless the delivery is known to be up to date.
+    #: Names of the scorers that the cluster's agent has; None unless the delivery is known to be up to date.
     delivered_scorers: frozenset[str] | None = None
-    #: Whether this process has reconciled the cluster.
+    #: True if this process has reconciled the cluster.
     is_checked: bool = False
-    #: Error of the last delivery, empty after a success; and whether the API server rejected it.
+    #: Error of the last delivery, empty after a success.
     problem: str = ""
+    #: True if the API server rejected the last delivery.
     is_refused: bool = False
 
 
@@ -171,7 +176,7 @@ class ClusterReconciler:
         self._departed = departed
         self._on_distributed = on_distributed
         self._lock = threading.Lock()
-        # Clusters reconciled since this process started.
+        # Cluster -> its state, for clusters that were reconciled since this process started.
         self._states: dict[str, _ClusterState] = {}
         # Clusters whose last run failed or is unfinished.
         self._unfinished_clusters: set[str] = set()
@@ -181,7 +186,8 @@ class ClusterReconciler:
     def reconcile(self, key: ObjectKey) -> float | None:
         """Reconcile one cluster. Raises BackendError and redis.RedisError.
 
-        An error of Redis does not prevent the work on the backend, and vice versa."""
+        An error of Redis does not prevent the work on the backend, and vice versa.
+        """
         plan = self._desired.plan
         problem, is_refused = "", False
         with self._lock:
@@ -201,8 +207,8 @@ class ClusterReconciler:
             problem = f"the hub cannot go on: {type(error).__name__}; the hub's log says where"
             raise
         finally:
-            # Record the outcome even after a failure, because the delivery is then not up to date. Statuses may have
-            # waited for the first check, even if it changed nothing.
+            # Record the outcome even after a failure, because the delivery is then not up to date. Report each changed
+            # state, because statuses may wait for the first check of a cluster.
             previous_state, new_state = self._update_state(
                 key.name, is_checked=True, problem=problem, is_refused=is_refused
             )
@@ -214,12 +220,15 @@ class ClusterReconciler:
         return sum(scorer in (state.delivered_scorers or ()) for state in self._copy_states().values())
 
     def have_checked(self, clusters: Iterable[str]) -> bool:
-        """Return True if the counts cover all of these clusters; not yet right after a start."""
+        """Return True if the counts cover all of these clusters, which is not yet so right after a start."""
         states = self._copy_states()
         return all(cluster in states and states[cluster].is_checked for cluster in clusters)
 
     def find_problem(self, clusters: Iterable[str]) -> tuple[str, bool]:
-        """Return the delivery error of one of these clusters, `<cluster>: <error>`, and whether it was a rejection."""
+        """Return the delivery error of one of these clusters as `<cluster>: <error>`, and True if it was a rejection.
+
+        The text is empty if no delivery has failed.
+        """
         states = self._copy_states()
         problem_clusters = [
             (not states[name].is_refused, name) for name in clusters if name in states and states[name].problem
@@ -264,9 +273,10 @@ class ClusterReconciler:
                     return None
 
     def _serve(self, cluster: str, plan: FleetPlan) -> float | None:
-        """Give a cluster its credentials, ManifestWork and entries; return the seconds until the next check.
+        """Give a cluster its credentials, ManifestWork and entries; return the seconds until the next check, or None.
 
-        The ManifestWork is applied even if Redis is unreachable. The error of Redis is raised afterwards."""
+        The ManifestWork is applied even if Redis is unreachable. The error of Redis is raised afterwards.
+        """
         redis_error: redis.RedisError | None = None
         recheck_seconds: float | None = None
         try:
@@ -310,9 +320,10 @@ class ClusterReconciler:
         return min(delays, default=None)
 
     def _put_delivered_entries(self, cluster: str, entries: dict[str, Entry]) -> None:
-        """Apply pauses and intervals although delivery failed: the agent continues with the delivered scorers.
+        """Apply pauses and intervals after a failed delivery, because the agent continues with the delivered scorers.
 
-        New scorers wait for delivery."""
+        New scorers wait for their delivery.
+        """
         current_entries = self._registrar.get_entries(cluster)
         delivered_entries = {
             name: entry
@@ -322,7 +333,7 @@ class ClusterReconciler:
         try:
             self._registrar.put_entries(cluster, delivered_entries)
         except redis.RedisError as error:
-            # The caller reports the delivery error.
+            # Do not raise, because the caller raises the delivery error.
             log.warning("changes wait for redis", cluster=cluster, error=str(error))
 
     def _handle_departure(self, cluster: str, plan: FleetPlan) -> float | None:
@@ -331,10 +342,11 @@ class ClusterReconciler:
         return self._departed.reconcile(cluster, plan)
 
     def _delay_undelivered(self, cluster: str, entries: dict[str, Entry], *, has_arrived: bool) -> float | None:
-        """Stop or remove those `entries` that would start before delivery to the agent.
+        """Stop or remove the `entries` that would start before the delivery to the agent.
 
-        Returns the seconds until they start regardless, None if no entry waits. A delivery triggers an event about the
-        ManifestWork."""
+        Returns the seconds until they start regardless, or None if no entry waits. A delivery triggers an event about
+        the ManifestWork, so that the entries start earlier.
+        """
         current_entries = self._registrar.get_entries(cluster)
         starting_scorers = [
             name
@@ -347,11 +359,11 @@ class ClusterReconciler:
         now = time.monotonic()
         delivery_delay = self._delivery_deadlines.setdefault(cluster, now + MAX_DELIVERY_WAIT) - now
         if delivery_delay <= 0:
-            # Keep the expired deadline, so that there is no second wait before delivery.
+            # Keep the expired deadline, so that the entries do not wait a second time.
             return None
         for name in starting_scorers:
             if name in current_entries:
-                # A stopped entry gets no tick even if an override resumes the scorer.
+                # Stop the entry, so that it gets no tick even if an override resumes the scorer.
                 entries[name] = entries[name].make_stopped()
             else:
                 del entries[name]
@@ -379,7 +391,7 @@ class ClusterReconciler:
             work = self._backend.get(Kind.WORK, cluster, MANIFESTWORK_NAME)
         has_arrived = work is not None and is_applied(work) and work_contains(work, desired_work)
         if work is not None and work["metadata"].get("deletionTimestamp"):
-            # A ManifestWork that is being deleted is created again later.
+            # Count a ManifestWork that is being deleted as missing; it is created again later.
             has_arrived = False
         self._record_delivery(cluster, frozenset(scorer.name for scorer in running_scorers) if has_arrived else None)
         return has_arrived

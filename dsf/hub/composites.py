@@ -1,4 +1,4 @@
-"""Checks the inputs of composite scorers: each must be a scorer in the same namespace, without a circle."""
+"""Checks the inputs of composite scorers: each must be a scorer in the same namespace, and there must be no circle."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MAX_LISTED: Final = 8
 
 
 def find_input_obstacles(plans: Mapping[str, ScorerPlan]) -> dict[str, Obstacle]:
-    """Return, by key (`namespace/name`), why scorers cannot combine their inputs."""
+    """Return key (`namespace/name`) -> obstacle for the scorers that cannot combine their inputs."""
     inputs = {
         key: [f"{plan.namespace}/{score.scorer}" for score in plan.scorer.spec.source.scores]
         for key, plan in plans.items()
@@ -28,7 +28,7 @@ def find_input_obstacles(plans: Mapping[str, ScorerPlan]) -> dict[str, Obstacle]
 
 
 def _find_circles(inputs: Mapping[str, list[str]]) -> dict[str, str]:
-    """Return a description of a circle for each scorer that is part of one. Takes time linear in all inputs."""
+    """Return key -> description of a circle, for each scorer that is part of one, in linear time."""
     circles: dict[str, str] = {}
     for component in _find_components(inputs):
         members = frozenset(component)
@@ -80,7 +80,7 @@ def _find_components(inputs: Mapping[str, list[str]]) -> Iterator[list[str]]:
 
 
 def _describe_circle(start: str, inputs: Mapping[str, list[str]], members: frozenset[str]) -> str:
-    """Describe a circle through `start` and further `members`. The caller guarantees that a circle exists."""
+    """Return a description of a circle through `start` and further `members`, which the caller knows to exist."""
     paths = [[start]]
     visited_keys: set[str] = set()
     while paths:
@@ -100,7 +100,7 @@ def _get_namespace(plan: ScorerPlan) -> str:
 
 
 def _describe_missing_inputs(plan: ScorerPlan, plans: Mapping[str, ScorerPlan], namespaces: Mapping[str, str]) -> str:
-    """Describe the inputs without a default that are not scorers in the namespace; empty if all are."""
+    """Return a description of the inputs without a default that are not running scorers of the namespace, or empty."""
     return "; ".join(_find_input_problems(plan, plans, namespaces))
 
 

@@ -31,13 +31,14 @@ from dsf.text import list_names
 IGNORED: Final = "Ignored"
 #: Condition of the effective DynamicScoringConfig; present once an agent was too old or too new.
 AGENTS_SUPPORTED: Final = "AgentsSupported"
-#: Reasons used in several places.
+#: Reason of conditions before the first check.
 NOT_CHECKED_YET: Final = "NotCheckedYet"
 #: Conditions of a DynamicScorer that does not run in this hub, and of an unreadable DynamicScorer.
 _CONDITIONS_OF_STOPPED: Final = (ConditionType.Scoring, ConditionType.Ready)
 _CONDITIONS_OF_UNREADABLE: Final = (ConditionType.ConfigSynced, ConditionType.Distributed, *_CONDITIONS_OF_STOPPED)
 #: Conditions of a deleted object that finalizers keep.
 _CONDITIONS_OF_TERMINATING: Final = (ConditionType.Distributed, *_CONDITIONS_OF_STOPPED)
+# Further reasons.
 NOT_DISTRIBUTED: Final = "NotDistributed"
 _NO_CONFIG: Final = "NoScoringConfig"
 _DISTRIBUTING: Final = "Distributing"
@@ -46,7 +47,7 @@ _NO_CYCLES: Final = "NoCyclesYet"
 _NOT_SELECTED: Final = "NotSelected"
 _SOME_FAIL: Final = "SomeClustersFail"
 _ALL_FAIL: Final = "AllClustersFail"
-#: Reasons that end without a change of this object. With them Ready is Unknown.
+#: Reasons that end without a change of the object, and with which Ready is Unknown.
 _TEMPORARY_REASONS: Final = frozenset(
     {NOT_CHECKED_YET, NOT_DISTRIBUTED, _DISTRIBUTING, _NO_CLUSTERS, _NO_CONFIG, _NO_CYCLES, _NOT_SELECTED}
 )
@@ -60,7 +61,7 @@ _SUMMARIZED_CONDITIONS: Final = (
 
 
 class Statement(NamedTuple):
-    """The content of a condition."""
+    """Status, reason and message of a condition."""
 
     status: Literal["True", "False", "Unknown"]
     reason: str
@@ -76,24 +77,26 @@ class Statement(NamedTuple):
 class DeliveryCounts:
     """Numbers of clusters on which a scorer should run and to which it is delivered."""
 
-    #: Accepted clusters, including those on which the scorer does not run.
+    #: Number of accepted clusters, including those on which the scorer does not run.
     clusters: int
+    #: Number of clusters on which the scorer should run, and of those to which it is delivered.
     desired: int
     distributed: int
-    #: `namespace/name` of the effective configuration, for messages, and whether it exists.
+    #: `namespace/name` of the effective configuration, for messages.
     config: str
+    #: True if the effective configuration exists.
     is_enabled: bool
     #: Why the effective configuration cannot be read; empty if it is readable or absent.
     config_error: str = ""
     #: Text about the effective configuration while it is being deleted; empty otherwise.
     config_terminating: str = ""
-    #: Whether `distributed` covers every cluster; not yet right after a start.
+    #: True if `distributed` covers every cluster, which is not yet so right after a start.
     is_counted: bool = True
     #: Delivery error of one of the missing clusters, `<cluster>: <error>`; empty if no delivery failed.
     problem: str = ""
-    #: Whether the delivery was rejected, which needs manual action.
+    #: True if the API server rejected the delivery, which needs manual action.
     is_refused: bool = False
-    #: Accepted clusters left out for lack of a ManagedClusterAddOn.
+    #: Number of accepted clusters without a ManagedClusterAddOn, which are left out.
     without_addon: int = 0
 
 
@@ -107,7 +110,7 @@ def make_scorer_status(
     previous: DynamicScorerStatus,
     now: datetime,
 ) -> DynamicScorerStatus:
-    """Return the complete status. If `cycles` or `pace` cannot be read (None), previous values stay."""
+    """Return the complete status of a scorer. Previous values stay if `cycles` or `pace` cannot be read (None)."""
     generation, resolved_scorer = plan.scorer.metadata.generation, plan.resolved_scorer
     distributed_statement = judge_distributed(plan, health, deliveries)
     scoring_statement = judge_scoring(plan, deliveries, cycles, pace.pauses if pace else Pauses()) if cycles else None
@@ -156,6 +159,7 @@ def make_scorer_status(
 
 
 def _restore_cycles(previous_status: DynamicScorerStatus, desired_count: int) -> CycleOutcomes:
+    """Return the cycle outcomes of the previous status, each limited to `desired_count` clusters."""
     succeeding_count, empty_count, failing_count = (
         min(number, desired_count)
         for number in (
@@ -168,6 +172,7 @@ def _restore_cycles(previous_status: DynamicScorerStatus, desired_count: int) ->
 
 
 def _find_config_time(health: Health, previous_status: DynamicScorerStatus, now: datetime) -> datetime | None:
+    """Return the time of the last change of /config, or None if there is no /config."""
     if health.config is None:
         return None
     is_same = health.config == previous_status.last_synced_config
@@ -187,7 +192,7 @@ def make_ignored_scorer_status(scorer: DynamicScorer, namespace: str, *, now: da
 
 
 def make_failed_scorer_status(scorer: DynamicScorer, obstacle: Obstacle, *, now: datetime) -> DynamicScorerStatus:
-    """Return the status of a scorer with an internal error; all other conditions and fields stay."""
+    """Return the status of a scorer with an internal error, in which all other conditions and fields stay."""
     statements: dict[str, Statement | None] = dict.fromkeys(_CONDITIONS_OF_STOPPED, Statement.from_obstacle(obstacle))
     conditions = _apply_statements(scorer.status.conditions, statements, scorer.metadata.generation, now)
     return scorer.status.model_copy(update={"conditions": conditions})
@@ -196,7 +201,7 @@ def make_failed_scorer_status(scorer: DynamicScorer, obstacle: Obstacle, *, now:
 def make_unreadable_scorer_status(
     parse_error: str, previous_conditions: list[Condition], generation: int, *, now: datetime
 ) -> DynamicScorerStatus:
-    """Return the status of a scorer with an unreadable manifest: it runs nowhere, and other conditions are removed."""
+    """Return the status of a scorer with an unreadable manifest, without the conditions of a running scorer."""
     statement = Statement(
         "False", INVALID, f"{parse_error}; until it is mended nothing runs, earlier scores stay until they expire"
     )
@@ -214,7 +219,7 @@ def make_terminating_scorer_status(
 def describe_deletion(metadata: ObjectMeta) -> str:
     """Return the text for users about a deleted object that finalizers keep."""
     since_text = f" since {format_rfc3339(metadata.deletion_timestamp)}" if metadata.deletion_timestamp else ""
-    # The hub removes obsolete finalizers itself.
+    # Omit obsolete finalizers, which the hub itself removes.
     names = list_names([name for name in metadata.finalizers if name not in OBSOLETE_FINALIZERS], 3) or "none"
     return (
         f"it is being deleted{since_text} and stays until the owners of its finalizers ({names}) remove them; a "
@@ -235,7 +240,7 @@ def _make_minimal_status(
 def _apply_statements(
     conditions: list[Condition], statements: Mapping[str, Statement | None], generation: int, now: datetime
 ) -> list[Condition]:
-    """Return the conditions updated by these statements. For None, an existing condition stays."""
+    """Return the conditions, updated by these statements. An existing condition stays if its statement is None."""
     for kind, statement in statements.items():
         if statement is None and any(condition.type == kind for condition in conditions):
             continue
@@ -256,9 +261,9 @@ def _apply_statements(
 def judge_ready(conditions: Sequence[Condition], plan: ScorerPlan, health: Health, cycles: CycleOutcomes) -> Statement:
     """Return condition Ready, which summarizes the other conditions for `kubectl wait` and GitOps tools.
 
-    The status is False only if a person must act, with the reason of the condition that reports the problem. The status
-    is Unknown during temporary states: a rollout, a first cycle that has not ended, a scoring API that is starting,
-    failing cycles while earlier scores are valid, an unreadable `/config` while the last valid one is in effect.
+    The status is False only if a user must act, with the reason of the condition that reports the problem. The status
+    is Unknown during temporary states: a rollout, before the end of the first cycle, a scoring API that is starting,
+    failing cycles while earlier scores are valid, and an invalid `/config` while the last valid one is in effect.
     """
     condition_by_type = {condition.type: condition for condition in conditions}
     unmet_conditions = [
@@ -447,7 +452,7 @@ def _judge_cycles(plan: ScorerPlan, deliveries: DeliveryCounts, cycles: CycleOut
         text = f"{cycles.unwritten} of {deliveries.desired} scores cannot be written; {cycles.refusal}"
         return Statement("False", cycles.unwritten_reason, text)
     if cycles.skips is not None:
-        # Omit the number of ticks, which would change the text every time.
+        # Omit the number of ticks, because the text would change with every tick.
         skips = cycles.skips
         text = f"{cycles.idle} of {deliveries.desired} clusters have no score, for they are sent no ticks; longest: "
         text += f"{skips.cluster}, {skips.reason}: {skips.explain(plan.scorer.spec.execution.rate_limit)}"
@@ -498,10 +503,11 @@ def make_config_status(
     without_addon: int = 0,
     without_room: Sequence[str] = (),
 ) -> DynamicScoringConfigStatus:
-    """Return the status of the effective configuration; `distributed` of `clusters` are up to date.
+    """Return the status of the effective configuration.
 
-    `agents` describes the effect for each cluster with a too old or too new agent; None if currently unknown.
-    `without_addon` is the number of accepted clusters without the add-on, `without_room` are the scorers that do not
+    `clusters` is the number of accepted clusters, and `distributed` the number of those that are up to date. `agents`
+    describes the problem of each cluster whose agent is too old or too new; None if that is currently unknown.
+    `without_addon` is the number of accepted clusters without the add-on. `without_room` are the scorers that do not
     fit into the ManifestWork of some cluster.
     """
     if clusters == 0:

@@ -1,9 +1,9 @@
 """The reconciliation loop and its work queue. The loop takes a key, reconciles it and schedules its next run.
 
-The queue is modelled on client-go's: each key is queued at most once and processed by one thread at a time. A key added
-while being processed is processed once more afterwards. A failed key is retried after a doubling delay. A key may be
-added for later. Namespaces take turns, so that one with thousands of changed objects does not delay the others. All
-times are seconds.
+The queue is modelled on client-go's: each key is queued at most once and processed by one thread at a time. A key that
+is added while it is processed is processed once more afterwards. A failed key is retried after a delay that doubles
+with each failure. A key may be added for a later time. Namespaces take turns, so that a namespace with thousands of
+changed objects does not delay the others. All durations are in seconds.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ log = dsf.log.get(__name__)
 #: Seconds without a finished key, while keys wait, after which the workers count as stuck. Every request has a shorter
 #: time-out, so a thread that waits for a response does not count as stuck.
 STUCK_SECONDS: Final = 180.0
-
 #: Maximum delay of a failed key.
 MAX_RETRY_SECONDS: Final = 60.0
 
@@ -45,8 +44,11 @@ class WorkQueue(Generic[Key]):
         has_room: Callable[[str, int], bool] = lambda *_: True,
         group: Callable[[Key], str] = lambda _: "",
     ) -> None:
-        """`group` returns the group of a key; groups take turns. `has_room` gets a group and the number of its keys in
-        progress, and returns True if one more may be processed in parallel. The queue is locked during that call."""
+        """`group` returns the group of a key; groups take turns.
+
+        `has_room` gets a group and the number of its keys in progress, and returns True if one more may be processed in
+        parallel. The queue is locked during that call.
+        """
         self._has_room = has_room
         self._group = group
         # Group -> its ready keys, in the order of turns. No group is empty.
@@ -58,8 +60,10 @@ class WorkQueue(Generic[Key]):
         self._busy_counts: Counter[str] = Counter()
         # Key -> its scheduled time, by the monotonic clock.
         self._scheduled_times: dict[Key, float] = {}
-        # Lower bound of the scheduled times: a scan of all times for each key would cost more than the reconciliations.
+        # Lower bound of the scheduled times, because a scan of all times for each key would cost more than the
+        # reconciliations.
         self._earliest_due_at = math.inf
+        # Key -> number of calls of `retry` since the last call of `forget`.
         self._failures: dict[Key, int] = {}
         self._is_shut_down = False
         self._condition = threading.Condition()
@@ -70,7 +74,7 @@ class WorkQueue(Generic[Key]):
             return sum(map(len, self._ready_keys.values()))
 
     def add(self, key: Key) -> None:
-        """Process `key` as soon as a thread is free. Its scheduled time is dropped."""
+        """Process `key` as soon as a thread is free, instead of at its scheduled time."""
         with self._condition:
             self._add(key)
 
@@ -97,7 +101,7 @@ class WorkQueue(Generic[Key]):
             failure_count = self._failures.get(key, 0)
             self._failures[key] = failure_count + 1
         delay: float = min(0.005 * 2 ** min(failure_count, 30), MAX_RETRY_SECONDS)
-        # Jitter spreads the retries of keys that failed together.
+        # Add jitter, which spreads the retries of keys that failed together.
         delay *= 1 - random.uniform(0, 0.2)  # noqa: S311 (spreads load, guards nothing)
         delay = max(delay, min_delay * (1 + random.uniform(0, 0.2)))  # noqa: S311
         self.add_after(key, delay)
@@ -130,7 +134,7 @@ class WorkQueue(Generic[Key]):
                 self._busy_counts = +self._busy_counts
             if key in self._waiting_keys and not self._is_shut_down:
                 self._make_ready(key)
-            # Wake a thread: another key of the group may have waited because `has_room` returned False.
+            # Wake a thread, because another key of the group may wait for a free place (`has_room`).
             self._condition.notify()
 
     def shutdown(self) -> None:
@@ -156,8 +160,10 @@ class WorkQueue(Generic[Key]):
         self._ready_keys.setdefault(self._group(key), deque()).append(key)
 
     def _take(self, group: str) -> Key:
-        """Move the first ready key of a group to the keys in progress, and return it. The group takes its next turn
-        after all others."""
+        """Move the first ready key of a group to the keys in progress, and return it.
+
+        The next turn of the group comes after those of all other groups.
+        """
         keys = self._ready_keys.pop(group)
         key = keys.popleft()
         if keys:
@@ -168,7 +174,7 @@ class WorkQueue(Generic[Key]):
         return key
 
     def _release_due_keys(self) -> float | None:
-        """Make due keys ready; return the seconds until the next key is due, None if no key is scheduled."""
+        """Make due keys ready; return the seconds until the next key is due, or None if no key is scheduled."""
         now = time.monotonic()
         if now >= self._earliest_due_at:
             for key in [key for key, due_at in self._scheduled_times.items() if due_at <= now]:
@@ -177,9 +183,9 @@ class WorkQueue(Generic[Key]):
         return max(0.0, self._earliest_due_at - now) if self._scheduled_times else None
 
 
-#: A function that reads the object of a key and brings the actual state to the desired state. It gets no event, so it
-#: must be idempotent. It returns the seconds until the next reconciliation, None to wait for a change. After an
-#: exception the key is retried later.
+#: Reads the object of a key and brings the actual state to the desired state. The function must be idempotent, because
+#: it gets no event. Returns the seconds until the next reconciliation, or None to wait for a change. After an exception
+#: the key is retried later.
 Reconcile = Callable[[ObjectKey], float | None]
 
 
@@ -204,11 +210,11 @@ class Controller:
         self._outage = outage
         self._threads = [SupervisedThread(self._process_keys, f"{name}-{number}") for number in range(workers)]
         self._lock = threading.Lock()
-        # Last values in `is_progressing`: number of finished keys, and time of the last progress.
+        # Number of finished keys at the last call of `is_progressing`, and monotonic time of the last progress.
         self._last_progress: tuple[int, float] = (-1, 0.0)
 
     def is_progressing(self) -> bool:
-        """Return True if queued keys are processed. Must be called periodically."""
+        """Return True unless queued keys have waited for STUCK_SECONDS without progress. Call it periodically."""
         with self._lock:
             finished_count = sum(self.results.values())
             now = time.monotonic()
@@ -243,7 +249,7 @@ class Controller:
         try:
             next_run_seconds = self._reconcile(key)
         except (redis.ConnectionError, redis.TimeoutError) as error:
-            # The outage is logged once for all keys; each key is retried separately.
+            # Log the outage once for all keys, but retry each key separately.
             self._outage.begin(error)
             self.queue.retry(key)
             return "error"
@@ -265,9 +271,9 @@ class Controller:
 
 
 def _get_requested_delay(error: Exception) -> float:
-    """Return the Retry-After seconds of the API server, or 0. All keys retried at once would overload the server."""
+    """Return the seconds for which the API server wants no retry, or 0. They prevent that retries overload it."""
     retry_after = getattr(error, "retry_after", None)
     if not retry_after and isinstance(error, BackendError) and error.is_busy:
-        # A busy server may send no Retry-After.
+        # Wait for a second if a busy server sends no Retry-After.
         retry_after = 1.0
     return min(retry_after or 0.0, MAX_RETRY_SECONDS)

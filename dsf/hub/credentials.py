@@ -7,9 +7,9 @@ A departed cluster keeps its credentials for a grace period. If it is created ag
 credentials, and the old ones stay valid for an overlap, as in a rotation. A revocation has no grace period and no
 overlap.
 
-A rotation loses no cycle: Redis and the results worker accept the new credentials before these are delivered to the
-agent, and the old credentials are removed after the agent has used the new ones. Each step is idempotent, so that a
-hub that crashed at any point can repeat it.
+A rotation loses no cycle: Redis and the results worker accept the new credentials before the hub delivers them to the
+agent, and the old credentials are removed after the agent has used the new ones. Each step is idempotent, so that a hub
+can repeat it after a crash at any point.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class AgentCredentials:
         self._keys = AgentKeys(client)
         self._secret = b""
         self._settings = settings
-        # Report a wrong setting at startup.
+        # Read the values now to report a wrong setting at startup.
         self._read_shared_values()
         self._users: ReplicatedClusterUsers | None = None
         # Shared files at the last call of `have_changed`.
@@ -68,12 +68,15 @@ class AgentCredentials:
         self._ids: dict[str, KeyIds] = {}
         # Clusters with permanently withdrawn credentials; an older plan or a delivery may still contain these clusters.
         self._withdrawn_clusters: set[str] = set()
-        # Requests by users; None until first read.
+        # Cluster -> request of a user; None until the requests are read.
         self._requests: dict[str, KeyRequest] | None = None
         self._client = client
 
     def begin(self, master_secret: bytes) -> None:
-        """Derive all credentials from this secret. Raises SettingsError for users in another database than 0."""
+        """Derive all credentials from this secret.
+
+        Raises SettingsError if the hub manages users of Redis and uses another database than 0.
+        """
         self._secret = master_secret
         if self._settings.redis_manage_users:
             if address.parse(self._settings.resolved_redis_url()).db:
@@ -84,9 +87,10 @@ class AgentCredentials:
             self._users = ReplicatedClusterUsers(self._client, self._settings, master_secret)
 
     def ensure(self, cluster: str, uid: str, *, deliver: bool = True) -> float | None:
-        """Make the cluster's credentials valid and `deliver` them; return the seconds until the next check.
+        """Make the cluster's credentials valid, and deliver them if `deliver` is True.
 
-        Without Redis only previously valid credentials are delivered. Raises BackendError and redis.RedisError.
+        Returns the seconds until the next check of a rotation in progress, or None. Without Redis only previously valid
+        credentials are delivered. Raises BackendError and redis.RedisError.
         """
         request: KeyRequest | None = None
         try:
@@ -105,19 +109,18 @@ class AgentCredentials:
         return self._check_interval if ids.previous is not None else None
 
     def keep(self, cluster: str, *, deliver: bool) -> None:
-        """Keep the credentials of a temporarily absent cluster valid, except for a revocation, which takes effect now.
+        """Keep the credentials of a temporarily absent cluster valid, unless they are revoked.
 
-        Raises BackendError and redis.RedisError. Costs nothing for an unknown cluster.
+        Does nothing for an unknown cluster. Raises BackendError and redis.RedisError.
         """
         record = self._registrar.get_cluster(cluster)
         if record.key_ids:
             self.ensure(cluster, record.uid, deliver=deliver)
 
     def withdraw(self, cluster: str) -> None:
-        """Withdraw the credentials of a permanently departed cluster: delete its user and close its connections. These
-        credentials never become valid again.
+        """Withdraw the credentials of a permanently departed cluster: delete its user and close its connections.
 
-        Raises redis.RedisError. Costs nothing for an unknown cluster.
+        The credentials never become valid again. Does nothing for an unknown cluster. Raises redis.RedisError.
         """
         registered_ids = self._registrar.get_cluster(cluster).key_ids
         with self._lock:
@@ -152,7 +155,7 @@ class AgentCredentials:
 
     def delete_unregistered_queues(self) -> None:
         """Delete the queues of clusters that are not registered. Raises redis.RedisError."""
-        # The lock keeps the queue of a cluster that is registered meanwhile.
+        # Lock, so that a cluster that is registered at this moment keeps its queue.
         with self._lock:
             queues = self._keys.delete_unregistered_queues()
         if queues:
@@ -180,24 +183,24 @@ class AgentCredentials:
 
     def _get_request(self, cluster: str) -> KeyRequest | None:
         if self._requests is None:
-            # Read the requests first: a revoked credential must not become valid again even briefly.
+            # Read the requests before any credential becomes valid, because one of them may be revoked.
             self.read_requests()
         return (self._requests or {}).get(cluster)
 
     def _settle_ids(
         self, cluster: str, uid: str, registered_ids: tuple[int, ...], request: KeyRequest | None
     ) -> KeyIds:
-        """Make Redis and the results worker accept the currently valid credentials, which are returned."""
+        """Make Redis and the results worker accept the currently valid credentials, and return their ids."""
         now = hubclock.now()
         existing_ids = None
         is_recreated = self._is_recreated(cluster, uid)
         if is_recreated:
             log.info("a cluster was deleted and made again", cluster=cluster)
         if is_recreated and cluster not in self._ids:
-            # The time of the deletion is unknown, so no overlap is possible.
+            # Withdraw without an overlap, because the time of the deletion is unknown.
             self.withdraw(cluster)
-            # Remove the delivery, which contains the valid ids, before the registration: after the registration a crash
-            # would leave it in place.
+            # Remove the delivery, which contains the valid ids, before the registration, because a crash after the
+            # registration would leave it in place.
             self._backend.remove_credentials(cluster)
         else:
             existing_ids = self._find_valid_ids(cluster, registered_ids)
@@ -209,17 +212,18 @@ class AgentCredentials:
             if request.action == "revoke":
                 ids = ids.revoke(now)
             elif ids.previous is None:
-                # During a rotation the agent may lack the current credentials, so the request waits for its end.
+                # Rotate only after the end of an earlier rotation, during which the agent may lack the current
+                # credentials.
                 ids = ids.rotate(now)
         with self._lock:
             self._withdrawn_clusters.discard(cluster)
             if self._users is not None:
                 self._users.ensure(cluster, ids.valid)
             if ids_before.current not in ids.valid:
-                # The user can no longer add data. Empty the keys before other writes, which may lack memory.
+                # The user can no longer add data, so delete the data before other writes, which may lack memory.
                 self._keys.delete_mail_and_queue(cluster)
             elif existing_ids is None:
-                # Ticks that were sent before this cluster existed must not run on it.
+                # Delete ticks that were sent before this cluster existed, because they must not run on it.
                 self._keys.delete_mail_and_queue(cluster)
             self._registrar.put_cluster(ClusterRecord(name=cluster, uid=uid, key_ids=ids.valid, key_since=ids.since))
             self._ids[cluster] = ids
@@ -230,20 +234,21 @@ class AgentCredentials:
         return ids
 
     def _find_valid_ids(self, cluster: str, registered_ids: tuple[int, ...]) -> KeyIds | None:
-        """Return the known valid credentials of a cluster; the registry in Redis is the last source."""
+        """Return the valid key ids of a cluster from memory, its delivery, or the registry in Redis, or None."""
         key_ids = self._ids.get(cluster) or self._backend.get_delivered_key_ids(cluster)
         return key_ids or (KeyIds(max(registered_ids)) if registered_ids else None)
 
     def _is_recreated(self, cluster: str, uid: str) -> bool:
-        """Return True if the registered cluster is an earlier cluster of the same name."""
+        """Return True if the registry has an earlier cluster of the same name, with another uid."""
         registered_uid = self._registrar.get_cluster(cluster).uid
         return bool(registered_uid and uid and registered_uid != uid)
 
     def _find_acceptable_ids(self, cluster: str, uid: str) -> KeyIds | None:
         """Return the credentials of a cluster that Redis must accept.
 
-        If a hub crashed between the two steps of a revocation, the revoked credentials must not become valid again even
-        briefly."""
+        Revoked credentials must not become valid again, not even briefly after a crash between the two steps of a
+        revocation.
+        """
         if cluster not in self._ids and self._is_recreated(cluster, uid):
             return None
         ids, request = (
@@ -255,7 +260,7 @@ class AgentCredentials:
         return ids
 
     def _create_ids(self, cluster: str, now: float) -> KeyIds:
-        """Return the credentials of a new cluster, which differ from those of a removed cluster of the same name."""
+        """Return key ids for a new cluster, which differ from those of a removed cluster of the same name."""
         last_id = self._keys.read_last_used(cluster) or 0
         return KeyIds(last_id + 1, None, now)
 

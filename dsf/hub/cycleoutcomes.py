@@ -25,6 +25,7 @@ ITEMS_REPLACED: Final = "ItemsReplaced"
 class CycleOutcomes:
     """Outcomes of a scorer's newest cycles on the clusters on which it should run."""
 
+    #: Number of clusters with a valid score, and of those whose newest cycle failed.
     succeeding: int = 0
     failing: int = 0
     #: Number of failing clusters without a valid score from an earlier cycle.
@@ -33,7 +34,7 @@ class CycleOutcomes:
     empty: int = 0
     #: Number of clusters whose score expired without a newer cycle.
     expired: int = 0
-    #: Newest first, at most MAX_FAILURES.
+    #: The newest failures, newest first, at most MAX_FAILURES.
     failures: list[FailedCycle] = field(default_factory=list)
     #: Valid responses whose items are all or partly rejected: reason of the condition, number of clusters, and
     #: `<cluster>: <sentence>` for one cluster. Clusters without a score take precedence.
@@ -68,9 +69,9 @@ class CycleOutcomes:
             if verdict is Verdict.SKIPPED and skips is not None and not _is_usable(state, now):
                 idle_skips.append(skips)
             else:
-                # A pair without ticks keeps its score until the score expires.
+                # Count a skipped pair with a valid score as succeeding.
                 counted_verdict = Verdict.OK if verdict is Verdict.SKIPPED else verdict
-                # A score that cannot be written makes Ready False, so kubectl's column must not count it.
+                # Do not count a score that cannot be written, because it makes Ready False.
                 counts[counted_verdict] += counted_verdict is not Verdict.OK or write_failure is None
             failing_without_score += verdict is Verdict.FAILING and not _is_usable(state, now)
             if state.remark is not None and verdict in (Verdict.EMPTY, Verdict.OK):

@@ -35,7 +35,7 @@ from dsf.kube.session import Session
 from dsf.placements.explanation import PlacementView, WhatIf, explain
 from dsf.placements.kinds import MANAGED_CLUSTER_SET_BINDINGS, PLACEMENT_DECISIONS
 from dsf.placements.reader import PlacementReader, parse_scheduler_response
-from dsf.placements.replay import Replay, Scores
+from dsf.placements.replay import RecordedScores, Replay
 from dsf.placements.scheduling import (
     SchedulerResult,
     SchedulingDecision,
@@ -357,7 +357,7 @@ def test_replay_of_published_scores_matches_the_decisions_of_ocm(bench: Bench) -
     assert wait_for(check_replay, 20, "OCM's decisions are those of the replay", interval=1.0) > 5
 
 
-def _read_published(bench: Bench, resource: str, at: int) -> Scores:
+def _read_published(bench: Bench, resource: str, at: int) -> RecordedScores:
     """Return the AddOnPlacementScores of this name as a backtest sample at `at`."""
     score_objects = [
         score_object
@@ -373,7 +373,7 @@ def _read_published(bench: Bench, resource: str, at: int) -> Scores:
         )
         for score_object in score_objects
     ]
-    scores = Scores({record.cluster: _make_backtest_question(record.cluster) for record in records})
+    scores = RecordedScores({record.cluster: _make_backtest_question(record.cluster) for record in records})
     scores.add_records(records)
     return scores
 

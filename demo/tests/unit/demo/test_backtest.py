@@ -5,7 +5,7 @@ from __future__ import annotations
 from dsf.backtest.scorers import read_summary_from_manifest
 from dsf.demo.services import PROMETHEUS_NAME
 from dsf.placements.explanation import make_summary
-from dsf.placements.situations import from_file
+from dsf.placements.situations import read_situations_from_file
 from tests.support.uv import ROOT
 
 HERE = ROOT / "demo" / "backtest"
@@ -22,6 +22,6 @@ def test_worse_version_queries_a_shorter_range() -> None:
 
 
 def test_placement_prefers_the_score_of_both_versions() -> None:
-    (situation,) = from_file(HERE / "placement.yaml", ["worker01", "worker02"])
+    (situation,) = read_situations_from_file(HERE / "placement.yaml", ["worker01", "worker02"])
     assert make_summary(situation.placement).scores == ["sample-my-score/cpu0"]
     assert sorted(situation.clusters) == ["worker01", "worker02"]

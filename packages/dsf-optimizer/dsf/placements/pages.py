@@ -1,4 +1,4 @@
-"""The page's Placements: their clusters, the reasons, and the effect of other scores."""
+"""The web pages of Placements: their clusters, the reasons, and the effect of other scores."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from dsf.web.access import Right
 from dsf.web.pages import PagePlugin, PageView, Sources
 
 if TYPE_CHECKING:
-    # The Kubernetes client takes 40 MB, which a page that only reads Redis saves.
+    # Do not import this module at run time, because its Kubernetes client takes 40 MB that a page without an API server
+    # saves.
     from dsf.placements.reader import PlacementReader
 
 #: Maximum rows of a table.
@@ -31,7 +32,7 @@ def _make_reader(sources: Sources) -> PlacementReader | None:
 
 
 def list_placements(sources: Sources, *_: Mapping[str, str]) -> dict[str, Any]:
-    """Return the data of the list."""
+    """Return the template data of the list of Placements, which is None without an API server."""
     reader = _make_reader(sources)
     rows = reader.list_placements().placements if reader is not None else None
     hidden_rows = max(0, len(rows) - 200) if rows is not None else 0
@@ -39,8 +40,10 @@ def list_placements(sources: Sources, *_: Mapping[str, str]) -> dict[str, Any]:
 
 
 def explain_placement(sources: Sources, names: Mapping[str, str], query: Mapping[str, str]) -> dict[str, Any]:
-    """Return the data of one Placement's page. `cluster`, `score` (`resource/item`) and `value` of the query are a
-    what-if.
+    """Return the template data of one Placement's page.
+
+    The parameters `cluster`, `score` (`resource/item`) and `value` of the query are a hypothetical score. Raises
+    UnknownNameError and BackendError.
     """
     title = f"Placement {names['name']}"
     reader = _make_reader(sources)
@@ -65,6 +68,7 @@ def explain_placement(sources: Sources, names: Mapping[str, str], query: Mapping
 
 
 def _parse_scores(query: Mapping[str, str]) -> list[WhatIf]:
+    """Return the hypothetical score in the query; empty if there is none, or an invalid one."""
     resource, _, score = query.get("score", "").partition("/")
     cluster, value = query.get("cluster", ""), query.get("value", "")
     is_number = value.removeprefix("-").isdigit() and value.isascii() and len(value) < 5
@@ -74,13 +78,15 @@ def _parse_scores(query: Mapping[str, str]) -> list[WhatIf]:
 
 
 def _make_form_values(view: PlacementView, hypothetical_scores: list[WhatIf]) -> dict[str, Any]:
-    """Return the initial values of the form: the current what-if, or the cluster nearest to the cut."""
+    """Return the initial values of the form: the hypothetical score, or the cluster with the smallest margin."""
     if hypothetical_scores:
         what_if = hypothetical_scores[0]
         return {"cluster": what_if.cluster, "score": f"{what_if.resource}/{what_if.score}", "value": what_if.value}
-    near = [ranked for ranked in view.ranking if ranked.margin is not None]
-    nearest_cluster = min(near or view.ranking, key=lambda ranked: abs(ranked.margin or 0), default=None)
-    column = next((at for at, prioritizer in enumerate(view.prioritizers) if prioritizer.resource), None)
+    clusters_with_margin = [ranked for ranked in view.ranking if ranked.margin is not None]
+    nearest_cluster = min(
+        clusters_with_margin or view.ranking, key=lambda ranked: abs(ranked.margin or 0), default=None
+    )
+    column = next((index for index, prioritizer in enumerate(view.prioritizers) if prioritizer.resource), None)
     if nearest_cluster is None or column is None:
         return {"cluster": "", "score": "", "value": 0}
     prioritizer = view.prioritizers[column]
@@ -91,7 +97,7 @@ def _make_form_values(view: PlacementView, hypothetical_scores: list[WhatIf]) ->
     }
 
 
-#: The pages read from the API server, so browsers do not poll them.
+#: Browsers do not poll these pages, because the pages read from the API server.
 PAGES: Final = PagePlugin(
     "Placements",
     "/placements",

@@ -1,6 +1,4 @@
-"""Reads the input of a Placement's explanation from the hub's API server, and queries OCM's own scheduler if
-configured.
-"""
+"""Reads the input of a Placement's explanation from the hub's API server, and from OCM's scheduler if configured."""
 
 from __future__ import annotations
 
@@ -42,9 +40,7 @@ class Debugger:
     """Client of OCM's placement controller, which serves its scheduler's results at /debug/placements/."""
 
     def __init__(self, url: str, token_file: Path | None = None) -> None:
-        """Prepare the client. `url` is `https://HOST:PORT`; the token needs `get` on the nonResourceURL
-        /debug/placements/*.
-        """
+        """`url` is `https://HOST:PORT`. The token needs the right `get` on the nonResourceURL /debug/placements/*."""
         self._url = url.rstrip("/")
         self._token_file = token_file
 
@@ -55,7 +51,7 @@ class Debugger:
         """
         path = f"{self._url}/debug/placements/{quote(namespace)}/{quote(name)}"
         deadline = time.monotonic() + _TIMEOUT_SECONDS
-        # Some hundred bytes per cluster and prioritizer.
+        # A response has some hundred bytes per cluster and prioritizer.
         return parse_scheduler_response(
             get(path, deadline=deadline, max_bytes=32 * 1024 * 1024, access=bearer(self._read_token()))
         )
@@ -81,7 +77,7 @@ def parse_scheduler_response(body: bytes) -> SchedulerResult:
         # OCM before 1.3 misspells the key. A response for a misconfigured Placement has neither key.
         filters = response.get("filteredPipelineResults") or response["filteredPiplieResults"]
         return SchedulerResult(
-            # Each filter's result includes all previous filters, so the last one has the longest name.
+            # Use the last filter, because each filter's result includes all previous filters.
             passed=frozenset(filters[-1].get("filteredClusters") or ()),
             scores={(result["name"], int(result["weight"])): dict(result.get("scores") or {}) for result in results},
         )
@@ -90,27 +86,30 @@ def parse_scheduler_response(body: bytes) -> SchedulerResult:
 
 
 def make_debugger(settings: PlacementSettings) -> Debugger | None:
-    """Return the debugger of the settings."""
+    """Return the client of OCM's scheduler, or None if the settings have no address."""
     if not settings.placement_debugger:
         return None
     return Debugger(settings.placement_debugger, settings.placement_debugger_token_file)
 
 
 class PlacementReader:
-    """Reads the hub; each list is read once. Thread-safe. Methods raise BackendError if the hub is unavailable."""
+    """Reads Placements and their input from the hub. Each list of objects is read once and cached. Thread-safe.
+
+    Methods raise BackendError if the hub is unavailable.
+    """
 
     def __init__(self, session: Session, debugger: Debugger | None = None) -> None:
         self._session = session
-        self._objects = functools.cache(functools.partial(list_objects, session))
+        self._list_objects = functools.cache(functools.partial(list_objects, session))
         self._debugger = debugger
 
     def list_placements(self, namespace: str = "") -> PlacementList:
         """Return all Placements, or those of one namespace, sorted."""
-        summaries = [make_summary(placement) for placement in self._objects(PLACEMENTS, namespace)]
+        summaries = [make_summary(placement) for placement in self._list_objects(PLACEMENTS, namespace)]
         return PlacementList(placements=sorted(summaries, key=lambda placement: (placement.namespace, placement.name)))
 
     def explain(self, namespace: str, name: str, hypothetical_scores: Sequence[WhatIf] = ()) -> PlacementView:
-        """Return the whole explanation, with the effect of hypothetical scores. Raises UnknownNameError."""
+        """Return the explanation of a Placement, with the effect of hypothetical scores. Raises UnknownNameError."""
         situation = self.read_situation(namespace, name)
         if self._debugger is None:
             return explain(situation, hypothetical_scores=hypothetical_scores)
@@ -123,12 +122,12 @@ class PlacementReader:
         return explain(situation, scheduler_result=scheduler_result, hypothetical_scores=hypothetical_scores)
 
     def read_situation(self, namespace: str, name: str) -> Situation:
-        """Return OCM's input for a Placement. Raises UnknownNameError."""
+        """Return the scheduler's input for a Placement. Raises UnknownNameError."""
         try:
             placement = request_with_retry(self._session, "GET", PLACEMENTS.path(namespace, name))
         except ObjectNotFoundError:
             raise UnknownNameError(f"no Placement {name!r} in namespace {namespace!r}") from None
-        decisions = self._objects(PLACEMENT_DECISIONS)
+        decisions = self._list_objects(PLACEMENT_DECISIONS)
         placement_decisions = [decision for decision in decisions if _is_of(decision, namespace, name)]
         return Situation(
             placement=placement,
@@ -136,19 +135,20 @@ class PlacementReader:
                 cluster for decision in placement_decisions for cluster in list_decided_clusters(decision)
             ),
             others=count_decisions(decision for decision in decisions if not _is_of(decision, namespace, name)),
-            clusters={cluster["metadata"]["name"]: cluster for cluster in self._objects(MANAGED_CLUSTERS)},
+            clusters={cluster["metadata"]["name"]: cluster for cluster in self._list_objects(MANAGED_CLUSTERS)},
             sets=self._read_sets(namespace),
             scores=self._read_scores(placement),
             now=self._session.read_clock(),
         )
 
     def _read_sets(self, namespace: str) -> dict[str, Manifest]:
-        bound = {binding["metadata"]["name"] for binding in self._objects(MANAGED_CLUSTER_SET_BINDINGS, namespace)}
-        sets = self._objects(MANAGED_CLUSTER_SETS) if bound else []
+        bindings = self._list_objects(MANAGED_CLUSTER_SET_BINDINGS, namespace)
+        bound_names = {binding["metadata"]["name"] for binding in bindings}
+        sets = self._list_objects(MANAGED_CLUSTER_SETS) if bound_names else []
         return {
             cluster_set["metadata"]["name"]: cluster_set
             for cluster_set in sets
-            if cluster_set["metadata"]["name"] in bound
+            if cluster_set["metadata"]["name"] in bound_names
         }
 
     def _read_scores(self, placement: Manifest) -> dict[tuple[str, str], Manifest]:
@@ -157,7 +157,7 @@ class PlacementReader:
         return {
             (score["metadata"]["namespace"], name): score
             for name in sorted(names)
-            for score in self._objects(ADDON_PLACEMENT_SCORES, name=name)
+            for score in self._list_objects(ADDON_PLACEMENT_SCORES, name=name)
         }
 
 

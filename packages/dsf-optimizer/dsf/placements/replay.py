@@ -1,4 +1,4 @@
-"""Decisions of Placements over time with one scorer and with another, by the rules of OCM's scheduler (`scheduling`).
+"""Replays the decisions of Placements with the recorded scores of two scorers, by the rules of OCM's scheduler.
 
 Clusters, taints, other scores and other Placements are as they are now. Both sides begin with the current clusters of
 the Placement. `Steady` counts the clusters that were chosen at the previous moment.
@@ -14,27 +14,30 @@ from itertools import pairwise
 from dsf.backtest.comparison import Common, PlacementDifference, Span
 from dsf.backtest.recording import Question, Record, Recording
 from dsf.placements.scheduling import SchedulingDecision, ScoreKey, Situation, decide_placement
-from dsf.placements.situations import read
+from dsf.placements.situations import read_situations
 from dsf.text import list_names
 
 
 @dataclass
-class Scores:
-    """A scorer's current items on each cluster. A score is valid until the next one, or until it expires."""
+class RecordedScores:
+    """A scorer's items on each cluster at the current moment. A score is valid until it expires or is replaced."""
 
+    #: Cluster -> question of the recording.
     questions: Mapping[str, Question]
-    _last: dict[str, Record] = field(default_factory=dict)
+    #: Cluster -> last successful record.
+    _last_records: dict[str, Record] = field(default_factory=dict)
 
     def add_records(self, records: Iterable[Record]) -> None:
         """Add the records of a moment. After a failure, the previous score stays valid."""
-        self._last.update((record.cluster, record) for record in records if record.outcome != "error")
+        self._last_records.update((record.cluster, record) for record in records if record.outcome != "error")
 
     def find_value(self, cluster: str, item: str, at: int, names: frozenset[str]) -> int | None:
-        """Return the item's value.
+        """Return the item's value at `at` (unix seconds), or None.
 
-        For an item with one of the score names `names`, the item with the score's own name counts.
+        An item that is named after one of the compared scores (`names`) stands for the item that is named after this
+        score.
         """
-        record = self._last.get(cluster)
+        record = self._last_records.get(cluster)
         if record is None or at > record.at + self.questions[cluster].validity:
             return None
         if item not in record.items and item in names:
@@ -45,20 +48,25 @@ class Scores:
 class Replay:
     """The decisions of one Placement at successive moments."""
 
-    def __init__(self, situation: Situation, scores: Scores, resources: frozenset[str], names: frozenset[str]) -> None:
-        """Prepare the decisions; `scores` replace the AddOnPlacementScores `resources`."""
+    def __init__(
+        self, situation: Situation, scores: RecordedScores, resources: frozenset[str], names: frozenset[str]
+    ) -> None:
+        """`scores` replace the AddOnPlacementScores with the names `resources`; see `find_value` for `names`."""
         self._situation = situation
         self._scores = scores
         self._resources = resources
         self._names = names
+        #: The clusters at the last moment, sorted; None before the first decision.
         self.chosen: tuple[str, ...] | None = None
         #: Number of moments at which the clusters changed.
         self.flaps = 0
+        #: Why no decision was possible at the last moment.
         self.problem = ""
+        #: True if the Placement has CEL expressions, which are not evaluated.
         self.has_cel = False
 
     def decide(self, at: int) -> tuple[str, ...]:
-        """Return the clusters at this moment, sorted."""
+        """Return the chosen clusters at this moment (unix seconds), sorted."""
         outcome = self._make_decision(at)
         self.problem, self.has_cel = outcome.problem, outcome.has_cel
         decision = tuple(sorted(outcome.chosen))
@@ -88,15 +96,16 @@ class Replay:
 
 
 @dataclass
-class _Both:
-    """A Placement with the scores of both sides."""
+class _ReplayComparison:
+    """The decisions of a Placement with the scores of side A, and with those of side B."""
 
     situation: Situation
     a: Replay
     b: Replay
+    #: Number of decisions, and of those that differ.
     decisions: int = 0
     differ: int = 0
-    #: Start, end, and the clusters of both sides.
+    #: (start, end, clusters of A, clusters of B) of each time span in which the clusters differ.
     spans: list[tuple[int, int, tuple[str, ...], tuple[str, ...]]] = field(default_factory=list)
 
     def decide(self, at: int, until: int) -> None:
@@ -127,10 +136,11 @@ class _Both:
 def replay(
     placement_names: Collection[str], a: Recording, b: Recording, common: Common
 ) -> tuple[list[PlacementDifference], list[str], list[str]]:
-    """Return the differences, notes and problems; see `dsf.backtest.comparison.Replay`, whose entry point this is."""
+    """Return (differences, notes, problems). `dsf.backtest.comparison.Replay` describes this entry point."""
     questions = [question for side in (a, b) for question in side.questions.values()]
     resources = frozenset(question.resource for question in questions)
-    situations, problems = read(placement_names, sorted({question.cluster for question in questions}), resources)
+    clusters = sorted({question.cluster for question in questions})
+    situations, problems = read_situations(placement_names, clusters, resources)
     differences, notes = replay_situations(situations, a, b, common)
     return differences, notes, problems
 
@@ -138,25 +148,29 @@ def replay(
 def replay_situations(
     situations: Sequence[Situation], a: Recording, b: Recording, common: Common
 ) -> tuple[list[PlacementDifference], list[str]]:
-    """Return the decisions of these Placements with the scores of both sides, and notes."""
+    """Return the differences between the decisions of these Placements with the scores of both sides, and notes."""
     questions = [question for side in (a, b) for question in side.questions.values()]
     resources = frozenset(question.resource for question in questions)
     names = frozenset(question.score_name for question in questions)
-    scores = [Scores({name: side.questions[name] for name in common.clusters}) for side in (a, b)]
-    replays = [
-        _Both(situation, Replay(situation, scores[0], resources, names), Replay(situation, scores[1], resources, names))
+    scores_a, scores_b = (
+        RecordedScores({name: side.questions[name] for name in common.clusters}) for side in (a, b)
+    )
+    comparisons = [
+        _ReplayComparison(
+            situation, Replay(situation, scores_a, resources, names), Replay(situation, scores_b, resources, names)
+        )
         for situation in situations
     ]
-    for at, until in pairwise([*common.times, common.times[-1] + common.every]) if replays else ():
-        for of_side, side in zip(scores, (a, b), strict=True):
-            of_side.add_records(record for name in common.clusters if (record := side.get(name, at)) is not None)
-        for placement_replay in replays:
-            placement_replay.decide(at, until)
+    for at, until in pairwise([*common.times, common.times[-1] + common.every]) if comparisons else ():
+        for scores, side in ((scores_a, a), (scores_b, b)):
+            scores.add_records(record for name in common.clusters if (record := side.get(name, at)) is not None)
+        for comparison in comparisons:
+            comparison.decide(at, until)
     notes = []
     if untested := {name for situation in situations for name in situation.clusters} - set(common.clusters):
         notes.append(
             f"clusters of Placements that were not tested have their score of now: {list_names(sorted(untested), 5)}"
         )
-    if any(placement_replay.a.has_cel for placement_replay in replays):
+    if any(comparison.a.has_cel for comparison in comparisons):
         notes.append("CEL expressions of Placements' predicates are not evaluated: they count as met")
-    return [placement_replay.make_view() for placement_replay in replays], notes
+    return [comparison.make_view() for comparison in comparisons], notes

@@ -1,10 +1,11 @@
-"""Rules of OCM's placement controller, as pure functions of its input objects.
+"""The rules of OCM's placement controller, as pure functions of its input objects.
 
-The rules follow pkg/placement of OCM 1.2: eligible clusters (cluster sets bound to the namespace), two filters
-(predicates, taints), the sum of weight x score of each prioritizer, the first N by sum and then by name. Numbers are
-truncated as in Go. `tests/e2e/test_placement_order.py` compares the result with the controller.
+The rules follow pkg/placement of OCM 1.2. Eligible clusters are those in cluster sets that are bound to the namespace.
+Two filters (predicates, taints) exclude clusters. Each cluster gets the sum of weight x score of each prioritizer. The
+first N clusters by sum, and then by name, are chosen. Numbers are truncated as in Go.
+`tests/e2e/test_placement_order.py` compares the result with the controller.
 
-CEL expressions of predicates are not evaluated: they count as met here (`SchedulingDecision.has_cel`).
+CEL expressions of predicates are not evaluated, but count as met (`SchedulingDecision.has_cel`).
 """
 
 from __future__ import annotations
@@ -23,14 +24,21 @@ from dsf.api.selector import matches
 
 Manifest = dict[str, Any]
 
-#: OCM's best score; the worst is its negative.
+#: OCM's best score; the worst score is its negative.
 MAX_SCORE: Final = 100
+#: Prioritizers of each Placement, with their weights.
 _DEFAULTS: Final = {"Balance": 1, "Steady": 1}
+#: Prioritizer -> resource of clusters that it compares.
 _RESOURCES: Final = {"ResourceAllocatableCPU": "cpu", "ResourceAllocatableMemory": "memory"}
 
-#: counted: the cluster has a score. missing: no AddOnPlacementScore; expired: too old; no-item: no item of this name;
-#: unknown: the cluster does not report this resource. asked: a hypothetical score of a what-if. The value is 0 for
-#: missing, expired, no-item and unknown.
+#: Origin of a prioritizer's value. The value is 0 for missing, expired, no-item and unknown.
+#:
+#: counted   the cluster has a score
+#: missing   there is no AddOnPlacementScore
+#: expired   the AddOnPlacementScore has expired
+#: no-item   the AddOnPlacementScore has no item of this name
+#: unknown   the cluster does not report this resource
+#: asked     the score is hypothetical
 Standing = Literal["counted", "missing", "expired", "no-item", "unknown", "asked"]
 
 
@@ -52,7 +60,7 @@ class PrioritizerScore(NamedTuple):
 
 @dataclass(frozen=True)
 class Prioritizer:
-    """A prioritizer of a Placement. An AddOn one has `resource` and `score`."""
+    """A prioritizer of a Placement. `resource` and `score` are set if it reads AddOnPlacementScores."""
 
     name: str
     weight: int
@@ -61,21 +69,22 @@ class Prioritizer:
 
     @property
     def is_addon(self) -> bool:
-        """True if it reads AddOnPlacementScores."""
+        """True if the prioritizer reads AddOnPlacementScores."""
         return bool(self.resource or self.score)
 
 
 @dataclass(frozen=True)
 class Situation:
-    """OCM's input for one Placement."""
+    """The scheduler's input for one Placement."""
 
     placement: Manifest
-    #: The Placement's current clusters.
+    #: Clusters that the Placement currently selects.
     decided: frozenset[str]
     #: Cluster -> number of decisions of all other Placements that select it.
     others: Mapping[str, int]
+    #: Name -> ManagedCluster.
     clusters: Mapping[str, Manifest]
-    #: Existing ManagedClusterSets that are bound to the namespace.
+    #: Name -> ManagedClusterSet, for the sets that are bound to the namespace.
     sets: Mapping[str, Manifest]
     #: (cluster, resource) -> AddOnPlacementScore.
     scores: Mapping[tuple[str, str], Manifest]
@@ -91,26 +100,30 @@ class Situation:
 class SchedulerResult:
     """The response of OCM's own scheduler, for all clusters regardless of their sets."""
 
+    #: Clusters that pass all filters.
     passed: frozenset[str]
-    #: Scores of clusters by name and weight of the prioritizer.
+    #: (name, weight) of a prioritizer -> cluster -> score.
     scores: Mapping[tuple[str, int], Mapping[str, int]]
 
 
 @dataclass
 class SchedulingDecision:
-    """The scheduler's decision at this time."""
+    """The scheduler's decision on a Placement."""
 
-    #: Why no decision is possible; empty if one is.
+    #: Why no decision is possible; empty if a decision is possible.
     problem: str = ""
+    #: True if the Placement has CEL expressions, which are not evaluated.
     has_cel: bool = False
     prioritizers: list[Prioritizer] = field(default_factory=list)
-    #: Cluster -> stage and reason, for clusters that cannot be selected.
+    #: Cluster -> (stage, reason), for clusters that cannot be selected.
     left_out: dict[str, tuple[str, str]] = field(default_factory=dict)
-    #: Clusters, best first.
+    #: Eligible clusters, best first.
     order: list[str] = field(default_factory=list)
     #: Cluster -> values of the prioritizers, in order.
     values: dict[str, list[PrioritizerScore]] = field(default_factory=dict)
+    #: Cluster -> sum of weight x score.
     totals: dict[str, int] = field(default_factory=dict)
+    #: Chosen clusters, best first.
     chosen: list[str] = field(default_factory=list)
 
 
@@ -120,12 +133,12 @@ def decide_placement(
     hypothetical_scores: Mapping[ScoreKey, int | None] | None = None,
     scheduler_result: SchedulerResult | None = None,
 ) -> SchedulingDecision:
-    """Return the decision by the stored scores, or by OCM's values in `scheduler_result`.
+    """Return the decision by the stored scores, or by the values of OCM's scheduler in `scheduler_result`.
 
-    `hypothetical_scores` replace stored ones; None means a missing score.
+    `hypothetical_scores` replace stored scores; None stands for a missing score.
     """
     outcome = SchedulingDecision()
-    clusters = _list_scores_in_question(situation, outcome)
+    clusters = _list_clusters_in_sets(situation, outcome)
     try:
         outcome.prioritizers = list(_read_prioritizers(situation.spec))
         if clusters:
@@ -142,13 +155,14 @@ def decide_placement(
 
 
 class _MisconfiguredError(Exception):
-    pass
+    """The Placement is misconfigured, so OCM makes no decision. The message says why."""
 
 
-# --- which clusters ------------------------------------------------------------------------------------------------
+# --- eligible clusters -----------------------------------------------------------------------------------------------
 
 
-def _list_scores_in_question(situation: Situation, outcome: SchedulingDecision) -> list[str]:
+def _list_clusters_in_sets(situation: Situation, outcome: SchedulingDecision) -> list[str]:
+    """Return the clusters in the cluster sets of the Placement, and record why the others are left out."""
     set_names = situation.spec.get("clusterSets") or ()
     sets = {name: cluster_set for name, cluster_set in situation.sets.items() if not set_names or name in set_names}
     bound_sets = ", ".join(sorted(sets)) or "none"
@@ -165,13 +179,14 @@ def _list_scores_in_question(situation: Situation, outcome: SchedulingDecision) 
 
 
 def contains_cluster(cluster_set: Manifest, cluster: Manifest) -> bool:
-    """Return True if a ManagedClusterSet has a cluster."""
+    """Return True if a cluster belongs to a ManagedClusterSet."""
     return has_cluster(cluster_set, cluster["metadata"].get("labels") or {})
 
 
 def _is_eligible(
     situation: Situation, name: str, outcome: SchedulingDecision, scheduler_result: SchedulerResult | None
 ) -> bool:
+    """Return True if a cluster passes all filters; otherwise record the reason in `outcome`."""
     cluster, spec = situation.clusters[name], situation.spec
     if (predicates := spec.get("predicates") or ()) and not any(
         _matches_predicate(predicate, cluster, outcome) for predicate in predicates
@@ -179,7 +194,7 @@ def _is_eligible(
         outcome.left_out[name] = ("predicate", "its labels and claims fit none of the predicates")
         return False
     tolerations = spec.get("tolerations") or ()
-    _check(tolerations)
+    _check_tolerations(tolerations)
     for taint in (cluster.get("spec") or {}).get("taints") or ():
         if not _is_tolerated(taint, tolerations, name in situation.decided, situation.now):
             value = f"={taint['value']}" if taint.get("value") else ""
@@ -196,9 +211,9 @@ def _matches_predicate(predicate: Manifest, cluster: Manifest, outcome: Scheduli
     if (selector.get("celSelector") or {}).get("celExpressions"):
         outcome.has_cel = True
     labels = cluster["metadata"].get("labels") or {}
-    # Claims have no `matchLabels`.
-    by_claims = {"matchExpressions": (selector.get("claimSelector") or {}).get("matchExpressions")}
-    return matches(selector.get("labelSelector") or {}, labels) and matches(by_claims, read_claims(cluster))
+    # Use only the expressions, because a selector of claims has no `matchLabels`.
+    claim_selector = {"matchExpressions": (selector.get("claimSelector") or {}).get("matchExpressions")}
+    return matches(selector.get("labelSelector") or {}, labels) and matches(claim_selector, read_claims(cluster))
 
 
 #: `managedCluster.scores("NAME")` of OCM's CEL library.
@@ -221,7 +236,7 @@ def find_cel_resources(spec: Mapping[str, Any]) -> list[str]:
 
 
 def _check_predicates(predicates: Iterable[Manifest]) -> None:
-    """Raise an error for operators and values that OCM refuses, even if no cluster matches the predicate."""
+    """Raise _MisconfiguredError for operators and values that OCM refuses, even if no cluster matches the predicate."""
     for predicate in predicates:
         selector = predicate.get("requiredClusterSelector") or {}
         for part in ("labelSelector", "claimSelector"):
@@ -236,12 +251,13 @@ def _check_predicates(predicates: Iterable[Manifest]) -> None:
 
 
 def read_claims(cluster: Manifest) -> dict[str, str]:
-    """Return the ClusterClaims of a ManagedCluster."""
+    """Return name -> value of the ClusterClaims of a ManagedCluster."""
     claims = (cluster.get("status") or {}).get("clusterClaims") or ()
     return {str(claim["name"]): str(claim.get("value") or "") for claim in claims}
 
 
-def _check(tolerations: Iterable[Manifest]) -> None:
+def _check_tolerations(tolerations: Iterable[Manifest]) -> None:
+    """Raise _MisconfiguredError for tolerations that OCM refuses."""
     for toleration in tolerations:
         if not toleration.get("key") and toleration.get("operator") != "Exists":
             raise _MisconfiguredError("a toleration without a key needs the operator Exists")
@@ -262,16 +278,17 @@ def _is_tolerated(taint: Manifest, tolerations: Iterable[Manifest], is_decided: 
             continue
         seconds = toleration.get("tolerationSeconds")
         added_at = parse_moment(taint.get("timeAdded"))
-        # Compared without computing the sum, because any number of seconds is legal.
+        # Do not add the seconds to a time, because any number of seconds is legal.
         if seconds is None or (added_at is not None and (now - added_at).total_seconds() < int(seconds)):
             return True
     return False
 
 
-# --- what they score -----------------------------------------------------------------------------------------------
+# --- scores of clusters ----------------------------------------------------------------------------------------------
 
 
 def _read_prioritizers(spec: Mapping[str, Any]) -> Iterator[Prioritizer]:
+    """Yield the prioritizers of a Placement, without those of weight 0. Raises _MisconfiguredError."""
     policy = spec.get("prioritizerPolicy") or {}
     mode = policy.get("mode") or "Additive"
     if mode not in ("Additive", "Exact"):
@@ -284,8 +301,8 @@ def _read_prioritizers(spec: Mapping[str, Any]) -> Iterator[Prioritizer]:
             raise _MisconfiguredError("scoreCoordinate field is required")
         weight = int(configuration.get("weight", 1))
         if coordinate.get("type", "BuiltIn") == "BuiltIn":
-            # Of two entries with one name the last counts. Two AddOn entries with the same score both count, as in
-            # OCM.
+            # As in OCM, the last of several entries with the same name counts, but all AddOn entries with the same
+            # score count.
             builtin[str(coordinate.get("builtIn") or "")] = weight
         elif not (addon := coordinate.get("addOn")):
             raise _MisconfiguredError("addOn should not be empty")
@@ -306,6 +323,7 @@ def _score_clusters(
     hypothetical_scores: Mapping[ScoreKey, int | None],
     scheduler_result: SchedulerResult | None,
 ) -> None:
+    """Set the values and totals of the clusters in `outcome`."""
     outcome.values = {name: [] for name in clusters}
     outcome.totals = dict.fromkeys(clusters, 0)
     for prioritizer in outcome.prioritizers:
@@ -313,7 +331,8 @@ def _score_clusters(
         scheduler_scores = (
             scheduler_result.scores.get((prioritizer.name, prioritizer.weight)) if scheduler_result else None
         ) or {}
-        # OCM's values are for all clusters, and this prioritizer normalizes across clusters.
+        # Ignore the scheduler's values of a prioritizer that normalizes across clusters, because they are for all
+        # clusters.
         if prioritizer.name in _RESOURCES and scheduler_result is not None and scheduler_result.passed != set(clusters):
             scheduler_scores = {}
         for name in clusters:
@@ -353,7 +372,7 @@ def _read_addon_score(
     if valid_until is not None and situation.now > valid_until:
         return PrioritizerScore(0, "expired", valid_until)
     items = [item for item in status.get("scores") or () if item.get("name") == prioritizer.score]
-    # Of several items with one name, the last counts.
+    # The last of several items with the same name counts, as in OCM.
     if not items:
         return PrioritizerScore(0, "no-item", valid_until)
     return PrioritizerScore(int(items[-1].get("value", 0)), "counted", valid_until)
@@ -400,8 +419,8 @@ def _round_as_quantity(exact: Decimal) -> float:
     if exact == exact.to_integral_value():
         return float(int(exact))
     sign, digits, exponent = exact.normalize().as_tuple()
-    whole = int("".join(map(str, digits))) * (-1 if sign else 1)
-    return float(whole) * float(f"1e{exponent}")
+    signed_digits = int("".join(map(str, digits))) * (-1 if sign else 1)
+    return float(signed_digits) * float(f"1e{exponent}")
 
 
 def count_decisions(decisions: Iterable[Manifest]) -> Counter[str]:
@@ -415,7 +434,7 @@ def list_decided_clusters(decision: Manifest) -> list[str]:
 
 
 def parse_moment(text: object) -> datetime | None:
-    """Return a Kubernetes timestamp; None for anything else."""
+    """Return the time of a Kubernetes timestamp, or None for any other value. A time without a zone is in UTC."""
     try:
         moment = datetime.fromisoformat(str(text))
     except ValueError:

@@ -1,4 +1,4 @@
-"""The Placements of `dsf compare`: from a file with Kubernetes objects, or from the hub."""
+"""Reads the Placements of `dsf compare` from files with Kubernetes objects, or from the hub."""
 
 from __future__ import annotations
 
@@ -20,28 +20,29 @@ from dsf.placements.reader import PlacementReader
 from dsf.placements.scheduling import Manifest, Situation
 from dsf.settings import Settings
 
-#: The cluster set of a file without cluster sets: all clusters.
-_EVERYTHING: Final[Manifest] = {
+#: The cluster set of a file without cluster sets, which contains all clusters.
+_ALL_CLUSTERS_SET: Final[Manifest] = {
     "metadata": {"name": "global"},
     "spec": {"clusterSelector": {"selectorType": "LabelSelector", "labelSelector": {}}},
 }
 
 
-def read(
+def read_situations(
     placement_names: Collection[str], clusters: Collection[str], resources: Collection[str]
 ) -> tuple[list[Situation], list[str]]:
-    """Return the Placements in files or of the hub with these names, else those of the hub that prefer one of these
-    scores.
+    """Return the Placements with these names, of files or of the hub.
 
-    The second result has a sentence for each Placement that could not be read. Raises DsfError.
+    Without names, returns the Placements of the hub that prefer one of the AddOnPlacementScores `resources`. `clusters`
+    are the clusters of files without ManagedClusters. The second result has a sentence for each Placement that could
+    not be read. Raises DsfError.
     """
     files = [name for name in placement_names if Path(name).is_file()]
-    situations = [situation for name in files for situation in from_file(Path(name), clusters)]
+    situations = [situation for name in files for situation in read_situations_from_file(Path(name), clusters)]
     problems: list[str] = []
     hub_names = [name for name in placement_names if name not in files]
     if hub_names or not placement_names:
-        of_hub, problems = _read_from_hub(hub_names, resources)
-        situations += of_hub
+        hub_situations, problems = _read_from_hub(hub_names, resources)
+        situations += hub_situations
     return situations, problems
 
 
@@ -51,27 +52,27 @@ def _read_from_hub(placement_names: Collection[str], resources: Collection[str])
     if not placement_names and (
         settings.backend == "dir" or find_running_demo(settings) or not (settings.kubeconfig or is_in_pod)
     ):
-        # A hub on a folder has no Placements.
+        # A hub with the folder backend has no Placements.
         return [], []
     dsf.log.prepare(settings)
     trust.use_folder(settings.trusted_ca_dir)
     try:
         with closing(Session.load(settings.kubeconfig)) as session:
-            return from_hub(PlacementReader(session), resources, placement_names)
+            return read_situations_from_hub(PlacementReader(session), resources, placement_names)
     except BackendError as error:
         return [], [f"the hub's Placements cannot be read: {error}"]
 
 
-def from_file(file: Path, clusters: Collection[str]) -> list[Situation]:
+def read_situations_from_file(file: Path, clusters: Collection[str]) -> list[Situation]:
     """Return the Placements in a file, each with the other objects in the file.
 
-    Without ManagedClusters the clusters are `clusters`; without ManagedClusterSets each of them can be selected.
-    Raises ManifestError.
+    For a file without ManagedClusters, `clusters` are the clusters. Without ManagedClusterSets, all clusters can be
+    selected. Raises ManifestError.
     """
     try:
         documents = list(yaml.safe_load_all(file.read_text(encoding="utf-8")))
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
-        # ValueError: the text is not UTF-8, or a date or number is beyond Python's bounds.
+        # A ValueError means that the text is not UTF-8, or that a date or number is beyond Python's bounds.
         raise ManifestError(f"{file}: cannot be read: {' '.join(str(error).split())}") from None
     manifests_by_kind: dict[str, list[Manifest]] = {}
     for manifest in _iterate_objects(documents):
@@ -79,10 +80,10 @@ def from_file(file: Path, clusters: Collection[str]) -> list[Situation]:
     if not manifests_by_kind.get("Placement"):
         raise ManifestError(f"{file}: has no Placement")
     scores = manifests_by_kind.get("AddOnPlacementScore", [])
-    if lost := next((score["metadata"]["name"] for score in scores if not score["metadata"].get("namespace")), None):
-        raise ManifestError(f"{file}: AddOnPlacementScore {lost!r} has no namespace; it is the name of its cluster")
+    if name := next((score["metadata"]["name"] for score in scores if not score["metadata"].get("namespace")), None):
+        raise ManifestError(f"{file}: AddOnPlacementScore {name!r} has no namespace; it is the name of its cluster")
     cluster_manifests = manifests_by_kind.get("ManagedCluster") or [{"metadata": {"name": name}} for name in clusters]
-    sets = manifests_by_kind.get("ManagedClusterSet") or [_EVERYTHING]
+    sets = manifests_by_kind.get("ManagedClusterSet") or [_ALL_CLUSTERS_SET]
     return [
         Situation(
             placement=placement,
@@ -98,6 +99,7 @@ def from_file(file: Path, clusters: Collection[str]) -> list[Situation]:
 
 
 def _iterate_objects(documents: Iterable[Any]) -> Iterator[Manifest]:
+    """Yield the objects in documents and in lists of kind List. Entries without a name are skipped."""
     for document in documents:
         items = document.get("items") if isinstance(document, dict) and document.get("kind") == "List" else None
         for entry in items if isinstance(items, list) else [document]:
@@ -105,14 +107,13 @@ def _iterate_objects(documents: Iterable[Any]) -> Iterator[Manifest]:
                 yield entry
 
 
-def from_hub(
+def read_situations_from_hub(
     reader: PlacementReader, resources: Collection[str], names: Collection[str]
 ) -> tuple[list[Situation], list[str]]:
-    """Return the hub's Placements that prefer one of these scores, or those with the names `names`
-    (`[NAMESPACE/]NAME`).
+    """Return the hub's Placements with these names (`[NAMESPACE/]NAME`).
 
-    The second result has a sentence for each Placement that could not be read. Raises BackendError if none could be
-    read.
+    Without names, returns the Placements that prefer one of the AddOnPlacementScores `resources`. The second result has
+    a sentence for each Placement that could not be read. Raises BackendError if Placements cannot be listed.
     """
     available_placements = reader.list_placements().placements
     problems = []

@@ -20,27 +20,26 @@ from dsf.sources.plugin import Options, Request
 
 
 class OwnCluster:
-    """The connection to the agent's own cluster, and the outcomes of fields read from its objects. Thread-safe."""
+    """The connection to the agent's own cluster, and the counted outcomes of fields of its objects. Thread-safe."""
 
     def __init__(self, memory: SourceMemory, settings: Settings) -> None:
-        """Prepare the connection.
-
-        Raises HttpError for an agent outside of Kubernetes, SettingsError without the address of an API server or for
-        an invalid setting.
+        """Raises HttpError for an agent outside of Kubernetes, and SettingsError for invalid settings or without the
+        address of an API server.
         """
         if not settings.agent_kube:
             raise _make_unavailable_error()
         self._memory = memory
         self._session = Session.load(settings.kubeconfig)
         self.cluster = KubeCluster(self._session, OwnClusterSettings.load().agent_objects)
-        self.values: Counter[str] = Counter()
-        # Guards values.
+        #: Outcome -> number of fields.
+        self.outcome_counts: Counter[str] = Counter()
+        # Guards `outcome_counts`.
         self._lock = threading.Lock()
 
-    def add_outcomes(self, values: Counter[str]) -> None:
-        """Add the outcomes of a cycle's fields."""
+    def add_outcomes(self, counts: Counter[str]) -> None:
+        """Add the number of fields by outcome in one cycle."""
         with self._lock:
-            self.values.update(values)
+            self.outcome_counts.update(counts)
 
     def tidy(self) -> None:
         """Stop the watches of nodes and pods if no scorer needs them."""
@@ -49,13 +48,13 @@ class OwnCluster:
             self.cluster.stop()
 
     def families(self) -> Iterator[Metric]:
-        """Yield metrics of fields by outcome."""
-        objects = names.OBJECT_VALUES.make_counter()
+        """Yield the metric with the number of fields by outcome."""
+        family = names.OBJECT_VALUES.make_counter()
         with self._lock:
-            values = dict(self.values)
-        for result, number in values.items():
-            objects.add_metric((result,), number)
-        yield objects
+            counts = dict(self.outcome_counts)
+        for outcome, number in counts.items():
+            family.add_metric((outcome,), number)
+        yield family
 
     def stop(self) -> None:
         """Stop the watches, and close the connection."""
@@ -64,7 +63,7 @@ class OwnCluster:
 
 
 def get_own_cluster(request: Request[Options]) -> OwnCluster:
-    """Return the state of the request's agent. Raises HttpError where there is none."""
+    """Return the own cluster of the agent that makes the request. Raises HttpError outside of an agent."""
     own_cluster: OwnCluster | None = request.running
     if own_cluster is None:
         raise _make_unavailable_error()

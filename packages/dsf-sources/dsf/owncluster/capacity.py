@@ -1,4 +1,4 @@
-"""Nodes and pods of a cluster, reduced to supplied and requested resources."""
+"""Reduces nodes and pods of a cluster to their supplied and requested resources."""
 
 from __future__ import annotations
 
@@ -10,23 +10,25 @@ from typing import Any, Final
 from dsf.api.quantity import parse_quantity
 from dsf.owncluster.requests import compute_pod_requests
 
-#: Resources. cpu is in cores, memory in bytes, the others are numbers of devices.
+#: The resources that the source type `Kubernetes` reports: cpu in cores, memory in bytes, the others in devices.
 RESOURCES: Final = ("cpu", "memory", "nvidia.com/gpu", "google.com/tpu")
+#: Resource -> amount.
 Amounts = Mapping[str, Decimal]
 
 
 @dataclass(frozen=True, slots=True)
 class NodeCapacity:
-    """The parts of a node that matter here."""
+    """The name and the resources of a node."""
 
     name: str
     allocatable: Amounts
+    #: False if the node is cordoned.
     schedulable: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """A scheduled pod that has not ended."""
+    """The node and the resource requests of a scheduled pod that has not ended."""
 
     node: str
     requests: Amounts

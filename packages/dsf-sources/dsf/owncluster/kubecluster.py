@@ -1,7 +1,7 @@
-"""The agent's own cluster: its nodes and pods, for scorers with the source type `Kubernetes`, and other objects.
+"""Reads the agent's own cluster: nodes and pods for the source type `Kubernetes`, other objects for `Object`.
 
-Nodes and pods are watched from the first cycle of a scorer of the type `Kubernetes` until the last such scorer is gone.
-Of a pod, only its node and its requests are kept, which take some hundred bytes.
+Nodes and pods are watched from the first cycle of a scorer with the source type `Kubernetes` until the last such scorer
+is removed. The memory of a pod is some hundred bytes, because only its node and its requests are stored.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from dsf.owncluster.kubelisting import KubeListing
 
 _NODES: Final = Resource("", "v1", "nodes", "Node", namespaced=False)
 _PODS: Final = Resource("", "v1", "pods", "Pod")
-#: Pods without a node, and ended pods, use no resources.
+#: Selects the pods that use resources: those with a node that have not ended.
 _RUNNING: Final = {"fieldSelector": "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"}
 #: Polling interval while waiting, in seconds.
 _POLL_SECONDS: Final = 0.05
 #: Key of a reduced object in the reflector's copy.
 _REDUCED: Final = "reduced"
-#: Parts of a watch's problem text that show a missing right.
+#: Parts of a watch's error text that indicate a missing right.
 _FORBIDDEN: Final = (": 401: ", ": 403: ")
 
 
 class KubeCluster:
-    """A view of the cluster. Thread-safe."""
+    """Access to the objects of the agent's own cluster. Thread-safe."""
 
     def __init__(self, session: Session, objects: Collection[str] = ()) -> None:
         """`objects` are the kinds that the source Object may read, such as `deployments.apps`."""
@@ -44,10 +44,10 @@ class KubeCluster:
         self._lock = threading.Lock()
 
     def read_state(self, deadline: float) -> ClusterState:
-        """Return the current nodes and pods. Waits for the first list, at most until `deadline` (time.monotonic()).
+        """Return the current nodes and pods, after waiting for the first list until `deadline` (time.monotonic()).
 
-        Raises HttpError: unauthorized without the rights, connection_failed while the API server is unreachable,
-        timeout.
+        Raises HttpError: `unauthorized` without the rights, `connection_failed` while the API server is unreachable,
+        and `timeout`.
         """
         nodes, pods = reflectors = self._start_reflectors()
         while not all(reflector.synced.is_set() for reflector in reflectors):
@@ -57,17 +57,17 @@ class KubeCluster:
                     "timeout", f"the nodes and pods of {self._session.host} were not listed in time", retryable=True
                 )
             time.sleep(_POLL_SECONDS)
-        # A stale copy must not be used as current.
+        # Check again, because a stale copy must not be used as current.
         self._check(reflectors)
         return ClusterState(
             [node[_REDUCED] for node in nodes.store.list()], [pod[_REDUCED] for pod in pods.store.list()]
         )
 
     def make_listing(self, object_source: ObjectSource, deadline: float) -> KubeListing:
-        """Return a listing of objects of a kind.
+        """Return a listing of the objects of one kind.
 
-        Asks the API server which kinds it has, at most until `deadline`. Raises HttpError: unknown_kind, bad_query for
-        a kind that must not be read, and as `KubeListing.iterate_pages`.
+        Fetches the API server's list of kinds, until `deadline` (time.monotonic()). Raises HttpError: `unknown_kind`,
+        `bad_query` for a kind that must not be read, and the errors of `KubeListing.iterate_pages`.
         """
         return KubeListing(self._session, self._objects, object_source, deadline)
 
@@ -96,12 +96,13 @@ class KubeCluster:
             return self._reflectors
 
     def _check(self, reflectors: tuple[Reflector, Reflector]) -> None:
+        """Raise HttpError if a watch has failed."""
         for reflector in reflectors:
             problem = reflector.error
             if problem is None:
                 continue
             if any(refusal in problem for refusal in _FORBIDDEN):
-                # The next cycle starts a new watch, so that a right granted in the meantime takes effect at once.
+                # Stop, so that the next cycle starts new watches, for which a newly granted right takes effect at once.
                 self.stop()
                 raise HttpError(
                     "unauthorized",
@@ -111,7 +112,7 @@ class KubeCluster:
 
 
 def _wrap_reducer(reduce: Callable[[Object], Any]) -> Callable[[Object], Object]:
-    """Return a function that reduces an object to the values that the reflector and this source need."""
+    """Return a function that reduces an object to the metadata that the reflector needs, and the result of `reduce`."""
 
     def transform(manifest: Object) -> Object:
         metadata = manifest["metadata"]
@@ -124,4 +125,4 @@ def _wrap_reducer(reduce: Callable[[Object], Any]) -> Callable[[Object], Object]
 
 
 def _ignore(*_: object) -> None:
-    """Do nothing: cycles read the copy when they need it."""
+    """Ignore a change, because cycles read the reflector's copy when they need it."""

@@ -1,4 +1,4 @@
-"""Objects of the agent's own cluster, listed in pages, for scorers with the source type `Object`."""
+"""Lists objects of the agent's own cluster in pages, for scorers with the source type `Object`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dsf.errors import BackendError, HttpError, ObjectNotFoundError
 from dsf.kube.resources import Resource
 from dsf.kube.session import ApiServerError, ExpiredError, Session, TooLargeError
 
-#: Objects per page: few, as parsed objects are many times larger than their text.
+#: Objects per page. The number is small, because parsed objects are many times larger than their text.
 _PAGE_SIZE: Final = 100
 #: Maximum bytes of the resource list of an API group version.
 _MAX_KINDS: Final = 4 * 1024 * 1024
@@ -24,27 +24,27 @@ class KubeListing:
     """A list of the objects of one kind on the API server."""
 
     def __init__(
-        self, session: Session, released: Collection[str], object_source: ObjectSource, deadline: float
+        self, session: Session, allowed_resources: Collection[str], object_source: ObjectSource, deadline: float
     ) -> None:
-        """Find the resource of the kind, which must be in `released`. Raises HttpError."""
+        """Find the resource of the kind, which must be in `allowed_resources`. Raises HttpError."""
         self._session = session
         self._resource = _find_resource(session, object_source, deadline)
-        if str(self._resource) not in released:
-            # RBAC alone is not enough: the right to read pods is also granted for sums of their requests alone.
+        if str(self._resource) not in allowed_resources:
+            # RBAC alone is not enough: an agent may have the right to read pods only to sum up their requests.
             raise HttpError(
                 "unauthorized", f"this agent may not read {self._resource}: {_describe_grant(self._resource)}"
             )
         self._path = self._resource.path(object_source.namespace)
         selector = format_selector(object_source.selector) if object_source.selector is not None else ""
         self._query = {"limit": str(_PAGE_SIZE)} | ({"labelSelector": selector} if selector else {})
-        #: The request as displayed.
+        #: The request, as `dsf explain` shows it.
         self.url = f"{self._path}?{urlencode(self._query)} of this cluster"
 
     def iterate_pages(self, max_bytes: int, deadline: float) -> Iterator[tuple[Sequence[Mapping[str, Any]], int]]:
-        """Yield objects page by page, with the bytes of each page.
+        """Yield (objects, bytes) of each page.
 
-        Raises HttpError: unauthorized without the right, too_large beyond `max_bytes` for all pages, timeout,
-        connection_failed, unknown_kind, http_error.
+        Raises HttpError: `unauthorized` without the right, `too_large` if all pages have more than `max_bytes`,
+        `timeout` after `deadline` (time.monotonic()), `connection_failed`, `unknown_kind` and `http_error`.
         """
         continue_token = ""
         while True:
@@ -62,15 +62,13 @@ class KubeListing:
 
 def format_selector(selector: ClusterSelector) -> str:
     """Return the selector in the format of the API server's query."""
-    words = {"Exists": "{}", "DoesNotExist": "!{}", "In": "{} in ({})", "NotIn": "{} notin ({})"}
-    equal = [f"{key}={value}" for key, value in (selector.match_labels or {}).items()]
-    return ",".join(
-        equal
-        + [
-            words[expression.operator].format(expression.key, ",".join(expression.values))
-            for expression in selector.match_expressions
-        ]
-    )
+    formats = {"Exists": "{}", "DoesNotExist": "!{}", "In": "{} in ({})", "NotIn": "{} notin ({})"}
+    label_terms = [f"{key}={value}" for key, value in (selector.match_labels or {}).items()]
+    expression_terms = [
+        formats[expression.operator].format(expression.key, ",".join(expression.values))
+        for expression in selector.match_expressions
+    ]
+    return ",".join(label_terms + expression_terms)
 
 
 def _is_object(item: object) -> bool:
@@ -78,7 +76,7 @@ def _is_object(item: object) -> bool:
 
 
 def _find_resource(session: Session, object_source: ObjectSource, deadline: float) -> Resource:
-    """Return the kind's resource, as named in API paths."""
+    """Return the resource of the kind, which has the name in API paths. Raises HttpError."""
     prefix = f"/apis/{object_source.api_version}" if object_source.group else f"/api/{object_source.api_version}"
     resource_list, _ = _read(session, prefix, {}, _MAX_KINDS, deadline, object_source.api_version)
     version = object_source.api_version.rpartition("/")[2]
@@ -97,7 +95,7 @@ def _find_resource(session: Session, object_source: ObjectSource, deadline: floa
 
 
 def _iterate_kinds(resource_list: Mapping[str, Any], object_source: ObjectSource) -> Iterator[Mapping[str, Any]]:
-    """Yield the resources of the wanted kind that can be listed."""
+    """Yield name and scope of the resources of the requested kind that can be listed."""
     try:
         for entry in resource_list.get("resources") or ():
             if entry["kind"] == object_source.kind and "/" not in entry["name"] and "list" in entry["verbs"]:
@@ -109,7 +107,7 @@ def _iterate_kinds(resource_list: Mapping[str, Any], object_source: ObjectSource
 def _read(
     session: Session, path: str, query: Mapping[str, str], max_bytes: int, deadline: float, target: Resource | str
 ) -> tuple[dict[str, Any], int]:
-    """Return a response and its number of bytes. Raises HttpError with a message that names the remedy."""
+    """Return (response, number of bytes). Raises HttpError with a message that names the remedy."""
     try:
         return session.read(path, query, max_bytes=max_bytes, deadline=deadline)
     except ObjectNotFoundError as error:
@@ -135,6 +133,7 @@ def _read(
 
 
 def _describe_grant(target: Resource | str) -> str:
+    """Return which right is missing and how to grant it. `target` is a resource, or an API group version."""
     if isinstance(target, str):
         return f"the source Object needs the right to see which kinds {target} has (ClusterRole system:discovery)"
     return (

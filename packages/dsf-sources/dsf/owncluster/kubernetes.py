@@ -1,8 +1,8 @@
 """The source type `Kubernetes`: free resources of a cluster.
 
-For each schedulable node, and for all of them together: the allocatable resources minus the requests of the pods on
-it, by the rules of Kubernetes' scheduler. The agent keeps a copy of its cluster's nodes and pods, reduced to these
-numbers.
+Free resources are the allocatable resources minus the requests of the pods, by the rules of Kubernetes' scheduler, of
+each schedulable node and of all these nodes together. The agent keeps a copy of its cluster's nodes and pods, reduced
+to these numbers.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from dsf.sources.plugin import Options, Plugin, Request, Series
 
 #: Name of the metric.
 METRIC: Final = "kubernetes_available"
-#: The request as displayed.
+#: The request, as `dsf explain` shows it.
 _CLUSTER: Final = "nodes and pods of this cluster"
 
 
 def fetch(request: Request[Options]) -> Iterator[Series]:
-    """Yield the free resources, for the part of the range that this agent observed."""
+    """Yield the series of free resources, for the part of the time range that this agent has observed."""
     selectors = parse_query(request.query, required=False)
     with request.history() as history:
         cluster = get_own_cluster(request).cluster
@@ -41,9 +41,9 @@ def fetch(request: Request[Options]) -> Iterator[Series]:
 
 
 def compute_available(state: ClusterState) -> Iterator[tuple[dict[str, str], float]]:
-    """Yield labels and value of each series: first for the cluster, without a label `node`, then for each node.
+    """Yield (labels, value) of each series: first for the cluster, without a label `node`, then for each node.
 
-    Cordoned nodes and their pods are left out. A resource that a node does not have is 0.
+    Cordoned nodes and their pods are left out. The value is 0 for a resource that a node does not have.
     """
     free_amounts = {
         node.name: {resource: node.allocatable.get(resource, Decimal(0)) for resource in RESOURCES}

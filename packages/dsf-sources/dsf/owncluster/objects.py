@@ -1,6 +1,6 @@
 """The source type `Object`: chosen fields of Kubernetes objects of the agent's own cluster.
 
-Objects are listed in each cycle, not watched: only the chosen numbers stay in memory.
+Objects are listed in each cycle instead of watched, so that only the chosen numbers stay in memory.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from dsf.sources.memory import Samples
 from dsf.sources.plugin import Options, Plugin, Request, Series
 
 _STEP_PATTERN = re.compile(r"\.?([A-Za-z0-9_-]+)|\[([0-9]+)\]|\['([^']+)'\]")
-#: Values of a condition's status.
-_WORDS: Final = {"True": 1.0, "true": 1.0, "False": 0.0, "false": 0.0}
-#: Maximum characters of a quantity: the API server bounds quantities, but no other texts.
+#: Texts that count as booleans, such as the status of a condition.
+_BOOLEAN_VALUES: Final = {"True": 1.0, "true": 1.0, "False": 0.0, "false": 0.0}
+#: Maximum characters of a quantity. The API server limits the length of quantities, but not of other texts.
 _MAX_QUANTITY: Final = 64
 
 
@@ -36,16 +36,16 @@ class RefusedValueError(ValueError):
 
 
 def fetch(request: Request[Options]) -> Iterator[Series]:
-    """Yield a series per object and field, for the part of the time range that this agent observed."""
+    """Yield a series per object and field, for the part of the time range that this agent has observed."""
     object_source = _parse_source(request.query)
     counts: Counter[str] = Counter()
     with request.history() as history:
         own_cluster = get_own_cluster(request)
         try:
-            with request.asking(f"{object_source.kind} of {object_source.api_version} of this cluster") as question:
+            with request.asking(f"{object_source.kind} of {object_source.api_version} of this cluster") as record:
                 listing = own_cluster.cluster.make_listing(object_source, request.deadline)
-                question.url = listing.url
-                samples, question.received = _read_samples(object_source, listing, request, history.now, counts)
+                record.url = listing.url
+                samples, record.received = _read_samples(object_source, listing, request, history.now, counts)
             omitted_count = history.keep(samples)
             counts.update(kept=-omitted_count, labels=omitted_count)
         finally:
@@ -54,11 +54,11 @@ def fetch(request: Request[Options]) -> Iterator[Series]:
 
 
 def parse_number(value: Any) -> float:
-    """Return a number or quantity, or 1 or 0 for a boolean. Raises RefusedValueError."""
+    """Return the value of a number or quantity, or 1 or 0 for a boolean. Raises RefusedValueError."""
     if isinstance(value, (dict, list)):
         raise RefusedValueError("no_single_value")
-    if isinstance(value, str) and value in _WORDS:
-        return _WORDS[value]
+    if isinstance(value, str) and value in _BOOLEAN_VALUES:
+        return _BOOLEAN_VALUES[value]
     try:
         if isinstance(value, str) and len(value) > _MAX_QUANTITY:
             raise ValueError
@@ -80,17 +80,20 @@ def _parse_source(query: str) -> ObjectSource:
     try:
         return ObjectSource.model_validate(document, by_alias=True, by_name=False)
     except ValidationError as error:
-        mistakes = "; ".join(str(mistake) for mistake in explain(error, ObjectSource, document))
-        raise HttpError("bad_query", f"source.object cannot be used by this agent: {mistakes}") from None
+        problems = "; ".join(map(str, explain(error, ObjectSource, document)))
+        raise HttpError("bad_query", f"source.object cannot be used by this agent: {problems}") from None
 
 
 def _read_samples(
     object_source: ObjectSource, listing: KubeListing, request: Request[Options], now: float, counts: Counter[str]
 ) -> tuple[Samples, int]:
-    """Return the values of all objects' fields, and the number of bytes read."""
+    """Return (samples of all objects' fields, number of bytes read), and add the outcomes of fields to `counts`.
+
+    Raises HttpError if a field is no number in any object.
+    """
     samples: dict[Hashable, tuple[Mapping[str, str], float, float]] = {}
     received_bytes = 0
-    #: First refused value by field name, and the fields with a valid value.
+    # Field name -> first refused value, and the names of fields with a valid value.
     refusals: dict[str, str] = {}
     valid_fields: set[str] = set()
     for objects, size in listing.iterate_pages(request.max_bytes, request.deadline):

@@ -1,4 +1,4 @@
-"""Resource requests of a pod, by the rules of Kubernetes' scheduler."""
+"""Computes the resource requests of a pod, by the rules of Kubernetes' scheduler."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def compute_pod_requests(pod: Mapping[str, Any], resources: Iterable[str]) -> _A
             amounts = sidecar_amounts
         else:
             _add(amounts, sidecar_amounts)
-        _raise(starting_amounts, amounts)
-    _raise(running_amounts, starting_amounts)
+        _raise_to(starting_amounts, amounts)
+    _raise_to(running_amounts, starting_amounts)
     running_amounts |= _parse_amounts((spec.get("resources") or {}).get("requests"))
     _add(running_amounts, _parse_amounts(spec.get("overhead")))
     return {resource: running_amounts[resource] for resource in resources if running_amounts.get(resource)}
@@ -60,8 +60,8 @@ def _compute_container_requests(
     if not actual_amounts and not allocated_amounts:
         return requested_amounts
     amounts: _Amounts = {} if infeasible else dict(requested_amounts)
-    _raise(amounts, actual_amounts)
-    _raise(amounts, allocated_amounts)
+    _raise_to(amounts, actual_amounts)
+    _raise_to(amounts, allocated_amounts)
     return amounts
 
 
@@ -78,6 +78,7 @@ def _add(total: _Amounts, amounts: Mapping[str, Decimal]) -> None:
         total[resource] = total.get(resource, Decimal(0)) + value
 
 
-def _raise(total: _Amounts, lower_bounds: Mapping[str, Decimal]) -> None:
+def _raise_to(total: _Amounts, lower_bounds: Mapping[str, Decimal]) -> None:
+    """Raise the amounts in `total` that are below `lower_bounds`."""
     for resource, value in lower_bounds.items():
         total[resource] = max(total.get(resource, value), value)

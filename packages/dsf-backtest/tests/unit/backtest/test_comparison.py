@@ -17,7 +17,7 @@ from dsf.backtest.recording import Recording
 from dsf.errors import ManifestError
 from dsf.placements.replay import replay_situations
 from dsf.placements.scheduling import ScoreKey, Situation, decide_placement
-from dsf.placements.situations import from_file
+from dsf.placements.situations import read_situations_from_file
 
 from .test_summary import QUESTION, record
 
@@ -53,7 +53,7 @@ def placement(
     manifest = {"kind": "Placement", "metadata": {"name": "web", "namespace": "apps"}, "spec": spec}
     file = tmp_path / "placement.yaml"
     file.write_text(yaml.safe_dump(manifest) + further_documents)
-    return from_file(file, clusters)
+    return read_situations_from_file(file, clusters)
 
 
 def replay(a: Recording, b: Recording, situations: Sequence[Situation]) -> PlacementDifference:
@@ -198,7 +198,7 @@ _PLACEMENT = b"{kind: Placement, metadata: {name: p, namespace: n}}\n"
 def test_file_of_placements_that_cannot_be_read_is_refused(tmp_path: Path, content: bytes, words: str) -> None:
     (tmp_path / "p.yaml").write_bytes(content)
     with pytest.raises(ManifestError, match=words):
-        from_file(tmp_path / "p.yaml", ["a"])
+        read_situations_from_file(tmp_path / "p.yaml", ["a"])
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from dsf.placements import reader
 from dsf.placements.kinds import MANAGED_CLUSTER_SET_BINDINGS
 from dsf.placements.pages import _parse_scores
 from dsf.placements.reader import PlacementReader
-from dsf.placements.situations import from_hub
+from dsf.placements.situations import read_situations_from_hub
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
 # Item names may contain slashes, object names may not.
@@ -45,7 +45,7 @@ def test_placements_share_one_look_at_the_fleet(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(reader, "list_objects", objects)
     monkeypatch.setattr(reader, "request_with_retry", lambda *about: placements[about[-1].rpartition("/")[2]])
     session = cast("Session", SimpleNamespace(read_clock=lambda: NOW))
-    situations, problems = from_hub(PlacementReader(session), {"r"}, [])
+    situations, problems = read_situations_from_hub(PlacementReader(session), {"r"}, [])
     assert problems == []
     assert [situation.placement["metadata"]["name"] for situation in situations] == ["p", "q", "r"]
     assert sorted(map(str, listed_resources)) == sorted(map(str, set(listed_resources)))
