@@ -1,4 +1,4 @@
-"""Reads the objects in the backend and builds the desired state from them, soon after changes."""
+"""Reads the backend's objects and rebuilds the desired state soon after they change."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ from dsf.settings import Settings
 
 log = dsf.log.get(__name__)
 
-#: Seconds of pause for each CPU second that a plan took. During the pause, changes of the namespaces that had a change
-#: in the plan wait. Each plan is made from all objects, so without the pause a thousand scorers that become Active one
-#: after the other would keep a core busy. With it, planning takes at most a quarter of the time.
+#: Seconds of pause for each CPU second that a plan took, for the namespaces that had changes in the plan. Their next
+#: changes wait until the pause ends. Each plan is made from all objects, so without the pause a thousand scorers that
+#: become Active one after the other would keep a core busy. With it, planning takes at most a quarter of the time.
 PAUSE_FACTOR: Final = 3.0
-#: Seconds of pause for each CPU second of a plan, for changes of all other namespaces. This pause is shorter, so that a
+#: Seconds of pause for each CPU second that a plan took, for all other namespaces. This pause is shorter, so that a
 #: namespace that changes all the time does not delay the others for long.
 SHORT_PAUSE_FACTOR: Final = 1.0
 #: OCM's annotation of a ManagedClusterAddOn whose agent runs on another cluster.
@@ -68,9 +68,10 @@ class DesiredState:
         health: Callable[[ObjectKey], Health | None],
         on_new: Callable[[Differences, Set[ObjectKey]], None],
     ) -> None:
-        """`on_new` gets the differences of a new plan, and the changed objects, in the thread that made the plan.
+        """Parse the settings and prepare the first plan, which `controller` or `update` makes. Raises SettingsError.
 
-        Raises SettingsError.
+        `health` returns the known health of a scorer. `on_new` gets the differences of a new plan and the changed
+        objects, in the thread that made the plan.
         """
         self._token_hosts = _parse_hosts("DSF_TOKEN_HOSTS", settings.token_hosts)
         self._scorer_hosts = _parse_hosts("DSF_SCORER_HOSTS", settings.scorer_hosts)
@@ -87,10 +88,10 @@ class DesiredState:
         self._settings = settings
         self._health = health
         self._on_new = on_new
-        # Held while a plan is made.
+        # `_plan_lock` serializes planning; `_lock` protects the fields below and is held only briefly.
         self._plan_lock = threading.Lock()
         self._lock = threading.RLock()
-        # Key -> manifest, parsed object (None if unreadable), and parse error.
+        # Key -> (manifest, parsed object or None if unreadable, parse error or "").
         self._parsed_objects: dict[ObjectKey, tuple[Manifest, ApiObject | None, str]] = {}
         # Key -> last logged message about unknown fields.
         self._logged_ignored_fields: dict[ObjectKey, str] = {}
@@ -99,7 +100,7 @@ class DesiredState:
         self._plan_cache = PlanCache()
         # Scorer -> last logged error.
         self._logged_errors: dict[str, str] = {}
-        # The stored claims on names, None if they must be read, and the stored text of each namespace.
+        # The claims on names, None if they must be read again, and their stored text by namespace.
         self._claims: NameClaims | None = None
         self._stored_claims: dict[str, str] = {}
         self._plan = FleetPlan()
@@ -107,21 +108,23 @@ class DesiredState:
         self._max_work_bytes = manifestwork.MAX_BYTES
         # Objects to reconcile with the next plan.
         self._changed_objects: set[ObjectKey] = set()
-        # Objects to reconcile with the first plan, which exists if this is None.
+        # Objects to reconcile with the first plan; None after the first plan.
         self._waiting_for_first_plan: set[ObjectKey] | None = set()
-        # Unix time of the next plan change without an event: a pause ends or a name becomes free.
+        # Unix time at which the plan changes without an event, because a scorer's pause ends or a name becomes free.
         self._next_change_at = math.inf
         # Namespaces with changes for the next plan.
         self._changed_namespaces: set[str] = set()
-        # Namespace -> end of its pause, and the end of the pause of all others, by the monotonic clock.
+        # time.monotonic() at the end of the pause of each namespace, and of the short pause of all other namespaces.
         self._pause_ends: dict[str, float] = {}
         self._short_pause_end = -math.inf
-        #: Makes plans; its queue has one key, which stands for the whole plan.
+        #: Makes plans. Its queue has a single key, `config_key`, which stands for the whole plan.
         self.controller = Controller("plan", self._update_when_due, workers=1, outage=outage)
 
     def record_changes(self, *objects: ObjectKey, namespace: str | None = None) -> None:
-        """Record changed objects, which are reconciled with a plan that includes the change. `namespace` is the
-        namespace of the change's cause, by default the namespaces of the objects."""
+        """Record changed objects, which are reconciled after a plan that includes the change.
+
+        `namespace` is the namespace that caused the change, by default the namespaces of the objects.
+        """
         namespaces = {key.namespace for key in objects} if namespace is None else {namespace}
         with self._lock:
             self._changed_objects.update(objects)
@@ -130,7 +133,7 @@ class DesiredState:
         self.controller.queue.add_after(self.config_key, due_at - time.monotonic())
 
     def _find_due_time(self, namespaces: Set[str]) -> float:
-        """Return the monotonic time of the next plan for changes in these namespaces."""
+        """Return the time.monotonic() of the next plan for changes in these namespaces."""
         return min(
             (self._pause_ends.get(name, self._short_pause_end) for name in namespaces), default=self._short_pause_end
         )
@@ -157,7 +160,7 @@ class DesiredState:
         try:
             return self._update()
         except Exception:
-            # The caller retries only its own work, so schedule a plan for changes in the meantime.
+            # The caller retries only its own work, so schedule a plan for the recorded changes.
             self.controller.queue.retry(self.config_key)
             raise
 
@@ -180,7 +183,7 @@ class DesiredState:
                 # Take the changes before reading: later changes are for the next plan.
                 changed_keys, self._changed_objects = self._changed_objects, set()
                 namespaces, self._changed_namespaces = self._changed_namespaces, set()
-            # Other threads that use the interpreter make a plan last longer, but not a pause.
+            # Pauses depend on CPU time, because other busy threads only lengthen the wall-clock time of a plan.
             cpu_start = time.thread_time()
             try:
                 plan = self._make_plan()
@@ -203,7 +206,7 @@ class DesiredState:
         return plan
 
     def _begin_pauses(self, namespaces: Set[str], seconds: float) -> None:
-        """Begin the pauses after a plan that took `seconds` of CPU and had changes of these namespaces."""
+        """Begin the pauses after a plan that took `seconds` of CPU time and included changes in these namespaces."""
         now = time.monotonic()
         with self._lock:
             self._short_pause_end = now + SHORT_PAUSE_FACTOR * seconds
@@ -265,7 +268,7 @@ class DesiredState:
 
     @property
     def config_terminating(self) -> str:
-        """Text about the effective DynamicScoringConfig while it is being deleted; empty otherwise."""
+        """Description of the deletion while the effective DynamicScoringConfig is being deleted; empty otherwise."""
         manifest = self._backend.get(*self.config_key)
         if manifest is None or not manifest["metadata"].get("deletionTimestamp"):
             return ""
@@ -386,19 +389,22 @@ class DesiredState:
         self._logged_errors = {key: text for key, (_, text) in errors_with_text.items()}
 
     def _find_failure(self, scorer: DynamicScorer) -> Obstacle | None:
-        """Return the known reason why the scoring API is not Active."""
+        """Return the known reason why the scoring API is not Active; None without such a reason."""
         health = self._health(ObjectKey(Kind.SCORER, scorer.metadata.namespace, scorer.metadata.name))
         return health.failure if health is not None else None
 
     def _merge_health(self, scorer: DynamicScorer) -> DynamicScorer:
-        """Return the scorer with a status of only its current health and config; the hub writes all other fields."""
+        """Return the scorer with a status of only its current health and config.
+
+        The hub writes all other status fields itself, so a plan must not depend on them.
+        """
         health = self._health(ObjectKey(Kind.SCORER, scorer.metadata.namespace, scorer.metadata.name))
         health = health or Health.from_status(scorer)
         status = DynamicScorerStatus(health_status=health.status, last_synced_config=health.config)
         return scorer.model_copy(update={"status": status})
 
     def _list_objects(self, kind: Kind, model: type[_Object]) -> tuple[list[_Object], dict[str, str]]:
-        """Return all readable objects of a kind, and the parse errors of the others, by `namespace/name`.
+        """Return all readable objects of a kind, and the parse errors of the others by `namespace/name`.
 
         Errors of objects that are being deleted are omitted. Both results come from one listing, so that an object that
         is corrected in the meantime is in one of them.
@@ -446,9 +452,9 @@ class DesiredState:
             return stored_manifest, None, problem
         try:
             unknown_fields: list[str] = []
-            # Ignore unknown fields: newer CRDs stay after a rollback, and a hub without its configuration would remove
-            # all scores. ScoringAuthentication is excluded, because without a restricting field it would allow more.
-            # The folder backend has already rejected unknown fields as typos.
+            # Ignore unknown fields, because newer CRDs stay after a rollback, and a hub that cannot read its
+            # configuration stops all scorers. A ScoringAuthentication with unknown fields is rejected, because it would
+            # allow more without a restricting field. The folder backend has already rejected unknown fields as typos.
             if model in (DynamicScorer, DynamicScoringConfig):
                 manifest, unknown_fields = drop_unknown_fields(manifest, model)
             self._report_ignored_fields(key, unknown_fields)
@@ -462,12 +468,12 @@ class DesiredState:
             log.exception("object cannot be read, the others go on", kind=key.kind.value, object=key.name)
             text = f"the hub cannot read this object: {type(error).__name__}; the hub's log says where"
             self._backend.record_event(key, "Warning", INTERNAL_ERROR, text)
-            # A copy, so that the next pass parses it again.
+            # The cache compares manifests by identity, so a copy makes the next plan parse the object again.
             stored_manifest = {**stored_manifest}
         return stored_manifest, None, text
 
     def _report_hosted(self, clusters: set[str]) -> None:
-        """Report add-ons in hosted mode once: their agents would not run on the cluster that they score."""
+        """Report each add-on in hosted mode once, because its agent would not run on the cluster that it scores."""
         for cluster in sorted(clusters - self._reported_hosted_clusters):
             log.warning("a hosted add-on is not supported", cluster=cluster, annotation=_HOSTING)
             self._backend.record_event(

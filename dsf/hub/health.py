@@ -63,10 +63,10 @@ class HealthTarget(NamedTuple):
     access: Access = PLAIN
     #: uid of the DynamicScorer, which differs after deletion and re-creation.
     uid: str = ""
-    #: Whether the author of the scorer may see response texts. Authors in other namespaces than the hub's see only the
+    #: True if the scorer's author may see response texts. Authors in other namespaces than the hub's see only the
     #: HTTP status and the kind of a failure, because the URL may point to any page that the hub reaches.
     shows_responses: bool = True
-    #: Why the hub must not send requests to this URL; empty if it may.
+    #: Reason why the hub must not send requests to this URL; empty if it may.
     refusal: str = ""
     #: Compile error of an expression, which has no URL; empty if the expression compiles.
     expression_error: str = ""
@@ -74,8 +74,9 @@ class HealthTarget(NamedTuple):
 
 @dataclass(frozen=True)
 class CheckResult:
-    """The result of one check. In mode None `/config` is not requested: `config` and `config_failure` are None."""
+    """The result of one check. In mode None, `config` and `config_failure` are None."""
 
+    #: Reason why the scoring API does not count as healthy; None if it does.
     health_failure: Obstacle | None
     config: RemoteConfig | None = None
     config_failure: Obstacle | None = None
@@ -86,26 +87,27 @@ class Health:
     """The known state of one scoring API."""
 
     status: HealthStatus = HealthStatus.Unknown
-    #: The last valid response from configURL; it stays if later responses are invalid, and if the mode becomes None.
+    #: Last valid response from configURL. It stays if later responses are invalid, and if the mode becomes None.
     config: RemoteConfig | None = None
     #: Consecutive failed checks, at most FAILURE_THRESHOLD.
     failures: int = 0
-    #: Why the newest check failed; None after a success.
+    #: Reason why the newest check failed; None after a success.
     failure: Obstacle | None = None
+    #: Reason why the newest check got no valid configuration; None after a success, and in mode None.
     config_failure: Obstacle | None = None
-    #: Whether a check of this URL in this mode has ended.
+    #: True after the first check of this URL in this mode.
     is_checked: bool = False
-    #: Whether the scorer was Active at this URL and in this mode, so that a failed check may be transient.
+    #: True if the scorer was Active at this URL and in this mode, so that a failed check may be transient.
     is_proven: bool = False
 
     @classmethod
     def from_status(cls, scorer: DynamicScorer) -> Health:
-        """Return the state from a stored status. If the spec has changed since, the state may be about another URL."""
+        """Return the state from a stored status. If the spec has changed since, `is_proven` is False."""
         status = scorer.status
         is_proven = status.observed_generation == scorer.metadata.generation
         config = status.last_synced_config
         if config is not None and find_user_problem(config):
-            # Upstream's manager wrote this config: the next status omits it, and the next check reports the reason.
+            # Upstream's manager wrote this invalid config. Drop it; the next check reports the reason.
             config = None
         return cls(status.health_status, config, is_proven=is_proven)
 
@@ -113,7 +115,7 @@ class Health:
         """Return the state after a check; `FAILURE_THRESHOLD` consecutive failures make a proven scorer Inactive."""
         is_active = self.status is HealthStatus.Active and self.is_proven
         failure = check.health_failure or (None if is_active else check.config_failure)
-        # Limit the number: the Health of a scoring API that stays down then stays equal, and its status is not written.
+        # The limit keeps the Health of a permanently failing scoring API equal, so that its status is not rewritten.
         failures = 0 if failure is None else min(self.failures + 1, FAILURE_THRESHOLD)
         is_still_active = failure is None or (is_active and failures < FAILURE_THRESHOLD)
         return Health(
@@ -132,7 +134,7 @@ class Health:
 
 
 def check(target: HealthTarget, *, timeout: float) -> CheckResult:
-    """Check one scoring API; `timeout` covers all requests."""
+    """Check one scoring API. All requests together take at most `timeout` seconds. Failures are part of the result."""
     if target.refusal:
         return CheckResult(Obstacle(str(ResolveReason.HostNotAllowed), target.refusal))
     if not target.config_url:
@@ -144,7 +146,7 @@ def check(target: HealthTarget, *, timeout: float) -> CheckResult:
         try:
             return http.probe(url, deadline=deadline, max_bytes=MAX_BYTES, access=target.access)
         except HttpError as error:
-            # Omit the seconds of a timeout, because a varying message would change the status at each check.
+            # Omit the duration of a timeout, because a varying message would change the status at each check.
             is_timeout = error.reason == "timeout"
             message = f"{place('GET', url)}: no complete answer in time" if is_timeout else str(error)
             hint = _TLS_HINT if TLS_FAILED in message else ""
@@ -159,7 +161,7 @@ def check(target: HealthTarget, *, timeout: float) -> CheckResult:
         return CheckResult(Obstacle("InvalidURL", f"spec.configURL: {error}{hint}"))
     response = send_request(healthz)
     if isinstance(response, Obstacle) or target.mode is not ConfigSyncMode.Full:
-        # After a failed request, further requests to this server are pointless.
+        # Skip /config in mode None, and after a failed request, because the server would fail again.
         return CheckResult(_find_failure(healthz, response, target))
     config, config_failure = _read_config(target, send_request(target.config_url))
     # If the scoring API has no /healthz, its /config shows whether it is up.
@@ -170,7 +172,7 @@ def check(target: HealthTarget, *, timeout: float) -> CheckResult:
 
 
 def make_read_notice(name: str, target: HealthTarget, result: CheckResult, request: str) -> ConfigRead:
-    """Return the notice for users whether a check read the /config of a scorer."""
+    """Return the notice that tells users whether a check has read a scorer's /config; `request` is a request's id."""
     if result.config is not None:
         return ConfigRead(name=name, at=hubclock.now(), request=request)
     failure = result.config_failure or result.health_failure
@@ -223,12 +225,16 @@ class HealthMonitor:
         on_change: Callable[[ObjectKey], None],
         on_check: Callable[[ObjectKey, HealthTarget, CheckResult, str], None] = lambda *_: None,
     ) -> None:
-        """`on_change` is called when the Health of a scorer changes, `on_check` with each check and the newest request
-        (`request_check`) before it. Both are called in the checking threads, outside of any lock."""
+        """Prepare the checks; `start` begins them.
+
+        `on_change` is called when the Health of a scorer changes. `on_check` is called after each check, with the id of
+        the newest request (see `request_check`) before the check. Both are called in the checking threads, outside of
+        any lock.
+        """
         self._settings = settings
         self._on_change = on_change
         self._on_check = on_check
-        # Memory of the kept configurations, which their scoring APIs choose, by namespace.
+        # Memory of the kept configurations by namespace. It is limited, because scoring APIs choose its size.
         self._memory_shares = MemoryShares()
         self._max_bytes = max(MAX_SHARED_BYTES // max(1, len(settings.scorer_namespaces)), MIN_SHARE)
         self._requests: dict[ObjectKey, str] = {}
@@ -246,7 +252,7 @@ class HealthMonitor:
         self._controller.start()
 
     def stop(self) -> None:
-        """Start no more checks; hanging ones end with the process."""
+        """Stop checking. Hanging checks end with the process."""
         self._controller.stop(1.0)
 
     def track(self, key: ObjectKey, target: HealthTarget, stored_health: Health) -> Health:
@@ -292,7 +298,7 @@ class HealthMonitor:
     def _admit(
         self, key: ObjectKey, target: HealthTarget, config: RemoteConfig, kept_config: RemoteConfig | None
     ) -> bool:
-        """Count the memory of a new configuration in place of the kept one; return False if there is no room for it."""
+        """Count the memory of a new configuration in place of the kept one; return False if it exceeds the share."""
         if target.shows_responses or config == kept_config:
             return True
         if self._memory_shares.admit(key, key.namespace, _estimate_config_bytes(config), self._max_bytes):
@@ -320,7 +326,7 @@ class HealthMonitor:
         try:
             result = check(target, timeout=CHECK_TIMEOUT)
         except Exception as error:
-            # An unexpected error is a failed check, because the scorer must not stay Active.
+            # Count an unexpected error as a failed check, so that the scorer does not stay Active.
             log.exception("health check failed with an unexpected error", scorer=key.name)
             text = (
                 f"{shorten_url(target.config_url)}: the hub cannot take its answer: {type(error).__name__}; the hub's "
@@ -329,7 +335,7 @@ class HealthMonitor:
             result = CheckResult(Obstacle("CheckFailed", text))
         with self._lock:
             if self._targets.get(key) != target:
-                # The target has changed in the meantime and is queued again, so this result is outdated.
+                # The target has changed during the check and is queued again, so drop this outdated result.
                 return None
             previous_health = self._states[key]
             if result.config is not None and not self._admit(key, target, result.config, previous_health.config):
@@ -340,5 +346,5 @@ class HealthMonitor:
         if new_health != previous_health:
             log.info("health checked", scorer=key.name, status=new_health.status.value, failures=new_health.failures)
             self._on_change(key)
-        # Jitter spreads the checks.
+        # Random intervals keep checks from running all at the same time.
         return self._settings.health_interval * random.uniform(0.9, 1)  # noqa: S311

@@ -53,8 +53,11 @@ class Hub:
         on_unusable: Callable[[SettingsError], object] = lambda _: None,
         is_behind: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`on_unusable` is called when this hub can no longer use Redis; `is_behind` returns True if results wait in
-        this process. Raises SettingsError."""
+        """Build all parts of the controller without starting them. Raises SettingsError.
+
+        `on_unusable` is called when this hub can no longer use Redis. `is_behind` returns True while this process has
+        unprocessed results.
+        """
         self._settings = settings
         trust.use_folder(settings.trusted_ca_dir)
         addresses.allow_link_local(settings.allow_link_local)
@@ -64,7 +67,7 @@ class Hub:
         self._client = connect(settings, name="dsf-hub")
         self._clock = HubClock(self._client, on_measured=ClockReports(self._client, settings).report)
         self._redis_watch = RedisWatch(self._client, settings, self._clock, self._outage, on_unusable)
-        # A separate connection without retries detects whether Redis is reachable.
+        # This connection detects outages, so it does not retry.
         self._notifications_client = connect(settings, name="dsf-hub-notifications", retries=0)
         self._notifications = NotificationListener(
             self._notifications_client,
@@ -97,12 +100,12 @@ class Hub:
             self._reconcile,
             workers=workers,
             outage=self._outage,
-            # Half of the threads stay free for the hub's own namespace while another has thousands of changed scorers.
+            # Reserve half of the threads for the hub's own namespace while others have thousands of changed scorers.
             has_room=lambda namespace, busy: namespace == settings.namespace or busy < max(1, workers // 2),
         )
         self._act_runner = ActRunner(self._client, settings, backend, self._desired, self._scorer_controller.queue.add)
         self._act_controller = Controller("acts", self._act_runner.reconcile, workers=2, outage=self._outage)
-        #: For probes and metrics.
+        #: The controllers that probes and metrics observe.
         self.controllers = (
             self._desired.controller,
             self._cluster_controller,
@@ -234,14 +237,14 @@ class Hub:
         return secret
 
     def _get_planned_scores(self) -> PlannedScores | None:
-        """Return the scores of the current plan, for the writer; None before the first plan."""
+        """Return the scores that the current plan requires; None before the first plan."""
         plan = self._desired.plan
         if self._planned_scores is None or self._planned_scores.plan is not plan:
             self._planned_scores = PlannedScores(plan) if self._desired.is_known else None
         return self._planned_scores
 
     def _reconcile(self, key: ObjectKey) -> float | None:
-        # Without a plan each cluster would look departed.
+        # Without a plan, each cluster would seem to have departed.
         return None if self._desired.defer_until_planned(key) else self._reconcilers[key.kind](key)
 
     # --- event routing -------------------------------------------------------------------------------------------
@@ -286,7 +289,7 @@ class Hub:
         self._desired.record_changes(key)
 
     def _on_check(self, key: ObjectKey, target: HealthTarget, result: CheckResult, request: str) -> None:
-        """Write a notice for users about the read of a /config. The notice is dropped if Redis rejects it."""
+        """Write a notice for users about a check of /config. The notice is dropped if Redis fails."""
         scorer_key = f"{key.namespace}/{key.name}"
         if self._outage.is_on or self._desired.plan.find_owner_key(key.name) not in (scorer_key, None):
             return
@@ -317,7 +320,7 @@ class Hub:
         """Handle requests for credentials, and other user actions. Raises redis.RedisError."""
         for cluster in self._credentials.read_requests():
             self._cluster_controller.queue.add(_make_cluster_key(cluster))
-        # Before the first plan the objects of the actions are unknown.
+        # Before the first plan, the objects that the actions concern are unknown.
         if self._desired.plan.scorers:
             self._change_notifier.notify()
 
@@ -340,7 +343,7 @@ class Hub:
     # --- full resync ---------------------------------------------------------------------------------------------
 
     def _resync_forever(self) -> None:
-        # Whether the last full resync failed, so that the next resync must be full.
+        # True if the last full resync failed, so that the next resync must be full.
         is_full_resync_due = False
         for number in itertools.count(1):
             pause_seconds = self._settings.hub_resync * random.uniform(0.9, 1.1)  # noqa: S311
@@ -348,7 +351,7 @@ class Hub:
             self._resync_requested.clear()
             if self._is_stopping:
                 return
-            # Seconds over which a full resync is spread.
+            # Spread the reconciliations of a periodic resync over these seconds.
             spread_seconds = 0.0 if is_urgent else min(5.0, self._settings.hub_resync / 2)
             is_full, is_full_resync_due = is_urgent or is_full_resync_due or number % 20 == 0, False
             try:
@@ -364,7 +367,10 @@ class Hub:
                 is_full_resync_due = is_full
 
     def _resync(self, spread_seconds: float, *, is_full: bool) -> None:
-        """Enqueue the clusters that deviate from the desired state without an event; with `is_full` all objects."""
+        """Enqueue the clusters that deviate from the desired state without an event; with `is_full`, all objects.
+
+        Reconciliations are spread over `spread_seconds`. Raises DsfError and redis.RedisError.
+        """
         plan = self._desired.update()
         clusters: set[str] = set()
         if self._credentials.have_changed() or is_full:
@@ -393,7 +399,7 @@ class Hub:
                 self._registrar.notices.forget_written()
                 self._credentials.delete_unregistered_queues()
             for cluster in self._credentials.read_requests() | self._credentials.sync(retained_uids):
-                # Reconcile these clusters immediately, because they may have changed during this pass.
+                # Reconcile these clusters immediately, because they may have changed during this resync.
                 self._cluster_controller.queue.add(_make_cluster_key(cluster))
             self._change_notifier.notify()
         finally:
@@ -406,7 +412,7 @@ class Hub:
                 self._cluster_controller.queue.add_after(key, random.uniform(0, spread_seconds))  # noqa: S311
 
     def _check_crds(self) -> None:
-        """Report CRDs of another version, which drop fields that users or this hub write."""
+        """Report CRDs of another version, because they drop fields that users or this hub write."""
         try:
             self._redis_watch.report(server.CRDS, self._backend.describe_missing_fields())
         except BackendError as error:

@@ -1,8 +1,8 @@
 """Removes the pod of a Redis without a volume when its node is lost, so that another node runs it.
 
-A StatefulSet replaces a pod only when the old one is gone, which the kubelet of a lost node never confirms. A Redis
-with a volume must wait for a person, because two servers on one volume would damage it. Without a volume, nothing can
-be damaged, and the hub fills the new server again.
+A StatefulSet replaces a pod only after the old one has ended, which the kubelet of a lost node never confirms. A Redis
+with a volume must wait for an administrator, because two servers on one volume would damage it. A Redis without a
+volume has nothing to damage, and the hub fills the new server again.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ class LostPodRemover:
                 log.warning("the pod of redis cannot be checked", pod=self._pod, error=str(error))
 
     def check(self) -> bool:
-        """Remove the pod if it should have ended, and return True then. Raises BackendError."""
+        """Remove the pod if it should have ended; return True if it was removed. Raises BackendError."""
         try:
             metadata = self._session.get(self._path)["metadata"]
         except ObjectNotFoundError:
             return False
-        # The API server writes the end of the grace period.
+        # The API server sets the deletion timestamp to the end of the grace period.
         ends_at = metadata.get("deletionTimestamp")
         if ends_at is None or self._session.read_clock() < datetime.datetime.fromisoformat(ends_at) + MARGIN:
             return False

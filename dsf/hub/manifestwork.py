@@ -33,11 +33,13 @@ from dsf.backends.protocol import Kind, Manifest
 MAX_BYTES: Final = 1024 * 1024
 #: Bytes of the ManifestWork that do not belong to a scorer: the ConfigMap without summaries, Role and RoleBinding.
 _FIXED_BYTES: Final = 4 * 1024
-#: OCM: "the size of manifests is 1663352 bytes which exceeds the 512000 limit"; API server, etcd: "... too large".
+#: Match OCM's "the size of manifests is 1663352 bytes which exceeds the 512000 limit", and the "... too large" of the
+#: API server and etcd.
 _OCM_LIMIT_PATTERN: Final = re.compile(r"exceeds the (\d+) limit")
 _TOO_LARGE_PATTERN: Final = re.compile(r"too large|larger than max", re.IGNORECASE)
-#: Go escapes these in JSON, Python does not.
+#: Matches the characters that Go escapes in JSON and Python does not.
 _GO_ESCAPED_CHARACTER_PATTERN: Final = re.compile(r"[<>&]")
+#: Additional bytes of each such character.
 _EXTRA_BYTES: Final = len(r"\u003c") - 1
 
 
@@ -45,12 +47,13 @@ _EXTRA_BYTES: Final = len(r"\u003c") - 1
 class Load:
     """The size of a scorer in the ManifestWork of a cluster."""
 
-    #: `namespace/name`.
+    #: `namespace/name` of the scorer.
     key: str
+    #: Creation time of the scorer; None if it is not stored yet.
     created: datetime | None
     #: Bytes without Secrets.
     size: int
-    #: Secrets delivered with the scorer -> their bytes. Scorers may share Secrets.
+    #: Name of each Secret delivered with the scorer -> its bytes. Scorers may share Secrets.
     secrets: Mapping[str, int]
 
     @property
@@ -71,12 +74,15 @@ def compute_size(manifest: Any) -> int:
 
 
 def all_fit(loads: Iterable[Load], limit: int) -> bool:
-    """Return True if all these scorers fit, even if they share no Secrets."""
+    """Return True if all these scorers fit into `limit` bytes, even if they share no Secrets."""
     return sum(load.total_size for load in loads) + _FIXED_BYTES <= limit
 
 
 def find_excluded(loads: Iterable[Load], own_namespace: str, limit: int) -> Iterator[tuple[str, str]]:
-    """Yield (key, reason) for each scorer that is not delivered to one cluster."""
+    """Yield (key, reason) for each scorer that does not fit into the ManifestWork of one cluster.
+
+    `loads` are the scorers of the cluster, `own_namespace` is the hub's, and `limit` is in bytes.
+    """
     loads_by_namespace: dict[str, list[Load]] = {}
     for load in sorted(loads, key=lambda load: (load.created or _NOT_CREATED, load.key)):
         loads_by_namespace.setdefault(load.namespace, []).append(load)
@@ -126,18 +132,17 @@ def lower_limit(limit: int, refusal: str) -> int | None:
     limit_match = _OCM_LIMIT_PATTERN.search(refusal)
     if limit_match is None and not _TOO_LARGE_PATTERN.search(refusal):
         return None
-    # If the reported limit is not below ours, the server counts bytes in another way: reduce the limit by a quarter.
+    # If the reported limit is not below ours, the server counts bytes differently, so reduce the limit by a quarter.
     new_limit = int(limit_match[1]) if limit_match is not None and int(limit_match[1]) < limit else limit * 3 // 4
     # Below this size another rule must have caused the rejection.
     return new_limit if new_limit >= 64 * 1024 else None
 
 
-#: Sorts a scorer without a creation time last: it is not stored yet, so all stored scorers are older.
+#: Sort key of a scorer without a creation time. It is not stored yet, so all stored scorers are older.
 _NOT_CREATED: Final = datetime.max.replace(tzinfo=UTC)
 
 
 _WORK_API_VERSION = "work.open-cluster-management.io/v1"
-
 
 #: Name of the agents' Role for the objects that scorers reference, and of its RoleBinding.
 SCORERS_ROLE: Final = "dynamic-scoring-agent-scorers"
@@ -151,7 +156,7 @@ class ScorerPart:
     text: str
     #: The Secrets and ConfigMaps that the agent must be allowed to read for the scorer.
     references: frozenset[Reference]
-    #: Whether the scorer needs tokens of the agents' ServiceAccount for servers.
+    #: True if the scorer sends tokens of the agents' ServiceAccount to servers.
     uses_account: bool
     #: Bytes in the ManifestWork.
     size: int
@@ -174,7 +179,8 @@ def make_manifest_work(
 ) -> Manifest:
     """Return the ManifestWork with the ConfigMap for the agent of a cluster; `parts` are sorted by scorer name.
 
-    A Role lets the agent read only the Secrets and ConfigMaps that `parts` reference. `secrets` are delivered with it.
+    A Role lets the agent read only the Secrets and ConfigMaps that `parts` reference. The ManifestWork also contains
+    `secrets`.
     """
     summaries = f"[{','.join(part.text for part in parts)}]"
     references = frozenset().union(*(part.references for part in parts))

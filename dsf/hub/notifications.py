@@ -1,4 +1,4 @@
-"""Receives notifications from other processes through Redis: changed cycle outcomes, and actions by users."""
+"""Receives notifications from other processes through Redis about changed cycle outcomes and user actions."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ log = dsf.log.get(__name__)
 _BATCH_SIZE: Final = 500
 #: Maximum seconds of one blocking read, after which the thread checks whether it should stop.
 _BLOCKING_READ_SECONDS: Final = 0.5
-#: Maximum seconds of one round. The time-outs of Redis and Sentinel are much shorter.
+#: Maximum seconds of one round of the listening loop. The time-outs of Redis and Sentinel are much shorter.
 _MAX_ROUND_SECONDS: Final = 120.0
-#: Kubernetes deletes an Event after an hour, so older actions get none.
+#: Kubernetes deletes an Event after this time, so older actions get none.
 _EVENT_LIFETIME_SECONDS: Final = 3600
 
 
@@ -43,14 +43,17 @@ class NotificationListener:
         on_wake: Callable[[], None],
         on_back: Callable[[], None],
     ) -> None:
-        """`on_changed` gets the names of scorers whose cycles changed between success and failure. `on_wake` is called
-        for any other notification, and may raise redis.RedisError; `on_back` is called when an outage ends."""
+        """Prepare the thread; `start` begins listening.
+
+        `on_changed` gets the names of scorers whose cycles changed between success and failure. `on_wake` is called for
+        any other notification, and may raise redis.RedisError. `on_back` is called when an outage ends.
+        """
         self._redis = client
         self._outage = outage
         self._on_changed = on_changed
         self._on_wake = on_wake
         self._on_back = on_back
-        # time.monotonic() of the newest round.
+        # time.monotonic() at the start of the newest round.
         self._last_round_at = time.monotonic()
         self._stop = threading.Event()
         self._thread = SupervisedThread(self._run, "notifications")
@@ -82,16 +85,20 @@ class NotificationListener:
                 self._stop.wait(random.uniform(0.5, 1))  # noqa: S311
                 continue
             except redis.RedisError as error:
-                # Redis rejects the command: a permission is missing, or Redis is out of memory.
+                # Redis rejected the command, because a permission is missing or Redis is out of memory.
                 log.error("notifications cannot be read", error=str(error))
                 self._stop.wait(5)
             except Exception:
-                # A full resync handles the lost notification; the thread must continue.
+                # The thread must continue. A full resync handles the lost notification.
                 log.exception("notifications cannot be passed on")
                 self._stop.wait(0.5)
 
     def _receive(self) -> set[str]:
-        # Read the set first, because a notification may predate this process.
+        """Return the names of changed scorers; wait briefly for other notifications if there are none.
+
+        Raises redis.RedisError.
+        """
+        # Read the set without waiting, because a notification may predate this process.
         names: set[str] = set()
         while batch := self._redis.spop(keys.HUB_CHANGED, _BATCH_SIZE):
             names |= {str(name) for name in batch}
@@ -111,10 +118,10 @@ EVENT_REASONS: Final = {
 
 
 class ChangeNotifier:
-    """Creates Events for the actions of users, which must not create Events themselves, and forwards requests to read
-    a /config to the health checks.
+    """Creates Events for user actions, and forwards requests to read a /config to the health checks. Thread-safe.
 
-    Thread-safe. Each action gets one Event, even if no hub ran at its time; after a crash it may get two or none.
+    The processes that handle user actions must not create Events themselves. Each action gets one Event, even if no hub
+    ran at its time. After a crash it may get two or none.
     """
 
     def __init__(
@@ -124,7 +131,7 @@ class ChangeNotifier:
         find_scorer: Callable[[str], ObjectKey | None],
         on_sync: Callable[[ObjectKey, str], None],
     ) -> None:
-        """`find_scorer` returns the key of a scorer by its name; `on_sync` gets requests to read a /config."""
+        """`find_scorer` returns the key of a scorer by its name; `on_sync` gets a scorer and the id of a request."""
         self._redis = client
         self._backend = backend
         self._find_scorer = find_scorer

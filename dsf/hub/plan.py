@@ -32,7 +32,7 @@ from dsf.store.registry import ScorerRecord
 
 
 def _expand_masks(masks: Iterable[Mask], clusters: Iterable[ClusterFacts]) -> Iterator[tuple[str, str]]:
-    """Yield (cluster, score) of each mask; a mask with a selector yields a pair for each selected cluster."""
+    """Yield (cluster name, score name) of each mask; a mask with a selector yields one for each selected cluster."""
     for mask in masks:
         if mask.cluster_selector is None:
             yield mask.cluster_name or "", mask.score_name
@@ -44,17 +44,17 @@ def _expand_masks(masks: Iterable[Mask], clusters: Iterable[ClusterFacts]) -> It
 
 @dataclass(frozen=True)
 class MaskIndex:
-    """An index of masks, because each plan looks up thousands of masks for thousands of clusters."""
+    """An index of masks. It makes the lookup fast, which each plan does for each pair of cluster and scorer."""
 
-    #: (cluster, score), each of which may be `*`.
+    #: (cluster name, score name), each of which may be `*`.
     masks: frozenset[tuple[str, str]] = frozenset()
 
     def hides(self, cluster: str, score_name: str) -> bool:
-        """Return True if a mask matches this pair. Score names are not sanitized; `*` in a mask matches any name."""
+        """Return True if a mask matches this pair. `score_name` is not sanitized; `*` in a mask matches any name."""
         return bool(self.masks and self.describe_mask(cluster, score_name))
 
     def describe_mask(self, cluster: str, score_name: str) -> str:
-        """Describe the mask that hides this pair; empty if no mask does."""
+        """Return a description of the mask that hides this pair; empty if no mask does."""
         for mask, text in (
             ((cluster, score_name), "masked on this cluster"),
             ((ANY, score_name), "masked on all clusters"),
@@ -70,16 +70,16 @@ class MaskIndex:
 class FleetPlan:
     """The complete desired state."""
 
-    #: By `namespace/name`.
+    #: `namespace/name` -> plan of the DynamicScorer.
     scorers: Mapping[str, ScorerPlan] = field(default_factory=dict)
     #: Name -> uid of the clusters on which scorers may run.
     clusters: Mapping[str, str] = field(default_factory=dict)
     masks: MaskIndex = field(default_factory=MaskIndex)
-    #: Whether a readable configuration exists; otherwise no scorer runs or is distributed.
+    #: True if a readable configuration exists; otherwise no scorer runs or is distributed.
     is_enabled: bool = False
-    #: Whether no configuration exists, readable or not; then no score is published.
+    #: True if no configuration exists, not even an unreadable one; then no score is published.
     has_no_config: bool = True
-    #: Number of accepted clusters outside of `clusters`, because they have no agent yet.
+    #: Number of accepted clusters that are not in `clusters`, because they have no agent yet.
     without_addon: int = 0
     #: Labels of `clusters` that are shown to users.
     labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -134,9 +134,9 @@ class FleetPlan:
         """Return the desired entries of a cluster by scorer; `current_entries` are those in the schedule now.
 
         A scorer that currently cannot run (its API is down, its manifest is invalid or unreadable, or this cluster
-        lacks a label that the scorer needs) keeps a stopped entry: its scores expire normally and its records stay. The
-        entry is removed if the scorer is deleted or masked, if another scorer has its score name, or if it can run and
-        does not select the cluster.
+        lacks a label that the scorer needs) keeps a stopped entry, so that its scores expire normally and its records
+        stay. The entry is removed if the scorer is deleted or masked, if another scorer has its score name, or if it
+        can run and does not select the cluster.
         """
         entries = {
             plan.name: entry
@@ -177,7 +177,7 @@ class FleetPlan:
                 yield name, entry, plan
 
     def _find_owner(self, name: str, namespace: str) -> str:
-        """Return the key of the scorer that owns this name; empty if its namespace is not `namespace` (empty: any)."""
+        """Return the key of the scorer in `namespace`, or in any if empty, that owns this name; empty without one."""
         key = self.find_owner_key(name) or ""
         return key if is_owner(namespace, key.partition("/")[0]) else ""
 
@@ -201,7 +201,7 @@ class FleetPlan:
 
     @cached_property
     def _clusters_by_secret(self) -> Mapping[str, set[str]]:
-        """Secret -> clusters to which it is delivered; an index, because thousands of Secrets may change together."""
+        """Secret -> clusters to which it is delivered. This index makes changes of thousands of Secrets fast."""
         clusters: dict[str, set[str]] = {}
         for plan in self.scorers.values():
             for cluster in self.list_clusters(plan) if any(plan.secrets.values()) else ():
@@ -218,7 +218,7 @@ class FleetPlan:
         ]
 
     def count_masked_pairs(self) -> int:
-        """Return the number of pairs of accepted cluster and running scorer that masks hide."""
+        """Return the number of (cluster, running scorer) pairs that masks hide."""
         if not self.is_enabled:
             return 0
         names = [plan.runnable.score_name for plan in self.scorers.values() if plan.runnable is not None]
@@ -264,15 +264,17 @@ class FleetPlan:
         return key in self.scorers or key in self.unreadable
 
     def find_owner_key(self, name: str) -> str | None:
-        """Return the key of the scorer that owns this name, and the data in Redis under it; None if no scorer does."""
+        """Return the key of the scorer that owns this name and the data under it in Redis; None if no scorer does."""
         queue = self.claims.scorers.get(name)
         return queue[0].owner if queue else None
 
 
 class Differences(NamedTuple):
-    """Keys to reconcile after a change of the plan: scorers (`namespace/name`) and cluster names."""
+    """The objects to reconcile after a change of the plan."""
 
+    #: `namespace/name` of DynamicScorers.
     scorers: frozenset[str]
+    #: Names of clusters.
     clusters: frozenset[str]
 
 
@@ -308,7 +310,7 @@ def find_differences(old_plan: FleetPlan, new_plan: FleetPlan) -> Differences:
 
 
 def _stop_entry(entry: Entry, plan: ScorerPlan | None) -> Entry:
-    """Return the stopped entry of a pair that cannot run, suspended if its scorer is known to be suspended."""
+    """Return a stopped copy of an entry that cannot run, suspended if its scorer is known to be suspended."""
     if plan is None or plan.resolved_scorer is None:
         return entry.make_stopped()
     pause = {"suspended": plan.is_suspended, "suspended_until": plan.suspended_until}
@@ -323,8 +325,8 @@ def _get_general_parts(plan: ScorerPlan | None) -> object:
 
 
 def _find_varied_clusters(old_plan: ScorerPlan, new_plan: ScorerPlan) -> set[str]:
-    """Return the clusters whose variant changed; the remaining plan of the scorer is unchanged."""
-    # Variant of clusters without an entry in `variants`.
+    """Return the clusters whose variant changed; the caller has found no other change of the scorer's plan."""
+    # Clusters without an entry in `variants` have this variant.
     default_variant = new_plan.resolved_scorer.summary if new_plan.resolved_scorer is not None else None
     names = old_plan.variants.keys() | new_plan.variants.keys()
     return {
@@ -351,22 +353,22 @@ def make_plan(
     misplaced_configs: Set[str] = frozenset(),
     cluster_sets: Sequence[Mapping[str, Any]] = (),
 ) -> FleetPlan:
-    """Return the desired state. Objects that are being deleted count as absent; `now` decides about pauses with an end.
+    """Return the desired state. Objects that are being deleted count as absent.
 
-    `token_hosts` are the token servers that a `/config` may set. `unhealthy` maps the key of a scorer to the reason why
-    its scoring API is Inactive. `authentications` are all readable ScoringAuthentications, and
-    `unreadable_authentications` maps the keys of the others to their errors. `delivery` has the deliverable Secrets of
-    the hub. `cache` has the results of the last plan. `limit` is the maximum size of a ManifestWork in bytes. `names`
-    decides about names that several scorers claim. `scorer_hosts` are the servers that scorers outside of the hub's own
-    namespace may use. `misplaced_configs` are the namespaces, except the hub's own, that have a DynamicScoringConfig.
-    `cluster_sets` are all ManagedClusterSets.
+    `now` decides whether pauses have ended. `token_hosts` are the token servers that a `/config` may set. `unhealthy`
+    maps the key of a scorer to the reason why its scoring API is Inactive. `authentications` are all readable
+    ScoringAuthentications, and `unreadable_authentications` maps the keys of the others to their errors. `delivery` has
+    the deliverable Secrets of the hub. `cache` has the results of the last plan and is updated. `limit` is the maximum
+    size of a ManifestWork in bytes. `names` decides about names that several scorers claim. `scorer_hosts` are the
+    servers that scorers outside of the hub's own namespace may use. `misplaced_configs` are the namespaces, except the
+    hub's own, that have a DynamicScoringConfig. `cluster_sets` are all ManagedClusterSets.
     """
     authentication_by_name: Authentications = {
         **unreadable_authentications,
         **{
             authentication.key: authentication
             if authentication.metadata.deletion_timestamp is None
-            # A finalizer keeps the object, so users still see it.
+            # A finalizer keeps the object, so users still see it. The text explains why it does not count.
             else "it is being deleted"
             for authentication in authentications
         },
@@ -416,7 +418,7 @@ def make_plan(
 
 
 def _make_misplaced_obstacle(namespace: str, home: str) -> Obstacle:
-    """Return the obstacle of a scorer whose namespace has masks, which upstream's manager obeyed, not this hub."""
+    """Return the obstacle of a scorer whose namespace has masks that upstream's manager obeyed and this hub ignores."""
     return Obstacle(
         CONFIG_MISPLACED,
         f"the DynamicScoringConfig {CONFIG_NAME} in namespace {namespace} does not count, so this scorer would run on "
@@ -499,7 +501,7 @@ def _plan_scorer(
     home: str,
     cache: ResolutionCache,
 ) -> ScorerPlan:
-    """Return the plan of a scorer, with an obstacle after any error: an exception would break the whole plan."""
+    """Return the plan of a scorer. Any error becomes an obstacle, because an exception would break the whole plan."""
     try:
         resolved_scorer, results = resolve_everywhere(scorer, token_hosts, authentications, clusters, cache)
         if home and scorer.metadata.namespace != home:
@@ -552,7 +554,7 @@ def _check_account(
 def _add_namespace(
     namespace: str, resolved_scorer: ResolvedScorer, results: Mapping[str, ScorerSummary | ResolutionError | None]
 ) -> tuple[ResolvedScorer, dict[str, ScorerSummary | ResolutionError | None]]:
-    """Mark all summaries as those of a scorer in another namespace than the hub's."""
+    """Return the resolution and results, with the scorer's namespace in all summaries."""
     return replace(resolved_scorer, summary=resolved_scorer.summary.of_namespace(namespace)), {
         cluster: result.of_namespace(namespace) if isinstance(result, ScorerSummary) else result
         for cluster, result in results.items()

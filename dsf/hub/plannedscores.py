@@ -19,7 +19,7 @@ class PlannedScores:
     plan: FleetPlan
 
     def needs_score(self, cluster: str, label: str) -> bool:
-        """Return True if the scorer with this label value has a score on this cluster, if its cycles succeed.
+        """Return True if the scorer with this label value has a score on this cluster, once its cycles succeed.
 
         A scorer that currently cannot run or be read keeps its scores until they expire.
         """
@@ -33,16 +33,16 @@ class PlannedScores:
 
     @property
     def version(self) -> object:
-        """Return another object after each change of the desired state."""
+        """An object that is replaced by another one at each change of the desired state."""
         return self.plan
 
     def plan_adoption(self, cluster: str, name: str, created_at: float) -> tuple[dict[str, Any], int] | None:
-        """Return a planned score's object without status and its seconds of validity, if an object of this name created
-        then is the original project's; else None.
+        """Return how to adopt a score object of the original project: (object without status, validity in seconds).
 
-        The original project's agent creates a score after the DynamicScorer, and before this project's hub claims the
-        name of the scorer. A DynamicScorer that is created now cannot adopt an older score, because the hub claims its
-        name immediately.
+        Return None if the object with this name and creation time (Unix time) is not the original project's. The
+        original project's agent creates a score after the DynamicScorer, and before this project's hub claims the name
+        of the scorer. A DynamicScorer that is created now cannot adopt an older score, because the hub claims its name
+        immediately.
         """
         scorer = self._by_name.get(name)
         if scorer is None or not self.needs_score(cluster, make_label_value(scorer.name)) or not self.plan.is_enabled:
@@ -61,7 +61,7 @@ class PlannedScores:
         return body, scorer.scorer.spec.execution.validity_seconds or compute_default_validity(interval)
 
     def find_scorer(self, cluster: str, name: str) -> str | None:
-        """Return the scorer whose score has this object name on a cluster; None if no scorer has it."""
+        """Return the name of the scorer whose score object has this name on a cluster; None if there is none."""
         scorer = self._by_name.get(name)
         return scorer.name if scorer is not None and self.needs_score(cluster, make_label_value(scorer.name)) else None
 
@@ -85,7 +85,7 @@ class PlannedScores:
 
     @cached_property
     def _by_name(self) -> dict[str, ScorerPlan]:
-        # Scorers that are not resolved also have a score name; resolved scorers take precedence.
+        # Unresolved scorers may also have a score name. Resolved scorers come last, so that they take precedence.
         plans_with_score_name = [
             scorer for scorer in self._candidates if scorer.resolved_scorer is None and _find_score_name(scorer)
         ]
@@ -102,7 +102,7 @@ class PlannedScores:
 
 
 def _find_score_name(scorer: ScorerPlan) -> str:
-    """Return the score name; without a resolution, the name in the spec or the last /config; empty if none is set."""
+    """Return the resolved score name, else the one in the spec or the last /config; empty if none is set."""
     if scorer.resolved_scorer is not None:
         return scorer.resolved_scorer.score_name
     params, synced_config = scorer.scorer.spec.scoring.params, scorer.scorer.status.last_synced_config

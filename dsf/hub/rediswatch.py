@@ -1,4 +1,4 @@
-"""Watches the Redis server: version, owner, eviction, persistence, misuse of credentials, and all clocks."""
+"""Watches the Redis server (version, owner, eviction, persistence, misuse of credentials) and all processes' clocks."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ from dsf.store.clocks import find_clock_problem, read_reports
 
 log = dsf.log.get(__name__)
 
-#: Seconds between two checks of the clocks, and of the server.
+#: Seconds between two checks of the clocks.
 _CHECK_SECONDS: Final = 5.0
+#: Seconds between two checks of the server.
 _SERVER_CHECK_SECONDS: Final = 30.0
 #: Seconds before the next check if a credential may be misused.
 _URGENT_CHECK_SECONDS: Final = 1.0
@@ -53,10 +54,10 @@ class RedisWatch:
         self._on_unusable = on_unusable
         self._owner: server.Owner | None = None
         # Number of consecutive checks that found a claim by another instance of this installation. None before the
-        # first check, which is expected to find the claim of the previous leader.
+        # first check, which usually finds the claim of the previous leader.
         self._foreign_claims: int | None = None
         self._problems: dict[str, str] = {}
-        # Problems that other parts of the hub have found.
+        # Kind -> problem that another part of the hub has found.
         self._reported_problems: dict[str, str] = {}
         self._is_memory_logged = False
         self._misuse = MisuseWatch(client, self._revoke if settings.redis_manage_users else None)
@@ -137,8 +138,7 @@ class RedisWatch:
         Actions(self._redis, self._settings, actor).request_credentials("revoke", clusters, note=reason)
 
     def _claim(self, owner: server.Owner, database: str) -> None:
-        """Claim the database, or renew the claim. Raises SettingsError if another hub of this installation also does
-        so."""
+        """Claim the database, or renew the claim. Raises SettingsError if a copy of this hub also claims it."""
         is_foreign = server.claim_database(self._redis, owner, database)
         if self._foreign_claims is not None:
             self._foreign_claims = self._foreign_claims + 1 if is_foreign else 0

@@ -33,8 +33,7 @@ from dsf.store.schedule import ScheduleStore
 
 log = dsf.log.get(__name__)
 
-
-#: Part of Redis' `maxmemory` for scores. The schedule, pair states, histories, queues and mailboxes need the rest.
+#: Fraction of Redis' `maxmemory` for scores. The schedule, pair states, histories, queues and mailboxes need the rest.
 _SCORE_SHARE: Final = 0.5
 #: Assumed `maxmemory` of a Redis without a limit: the default in the chart.
 DEFAULT_MEMORY_BYTES: Final = 2 * 1024**3
@@ -61,7 +60,7 @@ def add_score_rooms(records: Mapping[str, ScorerRecord], home: str, max_memory: 
 class Registrar:
     """A cached writer of registry and schedule. Thread-safe if each cluster is handled by one thread at a time.
 
-    Methods raise redis.RedisError if Redis is unreachable; all are idempotent.
+    All methods are idempotent. They raise redis.RedisError if Redis is unreachable or rejects a command.
     """
 
     def __init__(
@@ -83,21 +82,21 @@ class Registrar:
         #: Notices for users.
         self.notices = Notices(client)
         self._lock = threading.RLock()
-        # Held while a thread rereads Redis, so that only one of many threads does so after a takeover.
+        # A thread holds this lock while it reads Redis, so that only one of many threads does so after a takeover.
         self._refresh_lock = threading.RLock()
         self._is_read = False
-        # Clusters whose entries were changed since `refresh` began.
+        # Clusters whose entries this process has changed since `refresh` began.
         self._changed_clusters: set[str] = set()
         self._entries: dict[str, dict[str, Entry]] = {}
         self._scorers: dict[str, ScorerRecord] = {}
         self._clusters: dict[str, ClusterRecord] = {}
         self._agents = Agents(client)
         self._agent_problems: Mapping[str, str] = {}
-        # Text of an entry -> the parsed entry.
+        # Stored text of an entry -> the parsed entry, None if unreadable.
         self._entry_by_text: dict[str, Entry | None] = {}
         # Memory limit of Redis in bytes; 0 without a limit.
         self._max_memory = 0
-        # The plan to which the registry was synchronized, and the errors by scorer at the last attempt.
+        # The plan with which the registry was synchronized last, and the errors by scorer at the last attempt.
         self._synced_plan: FleetPlan | None = None
         self._problems: Mapping[str, Exception] = {}
 
@@ -131,12 +130,12 @@ class Registrar:
             self._agent_problems = {
                 name: agent.problem for name, agent in sorted(self._agents.read_agents().items()) if agent.problem
             }
-            # The first read has no earlier content for a comparison.
+            # The first read has no earlier content to compare with.
             changed_clusters, self._is_read = changed_clusters if self._is_read else set(), True
         return changed_clusters
 
     def list_known_clusters(self) -> frozenset[str]:
-        """Return the clusters with any data in Redis, existing or not."""
+        """Return all clusters with data in Redis, including clusters that no longer exist."""
         self._ensure_read()
         with self._lock:
             clusters_with_entries = (cluster for cluster, entries in self._entries.items() if entries)
@@ -178,7 +177,10 @@ class Registrar:
         return problems
 
     def _sync_scorer(self, name: str, desired_record: ScorerRecord | None, *, exists: bool) -> ScorerRecord | None:
-        """Remove a record that is not desired; return the desired one if it must be written."""
+        """Remove an undesired record; return the desired record if it must be written, else None.
+
+        The schedule forgets a removed scorer unless it still `exists`.
+        """
         current_record = self._scorers.get(name)
         if current_record == desired_record:
             return None
@@ -192,7 +194,7 @@ class Registrar:
         return desired_record
 
     def _put_records(self, records: Sequence[ScorerRecord]) -> dict[str, Exception]:
-        """Write records; return the errors by name. Writes in batches, because other threads wait for the lock."""
+        """Write records in one batch, because other threads wait for the lock; return the errors by name."""
         refusals = self._registry.put_scorers(records)
         for record in records:
             name = record.name
@@ -204,7 +206,7 @@ class Registrar:
                 previous_record is not None
                 and previous_record.model_copy(update={"score_room": record.score_room}) != record
             ):
-                # Dimension format, validity or failure policy changed: scores may need a rewrite.
+                # The dimension format, validity or failure policy may have changed, so scores may need a rewrite.
                 self._request_score_check([(cluster, name) for cluster in self._find_clusters_of_scorer(name)])
         return dict(refusals)
 
@@ -215,8 +217,10 @@ class Registrar:
             return dict(self._entries.get(cluster, {}))
 
     def remove_other_entries(self, cluster: str, desired_entries: Mapping[str, Entry]) -> None:
-        """Remove entries of a cluster, and their scores, that are not desired or whose name belongs to a scorer in
-        another namespace now."""
+        """Remove undesired entries of a cluster and their scores.
+
+        Entries whose name now belongs to a scorer in another namespace are also removed.
+        """
         removed_scorers = [
             scorer
             for scorer, entry in self.get_entries(cluster).items()
@@ -234,19 +238,19 @@ class Registrar:
         self._request_score_check([(cluster, scorer) for scorer in removed_scorers])
 
     def list_agent_problems(self) -> Mapping[str, str]:
-        """Return cluster -> why the results of its agent are rejected; only for clusters with such a problem."""
+        """Return why the results of agents are rejected, by cluster; only clusters with such a problem are included."""
         self._ensure_read()
         with self._lock:
             return {name: text for name, text in self._agent_problems.items() if name in self._clusters}
 
     def get_cluster(self, name: str) -> ClusterRecord:
-        """Return the record of a cluster, with uid and key ids; without these if the cluster is not registered."""
+        """Return the record of a cluster; a record without uid and key ids if the cluster is not registered."""
         self._ensure_read()
         with self._lock:
             return self._clusters.get(name) or ClusterRecord(name=name, key_ids=())
 
     def put_cluster(self, record: ClusterRecord) -> None:
-        """Register a cluster."""
+        """Register a cluster, or change its record."""
         self._ensure_read()
         with self._lock:
             if self._clusters.get(record.name) == record:
@@ -260,7 +264,7 @@ class Registrar:
             self._request_score_check([(record.name, scorer) for scorer in scorers])
 
     def put_entries(self, cluster: str, desired_entries: Mapping[str, Entry]) -> None:
-        """Write new or changed entries. Their scorers must be delivered to the agent before."""
+        """Write new or changed entries. The caller must have delivered their scorers to the agent."""
         current_entries = self.get_entries(cluster)
         changed_entries = [entry for scorer, entry in desired_entries.items() if current_entries.get(scorer) != entry]
         if not changed_entries:
@@ -284,7 +288,7 @@ class Registrar:
                 del self._clusters[cluster]
 
     def read_outcomes(self, plan: ScorerPlan, clusters: list[str]) -> CycleOutcomes:
-        """Return the outcomes of a scorer's newest cycles."""
+        """Return the outcomes of a scorer's newest cycles on these clusters."""
         self._ensure_read()
         now = hubclock.now()
         return CycleOutcomes.from_states(self._pairs.read_rows((cluster, plan.name) for cluster in clusters), now)
@@ -309,7 +313,7 @@ class Registrar:
         if self._is_read:
             return
         with self._refresh_lock:
-            # Check again: if the previous thread ran into an outage, the waiting threads must not wait as long.
+            # Check again, so that the waiting threads fail immediately if the previous thread has found an outage.
             self._raise_during_outage()
             if not self._is_read:
                 try:

@@ -1,8 +1,8 @@
-"""The part of a scorer in the desired state, or the obstacle that excludes the scorer. Pure functions, no I/O.
+"""The plan of one scorer in the desired state, or the obstacle that excludes the scorer. Pure functions, no I/O.
 
-The part is cached until one of its inputs changes. The whole desired state is rebuilt after a change of any object,
-dozens of times while a thousand scorers become Active. Therefore the cost of a rebuild must depend on the change, not
-on the size of the state.
+The plan is cached until one of its inputs changes. The whole desired state is rebuilt after a change of any object,
+dozens of times while a thousand scorers become Active. Therefore the cost of a rebuild must depend on the size of the
+change, not of the state.
 """
 
 from __future__ import annotations
@@ -25,11 +25,14 @@ from dsf.store.registry import ScorerRecord
 
 @dataclass(frozen=True)
 class Obstacle:
-    """The reason why a scorer does not run, or why a check of its scoring API failed, as content of a condition."""
+    """The reason why a scorer does not run, or why a check of its scoring API failed.
+
+    Users see `reason` and `message` in a condition.
+    """
 
     reason: str
     message: str
-    #: The hub's internal error; None if the scorer has to be changed.
+    #: The hub's internal error; None if the user has to change something.
     error: Exception | None = field(default=None, compare=False)
 
 
@@ -44,7 +47,7 @@ CONFIG_MISPLACED: Final = "ScoringConfigMisplaced"
 
 
 def make_internal_obstacle(error: Exception, doing: str) -> Obstacle:
-    """Return the obstacle for an internal error with a scorer while `doing` something."""
+    """Return the obstacle for an internal error with a scorer; `doing` is the failed step, such as "planning"."""
     text = f"the hub cannot go on with this scorer: {type(error).__name__} while {doing}; the hub's log says where"
     return Obstacle(INTERNAL_ERROR, text, error)
 
@@ -62,11 +65,12 @@ class ScorerPlan:
     suspended_until: float | None = None
     #: Known reason why the scoring API is Inactive.
     unhealthy: Obstacle | None = None
-    #: If clusters differ: cluster -> its summary, the obstacle there, or None if the cluster is not selected.
+    #: Cluster -> its summary, the obstacle there, or None if the cluster is not selected. Clusters that are not in this
+    #: mapping have the summary of `resolved_scorer`.
     variants: Mapping[str, ScorerSummary | Obstacle | None] = field(default_factory=dict)
-    #: Part of the ManifestWork, by cluster if clusters differ; "" for all other clusters.
+    #: Cluster -> part of its ManifestWork. The key "" stands for all clusters that are not in this mapping.
     parts: Mapping[str, ScorerPart] = field(default_factory=dict)
-    #: Secrets delivered with the scorer, by cluster as in `parts`, then by name on the cluster.
+    #: Cluster, as in `parts` -> Secrets delivered with the scorer, by their names on the cluster.
     secrets: Mapping[str, Mapping[str, SecretCopy]] = field(default_factory=lambda: {"": {}})
 
     def get_part(self, cluster: str) -> ScorerPart:
@@ -120,18 +124,18 @@ class ScorerPlan:
 
     @property
     def has_no_name(self) -> bool:
-        """True if the scorer does not own its name, and so no data under that name."""
+        """True if the scorer does not own its name, nor any data under that name."""
         return self.obstacle is not None and self.obstacle.reason in (NAME_CONFLICT, NAME_NOT_ALLOWED)
 
     @cached_property
     def runnable(self) -> ResolvedScorer | None:
-        """Resolution for agents; None if the scorer currently does not run on any cluster."""
+        """The resolution if the scorer can run; None if it currently does not run on any cluster."""
         is_active = self.scorer.status.health_status is HealthStatus.Active
         return self.resolved_scorer if self.obstacle is None and is_active else None
 
     @property
     def problem(self) -> str:
-        """Why the scorer currently does not run, as `<reason>: <sentence>`; empty if it can run, or if unknown."""
+        """Reason why the scorer does not run, as `<reason>: <sentence>`; empty if it can run or if unknown."""
         obstacle = self.obstacle
         if obstacle is None and self.scorer.status.health_status is HealthStatus.Inactive:
             obstacle = self.unhealthy
@@ -199,10 +203,11 @@ class PlanCache:
         shared_inputs: tuple[object, ...],
         make: Callable[[DynamicScorer], ScorerPlan],
     ) -> dict[str, ScorerPlan]:
-        """Return the plans of these scorers. A plan is made again only if the cached plan is outdated; plans of other
-        scorers are dropped.
+        """Return the plans of these scorers by key, and cache them in place of earlier plans.
 
-        `shared_inputs` are the inputs that all plans have in common, such as the clusters.
+        `make` plans a scorer; it is called only for scorers without a valid cached plan. `unhealthy` maps the key of a
+        scorer to the reason why its scoring API is Inactive. `shared_inputs` are the inputs that all plans have in
+        common, such as the clusters.
         """
         cached_plans = self._cached_plans if shared_inputs == self._shared_inputs else {}
         plans: dict[str, ScorerPlan] = {}
@@ -215,7 +220,7 @@ class PlanCache:
             ):
                 plan = replace(make(scorer), unhealthy=unhealthy_cause)
             plans[scorer.key] = plan
-        # Do not cache an internal error, which may not occur at the next attempt.
+        # Do not cache a plan with an internal error, because the next attempt may succeed.
         self._cached_plans = {
             key: plan for key, plan in plans.items() if plan.obstacle is None or plan.obstacle.error is None
         }

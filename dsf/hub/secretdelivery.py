@@ -1,6 +1,6 @@
-"""Delivers Secrets in the hub's own namespace to clusters, as ScoringAuthentications request. Pure functions.
+"""Selects the Secrets in the hub's own namespace that are delivered to clusters, and copies them. Pure functions.
 
-Both owners must agree: the ScoringAuthentication references the Secret, and the Secret has a label that allows it.
+A Secret is delivered if a ScoringAuthentication requests it and the Secret's label allows it, so both owners agree.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ MAX_SIZE: Final = 32 * 1024
 
 
 class SecretCopy(NamedTuple):
-    """A Secret as delivered to a cluster."""
+    """A Secret that is delivered to a cluster."""
 
     #: Name on the hub.
     name: str
-    #: Bytes of the delivered Secret.
+    #: Bytes of the copy in the ManifestWork.
     size: int
 
 
@@ -38,10 +38,10 @@ class DeliverableSecrets:
 
     #: The hub's own namespace.
     namespace: str = ""
-    #: Name of each labelled Secret -> (why it is not delivered, empty if it is; bytes of the delivered Secret). None if
+    #: Name of each labelled Secret -> (reason why it is not delivered, empty if it is; bytes of the copy). None if
     #: delivery is off.
     secrets: Mapping[str, tuple[str, int]] | None = None
-    #: Names of Secrets without the annotation that lists the servers that may receive them.
+    #: Names of Secrets without the annotation `USABLE_FOR`, which lists the servers that may receive a Secret.
     unreleased: frozenset[str] = frozenset()
 
     @classmethod
@@ -64,7 +64,10 @@ class DeliverableSecrets:
         )
 
     def make_copies(self, resolved_scorer: ResolvedScorer, cluster: str = "") -> dict[str, SecretCopy]:
-        """Return the Secrets delivered with a scorer, by their names on the cluster; all must be deliverable."""
+        """Return the Secrets delivered with a scorer, by their names on the cluster.
+
+        The caller must have checked with `check_deliverable` that all are deliverable.
+        """
         secrets = self.secrets or {}
         names = (secret.render_names(cluster) for _, secret in _list_referenced(resolved_scorer))
         return {target: SecretCopy(name, secrets[name][1] - len(name) + len(target)) for name, target in names}
@@ -90,7 +93,7 @@ class DeliverableSecrets:
                     yield target
 
 
-#: For a hub that delivers no Secrets.
+#: The value for a hub that delivers no Secrets.
 NO_DELIVERY: Final = DeliverableSecrets()
 
 
@@ -165,7 +168,8 @@ class TargetNames:
 def check_foreign(summary: ScorerSummary, delivery: DeliverableSecrets) -> None:
     """Raise ResolutionError if a scorer in another namespace uses an unreleased Secret of the hub.
 
-    A ScoringAuthentication in that namespace could send the Secret to any server."""
+    A ScoringAuthentication in that namespace could send the Secret to any server.
+    """
     names = {reference.name for reference in summary.references if reference.kind is CaKind.Secret}
     for name in sorted(names & delivery.unreleased):
         raise ResolutionError(
@@ -190,11 +194,13 @@ def _list_referenced(resolved_scorer: ResolvedScorer) -> Iterator[tuple[ScoringA
 
 
 def make_copy(agent_namespace: str, secret: Manifest, name: str = "") -> Manifest:
-    """Return the Secret as delivered, with `name` if not empty. Other metadata is omitted, because kubectl records all
-    values in an annotation."""
+    """Return the copy of a Secret for clusters, named `name` unless that is empty.
+
+    Other metadata is omitted, because kubectl stores all values of a Secret in an annotation.
+    """
     metadata: dict[str, Any] = {"name": name or secret["metadata"]["name"], "namespace": agent_namespace}
-    # Write an empty annotation, which releases the Secret for no server, because an omitted annotation would stay on
-    # the cluster.
+    # Always write the annotation, because the work agent would not remove it from the cluster. An empty annotation
+    # releases the Secret for no server.
     metadata["annotations"] = {USABLE_FOR: _get_usable_for(secret)}
     data = secret.get("data") or {}
     return {

@@ -1,4 +1,4 @@
-"""Runs the controller as a service, which works only while its process is the leader."""
+"""Runs the hub controller as a service that works only while its process is the leader."""
 
 from __future__ import annotations
 
@@ -39,11 +39,7 @@ def _make_lost_pod_remover(settings: Settings) -> LostPodRemover | None:
 
 
 class ControllerService(Collector):
-    """The hub controller and its candidacy as the leader. The class is also the collector of the controller's metrics.
-
-    `on_failure` gets the exit code if the controller cannot start. `on_lost` is called when the process stops being the
-    leader. It must end the process immediately, because threads may be in the middle of a write.
-    """
+    """The hub controller and its candidacy for leadership. It also collects the controller's metrics."""
 
     name = "controller"
 
@@ -56,7 +52,12 @@ class ControllerService(Collector):
         on_lost: Callable[[], None],
         is_behind: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`is_behind` returns True if results wait in this process. Raises SettingsError."""
+        """Prepare the controller and its candidacy; `start` begins them. Raises SettingsError.
+
+        `on_failure` gets the exit code if the controller cannot start or continue. `on_lost` is called when the process
+        stops being the leader. It must end the process immediately, because threads may be in the middle of a write.
+        `is_behind` returns True while this process has unprocessed results.
+        """
         self._settings = settings
         self._on_failure = on_failure
         self._election = make_election(settings, self._on_elected, on_lost)
@@ -82,7 +83,7 @@ class ControllerService(Collector):
         self._election.stop()
 
     def find_problem(self) -> str:
-        """Return why the controller does not work. An unreachable API server or Redis is not a reason for a restart."""
+        """Return why a restart is needed; empty if all works, or if only the API server or Redis is unreachable."""
         if not self._election.is_campaigning:
             return "the controller neither works nor waits for its turn"
         return self._hub.find_problem()
@@ -116,7 +117,7 @@ class ControllerService(Collector):
         # Start the remover before the hub, whose start may need the Redis that is lost.
         if self._lost_pod_remover is not None:
             self._lost_pod_remover.start()
-        # The thread of the election must continue to renew the Lease.
+        # Start in another thread, because the election thread must continue to renew the Lease.
         self._start_thread = run_in_background(self._start_hub, "start")
 
     def _start_hub(self) -> None:
@@ -126,7 +127,7 @@ class ControllerService(Collector):
             self._fail(error)
         except DsfError as error:
             if self._stopping.is_set():
-                # `stop` has interrupted the start because the process is ending. That is not a failure.
+                # `stop` has interrupted the start, so this is not a failure.
                 log.info("the start of the hub controller was interrupted", error=str(error))
                 return
             log.error("the hub controller cannot start", error=str(error))
