@@ -104,10 +104,10 @@ class RunningCycles:
     def has_time(self, scorer: str, remaining_seconds: float, interval: float) -> bool:
         """True if a cycle may begin with `remaining_seconds` left of its interval in seconds.
 
-        A cycle does not begin if the last successful one took longer than the remaining time. Such a cycle could not
-        end in time, and would only block a thread that another cycle needs. There are two exceptions, because the last
-        cycle may have been unusually slow. A cycle begins if at least half of its interval is left, and after
-        _MAX_SKIPPED_TICKS consecutive skipped ticks.
+        If the last successful cycle took longer than the remaining time, the next one is skipped, because it would
+        probably end too late and block a thread that another cycle needs. The last cycle may have been unusually slow.
+        Therefore a cycle always begins if at least half of its interval is left, or after _MAX_SKIPPED_TICKS
+        consecutive skipped ticks.
         """
         with self._lock:
             is_late = remaining_seconds <= min(self._last_durations.get(scorer, 0.0), max(0.0, interval) / 2)

@@ -1,4 +1,4 @@
-"""Data models of the framework's interfaces to users, scoring APIs, dashboards and OCM. No input or output here.
+"""Data models of the framework's interfaces to users, scoring APIs, dashboards and OCM. No I/O.
 
 types                  fixed names and enums: source types, reasons why a scorer cannot run
 meta                   Kubernetes metadata, times and conditions, ends of pauses, and the base of all models

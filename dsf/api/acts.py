@@ -7,8 +7,8 @@ new value. A value consists of words, quoted as in a shell: one plain word, and 
     pause="2h selector='region in (eu, us)' note='new disks'"
     interval="5m at=$(date +%s)"
 
-The plain word is the interval of `interval` and the optional end of `pause`. For all other acts the plain word has no
-meaning, and `at` has no meaning for any act: users set them to make a value differ from the previous value.
+The plain word is the interval of `interval` and the optional end of `pause`. For other acts the plain word has no
+effect, and `at` has none for any act. Users set them to make a value differ from the previous one.
 """
 
 from __future__ import annotations
@@ -50,18 +50,20 @@ class ActRequest:
     """A request for an act."""
 
     act: Act
-    #: Names of the affected clusters. If there is also no selector: every cluster on which the scorer runs.
+    #: Names of the affected clusters. Without names and selector, the act affects all clusters that run the scorer.
     clusters: tuple[str, ...] = ()
+    #: Selects the affected clusters by label, in place of names.
     selector: ClusterSelector | None = None
-    #: New interval in seconds.
+    #: New interval in seconds; 0 for other acts.
     interval: int = 0
-    #: End of a pause: seconds from its start, or a time; None without an end.
+    #: Duration of a pause in seconds; None if `pause_end` is set, or without an end.
     pause_seconds: int | None = None
+    #: Unix time at which a pause ends; None if `pause_seconds` is set, or without an end.
     pause_end: float | None = None
     note: str = ""
 
     def compute_end(self, now: float) -> float | None:
-        """Return the end of a pause that starts at `now` in unix seconds; None without an end."""
+        """Return the end of a pause that starts at `now`, both in Unix seconds; None without an end."""
         return self.pause_end if self.pause_seconds is None else limit_pause_end(now + self.pause_seconds)
 
 
@@ -96,7 +98,7 @@ def _parse(act: Act, text: str) -> ActRequest:
         elif name not in _NAMES:
             raise ValueError(f"{name!r} is unknown; known are {', '.join(_NAMES)}")
         elif not value and name in ("cluster", "selector"):
-            # An unset variable of a shell must not mean all clusters.
+            # The value may come from an unset shell variable, which must not select all clusters.
             raise ValueError(f"{name} is empty; leave it out for all clusters")
         elif name in named_values:
             raise ValueError(f"{name} is there twice; separate several clusters by commas")
@@ -144,7 +146,7 @@ def _parse_end(text: str) -> tuple[int | None, float | None]:
 
 
 def parse_selector(text: str) -> ClusterSelector:
-    """Parse a selector of labels as kubectl's `--selector` takes it: `env=prod,tier!=db,zone in (a,b),!old`.
+    """Parse a label selector in the syntax of kubectl's `--selector`: `env=prod,tier!=db,zone in (a,b),!old`.
 
     Raises ValueError.
     """

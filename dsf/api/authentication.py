@@ -19,16 +19,16 @@ from dsf.api.fieldtypes import MAX_PAIRS, HeaderValue, Name, SecretKeyRef, Url, 
 from dsf.api.meta import Rule, SpecModel
 
 _HEADER_NAME_PATTERN: Final = r"^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,128}$"
-#: Headers that HTTP or the framework sets; custom values would allow request smuggling.
+#: Headers that only HTTP or the framework may set, because custom values would allow request smuggling.
 RESERVED_HEADERS: Final = frozenset(
     {
         *("host", "connection", "content-length", "content-type", "content-encoding", "transfer-encoding", "te"),
         *("upgrade", "trailer", "expect", "keep-alive", "proxy-authorization", "proxy-connection", "accept-encoding"),
     }
 )
-#: Methods that set the header Authorization.
+#: Fields of the methods that set the header Authorization.
 _AUTHORIZATION: Final = ("token_secret_ref", "basic", "oauth2", "service_account_token", "aws", "azure", "gcp")
-#: Account use without a token request: EKS mounts a token into the agent's pod.
+#: Value of `account_use` if EKS mounts a token into the agent's pod, so that none is requested.
 POD_IDENTITY: Final = "aws.podIdentity"
 #: CEL list with a boolean for each of these methods, which is true if the method is set.
 _CEL_GIVEN_METHODS: Final = f"[{', '.join(f'has(self.{to_camel(name)})' for name in _AUTHORIZATION)}]"
@@ -38,7 +38,7 @@ _CEL_HAS_AUTHENTICATION: Final = (
 )
 
 
-def _header_name(value: str) -> str:
+def _check_header_name(value: str) -> str:
     if re.fullmatch(_HEADER_NAME_PATTERN, value) is None:
         raise ValueError(f"{value!r} is not the name of a header")
     if value.lower() in RESERVED_HEADERS:
@@ -72,14 +72,14 @@ class Header(Value):
     """A header of each request."""
 
     rules = (
-        # The models check it with the field.
+        # The models check this in the validator of the field.
         Rule(
             "a header of this name is set by HTTP itself and cannot be set here",
             f"!(self.name.lowerAscii() in {sorted(RESERVED_HEADERS)})",
         ),
     )
 
-    name: Annotated[str, AfterValidator(_header_name), make_schema_pattern(_HEADER_NAME_PATTERN, 128)] = Field(
+    name: Annotated[str, AfterValidator(_check_header_name), make_schema_pattern(_HEADER_NAME_PATTERN, 128)] = Field(
         description="Name of the header, such as X-Scope-OrgID."
     )
 
@@ -124,7 +124,7 @@ class OAuth2(SpecModel):
     )
 
 
-#: Usual audiences of API servers: a server that receives a token for such an audience could act as the account.
+#: Usual audiences of API servers. A server that receives a token for such an audience could act as the account.
 API_SERVER_AUDIENCES: Final = frozenset(
     f"{scheme}kubernetes.default{end}" for scheme in ("", "https://") for end in ("", ".svc", ".svc.cluster.local")
 ) | {"kubernetes"}
@@ -167,7 +167,7 @@ class Aws(SpecModel):
         description="A role that trusts the ServiceAccount dynamic-scoring-agent-tokens, instead of a key (IRSA).",
         min_length=20,
     )
-    # The default is None and not false: omitted for agents that do not know it yet.
+    # The default is None and not false, so that the field is omitted for older agents, which do not know it.
     pod_identity: StrictBool | None = Field(
         default=None,
         description="Use the role that EKS Pod Identity associates with the agent's ServiceAccount, instead of a key.",
@@ -227,7 +227,7 @@ class Methods(SpecModel):
                 "authorization" not in self.header_names or all(getattr(self, name) is None for name in _AUTHORIZATION)
             ),
         ),
-        # The API server's key of the list has upper case and lower case.
+        # The list key of the API server is case-sensitive, so the models also check names in lower case.
         Rule(
             "headers: a name is there twice",
             holds=lambda self: len(set(self.header_names)) == len(self.header_names),
@@ -299,7 +299,7 @@ class Methods(SpecModel):
 
     @property
     def named_servers(self) -> tuple[str, ...]:
-        """URLs of all token servers that the author set here, without the clouds' own."""
+        """URLs of all token servers that the author has set, except the clouds' own servers."""
         urls = [
             self.oauth2.token_url if self.oauth2 is not None else None,
             self.aws.sts_url if self.aws is not None else None,
@@ -342,16 +342,17 @@ class ServerAccess(SpecModel):
 
     methods: Methods = Field(default_factory=Methods)
     tls: Tls | None = None
-    #: The ScoringAuthentication in the hub's own namespace, and the servers to which it binds its Secrets; else empty.
+    #: Name of the ScoringAuthentication, if it is in the hub's own namespace; else empty.
     authentication: str = ""
+    #: The servers to which this ScoringAuthentication binds its Secrets.
     allowed_hosts: tuple[str, ...] = ()
     proxy_url: str | None = Field(default=None, alias="proxyURL")
-    #: Unknown settings of a newer hub, for which this agent sends no request.
+    #: Description of unknown settings from a newer hub; empty without any. An agent sends no requests with them.
     problem: str = Field(default="", exclude=True)
 
     @property
     def unbound(self) -> ServerAccess:
-        """Return the access without the binding of Secrets to servers, so that the Secrets must list the server."""
+        """A copy without the binding of Secrets to servers, so that the Secrets themselves must list the server."""
         return self.model_copy(update={"authentication": "", "allowed_hosts": ()})
 
     @property

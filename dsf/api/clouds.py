@@ -9,14 +9,16 @@ from pydantic import Field
 from dsf.api.fieldtypes import MAX_PAIRS, HeaderValue, HttpsUrl, SecretKeyRef, Url
 from dsf.api.meta import Rule, SpecModel
 
-#: Default servers for tokens of Azure, and for tokens of Google's service accounts.
+#: Default server for tokens of Azure.
 _ENTRA: Final = "https://login.microsoftonline.com"
+#: Default server for tokens of Google's service accounts.
 _IAM: Final = "https://iamcredentials.googleapis.com"
+#: The clouds' own token servers.
 CLOUD_SERVERS: Final = frozenset({_ENTRA, _IAM})
 
 
 def _make_schema_pattern(pattern: str) -> Any:
-    # Repeat the pattern, because the CRD would otherwise contain the pattern of `HeaderValue`.
+    # Repeat the pattern for the schema, because the CRD would otherwise contain the pattern of `HeaderValue`.
     return Field(pattern=pattern, json_schema_extra={"pattern": pattern})
 
 

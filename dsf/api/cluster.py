@@ -14,10 +14,10 @@ from dsf.api.types import CLUSTER_API_VERSION, CLUSTER_KIND, CLUSTER_SET_LABEL
 
 
 def has_cluster(cluster_set: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
-    """Return True if a ManagedClusterSet has a cluster with these labels."""
+    """Return True if a ManagedClusterSet (as a manifest) contains a cluster with these labels."""
     selector = (cluster_set.get("spec") or {}).get("clusterSelector") or {}
     if selector.get("selectorType") == "LabelSelector":
-        # A missing selector selects nothing, an empty one everything.
+        # A missing selector selects no cluster, and an empty one selects all.
         return selector.get("labelSelector") is not None and matches(selector["labelSelector"], labels)
     return bool(labels.get(CLUSTER_SET_LABEL) == cluster_set["metadata"]["name"])
 
@@ -68,11 +68,11 @@ class ManagedCluster(KubernetesObject):
 
     @property
     def is_served(self) -> bool:
-        """True if scorers run there: the hub accepted it and it is not being deleted."""
+        """True if scorers may run on the cluster, which the hub has accepted and which is not being deleted."""
         return self.spec.hub_accepts_client and self.metadata.deletion_timestamp is None
 
     def make_facts(self, cluster_sets: Iterable[Mapping[str, Any]] = ()) -> ClusterFacts:
-        """Properties for templates and selectors; `cluster_sets` are all ManagedClusterSets."""
+        """Return the properties for templates and selectors; `cluster_sets` are the manifests of all sets."""
         claims = {claim.name: claim.value for claim in self.status.cluster_claims}
         labels = self.metadata.labels
         return ClusterFacts(self.metadata.name, labels, claims, find_cluster_sets(labels, cluster_sets))

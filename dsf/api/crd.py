@@ -18,7 +18,7 @@ from dsf.api.scoringauthentication import ScoringAuthentication
 from dsf.api.scoringconfig import DynamicScoringConfig
 from dsf.api.types import AUTHENTICATION_KIND, CONFIG_KIND, GROUP, SCORER_KIND, VERSION
 
-#: Added to the descriptions of the kinds that upstream also defines; docs/design/2026-11-27-v1beta1.md.
+#: Suffix of the descriptions of the kinds that upstream also defines (docs/design/2026-11-27-v1beta1.md).
 _UPSTREAM_MESSAGE: Final = (
     "v1alpha1 is the upstream project's version of this kind: its fields keep their names and meanings, further ones "
     "are optional."
@@ -125,7 +125,7 @@ def _make_crd(
                                 "kind": {"type": "string"},
                                 "metadata": {"type": "object"},
                                 "spec": _make_structural(properties["spec"], definitions),
-                                # No default for the status: only the controller writes it.
+                                # The status has no defaults, because only the controller writes it.
                                 "status": _remove_keyword(
                                     _make_structural(properties["status"], definitions), "default"
                                 ),

@@ -1,4 +1,4 @@
-"""Durations in texts by users: `90`, `90s`, `5m`, `1h30m`, `2d`."""
+"""Parser of durations that users write, such as `90`, `90s`, `5m`, `1h30m` or `2d`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def is_duration(text: str) -> bool:
 
 
 def parse_duration(text: str) -> int:
-    """Return a duration in seconds. Raises ValueError for anything else and for more than MAX_SECONDS (68 years)."""
+    """Return a duration in seconds. Raises ValueError for other texts and for more than MAX_SECONDS (68 years)."""
     if not is_duration(text):
         raise ValueError(f"{text!r} is not a time; use seconds such as 90, or 90s, 5m, 1h30m, 2d")
     total = MAX_SECONDS + 1

@@ -1,4 +1,4 @@
-"""The expression of a scorer: its variables by the kind of source, and its inputs if it combines other scores."""
+"""The variables of a scorer's expression, which depend on its sources, and the scores of other scorers as inputs."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class ScoreInput(SpecModel):
 
 
 def list_variables(source_types: tuple[str, ...], inputs: tuple[str, ...]) -> dict[str, Type]:
-    """Return the variables of an expression by the types of its sources, and by the names of its `inputs`."""
+    """Return the variables of an expression and their types, for the types of its sources and the names of `inputs`."""
     if inputs:
         return {**_CLUSTER, "labels": LABELS, **dict.fromkeys(inputs, DOUBLE)}
     return dict(_CLUSTER if set(source_types) <= {"None"} else _SERIES)
@@ -57,5 +57,5 @@ def list_variables(source_types: tuple[str, ...], inputs: tuple[str, ...]) -> di
 
 @functools.lru_cache(4096)
 def compile_cached(text: str, source_types: tuple[str, ...], inputs: tuple[str, ...] = ()) -> Expression:
-    """Compile an expression. Raises ExpressionError."""
+    """Compile an expression; equal arguments return the same object. Raises ExpressionError."""
     return compile_expression(text, list_variables(source_types, inputs))

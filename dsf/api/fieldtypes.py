@@ -28,7 +28,7 @@ _SECONDS_PER_UNIT: Final = {"s": 1, "m": 60, "h": 3600}
 
 def parse_rate(text: str) -> float:
     """Parse a rate such as `10/s`, `30/m` or `100/h`; return the number per second. Raises ValueError."""
-    # fullmatch, since `$` alone would accept a trailing line break.
+    # Use fullmatch, because `$` alone would accept a trailing line break.
     if re.fullmatch(RATE_PATTERN, text) is None:
         msg = f"{text!r} is not a rate: write a whole number from 1 on and /s, /m or /h, such as 10/s or 30/m"
         raise ValueError(msg)
@@ -37,8 +37,7 @@ def parse_rate(text: str) -> float:
 
 
 def is_header_value(value: str) -> bool:
-    """Return True if this is a valid header value: printable ASCII, with blanks only inside. No line break may add a
-    header."""
+    """Return True if `value` is printable ASCII with blanks only inside, so that no line break can add a header."""
     return re.fullmatch(_HEADER_VALUE_PATTERN, value) is not None
 
 
@@ -66,8 +65,9 @@ def make_validator(check: Callable[[str], object]) -> AfterValidator:
 
 
 def make_schema_pattern(pattern: str, max_length: int) -> Any:
-    """Return a field with the pattern in the schema for the API server. The models check the length, but not the
-    pattern, so that a validator beside this field must check it, too.
+    """Return a field with the pattern in the schema for the API server.
+
+    The models check only the length, so the type needs a separate validator for the pattern.
     """
     return Field(max_length=max_length, json_schema_extra={"pattern": pattern})
 
@@ -100,9 +100,9 @@ def _require_distinct_names(items: _Items) -> _Items:
     return items
 
 
-#: Validators for lists of elements with names. `NOT_EMPTY` replaces the field's min_length, which reports a list of
-#: invalid elements as empty.
+#: Validator for a list of elements with distinct names.
 DISTINCT_NAMES: Final = AfterValidator(_require_distinct_names)
+#: Validator for a list that is not empty. The field's min_length would report a list of invalid elements as empty.
 NOT_EMPTY: Final = AfterValidator(_require_elements)
 
 

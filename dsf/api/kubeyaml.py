@@ -33,7 +33,7 @@ _Base: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class YamlError(ValueError):
-    """An invalid document. `line` counts from 0; `location` is the field, if any."""
+    """Raised for an invalid document. `line` counts from 0; `location` is the path of the field, if any."""
 
     def __init__(self, line: int, message: str, location: Location = ()) -> None:
         field_prefix = f"{format_field_path(location)}: " if location else ""
@@ -44,21 +44,21 @@ class YamlError(ValueError):
 
 
 class Loader(_Base):  # type: ignore[misc, valid-type]
-    """Loader for Kubernetes' types, without the limits of `load`."""
+    """A loader for Kubernetes' types, without the limits of `load`."""
 
     bool_values: ClassVar = {**_Base.bool_values, "y": True, "n": False}
 
     def construct_yaml_float(self, node: yaml.ScalarNode) -> float | int:
         value: float = super().construct_yaml_float(node)
-        # From this value on, Go's JSON writes floats with an exponent.
+        # Go's JSON writes floats from 1e21 on with an exponent.
         return int(value) if value.is_integer() and abs(value) < 1e21 else value
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[str, Any]:
         mapping = super().construct_mapping(node, deep=deep)
-        return {_key(key, node): value for key, value in mapping.items()}
+        return {_convert_key(key, node): value for key, value in mapping.items()}
 
 
-def _key(key: Any, node: yaml.Node) -> str:
+def _convert_key(key: Any, node: yaml.Node) -> str:
     match key:
         case str():
             return key
@@ -92,7 +92,7 @@ Loader.yaml_constructors = {
 
 
 class Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
-    """Dumper that also quotes texts that are not strings in Kubernetes, unlike in PyYAML, such as `1e3`, `08` and `y`.
+    """A dumper that also quotes texts that only PyYAML reads as strings, such as `1e3`, `08` and `y`.
 
     The output contains no anchors and aliases, so that people can read it.
     """
@@ -119,7 +119,7 @@ def load(text: str) -> Any:
 
 
 def compose_nodes(text: str) -> yaml.Node | None:
-    """Return the document's node tree after checking the limits. Raises YamlError."""
+    """Return the document's node tree after checking the limits; None if the text is empty. Raises YamlError."""
     try:
         data = text.encode()
         _check_depth(data)
@@ -134,7 +134,7 @@ def compose_nodes(text: str) -> yaml.Node | None:
     except yaml.reader.ReaderError as error:
         raise YamlError(0, f"is not YAML: {error.reason}") from None
     if root is not None:
-        # Scale the limit with the text: without aliases a text has fewer nodes than bytes, and a List may be large.
+        # The limit grows with the text, because a List may be large, and a text without aliases has few nodes per byte.
         _check_tree(root, max(20_000, len(data) // 8))
     return root
 
@@ -147,12 +147,15 @@ def construct(root: yaml.Node) -> Any:
         mark = error.problem_mark or root.start_mark
         raise YamlError(mark.line, f"is not YAML: {error.problem}") from None
     except (ValueError, LookupError) as error:
-        # The value has a tag such as !!int, or is a number of more digits than Python reads.
+        # The value does not match its tag, such as !!int, or is a number with more digits than Python reads.
         raise YamlError(root.start_mark.line, f"is not YAML: a value is not what its tag says ({error})") from None
 
 
 def _check_depth(data: bytes) -> None:
-    """Reject deep nesting before composing nodes, because libyaml's binding recurses in C and can crash the process."""
+    """Raise YamlError for deep nesting.
+
+    The check precedes the composition of nodes, because libyaml's binding recurses in C and can crash the process.
+    """
     loader = Loader(data)
     depth = 0
     while loader.check_event():
@@ -166,7 +169,10 @@ def _check_depth(data: bytes) -> None:
 
 
 def _check_tree(root: yaml.Node, max_nodes: int) -> None:
-    """Reject duplicate keys, and more than `max_nodes` nodes with expanded aliases, as the API server does."""
+    """Raise YamlError for duplicate keys, and for more than `max_nodes` nodes after expansion of aliases.
+
+    The API server also rejects both.
+    """
     node_count = 0
     pending_nodes: list[tuple[yaml.Node, Location]] = [(root, ())]
     while pending_nodes:

@@ -1,7 +1,7 @@
 """Readers of manifests: a strict reader of YAML text, with line numbers, and a lenient reader of stored objects.
 
-An invalid document does not affect other documents, and invalid text raises no errors. A stored object may come from a
-newer CRD with more fields, and its status may have been written by another version.
+An invalid document does not affect other documents: its problems are part of the result. A stored object may come from
+a newer CRD with more fields, and another version may have written its status.
 """
 
 from __future__ import annotations
@@ -36,18 +36,22 @@ KINDS: Final[dict[str, tuple[str, type[ApiObject]]]] = {
 
 @dataclass(frozen=True)
 class ParsedDocument:
-    """A valid document; `line` is its first line."""
+    """A valid document."""
 
+    #: Name of the file.
     source: str
+    #: First line, from 1.
     line: int
     object: ApiObject
 
 
 @dataclass(frozen=True)
 class ManifestProblem:
-    """A problem of a document (`error`: it is not used) or a `note`."""
+    """A problem of a document. With the severity `error` the document is not used."""
 
+    #: Name of the file.
     source: str
+    #: Line of the problem, from 1.
     line: int
     #: The field, such as `spec.masks[0].clusterName`; empty for the whole document.
     field: str
@@ -80,7 +84,8 @@ def parse_documents(text: str, source: str) -> list[ParsedDocument | ManifestPro
 def _split(text: str) -> Iterator[tuple[int, str]]:
     """Yield the documents in `text`, each with the number of its first line.
 
-    Splitting before parsing confines a syntax error to its document: a `---` at the start of a line is never content.
+    The text is split before it is parsed, so that a syntax error affects only its document. A `---` at the start of a
+    line is never content.
     """
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     starts = [number for number, line in enumerate(lines) if re.match(r"---(\s|$)", line)]
@@ -111,7 +116,7 @@ def _read(
         return [make_problem(("kind",), f"is required; kinds that are read are {', '.join(KINDS)}")]
     if kind == "List" and not is_item:
         return [result for item in _list_items(root) for result in _read(item, source, first_line, is_item=True)]
-    if kind not in KINDS or (kind == CLUSTER_KIND and _group(version) != _group(CLUSTER_API_VERSION)):
+    if kind not in KINDS or (kind == CLUSTER_KIND and _parse_group(version) != _parse_group(CLUSTER_API_VERSION)):
         return [make_problem(("kind",), f"{kind!r} of apiVersion {version!r} is not read here; ignored", "note")]
     expected_version, model = KINDS[kind]
     if version != expected_version:
@@ -130,12 +135,12 @@ def _list_items(root: yaml.Node) -> list[yaml.Node]:
     return list(items.value) if isinstance(items, yaml.SequenceNode) else []
 
 
-def _group(version: Any) -> str:
+def _parse_group(version: Any) -> str:
     return version.partition("/")[0] if isinstance(version, str) else ""
 
 
 def find_line(root: yaml.Node, location: Location) -> int:
-    """Return the line (from 0) of the key or element at `location`, or of its nearest existing parent."""
+    """Return the line, from 0, of the key or element at `location`, or of its nearest existing parent."""
     node, line = root, root.start_mark.line
     for step in location:
         if isinstance(node, yaml.MappingNode):

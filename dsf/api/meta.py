@@ -30,26 +30,26 @@ from dsf.api.naming import MAX_NAME_LENGTH, is_dns_subdomain
 
 
 def format_rfc3339(moment: datetime) -> str:
-    """Return `moment` in Kubernetes' format: UTC, whole seconds, `Z`. Fractions are truncated, as by metav1.Time."""
+    """Return `moment` as UTC in Kubernetes' format, such as `2026-11-21T10:00:00Z`. Fractions are truncated."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 Time = Annotated[AwareDatetime, PlainSerializer(format_rfc3339, when_used="json")]
 
 
-def _object_name(value: str) -> str:
+def _check_object_name(value: str) -> str:
     if not is_dns_subdomain(value):
         msg = f"{reprlib.repr(value)} is not a name: lower-case letters, digits, - and . (at most {MAX_NAME_LENGTH})"
         raise ValueError(msg)
     return value
 
 
-def _namespace(value: str) -> str:
-    return _object_name(value) if value else value
+def _check_namespace(value: str) -> str:
+    return _check_object_name(value) if value else value
 
 
 class ApiModel(BaseModel):
-    """Base of the models: camelCase outside, snake_case inside, and `key:` without a value means unset as in YAML."""
+    """Base of all models. Field names are in camelCase in documents, and a field with the value null is unset."""
 
     model_config = ConfigDict(
         alias_generator=to_camel,
@@ -63,7 +63,7 @@ class ApiModel(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _null_is_unset(cls, data: Any) -> Any:
+    def _drop_nulls(cls, data: Any) -> Any:
         if not isinstance(data, dict) or None not in data.values():
             return data
         # Keep an unknown field, so that it is reported even without a value.
@@ -79,14 +79,14 @@ class Rule(NamedTuple):
     """A rule about several fields of an object."""
 
     message: str
-    #: The rule in CEL for the API server; empty: only the models check the rule.
+    #: The rule in CEL for the API server; empty if only the models check the rule.
     cel: str = ""
-    #: The rule for the models; None: only the API server checks the rule.
+    #: The rule for the models; None if only the API server checks the rule.
     holds: Callable[[Any], bool] | None = None
 
 
 class SpecModel(ApiModel):
-    """Base of the parts of a spec, which users write: unknown fields are errors, and instances are immutable."""
+    """Base of the parts of a spec, which users write. Unknown fields are errors, and instances are immutable."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -94,7 +94,7 @@ class SpecModel(ApiModel):
     rules: ClassVar[tuple[Rule, ...]] = ()
 
     @model_validator(mode="after")
-    def _keeps_rules(self) -> Self:
+    def _check_rules(self) -> Self:
         for rule in _list_rules(type(self)):
             if rule.holds is not None and not rule.holds(self):
                 raise ValueError(rule.message)
@@ -118,9 +118,9 @@ class ObjectMeta(ApiModel):
 
     model_config = ConfigDict(extra="ignore")
 
-    # Names are also checked here: with a folder of manifests they become file names.
-    name: Annotated[str, AfterValidator(_object_name)]
-    namespace: Annotated[str, AfterValidator(_namespace)] = ""
+    # Check names here too, because the folder backend uses them as file names.
+    name: Annotated[str, AfterValidator(_check_object_name)]
+    namespace: Annotated[str, AfterValidator(_check_namespace)] = ""
     uid: str = ""
     generation: int = 0
     creation_timestamp: Time | None = None
@@ -130,8 +130,8 @@ class ObjectMeta(ApiModel):
     finalizers: list[str] = Field(default_factory=list)
 
     @model_serializer(mode="wrap")
-    def _leave_out_what_is_empty(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # As in Kubernetes: an empty uid or owner list is omitted.
+    def _omit_empty_fields(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # Kubernetes omits empty fields, too.
         return {name: value for name, value in serialize(self).items() if value}
 
 
@@ -197,19 +197,19 @@ def set_condition(conditions: Iterable[Condition], new_condition: Condition) -> 
     return [*result, new_condition]
 
 
-#: Latest time (unix seconds) that is stored or shown: 9999-01-01, so that every time zone still has a date for it.
+#: Latest time that is stored or shown, in Unix seconds: 9999-01-01. Every time zone still has a date for it.
 LATEST: Final = 253_370_764_800.0
 
 
 def limit_pause_end(end: datetime | float) -> float:
-    """Return the end of a pause in unix seconds. An end after LATEST, as written for "until further notice", is LATEST.
+    """Return the end of a pause in Unix seconds, at most LATEST.
 
-    Raises ValueError if `end` is not a time.
+    Users write a distant end for a pause until further notice. Raises ValueError if `end` is not a time.
     """
     try:
         seconds = end.timestamp() if isinstance(end, datetime) else float(end)
     except (OverflowError, OSError):
-        # A local time at the edges of the calendar.
+        # Local times at the edges of the calendar have no timestamp.
         raise ValueError("no time that this machine can tell") from None
     if math.isnan(seconds):
         raise ValueError("no time")

@@ -1,4 +1,4 @@
-"""Decision which scorer holds a name and which scorers wait for the name. Pure functions.
+"""Decides which scorer holds a name and which scorers wait for the name. Pure functions.
 
 A scorer holds a name until the scorer claims another name or is deleted. After a deletion the name is reserved for some
 minutes, because GitOps tools replace an object by deleting it and creating it again. During that time, only a renamed
@@ -33,7 +33,7 @@ RESERVATION_SECONDS: Final = 300
 #: A new scorer that was created at most this many seconds before a deletion counts as the renamed scorer. GitOps tools
 #: create the new object first, and delete the old object in a later pass.
 RENAME_SECONDS: Final = 300
-#: Maximum size in bytes of a namespace's stored claims of a kind. The ConfigMap has at most 1 MiB for both kinds.
+#: Maximum size in bytes of a namespace's stored claims of one kind. The ConfigMap has at most 1 MiB for both kinds.
 ROOM_OF_NAMESPACE: Final = 450_000
 
 # Creation time of an object that is not stored yet, and therefore younger than all stored objects.
@@ -41,10 +41,11 @@ _NOT_CREATED: Final = datetime.max.replace(tzinfo=UTC)
 
 
 class NameClaim(NamedTuple):
-    """A scorer's claim of a name. Times are whole unix seconds."""
+    """A scorer's claim on a name. Times are whole Unix seconds."""
 
     #: `namespace/name` of the scorer.
     owner: str
+    #: Time of the claim.
     since: int
     #: Time of the owner's deletion; 0 while the owner exists.
     gone_at: int = 0
@@ -59,7 +60,7 @@ class NameClaim(NamedTuple):
         return self.gone_at + RESERVATION_SECONDS
 
 
-#: By name: the holder's claim, then the waiting claims.
+#: Name -> the holder's claim, then the waiting claims.
 Queues = Mapping[str, tuple[NameClaim, ...]]
 
 
@@ -68,10 +69,11 @@ class Wish(NamedTuple):
 
     #: `namespace/name`.
     owner: str
-    #: Empty if the scorer claims no name. None if its name is unknown now; then the scorer keeps the name that it has.
+    #: Empty if the scorer claims no name. None if its name is currently unknown; then it keeps the name that it has.
     name: str | None
+    #: Creation time of the DynamicScorer; None if it is not stored yet.
     created: datetime | None = None
-    #: As in NameClaim.
+    #: Digest of the address of the `/config` that sets the name; empty if the spec sets it.
     config: str = ""
 
 
@@ -82,18 +84,18 @@ def compute_config_digest(url: str) -> str:
 
 @dataclass(frozen=True)
 class NameClaims:
-    """All claims: of the scorers' own names, by which agents and Redis know them, and of score names."""
+    """All claims on the scorers' own names, by which agents and Redis know them, and on score names."""
 
+    #: Claims by scorer name.
     scorers: Queues = field(default_factory=dict)
-    #: By object name (`sanitize_resource_name`): two score names with one object name are one.
+    #: Claims by object name (`sanitize_resource_name`), because two score names may result in the same object name.
     scores: Queues = field(default_factory=dict)
-
-    #: Owner that recently claimed another score name or was deleted -> unix time until which it counts as former owner.
+    #: Owner that recently gave up or lost a score name -> Unix time until which it counts as a former owner.
     former: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def parse(cls, texts: Mapping[str, str]) -> NameClaims:
-        """Return the claims that are stored in these texts of `dump`, by namespace. Raises ValueError."""
+        """Return the claims in the texts that `dump` has returned; `texts` are by namespace. Raises ValueError."""
         scorers: _Stored = {}
         scores: _Stored = {}
         former: dict[str, int] = {}
@@ -108,7 +110,7 @@ class NameClaims:
         return cls(_make_queues(scorers), _make_queues(scores), former)
 
     def dump(self, namespace: str) -> str:
-        """Return the claims of one namespace as JSON; lists instead of objects because thousands must fit."""
+        """Return the claims of one namespace as JSON. Each claim is a short list, so that thousands fit."""
         prefix = f"{namespace}/"
         document = {
             "scorers": _dump_queues(self.scorers, prefix),
@@ -135,7 +137,7 @@ def find_former_owners(
 ) -> dict[str, int]:
     """Return the owners that gave up or lost a claim within the last `RESERVATION_SECONDS`, with the end of that time.
 
-    An existing owner stays in the result until it holds a name: it was re-created, and renames no other scorer.
+    An existing owner stays in the result until it holds a name, because it was re-created and is not a renamed scorer.
     """
     wish_by_owner = {wish.owner: wish for wish in wishes}
     holders = {queue[0].owner for queue in previous_queues.values() if not queue[0].gone_at}
@@ -147,7 +149,7 @@ def find_former_owners(
     for name, queue in previous_queues.items():
         for position, claim in enumerate(queue):
             wish = wish_by_owner.get(claim.owner)
-            # An object that is younger than its claim was re-created between two passes.
+            # An object that is younger than its claim was re-created between two plans.
             is_younger = wish is not None and wish.created is not None and claim.since < int(wish.created.timestamp())
             is_replaced = position > 0 and is_younger
             if claim.gone_at or wish is None or wish.name not in (name, None) or is_replaced:
@@ -164,7 +166,7 @@ def settle(
 ) -> dict[str, tuple[NameClaim, ...]]:
     """Return the claims that follow `previous_queues`, for the wishes of all existing scorers.
 
-    `home` is the hub's own namespace; `former_owners` rename no other scorer (`find_former_owners`).
+    `home` is the hub's own namespace; `former_owners` (see `find_former_owners`) are not renamed scorers.
     """
     wish_by_owner = {wish.owner: wish for wish in wishes}
     name_by_owner = {wish.owner: wish.name for wish in wish_by_owner.values()}
@@ -232,7 +234,7 @@ def _update_holder(
     """Return the holder's current claim; None if the holder gave up the name."""
     wish = wish_by_owner.get(claim.owner)
     if wish is None and now < (former_until := former_owners.get(claim.renamed_from, 0)):
-        # Both scorers are deleted, so the second scorer was not the renamed first scorer.
+        # Both scorers are deleted, so the second was not the renamed first one.
         renamed_claim = NameClaim(claim.renamed_from, claim.since, former_until - RESERVATION_SECONDS, claim.config)
         return _update_holder(renamed_claim, name, wish_by_owner, now, {})
     if wish is not None:
@@ -251,7 +253,7 @@ def _find_renamed_holder(
 
     `wishes` are the wishes for this name by scorers that had no other name. A renamed scorer is in the namespace of the
     holder, was created just before its deletion or afterwards, and has the `/config` of the holder, if any. An older
-    scorer is not a renamed scorer: otherwise its author, or its scoring API, could take the name away.
+    scorer is not a renamed scorer, because its author or its scoring API could otherwise take the name away.
     """
     candidate_wishes = {
         wish.owner: wish
@@ -273,7 +275,7 @@ def _parse_namespace(owner: str) -> str:
 
 
 def _compute_size(name: str, owner: str) -> int:
-    # 60: upper bound of the other bytes of a stored claim, also after its owner's deletion.
+    # 60 is an upper bound of the other bytes of a stored claim, also after its owner's deletion.
     return len(name.encode()) + len(owner.encode()) + 60
 
 

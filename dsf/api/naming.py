@@ -13,7 +13,7 @@ MAX_NAME_LENGTH: Final = 253
 #: Maximum length of a Kubernetes label value.
 MAX_LABEL_VALUE_LENGTH: Final = 63
 
-#: Hexadecimal digits of the hash in a label value: too many to find a second name with the same ones.
+#: Hexadecimal digits of the hash in a label value. Nobody can find two names with as many equal digits.
 _LABEL_HASH_LENGTH: Final = 24
 
 _HASH_SUFFIX_PATTERN = re.compile(rf"-[0-9a-f]{{{_LABEL_HASH_LENGTH}}}\Z")
@@ -41,10 +41,10 @@ def is_dns_subdomain(name: str) -> bool:
 
 
 def make_label_value(name: str) -> str:
-    """Return a label value that belongs to the object name `name` alone.
+    """Return a label value that no other object name has.
 
-    A longer name is truncated, and its hash is appended. So is a short name that ends like a hash: its author could
-    otherwise choose the label value of somebody else's long name.
+    A long name is truncated, and its hash is appended. A hash is also appended to a short name that ends like a hash,
+    because its author could otherwise choose the label value of somebody else's long name.
     """
     if len(name) <= MAX_LABEL_VALUE_LENGTH and not _HASH_SUFFIX_PATTERN.search(name):
         return name
@@ -67,7 +67,7 @@ class AllowedNames:
     """Allowed score names, or prefixes that end in `*`, by namespace. A namespace without a list may use any name."""
 
     def __init__(self, lists: Mapping[str, Iterable[str]] | None = None) -> None:
-        """Raises ValueError naming a wrong entry."""
+        """`lists` maps namespaces to their names and prefixes. Raises ValueError, whose text quotes a wrong entry."""
         self._lists = {namespace: tuple(entries) for namespace, entries in (lists or {}).items()}
         for namespace, entries in self._lists.items():
             for entry in entries:
@@ -94,6 +94,6 @@ def _matches(entry: str, score_name: str) -> bool:
     if not entry.endswith(_ANY_ENDING):
         return entry == score_name
     prefix = entry[:-1]
-    # Also check the object name: "team-a-" would become "team-a", which does not match "team-a-*".
+    # Also check the object name, because "team-a-" would become "team-a", which does not match "team-a-*".
     start = sanitize_resource_name(f"{prefix}x").removesuffix("x")
     return score_name.startswith(prefix) and sanitize_resource_name(score_name).startswith(start)

@@ -13,7 +13,7 @@ from dsf.api.fieldtypes import DISTINCT_NAMES, NOT_EMPTY
 from dsf.api.meta import Rule, SpecModel
 from dsf.api.selector import ClusterSelector
 
-#: Kinds that contain secrets and are never read, regardless of permissions: by API group, kind -> plural.
+#: Kinds that contain secrets and are never read, regardless of permissions: API group -> (kind -> plural).
 DENIED: Final[Mapping[str, Mapping[str, str]]] = {
     "": {"Secret": "secrets"},
     "work.open-cluster-management.io": {
@@ -39,7 +39,7 @@ _SELECTOR_PATTERN = re.compile(r"[A-Za-z0-9_./-]*")
 
 
 def _make_denied_rule() -> str:
-    """Return the check of `DENIED` in CEL, for the API server."""
+    """Return the CEL rule by which the API server rejects the `DENIED` kinds."""
     groups = (
         f"self.kind in {list(kinds)} && "
         + (f"self.apiVersion.startsWith('{group}/')" if group else "!self.apiVersion.contains('/')")

@@ -23,8 +23,9 @@ Location = tuple[int | str, ...]
 
 @dataclass(frozen=True)
 class Mistake:
-    """An error in a document; `location` is the path to the field from the top of the document."""
+    """An error in a document."""
 
+    #: Path to the field from the top of the document; empty for the whole document.
     location: Location
     text: str
 
@@ -47,7 +48,7 @@ def format_field_path(location: Location) -> str:
 
 def quote_head(body: bytes) -> str:
     """Return the first bytes of a response for a message, quoted, on a single line, without secrets in URLs."""
-    # Mask before truncating: in a truncated URL the password cannot be recognised.
+    # Mask before truncating, because the password in a truncated URL cannot be recognised.
     text = shorten_urls(body[: 32 * HEAD_BYTES].decode(errors="replace"))
     return repr(text[:HEAD_BYTES]) + ("..." if len(body) > HEAD_BYTES else "")
 

@@ -1,4 +1,4 @@
-"""Splitting of a text into PromQL queries, and search for the windows of rates in queries."""
+"""Splits a text into PromQL queries, and finds the windows of rates in queries."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ TOKEN = re.compile(
 def split_queries(text: str) -> list[str]:
     """Return the queries in `text`, separated by `;`, in order, without comments and surrounding blanks.
 
-    A `;` in a string (double, single or back quotes, by PromQL's rules) or in a comment does not separate. Empty parts
-    are omitted, so a trailing `;` has no effect.
+    A `;` in a comment or in a string (with double, single or back quotes, by PromQL's rules) is no separator. Empty
+    parts are omitted, so a trailing `;` has no effect.
     """
     queries: list[list[str]] = [[]]
     for token in TOKEN.finditer(text):

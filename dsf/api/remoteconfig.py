@@ -23,13 +23,13 @@ from dsf.text import has_user
 
 #: Timeout in seconds for /healthz and configURL of a scoring API.
 CHECK_TIMEOUT: Final = 5.0
-#: Maximum number of sources of a scorer: each source is queried in a separate thread, and a single scoring request
+#: Maximum number of sources of a scorer. Each source is queried in a separate thread, and a single scoring request
 #: contains the data of all sources.
 MAX_SOURCES: Final = 8
 SOURCE_NAME_PATTERN: Final = r"^[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$"
 #: Maximum size of a response in bytes, after decompression.
 MAX_CONFIG_BYTES: Final = 1024 * 1024
-#: Real configurations have a few hundred values.
+#: Limits of a response. Real configurations have a few hundred values.
 _BOUNDS: Final = Bounds(MAX_CONFIG_BYTES, 10_000, max_depth=32)
 _SOURCE_TYPES: Final = {member.value.lower(): member for member in SourceType}
 
@@ -113,7 +113,7 @@ def parse_remote_config(body: bytes) -> RemoteConfig:
     """Parse the response of configURL. Raises RemoteConfigError naming field and error."""
     try:
         check(body, _BOUNDS)
-        # This parser, unlike the json module, refuses lone surrogates ("\\ud800"), which Redis and Kubernetes cannot
+        # Unlike the json module, this parser rejects lone surrogates ("\\ud800"), which Redis and Kubernetes cannot
         # store.
         document = from_json(body.removeprefix(codecs.BOM_UTF8))
     except JsonBoundsError as error:
@@ -128,7 +128,7 @@ def parse_remote_config(body: bytes) -> RemoteConfig:
         raise RemoteConfigError(f"the /config answer is not a JSON object; it starts with {quote_head(body)}")
     field_names = [field.alias or name for name, field in RemoteConfig.model_fields.items()]
     if document.keys().isdisjoint(field_names):
-        # An example is `{"detail": "Not Found"}`, which would otherwise be a valid configuration without values.
+        # Otherwise, an error such as `{"detail": "Not Found"}` would be a valid configuration without values.
         raise RemoteConfigError(
             f"the /config answer is no configuration: it has none of {', '.join(field_names)}; "
             f"it starts with {quote_head(body)}"

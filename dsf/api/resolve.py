@@ -1,10 +1,10 @@
-"""Resolution of a DynamicScorer and its synced `/config` into the agents' configuration, or an error.
+"""Resolves a DynamicScorer and its synced `/config` into the agents' configuration.
 
 For each field, the synced value takes precedence with configSyncMode Full, then the spec, then a default; empty texts
-and numbers below 1 are unset. Only the spec sets location, destination, dimension format and auth: a scoring API must
-not choose the destination of scores and tokens.
+and numbers below 1 are unset. Only the spec sets location, destination, dimension format and auth, because a scoring
+API must not choose the destination of scores and tokens.
 
-Clusters may differ by templates, overrides and selectors: `resolve_everywhere` returns the configuration of each.
+Templates, overrides and selectors make clusters differ. `resolve_everywhere` returns the configuration of each cluster.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class ResolvedScorer:
 
     #: The agents' configuration, with the current interval, validity, timeout and retries.
     summary: ScorerSummary
-    #: No ticks before this time (unix seconds).
+    #: Unix time until which the scorer is paused; None without a pause.
     paused_until: float | None
     #: The ScoringAuthentications of its sources and its scoring API.
     authentications: tuple[ScoringAuthentication, ...] = ()
@@ -66,10 +66,11 @@ def resolve(
     authentications: Authentications = MappingProxyType({}),
     renderer: Renderer | None = None,
 ) -> ResolvedScorer:
-    """Resolve `scorer` on one cluster. `renderer` expands templates with the cluster's values; default: stand-ins.
+    """Return the resolution of `scorer` on one cluster.
 
-    `token_hosts` are the servers that `/config` may name for a token, `authentications` all existing ones by
-    `namespace/name`. Raises ResolutionError with a `ResolveReason` and a message that names the field.
+    `token_hosts` are the servers that `/config` may name for a token. `authentications` are all ScoringAuthentications
+    by `namespace/name`. `renderer` expands templates with the cluster's values, by default with stand-ins. Raises
+    ResolutionError with a `ResolveReason` and a message that names the field.
     """
     spec, execution = scorer.spec, scorer.spec.execution
     synced_config = get_synced_config(scorer)
@@ -126,7 +127,7 @@ def resolve(
 
 
 def get_synced_config(scorer: DynamicScorer) -> RemoteConfig:
-    """Return the synced config in force; with mode None, an earlier config is ignored."""
+    """Return the synced config in effect. It is empty without one, and in mode None."""
     synced_config = scorer.status.last_synced_config
     is_in_force = synced_config is not None and scorer.spec.config_sync_mode is ConfigSyncMode.Full
     return synced_config if synced_config is not None and is_in_force else RemoteConfig()
@@ -197,7 +198,7 @@ def _parse_paused_until(scorer: DynamicScorer) -> float | None:
 
 #: Resolution of a scorer on a cluster, the error if it cannot run there, or None if the cluster is not selected.
 _ClusterResult: TypeAlias = ResolvedScorer | ResolutionError | None
-#: Cache of the clusters' configurations, because resolving a configuration takes a third of a millisecond. Maps a
+#: A cache of the clusters' configurations, because a resolution takes a third of a millisecond. It maps the key of a
 #: scorer to (the inputs that all clusters share, cluster -> (facts about the cluster, the result)).
 ResolutionCache: TypeAlias = dict[str, tuple[tuple[object, ...], dict[str, tuple[ClusterFacts, _ClusterResult]]]]
 
@@ -207,7 +208,8 @@ class FleetResolution(NamedTuple):
 
     #: The common configuration. If configurations differ, its summary is the summary of one cluster.
     resolved_scorer: ResolvedScorer
-    #: If configurations differ, by cluster: its summary, why the scorer cannot run there, or None if not selected.
+    #: Cluster -> its summary, the error if the scorer cannot run there, or None if it is not selected. Empty if all
+    #: clusters have the common configuration.
     variants: dict[str, ScorerSummary | ResolutionError | None]
 
 
@@ -218,10 +220,9 @@ def resolve_everywhere(
     clusters: Iterable[ClusterFacts],
     cache: ResolutionCache,
 ) -> FleetResolution:
-    """Return the clusters' configurations, and cache them in `cache`.
+    """Return the configurations of a scorer on all clusters, and cache those that differ in `cache`.
 
-    The cache is not used if the configuration is the same on all clusters. Raises ResolutionError if the scorer cannot
-    run on any selected cluster.
+    Raises ResolutionError if the scorer cannot run on any selected cluster.
     """
     stand_in_renderer = Renderer(None)
     common_result = _try_to_resolve(scorer, token_hosts, authentications, stand_in_renderer)

@@ -1,8 +1,8 @@
-"""Scores as OCM's scheduler gets them: names and values of items, AddOnPlacementScores, and their validity.
+"""Scores for OCM's scheduler: names and values of items, AddOnPlacementScores, and their validity.
 
-OCM accepts integers from -100 to 100 and unique names, and refuses the whole object for one invalid item. Names are
-made by `spec.scoreDimensionFormat` from the labels of a result. The fleet's factor extends a validity once, when the
-score is stored, so that all readers see the same expiry.
+OCM accepts integers from -100 to 100 and unique names, and rejects the whole object for one invalid item. The item
+names are rendered by `spec.scoreDimensionFormat` from the labels of a result. The validity of a score is multiplied by
+the fleet's factor once, when the score is stored, so that all readers see the same expiry.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from dsf.api.types import (
 from dsf.errors import ScoreObjectTooLargeError
 from dsf.reasons import RefusalReason
 
-#: The range of values that OCM accepts.
+#: Minimum and maximum of the values that OCM accepts.
 MIN_VALUE: Final = -100
 MAX_VALUE: Final = 100
 
@@ -41,19 +41,19 @@ MAX_VALUE: Final = 100
 MAX_OBJECT_BYTES: Final = 1_000_000
 # Upper bound of an object's bytes without its items.
 _OBJECT_BYTES: Final = 4_000
-# `{"name":,"value":-100},` and, as the API server stores the owner of each list item in managedFields,
-# `"k:{\"name\":}":{".":{},"f:name":{},"f:value":{}},` with the name once more.
+# Upper bound of an item's bytes without its name: `{"name":,"value":-100},` in the status, and
+# `"k:{\"name\":}":{".":{},"f:name":{},"f:value":{}},` in managedFields, where the API server repeats the name.
 _ITEM_BYTES: Final = 23 + 51
 
-#: Default format.
+#: Default dimension format.
 DEFAULT_FORMAT: Final = "${scoreName}"
 
-#: Placeholder names.
+#: Names of placeholders in dimension formats.
 PLACEHOLDERS: Final = ("cluster", "scoreName", *USED_LABELS)
 
 _PLACEHOLDER_PATTERN = re.compile(r"\$\{(" + "|".join(PLACEHOLDERS) + r")\}")
-#: Maximum characters and parts of all item names that are rendered for one set of results, with those of duplicates.
-#: A format may repeat a label of megabytes thousands of times.
+#: Maximum characters and parts of all item names, including duplicates, that are rendered for one set of results. The
+#: limit is needed because a format may repeat a label of megabytes thousands of times.
 MAX_RENDERED: Final = 32 * MAX_OBJECT_BYTES
 
 Item = tuple[str, int]
@@ -63,21 +63,22 @@ Item = tuple[str, int]
 class ScoreItems:
     """The items of a set of results."""
 
-    #: Name and value, in order of first occurrence.
+    #: (name, value), in order of first occurrence.
     items: tuple[Item, ...]
-    #: Number of items with a value outside of -100..100.
+    #: Number of items whose value was outside of -100..100.
     clamped: int
-    #: Number of duplicate names, and one that several results have by the same format.
+    #: Number of duplicate names.
     duplicates: int
+    #: A name that several results have by the same format; empty without one.
     duplicate: str
     #: Numbers of rejected results by reason: empty_dimension, nan, infinite.
     refusal_counts: Counter[str]
 
 
 def to_score_value(score: float) -> tuple[int, bool]:
-    """Return `score` rounded down and clamped to -100..100, and True if clamping changed it.
+    """Return (`score` rounded down and clamped to -100..100, True if clamping changed it).
 
-    Raises ValueError for NaN and infinity, for which any value would be misleading.
+    Raises ValueError for NaN and infinity, because any value would be misleading.
     """
     if not math.isfinite(score):
         raise ValueError(f"{score} is not a score")
@@ -94,11 +95,11 @@ def build_items(
     *,
     further_formats: Sequence[str] = (),
 ) -> ScoreItems:
-    """Return the items of `results`: named by the dimension format `fmt`, then by each of `further_formats`.
+    """Return the items of `results`, which are (labels, score). Each dimension format gives each result a name.
 
-    If two results have the same name by one format, the later one counts; names of an earlier format take precedence. A
-    result without a name by any format is refused (empty_dimension). Raises ScoreObjectTooLargeError when the items
-    exceed one object.
+    The formats are `fmt` and `further_formats`. If two results have the same name by one format, the later one counts;
+    names of an earlier format take precedence. A result without a name by any format is refused (empty_dimension).
+    Raises ScoreObjectTooLargeError if the items do not fit into one object.
     """
     refusal_counts: Counter[str] = Counter()
     finite_results: list[tuple[Mapping[str, str], float]] = []
@@ -144,13 +145,12 @@ class DimensionFormat:
     """A dimension format for a cluster and score, which renders the item names of many results.
 
     The format is expanded in a single pass, so that placeholders in values are not expanded. Unknown placeholders are
-    literal, absent labels are empty. An empty format means the default.
-
-    If all labels of the format are absent and the name has only separators (`;;`), the result has no name.
+    literal, and absent labels are empty. An empty format means the default. If all labels of the format are absent and
+    the name consists of separators (`;;`), the result has no name.
     """
 
     def __init__(self, fmt: str, cluster: str, score_name: str) -> None:
-        # Literal texts alternate with names of placeholders.
+        # Literal texts, each followed by the name of a placeholder.
         parts = _PLACEHOLDER_PATTERN.split(fmt or DEFAULT_FORMAT)
         known_values = {"cluster": cluster, "scoreName": score_name}
         placeholders = parts[1::2]
@@ -158,17 +158,17 @@ class DimensionFormat:
             (known_values.get(part, part), part if index % 2 and part not in known_values else "")
             for index, part in enumerate(parts)
         ]
-        #: Number of literal texts and placeholders, which the time of rendering depends on.
+        #: Number of literal texts and placeholders, on which the rendering time depends.
         self.parts: Final = len(self._parts)
-        #: Number of occurrences of each label, and characters of the other parts.
+        # Number of occurrences of each label.
         self._labels = Counter(name for name in placeholders if name not in known_values)
         self._characters = sum(len(text) for text, label in self._parts if not label)
         bare_name = self._expand({}) if self._labels else ""
-        #: The name of a result without labels, if the name has neither letters nor digits.
+        # The name of a result without labels, if the name has neither letters nor digits; else empty.
         self._separators = "" if any(map(str.isalnum, bare_name)) else bare_name
 
     def render(self, labels: Mapping[str, str]) -> str:
-        """Return the item name of a result with these labels; may be empty."""
+        """Return the item name of a result with these labels; empty if the result has no name."""
         name = self._expand(labels)
         return "" if name == self._separators else name
 
@@ -191,7 +191,7 @@ class _NameRoom:
         self._name_characters = 0
 
     def reserve(self, characters: int, parts: int) -> None:
-        """Raise ScoreObjectTooLargeError if a name of so many characters and parts may not be rendered."""
+        """Count a name with so many characters and parts. Raise ScoreObjectTooLargeError if it may not be rendered."""
         self._rendered_characters += characters + parts
         if 2 * characters > MAX_OBJECT_BYTES or self._rendered_characters > MAX_RENDERED:
             description = f"a score item has a name of {characters} characters"
@@ -202,7 +202,7 @@ class _NameRoom:
             raise _make_size_error(description)
 
     def keep(self, characters: int) -> None:
-        """Raise ScoreObjectTooLargeError if the names, with a new one of so many characters, are too long together."""
+        """Count a new distinct name. Raise ScoreObjectTooLargeError if all these names together are too long."""
         self._name_characters += characters
         if 2 * self._name_characters > MAX_OBJECT_BYTES:
             raise _make_size_error(f"score items have names of more than {MAX_OBJECT_BYTES // 2} characters")
@@ -226,7 +226,7 @@ def estimate_object_bytes(names: Collection[str]) -> int:
 def _check_size(names: Collection[str]) -> None:
     # A character has at most 20 bytes: six for a control character, counted twice, and a backslash.
     if _OBJECT_BYTES + 20 * len("".join(names)) + 2 * _ITEM_BYTES * len(names) <= MAX_OBJECT_BYTES:
-        # The names fit even if every character is escaped, so they need not be encoded.
+        # Skip the exact computation, because the names fit even if every character is escaped.
         return
     size = estimate_object_bytes(names)
     if size > MAX_OBJECT_BYTES:
@@ -237,7 +237,10 @@ def _check_size(names: Collection[str]) -> None:
 
 
 def make_score_body(cluster: str, scorer_name: str, score_name: str, *, owner_uid: str = "") -> dict[str, Any]:
-    """Return the object without its status. With an `owner_uid`, the object is deleted with the ManagedCluster."""
+    """Return an AddOnPlacementScore without its status.
+
+    `owner_uid` is the uid of the ManagedCluster, with which the object is deleted; empty for an object without owner.
+    """
     metadata: dict[str, Any] = {
         "name": sanitize_resource_name(score_name),
         "namespace": cluster,
@@ -257,7 +260,7 @@ def compute_items_digest(items: Iterable[Item]) -> str:
 
 
 def make_score_status(items: Iterable[Item], *, valid_until: datetime, now: datetime) -> dict[str, Any]:
-    """Return the status: items, expiry, and a condition."""
+    """Return the status of an AddOnPlacementScore with items, expiry, and a condition."""
     scores = [{"name": name, "value": value} for name, value in items]
     condition = Condition(
         type=SCORE_CONDITION,
@@ -274,20 +277,20 @@ def make_score_status(items: Iterable[Item], *, valid_until: datetime, now: date
 
 
 def compute_default_validity(interval: int) -> int:
-    """Return the default validity in seconds: 3 intervals, but at least 300.
+    """Return the default validity in seconds: 3 intervals, but at least 300 seconds.
 
-    OCM also considers a cluster as lost after 300 seconds of silence (5 leases of 60 s).
+    OCM also considers a cluster lost after 300 seconds of silence (5 leases of 60 s).
     """
     return max(3 * interval, 300)
 
 
 def compute_expiry(at: float, validity: float, factor: float) -> float:
-    """Return the expiry (unix seconds) of a score at time `at`. `factor` is `Writes.read_validity_factor`."""
+    """Return the expiry in Unix seconds of a score computed at `at`. `factor` is the fleet's validity factor."""
     return at + validity * factor
 
 
 def compute_validity(interval: int, declared_validity: int, declared_interval: int) -> int:
-    """Return the seconds of validity at this interval.
+    """Return the validity in seconds at this interval.
 
     If a user has made the interval longer than `declared_interval`, a default validity grows in proportion, because
     scores would otherwise expire before the next run.

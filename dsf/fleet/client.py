@@ -40,7 +40,7 @@ from dsf.fleet.views import (
     ScorerPage,
     View,
 )
-from dsf.http.access import bearer
+from dsf.http.access import make_bearer_access
 from dsf.http.client import Response, probe
 
 _View = TypeVar("_View", bound=View)
@@ -241,7 +241,7 @@ class Client:
 
     def _fetch_directly(self, url: str, timeout: float) -> Response:
         deadline = time.monotonic() + timeout
-        return probe(url, deadline=deadline, max_bytes=_MAX_RESPONSE_BYTES, access=bearer(self._token))
+        return probe(url, deadline=deadline, max_bytes=_MAX_RESPONSE_BYTES, access=make_bearer_access(self._token))
 
     def _make_error(self, status: int, body: bytes, path: str) -> Exception:
         """Return the error for a response with this status."""

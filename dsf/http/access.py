@@ -56,7 +56,7 @@ class TlsOptions:
     verify: bool = True
 
 
-#: Options of servers without own options.
+#: Options for servers that configure none.
 DEFAULT_TLS: Final = TlsOptions()
 
 
@@ -96,7 +96,7 @@ PLAIN: Final = Access()
 DIRECT: Final = Access(is_direct=True)
 
 
-def bearer(token: str | None) -> Access:
+def make_bearer_access(token: str | None) -> Access:
     """Return the Access that sends `Authorization: Bearer`, or no credentials without a token."""
     if not token:
         return PLAIN
@@ -104,9 +104,11 @@ def bearer(token: str | None) -> Access:
 
 
 class Proxy(NamedTuple):
-    """URL of a proxy, which may contain a password, and `host:port` for display."""
+    """A proxy for requests."""
 
+    #: URL, which may contain a password.
     url: str
+    #: `host:port` for display.
     shown: str
 
 

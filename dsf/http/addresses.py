@@ -23,8 +23,8 @@ from dsf.http.deadline import Exchange
 from dsf.process.threads import run_in_background
 from dsf.text import clean
 
-#: Maximum seconds to connect to one address. A server in the same cluster accepts within milliseconds, and the
-#: remaining time is needed for the response.
+#: Maximum seconds to connect to one address. A server in the same cluster accepts within milliseconds, and the response
+#: needs the remaining time.
 CONNECT_TIMEOUT: Final = 3.0
 
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -70,11 +70,11 @@ def is_refused(address: str) -> bool:
     """Return True if an IP address is link-local or a cloud's metadata service, also as IPv4 embedded in IPv6."""
     return any(
         candidate.is_link_local or any(candidate in network for network in _METADATA_NETWORKS)
-        for candidate in _reachable_addresses(ipaddress.ip_address(address))
+        for candidate in _find_reachable_addresses(ipaddress.ip_address(address))
     )
 
 
-def _reachable_addresses(address: _Address) -> tuple[_Address, ...]:
+def _find_reachable_addresses(address: _Address) -> tuple[_Address, ...]:
     """Return the addresses to which packets for `address` may be delivered: itself, or IPv4 addresses embedded in it.
 
     The result has several addresses for the NAT64 network of a site, whose prefix length is unknown.
@@ -142,7 +142,7 @@ def _check_addresses(host: str, infos: _AddressInfos) -> None:
 
 
 def _resolve(host: str, port: int, seconds: float) -> _AddressInfos:
-    """Return the host's addresses. Raises TimeoutError after `seconds`.
+    """Return the host's addresses. Raises TimeoutError after `seconds`, and errors of the lookup.
 
     Looks names up in a thread, because an unresponsive name server would block the caller for half a minute.
     """

@@ -46,7 +46,7 @@ _EXCHANGE_ERRORS: Final = (
 
 
 class Stream(Protocol):
-    """Streamed request body with a known length. Iteration yields it in pieces."""
+    """A streamed request body with a known length in bytes. Iteration yields it in pieces."""
 
     def __len__(self) -> int: ...
     def __iter__(self) -> Iterator[memoryview]: ...
@@ -57,9 +57,10 @@ Sink = Callable[[bytes], object]
 
 
 class Response(NamedTuple):
-    """Response to a request: status and decompressed body. The status is never that of a redirect."""
+    """A response to a request. The status is never that of a redirect."""
 
     status: int
+    #: Decompressed body.
     body: bytes
     #: Unparsed Content-Type header; empty if the server sent none.
     content_type: str = ""

@@ -26,11 +26,12 @@ _MAX_SLEEP_SECONDS: Final = 15.0
 
 
 class ExchangeOwner(Protocol):
-    """Owner of exchanges. No exchange lasts longer than the deadline of its owner, which may become earlier.
+    """An owner of exchanges. No exchange lasts longer than the deadline of its owner.
 
-    A running exchange notices an earlier deadline only by `end_exchanges`.
+    If the deadline becomes earlier, running exchanges end only when the owner calls `end_exchanges`.
     """
 
+    #: Deadline on the clock of time.monotonic().
     deadline: float
 
 
@@ -65,13 +66,13 @@ class Exchange:
 
     @property
     def may_repeat(self) -> bool:
-        """True if a failure may have its cause in a kept connection that the peer had already closed."""
+        """True if a failure may be caused by a kept connection that the peer had already closed."""
         return self.reuses_connection and not self.is_answered
 
     def attach_socket(self, connection: socket.socket) -> None:
-        """Use this socket from now on, until the deadline. Raises TimeoutError if the deadline has passed."""
-        # Store the socket before the deadline is checked. A socket that was stored too late to be shut down is then not
-        # used, because the check raises.
+        """Bind the exchange to this socket until the deadline. Raises TimeoutError if the deadline has passed."""
+        # Store the socket before the check of the deadline. If it is stored too late to be shut down, the check raises,
+        # so the socket is not used.
         self._socket = connection
         connection.settimeout(self.require_remaining_seconds())
 
@@ -146,7 +147,7 @@ end_exchanges: Final = _watch.end_exchanges
 watch_exchange: Final = _watch.watch_exchange
 
 
-def current_exchange() -> Exchange:
+def get_current_exchange() -> Exchange:
     """Return the current exchange of this thread."""
     exchange: Exchange = _thread_local.exchange
     return exchange

@@ -117,7 +117,7 @@ def make_status_error(
     elif 300 <= status < 400:
         reason, text = "redirect", "redirects are not followed; give the final URL"
     elif 200 < status < 300:
-        # For example 201, which some frameworks send for POST by default, 204 without a body, or 206 with a part of it.
+        # Some frameworks send 201 for POST by default. A 204 has no body, and a 206 only a part of it.
         reason, text = "http_error", "only status 200 counts as an answer; have the server send 200"
     else:
         reason = "unauthorized" if status in (401, 403) else "http_error"

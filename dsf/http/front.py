@@ -22,7 +22,7 @@ BODY_SECONDS: Final = 20.0
 
 
 class Front:
-    """Outermost middleware of a service. It is plain ASGI, so that it also applies to mounted applications."""
+    """The outermost middleware of a service. It is plain ASGI, so that it also applies to mounted applications."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -34,7 +34,7 @@ class Front:
             return
         ambiguity = find_ambiguity(Headers(scope=scope).keys())
         if ambiguity:
-            # A proxy and this server may disagree on where the next request begins.
+            # Close the connection, because a proxy and this server may disagree on where the next request begins.
             await PlainTextResponse(f"{ambiguity}\n", 400, {"Connection": "close"})(scope, receive, send)
             return
         request = _TimedRequest(receive, send)

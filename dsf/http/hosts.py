@@ -17,7 +17,7 @@ METRICS: Final = "/metrics"
 PROXIED_AUTHORIZATION: Final = "x-dsf-authorization"
 
 
-def host_name(host: str) -> str:
+def parse_host_name(host: str) -> str:
     """Return the name in a Host header in lower case, without port and brackets; empty if the header is invalid."""
     try:
         return (urlsplit(f"//{host}").hostname or "").lower()

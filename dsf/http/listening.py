@@ -60,9 +60,9 @@ class State(IntEnum):
 
 
 class Connection(socket.socket):
-    """Accepted connection that records since when its client has made no progress.
+    """An accepted connection that records the time of its client's last progress.
 
-    Single bytes do not count as progress, so the time of a header or a body counts from its start.
+    Single received bytes do not count as progress, so the time of a header or a body counts from its start.
     """
 
     def __init__(self, accepted_socket: socket.socket, address: Address, forget: Callable[[Connection], None]) -> None:
@@ -126,7 +126,7 @@ class Connection(socket.socket):
 
 
 class Listener(socket.socket):
-    """Listening socket that limits and tracks its connections.
+    """A listening socket that limits and tracks its connections.
 
     The framework creates the socket, because uvicorn exits with its own message if the port is in use.
     """
@@ -203,7 +203,7 @@ class Listener(socket.socket):
 
 
 class Progress:
-    """Outermost ASGI middleware. Records the progress of requests, and sends large responses in chunks."""
+    """The outermost ASGI middleware. It records the progress of requests and sends large responses in chunks."""
 
     def __init__(self, app: App, listener: Listener) -> None:
         self._app = app
@@ -271,7 +271,7 @@ class _TrackedRequest:
 def find_ambiguity(names: Iterable[str]) -> str:
     """Return why the headers of a request are ambiguous, as a text for the client; empty if they are not.
 
-    They are if one of `SINGLE_HEADERS` occurs twice, or if two headers say where the body ends.
+    Headers are ambiguous if one of `SINGLE_HEADERS` occurs twice, or if two headers determine the end of the body.
     """
     header_names: set[str] = set()
     for name in map(str.lower, names):

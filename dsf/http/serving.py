@@ -65,7 +65,7 @@ class HttpServer:
         shutdown_seconds: int = 1,
         variable: str = "DSF_LISTEN_PORT",
     ) -> None:
-        """`name` is that of the service and its thread, `variable` the setting of the port, which errors name."""
+        """`name` is the name of the service and its thread. `variable` is the setting of the port, for errors."""
         self._app = app
         #: Host and port. After the start, the port is the one that the system chose for port 0.
         self.address = host, port
@@ -109,7 +109,7 @@ class HttpServer:
 
 
 def serve(server: uvicorn.Server, listener: Listener, announce: Callable[[], None]) -> None:
-    """Serve until SIGTERM or SIGINT. Calls `announce` once signals are handled.
+    """Serve until SIGTERM or SIGINT. Call `announce` as soon as signals are handled.
 
     uvicorn installs its own handlers while it runs. The handlers of this function are for signals before that, and for
     the signal that uvicorn raises again at its end, which would otherwise kill the process before the caller has

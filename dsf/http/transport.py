@@ -27,7 +27,7 @@ from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
 
 from dsf.http import addresses, trust
 from dsf.http.access import PORTS, Proxy
-from dsf.http.deadline import Exchange, current_exchange
+from dsf.http.deadline import Exchange, get_current_exchange
 from dsf.http.failures import NotHttpError, TooMuchError
 
 #: TCP options. A keepalive probe every 15 s prevents NAT and balancers from dropping the connection of a slow response.
@@ -54,18 +54,18 @@ _MAX_LENGTH_DIGITS: Final = 18
 
 
 class BoundedResponse(http.client.HTTPResponse):
-    """Response of http.client that enforces the limits of this thread's exchange."""
+    """A response of http.client that enforces the limits of this thread's exchange."""
 
     def __init__(self, sock: socket.socket, *args: Any, **options: Any) -> None:
         super().__init__(sock, *args, **options)
-        exchange = current_exchange()
+        exchange = get_current_exchange()
         exchange.responses.append(self)
         exchange.attach_socket(sock)
         self._reader = _MeteredReader(self.fp.detach(), exchange)
         self.fp = io.BufferedReader(self._reader)
 
     def begin(self) -> None:
-        """Read status and headers. Raises HTTPException for invalid ones."""
+        """Read status and headers. Raises HTTPException if they are invalid."""
         try:
             super().begin()
             # Skip interim responses, such as early hints. Stop at 101, because no HTTP follows after it.
@@ -84,7 +84,7 @@ class BoundedResponse(http.client.HTTPResponse):
             self.chunked = False
             del self.headers["Transfer-Encoding"]
         # Replace the limit of the headers by that of the body with its framing.
-        self._reader.remaining_bytes += current_exchange().max_bytes * 2 + _FRAMING_BYTES - _MAX_HEAD_BYTES
+        self._reader.remaining_bytes += get_current_exchange().max_bytes * 2 + _FRAMING_BYTES - _MAX_HEAD_BYTES
 
 
 def _check_headers(headers: http.client.HTTPMessage) -> None:
@@ -142,7 +142,7 @@ class _TlsSocket(ssl.SSLSocket):
     """
 
     def do_handshake(self, block: bool = False) -> None:
-        current_exchange().attach_socket(self)
+        get_current_exchange().attach_socket(self)
         super().do_handshake(block)
 
 
@@ -157,7 +157,7 @@ class _Connection(HTTPConnection):
     def is_connected(self) -> bool:
         """True if the current exchange may use the connection; otherwise the pool closes the connection."""
         is_idle = time.monotonic() - self._last_request_at > IDLE_SECONDS
-        return not current_exchange().needs_new_connection and not is_idle and super().is_connected
+        return not get_current_exchange().needs_new_connection and not is_idle and super().is_connected
 
     def connect(self) -> None:
         """Connect to the first reachable address of the server, of its alias or of its proxy.
@@ -165,7 +165,7 @@ class _Connection(HTTPConnection):
         Resolves the name and checks its addresses before the library connects, so that the library gets an address and
         never resolves the name again. Raises the error of the last address if none is reachable.
         """
-        exchange = current_exchange()
+        exchange = get_current_exchange()
         exchange.needs_new_connection = True
         host_and_port = self.host, self.port
         last_error: Exception = OSError(f"{self.host} has no address")
@@ -189,7 +189,7 @@ class _Connection(HTTPConnection):
 
     def request(self, *args: Any, **options: Any) -> None:
         """Send a request. A kept connection fails early if the peer does not acknowledge the request."""
-        exchange = current_exchange()
+        exchange = get_current_exchange()
         if self.sock is not None and not exchange.needs_new_connection:
             exchange.reuses_connection = True
             exchange.attach_socket(self.sock)
@@ -248,7 +248,7 @@ class _PooledAdapter(HTTPAdapter):
         server, _ = super().build_connection_pool_key_attributes(request, True, cert)
         if server["scheme"] != "https":
             return server, {}
-        tls = current_exchange().tls
+        tls = get_current_exchange().tls
         context = trust.get_ssl_context(tls)
         context.sslsocket_class = _TlsSocket
         return server, {
@@ -292,7 +292,7 @@ def send(request: requests.PreparedRequest, proxy: Proxy | None) -> requests.Res
 
     Raises HttpError, and the errors of requests, urllib3 and the operating system.
     """
-    exchange = current_exchange()
+    exchange = get_current_exchange()
     return session.send(
         request,
         stream=True,

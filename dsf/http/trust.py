@@ -51,7 +51,7 @@ _UTC_TIME_TAG: Final = 0x17
 
 
 class _CaPath(NamedTuple):
-    """File or folder with CAs. Errors are logged if `is_required` is True, because the other paths are optional."""
+    """A file or folder with CAs. Errors of a path are logged only if it `is_required`; other paths may be missing."""
 
     path: Path
     is_required: bool
@@ -59,7 +59,7 @@ class _CaPath(NamedTuple):
 
 _trusted_folder: Path | None = None
 _context_lock = threading.Lock()
-#: Unusable paths with their problem, so that each is logged once.
+#: Unusable paths and their problems, so that each is logged once.
 _logged_problems: set[tuple[Path, str]] = set()
 
 

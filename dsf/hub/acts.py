@@ -47,14 +47,15 @@ from dsf.text import clean, list_names
 
 log = dsf.log.get(__name__)
 
-#: Field managers of `dsf` begin with this, followed by the user's name.
+#: Prefix of the field managers that `dsf` uses. The user's name follows.
 MANAGER_PREFIX: Final = "dsf/"
-#: Delay between two polls of pending acts: a share of the seconds since the request, within these limits.
+#: Delay between two polls of pending acts, as a fraction of the time since the request, and its limits in seconds.
 _POLL_SHARE, _POLL_MIN, _POLL_MAX = 0.25, 0.2, 5.0
-#: Maximum seconds until the cycles of a rescore have ended, and until a sync has read the /config.
+#: Maximum seconds until all cycles of a rescore have ended.
 _MAX_RESCORE_SECONDS: Final = 600.0
+#: Maximum seconds until a sync has read the /config.
 _MAX_SYNC_SECONDS: Final = 30.0
-#: Maximum seconds until a new scorer or cluster is in Redis: an act may be requested before the hub registers it.
+#: Maximum seconds for which an act waits until the hub has registered its scorer or cluster in Redis.
 _MAX_REGISTRATION_SECONDS: Final = 10.0
 
 
@@ -62,6 +63,7 @@ _MAX_REGISTRATION_SECONDS: Final = 10.0
 class _PendingAct:
     """An executed act whose effect is not complete."""
 
+    #: time.monotonic() after which the act counts as failed.
     deadline: float
     #: Requested cycles.
     runs: list[RunView] = field(default_factory=list)
@@ -81,7 +83,7 @@ class _ScorerActs:
 
 
 class ActRunner:
-    """Executes acts, for each DynamicScorer one after another. Thread-safe."""
+    """Executes acts, one after another for each DynamicScorer. Thread-safe."""
 
     def __init__(
         self,
@@ -127,7 +129,7 @@ class ActRunner:
             for act, text in requests.items()
             if act not in scorer_acts.responses or scorer_acts.responses[act].request != text
         ]
-        # Sorting keeps the order of acts whose times are equal.
+        # Execute acts in the order of their requests. The sort is stable, so acts with equal times keep their order.
         new_acts.sort(key=lambda act: _find_manager(metadata, act)[1])
         self._accept(key, scorer_acts, {act: requests[act] for act in new_acts}, metadata)
         previous_responses = dict(scorer_acts.responses)
@@ -144,9 +146,9 @@ class ActRunner:
     def _accept(
         self, key: ObjectKey, scorer_acts: _ScorerActs, requests: Mapping[Act, str], metadata: Manifest
     ) -> None:
-        """Write to the status that acts are accepted, so that a hub that starts afterwards does not execute them again.
+        """Accept acts, and write this to the status, so that a restarted hub does not execute them again.
 
-        Raises BackendError if the status cannot be written; nothing is accepted then.
+        Raises BackendError if the status cannot be written; no act is accepted then.
         """
         if not requests:
             return
@@ -203,7 +205,10 @@ class ActRunner:
     def _perform(
         self, actions: Actions, name: str, scorer_acts: _ScorerActs, request: ActRequest, response: ActResponse
     ) -> ActResponse:
-        """Perform the action of an act; return the response. Raises UnknownNameError and ValueError before a change."""
+        """Perform the action of an act; return the response.
+
+        Raises UnknownNameError and ValueError before anything has changed, and redis.RedisError.
+        """
         if request.act == "sync":
             ident = actions.sync(name, note=request.note)
             scorer_acts.pending_acts["sync"] = _PendingAct(time.monotonic() + _MAX_SYNC_SECONDS, sync=ident)
@@ -230,7 +235,7 @@ class ActRunner:
         return response.model_copy(update={"outcome": "Done", "message": message, "clusters": count})
 
     def _poll(self, name: str, scorer_acts: _ScorerActs, act: Act) -> None:
-        """Complete the response of a pending act if it has ended. Raises redis.RedisError."""
+        """Complete the response of a pending act if it has ended or timed out. Raises redis.RedisError."""
         pending_act = scorer_acts.pending_acts[act]
         has_timed_out = time.monotonic() >= pending_act.deadline
         update: dict[str, Any]
@@ -256,7 +261,7 @@ class ActRunner:
         del scorer_acts.pending_acts[act]
 
     def _compute_delay(self, scorer_acts: _ScorerActs) -> float | None:
-        """Return the seconds until the next poll; None if no act is accepted or pending."""
+        """Return the seconds until the next poll; None without unfinished acts."""
         unfinished_acts = scorer_acts.pending_acts.keys() | scorer_acts.accepted_at.keys()
         if not unfinished_acts:
             return None
@@ -281,7 +286,7 @@ def _read_responses(stored_responses: Any) -> dict[Act, ActResponse]:
 
 
 def _summarise(runs: list[RunView]) -> dict[str, Any]:
-    """Return the fields of a response about ended cycles."""
+    """Return the fields of a response that summarize ended cycles."""
     runs_without_score = [run for run in runs if not run.has_score]
     message = f"{len(runs) - len(runs_without_score)} of {len(runs)} clusters have a new score"
     if runs_without_score:
@@ -306,7 +311,7 @@ def _summarise(runs: list[RunView]) -> dict[str, Any]:
 
 
 def _find_manager(metadata: Manifest, act: Act) -> tuple[str, str]:
-    """Return the newest field manager of an act's annotation, and the time of its write; both empty if unknown."""
+    """Return (newest field manager of an act's annotation, RFC 3339 time of its write); both empty if unknown."""
     field_name = f"f:{get_annotation(act)}"
     managers = [
         (str(entry.get("time") or ""), str(entry.get("manager") or ""))
@@ -318,7 +323,7 @@ def _find_manager(metadata: Manifest, act: Act) -> tuple[str, str]:
 
 
 def _find_author(metadata: Manifest, act: Act) -> str:
-    """Return the author of an act's annotation: its file or field manager, which the hub cannot verify."""
+    """Return the author of an act's annotation, which is its file or field manager. The hub cannot verify it."""
     manager, _ = _find_manager(metadata, act)
     if not manager and (file := (metadata.get("annotations") or {}).get(FILE_ANNOTATION)):
         return clean(f"file {file}", MAX_NAME_LENGTH)

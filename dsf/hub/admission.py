@@ -1,11 +1,11 @@
 """Decides which names and servers a scorer may use, and which response texts its author may see. Pure functions.
 
-A score name belongs to one scorer. A scorer name, which several namespaces may use, also belongs to one scorer.
+Each score name belongs to one scorer. So does each scorer name, even if scorers in several namespaces have it.
 
 The hub and the agents send requests to the servers that a scorer names, which its author may be unable to reach. A
-scorer status with the body of a response would show internal pages. Therefore a scorer outside of the hub's own
-namespace only gets the HTTP status and the kind of a failure; operators see the responses in `dsf history` and on the
-page.
+scorer status that quotes a response could reveal internal pages to the author. Therefore the status of a scorer outside
+of the hub's own namespace contains only the HTTP status and the kind of a failure. Operators see the responses in
+`dsf history` and on the page.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ class NameRules:
     claims: NameClaims = field(default_factory=NameClaims)
     #: The hub's own namespace.
     home: str = ""
+    #: The score names that each namespace may use.
     allowed: AllowedNames = field(default_factory=AllowedNames)
     #: Keys (`namespace/name`) of unreadable scorers, which keep their names.
     unreadable: frozenset[str] = frozenset()
@@ -49,7 +50,10 @@ def is_owner(owner: str, namespace: str) -> bool:
 def decide_names(
     scorers: Mapping[str, ScorerPlan], rules: NameRules, now: int
 ) -> tuple[NameClaims, dict[str, Obstacle]]:
-    """Return the claims on all names, and by key (`namespace/name`) why scorers do not own their names."""
+    """Return the claims on all names, and the obstacles of scorers that do not own their names.
+
+    `scorers` and the obstacles are keyed by `namespace/name`; `now` is in Unix seconds.
+    """
     creation_times: dict[str, datetime | None] = dict.fromkeys(rules.unreadable)
     creation_times |= {key: plan.scorer.metadata.creation_timestamp for key, plan in scorers.items()}
     name_claims = settle(
@@ -110,14 +114,17 @@ def _parse_name(key: str) -> str:
     return key.partition("/")[2]
 
 
-#: Suffix of a message that omits the response.
+#: Text in a message in place of the response.
 RESPONSE_HIDDEN: Final = "what it answered is shown only to scorers in the hub's own namespace"
 
 _STATUS_CODE_PATTERN: Final = re.compile(r"\bstatus ([1-5][0-9]{2})\b")
 
 
 def find_server_refusal(allowed: TokenHosts, urls: Iterable[str]) -> str:
-    """Return why a scorer in another namespace may not use one of these servers; empty if it may, or without a list."""
+    """Return why a scorer outside of the hub's namespace may not use one of these servers; empty if it may use all.
+
+    Without `allowed` servers, all are allowed.
+    """
     if not allowed:
         return ""
     for url in urls:
@@ -145,13 +152,13 @@ def _format_server(url: str) -> str:
 
 
 def describe_failure(reason: str, status: int | None) -> str:
-    """Describe a failure without the response text: its reason in words, and the status of the response, if any."""
+    """Return a failure's reason in words and the response's status, if any, without the response text."""
     words = reason.replace("_", " ")
     return f"{words}, status {status}" if status else words
 
 
 def remove_response_texts(failures: Iterable[FailedCycle]) -> list[FailedCycle]:
-    """Remove the response texts, which agents put into messages, from the failures of cycles."""
+    """Return the failures of cycles without the response texts that agents quote in messages."""
     return [
         failure.model_copy(update={"message": describe_failure(failure.reason, _parse_status(failure.message))})
         for failure in failures

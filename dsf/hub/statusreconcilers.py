@@ -52,22 +52,25 @@ from dsf.store.notices import ConditionNotice, ScorerNotice, truncate
 
 log = dsf.log.get(__name__)
 
-
-#: Status writes of a scorer without a delay, and the seconds between further writes.
+#: Maximum consecutive status writes of a scorer without a delay.
 MAX_BURST: Final = 5
+#: Seconds between further writes.
 SECONDS_PER_WRITE: Final = 5.0
 
 _Key = TypeVar("_Key", bound=Hashable)
 
 
 class StatusWriteLimit(Generic[_Key]):
-    """A rate limit for status writes: a scorer that alternates between success and failure must not write four statuses
-    a second, each of which wakes all watchers of the scorer. Thread-safe."""
+    """A rate limit for the status writes of each scorer. Thread-safe.
+
+    Without the limit, the status of a scorer that alternates between success and failure would be written four times a
+    second, and each write wakes all watchers of the scorer.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        #: Scorer -> the end of the time that its reserved writes take at one write in SECONDS_PER_WRITE.
+        # Scorer -> time.monotonic() until which its reserved writes last, at one write in SECONDS_PER_WRITE.
         self._used_until: dict[_Key, float] = {}
 
     def reserve_write(self, key: _Key) -> float:
@@ -76,12 +79,12 @@ class StatusWriteLimit(Generic[_Key]):
         with self._lock:
             used_until = max(self._used_until.get(key, now), now) + SECONDS_PER_WRITE
             delay = used_until - now - MAX_BURST * SECONDS_PER_WRITE
-            # Limit the reservations: a write that waits also covers the changes of later reservations.
+            # Limit the reservations, because a delayed write also covers the changes of later reservations.
             self._used_until[key] = min(used_until, now + MAX_BURST * SECONDS_PER_WRITE)
         return min(max(delay, 0.0), SECONDS_PER_WRITE)
 
     def keep(self, keys: Container[_Key]) -> None:
-        """Forget all other scorers."""
+        """Forget all scorers except `keys`."""
         with self._lock:
             self._used_until = {key: used_until for key, used_until in self._used_until.items() if key in keys}
 
@@ -94,14 +97,14 @@ _BAD_WHEN_TRUE: Final = frozenset({IGNORED})
 
 @dataclass(frozen=True)
 class ScorerReconciler:
-    """Reconciler for a DynamicScorer by key, existing or not. The cluster reconciler decides where the scorer runs."""
+    """Reconciles DynamicScorers by key, including deleted ones. The cluster reconciler decides where a scorer runs."""
 
     backend: Backend
     registrar: Registrar
     desired_state: DesiredState
     health: HealthMonitor
     clusters: ClusterReconciler
-    #: Gets the scorers that need a newer plan.
+    #: Called with each scorer that needs a newer plan.
     on_change: Callable[[ObjectKey], None]
     #: Returns the responses to the acts that were requested on a scorer.
     find_responses: Callable[[ObjectKey], list[ActResponse] | None]
@@ -137,7 +140,7 @@ class ScorerReconciler:
             self._write_absent_status(key)
             return None
         if not self.desired_state.is_scorer_namespace(key.namespace):
-            # Send no request for the scorer: unauthorised users could make the hub send requests.
+            # Send no requests for the scorer, because unauthorised users could make the hub send them.
             self.health.forget(key)
             namespace = self.desired_state.config_key.namespace
             status = make_ignored_scorer_status(scorer, namespace, now=datetime.now(UTC))
@@ -153,7 +156,7 @@ class ScorerReconciler:
         plan = self.desired_state.plan
         scorer_plan = plan.scorers.get(scorer.key)
         if scorer_plan is None or not _is_planned_with(scorer_plan, health):
-            # The scorer was created or checked after the plan was made; the status needs a plan with the same health.
+            # The scorer was created or checked after the plan was made. Its status needs a plan with the same health.
             self.on_change(key)
             return None
         cycles: CycleOutcomes | None = None
@@ -186,7 +189,7 @@ class ScorerReconciler:
             raise redis_error
         if plan.find_owner_key(key.name) == scorer.key:
             self.registrar.notices.write_scorer(_make_notice(key, status))
-        # Reconcile again at the end of a pause, because the end changes registry and status.
+        # Reconcile again at the end of a pause, because the registry and the status change then.
         pause_ends = [
             pause_end
             for pause_end in (scorer_plan.suspended_until, pace.pauses.ends if pace else None)
@@ -227,7 +230,7 @@ class ScorerReconciler:
         write_status(self.backend, key, previous_conditions, complete_status)
 
     def _make_access(self, scorer: DynamicScorer) -> Access:
-        """Return the hub's access to the scoring API: without Secrets, but possibly through a proxy."""
+        """Return the hub's access to the scoring API, which may use a proxy, but no Secrets."""
         if scorer.spec.location == "Internal":
             return DIRECT
         auth = scorer.spec.scoring.auth
@@ -277,7 +280,7 @@ def _is_planned_with(scorer_plan: ScorerPlan, health: Health) -> bool:
 
 @dataclass(frozen=True)
 class ConfigReconciler:
-    """Reconciler for a DynamicScoringConfig by key, existing or not."""
+    """Reconciles DynamicScoringConfigs by key, including deleted ones."""
 
     backend: Backend
     registrar: Registrar
@@ -297,7 +300,7 @@ class ConfigReconciler:
         if config is not None and config.metadata.deletion_timestamp is None:
             self._report(key, config)
         self._remove_obsolete_finalizers(key)
-        # A deleted configuration without other finalizers is gone now, so only the others need a status.
+        # A configuration that is being deleted has a status only while other finalizers keep it.
         if (
             config is not None
             and config.metadata.deletion_timestamp is not None
@@ -318,7 +321,7 @@ class ConfigReconciler:
             status = make_ignored_config_status(config, own_namespace, stops_scorers=stops_scorers, now=now)
         else:
             if config.status.conditions and not self.clusters.have_checked(plan.clusters):
-                # The counts are incomplete after a start. The first check of the last cluster triggers this again.
+                # The counts are incomplete after a start. The first check of the last cluster triggers a new report.
                 return
             status = make_config_status(
                 config,
@@ -334,9 +337,10 @@ class ConfigReconciler:
         write_status(self.backend, key, config.status.conditions, status)
 
     def _remove_obsolete_finalizers(self, key: ObjectKey) -> None:
-        """Remove finalizers of programs that no longer run, for which `kubectl delete` would wait for ever.
+        """Remove finalizers of programs that no longer run, because `kubectl delete` would wait for them forever.
 
-        For a deleted effective configuration, the cleanup by upstream's manager is done first.
+        If the effective configuration is being deleted, first delete the objects of upstream's manager, as its
+        finalizer requires.
         """
         manifest = self.backend.get(*key)
         if manifest is None:
@@ -358,7 +362,7 @@ class ConfigReconciler:
         try:
             return self.registrar.list_agent_problems()
         except redis.RedisError:
-            # The previous condition stays.
+            # Without a result, the previous condition stays.
             return None
 
 
@@ -379,13 +383,13 @@ def write_status(
     try:
         backend.update_status(*key, desired_status)
     except ObjectNotFoundError:
-        # The object was deleted since it was read, which triggers its own event.
+        # The object has been deleted since it was read. The deletion triggers its own event.
         return
     previous_states = {condition.type: (condition.status, condition.reason) for condition in previous_conditions}
     events: set[tuple[str, str]] = set()
     for condition in status.conditions:
         is_changed = previous_states.get(condition.type) != (condition.status, condition.reason)
-        # Several conditions may have one cause.
+        # Several conditions may have the same cause, which needs only one Event.
         is_changed = is_changed and (condition.reason, condition.message) not in events
         has_event = condition.type != ConditionType.Ready and condition.reason not in _REASONS_WITHOUT_EVENT
         if is_changed and condition.status != "Unknown" and has_event:

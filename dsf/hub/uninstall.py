@@ -1,7 +1,7 @@
-"""Removes all objects that the hub created, here and on managed clusters: `dsf hub --leave`, before `helm uninstall`.
+"""`dsf hub --leave`: removes all objects that the hub created, on the hub and on managed clusters.
 
-The deletion of the ManifestWorks removes the ConfigMaps and credentials of agents. The process with the controller is
-stopped first, because the controller would create the objects again.
+Users run it before `helm uninstall`. The deletion of the ManifestWorks removes the ConfigMaps and credentials of
+agents. The process with the controller is stopped first, because the controller would create the objects again.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _POLL_SECONDS: Final = 1.0
 
 
 def run(settings: Settings) -> int:
-    """Remove the objects; return the exit code. It is 0 even if clusters are unreachable; their agents follow later.
+    """Remove the objects; return the exit code. It is 0 even if clusters are unreachable, because OCM follows later.
 
     Raises BackendError if the API server rejects a request, or does not respond for longer than the time-out.
     """
@@ -86,8 +86,8 @@ def remove_hub_objects(session: Session, namespace: str, timeout_seconds: float 
         return not works and not clusters
 
     if not _wait_until(delete_objects, timeout_seconds):
-        # Read the ManifestWorks again, because some may have been removed since the last attempt. The ten seconds allow
-        # for temporary errors.
+        # Read the ManifestWorks again, because some may have been removed since the last attempt. Within ten seconds,
+        # failed reads are retried.
         _wait_until(refresh_works, 10.0)
     if not _wait_until(lambda: _remove_obsolete_finalizers(session), timeout_seconds):
         log.warning("finalizers of a DynamicScoringConfig could not be removed")
@@ -96,9 +96,9 @@ def remove_hub_objects(session: Session, namespace: str, timeout_seconds: float 
 
 
 def _run_all(removals: Iterable[Callable[[], None]]) -> None:
-    """Run all removals, then raise the first error: an error about one object must not prevent the other removals.
+    """Run all removals, then raise the first error, so that an error about one object does not prevent the others.
 
-    If the API server is unreachable or busy, raise at once.
+    If the API server is unreachable or busy, raise immediately.
     """
     failure: BackendError | None = None
     for remove in removals:

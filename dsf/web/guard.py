@@ -15,7 +15,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dsf.errors import SettingsError
-from dsf.http.hosts import METRICS, PROBES, PROXIED_AUTHORIZATION, host_name, is_loopback, may_scrape
+from dsf.http.hosts import METRICS, PROBES, PROXIED_AUTHORIZATION, is_loopback, may_scrape, parse_host_name
 from dsf.web.pages import list_views
 from dsf.web.views import VIEWS
 
@@ -158,7 +158,7 @@ class Guard:
             scope["dsf.root"] = prefix
 
     def _is_known_host(self, host: str, path: str) -> bool:
-        name = host_name(host)
+        name = parse_host_name(host)
         if path in PROBES or (path == METRICS and may_scrape(name)):
             return True
         return bool(name) and ("*" in self._hosts or name in self._hosts or is_loopback(name))
@@ -195,4 +195,4 @@ def _get_last_entry(headers: Headers, name: str) -> str:
 
 def _strip_port(entry: str) -> str:
     """Return an entry of X-Forwarded-For without port and brackets, because some proxies add them."""
-    return entry if entry.count(":") > 1 and not entry.startswith("[") else host_name(entry) or entry
+    return entry if entry.count(":") > 1 and not entry.startswith("[") else parse_host_name(entry) or entry

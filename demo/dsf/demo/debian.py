@@ -89,7 +89,7 @@ def find(program: DebianProgram) -> Path:
         )
     cache = get_cache_dir()
     with _lock_cache(cache):
-        # Another process may have unpacked it while this one waited for the lock.
+        # While this process waited for the lock, another one may have unpacked the program.
         return find_cached(program) or _write_launcher(program, _unpack_program(program, cache))
 
 

@@ -40,9 +40,9 @@ class Program:
     name: str
     command: tuple[str, ...]
     environment: Mapping[str, str] | None = None
-    #: Returns True if the program serves now; must not block for long. None: the program is ready as soon as it runs.
+    #: Returns True if the program serves now; must not block for long. None if the program is ready as soon as it runs.
     ready: Callable[[], bool] | None = None
-    #: True if it must end after all others, which need it to shut down.
+    #: True if the program must end after all others, because they need it to shut down.
     last: bool = False
     #: Returns the meaning of the end of its log, and a remedy; empty if it is unknown.
     explain: Callable[[str], str] = lambda _: ""

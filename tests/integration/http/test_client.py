@@ -16,7 +16,7 @@ import pytest
 from dsf import http
 from dsf.errors import HttpError
 from dsf.http import access, addresses, transport
-from dsf.http.access import bearer
+from dsf.http.access import make_bearer_access
 from dsf.http.deadline import assign_exchange_owner
 from tests.support import httpserver
 from tests.support.httpserver import ScriptedServer, answer
@@ -43,7 +43,10 @@ def failure(url: str, seconds: float = 60.0, max_bytes: int = 1_000_000, **optio
 
 def test_get_returns_the_body_and_sends_query_and_token() -> None:
     with ScriptedServer(answer("hello")) as server:
-        assert get(f"{server.url}/x", params={"query": 'up{a="b"}', "start": 1}, access=bearer(TOKEN)) == b"hello"
+        assert (
+            get(f"{server.url}/x", params={"query": 'up{a="b"}', "start": 1}, access=make_bearer_access(TOKEN))
+            == b"hello"
+        )
         assert get(f"{server.url}/x") == b"hello"
     first, second = server.requests
     assert first.query == {"query": 'up{a="b"}', "start": "1"}
@@ -306,7 +309,7 @@ def test_endless_redirect_body_is_not_read() -> None:
 
 def test_token_echoed_by_the_server_is_masked_in_the_error() -> None:
     with ScriptedServer(answer(f"you sent {TOKEN}, go away", 403)) as server:
-        error = failure(server.url, access=bearer(TOKEN))
+        error = failure(server.url, access=make_bearer_access(TOKEN))
     assert str(error).endswith("you sent ***, go away")
 
 
@@ -320,7 +323,7 @@ def test_body_in_pieces_is_sent_with_its_content_length() -> None:
                 yield memoryview(b"x" * 100)
 
     with ScriptedServer(answer("{}")) as server:
-        http.post(server.url, Pieces(), deadline=time.monotonic() + 60, max_bytes=100, access=bearer(TOKEN))
+        http.post(server.url, Pieces(), deadline=time.monotonic() + 60, max_bytes=100, access=make_bearer_access(TOKEN))
     (request,) = server.requests
     assert request.body == b"x" * 300
     assert request.headers["Content-Length"] == "300"

@@ -18,7 +18,7 @@ import pytest
 from dsf import http
 from dsf.errors import HttpError
 from dsf.http import access, transport
-from dsf.http.access import DIRECT, PLAIN, Access, bearer
+from dsf.http.access import DIRECT, PLAIN, Access, make_bearer_access
 from tests.support.httpserver import ScriptedServer, answer
 from tests.support.tlsca import TestCa
 from tests.support.wait import PATIENCE
@@ -142,7 +142,7 @@ def test_https_uses_a_tunnel_that_hides_the_token(
     server = ScriptedServer(answer("hello"))
     with over_tls(server, ca, "scorer.test"), server, Proxy() as proxy:
         monkeypatch.setenv("HTTPS_PROXY", f"http://somebody:opensesame@{proxy.address}")
-        options = {"access": bearer("t0ken")} if ask is by_agent else {}
+        options = {"access": make_bearer_access("t0ken")} if ask is by_agent else {}
         assert ask(f"https://scorer.test:{server.port}/config", **options) == b"hello"
         # The name that the certificate must have is still that of the server.
         with pytest.raises(HttpError, match=r"https://other\.test:.* \(through the proxy 127.*\): TLS failed"):
@@ -165,7 +165,7 @@ def test_requests_to_local_names_and_aliases_bypass_the_proxy(
         for host in ("127.0.0.1", "localhost", "scorer", "scorer.team.svc", "x.svc.cluster.local", "a.scorer.test"):
             assert by_agent(f"http://{host}:{server.port}/") == b"hello"
         # The proxy could read the token.
-        assert by_agent(f"http://other.test:{server.port}/", access=bearer("t0ken")) == b"hello"
+        assert by_agent(f"http://other.test:{server.port}/", access=make_bearer_access("t0ken")) == b"hello"
         access.set_aliases({f"alias.test:{server.port}": f"127.0.0.1:{server.port}"})
         try:
             assert by_agent(f"http://alias.test:{server.port}/") == b"hello"

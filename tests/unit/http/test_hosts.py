@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dsf.http.hosts import host_name, may_scrape
+from dsf.http.hosts import may_scrape, parse_host_name
 
 
 @pytest.mark.parametrize(
@@ -22,4 +22,4 @@ from dsf.http.hosts import host_name, may_scrape
     ],
 )
 def test_scrapers_ask_by_names_that_no_web_page_has(host: str, is_allowed: bool) -> None:
-    assert may_scrape(host_name(host)) is is_allowed
+    assert may_scrape(parse_host_name(host)) is is_allowed

@@ -10,7 +10,7 @@ from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
 from dsf.errors import SettingsError
-from dsf.web.guard import POLICY, Guard, host_name, is_prefix, is_within, parse_networks
+from dsf.web.guard import POLICY, Guard, is_prefix, is_within, parse_host_name, parse_networks
 
 
 async def _respond_with_scope(scope: Scope, receive: Receive, send: Send) -> None:
@@ -173,4 +173,4 @@ def test_networks() -> None:
     assert not is_within("unix", networks)
     with pytest.raises(SettingsError, match=r"DSF_WEB_TRUSTED_PROXIES.*'proxy'"):
         parse_networks(["proxy"])
-    assert host_name("A.b:1") == "a.b"
+    assert parse_host_name("A.b:1") == "a.b"

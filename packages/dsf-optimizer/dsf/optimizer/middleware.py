@@ -19,7 +19,7 @@ import dsf.log
 from dsf.boundedjson import turn
 from dsf.errors import AccessError, BackendError, JsonBoundsError, ManifestError, SettingsError
 from dsf.http import apidocs
-from dsf.http.hosts import host_name, is_loopback
+from dsf.http.hosts import is_loopback, parse_host_name
 from dsf.optimizer.access import CallerAccess, current_caller
 from dsf.optimizer.requestbody import MAX_BODY, load_json
 from dsf.optimizer.views import ProblemView
@@ -124,10 +124,10 @@ def _find_foreign_origin(headers: Headers) -> str:
     Browsers send such requests to this machine as well, with the page's origin and host name. A foreign name that
     resolves to this machine is refused.
     """
-    if not is_loopback(host_name(headers.get("host", ""))):
+    if not is_loopback(parse_host_name(headers.get("host", ""))):
         return f"this service answers to localhost only, not to {headers.get('host', '')!r}"
     origin = headers.get("origin")
-    if origin is not None and not is_loopback(host_name(origin.partition("://")[2])):
+    if origin is not None and not is_loopback(parse_host_name(origin.partition("://")[2])):
         return f"requests of the web page {origin!r} are refused"
     return ""
 

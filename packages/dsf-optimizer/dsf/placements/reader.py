@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import dsf.log
 from dsf.errors import HttpError, ObjectNotFoundError, SettingsError, UnknownNameError
-from dsf.http.access import bearer
+from dsf.http.access import make_bearer_access
 from dsf.http.client import get
 from dsf.kube.lists import list_objects, request_with_retry
 from dsf.kube.resources import ADDON_PLACEMENT_SCORES, MANAGED_CLUSTER_SETS, MANAGED_CLUSTERS, PLACEMENTS
@@ -53,7 +53,7 @@ class Debugger:
         deadline = time.monotonic() + _TIMEOUT_SECONDS
         # A response has some hundred bytes per cluster and prioritizer.
         return parse_scheduler_response(
-            get(path, deadline=deadline, max_bytes=32 * 1024 * 1024, access=bearer(self._read_token()))
+            get(path, deadline=deadline, max_bytes=32 * 1024 * 1024, access=make_bearer_access(self._read_token()))
         )
 
     def _read_token(self) -> str | None:

@@ -152,9 +152,7 @@ def replay_situations(
     questions = [question for side in (a, b) for question in side.questions.values()]
     resources = frozenset(question.resource for question in questions)
     names = frozenset(question.score_name for question in questions)
-    scores_a, scores_b = (
-        RecordedScores({name: side.questions[name] for name in common.clusters}) for side in (a, b)
-    )
+    scores_a, scores_b = (RecordedScores({name: side.questions[name] for name in common.clusters}) for side in (a, b))
     comparisons = [
         _ReplayComparison(
             situation, Replay(situation, scores_a, resources, names), Replay(situation, scores_b, resources, names)

@@ -11,7 +11,7 @@ from dsf.api.remoteconfig import CHECK_TIMEOUT
 from dsf.api.scoringresponse import MAX_RESPONSE_BYTES
 from dsf.api.types import SourceMethod
 from dsf.errors import HttpError
-from dsf.http.access import bearer
+from dsf.http.access import make_bearer_access
 from dsf.sources.prometheus import query_range
 
 #: Seconds that the hub waits for /healthz and /config.
@@ -65,7 +65,9 @@ class ScoringApiTarget:
         """Send POST as an agent does."""
         return _measure_reply(
             self.timeout,
-            lambda deadline: http.post(url, body, access=bearer(token), deadline=deadline, max_bytes=MAX_BYTES),
+            lambda deadline: http.post(
+                url, body, access=make_bearer_access(token), deadline=deadline, max_bytes=MAX_BYTES
+            ),
         )
 
     def content_type(self, url: str, body: bytes | None, token: str | None) -> str:
@@ -74,7 +76,7 @@ class ScoringApiTarget:
         Raises HttpError without a response.
         """
         deadline = time.monotonic() + self.timeout
-        response = http.probe(url, deadline=deadline, max_bytes=MAX_BYTES, body=body, access=bearer(token))
+        response = http.probe(url, deadline=deadline, max_bytes=MAX_BYTES, body=body, access=make_bearer_access(token))
         return response.content_type.partition(";")[0].strip().lower()
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dsf.errors import HttpError
-from dsf.http.access import bearer
+from dsf.http.access import make_bearer_access
 from tests.support.httpserver import Exchange, ScriptedServer, answer
 from tests.support.sourcefetch import ask, memory, summary
 
@@ -130,11 +130,11 @@ def test_sample_timestamps_are_used_if_present(exporter: ScriptedServer) -> None
 
 def test_token_is_sent_and_its_refusal_reported(exporter: ScriptedServer) -> None:
     scorer = otel(exporter, "requests_total")
-    ask(scorer, memory(scorer), access=bearer("t0ken"))
+    ask(scorer, memory(scorer), access=make_bearer_access("t0ken"))
     assert exporter.requests[-1].headers["Authorization"] == "Bearer t0ken"
     exporter.script(answer("no", 403))
     with pytest.raises(HttpError) as caught:
-        ask(scorer, memory(scorer), access=bearer("t0ken"))
+        ask(scorer, memory(scorer), access=make_bearer_access("t0ken"))
     assert caught.value.reason == "unauthorized"
 
 

@@ -67,7 +67,7 @@ class Running(OwnCluster):
 
     def __init__(self, view: View) -> None:
         self.cluster = view  # type: ignore[assignment]
-        self.values = Counter()
+        self.outcome_counts = Counter()
         self._lock = threading.Lock()
 
     def tidy(self) -> None:
@@ -96,7 +96,7 @@ class Agent:
     def values(self) -> dict[str, int]:
         """Return the outcomes of fields."""
         assert self.running is not None
-        return self.running.values
+        return self.running.outcome_counts
 
     def query(self, now: float = 1000.0) -> dict[tuple[str, ...], list[list[Any]]]:
         """Return values by the labels' values, the metric's name first."""
