@@ -58,7 +58,7 @@ _MAX_LABELS = 16
 _MAX_ENTRIES, _MAX_ENTRY_NAME = 64, 128
 _PAYLOAD_BOUNDS = Bounds(MAX_RESULT_BYTES, MAX_RESULTS * (len(USED_LABELS) + 3) + 2_000, max_depth=8)
 _HEADER_PATTERN = re.compile(rb"DSF(-?[0-9]{1,9}) ([0-9a-f]{64}) ([1-9][0-9]{0,17}) ([a-z0-9][-a-z0-9.]{0,252})\n")
-#: Maximum id of a signing key. It has fewer digits than a header allows, so that an id can always be incremented.
+#: Maximum id of a signing key, with fewer digits than a header allows, so that an id can always be incremented.
 MAX_KEY_ID = 10**15
 #: Maximum number of characters in a software version.
 _MAX_VERSION = 64
@@ -112,7 +112,7 @@ class SigningKey(BaseModel):
             ) from None
 
     def dump(self) -> str:
-        """Return the text that `parse` reads. It is secret, and only the agent's Secret may contain it."""
+        """Return the text that `parse` reads, which is secret: only the agent's Secret may contain it."""
         return f"{self.id}:{self.secret.hex()}"
 
 

@@ -1,7 +1,7 @@
 """Queries of the fleet, which read the rows in memory and Redis.
 
-They return the whole fleet, a scorer, a cluster, pages of pairs, one pair, scores, the schedule, or past cycles. A page
-of pairs has at most 200 rows.
+The queries return the whole fleet, a scorer, a cluster, pages of pairs, one pair, scores, the schedule, or past cycles.
+A page of pairs has at most 200 rows.
 """
 
 from __future__ import annotations

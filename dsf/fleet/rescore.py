@@ -24,7 +24,7 @@ from dsf.store.ticks import send_now
 
 
 class RunView(View):
-    """One requested run. `run_id` is empty if the tick was not sent, and `outcome` is empty until the run has ended."""
+    """A requested run. `run_id` is empty if the tick was not sent, and `outcome` is empty until the run has ended."""
 
     cluster: str
     run_id: str = ""
@@ -52,7 +52,7 @@ class RescoreReport(View):
 def send_ticks(
     client: redis.Redis, settings: Settings, scorer: str, clusters: Sequence[str] | None
 ) -> Iterator[RunView]:
-    """Send one tick to each cluster and yield its run. None means all clusters on which the scorer runs.
+    """Send one tick to each cluster and yield its run. With None, send a tick to each cluster on which the scorer runs.
 
     Sends each tick when the iterator reaches its cluster. A cluster whose queue is full, because its agent is down,
     gets no tick, and its run has no run id. Raises UnknownScorerError and UnknownClusterError before any tick is sent,

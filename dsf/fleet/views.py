@@ -97,14 +97,14 @@ class HeldView(View):
 
 
 class ScoreItem(HeldView):
-    """One item as in the AddOnPlacementScore: rounded down, and clamped to -100..100."""
+    """An item as in the AddOnPlacementScore: rounded down, and clamped to -100..100."""
 
     name: str
     value: int
 
 
 class ScoreResult(View):
-    """One result of the scoring API, before aggregation and rounding."""
+    """A result of the scoring API, before aggregation and rounding."""
 
     metric: dict[str, str]
     score: float
@@ -237,7 +237,7 @@ class ScheduleList(PagedView):
 
 
 class CycleView(View):
-    """One past cycle."""
+    """A past cycle."""
 
     run_id: str
     trace: str = Field(default="", description="Id of the OpenTelemetry trace, if the processes send traces.")
@@ -324,7 +324,7 @@ class ReasonGroup(View):
 
 
 class Bucket(View):
-    """One bar of a histogram: the number of values above the previous bar's `upTo` and at most this bar's `upTo`."""
+    """A bar of a histogram: the number of values above the previous bar's `upTo` and at most this bar's `upTo`."""
 
     up_to: float | None = Field(description="Upper bound; null for the last bar, which has none.")
     count: int
@@ -350,7 +350,7 @@ class ClusterValue(View):
 
 
 class ConditionView(View):
-    """One condition of a DynamicScorer, as the hub controller wrote it."""
+    """A condition of a DynamicScorer, as the hub controller wrote it."""
 
     type: str
     status: str = Field(description="True, False or Unknown.")
@@ -368,7 +368,7 @@ class UnreadyScorer(View):
 
 
 class ScorerOverview(View):
-    """One scorer on all its clusters."""
+    """A scorer on all its clusters."""
 
     name: str
     score_name: str
@@ -405,7 +405,7 @@ class ScorerOverview(View):
 
 
 class SettingView(View):
-    """One setting in force, and its origin."""
+    """A setting in force, and its origin."""
 
     name: str
     value: str = Field(description="Text of the value; `-` without a value.")
@@ -414,7 +414,7 @@ class SettingView(View):
 
 
 class ScorerDetail(ScorerOverview):
-    """One scorer with the details that lists omit."""
+    """A scorer with the details that lists omit."""
 
     values: Spread = Field(description="Distribution of one number per cluster, for clusters whose state is ok.")
     top: list[ClusterValue] = Field(default=[], description="Highest first, at most 10.")
@@ -460,7 +460,7 @@ class FleetOverview(View):
 
 
 class ClusterOverview(View):
-    """One cluster with the state of each of its pairs."""
+    """A cluster with the state of each of its pairs."""
 
     name: str
     pairs: int
@@ -489,7 +489,7 @@ class ClusterPage(CursorView):
 
 
 class ClusterDetail(ClusterOverview):
-    """One cluster with the details that lists omit."""
+    """A cluster with the details that lists omit."""
 
     agent_version: str = Field(default="", description="Version that the agent reported; empty if unknown.")
     agent_problem: str = Field(
@@ -514,7 +514,7 @@ class ClusterDetail(ClusterOverview):
 
 
 class PairRow(PairView):
-    """One scorer on one cluster, as a row of a table."""
+    """A scorer on one cluster, as a row of a table."""
 
     value: float | None = Field(
         default=None, description="The only item of a valid score, or the mean of its items; null without a score."
@@ -532,7 +532,7 @@ class PairPage(CursorView):
 
 
 class ItemView(HeldView):
-    """One item, before and after it was rounded down and clamped to -100..100."""
+    """An item, before and after it was rounded down and clamped to -100..100."""
 
     name: str
     value: int | None = Field(description="Written value; null if scores are only exported as metrics.")
@@ -554,7 +554,7 @@ class InputView(View):
 
 
 class PairDetail(PairRow):
-    """One scorer on one cluster with its items, counters and newest cycles."""
+    """A scorer on one cluster with its items, counters and newest cycles."""
 
     score_name: str = ""
     run_id: str | None = None

@@ -1,7 +1,8 @@
 """Reads the API server's address and credentials from a pod's ServiceAccount or from a kubeconfig.
 
-The official client parses both. It writes the certificates of a kubeconfig to temporary files, which other programs may
-remove while the process runs. Therefore this module keeps the certificates in memory. It reads changed files again.
+The official client parses both, and writes the certificates of a kubeconfig to temporary files. Other programs may
+remove these files while the process runs, so this module keeps the certificates in memory. Changed files are read
+again.
 """
 
 from __future__ import annotations

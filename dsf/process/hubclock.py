@@ -144,7 +144,7 @@ _process_clock: HubClock | None = None
 
 
 def use(clock: HubClock | None) -> None:
-    """Set the clock that `now` reads in this process. None selects the machine's own clock."""
+    """Set the clock that `now` reads in this process. With None, `now` reads this machine's clock."""
     global _process_clock  # noqa: PLW0603 - one per process, as the machine's own
     _process_clock = clock
 

@@ -74,8 +74,8 @@ def cluster_rules(cluster: str) -> list[str]:
     """Return the rules of a managed cluster's user, for ACL SETUSER. Raises ValueError for an invalid cluster name.
 
     The user may take ticks from its own queue, put results into its own mailbox, publish events, read the clock, and
-    receive and answer remote control commands. It may not use scripts or transactions, access other clusters' keys, or
-    append to lists, so that it can store data only in its slots. The rules replace all earlier rules of the user.
+    receive and answer remote control commands. Scripts, transactions, other clusters' keys and appending to lists are
+    denied, so that the user can store data only in its slots. The rules replace all earlier rules of the user.
     """
     if not keys.is_name(cluster):
         raise ValueError(f"not the name of a cluster: {cluster!r}")

@@ -46,7 +46,7 @@ class User:
         return cls(cluster_user(cluster), rules, tuple(map(hash_password, passwords)))
 
     def format_setuser_rules(self) -> list[str]:
-        """Return the arguments of ACL SETUSER after the name. They replace all previous rules."""
+        """Return the arguments of ACL SETUSER after the name, which replace all previous rules."""
         return ["reset", "on", *self._format_hashes(), *self.rules]
 
     def format_line(self) -> str:
