@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,8 +16,8 @@ from dsf.up.ports import LOCALHOST, Ports
 from dsf.up.stack import fetch_http, make_http_check
 from dsf.up.supervisor import Program
 
-#: Seconds between scrapes: the first score needs two.
-_SCRAPE_INTERVAL = 1
+#: Interval of scrapes, in Prometheus' notation. The first score needs two scrapes.
+_SCRAPE_INTERVAL = "500ms"
 #: Seconds between two cycles of each scorer.
 _INTERVAL = 10
 #: Host name in a scorer's /config for the Prometheus of any cluster.
@@ -30,8 +31,9 @@ QUERIES = (
     f'sum by (node, device) (label_replace({_USED}, "device", "memory", "", ""))',
     "100 * sum by (node, app) (rate(process_cpu_seconds_total[10s]))",
 )
-#: Time range and step in seconds. The range is a multiple of the step, so that the last sample is a current one.
-_RANGE, _STEP = 60, 5
+#: Time range and step in seconds. The range is a multiple of the step, so that the last sample is a current one. The
+#: time of that sample is a multiple of the step, so the first score needs data that are a step old.
+_RANGE, _STEP = 60, 1
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,9 @@ class DemoCluster:
     @property
     def has_data(self) -> bool:
         """True if its Prometheus has data for the queries, which it has some seconds after its start."""
-        response_body = fetch_http(f"{self.prometheus_url}/api/v1/query?{urlencode({'query': _BUSY})}")
+        last_sample_at = int(time.time()) // _STEP * _STEP
+        parameters = urlencode({"query": _BUSY, "time": last_sample_at})
+        response_body = fetch_http(f"{self.prometheus_url}/api/v1/query?{parameters}")
         return response_body is not None and b'"result":[]' not in response_body
 
     def programs(self, folder: Path) -> list[Program]:
@@ -113,7 +117,7 @@ class DemoCluster:
             for app, port in targets.items()
         )
         return (
-            f"global:\n  scrape_interval: {_SCRAPE_INTERVAL}s\n  external_labels: {{cluster: {self.name}}}\n"
+            f"global:\n  scrape_interval: {_SCRAPE_INTERVAL}\n  external_labels: {{cluster: {self.name}}}\n"
             f"scrape_configs:\n{jobs}"
         )
 
