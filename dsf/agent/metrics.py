@@ -11,7 +11,7 @@ import contextlib
 import functools
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
@@ -19,6 +19,7 @@ from typing import Final, TypeVar
 from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
 
 import dsf.log
 from dsf import metrics as names
@@ -61,6 +62,17 @@ class _PublishedScores:
         The first scrape computes them, because some results are never scraped and others more than once.
         """
         return {make_gauge_labels(self.cluster, self.score_name, labels): score for labels, score in self.results}
+
+
+@dataclass(frozen=True, slots=True)
+class _ScoreSamples:
+    """The samples of `dynamic_score`. Each one is created while it is rendered, because a sample takes 600 bytes."""
+
+    score_by_labels: Mapping[tuple[str, ...], float]
+
+    def __iter__(self) -> Iterator[Sample]:
+        for label_values, score in self.score_by_labels.items():
+            yield Sample(names.SCORE.name, dict(zip(names.SCORE.labels, label_values, strict=True)), score)
 
 
 class AgentMetrics(Observer, Collector):
@@ -160,8 +172,7 @@ class AgentMetrics(Observer, Collector):
         samples: dict[tuple[str, ...], float] = {}
         for published_scores in self._list_valid_results(summaries):
             samples |= published_scores.samples
-        for labels, score in samples.items():
-            scores.add_metric(labels, score)
+        scores.samples = _ScoreSamples(samples)  # type: ignore[assignment]
         yield scores
         for metric, value in (
             (names.CONFIG_VALID, 0 if config.problem else 1),

@@ -12,12 +12,13 @@ Clients:
 
 Services:
 
-    serving    configuration, start and stop of an HTTP service
-    listening  the listening socket, which divides its connections among clients
-    front      middleware for every request
-    hosts      host names under which clients may reach a service
-    probes     /healthz, /readyz and /metrics on a separate port
-    apidocs    /docs
+    serving          configuration, start and stop of an HTTP service
+    listening        the listening socket, which divides its connections among clients
+    front            middleware for every request
+    hosts            host names under which clients may reach a service
+    probes           /healthz, /readyz and /metrics on a separate port
+    metricsrenderer  renders metrics, once for concurrent requests
+    apidocs          /docs
 
 The session follows no redirects, keeps no cookies, and reads no .netrc or proxies from the environment, because each of
 these could send a token to another server. A request is retried only if it failed on a kept connection that the peer

@@ -7,14 +7,13 @@ a check that waits for Redis does not block other requests.
 from __future__ import annotations
 
 import asyncio
-import gzip
 from collections.abc import Callable, Mapping, MutableMapping
 from typing import Final
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import choose_encoder, gzip_accepted
 
 from dsf.http.listening import App, Message, Receive, Send
+from dsf.http.metricsrenderer import MetricsRenderer, RenderedMetrics
 
 #: Function that returns the reason why a check fails, or an empty string if it passes.
 Check = Callable[[], str]
@@ -25,12 +24,13 @@ _TEXT: Final = "text/plain; charset=utf-8"
 def make_probes(registry: CollectorRegistry, checks: Mapping[str, Check]) -> App:
     """Return the ASGI application. `checks` maps paths to checks, whose failure results in a 503 with the reason."""
     paths = ", ".join(["/metrics", *checks])
+    renderer = MetricsRenderer()
 
     async def respond(scope: MutableMapping[str, object], receive: Receive, send: Send) -> None:
         del receive
         if scope["type"] != "http":
             return
-        headers = [("Content-Type", _TEXT)]
+        headers = {"Content-Type": _TEXT}
         check = checks.get(str(scope["path"]))
         if scope["method"] not in ("GET", "HEAD"):
             status, body = 405, b"only GET\n"
@@ -38,14 +38,14 @@ def make_probes(registry: CollectorRegistry, checks: Mapping[str, Check]) -> App
             problem = await asyncio.to_thread(check)
             status, body = (503, f"{problem}\n".encode()) if problem else (200, b"ok\n")
         elif scope["path"] == "/metrics":
-            status, (body, headers) = 200, await asyncio.to_thread(_render_metrics, registry, scope)
+            status, (body, headers) = 200, await _render_metrics(renderer, registry, scope)
         else:
             status, body = 404, f"not found; there are {paths}\n".encode()
-        headers.append(("Content-Length", str(len(body))))
+        headers["Content-Length"] = str(len(body))
         start: Message = {
             "type": "http.response.start",
             "status": status,
-            "headers": [(name.encode(), value.encode()) for name, value in headers],
+            "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
         }
         await send(start)
         await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
@@ -53,15 +53,12 @@ def make_probes(registry: CollectorRegistry, checks: Mapping[str, Check]) -> App
     return respond
 
 
-def _render_metrics(
-    registry: CollectorRegistry, scope: MutableMapping[str, object]
-) -> tuple[bytes, list[tuple[str, str]]]:
-    """Return the body with the metrics in the format and encoding that the client accepts, and its headers."""
+async def _render_metrics(
+    renderer: MetricsRenderer, registry: CollectorRegistry, scope: MutableMapping[str, object]
+) -> RenderedMetrics:
+    """Return the metrics in the format and encoding that the request accepts."""
     header_values: dict[bytes, bytes] = dict(scope["headers"])  # type: ignore[call-overload]
-    encode, content_type = choose_encoder(header_values.get(b"accept", b"").decode("latin-1"))
-    body = encode(registry)
-    headers = [("Content-Type", content_type), ("Vary", "Accept, Accept-Encoding")]
-    if gzip_accepted(header_values.get(b"accept-encoding", b"").decode("latin-1")):
-        body = gzip.compress(body, compresslevel=1)
-        headers.append(("Content-Encoding", "gzip"))
-    return body, headers
+    accept, accept_encoding = (
+        header_values.get(name, b"").decode("latin-1") for name in (b"accept", b"accept-encoding")
+    )
+    return await renderer.render(registry, accept, accept_encoding)

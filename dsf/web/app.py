@@ -2,12 +2,14 @@
 
 `/api/v1` has the page's access control, and `/docs` describes it. Programs send the token of a login with each request
 in the header `Authorization: Bearer`. Through the API server's service proxy, which removes that header, they send
-`X-Dsf-Authorization: Bearer`. `/metrics` requires no login, because NetworkPolicies restrict its clients.
+`X-Dsf-Authorization: Bearer`. `/metrics` requires no login from direct clients, which NetworkPolicies restrict. Through
+an Ingress or another proxy it requires the same login as the JSON API.
 """
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -77,7 +79,14 @@ def make_app(sources: Sources, access: UserAccess, action_runner: ActionRunner) 
     add_acts(app, site, action_runner)
     add_api(app, site)
     reading = sources.reading
-    add_metrics(app, reading.redis, reading.model, limit=settings.exporter_series_limit, home=settings.namespace)
+    add_metrics(
+        app,
+        reading.redis,
+        reading.model,
+        limit=settings.exporter_series_limit,
+        home=settings.namespace,
+        needs=[make_scrape_check(site)],
+    )
     _add_error_handlers(app, site)
     app.add_middleware(
         Guard,
@@ -202,13 +211,31 @@ def build_problem_response(request: Request, error: Exception) -> Response:
     return response
 
 
+def authorize_program(site: Site, request: Request) -> None:
+    """Raise LoginNeededError or AccessError unless the user of a request has read access."""
+    if is_api(request) and (token := _read_bearer_token(request)) and site.access.login is not None:
+        request.scope["dsf.caller"] = site.authenticate_token(token, request.client.host if request.client else "")
+    site.allow(request, READ_RIGHT)
+
+
+def make_scrape_check(site: Site) -> Callable[[Request], None]:
+    """Return a dependency that requires read access for scrapes through a proxy, such as an Ingress.
+
+    No NetworkPolicy restricts the clients of a proxy.
+    """
+
+    def require_scrape_access(request: Request) -> None:
+        if not request.scope["dsf.direct"]:
+            authorize_program(site, request)
+
+    return require_scrape_access
+
+
 def add_api(app: FastAPI, site: Site) -> None:
     """Add the endpoints of the JSON API and their OpenAPI description, for users with read access."""
 
     def require_read_access(request: Request) -> None:
-        if is_api(request) and (token := _read_bearer_token(request)) and site.access.login is not None:
-            request.scope["dsf.caller"] = site.authenticate_token(token, request.client.host if request.client else "")
-        site.allow(request, READ_RIGHT)
+        authorize_program(site, request)
 
     router = make_router(site.sources.reading.model, functools.partial(list_effective_settings, site.sources))
     add_changes(router, site.sources.reading.model)

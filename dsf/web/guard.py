@@ -35,6 +35,8 @@ _HEADERS: Final = {
     "X-Frame-Options": "DENY",
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
 }
+#: Headers that proxies add to the requests of their clients.
+_FORWARDING_HEADERS: Final = ("x-forwarded-for", "x-forwarded-host", "x-real-ip", "forwarded")
 #: First segments of all paths that are not views.
 _FIXED_SEGMENTS: Final = (
     "act",
@@ -87,7 +89,8 @@ class Guard:
 
     `hosts` are the accepted host names besides those of this machine; `*` accepts any name. Only trusted proxies
     (`proxies`) may set the client's address, scheme, host and path prefix. `scope["dsf.trusted"]` is True if the peer
-    is a trusted proxy.
+    is a trusted proxy. `scope["dsf.direct"]` is True if no proxy has forwarded the request, and its host name is not a
+    public one, as for scrapes in the cluster.
     """
 
     def __init__(
@@ -119,6 +122,8 @@ class Guard:
             host = _get_last_entry(headers, "x-forwarded-host") or host
             self._apply_forwarded_headers(scope, headers)
         scope["dsf.host"] = host
+        is_forwarded = any(name in headers for name in _FORWARDING_HEADERS)
+        scope["dsf.direct"] = not is_forwarded and may_scrape(parse_host_name(host))
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":

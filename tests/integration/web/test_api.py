@@ -114,3 +114,10 @@ def test_api_documentation_loads_in_a_browser(page: WebProcess, browser: Browser
     document = page.get("/openapi.json").json()
     assert document["servers"] == [{"url": "/"}]
     assert all(path.startswith("/api/v1/") for path in document["paths"])
+
+
+def test_direct_scrape_requires_no_login(closed: WebProcess, redis_client: redis.Redis) -> None:
+    good_fleet(redis_client)
+    response = closed.get("/metrics")
+    assert (response.status_code, "sample_score" in response.text) == (200, True)
+    assert closed.get("/metrics", **{"X-Forwarded-For": "203.0.113.9"}).status_code == 401

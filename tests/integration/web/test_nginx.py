@@ -67,3 +67,15 @@ def test_host_name_unknown_to_the_proxy_is_refused(proxied: str) -> None:
         with warnings.catch_warnings(action="ignore", category=InsecureRequestWarning):
             assert session.get(f"{proxied}/scores/login").status_code == 200
             assert session.get(f"{proxied}/scores/login", headers={"Host": "evil.example"}).status_code == 421
+
+
+def test_metrics_behind_the_proxy_require_a_login(proxied: str, redis_client: redis.Redis) -> None:
+    """No NetworkPolicy restricts the clients of the proxy."""
+    good_fleet(redis_client)
+    with requests.Session() as session, warnings.catch_warnings(action="ignore", category=InsecureRequestWarning):
+        session.trust_env, session.verify = False, False
+        response = session.get(f"{proxied}/scores/metrics")
+        assert (response.status_code, response.headers["www-authenticate"]) == (401, "Bearer")
+        assert SAMPLE not in response.text
+        response = session.get(f"{proxied}/scores/metrics", headers={"Authorization": f"Bearer {TOKEN}"})
+        assert (response.status_code, "sample_score" in response.text) == (200, True)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import requests
-from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client import CollectorRegistry, Gauge, Metric
+from prometheus_client.registry import Collector
 
 from dsf.http.listening import MAX_CONNECTIONS
 from dsf.http.probes import make_probes
@@ -52,3 +55,36 @@ def test_silent_clients_block_no_other_client(url: str) -> None:
     finally:
         for client in clients:
             client.close()
+
+
+def test_scrapes_leave_threads_for_checks() -> None:
+    """A scrape of many series takes seconds, and another one must not begin meanwhile: both take much memory."""
+    go_on, is_read = threading.Event(), threading.Event()
+
+    class SlowCollector(Collector):
+        readings = 0
+
+        def collect(self) -> Iterable[Metric]:
+            self.readings += 1
+            is_read.set()
+            assert go_on.wait(60)
+            return []
+
+    registry, collector = CollectorRegistry(), SlowCollector()
+    registry.register(collector)
+    server = HttpServer(make_probes(registry, {"/healthz": lambda: ""}), "127.0.0.1", 0, name="probes")
+    server.start()
+    try:
+        url = f"http://127.0.0.1:{server.address[1]}"
+        # More than the threads of an event loop.
+        with ThreadPoolExecutor(40) as pool:
+            scrapes = [pool.submit(requests.get, f"{url}/metrics", timeout=300) for _ in range(40)]
+            try:
+                assert is_read.wait(60)
+                assert requests.get(f"{url}/healthz", timeout=30).text == "ok\n"
+            finally:
+                go_on.set()
+            assert {scrape.result().status_code for scrape in scrapes} == {200}
+        assert collector.readings < len(scrapes)
+    finally:
+        server.stop()

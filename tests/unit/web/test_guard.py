@@ -15,7 +15,8 @@ from dsf.web.guard import POLICY, Guard, is_prefix, is_within, parse_host_name, 
 
 async def _respond_with_scope(scope: Scope, receive: Receive, send: Send) -> None:
     scope_fields = {
-        name: scope.get(name) for name in ("path", "scheme", "client", "dsf.root", "dsf.host", "dsf.trusted")
+        name: scope.get(name)
+        for name in ("path", "scheme", "client", "dsf.root", "dsf.host", "dsf.trusted", "dsf.direct")
     }
     await JSONResponse(scope_fields)(scope, receive, send)
 
@@ -174,3 +175,27 @@ def test_networks() -> None:
     with pytest.raises(SettingsError, match=r"DSF_WEB_TRUSTED_PROXIES.*'proxy'"):
         parse_networks(["proxy"])
     assert parse_host_name("A.b:1") == "a.b"
+
+
+@pytest.mark.parametrize(
+    ("host", "headers", "is_direct"),
+    [
+        ("10.1.2.3:8080", {}, True),
+        ("dynamic-scoring-hub.ocm.svc:8080", {}, True),
+        ("localhost:8080", {}, True),
+        ("scores.example", {}, False),
+        ("10.1.2.3:8080", {"x_forwarded_for": "203.0.113.9"}, False),
+        ("hub.ocm.svc", {"x_forwarded_host": "scores.example"}, False),
+        ("hub.ocm.svc", {"x_real_ip": "203.0.113.9"}, False),
+        ("hub.ocm.svc", {"forwarded": "for=203.0.113.9"}, False),
+    ],
+)
+@pytest.mark.parametrize("proxies", [(), ("10.0.0.0/8",)])
+def test_request_is_direct_without_a_proxy_or_a_public_name(
+    host: str, headers: dict[str, str], is_direct: bool, proxies: tuple[str, ...]
+) -> None:
+    hosts = ("scores.example", "10.1.2.3", "hub.ocm.svc")
+    status, _, scope = request_through_guard(
+        "/metrics", host=host, peer="10.0.0.1", hosts=hosts, proxies=proxies, **headers
+    )
+    assert (status, scope["dsf.direct"]) == (200, is_direct)
