@@ -117,13 +117,26 @@ def read_outcomes(client: redis.Redis, scorer: str, runs: Sequence[RunView]) -> 
 def make_report(client: redis.Redis, scorer: str, runs: Sequence[RunView]) -> RescoreReport:
     """Return the outcomes of the runs, and the scores of runs that have one. Raises redis.RedisError.
 
+    The scores of large fleets take a lot of memory; `explain_runs` does not read them.
+    """
+    explained_runs = explain_runs(client, scorer, runs)
+    records = Registry(client).read_scorers()
+    now = hubclock.now()
+    scored_pairs = [(run.cluster, scorer) for run in explained_runs if run.has_score]
+    scores = [make_score_view(pair, records, now) for pair in Pairs(client).read_states(scored_pairs)]
+    return RescoreReport(at=now, scorer=scorer, runs=explained_runs, scores=scores)
+
+
+def explain_runs(client: redis.Redis, scorer: str, runs: Sequence[RunView]) -> list[RunView]:
+    """Return the runs, and which of them have a score. Raises redis.RedisError.
+
     The message of a run without a result names the probable cause.
     """
     explained_runs = [
         run.model_copy(update={"message": _explain_open_run(client, run.cluster, scorer)}) if is_open(run) else run
         for run in runs
     ]
-    return _add_scores(client, scorer, explained_runs)
+    return _find_scored_runs(client, scorer, explained_runs)
 
 
 def _make_run_view(cluster: str, entry: HistoryEntry) -> RunView:
@@ -135,14 +148,12 @@ def find_cycle(history: Iterable[HistoryEntry], run: str) -> HistoryEntry | None
     return next((entry for entry in history if entry.run == run), None)
 
 
-def _add_scores(client: redis.Redis, scorer: str, runs: list[RunView]) -> RescoreReport:
-    """Return the report of these runs, with the scores of the successful runs."""
-    records = Registry(client).read_scorers()
-    now = hubclock.now()
-    record = records.get(scorer)
+def _find_scored_runs(client: redis.Redis, scorer: str, runs: Sequence[RunView]) -> list[RunView]:
+    """Return the runs with `has_score` set for those that gave a score."""
+    record = Registry(client).read_scorers().get(scorer)
     has_empty_value = record is not None and record.when_empty.behavior == "Value"
     count_name = "results" if record is not None and not record.is_published else "items"
-    reported_runs = [
+    return [
         run.model_copy(
             update={
                 "has_score": run.outcome == "ok"
@@ -151,9 +162,6 @@ def _add_scores(client: redis.Redis, scorer: str, runs: list[RunView]) -> Rescor
         )
         for run in runs
     ]
-    scored_pairs = [(run.cluster, scorer) for run in reported_runs if run.has_score]
-    scores = [make_score_view(pair, records, now) for pair in Pairs(client).read_states(scored_pairs)]
-    return RescoreReport(at=now, scorer=scorer, runs=reported_runs, scores=scores)
 
 
 def _explain_open_run(client: redis.Redis, cluster: str, scorer: str) -> str:

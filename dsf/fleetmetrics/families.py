@@ -54,7 +54,8 @@ class PairFamilies:
         `interval` is the interval in force (seconds), None if the pair is paused. Without `with_items`, the series of
         its items are omitted.
         """
-        score = pair.score
+        # Without items, everything is in the row, and parsing a large score would take long.
+        score = pair.score if with_items else None
         score_name = self._score_names.get(pair.scorer) or (score.score_name if score else pair.scorer)
         name, cluster = cut_label(score_name), cut_label(pair.cluster)
         self._add_counters(pair, cluster, name)
@@ -62,12 +63,12 @@ class PairFamilies:
             _keep_greatest(self._last_success, (cluster, name), pair.last_success)
         if interval is not None:
             _keep_greatest(self._intervals, (cluster, name), interval)
-        if score is not None:
+        if valid_until := score.valid_until if score is not None else pair.valid_until:
             # An expired score keeps this gauge: alerts compare its past value with time().
-            _keep_greatest(self._valid_until, (cluster, name), score.valid_until)
-            if with_items and not has_expired(score.valid_until, self._now):
-                for labels, value in score.results:
-                    self._scores[make_gauge_labels(pair.cluster, score.score_name, labels)] = value
+            _keep_greatest(self._valid_until, (cluster, name), valid_until)
+        if score is not None and not has_expired(score.valid_until, self._now):
+            for labels, value in score.results:
+                self._scores[make_gauge_labels(pair.cluster, score.score_name, labels)] = value
 
     def _add_counters(self, pair: PairState, cluster: str, name: str) -> None:
         """Add the counters of a pair's cycles, failures and stages."""

@@ -16,27 +16,56 @@ from dsf.api.scorerule import Result as ItemResult
 from dsf.api.scorerule import find_item_owners, hold_back
 from dsf.messages import Result
 from dsf.store.client import parse_stored
-from dsf.store.pairs import PairScore, parse_row_fields
+from dsf.store.pairs import Pair, PairScore, parse_row_fields, parse_score_size
 from dsf.store.registry import ScorerRecord
 
 # (labels, score) of each result of the scoring API.
 _Results = list[tuple[dict[str, str], float]]
 
 
+def read_score_sizes(client: redis.Redis, results: Iterable[tuple[Result, ScorerRecord]]) -> dict[Pair, int]:
+    """Return the bytes of the current scores of all pairs whose scorers have a hold. Raises redis.RedisError."""
+    pairs = list(_select_scorers(results))
+    with client.pipeline(transaction=False) as pipe:
+        for pair in pairs:
+            pipe.hget(keys.pair_key(*pair), "score_size")
+        # Damaged data must not stop other pairs.
+        sizes = pipe.execute(raise_on_error=False)
+    return {
+        pair: parse_score_size(size if isinstance(size, str) else None) for pair, size in zip(pairs, sizes, strict=True)
+    }
+
+
+def _select_scorers(results: Iterable[tuple[Result, ScorerRecord]]) -> dict[Pair, ScorerRecord]:
+    """Return the scorers with a hold, by pair."""
+    return {
+        (result.cluster, result.scorer): scorer
+        for result, scorer in results
+        if scorer.hold is not None and scorer.is_published
+    }
+
+
 class PublishedScores:
-    """The current scores of the pairs in one batch of results.
+    """The current scores of the pairs in a part of a batch of results.
 
     No other process changes them during the batch, because a mailbox has one reader at a time.
     """
 
-    def __init__(self, client: redis.Redis, results: Iterable[tuple[Result, ScorerRecord]], *, now: float) -> None:
-        """Read the scores of scorers with a hold, in one round trip. `now` is unix seconds. Raises redis.RedisError."""
-        self._scores: dict[tuple[str, str], PairScore] = {}
-        scorers = {
-            (result.cluster, result.scorer): scorer
-            for result, scorer in results
-            if scorer.hold is not None and scorer.is_published
-        }
+    def __init__(
+        self,
+        client: redis.Redis,
+        results: Iterable[tuple[Result, ScorerRecord]],
+        *,
+        now: float,
+        replacements: dict[Pair, PairScore] | None = None,
+    ) -> None:
+        """Read the scores of scorers with a hold, in one round trip. Raises redis.RedisError.
+
+        `now` is unix seconds. `replacements` are the newer scores of the batch, which `replace` adds.
+        """
+        self._replacements = {} if replacements is None else replacements
+        self._scores: dict[Pair, PairScore] = {}
+        scorers = _select_scorers(results)
         if not scorers:
             return
         with client.pipeline(transaction=False) as pipe:
@@ -55,16 +84,19 @@ class PublishedScores:
 
     def get_older_score(self, result: Result) -> PairScore | None:
         """Return the published score that this result may replace; None if the pair has none from an earlier run."""
-        published_score = self._scores.get((result.cluster, result.scorer))
+        published_score = self._get_newest((result.cluster, result.scorer))
         return published_score if published_score is not None and published_score.run < result.run else None
 
     def replace(self, cluster: str, scorer: ScorerRecord, score: PairScore | None) -> None:
         """Make `score` the published score for the pair's next result in this batch, unless that is a later score."""
         if scorer.hold is None or score is None:
             return
-        published_score = self._scores.get((cluster, scorer.name))
+        published_score = self._get_newest((cluster, scorer.name))
         if published_score is None or published_score.run < score.run:
-            self._scores[cluster, scorer.name] = score
+            self._replacements[cluster, scorer.name] = score
+
+    def _get_newest(self, pair: Pair) -> PairScore | None:
+        return self._replacements.get(pair) or self._scores.get(pair)
 
 
 def hold_items(measured_score: PairScore, published_score: PairScore, scorer: ScorerRecord, cluster: str) -> PairScore:

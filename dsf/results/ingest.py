@@ -18,12 +18,13 @@ from dsf.messages import Result, parse_claimed_cluster, verify
 from dsf.process import hubclock, tracing
 from dsf.process.hubclock import TOLERANCE
 from dsf.results.ending import is_plausible, make_ending, make_ending_without_room
-from dsf.results.hold import PublishedScores
+from dsf.results.hold import PublishedScores, read_score_sizes
 from dsf.settings import Settings
 from dsf.store.agents import AgentRecord, Agents
-from dsf.store.client import parse_all_stored, parse_validity_factor
+from dsf.store.client import parse_all_stored, parse_validity_factor, split_by_size
 from dsf.store.clocks import ClockReports
 from dsf.store.entries import ScheduleOverride, find_interval, list_targets
+from dsf.store.pairs import MAX_SCORE_BYTES_PER_BATCH, Pair, PairScore
 from dsf.store.registry import ClusterRecord, ScorerRecord
 from dsf.store.runs import NO_ROOM, Ending, Runs
 from dsf.store.writes import VALIDITY_FACTOR
@@ -174,8 +175,30 @@ class Ingest:
 
     def _make_endings(self, pending_frames: Sequence[_IncomingFrame], records: _RegistryRecords, now: float) -> None:
         """Set the endings of all items."""
-        held_results = [(item.result, item.scorer) for item in pending_frames if item.scorer.hold is not None]
-        published_scores = PublishedScores(self._redis, held_results, now=now) if held_results else None
+        # Sort by run, because slots return the results of a pair in arbitrary order, and a hold compares each result
+        # with the previous result.
+        sorted_frames = sorted(pending_frames, key=lambda item: item.result.run)
+        held_results = [(item.result, item.scorer) for item in sorted_frames if item.scorer.hold is not None]
+        if not held_results:
+            self._set_endings(sorted_frames, records, now, None)
+            return
+        sizes = read_score_sizes(self._redis, held_results)
+        sized_frames = ((item, sizes.get((item.cluster, item.result.scorer), 0)) for item in sorted_frames)
+        replacements: dict[Pair, PairScore] = {}
+        # Read the current scores in parts, because all of them may take hundreds of megabytes.
+        for batch in split_by_size(sized_frames, MAX_SCORE_BYTES_PER_BATCH):
+            batch_results = [(item.result, item.scorer) for item in batch]
+            published_scores = PublishedScores(self._redis, batch_results, now=now, replacements=replacements)
+            self._set_endings(batch, records, now, published_scores)
+
+    def _set_endings(
+        self,
+        frames: Sequence[_IncomingFrame],
+        records: _RegistryRecords,
+        now: float,
+        published_scores: PublishedScores | None,
+    ) -> None:
+        """Set the endings of frames. `published_scores` is None if no scorer of the batch has a hold."""
 
         def set_ending(item: _IncomingFrame) -> None:
             result = item.result
@@ -190,9 +213,7 @@ class Ingest:
             if published_scores is not None:
                 published_scores.replace(result.cluster, item.scorer, item.ending.score)
 
-        # Sort by run, because slots return the results of a pair in arbitrary order, and a hold compares each result
-        # with the previous result.
-        self._apply(set_ending, sorted(pending_frames, key=lambda item: item.result.run))
+        self._apply(set_ending, frames)
 
     def count_rejection(self, reason: str) -> None:
         """Count a result that was dropped before ingestion. Raises redis.RedisError."""

@@ -74,6 +74,23 @@ def split_into_batches(items: Iterable[_Item], size: int) -> Iterator[list[_Item
         yield batch
 
 
+def split_by_size(items: Iterable[tuple[_Item, int]], max_size: int) -> Iterator[list[_Item]]:
+    """Yield the items of (item, size) in lists with a total size of at most `max_size`.
+
+    An item that is larger has its own list.
+    """
+    batch: list[_Item] = []
+    total_size = 0
+    for item, size in items:
+        if batch and total_size + size > max_size:
+            yield batch
+            batch, total_size = [], 0
+        batch.append(item)
+        total_size += size
+    if batch:
+        yield batch
+
+
 def run_atomically(
     client: redis.Redis, *commands: Sequence[str | float], raise_command_errors: bool = True
 ) -> list[Any]:

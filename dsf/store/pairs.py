@@ -35,10 +35,11 @@ The counters balance: scheduled = ok + empty + partial + error + skipped + lost 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NamedTuple
 
 import redis
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -54,6 +55,7 @@ from dsf.store.client import (
     parse_counter,
     parse_number,
     parse_stored,
+    split_by_size,
     split_into_batches,
 )
 from dsf.store.history import HistoryEntry, parse_row, parse_run_id
@@ -89,6 +91,8 @@ _ROW_VALIDATOR: Final = SchemaValidator(
     )
 )
 _NO_FIELDS: Final[Mapping[str, str]] = MappingProxyType({})
+#: Cluster and scorer.
+Pair = tuple[str, str]
 _UnixSeconds = Annotated[float, Field(ge=0, le=LATEST)]
 
 
@@ -310,6 +314,28 @@ def parse_row_fields(pair: str, text: str | None) -> dict[str, Any]:
     return fields
 
 
+#: Maximum bytes of the scores that one round trip reads. A score may have megabytes, and a pair of a scorer with large
+#: scores is read together with others.
+MAX_SCORE_BYTES_PER_BATCH: Final = 8 * 1024 * 1024
+#: Maximum bytes of a score that is read although it is not needed, because omitting it takes another round trip.
+_SMALL_SCORE_BYTES: Final = 16 * 1024
+#: Assumed bytes of a score whose size is unknown.
+_UNKNOWN_SCORE_BYTES: Final = 64 * 1024
+
+
+def parse_score_size(text: str | None) -> int:
+    """Return the bytes of a pair's score from the field `score_size` of its hash."""
+    is_size = text is not None and text.isascii() and text.isdigit() and len(text) < 16
+    return int(text) if is_size and text is not None else _UNKNOWN_SCORE_BYTES
+
+
+class _HashRead(NamedTuple):
+    """A hash to read, with or without the score."""
+
+    key: str
+    omits_score: bool
+
+
 class Pairs:
     """Reads pairs from Redis. Methods raise redis.RedisError if Redis is unreachable."""
 
@@ -328,31 +354,69 @@ class Pairs:
         [state] = self.read_states([(cluster, scorer)])
         return state
 
-    def read_states(self, pairs: Iterable[tuple[str, str]]) -> Iterator[PairState]:
-        """Yield the states of these pairs, in the same order. One round trip reads a batch of pairs."""
-        return self._read(pairs, has_hash=True)
+    def read_states(
+        self, pairs: Iterable[Pair], needs_score: Callable[[Pair], bool] = lambda _: True
+    ) -> Iterator[PairState]:
+        """Yield the states of these pairs, in the same order. Reads a batch of pairs at a time.
+
+        Omits the large scores of pairs for which `needs_score` is False. A caller that keeps states or scores should
+        keep only the needed parts, because a score may take megabytes.
+        """
+        return self._read(pairs, needs_score)
 
     def read_rows(self, pairs: Iterable[tuple[str, str]]) -> Iterator[PairState]:
         """Yield the states of these pairs without counters and score, because a score may take a megabyte."""
-        return self._read(pairs, has_hash=False)
+        return self._read(pairs, None)
 
-    def _read(self, pairs: Iterable[tuple[str, str]], *, has_hash: bool) -> Iterator[PairState]:
+    def _read(self, pairs: Iterable[Pair], needs_score: Callable[[Pair], bool] | None) -> Iterator[PairState]:
+        """Yield the states of these pairs, without their hashes if `needs_score` is None."""
         for batch in split_into_batches(pairs, self._PAIRS_PER_BATCH):
             members = [keys.pair(*pair) for pair in batch]
             with self._redis.pipeline(transaction=False) as pipe:
                 for key in (keys.ROWS, keys.SKIPS, keys.UNWRITTEN):
                     pipe.hmget(key, members)
-                for pair in batch if has_hash else ():
-                    pipe.hgetall(keys.pair_key(*pair))
-                rows, skips, unwritten, *hashes = pipe.execute()
-            for index, pair in enumerate(batch):
+                for pair in batch if needs_score is not None else ():
+                    pipe.hget(keys.pair_key(*pair), "score_size")
+                rows, skips, unwritten, *sizes = pipe.execute()
+            all_hash_fields = (
+                itertools.repeat(_NO_FIELDS) if needs_score is None else self._read_hashes(batch, sizes, needs_score)
+            )
+            for index, (pair, hash_fields) in enumerate(zip(batch, all_hash_fields, strict=False)):
                 yield PairState(
                     *pair,
-                    hash_fields=hashes[index] if has_hash else _NO_FIELDS,
+                    hash_fields=hash_fields,
                     **parse_row_fields(members[index], rows[index]),
                     skips=Skips.parse(pair[0], skips[index]),
                     unwritten_text=unwritten[index],
                 )
+
+    def _read_hashes(
+        self, pairs: Sequence[Pair], sizes: Sequence[str | None], needs_score: Callable[[Pair], bool]
+    ) -> Iterator[Mapping[str, str]]:
+        """Yield the hashes of pairs whose scores have these sizes. One round trip reads a limited number of bytes."""
+        reads: list[tuple[_HashRead, int]] = []
+        for pair, size in zip(pairs, map(parse_score_size, sizes), strict=True):
+            omits_score = size > _SMALL_SCORE_BYTES and not needs_score(pair)
+            reads.append((_HashRead(keys.pair_key(*pair), omits_score), 0 if omits_score else size))
+        for batch in split_by_size(reads, MAX_SCORE_BYTES_PER_BATCH):
+            with self._redis.pipeline(transaction=False) as pipe:
+                for read in batch:
+                    (pipe.hkeys if read.omits_score else pipe.hgetall)(read.key)
+                responses = pipe.execute()
+                names_by_key = {
+                    read.key: [name for name in response if name != "score"]
+                    for read, response in zip(batch, responses, strict=True)
+                    if read.omits_score and response
+                }
+                for key, names in names_by_key.items():
+                    # HMGET needs at least one field.
+                    pipe.hmget(key, names or ["score_size"])
+                fields_by_key = {
+                    key: {name: text for name, text in zip(names, texts, strict=False) if text is not None}
+                    for (key, names), texts in zip(names_by_key.items(), pipe.execute(), strict=True)
+                }
+            for read, response in zip(batch, responses, strict=True):
+                yield fields_by_key.get(read.key, _NO_FIELDS) if read.omits_score else response
 
     def read_unwritten(self) -> dict[str, Unwritten]:
         """Return pair -> reason for all pairs whose valid score is missing in the backend, sorted by pair.

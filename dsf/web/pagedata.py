@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
@@ -49,14 +49,16 @@ class TableRow:
     data: PairRow
     state: State
     why: ScoreProblem | None
+    #: The newest score with its first item and result only. A score may have 10,000 of them, and hundreds of rows are
+    #: read at once.
     score: PairScore | None
     expired: bool
     entry: EntryView | None
-
-    @property
-    def values(self) -> list[int]:
-        """Return the values of the items, highest first; empty without a score or if the score has expired."""
-        return [] if self.score is None or self.expired else sorted((v for _, v in self.score.items), reverse=True)
+    #: Values of the items of the score, highest first; empty without a score or if the score has expired.
+    values: tuple[int, ...] = ()
+    #: Number of items with a held value, and one such value.
+    held_count: int = 0
+    held_value: int | None = None
 
 
 @dataclass(frozen=True)
@@ -116,8 +118,13 @@ class Reading:
         page = self.model.pairs(pair_filter, limit=limit, cursor=cursor or None)
         return TablePage(self.read_rows(page.pairs), page.total, page.cursor)
 
-    def read_rows(self, pairs: Iterable[PairRow]) -> list[TableRow]:
-        """Return the table rows of pairs, in the order of `pairs`, with scores and schedule."""
+    def read_rows(
+        self, pairs: Iterable[PairRow], matches_score: Callable[[PairScore | None], bool] = lambda _: True
+    ) -> list[TableRow]:
+        """Return the table rows of pairs, in the order of `pairs`, with scores and schedule.
+
+        Omits pairs whose newest score does not match.
+        """
         rows_by_pair = {keys.pair(row.cluster, row.scorer): row for row in pairs}
         now, overrides = hubclock.now(), self.schedule.read_overrides()
         due_times = self.schedule.read_due_times(rows_by_pair)
@@ -128,16 +135,10 @@ class Reading:
         records = self.registry.read_scorers()
         table_rows = []
         for data in self._pairs.read_states(map(keys.split_pair, rows_by_pair)):
-            row, entry, score = rows_by_pair[data.pair], entries.get(data.pair), data.score
-            is_expired = score is not None and score.valid_until <= now
-            # Keep only one result of a score, because tables show items only. A score may have 10,000 results, and
-            # hundreds of rows are read at once.
-            if score is not None:
-                score = score.model_copy(update={"results": score.results[:1]})
-            problem = _find_score_problem(row, records.get(row.scorer), entry)
-            table_rows.append(
-                TableRow(row.cluster, row.scorer, row, STATES[row.state], problem, score, is_expired, entry)
-            )
+            score = data.score
+            if matches_score(score):
+                row, entry = rows_by_pair[data.pair], entries.get(data.pair)
+                table_rows.append(_make_table_row(row, score, entry, records.get(row.scorer), now))
         return table_rows
 
     def list_cluster_names(self) -> list[str]:
@@ -161,7 +162,7 @@ class Reading:
         past_runs = self._pairs.read_past_runs((row.cluster, row.scorer) for row in rows)
         return [[*runs, *([row.score.run] if row.score else [])] for row, runs in zip(rows, past_runs, strict=True)]
 
-    def read_rows_of_run(self, run: str, pair_filter: PairFilter) -> list[TableRow]:
+    def find_rows_of_run(self, run: str, pair_filter: PairFilter) -> list[PairRow]:
         """Return the pair with this scheduled run; empty if there is none.
 
         The run id contains the scheduled time. Therefore only the pairs that were due then are read.
@@ -183,10 +184,37 @@ class Reading:
         past_runs = self._pairs.read_past_runs(due_pairs)
         pairs_of_run = [pair for pair, runs in zip(due_pairs, past_runs, strict=True) if run in runs]
         pages = (
-            self.read_page(replace(pair_filter, scorer=scorer, clusters=[cluster]), limit=1)
+            self.model.pairs(replace(pair_filter, scorer=scorer, clusters=[cluster]), limit=1)
             for cluster, scorer in pairs_of_run
         )
-        return [row for page in pages for row in page.rows]
+        return [row for page in pages for row in page.pairs]
+
+
+def _make_table_row(
+    row: PairRow, score: PairScore | None, entry: EntryView | None, record: ScorerRecord | None, now: float
+) -> TableRow:
+    """Return the table row of a pair, with the parts of its newest score that tables show."""
+    is_expired = score is not None and score.valid_until <= now
+    table_row = TableRow(
+        cluster=row.cluster,
+        scorer=row.scorer,
+        data=row,
+        state=STATES[row.state],
+        why=_find_score_problem(row, record, entry),
+        score=None,
+        expired=is_expired,
+        entry=entry,
+    )
+    if score is None:
+        return table_row
+    shown_parts = {"items": score.items[:1], "results": score.results[:1], "held": {}}
+    return replace(
+        table_row,
+        score=score.model_copy(update=shown_parts),
+        values=() if is_expired else tuple(sorted((value for _, value in score.items), reverse=True)),
+        held_count=len(score.held),
+        held_value=next((held.value for held in score.held.values()), None),
+    )
 
 
 def _find_score_problem(row: PairRow, record: ScorerRecord | None, entry: EntryView | None) -> ScoreProblem | None:

@@ -14,9 +14,10 @@ from typing import Any, Final
 
 from dsf.fleet.selection import MAX_ROWS, PairFilter
 from dsf.fleet.verdict import Verdict
-from dsf.fleet.views import ScorerOverview
+from dsf.fleet.views import PairRow, ScorerOverview
 from dsf.messages import is_run_id
 from dsf.store.notices import CLUSTER_SET
+from dsf.store.pairs import PairScore
 from dsf.web.pagedata import PAGE_ROWS, Reading, TablePage, TableRow
 from dsf.web.pages import Query, Sources
 from dsf.web.states import STATES
@@ -212,31 +213,33 @@ def _search_rows(reading: Reading, criteria: _Criteria, pair_filter: PairFilter)
     For the id of a scheduled run, only the pair with this run is read.
     """
     for run in filter(is_run_id, criteria.runs):
-        rows = reading.read_rows_of_run(run, pair_filter)
-        if rows:
-            matching_rows = _filter_rows(reading, criteria, rows)
-            return _SearchPage(matching_rows[:PAGE_ROWS], len(matching_rows), None, read=len(rows), of=len(rows))
+        pair_rows = reading.find_rows_of_run(run, pair_filter)
+        if pair_rows:
+            matching_rows = _read_matching_rows(reading, criteria, pair_rows)
+            count = len(pair_rows)
+            return _SearchPage(matching_rows[:PAGE_ROWS], len(matching_rows), None, read=count, of=count)
     page_rows: list[TableRow] = []
     match_count, read_count, cursor = 0, 0, None
     while True:
-        page = reading.read_page(pair_filter, cursor, limit=MAX_ROWS)
-        matching_rows = _filter_rows(reading, criteria, page.rows)
+        page = reading.model.pairs(pair_filter, limit=MAX_ROWS, cursor=cursor)
+        matching_rows = _read_matching_rows(reading, criteria, page.pairs)
         page_rows += matching_rows[: PAGE_ROWS - len(page_rows)]
-        match_count, read_count, cursor = match_count + len(matching_rows), read_count + len(page.rows), page.cursor
+        match_count, read_count, cursor = match_count + len(matching_rows), read_count + len(page.pairs), page.cursor
         if cursor is None or read_count >= _MAX_READ:
             # The total may be less than the number of pairs read, because pairs may be removed between two reads.
             return _SearchPage(page_rows, match_count, None, read_count, of=max(read_count, page.total))
 
 
-def _filter_rows(reading: Reading, criteria: _Criteria, rows: list[TableRow]) -> list[TableRow]:
+def _read_matching_rows(reading: Reading, criteria: _Criteria, pair_rows: Iterable[PairRow]) -> list[TableRow]:
     """Return the rows with a matching item in the score and a matching run among the last cycles."""
 
     def has_match(names: Iterable[str], patterns: list[str]) -> bool:
         return not patterns or any(matches_all(name, patterns) for name in names)
 
-    rows = [
-        row for row in rows if has_match((name for name, _ in row.score.items) if row.score else (), criteria.items)
-    ]
+    def has_matching_item(score: PairScore | None) -> bool:
+        return has_match((name for name, _ in score.items) if score is not None else (), criteria.items)
+
+    rows = reading.read_rows(pair_rows, has_matching_item)
     runs = reading.read_run_ids(rows) if criteria.runs else [[] for _ in rows]
     return [row for row, pair_runs in zip(rows, runs, strict=True) if has_match(pair_runs, criteria.runs)]
 

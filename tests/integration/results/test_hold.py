@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -17,6 +18,8 @@ from dsf.cli.scores import render_scores
 from dsf.fleet.pairviews import make_item_views
 from dsf.fleet.queries import FleetQueries
 from dsf.fleetmetrics.collector import FleetCollector
+from dsf.results import ingest as ingest_module
+from dsf.results.hold import PublishedScores
 from dsf.results.ingest import Ingest
 from tests.integration.results.bed import ResultsHarness
 from tests.integration.scores.writes import APPLY, NAME
@@ -145,8 +148,12 @@ def test_hold_continues_in_a_second_worker(bed: ResultsHarness) -> None:
     assert cycle(bed, 60) == {"a": 60}
 
 
-def test_results_of_one_batch_are_evaluated_in_order(bed: ResultsHarness) -> None:
-    """A mailbox gives them in any order."""
+@pytest.mark.parametrize("max_bytes", [ingest_module.MAX_SCORE_BYTES_PER_BATCH, 1])
+def test_results_of_one_batch_are_evaluated_in_order(
+    bed: ResultsHarness, max_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mailbox gives them in any order. Their current scores are read in parts if they are large."""
+    monkeypatch.setattr(ingest_module, "MAX_SCORE_BYTES_PER_BATCH", max_bytes)
     cycle(bed, 50)
     frames = []
     for value in (60, 50, 60, 60):
@@ -157,6 +164,36 @@ def test_results_of_one_batch_are_evaluated_in_order(bed: ResultsHarness) -> Non
     assert [response in ("ok", "late") for response in bed.ingest.ingest_frames(shuffled)] == [True] * 4
     assert in_force(bed) == {"a": 50}
     assert cycle(bed, 60) == {"a": 60}
+
+
+def test_large_current_scores_are_read_in_parts(bed: ResultsHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    scorers = [f"large{number}" for number in range(6)]
+    for name in scorers:
+        bed.add(scorer=name, hold=HOLD)
+    parts: list[int] = []
+
+    class CountedScores(PublishedScores):
+        def __init__(self, client: redis.Redis, results: Iterable[tuple[Any, Any]], **options: Any) -> None:
+            results = list(results)
+            parts.append(len(results))
+            super().__init__(client, results, **options)
+
+    monkeypatch.setattr(ingest_module, "PublishedScores", CountedScores)
+    monkeypatch.setattr(ingest_module, "MAX_SCORE_BYTES_PER_BATCH", 1000)
+    for value in (50, 52):
+        bed.now += 30
+        frames = [
+            bed.frame(bed.open(scorer=name), scorer=name, results=[({"node": "a"}, value), ({"node": "b" * 200}, 1)])
+            for name in scorers
+        ]
+        assert bed.ingest.handle_all(frames) == ["ok"] * 6
+    # More than one for each of the two batches.
+    assert len(parts) > 2
+    assert sum(parts) == 12
+    for name in scorers:
+        score = bed.state(scorer=name).score
+        assert score is not None
+        assert dict(score.items)["a"] == 50
 
 
 def test_hold_works_across_two_workers(bed: ResultsHarness) -> None:
@@ -285,5 +322,5 @@ def test_scorer_without_hold_needs_no_further_redis_command(
     without = calls(bed)
     bed.add(hold=HOLD)
     cycle(bed, 50)
-    # Its row and its score.
-    assert calls(bed) == without + 2
+    # Its row, its score, and the size of the score.
+    assert calls(bed) == without + 3

@@ -209,7 +209,7 @@ def test_search_keeps_only_matching_results_in_memory(
     response = search.build_search_page(Sources(Reading(redis_client)), {}, {"q": "item:n1"})
     rows = response["page"].rows
     assert (len(rows), response["page"].total, response["looked"].read) == (30, 52, 52)
-    assert {len(row.score.results) for row in rows} == {1}
+    assert {(len(row.score.results), len(row.score.items), row.values) for row in rows} == {(1, 1, (12, -4))}
 
 
 def test_search_reports_the_number_of_searched_pairs(
