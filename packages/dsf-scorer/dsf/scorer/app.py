@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
 from dsf.scorer import openapi
+from dsf.scorer.bodies import Bodies
 from dsf.scorer.definition import Definition, clean_path
 from dsf.scorer.endpoint import ScoringEndpoint
 from dsf.scorer.errors import ScorerError
@@ -120,8 +121,10 @@ class ScorerApp:
         api = FastAPI(title=self.title, version="1", docs_url=None, redoc_url=None, redirect_slashes=False)
         api.openapi_tags = [{"name": scorer.name, "description": scorer.description} for scorer in self.scorers]
         metrics = Metrics(self.registry)
+        # Room for two of the largest bodies at a time, or for more smaller ones.
+        bodies = Bodies(2 * max(scorer.limits.bytes for scorer in self.scorers))
         for scorer in self.scorers:
-            self._add(api, scorer, ScorerMetrics(metrics, scorer.score_name))
+            self._add(api, scorer, ScoringEndpoint(scorer, ScorerMetrics(metrics, scorer.score_name), bodies))
         _add_service(api, self.registry)
         add_page(api)
         paths = [self.prefix + scorer.path for scorer in self.scorers]
@@ -129,9 +132,8 @@ class ScorerApp:
         api.add_exception_handler(404, _make_not_found_handler(known_paths))
         return api
 
-    def _add(self, api: FastAPI, scorer: Definition, metrics: ScorerMetrics) -> None:
+    def _add(self, api: FastAPI, scorer: Definition, endpoint: ScoringEndpoint) -> None:
         path = self.prefix + scorer.path
-        endpoint = ScoringEndpoint(scorer, metrics)
 
         async def config(request: Request) -> Response:
             """What to ask the source, where to post the response, how often, and the name of the score."""

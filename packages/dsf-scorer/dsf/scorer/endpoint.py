@@ -16,7 +16,7 @@ from fastapi.responses import JSONResponse
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
 
-from dsf.scorer.bodies import Bodies
+from dsf.scorer.bodies import Bodies, Body
 from dsf.scorer.definition import Definition, ScoringResults, Sources
 from dsf.scorer.errors import RefusedError, Unavailable
 from dsf.scorer.metrics import ScorerMetrics
@@ -30,12 +30,12 @@ log = logging.getLogger("dsf.scorer")
 class ScoringEndpoint:
     """The endpoint POST .../scoring of one scorer."""
 
-    def __init__(self, scorer: Definition, metrics: ScorerMetrics) -> None:
+    def __init__(self, scorer: Definition, metrics: ScorerMetrics, bodies: Bodies) -> None:
+        """`bodies` are those of all scorers of the application."""
         self._scorer = scorer
         self._limits = scorer.limits
         self._metrics = metrics
-        # Room for two of the largest bodies at a time, or for more smaller ones.
-        self._bodies = Bodies(2 * scorer.limits.bytes)
+        self._bodies = bodies
         self._logged_reasons: set[str] = set()
         self._is_async = inspect.iscoroutinefunction(scorer.function)
         self._turns = asyncio.Semaphore(self._limits.concurrency) if self._limits.concurrency else None
@@ -76,13 +76,10 @@ class ScoringEndpoint:
     async def _compute_scores(self, request: Request) -> EncodedScores:
         if self._scorer.token is not None:
             self._scorer.token.check(request.headers.getlist("authorization"))
-        async with self._take_turn():
-            body = await self._read(request)
-            self._metrics.bytes.observe(len(body))
+        async with self._take_turn(), self._receive(request) as body:
+            self._metrics.bytes.observe(len(body.data))
             if self._is_async:
-                series = await run_in_threadpool(self._parse, body)
-                del body
-                return await self._run_async(series)
+                return await self._run_async(await run_in_threadpool(self._parse_once, body))
             return await run_in_threadpool(self._run, body)
 
     @asynccontextmanager
@@ -102,7 +99,25 @@ class ScoringEndpoint:
             if self._turns is not None:
                 self._turns.release()
 
-    async def _read(self, request: Request) -> bytearray:
+    @asynccontextmanager
+    async def _receive(self, request: Request) -> AsyncIterator[Body]:
+        """Receive the body, and yield it when there is room to score it."""
+        deadline = asyncio.timeout(self._limits.read_seconds)
+        with self._bodies.receiving(deadline) as body:
+            await self._read(request, body)
+            size = len(body.data)
+            try:
+                async with asyncio.timeout(self._limits.wait_seconds):
+                    await self._bodies.wait_for_room(size)
+            except TimeoutError:
+                detail = "requests that are as large are being scored, and there was no room for this one"
+                raise RefusedError(503, detail, headers={"Retry-After": "1"}) from None
+        try:
+            yield body
+        finally:
+            self._bodies.release(size)
+
+    async def _read(self, request: Request, body: Body) -> None:
         encoding = request.headers.get("content-encoding", "identity")
         if encoding.strip().lower() != "identity":
             raise RefusedError(415, f"the request is encoded with {encoding[:40]!r}; send it as it is")
@@ -110,22 +125,17 @@ class ScoringEndpoint:
         length = request.headers.get("content-length", "")
         if length.isascii() and length.isdigit() and int(length) > limit:
             raise _make_too_large_error(limit)
-        is_dropped = False
         try:
-            async with asyncio.timeout(self._limits.read_seconds) as deadline:
-                with self._bodies.receiving(deadline) as body:
-                    try:
-                        async for piece in request.stream():
-                            if len(body.data) + len(piece) > limit:
-                                # The server reads and drops the rest, so that the client gets this response.
-                                raise _make_too_large_error(limit)
-                            self._bodies.add(body, piece)
-                        self._bodies.add(body, b"")
-                    finally:
-                        is_dropped = body.is_dropped
-                    return body.data
+            async with body.deadline:
+                async for piece in request.stream():
+                    if len(body.data) + len(piece) > limit:
+                        # The server reads and drops the rest, so that the client gets this response.
+                        raise _make_too_large_error(limit)
+                    self._bodies.add(body, piece)
+                self._bodies.add(body, b"")
+                body.is_complete = True
         except TimeoutError:
-            if is_dropped:
+            if body.is_dropped:
                 detail = "too much is being received at a time, and this request began first"
                 raise RefusedError(503, detail, headers={"Retry-After": "1"}) from None
             raise RefusedError(408, f"the request did not come within {self._limits.read_seconds:g} seconds") from None
@@ -133,8 +143,12 @@ class ScoringEndpoint:
             # No client reads this response; it is only counted.
             raise RefusedError(400, "the client went away") from None
 
+    def _parse_once(self, body: Body) -> list[Series] | Sources:
+        """Return the input of the scoring function, and delete the data of the body."""
+        data, body.data = body.data, bytearray()
+        return self._parse(data)
+
     def _parse(self, body: bytearray) -> list[Series] | Sources:
-        """Return the input of the scoring function."""
         # An empty body means no series: a bare POST tests a scorer that needs none.
         names = self._scorer.sources
         if self._scorer.takes_sources:
@@ -145,9 +159,8 @@ class ScoringEndpoint:
         self._metrics.series.observe(len(series))
         return series
 
-    def _run(self, body: bytearray) -> EncodedScores:
-        series = self._parse(body)
-        del body
+    def _run(self, body: Body) -> EncodedScores:
+        series = self._parse_once(body)
         with self._map_errors():
             return encode(cast("ScoringResults", self._call(series)), self._limits.results)
 

@@ -11,6 +11,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from dsf.scorer import Bearer, Limits, Score, ScorerError, Series
+from dsf.scorer.bodies import Bodies
 
 from .apps import TWO, mean_scorer, metric, scorer
 
@@ -157,3 +158,60 @@ def test_half_sent_requests_are_refused_in_favour_of_others() -> None:
 
     asyncio.run(send_requests())
     assert statuses == {"first": 503, "second": 200, "third": 200}
+
+
+def test_large_requests_are_scored_while_there_is_room_for_them() -> None:
+    """Without a limit of concurrency, all of an application together take two of the largest requests."""
+    service = scorer(limits=Limits(bytes=100, wait_seconds=0.05))
+    entered, leave = threading.Semaphore(0), threading.Event()
+
+    @service.score
+    def hold(series: list[Series]) -> list[Score]:
+        if series:
+            entered.release()
+            assert leave.wait(60)
+        return []
+
+    large_body = b'{"data":[{"metric":{"node":"a"},"values":[[1,"2"]]}]}'.ljust(90)
+    statuses: list[int] = []
+    with TestClient(service) as client:
+
+        def post_large() -> None:
+            statuses.append(client.post("/scoring", content=large_body).status_code)
+
+        threads = [threading.Thread(target=post_large) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        try:
+            assert entered.acquire(timeout=60)
+            assert entered.acquire(timeout=60)
+            answer = client.post("/scoring", content=large_body)
+            small_answer = client.post("/scoring", content=b'{"data":[]}')
+        finally:
+            leave.set()
+            for thread in threads:
+                thread.join()
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+        assert small_answer.status_code == 200
+        post_large()
+    assert statuses == [200] * 3
+
+
+def test_request_that_waits_for_room_is_scored_when_another_one_ends() -> None:
+    async def score_in_turn() -> None:
+        bodies = Bodies(200)
+        await bodies.wait_for_room(150)
+        first, second, third = (asyncio.create_task(bodies.wait_for_room(size)) for size in (100, 150, 40))
+        await asyncio.sleep(0)
+        # Small ones do not wait, and the third one does not pass those that came before.
+        await bodies.wait_for_room(20)
+        assert not any(task.done() for task in (first, second, third))
+        second.cancel()
+        bodies.release(150)
+        await asyncio.gather(first, third)
+        assert second.cancelled()
+        bodies.release(100)
+        bodies.release(40)
+        await bodies.wait_for_room(200)
+
+    asyncio.run(score_in_turn())
