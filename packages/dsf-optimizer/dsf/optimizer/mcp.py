@@ -11,11 +11,12 @@ import logging
 import os
 import reprlib
 import time
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from importlib import metadata
-from typing import Any, BinaryIO, Final, TextIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, Self, TextIO, cast
 from urllib.parse import urlsplit
 
 import anyio
@@ -42,6 +43,9 @@ from dsf.optimizer.mcp_tools import TOOLS, Arguments, Tool
 from dsf.optimizer.middleware import make_problem
 from dsf.optimizer.requestbody import MAX_BODY, format_errors, load_json
 from dsf.optimizer.service import OptimizerService
+
+if TYPE_CHECKING:
+    from mcp.shared._stream_protocols import ReadStream, WriteStream
 
 log = dsf.log.get(__name__)
 
@@ -152,7 +156,110 @@ async def serve(server: Server[Any], requests: BinaryIO, responses: TextIO | Non
     stdout = None if responses is None else anyio.wrap_file(responses)
     async with stdio_server(anyio.wrap_file(cast("TextIO", lines)), stdout) as (incoming, outgoing):
         lines.send = outgoing.send
-        await server.run(incoming, outgoing, server.create_initialization_options())
+        open_requests = _OpenRequests()
+        await server.run(
+            _TrackedRequests(incoming, open_requests),
+            _TrackedResponses(outgoing, open_requests),
+            server.create_initialization_options(),
+        )
+
+
+class _OpenRequests:
+    """Counts the requests without a response, by id."""
+
+    def __init__(self) -> None:
+        # The SDK treats the ids 1 and "1" as equal.
+        self._counts: Counter[str] = Counter()
+        self._all_closed = anyio.Event()
+        self._all_closed.set()
+
+    def record_received(self, message: types.JSONRPCMessage) -> None:
+        """Record a message of the client. A cancelled request gets no response."""
+        if isinstance(message, types.JSONRPCRequest):
+            if not self._counts:
+                self._all_closed = anyio.Event()
+            self._counts[str(message.id)] += 1
+        elif isinstance(message, types.JSONRPCNotification) and message.method == "notifications/cancelled":
+            self._close(str((message.params or {}).get("requestId")), are_all_closed=True)
+
+    def record_sent(self, message: types.JSONRPCMessage) -> None:
+        """Record a message to the client."""
+        if isinstance(message, types.JSONRPCResponse | types.JSONRPCError):
+            self._close(str(message.id))
+
+    async def wait_until_closed(self) -> None:
+        """Wait until each request has its response."""
+        await self._all_closed.wait()
+
+    def _close(self, request_id: str, *, are_all_closed: bool = False) -> None:
+        self._counts[request_id] = 0 if are_all_closed else self._counts[request_id] - 1
+        self._counts = +self._counts
+        if not self._counts:
+            self._all_closed.set()
+
+
+class _TrackedRequests:
+    """The messages of the client. They end after the last response, because the SDK aborts open requests at their end.
+
+    A client may close its output after its last request, as a pipe does.
+    """
+
+    def __init__(self, stream: ReadStream[SessionMessage | Exception], open_requests: _OpenRequests) -> None:
+        self._stream = stream
+        self._open_requests = open_requests
+
+    async def receive(self) -> SessionMessage | Exception:
+        """Return the next message. Raises anyio.EndOfStream."""
+        try:
+            item = await self._stream.receive()
+        except anyio.EndOfStream:
+            await self._open_requests.wait_until_closed()
+            raise
+        if isinstance(item, SessionMessage):
+            self._open_requests.record_received(item.message)
+        return item
+
+    async def aclose(self) -> None:
+        """Close the stream."""
+        await self._stream.aclose()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> SessionMessage | Exception:
+        try:
+            return await self.receive()
+        except anyio.EndOfStream:
+            raise StopAsyncIteration from None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+
+class _TrackedResponses:
+    """The messages to the client."""
+
+    def __init__(self, stream: WriteStream[SessionMessage], open_requests: _OpenRequests) -> None:
+        self._stream = stream
+        self._open_requests = open_requests
+
+    async def send(self, item: SessionMessage, /) -> None:
+        """Send a message."""
+        await self._stream.send(item)
+        self._open_requests.record_sent(item.message)
+
+    async def aclose(self) -> None:
+        """Close the stream."""
+        await self._stream.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
 
 
 class _CheckedLines:

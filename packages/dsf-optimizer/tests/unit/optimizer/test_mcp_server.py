@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -401,3 +402,59 @@ def test_name_of_an_unknown_tool_is_shortened() -> None:
     result = call(Service(), "t" * 100_000)
     assert "there is no tool 'ttt" in result.content[0].text  # type: ignore[union-attr]
     assert len(result.content[0].text) < 1000  # type: ignore[union-attr]
+
+
+class Requests(io.BytesIO):
+    """The messages of a client that closes its output after them. `has_ended` is set when the server reads the end."""
+
+    def __init__(self, *messages: dict[str, Any]) -> None:
+        start = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
+        all_messages: list[dict[str, Any]] = [
+            {"id": 1, "method": "initialize", "params": start},
+            {"method": "notifications/initialized"},
+            *messages,
+        ]
+        super().__init__("".join(json.dumps({"jsonrpc": "2.0"} | message) + "\n" for message in all_messages).encode())
+        self.has_ended = threading.Event()
+
+    def readline(self, size: int | None = -1, /) -> bytes:
+        line = super().readline(size)
+        if not line:
+            self.has_ended.set()
+        return line
+
+
+def answer_all(service: Service, messages: Requests) -> dict[Any, dict[str, Any]]:
+    """Return the responses of the server over standard input and output, by the id of the request."""
+    from dsf.optimizer.mcp import make_server, serve
+
+    output = io.StringIO()
+    anyio.run(serve, make_server(service), messages, output)
+    return {response["id"]: response for response in map(json.loads, output.getvalue().splitlines())}
+
+
+@pytest.mark.parametrize("number", [1, 20])
+def test_calls_that_run_at_the_end_of_the_input_are_answered(number: int) -> None:
+    call_list = {"method": "tools/call", "params": {"name": "list_plans", "arguments": {}}}
+    messages = Requests(*({"id": 2 + call_number} | call_list for call_number in range(number)))
+
+    def list_plans() -> PlanList:
+        assert messages.has_ended.wait(60)
+        return PlanList(items=[])
+
+    responses = answer_all(Service(plans=list_plans), messages)
+    assert responses.keys() == set(range(1, number + 2))
+    assert all(response.get("result") for response in responses.values()), responses
+
+
+def test_cancelled_call_does_not_delay_the_end() -> None:
+    messages = Requests(
+        {"id": 2, "method": "tools/call", "params": {"name": "list_plans", "arguments": {}}},
+        {"method": "notifications/cancelled", "params": {"requestId": 2}},
+    )
+
+    def list_plans() -> PlanList:
+        assert messages.has_ended.wait(60)
+        return PlanList(items=[])
+
+    assert answer_all(Service(plans=list_plans), messages).keys() == {1}
