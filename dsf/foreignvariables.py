@@ -22,8 +22,11 @@ OVERRIDING_VARIABLES: Final[dict[str, dict[str, str]]] = {
         **dict.fromkeys(("CELERY_RESULT_BACKEND", "RESULT_BACKEND"), "no result backend"),
         # These name another application or configuration than dsf.celery.
         **dict.fromkeys(("CELERY_LOADER", "LOADER", "CELERY_CONFIG_MODULE", "CONFIG_MODULE"), "dsf.celery"),
-        # With these, Celery would refuse to call a task, or to start.
-        **dict.fromkeys(("C_STRICT_APP", "C_WARN_APP", "C_IMPDEBUG"), "nothing"),
+        # With these, Celery would refuse to call a task, or to start. The last ones must be numbers or truth values.
+        **dict.fromkeys(
+            ("C_STRICT_APP", "C_WARN_APP", "C_IMPDEBUG", "C_BENCH", "C_BENCH_EVERY", "C_WNOCONF"), "nothing"
+        ),
+        "AUTOSCALE_KEEPALIVE": "nothing",
     },
     "kombu": {
         "PICKLE_PROTOCOL": "JSON",
@@ -55,6 +58,9 @@ _COMMAND_OPTION_PATTERN: Final = re.compile(
     r"CELERY_(WORKER|BEAT|CALL|CONTROL|EVENTS|FLOWER|INSPECT|MULTI|REPORT|STATUS)_\w+"
 )
 _PROPAGATORS: Final = "OTEL_PROPAGATORS"
+#: Width of the help in columns, which must be a positive number.
+_TERMINAL_WIDTH: Final = "TERMINAL_WIDTH"
+_WIDTH_PATTERN: Final = re.compile(r"[1-9][0-9]{0,4}")
 #: The value of `<SERVICE>_PORT`, which Kubernetes sets in each pod of the namespace of a Service.
 _SERVICE_LINK_PATTERN: Final = re.compile(r"(tcp|udp|sctp)://\S+:\d+")
 
@@ -73,6 +79,8 @@ def clean(environment: MutableMapping[str, str]) -> None:
         for name in [name for name in environment if name.startswith(prefix)]:
             if _COMMAND_OPTION_PATTERN.fullmatch(name) is None and environment.pop(name):
                 _removed[name] = instead
+    if _WIDTH_PATTERN.fullmatch(environment.get(_TERMINAL_WIDTH, "1")) is None and environment.pop(_TERMINAL_WIDTH):
+        _removed[_TERMINAL_WIDTH] = "the width of the terminal"
     _drop_missing_propagators(environment)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import sys
 from enum import StrEnum
 from importlib.metadata import entry_points
@@ -11,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from dsf import foreignvariables
 from dsf.cli import (
     credentials,
     explain,
@@ -144,6 +146,8 @@ def run() -> None:
     reduced_app.registered_commands = [command for command in app.registered_commands if command.name == name]
     reduced_app.registered_groups = [group for group in app.registered_groups if group.name == name]
     command_line = reduced_app if reduced_app.registered_commands or reduced_app.registered_groups else app
+    # Before the help, whose library reads one of the variables.
+    foreignvariables.clean(os.environ)
     try:
         with streams.prepare_streams():
             command_line(prog_name="dsf")

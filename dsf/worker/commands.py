@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import PurePath
@@ -52,8 +53,12 @@ _RESULTS_WORKER: Final = {
 
 
 def make_flower_command(address: str, port: int, *, read_only: bool = True) -> list[str]:
-    """Return Flower's command line. With `read_only`, users cannot start tasks."""
-    options = _FLOWER | {
+    """Return Flower's command line. With `read_only`, users cannot start tasks.
+
+    Variables FLOWER_* of this process replace the other options.
+    """
+    options = {name: value for name, value in _FLOWER.items() if f"FLOWER_{name.upper()}" not in os.environ}
+    options |= {
         "read_only": str(read_only),
         # Tornado takes `::` as IPv6 only, and an empty address as all addresses.
         "address": "" if address == EVERYWHERE else address,

@@ -80,6 +80,9 @@ def test_variables_for_other_celery_applications_do_not_matter() -> None:
         "CELERY_RDBSIG": "1",
         "CELERY_LOG_LEVEL": "garbage",
         "PICKLE_PROTOCOL": "five",
+        "C_BENCH_EVERY": "often",
+        "C_WNOCONF": "perhaps",
+        "AUTOSCALE_KEEPALIVE": "long",
         "DJANGO_SETTINGS_MODULE": "no.such",
     }
     code = """
@@ -90,6 +93,8 @@ config = Settings.load()
 from dsf.worker.application import make_app
 app = make_app(config)
 from celery import chain, current_app
+from celery.loaders import default
+from celery.worker import autoscale, state
 current_app.tasks
 print(app.connection_for_write().as_uri(), *(name for name in os.environ if name.startswith(("CELERY_", "C_"))))
 """
@@ -205,3 +210,24 @@ def test_ignored_variable_is_named_in_the_log_without_its_value(
     assert "name=CELERY_BROKER_URL" in line
     assert "instead=DSF_REDIS_URL" in line
     assert "sesame" not in line
+
+
+@pytest.mark.parametrize(("value", "is_kept"), [("80", True), ("abc", False), ("0", False), ("-5", False)])
+def test_width_of_the_help_is_a_number(value: str, is_kept: bool) -> None:
+    """Its library converts the variable when it is imported, which would end `dsf --help` with a traceback."""
+    environment = {"TERMINAL_WIDTH": value}
+    foreignvariables.clean(environment)
+    assert ("TERMINAL_WIDTH" in environment) is is_kept
+
+
+def test_help_is_printed_whatever_its_width() -> None:
+    process = subprocess.run(
+        [sys.executable, "-m", "dsf.cli", "--help"],
+        env={**os.environ, "TERMINAL_WIDTH": "wide"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (process.returncode, process.stderr) == (0, "")
+    assert "Dynamic scoring of clusters" in process.stdout

@@ -60,3 +60,11 @@ def test_celerys_worker_is_the_results_worker_unless_it_has_a_role() -> None:
     assert environment["CELERY_WORKER_HOSTNAME"] == "results@%h"
     assert environment["CELERY_WORKER_HEARTBEAT_INTERVAL"] == "5"
     assert "DSF_ROLE" not in environment
+
+
+def test_variables_of_flower_replace_options_but_not_those_of_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"MAX_TASKS": "500", "READ_ONLY": "False", "ADDRESS": "0.0.0.0", "PORT": "1"}.items():
+        monkeypatch.setenv(f"FLOWER_{name}", value)
+    command = make_flower_command("127.0.0.1", 5555)
+    assert not any(word.startswith("--max_tasks") for word in command)
+    assert {"--read_only=True", "--address=127.0.0.1", "--port=5555", "--purge_offline_workers=600"} <= set(command)
