@@ -251,7 +251,7 @@ def test_backtest_needs_neither_redis_nor_a_cluster(author: Author) -> None:
     assert process.returncode == 0, process.stderr
     loaded_modules = {line.rpartition("|")[2].strip() for line in process.stderr.splitlines()}
     assert "dsf.backtest.run" in loaded_modules
-    # The client of Kubernetes takes as long to load as all the rest.
+    # The client of Kubernetes would take a fifth of the start.
     assert "kubernetes" not in loaded_modules
     question, *records = map(json.loads, process.stdout.splitlines())
     assert question["question"]["cluster"] == "c1"
