@@ -186,7 +186,7 @@ def test_large_current_scores_are_read_in_parts(bed: ResultsHarness, monkeypatch
             bed.frame(bed.open(scorer=name), scorer=name, results=[({"node": "a"}, value), ({"node": "b" * 200}, 1)])
             for name in scorers
         ]
-        assert bed.ingest.handle_all(frames) == ["ok"] * 6
+        assert bed.ingest.ingest_frames(frames) == ["ok"] * 6
     # More than one for each of the two batches.
     assert len(parts) > 2
     assert sum(parts) == 12
