@@ -26,7 +26,9 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         scorer("hub", "good", configSyncMode="None", source=source, scoring=scoring),
         scorer("hub", "later", source="of a later version"),
     ]
-    monkeypatch.setattr(scorers, "list_objects", lambda _, resource: present if resource is DYNAMIC_SCORERS else [])
+    monkeypatch.setattr(
+        "dsf.kube.lists.list_objects", lambda _, resource: present if resource is DYNAMIC_SCORERS else []
+    )
     return present
 
 
