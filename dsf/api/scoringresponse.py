@@ -162,7 +162,7 @@ def make_gauge_labels(cluster: str, score_name: str, labels: Mapping[str, str]) 
 
 
 class Remark(NamedTuple):
-    """A remark on a valid response that does not count, or not all of it: reason, and a sentence with the remedy.
+    """A remark on a valid response of which some or all results do not count.
 
     The text is the same in the history, the statuses, the JSON API, the page and `dsf explain`.
     """
@@ -176,10 +176,11 @@ class Remark(NamedTuple):
 def make_remark(
     refusal_counts: Mapping[str, int], results: int, *, example: str = "", series: int | None = None, note: str = ""
 ) -> Remark | None:
-    """Return the remark on a response with so many `results`, refused ones included; None if all of them count.
+    """Return the remark on a response; None if all of its results count.
 
-    `refusal_counts` are numbers by RefusalReason, `example` is the name of an item that several results have, `series`
-    the number of series in the scoring request, `note` that of an expression's response.
+    `refusal_counts` are the numbers of rejected results by RefusalReason. `results` is the number of all results,
+    including rejected ones. `example` is the name of an item that several results have. `series` is the number of
+    series in the scoring request. `note` is the note in an expression's response.
     """
     counts = Counter({reason: number for reason, number in refusal_counts.items() if number > 0})
     replaced_count = counts.pop(RefusalReason.DUPLICATE_DIMENSION, 0)

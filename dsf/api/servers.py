@@ -16,16 +16,16 @@ from dsf.api.types import AGENT_SECRETS, ConfigSyncMode, ResolveReason
 from dsf.api.urls import TokenHosts, get_base_url, join_url, parse_origin
 from dsf.errors import ResolutionError
 
-#: Maximum characters of a query, host or path before its templates are filled in. Longer texts would not fit into what
-#: agents are told of a scorer, and the hub reads them for each cluster.
+#: Maximum characters of a query, host or path before its templates are expanded, which the hub does for each cluster.
+#: Longer texts would not fit into a ScorerSummary.
 MAX_TEXT: Final = 64 * 1024
 
 
 class ResolutionInput(NamedTuple):
-    """Input for the resolution of a scorer's configuration on a cluster."""
+    """The input for the resolution of a scorer's configuration on a cluster."""
 
     scorer: DynamicScorer
-    #: The `/config` in force.
+    #: The `/config` in effect.
     synced_config: RemoteConfig
     #: The servers that `/config` may name for a token.
     token_hosts: TokenHosts
@@ -46,9 +46,9 @@ class ResolutionInput(NamedTuple):
 
 
 class ServerDeclaration(NamedTuple):
-    """Fields of a server in spec and `/config`."""
+    """The fields of a server in spec and `/config`."""
 
-    #: Path below spec: source, scoring, or sources[NAME].
+    #: Path of the fields below `spec`: `source`, `scoring`, or `sources[NAME]`.
     name: str
     spec: SourceSpec | Scoring
     synced_fields: RemoteSource | RemoteScoring
@@ -59,10 +59,10 @@ class Server(NamedTuple):
     """A server in the agents' configuration."""
 
     endpoint: str
-    #: The Secret of a token in upstream's format, which agents of any version support.
+    #: Name and key of the Secret with a token in upstream's format, which agents of any version support.
     auth_name: str = ""
     auth_key: str = ""
-    #: Authentication beyond such a token; None without.
+    #: Access that needs more than such a token; None otherwise.
     access: ServerAccess | None = None
     authentication: ScoringAuthentication | None = None
 
@@ -193,7 +193,10 @@ def _make_server(context: ResolutionInput, stage: ServerDeclaration, authenticat
 
 
 def _check_token_host(context: ResolutionInput, stage: ServerDeclaration, endpoint: str) -> None:
-    """Reject a host in `/config` that the user did not name, so that a scoring API cannot redirect a user's token."""
+    """Raise ResolutionError for a host in `/config` that the user did not name.
+
+    Otherwise, a scoring API could redirect a user's token.
+    """
     if context.token_hosts.allow(endpoint):
         return
     field = f"spec.{stage.name}.host"

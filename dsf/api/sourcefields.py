@@ -104,7 +104,7 @@ def _resolve_source(
             f"{settings.field}.type in /config is {kind}, which only a DynamicScorer with an expression has",
         )
     if kind is SourceType.None_:
-        # The agent fetches nothing, so other settings and the token are ignored. Upstream also sets the endpoint.
+        # Ignore other settings and the token, because the agent fetches nothing. Upstream also sets the endpoint.
         unused_endpoint = join_unused_endpoint(context, ServerDeclaration(settings.field, spec, synced_source))
         return SourceSummary(name=settings.name, type=str(kind), endpoint=unused_endpoint), None
     range_ = find_first_positive(synced_source.params.range, params.range if params else 0)

@@ -58,10 +58,10 @@ class SourceSummary(BaseModel):
 
 
 class ScorerSummary(BaseModel):
-    """A scorer as an agent runs it: endpoints are whole URLs, times are seconds, unset texts are empty.
+    """A scorer as an agent runs it. Endpoints are whole URLs, durations are in seconds, and unset texts are empty.
 
-    The first 16 fields and their order are upstream's; agents of other versions read them too. Fields such as
-    `source_type` are text, not enums, so that a value that an older agent does not know fails that scorer only.
+    The first 16 fields and their order are upstream's, because agents of other versions also read them. Fields such as
+    `source_type` are text and not enums, so that a value that an older agent does not know affects only that scorer.
     """
 
     model_config = _CONFIG
@@ -88,24 +88,24 @@ class ScorerSummary(BaseModel):
     validity_seconds: StrictInt = Field(
         default_factory=lambda data: compute_default_validity(data.get("scoring_interval", 0)), ge=1
     )
-    # Only if a source or scoring API needs more than a token in upstream's format.
+    # Set if a source or scoring API needs more than a token in upstream's format.
     source_access: Annotated[ServerAccess | None, BeforeValidator(_parse_access)] = None
     scoring_access: Annotated[ServerAccess | None, BeforeValidator(_parse_access)] = None
-    # Only with several formats: those after the first. The hub builds the items; an agent only explains them.
+    # Formats after the first one. The hub builds the items; an agent only explains them.
     more_dimension_formats: tuple[str, ...] | None = None
-    # Only with aggregation, which the hub does; an agent only explains it.
+    # Set with aggregation. The hub aggregates results; an agent only explains it.
     aggregate_by: tuple[str, ...] | None = None
     aggregate_with: str | None = None
-    # Only with several sources: the name of the first source, and the further sources.
+    # Set with several sources: name of the first source, and the further sources.
     source_name: str | None = None
     sources: tuple[SourceSummary, ...] | None = None
-    # Only for range queries by POST.
+    # HTTP method of range queries; unset for GET.
     source_method: str | None = None
-    # Only for a plug-in's type with parameters.
+    # Parameters of a source type of a plug-in.
     source_options: dict[str, Any] | None = None
-    # Only of a scorer outside of the hub's own namespace: namespaces share the agent's threads.
+    # Namespace of a scorer outside of the hub's own namespace. An agent divides its threads among namespaces.
     namespace: str | None = None
-    # Only without a scoring API: the expression, the labels of the cluster if the expression reads labels, and the
+    # Set without a scoring API: the expression, the labels of the cluster if the expression reads labels, and the
     # scores that the expression combines.
     expression: str | None = None
     cluster_labels: dict[str, str] | None = None
@@ -143,9 +143,10 @@ class ScorerSummary(BaseModel):
         )
 
     def of_namespace(self, namespace: str) -> ScorerSummary:
-        """Return the summary of the scorer in another namespace than the hub's.
+        """Return a copy for a scorer in this namespace, which is not the hub's own.
 
-        ScoringAuthentications there bind no Secret: their authors could send every Secret of a cluster to themselves.
+        ScoringAuthentications there bind no Secrets, because their authors could send each Secret of a cluster to their
+        own servers.
         """
         sources = self.sources and tuple(
             source.model_copy(update={"access": source.access and source.access.unbound}) for source in self.sources
@@ -167,12 +168,12 @@ class ScorerSummary(BaseModel):
 
     @property
     def uses_account(self) -> bool:
-        """True if it needs tokens of the agent's own account."""
+        """True if the scorer needs tokens of the agent's own account."""
         return any(access.methods.account_use not in ("", POD_IDENTITY) for access in self.accesses)
 
     @property
     def accesses(self) -> list[ServerAccess]:
-        """Authentication to its servers, as far as it exceeds a token in upstream's format."""
+        """The accesses to the scorer's servers that need more than a token in upstream's format."""
         accesses = (*(source.source_access for source in self.each_source), self.scoring_access)
         return [access for access in accesses if access is not None]
 

@@ -34,22 +34,22 @@ NAME_CONFLICT: Final = "ScoreNameConflict"
 TERMINATING: Final = "Terminating"
 #: Name of the only effective DynamicScoringConfig, which is in the hub's own namespace.
 CONFIG_NAME: Final = "dynamic-scoring-config"
-#: Finalizer that upstream's manager puts on each object of this name: its deletion requests the deletion of all
-#: ManifestWorks with scorers.
+#: Finalizer that upstream's manager adds to each object of this name. Before such an object goes, all ManifestWorks
+#: with scorers must be deleted.
 UPSTREAM_FINALIZER: Final = f"{GROUP}/dynamic-scoring-config-finalizer"
 #: Finalizers of a DynamicScoringConfig whose programs no longer run. The hub removes these finalizers.
 OBSOLETE_FINALIZERS: Final = frozenset({UPSTREAM_FINALIZER, f"{GROUP}/cleanup"})
 #: Names of the ManifestWork in each cluster's namespace, and of the ConfigMap that it delivers to the managed cluster.
 MANIFESTWORK_NAME: Final = "dynamic-scoring-config-manifestwork"
 CONFIGMAP_NAME: Final = "dynamic-scoring-config"
-#: Key of the ConfigMap that holds the JSON array of ScorerSummary.
+#: Key in the ConfigMap with the JSON array of ScorerSummary.
 SUMMARIES_KEY: Final = "summaries"
 
 #: Names of the Secret with an agent's credentials, and of the ManifestWork that delivers it.
 CREDENTIALS_NAME: Final = "dynamic-scoring-agent-credentials"
 CREDENTIALS_WORK_NAME: Final = "dynamic-scoring-credentials-manifestwork"
-#: Keys in this Secret: the signing key of results; the password of the cluster's Redis user, if clusters have users;
-#: the password of the Sentinels, which all agents share, if the Sentinels need one.
+#: Keys in this Secret: the signing key for results, the password of the cluster's Redis user (if clusters have users),
+#: and the password of the Sentinels, which all agents share (if the Sentinels need one).
 CREDENTIALS_KEY: Final = "signing-key"
 REDIS_PASSWORD_KEY: Final = "redis-password"  # noqa: S105 - the key in a Secret
 SENTINEL_PASSWORD_KEY: Final = "sentinel-password"  # noqa: S105 - the key in a Secret
@@ -86,7 +86,8 @@ CLUSTER_SET_LABEL: Final = "cluster.open-cluster-management.io/clusterset"
 
 #: Annotation of an object in the out folder of a hub on a folder: its source file, relative to the manifests.
 FILE_ANNOTATION: Final = "dynamic-scoring.open-cluster-management.io/manifest"
-#: Annotation of a DynamicScorer: no ticks before this RFC 3339 time. `dsf.api.acts` has the annotations for acts.
+#: Annotation of a DynamicScorer with the RFC 3339 time until which it gets no ticks. `dsf.api.acts` has the annotations
+#: for acts.
 PAUSED_UNTIL_ANNOTATION: Final = "dynamic-scoring.open-cluster-management.io/paused-until"
 
 #: The one condition of an AddOnPlacementScore; type and reason are the same word (OCM enhancement 32).
