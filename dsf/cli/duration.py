@@ -1,4 +1,4 @@
-"""Parsers for durations, times and selectors in command-line options."""
+"""Parsers for durations, times, label selectors and holds (`spec.execution.hold`) in command-line options."""
 
 from __future__ import annotations
 
@@ -54,9 +54,10 @@ SelectorOption = Annotated[
 
 
 def parse_hold(text: str) -> HoldRule:
-    """Return the rule of a hold: `5:10m` publishes changes of at least 5 points that last ten minutes.
+    """Return the rule of a hold from `<points>:<duration>`.
 
-    Raises typer.BadParameter for other texts.
+    A hold publishes a change of a score only if it is large enough and lasts long enough: `5:10m` publishes changes of
+    at least 5 points that last ten minutes. Raises typer.BadParameter for other texts.
     """
     from dsf.api.scorerule import HoldRule
 
@@ -69,7 +70,8 @@ def parse_hold(text: str) -> HoldRule:
 def parse_pause_end(text: str, now: float | None = None) -> float:
     """Return the end of a pause in unix seconds: ISO 8601 (local time unless it has a zone), or a duration from now.
 
-    Raises typer.BadParameter for other texts and for times in the past.
+    `now` is the current time in unix seconds, by default the hub's. Raises typer.BadParameter for other texts and for
+    times in the past.
     """
     now = _get_hub_time() if now is None else now
     end = (
@@ -82,13 +84,14 @@ def parse_pause_end(text: str, now: float | None = None) -> float:
     return end
 
 
-def parse_past_time(text: str, now: float | None = None) -> float:
-    """Return a past time in unix seconds: ISO 8601 (local time unless it has a zone), or how long ago.
+def parse_start_time(text: str) -> float:
+    """Return the start of a period until now in unix seconds.
 
-    Raises typer.BadParameter for other texts.
+    The text is a time in ISO 8601 (local time unless it has a zone), or the length of the period. Accepts a time in the
+    future, which makes the period empty. Raises typer.BadParameter for other texts.
     """
     if is_duration(text):
-        return (_get_hub_time() if now is None else now) - parse_seconds(text)
+        return _get_hub_time() - parse_seconds(text)
     return _parse_iso_time(text, datetime.timestamp, "how long ago such as 30m or 2h")
 
 
@@ -100,7 +103,10 @@ def _get_hub_time() -> float:
 
 
 def _parse_iso_time(text: str, to_seconds: Callable[[datetime], float], alternative: str) -> float:
-    """Return unix seconds. `alternative` describes another valid format in the message of typer.BadParameter."""
+    """Return a time in ISO 8601, converted by `to_seconds`, in unix seconds.
+
+    `alternative` describes another valid format in the message of typer.BadParameter.
+    """
     try:
         return to_seconds(datetime.fromisoformat(text))
     except (ValueError, OverflowError, OSError):

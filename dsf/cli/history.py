@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dsf.cli.duration import parse_past_time
+from dsf.cli.duration import parse_start_time
 from dsf.cli.output import (
     Cell,
     Format,
@@ -112,9 +112,9 @@ def changes(
 
     if since is not None:
         # Check the syntax before connecting to the hub.
-        parse_past_time(since)
+        parse_start_time(since)
     with open_data_source(needs_time=since is not None) as fleet:
-        start = None if since is None else parse_past_time(since)
+        start = None if since is None else parse_start_time(since)
         change_list = fleet.changes(scorer, cluster, since=start, limit=get_table_limit(limit, output))
         emit(change_list, output, lambda: _render_changes(change_list, is_filtered=bool(scorer or cluster or since)))
         if output is Format.TABLE and change_list.continue_:

@@ -27,14 +27,14 @@ class UnmetCondition(View):
     message: str
 
 
-class ManifestMistake(View):
-    """A problem of a manifest, or of the fleet if `file` is empty."""
+class StatusProblem(View):
+    """A problem of a manifest, or if `file` is empty, of an agent, a cluster or the fleet."""
 
     file: str = ""
     line: int = 0
     field: str = ""
     message: str
-    #: `error` if the hub ignores the document, `note` if it uses it.
+    #: `error` or `note`. A manifest with an error is ignored; one with a note is used.
     severity: str = "error"
 
     @property
@@ -55,7 +55,7 @@ def list_unmet_conditions(
             yield UnmetCondition(scorer=scorer, **condition.model_dump(include={"type", "status", "reason", "message"}))
 
 
-def read_folder_problems(out: Path | None) -> Iterator[ManifestMistake]:
+def read_folder_problems(out: Path | None) -> Iterator[StatusProblem]:
     """Yield the problems that a hub on a folder has found in the manifests; none if they cannot be read.
 
     `out` is the hub's output folder, or None.
@@ -63,7 +63,7 @@ def read_folder_problems(out: Path | None) -> Iterator[ManifestMistake]:
     problems = _load(out / "problems.yaml") if out else None
     for problem in problems if isinstance(problems, list) else ():
         with suppress(ValidationError):
-            yield ManifestMistake.model_validate(problem)
+            yield StatusProblem.model_validate(problem)
 
 
 def _load(file: Path) -> Any:
