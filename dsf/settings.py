@@ -34,7 +34,7 @@ Target = Literal["controller", "beat", "results", "web"]
 TARGETS: Final[tuple[Target, ...]] = get_args(Target)
 
 #: Address for listening on all IPv4 and IPv6 addresses; on a machine without IPv6, on all IPv4 addresses.
-EVERYWHERE: Final = "::"
+ALL_ADDRESSES: Final = "::"
 #: Port of the agent and of the hub's page.
 DEFAULT_PORT: Final = 8080
 #: Entry point group of the settings classes of other distributions.
@@ -411,7 +411,9 @@ class Settings(BaseSettings):
 
     def listen_address(self, default_port: int = DEFAULT_PORT) -> tuple[str, int]:
         """Return the host and the port on which this process listens."""
-        host = (EVERYWHERE if self.role == "agent" else "127.0.0.1") if self.listen_host is None else self.listen_host
+        host = (
+            (ALL_ADDRESSES if self.role == "agent" else "127.0.0.1") if self.listen_host is None else self.listen_host
+        )
         return host, default_port if self.listen_port is None else self.listen_port
 
     @property

@@ -140,8 +140,8 @@ class ScoringAuthenticationSpec(Methods):
         default=(), description="Other values for some clusters; the first match applies.", max_length=256
     )
 
-    def on(self, cluster: ClusterFacts) -> Override | None:
-        """Return the override for a cluster; None without one."""
+    def find_override(self, cluster: ClusterFacts) -> Override | None:
+        """Return the first override that applies to a cluster; None if none applies."""
         return next((override for override in self.overrides if override.applies_to(cluster)), None)
 
 

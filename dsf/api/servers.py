@@ -79,7 +79,7 @@ def resolve_server(context: ResolutionInput, stage: ServerDeclaration) -> Server
     if (
         stage.synced_fields.host
         and stage.spec.auth is not None
-        and not context.renderer.is_stand_in(stage.synced_fields.host)
+        and not context.renderer.expands_to_placeholder(stage.synced_fields.host)
     ):
         _check_token_host(context, stage, endpoint)
     name, key = _find_token_secret(stage)
@@ -162,10 +162,10 @@ def _make_server(context: ResolutionInput, stage: ServerDeclaration, authenticat
     place = f"{'spec' if override is None else 'an override'} of ScoringAuthentication {name!r}"
     override_host = (override.host, place) if override is not None and override.host is not None else None
     endpoint = _resolve_endpoint(context, stage, override_host)
-    is_stand_in = context.renderer.is_stand_in(
+    is_placeholder = context.renderer.expands_to_placeholder(
         override_host[0] if override_host else stage.synced_fields.host or stage.spec.host
     )
-    if not is_stand_in and not TokenHosts(spec.allowed_hosts).allow(endpoint):
+    if not is_placeholder and not TokenHosts(spec.allowed_hosts).allow(endpoint):
         raise ResolutionError(
             ResolveReason.HostNotAllowed,
             f"spec.{stage.name}.auth.authenticationRef: the ScoringAuthentication {name!r} is not "

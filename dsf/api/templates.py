@@ -18,41 +18,44 @@ from dsf.api.types import ResolveReason
 from dsf.errors import ResolutionError
 
 _TEMPLATE_PATTERN: Final = re.compile(r"\$(?P<literal>\$)?\{(?P<name>[^{}]*)\}")
-#: Template in PromQL, where `${1}` is a group of label_replace.
+#: Pattern of a template in PromQL. It does not match `${1}`, which is a capture group in label_replace.
 _QUERY_TEMPLATE_PATTERN: Final = re.compile(r"\$(?:(?P<literal>\$)|(?!\{[0-9]+\}))\{(?P<name>[^{}]*)\}")
 #: Values allowed in PromQL outside of a string: a name, a number or a duration, without blanks and operators.
 _PROMQL_WORD_PATTERN: Final = re.compile(r"[a-zA-Z0-9_][a-zA-Z0-9_:.]*")
 _HOST_PART_PATTERN: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
-_KNOWN: Final = "${cluster}, ${label:KEY} and ${claim:KEY}"
+_KNOWN_TEMPLATES: Final = "${cluster}, ${label:KEY} and ${claim:KEY}"
 
 #: Function that escapes a value for its context, or raises ValueError with the reason why it cannot.
 _Escape = Callable[[str], str]
 
 
 class Renderer:
-    """Renderer of templates and overrides for a cluster.
+    """Expands templates for a cluster, and looks up the override that applies to it.
 
     Methods that expand templates raise ResolutionError naming cluster, field and key.
     """
 
     def __init__(self, cluster: ClusterFacts | None) -> None:
-        """Render for `cluster`. Without a cluster, each template becomes `x`, and no override applies."""
+        """Render for `cluster`. If it is None, the placeholder `x` replaces each template, and no override applies."""
         self._cluster = cluster
         #: True if the results so far may differ for another cluster.
         self.depends_on_cluster = False
 
     def find_override(self, spec: ScoringAuthenticationSpec) -> Override | None:
-        """Return the cluster's override."""
+        """Return the override that applies to the cluster; None if none applies, or without a cluster.
+
+        Sets `depends_on_cluster` if `spec` has overrides.
+        """
         self.depends_on_cluster = self.depends_on_cluster or bool(spec.overrides)
-        return spec.on(self._cluster) if self._cluster is not None else None
+        return spec.find_override(self._cluster) if self._cluster is not None else None
 
     def get_labels(self) -> dict[str, str]:
-        """Return the cluster's labels."""
+        """Return the cluster's labels, empty without a cluster. Sets `depends_on_cluster`."""
         self.depends_on_cluster = True
         return dict(self._cluster.labels) if self._cluster is not None else {}
 
-    def is_stand_in(self, text: str) -> bool:
-        """Return True if an expanded `text` is the value of no cluster."""
+    def expands_to_placeholder(self, text: str) -> bool:
+        """Return True if expanding `text` yields placeholders, because there is no cluster."""
         return self._cluster is None and "${" in text
 
     def expand_query(self, text: str, field: str) -> str:
@@ -60,7 +63,8 @@ class Renderer:
         if "${" not in text:
             return text
         expanded_pieces: list[str] = []
-        # Keep only the end of the code so far, because keeping all code would make the time quadratic.
+        # The last two characters of the code so far, which tell whether a string is a regular expression. Keeping all
+        # code would make the time quadratic.
         code_end = ""
         for token in TOKEN.finditer(text):
             piece = token[0]
@@ -98,16 +102,20 @@ class Renderer:
         """Expand templates in the value of a header or parameter, which is escaped later for the request."""
         return self._expand(text, field, check_header_value)
 
-    def _expand(self, text: str, field: str, escape: _Escape, template: re.Pattern[str] = _TEMPLATE_PATTERN) -> str:
-        return template.sub(lambda match: self._expand_match(match, field, escape), text) if "${" in text else text
+    def _expand(self, text: str, field: str, escape: _Escape, pattern: re.Pattern[str] = _TEMPLATE_PATTERN) -> str:
+        """Replace all matches of `pattern`, with values escaped by `escape`."""
+        return pattern.sub(lambda match: self._expand_match(match, field, escape), text) if "${" in text else text
 
     def _expand_match(self, match: re.Match[str], field: str, escape: _Escape) -> str:
+        """Return the text that replaces one matched template: its escaped value, or a literal `${...}`."""
         if match["literal"]:
             return match[0][1:]
         self.depends_on_cluster = True
         kind, _, key = match["name"].partition(":")
         if match["name"] != "cluster" and not (kind in ("label", "claim") and key):
-            raise ResolutionError(ResolveReason.UnknownTemplate, f"{field}: {match[0]} is not one of {_KNOWN}")
+            raise ResolutionError(
+                ResolveReason.UnknownTemplate, f"{field}: {match[0]} is not one of {_KNOWN_TEMPLATES}"
+            )
         if self._cluster is None:
             return "x"
         cluster = self._cluster
@@ -122,19 +130,20 @@ class Renderer:
             return escape(value)
         except ValueError as error:
             raise ResolutionError(
-                ResolveReason.UnsafeClusterValue, f"{field}: of ManagedCluster {cluster.name!r}, {match[0]} {error}"
+                ResolveReason.UnsafeClusterValue, f"{field}: {match[0]} of ManagedCluster {cluster.name!r} {error}"
             ) from None
 
 
 def _check_backslashes(piece: str, field: str, *, is_regex: bool) -> None:
     """Reject a template after a backslash that would escape the first character of the value."""
-    # In quotes and in regular expressions, the renderer inserts backslashes before the characters of a value.
+    # Quotes and regular expressions each read two backslashes as one; back quotes keep all. The last backslash before a
+    # template escapes nothing if the number of backslashes is a multiple of 2 for each of them.
     backslash_multiple = 2 ** ((piece[0] != "`") + is_regex)
     for match in _QUERY_TEMPLATE_PATTERN.finditer(piece):
         if not match["literal"] and _count_backslashes(piece, match.start()) % backslash_multiple:
             raise ResolutionError(
                 ResolveReason.UnknownTemplate,
-                f"{field}: {match[0]} stands behind a backslash, which would change the value",
+                f"{field}: {match[0]} follows a backslash, which would change the value",
             )
 
 
@@ -147,32 +156,40 @@ def _count_backslashes(text: str, end: int) -> int:
 
 
 def _check_word(value: str) -> str:
+    """Return a value for PromQL outside of a string. Raises ValueError unless it is a single word."""
     if _PROMQL_WORD_PATTERN.fullmatch(value) is None:
-        raise ValueError("is no single word, and stands outside of a string: put the template into quotes")
+        raise ValueError("is not a single word, so the template must be inside quotes")
     return value
 
 
-def _make_string_escape(mark: str, *, is_regex: bool) -> _Escape:
+def _make_string_escape(quote_char: str, *, is_regex: bool) -> _Escape:
+    """Return a function that escapes a value for a string in `quote_char`, so that a regular expression matches it.
+
+    The function raises ValueError for a value that cannot be escaped.
+    """
+
     def escape(value: str) -> str:
         text = re.sub(r"([\\.+*?()|\[\]{}^$])", r"\\\1", value) if is_regex else value
-        if mark == "`":
-            if mark in value or not value.isprintable():
-                raise ValueError("has a back quote or a control character, which nothing escapes between back quotes")
+        if quote_char == "`":
+            if quote_char in value or not value.isprintable():
+                raise ValueError("has a back quote or a control character, which cannot be escaped inside back quotes")
             return text
         if not value.isprintable():
             raise ValueError("has a control character")
-        return text.replace("\\", "\\\\").replace(mark, f"\\{mark}")
+        return text.replace("\\", "\\\\").replace(quote_char, f"\\{quote_char}")
 
     return escape
 
 
 def _check_host_part(value: str) -> str:
+    """Return a value for a URL's host. Raises ValueError if it has other characters than a host name."""
     if _HOST_PART_PATTERN.fullmatch(value) is None:
-        raise ValueError("cannot be a part of a host's name")
+        raise ValueError("cannot be part of a host name")
     return value
 
 
 def _quote_path(value: str) -> str:
+    """Return a value percent-encoded for a path. Raises ValueError for `.`, `..`, an empty or an unprintable value."""
     if value in (".", "..", "") or not value.isprintable():
-        raise ValueError("cannot be a part of a path")
+        raise ValueError("cannot be part of a path")
     return quote(value, safe="")

@@ -38,12 +38,12 @@ def make_backend(settings: Settings) -> Backend:
     return KubeBackend(Session.load(settings.kubeconfig), settings)
 
 
-def make_election(settings: Settings, on_started: Callable[[], None], on_lost: Callable[[], None]) -> Election:
+def make_election(settings: Settings, on_started: Callable[[], None], on_lease_lost: Callable[[], None]) -> Election:
     """Return the hub controller's leader election, not started. Raises SettingsError.
 
-    `on_started` is called when this hub becomes the leader, and must return soon. `on_lost` is called when this hub
-    loses the leadership: the process must exit immediately, because another hub takes over within seconds. Both may be
-    called in any thread.
+    `on_started` is called when this hub becomes the leader, and must return soon. `on_lease_lost` is called when this
+    hub loses the leadership: the process must exit immediately, because another hub takes over within seconds. Both may
+    be called in any thread.
     """
     if settings.backend == "dir":
         return SingleHubElection(on_started)
@@ -51,7 +51,7 @@ def make_election(settings: Settings, on_started: Callable[[], None], on_lost: C
     from dsf.kube.session import Session
 
     session = Session.load(settings.kubeconfig)
-    return LeaderElector(session, settings.namespace, on_started=on_started, on_lost=on_lost)
+    return LeaderElector(session, settings.namespace, on_started=on_started, on_lease_lost=on_lease_lost)
 
 
 class SingleHubElection:

@@ -21,7 +21,7 @@ from enum import IntEnum
 from typing import Any, Final
 
 from dsf.errors import SettingsError
-from dsf.settings import EVERYWHERE
+from dsf.settings import ALL_ADDRESSES
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -285,7 +285,7 @@ def find_ambiguity(names: Iterable[str]) -> str:
 
 def find_family(host: str) -> tuple[socket.AddressFamily, str]:
     """Return the address family and the host to bind for a host to listen on. Raises OSError for an unknown name."""
-    if host == EVERYWHERE and not socket.has_dualstack_ipv6():
+    if host == ALL_ADDRESSES and not socket.has_dualstack_ipv6():
         host = "0.0.0.0"  # noqa: S104
     addresses = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     return addresses[0][0], host

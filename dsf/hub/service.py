@@ -49,18 +49,18 @@ class ControllerService(Collector):
         backend: Backend,
         *,
         on_failure: Callable[[int], None],
-        on_lost: Callable[[], None],
+        on_lease_lost: Callable[[], None],
         is_behind: Callable[[], bool] = lambda: False,
     ) -> None:
         """Prepare the controller and its candidacy; `start` begins them. Raises SettingsError.
 
-        `on_failure` gets the exit code if the controller cannot start or continue. `on_lost` is called when the process
-        stops being the leader. It must end the process immediately, because threads may be in the middle of a write.
-        `is_behind` returns True while this process has unprocessed results.
+        `on_failure` gets the exit code if the controller cannot start or continue. `on_lease_lost` is called when the
+        process stops being the leader. It must end the process immediately, because threads may be in the middle of a
+        write. `is_behind` returns True while this process has unprocessed results.
         """
         self._settings = settings
         self._on_failure = on_failure
-        self._election = make_election(settings, self._on_elected, on_lost)
+        self._election = make_election(settings, self._on_elected, on_lease_lost)
         self._hub = Hub(settings, backend, on_unusable=self._fail, is_behind=is_behind)
         self._lost_pod_remover = _make_lost_pod_remover(settings)
         self._start_thread: threading.Thread | None = None

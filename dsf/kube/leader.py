@@ -53,7 +53,7 @@ _TIMES: Final = Times()
 class LeaderElector:
     """Competes for the Lease in the hub's namespace, in a separate thread.
 
-    `on_started` is called in that thread when this process becomes the leader, and must return soon. `on_lost` is
+    `on_started` is called in that thread when this process becomes the leader, and must return soon. `on_lease_lost` is
     called when this process loses the lease involuntarily: it must then end the process, which must not write any more.
     Another process may lead `lease - renew_deadline` seconds later.
     """
@@ -64,7 +64,7 @@ class LeaderElector:
         namespace: str,
         *,
         on_started: Callable[[], None],
-        on_lost: Callable[[], None],
+        on_lease_lost: Callable[[], None],
         identity: str = "",
         times: Times = _TIMES,
     ) -> None:
@@ -74,7 +74,7 @@ class LeaderElector:
         self._identity = identity or f"{socket.gethostname()}_{uuid.uuid4()}"
         self._namespace = namespace
         self._path = LEASES.path(namespace, LEASE_NAME)
-        self._on_started, self._on_lost = on_started, on_lost
+        self._on_started, self._on_lease_lost = on_started, on_lease_lost
         self._times = times
         self._stop = threading.Event()
         # Guards the leading state, which both threads change.
@@ -175,7 +175,7 @@ class LeaderElector:
             self._is_leading, self._is_lost = False, True
             self._stop.set()
         log.error("lost the lease", lease=LEASE_NAME, identity=self._identity, why=reason)
-        self._on_lost()
+        self._on_lease_lost()
 
     def _watch_deadline(self) -> None:
         while not self._stop.wait(_WATCHDOG_SECONDS):

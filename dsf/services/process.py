@@ -25,7 +25,7 @@ from dsf.process import gctuning, threads, tracing
 from dsf.process.launch import EXIT_FAILURE, EXIT_USAGE
 from dsf.process.runtimemetrics import add_runtime_metrics
 from dsf.process.service import Service, Shutdown
-from dsf.settings import EVERYWHERE, Settings
+from dsf.settings import ALL_ADDRESSES, Settings
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 log = dsf.log.get(__name__)
 
-#: Maximum seconds for which a process without its Lease continues, so that its beat can release its lock.
+#: Maximum seconds between the loss of the Lease and the end of the process, in which beat can release its lock.
 _BEAT_STOP_SECONDS: Final = 1.0
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
@@ -64,7 +64,10 @@ class HubProcess:
     """The services of one process, and its probes."""
 
     def __init__(self, settings: Settings, shutdown: Shutdown) -> None:
-        """Raises SettingsError for a wrong setting, and DsfError if a service cannot be created."""
+        """Create the services, not started.
+
+        Raises SettingsError for a wrong setting, and DsfError if a service cannot be created.
+        """
         self._settings = settings
         self._shutdown = shutdown
         targets = settings.targets
@@ -82,7 +85,7 @@ class HubProcess:
             from dsf.hub.service import ControllerService
 
             controller = ControllerService(
-                settings, backend, on_failure=shutdown.fail, on_lost=self._end_process, is_behind=self._is_behind
+                settings, backend, on_failure=shutdown.fail, on_lease_lost=self._end_process, is_behind=self._is_behind
             )
             self._registry.register(controller)
             self._services.append(controller)
@@ -94,7 +97,7 @@ class HubProcess:
         if "results" in targets and self._app is not None:
             from dsf.results.worker import ResultsService
 
-            self._results = ResultsService(_with_secret(settings, backend), self._app)
+            self._results = ResultsService(_ensure_signing_secret(settings, backend), self._app)
         if "web" in targets:
             from dsf.web.service import WebService
 
@@ -118,13 +121,14 @@ class HubProcess:
                 log.error("wrong settings", error=str(error))
                 return EXIT_USAGE
             finally:
-                # Stop the controller last, because another process takes over as soon as it has ended.
+                # Stop the controller last, because it releases the Lease, and another process then takes over.
                 for service in sorted(started_services, key=lambda service: service.name == "controller"):
                     service.stop()
         log.info("hub ended")
         return self._shutdown.code
 
     def _run_until_signal(self, signalled: SimpleQueue[int]) -> None:
+        """Run Celery's worker if `results` is among the services; otherwise wait for a signal."""
         if self._results is None or self._app is None:
             gctuning.freeze_objects()
             signalled.get()
@@ -134,24 +138,26 @@ class HubProcess:
         from dsf.results.worker import make_worker
 
         shutdown_signals: list[str] = []
-        signals.worker_ready.connect(_settle)
+        signals.worker_ready.connect(_freeze_startup_objects)
         signals.worker_shutting_down.connect(lambda sig="", **_: shutdown_signals.append(sig), weak=False)
         worker = make_worker(self._app, self._settings, self._results)
-        # SystemExit shuts the worker down in order, until the worker has installed its own signal handlers.
+        # The worker installs its own signal handlers when it starts. Until then, SystemExit shuts it down in order.
         for number in _SIGNALS:
             signal.signal(number, lambda *_: sys.exit(0))
+        # Do not start the worker if a signal arrived before these handlers were installed.
         if signalled.empty():
             worker.start()
             if not shutdown_signals:
-                # The worker ended without a signal, so it has failed.
+                # Without a signal, the worker ends only because of a failure.
                 self._shutdown.code = self._shutdown.code or int(worker.exitcode or EXIT_FAILURE)
 
     def _make_probes(self) -> Any:
+        """Return the HTTP server of the probes and metrics, not started."""
         from dsf.http.probes import make_probes
         from dsf.http.serving import HttpServer
 
-        # Kubelet and Prometheus send their requests from other machines.
-        host = EVERYWHERE if self._settings.listen_host is None else self._settings.listen_host
+        # Listen on all addresses by default, because kubelet and Prometheus connect to the pod's IP address.
+        host = ALL_ADDRESSES if self._settings.listen_host is None else self._settings.listen_host
         checks = {"/healthz": self._find_problem, "/readyz": self._find_unready_reason}
         app = make_probes(self._registry, checks)
         return HttpServer(app, host, self._settings.probe_port, name="probes", variable="DSF_PROBE_PORT")
@@ -169,6 +175,7 @@ class HubProcess:
         return "; ".join(problem for service in services if (problem := service.find_problem()))
 
     def _find_unready_reason(self) -> str:
+        """Return why this process is not ready; empty if it is ready."""
         return (
             self._find_problem()
             or threads.describe_failing_threads()
@@ -194,7 +201,8 @@ def _queue_signals() -> Iterator[SimpleQueue[int]]:
     yield signalled
 
 
-def _settle(**_: object) -> None:
+def _freeze_startup_objects(**_: object) -> None:
+    """Exclude the objects of the startup from garbage collection. Called by Celery when the worker is ready."""
     gctuning.freeze_objects()
 
 
@@ -205,18 +213,18 @@ def _make_backend(settings: Settings) -> Backend:
 
 
 def _make_app(settings: Settings) -> Celery:
+    """Return the Celery app with all tasks registered."""
     from dsf.worker.application import make_app
 
     app = make_app(settings)
-    # Register the tasks.
     app.loader.import_default_modules()
     return app
 
 
-def _with_secret(settings: Settings, backend: Backend | None) -> Settings:
-    """Return these settings with the master secret.
+def _ensure_signing_secret(settings: Settings, backend: Backend | None) -> Settings:
+    """Return the settings with the master secret from the backend, if they have none.
 
-    Settings without a secret get the one that the backend stores, which creates it if necessary.
+    The backend creates the secret if necessary. Without a backend, the settings are returned unchanged.
 
     Raises BackendError if the secret cannot be read.
     """

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Final
 
 from dsf.errors import DsfError
-from dsf.settings import EVERYWHERE
+from dsf.settings import ALL_ADDRESSES
 
 #: Command of `celery` -> role of its process if DSF_ROLE is not set. `celery worker` is a results worker.
 _ROLES: Final = {
@@ -61,7 +61,7 @@ def make_flower_command(address: str, port: int, *, read_only: bool = True) -> l
     options |= {
         "read_only": str(read_only),
         # Tornado takes `::` as IPv6 only, and an empty address as all addresses.
-        "address": "" if address == EVERYWHERE else address,
+        "address": "" if address == ALL_ADDRESSES else address,
         "port": str(port),
     }
     celery = [sys.executable, "-P", "-m", "dsf.worker", "-A", "dsf.celery"]

@@ -131,7 +131,7 @@ def test_controller_can_be_elected(as_account: Callable[..., Session]) -> None:
         as_account("dynamic-scoring-controller"),
         HUB_NAMESPACE,
         on_started=lambda: started.append(True),
-        on_lost=lambda: None,
+        on_lease_lost=lambda: None,
     )
     election.start()
     try:

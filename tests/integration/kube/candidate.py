@@ -36,7 +36,9 @@ def main(kubeconfig: str, namespace: str, identity: str, offset: str) -> None:
         stop.set()
 
     with contextlib.closing(Session.load(Path(kubeconfig))) as session:
-        elector = LeaderElector(session, namespace, on_started=lambda: say("leading"), on_lost=lost, identity=identity)
+        elector = LeaderElector(
+            session, namespace, on_started=lambda: say("leading"), on_lease_lost=lost, identity=identity
+        )
         request = session.request
 
         def telling(method: str, path: str, **options: Any) -> Any:

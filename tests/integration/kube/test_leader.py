@@ -157,7 +157,7 @@ def _campaigning(session: Session, namespace: str, identity: str, times: Times =
 class _Elector(LeaderElector):
     def __init__(self, session: Session, namespace: str, identity: str, times: Times) -> None:
         self.started, self.lost = 0, threading.Event()
-        calls = {"on_started": self._count, "on_lost": self.lost.set}
+        calls = {"on_started": self._count, "on_lease_lost": self.lost.set}
         super().__init__(session, namespace, **calls, identity=identity, times=times)
 
     def _count(self) -> None:
@@ -233,7 +233,7 @@ def test_leader_is_unique_among_many_candidates(control_plane: ControlPlane) -> 
     started: list[str] = []
     with contextlib.ExitStack() as stack:
         electors = [
-            LeaderElector(control_plane.session(), namespace, on_started=on_started, on_lost=lost.set, times=CALM)
+            LeaderElector(control_plane.session(), namespace, on_started=on_started, on_lease_lost=lost.set, times=CALM)
             for on_started in [partial(started.append, str(number)) for number in range(4)]
         ]
         for elector in electors:

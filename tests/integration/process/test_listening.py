@@ -15,7 +15,7 @@ from dsf.http.probes import make_probes
 from dsf.http.serving import HttpServer
 from dsf.otlp.received import Received
 from dsf.otlp.receiver import Receiver
-from dsf.settings import EVERYWHERE, Settings
+from dsf.settings import ALL_ADDRESSES, Settings
 from dsf.sources.window import WindowBudget
 from tests.support.redisserver import free_port, has_ipv6
 
@@ -69,14 +69,14 @@ def is_reached(address: str, port: int) -> bool:
 @needs_ipv6
 @SERVERS
 def test_both_families_are_served(server: Server) -> None:
-    with server(EVERYWHERE) as port:
+    with server(ALL_ADDRESSES) as port:
         assert [is_reached(address, port) for address in BOTH] == [True, True]
 
 
 @SERVERS
 def test_listener_uses_ipv4_without_ipv6(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: False)
-    with server(EVERYWHERE) as port:
+    with server(ALL_ADDRESSES) as port:
         assert is_reached("127.0.0.1", port)
 
 
@@ -92,11 +92,11 @@ def test_occupied_ipv4_port_is_reported() -> None:
     with socket.create_server(("0.0.0.0", 0)) as occupied_socket:
         port = occupied_socket.getsockname()[1]
         with pytest.raises(SettingsError, match=f"DSF_LISTEN_PORT: cannot listen on :::{port}"):
-            Listener(EVERYWHERE, port)
+            Listener(ALL_ADDRESSES, port)
 
 
 def test_listen_address_default_is_everywhere_for_agents_only(settings_factory: Callable[..., Settings]) -> None:
-    assert settings_factory(role="agent").listen_address() == (EVERYWHERE, 8080)
+    assert settings_factory(role="agent").listen_address() == (ALL_ADDRESSES, 8080)
     assert settings_factory(role="hub").listen_address() == ("127.0.0.1", 8080)
     assert settings_factory().listen_address(8338) == ("127.0.0.1", 8338)
     assert settings_factory(listen_host="::1", listen_port=0).listen_address() == ("::1", 0)

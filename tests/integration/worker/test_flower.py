@@ -18,7 +18,7 @@ import requests
 from playwright.sync_api import Browser, expect
 
 from dsf.messages import CYCLE_TASK, FETCH_TASK
-from dsf.settings import EVERYWHERE
+from dsf.settings import ALL_ADDRESSES
 from dsf.store.registry import ClusterRecord, Registry
 from dsf.worker import commands
 from dsf.worker.application import make_app
@@ -270,7 +270,7 @@ def test_flower_listens_on_both_families_and_protects_its_metrics(redis_url: str
     """Flower's metrics have the names of clusters and tasks, and an Ingress leads to them."""
     port = free_port()
     environment = {"DSF_ROLE": "flower", "DSF_REDIS_URL": redis_url, "FLOWER_BASIC_AUTH": "admin:secret"}
-    child = Child(commands.make_flower_command(EVERYWHERE, port), tmp_path / "log", environment)
+    child = Child(commands.make_flower_command(ALL_ADDRESSES, port), tmp_path / "log", environment)
 
     def is_ready(url: str) -> bool:
         assert child.is_running, child.tail()

@@ -98,7 +98,7 @@ def test_each_method_has_a_manifest() -> None:
         source = ScoringAuthentication.from_manifest(manifest)
         documented_methods |= {name for name in Methods.model_fields if getattr(source.spec, name)}
         where = ClusterFacts("one", sets=frozenset({"america"}))
-        assert all(override.is_any or override.tls for override in filter(None, [source.spec.on(where)]))
+        assert all(override.is_any or override.tls for override in filter(None, [source.spec.find_override(where)]))
     assert documented_methods == set(Methods.model_fields)
 
 

@@ -31,7 +31,7 @@ class Server:
 def test_lease_is_acquired_after_its_holder_was_silent_for_its_duration() -> None:
     server = Server()
     elector = LeaderElector(
-        cast("Session", server), "hub", on_started=lambda: None, on_lost=lambda: None, identity="me"
+        cast("Session", server), "hub", on_started=lambda: None, on_lease_lost=lambda: None, identity="me"
     )
     assert [elector._try_to_lead(), elector._try_to_lead()] == [False, False]
     version, seen_at = elector._seen_version
@@ -47,6 +47,6 @@ def test_released_lease_is_acquired_immediately() -> None:
     server = Server()
     server.lease["spec"]["holderIdentity"] = ""
     elector = LeaderElector(
-        cast("Session", server), "hub", on_started=lambda: None, on_lost=lambda: None, identity="me"
+        cast("Session", server), "hub", on_started=lambda: None, on_lease_lost=lambda: None, identity="me"
     )
     assert elector._try_to_lead() is True

@@ -23,7 +23,7 @@ def lost() -> list[bool]:
 def elector(lost: list[bool], monkeypatch: pytest.MonkeyPatch) -> LeaderElector:
     """Return a leader that is not started and has not renewed its lease for a long time."""
     monkeypatch.setattr(leader, "_WATCHDOG_SECONDS", 0.01)
-    elector = LeaderElector(Mock(spec=Session), "hub", on_started=lambda: None, on_lost=lambda: lost.append(True))
+    elector = LeaderElector(Mock(spec=Session), "hub", on_started=lambda: None, on_lease_lost=lambda: lost.append(True))
     elector._is_leading, elector._renewed_at = True, time.monotonic() - 100
     return elector
 
