@@ -82,7 +82,7 @@ def make_app(sources: Sources, access: UserAccess, action_runner: ActionRunner) 
     add_metrics(
         app,
         reading.redis,
-        reading.model,
+        reading.fleet_queries,
         limit=settings.exporter_series_limit,
         home=settings.namespace,
         needs=[make_scrape_check(site)],
@@ -237,8 +237,8 @@ def add_api(app: FastAPI, site: Site) -> None:
     def require_read_access(request: Request) -> None:
         authorize_program(site, request)
 
-    router = make_router(site.sources.reading.model, functools.partial(list_effective_settings, site.sources))
-    add_changes(router, site.sources.reading.model)
+    router = make_router(site.sources.reading.fleet_queries, functools.partial(list_effective_settings, site.sources))
+    add_changes(router, site.sources.reading.fleet_queries)
 
     @functools.cache
     def build_description() -> dict[str, Any]:

@@ -10,11 +10,11 @@ from typing import Any, Final
 from dsf.fleet.rowgroups import sum_states
 from dsf.fleet.views import StateCounts
 from dsf.store.notices import CLUSTER_SET
-from dsf.web.pagedata import Reading
+from dsf.web.pagedata import PageDataReader
 from dsf.web.pages import Query, Sources
 from dsf.web.search import parse_query, select_labelled_clusters
 
-#: Maximum rows of a page, because a row has about 45 elements and a page at most 5,000.
+#: Maximum rows of a page: about 4,050 elements, with 45 a row. A page has at most 5,000 elements in all.
 _MAX_ROWS: Final = 90
 #: Maximum ClusterSets, and maximum labels with values, in the filters of the first page.
 _MAX_CHOICES: Final = 40
@@ -54,12 +54,12 @@ class ClusterSelection:
         return {name: text for name, text in (("set", self.set), ("label", self.label)) if text}
 
 
-def select_clusters(reading: Reading, query: Mapping[str, str]) -> ClusterSelection:
+def select_clusters(reading: PageDataReader, query: Mapping[str, str]) -> ClusterSelection:
     """Return the clusters in the ClusterSet `set` and with the label `label` (KEY=VALUE) of the query.
 
     `*` in a parameter stands for any text.
     """
-    labels = reading.model.labels()
+    labels = reading.fleet_queries.labels()
     frequent_labels = [
         label
         for label, _ in Counter(
@@ -82,7 +82,7 @@ def build_group_page(sources: Sources, names: Mapping[str, str], query: Query) -
     The parameter `by` of the query is the label's key. The default is the label of the ClusterSet.
     """
     reading = sources.reading
-    labels, states = reading.model.labels(), reading.model.cluster_states()
+    labels, states = reading.fleet_queries.labels(), reading.fleet_queries.cluster_states()
     label_key = query.get("by") or CLUSTER_SET
     members: defaultdict[str, list[str]] = defaultdict(list)
     for name in reading.list_cluster_names():

@@ -23,20 +23,23 @@ from dsf.store.registry import Registry, ScorerRecord
 from dsf.store.schedule import ScheduleStore
 from dsf.web.states import STATES, State
 
-#: Maximum rows of a page, because a row has about 20 elements and a page at most 5,000.
+#: Maximum rows of a table of pairs: about 2,000 elements, with 20 a row. A page has at most 5,000 elements in all.
 PAGE_ROWS: Final = 100
-#: Maximum groups of pairs without a stored reason per page, because each needs one more request to Redis.
+#: Maximum groups of pairs without a stored reason per page, because each needs further reads. Others are omitted.
 _MAX_EXAMPLE_READS: Final = 20
 #: Order of states in lists, worst first.
 _STATE_ORDER: Final = list(Verdict)
 
 
 class ScoreProblem(NamedTuple):
-    """The reason why a pair has no score, or an incomplete one. `at` is in unix seconds, 0 if unknown."""
+    """The reason why a pair has no score, or an incomplete one."""
 
+    #: Stage of the cycle in which the problem occurred; empty if it occurred in none.
     stage: str
+    #: Short name of the reason; empty if only the message is known.
     reason: str
     message: str
+    #: Time of the problem in unix seconds; 0 if unknown.
     at: float = 0.0
 
 
@@ -46,9 +49,9 @@ class TableRow:
 
     cluster: str
     scorer: str
-    data: PairRow
+    pair_row: PairRow
     state: State
-    why: ScoreProblem | None
+    problem: ScoreProblem | None
     #: The newest score with its first item and result only. A score may have 10,000 of them, and hundreds of rows are
     #: read at once.
     score: PairScore | None
@@ -70,7 +73,7 @@ class TablePage:
     cursor: str | None
 
 
-class Reading:
+class PageDataReader:
     """Reads the data of the pages from Redis. Thread-safe.
 
     Methods raise redis.RedisError if Redis is unreadable. They raise UnknownScorerError or UnknownClusterError for
@@ -82,8 +85,8 @@ class Reading:
         self.registry = Registry(client)
         self.schedule = ScheduleStore(client)
         self._pairs = Pairs(client)
-        #: Queries that the snapshot of all rows in memory answers.
-        self.model = FleetQueries(client)
+        #: Queries about the fleet, which read a snapshot of all rows in memory.
+        self.fleet_queries = FleetQueries(client)
 
     def list_problem_groups(self, scorers: Iterable[ScorerOverview]) -> list[ReasonGroup]:
         """Return the problems of scorers, each with the number of affected clusters, worst first."""
@@ -91,22 +94,23 @@ class Reading:
         example_reads = 0
         for scorer in scorers:
             groups += scorer.reasons
-            # Pairs without a stored reason are grouped by state. Pairs with a remark already belong to a group.
+            # Group pairs without a stored reason by state. Pairs with a stored reason belong to the groups above.
             for state in (Verdict.EXPIRED, Verdict.NEVER_SUCCEEDED, Verdict.EMPTY, Verdict.PAUSED):
-                grouped_clusters = sum(group.clusters for group in scorer.reasons if group.state is state)
-                remaining_clusters = max(0, getattr(scorer.states, state.value) - grouped_clusters)
-                if remaining_clusters and example_reads < _MAX_EXAMPLE_READS:
+                grouped_cluster_count = sum(group.clusters for group in scorer.reasons if group.state is state)
+                remaining_cluster_count = max(0, getattr(scorer.states, state.value) - grouped_cluster_count)
+                if remaining_cluster_count and example_reads < _MAX_EXAMPLE_READS:
                     example_reads += 1
                     example_rows = self.read_page(PairFilter(scorer=scorer.name, states=[state]), limit=1).rows
-                    example_problem = example_rows[0].why if example_rows else None
+                    example_cluster = example_rows[0].cluster if example_rows else ""
+                    example_problem = example_rows[0].problem if example_rows else None
                     problem = example_problem or ScoreProblem("", "", STATES[state].help)
                     group = ReasonGroup(
                         scorer=scorer.name,
                         state=state,
                         stage=problem.stage,
                         reason=problem.reason,
-                        clusters=remaining_clusters,
-                        cluster=example_rows[0].cluster if example_rows else "",
+                        clusters=remaining_cluster_count,
+                        cluster=example_cluster,
                         at=problem.at or None,
                         message=problem.message,
                     )
@@ -114,17 +118,14 @@ class Reading:
         return sorted(groups, key=lambda group: (_STATE_ORDER.index(group.state), -group.clusters, group.scorer))
 
     def read_page(self, pair_filter: PairFilter, cursor: str | None = None, *, limit: int = PAGE_ROWS) -> TablePage:
-        """Return the matching pairs, worst first, starting after the cursor if it is not empty."""
-        page = self.model.pairs(pair_filter, limit=limit, cursor=cursor or None)
+        """Return at most `limit` matching pairs, worst first; from the start if the cursor is None or empty."""
+        page = self.fleet_queries.pairs(pair_filter, limit=limit, cursor=cursor or None)
         return TablePage(self.read_rows(page.pairs), page.total, page.cursor)
 
     def read_rows(
         self, pairs: Iterable[PairRow], matches_score: Callable[[PairScore | None], bool] = lambda _: True
     ) -> list[TableRow]:
-        """Return the table rows of pairs, in the order of `pairs`, with scores and schedule.
-
-        Omits pairs whose newest score does not match.
-        """
+        """Return the table rows of those `pairs` whose newest score matches, in the same order."""
         rows_by_pair = {keys.pair(row.cluster, row.scorer): row for row in pairs}
         now, overrides = hubclock.now(), self.schedule.read_overrides()
         due_times = self.schedule.read_due_times(rows_by_pair)
@@ -134,10 +135,10 @@ class Reading:
         }
         records = self.registry.read_scorers()
         table_rows = []
-        for data in self._pairs.read_states(map(keys.split_pair, rows_by_pair)):
-            score = data.score
+        for stored_state in self._pairs.read_states(map(keys.split_pair, rows_by_pair)):
+            score = stored_state.score
             if matches_score(score):
-                row, entry = rows_by_pair[data.pair], entries.get(data.pair)
+                row, entry = rows_by_pair[stored_state.pair], entries.get(stored_state.pair)
                 table_rows.append(_make_table_row(row, score, entry, records.get(row.scorer), now))
         return table_rows
 
@@ -154,7 +155,7 @@ class Reading:
 
     def read_pair(self, cluster: str, scorer: str) -> tuple[TableRow, PairDetail]:
         """Return the table row and the details of one pair."""
-        detail = self.model.pair(cluster, scorer)
+        detail = self.fleet_queries.pair(cluster, scorer)
         return self.read_rows([detail])[0], detail
 
     def read_run_ids(self, rows: Sequence[TableRow]) -> list[list[str]]:
@@ -163,15 +164,17 @@ class Reading:
         return [[*runs, *([row.score.run] if row.score else [])] for row, runs in zip(rows, past_runs, strict=True)]
 
     def find_rows_of_run(self, run: str, pair_filter: PairFilter) -> list[PairRow]:
-        """Return the pair with this scheduled run; empty if there is none.
+        """Return a list with the pair that this scheduled run belongs to, if the filter matches it; else an empty list.
 
         The run id contains the scheduled time. Therefore only the pairs that were due then are read.
         """
+        # The run id has whole milliseconds, rounded down, so the scheduled time may be up to a millisecond (the
+        # tolerance) later. Half of it keeps the difference clearly within the tolerance.
         scheduled_at = run_time(run) + SLOT_TOLERANCE / 2
         records, overrides = self.registry.read_scorers(), self.schedule.read_overrides()
         due_pairs = [
             (row.cluster, row.scorer)
-            for row in iter_rows(self.model.rows())
+            for row in iter_rows(self.fleet_queries.rows())
             if row.scorer in records
             and (pair_filter.scorers is None or row.scorer in pair_filter.scorers)
             and (pair_filter.clusters is None or row.cluster in pair_filter.clusters)
@@ -184,7 +187,7 @@ class Reading:
         past_runs = self._pairs.read_past_runs(due_pairs)
         pairs_of_run = [pair for pair, runs in zip(due_pairs, past_runs, strict=True) if run in runs]
         pages = (
-            self.model.pairs(replace(pair_filter, scorer=scorer, clusters=[cluster]), limit=1)
+            self.fleet_queries.pairs(replace(pair_filter, scorer=scorer, clusters=[cluster]), limit=1)
             for cluster, scorer in pairs_of_run
         )
         return [row for page in pages for row in page.pairs]
@@ -193,14 +196,14 @@ class Reading:
 def _make_table_row(
     row: PairRow, score: PairScore | None, entry: EntryView | None, record: ScorerRecord | None, now: float
 ) -> TableRow:
-    """Return the table row of a pair, with the parts of its newest score that tables show."""
+    """Return the table row of a pair, without those parts of its newest score that no table shows."""
     is_expired = score is not None and score.valid_until <= now
     table_row = TableRow(
         cluster=row.cluster,
         scorer=row.scorer,
-        data=row,
+        pair_row=row,
         state=STATES[row.state],
-        why=_find_score_problem(row, record, entry),
+        problem=_find_score_problem(row, record, entry),
         score=None,
         expired=is_expired,
         entry=entry,
@@ -219,20 +222,21 @@ def _make_table_row(
 
 def _find_score_problem(row: PairRow, record: ScorerRecord | None, entry: EntryView | None) -> ScoreProblem | None:
     """Return why a pair has no score or an incomplete one; None if its score is complete."""
-    failure, skips = row.failure, row.skips
+    problem, skips = row.failure, row.skips
     if row.state in (Verdict.OK, Verdict.EMPTY) and row.remark is not None:
-        failure = row.remark
+        problem = row.remark
     elif row.state is Verdict.OK:
         return None
     elif row.state is Verdict.PAUSED:
         return ScoreProblem("", "paused", _describe_pause(entry) if entry else STATES[row.state].help)
-    if failure is not None:
-        return ScoreProblem(failure.stage, failure.reason, failure.message, failure.at.timestamp())
+    if problem is not None:
+        return ScoreProblem(problem.stage, problem.reason, problem.message, problem.at.timestamp())
     if skips is not None:
         return ScoreProblem("", skips.reason, skips.message, skips.since.timestamp())
     if record is not None and record.problem:
-        reason, _, text = record.problem.partition(": ")
-        return ScoreProblem("", reason, text or reason)
+        # The stored problem is `reason: message`.
+        reason, _, message = record.problem.partition(": ")
+        return ScoreProblem("", reason, message or reason)
     return ScoreProblem("", "", STATES[row.state].help)
 
 

@@ -22,7 +22,7 @@ from dsf.fleet.actions import Actions
 from dsf.settings import Settings
 from dsf.web.access import READ_RIGHT, PageUser, Right
 from dsf.web.objects import ScorerReader, read_nothing
-from dsf.web.pagedata import Reading
+from dsf.web.pagedata import PageDataReader
 
 if TYPE_CHECKING:
     from dsf.kube.session import Session
@@ -43,7 +43,7 @@ class Sources:
     """The data sources of the pages."""
 
     #: Reads the fleet's data from Redis.
-    reading: Reading
+    reading: PageDataReader
     #: Reads a DynamicScorer from the API server; without access to one, it finds none.
     read_scorer: ScorerReader = read_nothing
     #: Session with the API server; None without one.

@@ -18,7 +18,7 @@ from dsf.fleet.views import PairRow, ScorerOverview
 from dsf.messages import is_run_id
 from dsf.store.notices import CLUSTER_SET
 from dsf.store.pairs import PairScore
-from dsf.web.pagedata import PAGE_ROWS, Reading, TablePage, TableRow
+from dsf.web.pagedata import PAGE_ROWS, PageDataReader, TablePage, TableRow
 from dsf.web.pages import Query, Sources
 from dsf.web.states import STATES
 
@@ -155,26 +155,26 @@ def build_search_page(sources: Sources, names: Mapping[str, str], query: Query) 
     }
 
 
-def _resolve_query(reading: Reading, search_query: SearchQuery) -> _Criteria:
+def _resolve_query(reading: PageDataReader, search_query: SearchQuery) -> _Criteria:
     """Return the criteria of a query.
 
     A word is interpreted as the first of these that applies: a run id, a part of a scorer's name, a state, a reason, a
     part of a cluster's name, an item.
     """
-    fleet = reading.model.summary()
+    fleet = reading.fleet_queries.summary()
     has_label_terms = bool(search_query.list_patterns("set") or search_query.list_patterns("label"))
     names = reading.list_cluster_names() if search_query.list_patterns("cluster") or search_query.words else []
     scorers = [scorer for scorer in fleet.scorers if search_query.matches("scorer", scorer.name)]
     clusters = [name for name in names if search_query.matches("cluster", name)]
     if has_label_terms:
         clusters = select_labelled_clusters(
-            reading.model.labels(), search_query, clusters if names else reading.list_cluster_names()
+            reading.fleet_queries.labels(), search_query, clusters if names else reading.list_cluster_names()
         )
     states = [name for name in STATES if search_query.matches("state", name)]
     reasons, stages = search_query.list_patterns("reason"), search_query.list_patterns("stage")
     items, runs = search_query.list_patterns("item"), search_query.list_patterns("run")
     restricts_clusters = has_label_terms or bool(search_query.list_patterns("cluster"))
-    all_reasons = reading.model.reasons([scorer.name for scorer in scorers]) if search_query.words else set()
+    all_reasons = reading.fleet_queries.reasons([scorer.name for scorer in scorers]) if search_query.words else set()
     listed_scorers = list(scorers) if any("*" in pattern for pattern in search_query.list_patterns("scorer")) else []
     listed_clusters: list[str] = []
     for word in search_query.words:
@@ -207,7 +207,7 @@ def _resolve_query(reading: Reading, search_query: SearchQuery) -> _Criteria:
     return _Criteria(pair_filter, listed_scorers, listed_clusters, items, runs)
 
 
-def _search_rows(reading: Reading, criteria: _Criteria, pair_filter: PairFilter) -> _SearchPage:
+def _search_rows(reading: PageDataReader, criteria: _Criteria, pair_filter: PairFilter) -> _SearchPage:
     """Return the matching pairs, worst first.
 
     For the id of a scheduled run, only the pair with this run is read.
@@ -221,7 +221,7 @@ def _search_rows(reading: Reading, criteria: _Criteria, pair_filter: PairFilter)
     page_rows: list[TableRow] = []
     match_count, read_count, cursor = 0, 0, None
     while True:
-        page = reading.model.pairs(pair_filter, limit=MAX_ROWS, cursor=cursor)
+        page = reading.fleet_queries.pairs(pair_filter, limit=MAX_ROWS, cursor=cursor)
         matching_rows = _read_matching_rows(reading, criteria, page.pairs)
         page_rows += matching_rows[: PAGE_ROWS - len(page_rows)]
         match_count, read_count, cursor = match_count + len(matching_rows), read_count + len(page.pairs), page.cursor
@@ -230,7 +230,7 @@ def _search_rows(reading: Reading, criteria: _Criteria, pair_filter: PairFilter)
             return _SearchPage(page_rows, match_count, None, read_count, of=max(read_count, page.total))
 
 
-def _read_matching_rows(reading: Reading, criteria: _Criteria, pair_rows: Iterable[PairRow]) -> list[TableRow]:
+def _read_matching_rows(reading: PageDataReader, criteria: _Criteria, pair_rows: Iterable[PairRow]) -> list[TableRow]:
     """Return the rows with a matching item in the score and a matching run among the last cycles."""
 
     def has_match(names: Iterable[str], patterns: list[str]) -> bool:

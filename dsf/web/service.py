@@ -21,7 +21,7 @@ from dsf.web.access import PageUser, UserAccess, allow_everyone, allow_operators
 from dsf.web.actions import ActionRunner
 from dsf.web.app import describe_unreadiness, make_app
 from dsf.web.objects import ScorerReader, read_from_folder, read_nothing
-from dsf.web.pagedata import Reading
+from dsf.web.pagedata import PageDataReader
 from dsf.web.pages import Sources
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class WebService:
         self._redis = connect(redis_settings, name="dsf-web", retries=0)
         self._clock = HubClock(self._redis, on_measured=ClockReports(self._redis, settings).report)
         session = _open_session(settings)
-        sources = Sources(Reading(self._redis), _make_scorer_reader(settings, session), session, settings)
+        sources = Sources(PageDataReader(self._redis), _make_scorer_reader(settings, session), session, settings)
         self._action_runner = ActionRunner(sources)
         app = make_app(sources, _make_access(settings, session), self._action_runner)
         address = settings.listen_address()

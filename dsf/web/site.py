@@ -56,7 +56,7 @@ class Site:
         self._renderings: ValueCache[str, _Rendering] = ValueCache(
             seconds=_RENDERING_SECONDS, max_entries=_MAX_RENDERINGS
         )
-        self._hub_name = HubName(sources.settings, sources.session, sources.reading.model)
+        self._hub_name = HubName(sources.settings, sources.session, sources.reading.fleet_queries)
         self.version = metadata.version("dynamic-scoring-framework")
 
     def authenticate(self, request: Request) -> PageUser | None:

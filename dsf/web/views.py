@@ -51,7 +51,7 @@ _Page = TypeVar("_Page", ClusterPage, TablePage)
 
 def _build_fleet_page(sources: Sources, names: Mapping[str, str], query: Query) -> dict[str, Any]:
     reading = sources.reading
-    fleet = reading.model.summary()
+    fleet = reading.fleet_queries.summary()
     groups = reading.list_problem_groups(fleet.scorers)
     alert = _describe_failing(fleet.states.failing) or ("hub problem" if fleet.problems else "")
     # A browser tab shows only the beginning of the title, so the alert replaces "Fleet".
@@ -78,7 +78,7 @@ def _build_fleet_page(sources: Sources, names: Mapping[str, str], query: Query) 
     max_rows = _count_matrix_rows(fleet, min(len(groups), _MAX_ENTRIES), len(scorers), selection)
     if cluster_count <= _MAX_MATRIX_ROWS and cluster_count * len(scorers) <= _MAX_MATRIX_CELLS and max_rows > 0:
         matrix_page = _read_page_or_first(
-            lambda cursor: reading.model.clusters(
+            lambda cursor: reading.fleet_queries.clusters(
                 limit=max_rows, names=selection.clusters, cursor=cursor, has_pairs=True
             ),
             query,
@@ -137,7 +137,7 @@ def _build_scorer_page(sources: Sources, names: Mapping[str, str], query: Query)
     try:
         record = sources.reading.registry.read_scorer(name)
     except UnknownScorerError:
-        unready_scorer = sources.reading.model.unready(name)
+        unready_scorer = sources.reading.fleet_queries.unready(name)
         if unready_scorer is None:
             raise
         manifest = sources.read_scorer(name, unready_scorer.namespace)
@@ -151,7 +151,7 @@ def _build_scorer_page(sources: Sources, names: Mapping[str, str], query: Query)
             "config": _describe_config(manifest),
         }
     manifest = sources.read_scorer(name, record.namespace)
-    scorer = sources.reading.model.scorer(name)
+    scorer = sources.reading.fleet_queries.scorer(name)
     all_clusters = make_scorer_target(name)
     scorer_overrides = [
         item for item in sources.reading.schedule.read_overrides().items() if keys.split_pair(item[0])[1] == name
@@ -197,7 +197,7 @@ def _describe_config(scorer: DynamicScorer | None, read_at: datetime | None = No
 
 def _build_cluster_page(sources: Sources, names: Mapping[str, str], query: Query) -> dict[str, Any]:
     name = names["cluster"]
-    cluster, agent = sources.reading.model.cluster(name), Agents(sources.reading.redis).read_agent(name)
+    cluster, agent = sources.reading.fleet_queries.cluster(name), Agents(sources.reading.redis).read_agent(name)
     return {
         "title": f"Cluster {name}",
         "alert": _describe_failing(cluster.states.failing),

@@ -26,7 +26,7 @@ from dsf.store.schedule import ScheduleStore
 from dsf.store.writes import Writes
 from dsf.web import search, views
 from dsf.web.guard import list_own_segments
-from dsf.web.pagedata import Reading
+from dsf.web.pagedata import PageDataReader
 from dsf.web.pages import Sources, list_views
 from dsf.web.views import VIEWS
 from tests.integration.exporter.fleet import CLUSTERS, SAMPLE, STATIC, Fleet, good_fleet
@@ -206,7 +206,7 @@ def test_search_keeps_only_matching_results_in_memory(
         fleet.entry(f"edge{number}")
         fleet.score(f"edge{number}", results=results)
     monkeypatch.setattr(search, "PAGE_ROWS", 30)
-    response = search.build_search_page(Sources(Reading(redis_client)), {}, {"q": "item:n1"})
+    response = search.build_search_page(Sources(PageDataReader(redis_client)), {}, {"q": "item:n1"})
     rows = response["page"].rows
     assert (len(rows), response["page"].total, response["looked"].read) == (30, 52, 52)
     assert {(len(row.score.results), len(row.score.items), row.values) for row in rows} == {(1, 1, (12, -4))}
@@ -227,7 +227,7 @@ def test_search_reports_the_number_of_searched_pairs(
     run, by_hand = make_run_id(due), make_run_id(due + 0.005)
     for run_id in (run, by_hand):
         fleet.cycle("edge9", run=run_id)
-    sources = Sources(Reading(redis_client))
+    sources = Sources(PageDataReader(redis_client))
 
     def search_report(text: str) -> tuple[list[str], int, int]:
         response = search.build_search_page(sources, {}, {"q": text})
@@ -246,7 +246,7 @@ def test_search_reports_the_number_of_searched_pairs(
 
 def test_outdated_cursor_shows_the_first_page(redis_client: redis.Redis) -> None:
     fleet = good_fleet(redis_client)
-    sources = Sources(Reading(redis_client))
+    sources = Sources(PageDataReader(redis_client))
     [view] = [candidate for candidate in VIEWS if candidate.path == "/"]
 
     def grown(start: int, end: int) -> None:
@@ -276,7 +276,7 @@ def test_clusters_without_pairs_are_not_counted_in_the_matrix(
         if number % 2:
             fleet.entry(f"edge{number:03}")
     monkeypatch.setattr(views, "_count_matrix_rows", lambda *_: 50)
-    sources = Sources(Reading(redis_client))
+    sources = Sources(PageDataReader(redis_client))
     sizes: list[int] = []
 
     def read() -> bool:

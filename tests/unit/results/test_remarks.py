@@ -14,7 +14,7 @@ from dsf.fleet.rescore import RunView
 from dsf.hub.cycleoutcomes import CycleOutcomes
 from dsf.results.ending import make_ending
 from dsf.store.pairs import Pairs
-from dsf.web.pagedata import Reading
+from dsf.web.pagedata import PageDataReader
 from tests.integration.results.bed import ResultsHarness
 from tests.unit.results.test_ending import NOW, record, result
 
@@ -68,7 +68,7 @@ def test_every_reader_shows_the_remark(
 ) -> None:
     bed.now = time.time() - 1
     bed.cycle(**values)
-    reader, reading = FleetQueries(bed.client), Reading(bed.client)
+    reader, reading = FleetQueries(bed.client), PageDataReader(bed.client)
     [pair] = Pairs(bed.client).read_rows([("c1", "s1")])
     assert pair.remark is not None
     text = pair.remark.message
@@ -89,8 +89,8 @@ def test_every_reader_shows_the_remark(
     [group] = reading.list_problem_groups([scorer])
     assert (group.state, group.reason, group.message, group.clusters) == (state, reason, text, 1)
     row, detail = reading.read_pair("c1", "s1")
-    assert row.why is not None
-    assert (row.state.name, row.why.reason, row.why.message) == (state, reason, text)
+    assert row.problem is not None
+    assert (row.state.name, row.problem.reason, row.problem.message) == (state, reason, text)
     assert detail.cycles[0].message == text
     # The DynamicScorer's status.
     outcomes = CycleOutcomes.from_states([pair], bed.now)
@@ -98,7 +98,7 @@ def test_every_reader_shows_the_remark(
 
 
 def test_remark_ends_with_the_next_complete_score_or_with_expiry(bed: ResultsHarness) -> None:
-    model, reading = FleetQueries(bed.client), Reading(bed.client)
+    model, reading = FleetQueries(bed.client), PageDataReader(bed.client)
     bed.now = time.time() - 400
     bed.cycle(results=SHARED)
     # The score has expired: it is in the group of the expired.

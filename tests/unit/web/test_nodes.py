@@ -26,7 +26,7 @@ from dsf.fleet.views import (
 )
 from dsf.settings import Settings
 from dsf.store.notices import CLUSTER_SET
-from dsf.web.pagedata import PAGE_ROWS, Reading, ScoreProblem, TablePage, TableRow
+from dsf.web.pagedata import PAGE_ROWS, PageDataReader, ScoreProblem, TablePage, TableRow
 from dsf.web.pages import Sources
 from dsf.web.rendering import render
 from dsf.web.states import STATES
@@ -45,7 +45,7 @@ class Fleet:
         self.scorers = [f"scorer-{number}" for number in range(scorers)]
         why = partial(ReasonGroup, stage="fetch", reason="bad_query", message="no", at=NOW)
         self.group = [why(scorer="s", state=Verdict.FAILING, clusters=3, cluster="c")] * groups
-        self.model = self
+        self.fleet_queries = self
         self.not_ready = unready
         self.values = labels
         self.is_bad = groups > 1
@@ -90,10 +90,10 @@ class Fleet:
         return self.names
 
     def read_page(self, pair_filter: PairFilter, cursor: str | None = None, *, limit: int = PAGE_ROWS) -> TablePage:
-        why = ScoreProblem("fetch", "bad_query", "no", 1.0)
-        row = partial(TableRow, state=STATES["failing"], why=why, score=None, expired=False, entry=None)
+        problem = ScoreProblem("fetch", "bad_query", "no", 1.0)
+        row = partial(TableRow, state=STATES["failing"], problem=problem, score=None, expired=False, entry=None)
         rows = [
-            row(f"c{number}", "s", data=PairRow(cluster=f"c{number}", scorer="s", state=Verdict.FAILING))
+            row(f"c{number}", "s", pair_row=PairRow(cluster=f"c{number}", scorer="s", state=Verdict.FAILING))
             for number in range(limit)
         ]
         return TablePage(rows, 2 * limit, "next")
@@ -132,14 +132,14 @@ def test_parts_of_any_number() -> None:
             return names
 
         @property
-        def model(self) -> Parts:
+        def fleet_queries(self) -> Parts:
             return self
 
     [view] = [candidate for candidate in VIEWS if candidate.path == "/parts"]
     listed_clusters: list[str] = []
     query: dict[str, str] = {}
     while True:
-        context = view.build(Sources(cast("Reading", Parts())), {}, query)
+        context = view.build(Sources(cast("PageDataReader", Parts())), {}, query)
         html = render(view.template, "", {**context, "options": Settings(), "query": query})
         assert len(re.findall("<[a-zA-Z]", html)) + AROUND < 5000
         listed_clusters += re.findall(r">of (c\d+)</a>", html)
@@ -151,7 +151,7 @@ def test_parts_of_any_number() -> None:
 
 
 def first_page(fleet: Fleet, query: Mapping[str, str]) -> str:
-    sources = Sources(cast("Reading", fleet))
+    sources = Sources(cast("PageDataReader", fleet))
     context = VIEWS[0].build(sources, {}, query)
     return render(VIEWS[0].template, "", {**context, "options": Settings(), "query": query})
 

@@ -156,7 +156,7 @@ class BacktestRunner:
             scorer_objects.append(scorer_object)
             input_names = dict.fromkeys(score.scorer for score in scorer_object.spec.source.scores or ())
             names += [input_name for input_name in input_names if input_name not in names]
-        labels = self._sources.reading.model.labels()
+        labels = self._sources.reading.fleet_queries.labels()
         cluster_manifests = [
             {
                 "apiVersion": CLUSTER_API_VERSION,

@@ -20,7 +20,7 @@ from dsf.backtest.runner import BacktestRunner, RunRequest
 from dsf.backtest.runstore import read_runs
 from dsf.settings import Settings
 from dsf.web.objects import read_from_folder
-from dsf.web.pagedata import Reading
+from dsf.web.pagedata import PageDataReader
 from dsf.web.pages import Sources
 from tests.integration.cli.conftest import Dsf, dsf
 from tests.integration.exporter.fleet import SAMPLE, good_fleet
@@ -285,7 +285,7 @@ def test_page_runs_a_composite_with_the_inputs_that_it_reads(
     for manifest in (outer, inner):
         manifest["metadata"]["namespace"] = "team-a"
         write(tmp_path / "dynamicscorers" / f"{manifest['metadata']['name']}.yaml", manifest)
-    reading, scorers = Reading(redis_client), partial(read_from_folder, tmp_path)
+    reading, scorers = PageDataReader(redis_client), partial(read_from_folder, tmp_path)
     bounded = BacktestRunner(Sources(reading, scorers, settings=Settings(scorer_hosts=["elsewhere.example"])))
     request = RunRequest(SAMPLE, ["worker01"], 3600, 600)
     with pytest.raises(BacktestError, match=r"scorer 'cpu': .*may not name http"):

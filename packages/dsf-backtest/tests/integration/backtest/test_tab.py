@@ -28,7 +28,7 @@ from dsf.fleet import changes
 from dsf.settings import Settings
 from dsf.store.registry import ScorerRecord
 from dsf.web.objects import read_from_folder
-from dsf.web.pagedata import Reading
+from dsf.web.pagedata import PageDataReader
 from dsf.web.pages import Sources
 from tests.integration.cli.conftest import Dsf, dsf
 from tests.integration.exporter.fleet import SAMPLE, STATIC, good_fleet
@@ -369,7 +369,7 @@ def test_page_on_kubernetes_passes_the_manifest_to_the_backtest(
     (tmp_path / "dynamicscorers").mkdir()
     manifest_fields = DynamicScorer.from_manifest(manifest).model_dump(mode="json", by_alias=True, exclude_none=True)
     (tmp_path / "dynamicscorers" / f"{SAMPLE}.yaml").write_text(yaml.safe_dump(manifest_fields))
-    reading = Reading(redis_client)
+    reading = PageDataReader(redis_client)
     runner = BacktestRunner(Sources(reading, partial(read_from_folder, tmp_path)))
     noted: list[str] = []
     runner.start(RunRequest(SAMPLE, ["worker01"], 3600, 600), "ann", lambda: noted.append("ann"))

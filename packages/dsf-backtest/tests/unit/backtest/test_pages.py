@@ -14,7 +14,7 @@ from dsf.backtest.runstore import MAX_RUNS, limit_size
 from dsf.backtest.summary import COLUMNS
 from dsf.settings import Settings
 from dsf.store.registry import ScorerRecord
-from dsf.web.pagedata import Reading
+from dsf.web.pagedata import PageDataReader
 from dsf.web.pages import Sources
 from dsf.web.rendering import render
 from tests.support.backtests import backtest, comparison, with_backtests
@@ -61,7 +61,7 @@ def test_backtest_tab_with_the_largest_stored_runs_stays_below_the_element_limit
     [view] = PAGES.views
     for run in ("0", "1", "2"):
         query = {"run": run, "allowed": "placements"}
-        context = view.build(Sources(cast("Reading", Registered())), {"scorer": "s"}, query)
+        context = view.build(Sources(cast("PageDataReader", Registered())), {"scorer": "s"}, query)
         html = render(view.template, "", {**context, "options": Settings(), "query": query})
         assert len(re.findall("<[a-zA-Z]", html)) + AROUND < 5000
         assert html.count('<th scope="row" data-name="What"') == MAX_RUNS

@@ -11,7 +11,7 @@ import redis
 from dsf.optimizer import pages
 from dsf.optimizer.plans import ClusterPlan, PlanBlock, PlanColumn, PlanComparison, PlanMove, PlanPlace
 from dsf.settings import Settings
-from dsf.web.pagedata import Reading
+from dsf.web.pagedata import PageDataReader
 from dsf.web.pages import Sources
 from dsf.web.rendering import render
 from tests.unit.web.test_nodes import AROUND
@@ -51,7 +51,7 @@ def test_plan_page_stays_small_for_any_plan(blocks: int, pictured: int, monkeypa
     monkeypatch.setattr(pages, "read_plans", lambda _: plans)
     [view] = pages.PAGES.views
     query = {"namespace": "n0"}
-    context = view.build(Sources(Reading(redis.Redis())), {}, query)
+    context = view.build(Sources(PageDataReader(redis.Redis())), {}, query)
     html = render(view.template, "", {**context, "options": Settings(), "query": query})
     assert len(re.findall("<[a-zA-Z]", html)) + AROUND < 5000
     # Omitted parts are counted.
