@@ -38,7 +38,7 @@ def measure(quick: bool) -> Measurement:
         question = Question.of("bench", scorer, 300)
         moments_of_range = range(0, 300 * moments, 300)
         with Recording(Path(folder) / "moments.jsonl", writing=True) as recording:
-            recording.begin(question)
+            recording.begin_question(question)
             rates: list[float] = []
             warm = 0
             before = time.process_time()
@@ -46,7 +46,7 @@ def measure(quick: bool) -> Measurement:
             for number, record in enumerate(
                 backtest.run("bench", scorer, settings, secrets, moments_of_range, rate=1e9), 1
             ):
-                recording.add(record)
+                recording.add_record(record)
                 if number % ROUND == 0:
                     now = time.process_time()
                     rates.append(ROUND / (now - before))

@@ -1,9 +1,11 @@
 """Client of the hub in a context of kubectl's kubeconfig.
 
-Reads are requests to the JSON API through the API server's service proxy. They carry a short-lived token of the chart's
-ServiceAccount `dynamic-scoring-viewer`, which may only get DynamicScorers. If the proxy is forbidden or does not reach
-the page, a port-forward to a pod of the page takes its place. An act is requested by an annotation of the DynamicScorer
-(`dsf.api.acts`); the hub responds in the object's status.
+Reads are requests to the JSON API of the hub's web server (`dsf web`), through the API server's service proxy. They
+carry a short-lived token of the chart's ServiceAccount `dynamic-scoring-viewer`, which may only get DynamicScorers. If
+the proxy is forbidden or does not reach the web server, a port-forward to one of its pods replaces the proxy.
+
+An act is a change that a user requests for a scorer, such as a rescore or a pause. It is requested by an annotation of
+the DynamicScorer (`dsf.api.acts`), and the hub responds in the object's status.
 """
 
 from __future__ import annotations
@@ -30,24 +32,29 @@ from dsf.kube.resources import DYNAMIC_SCORERS, PODS, SERVICE_ACCOUNTS, SERVICES
 from dsf.kube.session import ForbiddenError, Session
 from dsf.process.threads import run_in_background
 
-#: Service of the page and the name of its port, which the chart's role allows by `get services/proxy`.
+#: Service of the web server.
 _SERVICE: Final = "dynamic-scoring-hub"
+#: The Service with the name of its port, as in the path of the proxy. The chart's role allows `get services/proxy` on
+#: this name.
 _SERVICE_PORT: Final = f"{_SERVICE}:http"
-#: ServiceAccount of the chart, whose token the page accepts.
+#: ServiceAccount of the chart, whose token the web server accepts.
 VIEWER: Final = "dynamic-scoring-viewer"
 #: Validity of the viewer's token in seconds: the minimum that the API server grants.
 _TOKEN_SECONDS: Final = 600
-#: Timeout in seconds of requests through the proxy, whose packets to the page a NetworkPolicy may drop.
+#: Timeout in seconds of requests through the proxy, whose packets to the web server a NetworkPolicy may drop.
 _PROXY_TIMEOUT_SECONDS: Final = 5.0
-#: HTTP statuses with which the page rejects the viewer's token.
+#: HTTP statuses with which the web server rejects the viewer's token. A web server without a login responds with 421,
+#: because it accepts only its own host names, and the proxy passes on another one.
 _TOKEN_REJECTION_STATUSES: Final = frozenset({401, 403, 421})
-#: HTTP statuses with which the API server reports that its proxy does not reach the page.
+#: HTTP statuses with which the API server reports that its proxy does not reach the web server.
 _PROXY_FAILURE_STATUSES: Final = frozenset({500, 502, 503, 504})
+#: Review with which the API server reports the user's own name.
 _SELF_REVIEWS: Final = Resource("authentication.k8s.io", "v1", "selfsubjectreviews", "SelfSubjectReview", False)
+#: Seconds between two reads of a DynamicScorer while a command waits for the hub's response to an act.
 _POLL_SECONDS: Final = 0.3
-#: Port of the page in its pods.
-_PAGE_PORT: Final = 8080
-#: Maximum size of a response of the page.
+#: Port of the web server in its pods.
+_WEB_PORT: Final = 8080
+#: Maximum size of a response of the web server in bytes.
 _MAX_RESPONSE_BYTES: Final = 16 * 1024 * 1024
 #: Maximum seconds that a command waits for the hub's response to an act.
 RESPONSE_SECONDS: Final = 30
@@ -66,57 +73,60 @@ class KubeHub:
         self._scorer_namespace = choice.namespace
         #: The viewer's token and the time of its creation (time.monotonic()).
         self._token = ("", 0.0)
-        self._forward: _PodForward | None = None
+        #: Port-forward that replaces the proxy once the proxy has failed; None before.
+        self._pod_forward: _PodForward | None = None
 
     def close(self) -> None:
         """Close all connections."""
-        if self._forward is not None:
-            self._forward.close()
+        if self._pod_forward is not None:
+            self._pod_forward.close()
         self._session.close()
-
-    # --- reads ---------------------------------------------------------------------------------------------------
 
     def make_client(self) -> Client:
         """Return a client of the JSON API."""
         return Client(self._session.host, fetch=self._fetch)
 
     def _fetch(self, url: str, timeout: float) -> Response:
-        """Fetch a URL of the JSON API. Raises ApiError if the page rejects the token or cannot be reached."""
+        """Fetch a URL of the JSON API. Raises ApiError if the web server rejects the token or cannot be reached."""
         path = url.removeprefix(self._session.host.rstrip("/"))
         response = self._fetch_path(path, {PROXIED_AUTHORIZATION: f"Bearer {self._fetch_viewer_token()}"}, timeout)
         if response.status in _TOKEN_REJECTION_STATUSES:
             raise ApiError(
-                f"the page of the hub in namespace {self._namespace} does not accept a token of the ServiceAccount "
-                f"{VIEWER} ({response.status}): it needs this version and web.auth kubernetes; with another login, set "
-                "DSF_API_URL"
+                f"the web server of the hub in namespace {self._namespace} does not accept a token of the "
+                f"ServiceAccount {VIEWER} ({response.status}): it needs this version and web.auth kubernetes; with "
+                "another login, set DSF_API_URL"
             )
         return response
 
     def _fetch_path(self, path: str, headers: Mapping[str, str], timeout: float) -> Response:
-        """Fetch a path of the page through the proxy, or through a port-forward once the proxy has failed."""
-        if self._forward is None:
+        """Fetch a path of the web server through the proxy, or through a port-forward once the proxy has failed."""
+        if self._pod_forward is None:
             proxy = f"/api/v1/namespaces/{self._namespace}/services/{_SERVICE_PORT}/proxy"
             try:
                 return Response(
                     *self._session.fetch(proxy + path, headers=headers, timeout=min(timeout, _PROXY_TIMEOUT_SECONDS))
                 )
             except BackendError as error:
-                # "Not found" may mean that the Service has no endpoints, so that a port-forward may still work.
+                # The API server also responds with 404 if the Service exists and its Endpoints object does not
+                # (`endpoints "dynamic-scoring-hub" not found`). A port-forward to a pod may then still work.
                 if (
                     not isinstance(error, (ForbiddenError, ObjectNotFoundError))
                     and getattr(error, "status", 503) not in _PROXY_FAILURE_STATUSES
                 ):
                     raise ApiError(_shorten_error(error)) from None
-                self._forward = self._open_forward(error)
+                self._pod_forward = self._open_pod_forward(error)
         return probe(
-            f"http://127.0.0.1:{self._forward.port}{path}",
+            f"http://127.0.0.1:{self._pod_forward.port}{path}",
             deadline=time.monotonic() + timeout,
             max_bytes=_MAX_RESPONSE_BYTES,
             access=Access(headers=tuple(headers.items()), is_direct=True),
         )
 
     def _fetch_viewer_token(self) -> str:
-        """Return a token of the viewer. Requests a new one after half of its validity, as `--watch` may run longer."""
+        """Return a token of the viewer.
+
+        Requests a new token when half of the validity has passed, because `--watch` may run longer than one validity.
+        """
         token, created_at = self._token
         if token and time.monotonic() - created_at < _TOKEN_SECONDS / 2:
             return token
@@ -140,8 +150,11 @@ class KubeHub:
             "DSF_NAMESPACE names the namespace"
         )
 
-    def _open_forward(self, proxy_error: BackendError) -> _PodForward:
-        """Open a port-forward to a running pod of the page. Raises ApiError, which also reports the proxy's error."""
+    def _open_pod_forward(self, proxy_error: BackendError) -> _PodForward:
+        """Open a port-forward to a running pod of the web server.
+
+        Raises ApiError, which also reports the proxy's error.
+        """
         try:
             try:
                 service = self._session.get(SERVICES.path(self._namespace, _SERVICE))
@@ -155,15 +168,13 @@ class KubeHub:
                     f"no pod of Service {_SERVICE} runs in namespace {self._namespace}; kubectl -n {self._namespace} "
                     "get pods may show why"
                 )
-            forward = _PodForward(self._session, self._namespace, pod_names[0], _PAGE_PORT)
+            forward = _PodForward(self._session, self._namespace, pod_names[0], _WEB_PORT)
         except (BackendError, ApiError) as error:
             message = f"{_shorten_error(proxy_error)}; and a port-forward in its place: {_shorten_error(error)}"
             if isinstance(proxy_error, ForbiddenError) or isinstance(error, ForbiddenError):
                 message += ": to read, ask for the ClusterRole dynamic-scoring-framework-viewer"
             raise ApiError(message) from None
         return forward
-
-    # --- acts ----------------------------------------------------------------------------------------------------
 
     def read_time(self) -> float:
         """Return the API server's time in unix seconds."""
@@ -211,10 +222,11 @@ class KubeHub:
         return response
 
     def _find_namespace(self, scorer: str) -> str:
-        """Return the namespace of a DynamicScorer: that of -n, else the hub's, else the only one that has the scorer.
+        """Return the namespace of a DynamicScorer.
 
-        Searches other namespaces only without -n, and if the user may list DynamicScorers in all namespaces. Raises
-        UnknownScorerError, and ApiError if reading the scorer is forbidden.
+        With -n, this is the namespace of -n. Without -n, it is the hub's namespace if the scorer is there, else the
+        only namespace with this scorer, if the user may list DynamicScorers in all namespaces. Raises
+        UnknownScorerError if no or several namespaces have the scorer, and ApiError if reading it is forbidden.
         """
         namespace = self._scorer_namespace or self._namespace
         with _translate_errors(
@@ -249,17 +261,17 @@ class KubeHub:
 
 
 def print_response(scorer: str, response: ActResponse, output: Format) -> None:
-    """Print the hub's response to an act, with the cycles of a rescore."""
+    """Print the hub's response to an act, with the cycles that a rescore requested."""
 
     def render() -> Renderable:
         line = flatten(f"{scorer}: {response.outcome}: {response.message}")
         if not response.runs:
             return line
         rows: list[list[Cell]] = []
-        for run in response.runs:
-            cause = f"{run.reason}: {run.message}" if run.reason else run.message
-            outcome = run.outcome or ("running" if run.run else "not sent")
-            rows.append([run.cluster, run.run or "-", (outcome, "green" if run.has_score else "red"), cause])
+        for cycle in response.runs:
+            cause = f"{cycle.reason}: {cycle.message}" if cycle.reason else cycle.message
+            outcome = cycle.outcome or ("running" if cycle.run else "not sent")
+            rows.append([cycle.cluster, cycle.run or "-", (outcome, "green" if cycle.has_score else "red"), cause])
         return stack_parts(make_table(("CLUSTER", "RUN", "OUTCOME", "REASON"), rows), "", line)
 
     emit(response, output, render)
@@ -269,7 +281,7 @@ class _PodForward:
     """Listens on a loopback port, and forwards each connection to a port of a pod."""
 
     def __init__(self, session: Session, namespace: str, pod: str, port: int) -> None:
-        """Test the connection to the pod, and listen. Raises ApiError if the connection is refused."""
+        """Test the connection to the pod, and listen. Raises ApiError if the connection fails."""
         self._target = (*session.get_credentials(), namespace, pod, port)
         self._connect().shutdown()  # type: ignore[no-untyped-call]
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -298,9 +310,9 @@ class _PodForward:
         with contextlib.suppress(OSError):
             while True:
                 client, _ = self._listener.accept()
-                run_in_background(lambda client=client: self._forward(client), "forward")  # type: ignore[misc]
+                run_in_background(lambda client=client: self._forward_connection(client), "forward")  # type: ignore[misc]
 
-    def _forward(self, client: socket.socket) -> None:
+    def _forward_connection(self, client: socket.socket) -> None:
         with contextlib.closing(client), contextlib.suppress(ApiError):
             Tunnel(client, self._connect()).run(lambda _: None)
 
@@ -314,16 +326,19 @@ def _find_response(manifest: dict[str, Any], act: Act, value: str) -> ActRespons
 
 
 def _shorten_error(error: Exception) -> str:
-    """Return the API server's message in an error, without method and path."""
+    """Return the text of an error in one line; for the statuses 403 and 404, only the API server's message.
+
+    The omitted parts are the request's method and path and the status.
+    """
     text = " ".join(str(error).split())
     return next((text.partition(mark)[2] for mark in (": 403: ", ": 404: ") if mark in text), text)
 
 
 @contextlib.contextmanager
 def _translate_errors(remedy: str) -> Any:
-    """Raise ApiError for errors of the API server in the block, except for ObjectNotFoundError.
+    """Replace errors of the API server in the block by ApiError, except for ObjectNotFoundError, which callers handle.
 
-    `remedy` follows the message of an error about a missing right.
+    `remedy` tells users how to get a missing right. It follows the API server's message.
     """
     try:
         yield

@@ -16,30 +16,30 @@ def test_rotation_waits_for_the_agent() -> None:
     assert first.valid == (1,)
     both = first.rotate(100.0)
     assert both.valid == (2, 1)
-    assert both.end_overlap(101.0, None) == both
-    assert both.end_overlap(101.0, 1) == both
-    assert both.end_overlap(101.0, 2).valid == (2,)
+    assert both.end_overlap_if_due(101.0, None) == both
+    assert both.end_overlap_if_due(101.0, 1) == both
+    assert both.end_overlap_if_due(101.0, 2).valid == (2,)
 
 
 def test_rotation_ends_after_the_grace_period() -> None:
     both = KeyIds().rotate(100.0)
-    assert both.end_overlap(100.0 + HOUR - 1, 1).valid == (2, 1)
-    assert both.end_overlap(100.0 + HOUR, 1).valid == (2,)
+    assert both.end_overlap_if_due(100.0 + HOUR - 1, 1).valid == (2, 1)
+    assert both.end_overlap_if_due(100.0 + HOUR, 1).valid == (2,)
 
 
 def test_rotation_stamped_by_a_fast_clock_lasts_no_longer() -> None:
-    ids = KeyIds().rotate(10_000.0).end_overlap(1000.0, None)
+    ids = KeyIds().rotate(10_000.0).end_overlap_if_due(1000.0, None)
     assert ids == KeyIds(2, 1, 1000.0)
-    assert ids.end_overlap(1000.0 + HOUR, None).valid == (2,)
+    assert ids.end_overlap_if_due(1000.0 + HOUR, None).valid == (2,)
 
 
 def test_rotation_lasts_at_least_the_delay_of_a_mounted_secret() -> None:
     both = KeyIds().rotate(100.0)
-    assert both.end_overlap(279.0, 2, min_age=180.0) == both
-    assert both.end_overlap(280.0, 2, min_age=180.0).valid == (2,)
-    assert both.end_overlap(280.0, 1, min_age=180.0) == both
+    assert both.end_overlap_if_due(279.0, 2, min_age=180.0) == both
+    assert both.end_overlap_if_due(280.0, 2, min_age=180.0).valid == (2,)
+    assert both.end_overlap_if_due(280.0, 1, min_age=180.0) == both
     # The wait has this minimum, whatever the grace time is.
-    assert both.end_overlap(150.0, None, min_age=180.0, grace=10.0) == both
+    assert both.end_overlap_if_due(150.0, None, min_age=180.0, grace=10.0) == both
 
 
 def test_key_ids_survive_dump_and_parse_and_bad_text_is_refused() -> None:
@@ -61,7 +61,7 @@ def test_at_most_two_are_valid_and_a_revoked_one_never_is() -> None:
     assert KeyIds().revoke(1.0).valid == (2,)
     assert KeyIds().rotate(1.0).revoke(2.0).valid == (3,)
     settled = KeyIds(5)
-    assert settled.end_overlap(1e9, 5) is settled
+    assert settled.end_overlap_if_due(1e9, 5) is settled
 
 
 def test_passwords_differ_by_cluster_id_and_from_signing_keys() -> None:

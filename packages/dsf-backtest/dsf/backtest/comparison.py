@@ -211,7 +211,7 @@ def _pair_values(a: Recording, b: Recording, clusters: Sequence[str], at: int) -
     """
     values_by_item: defaultdict[str, dict[str, tuple[int, int]]] = defaultdict(dict)
     for cluster in clusters:
-        record_a, record_b = a.get(cluster, at), b.get(cluster, at)
+        record_a, record_b = a.read_record(cluster, at), b.read_record(cluster, at)
         if record_a is None or record_b is None:
             continue
         for item, value in record_a.items.items():
@@ -252,7 +252,7 @@ def _explain_nothing_in_common(a: Recording, b: Recording, common: Common) -> st
             name
             for at in common.times
             for cluster in common.clusters
-            if (record := side.get(cluster, at)) is not None
+            if (record := side.read_record(cluster, at)) is not None
             for name in record.items
         }
         for side in (a, b)

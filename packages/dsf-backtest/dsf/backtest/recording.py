@@ -1,8 +1,15 @@
-"""The file of a backtest: JSON lines. A question precedes the moments of its cluster.
+"""Recordings: the files of backtests, in JSON lines.
 
-A question is the request of a backtest, and a record the scorer's response at one moment. Lines are only appended. You
-can concatenate the files of several clusters. If a moment has two lines, the later line counts, because a second
-backtest repeats moments that failed.
+A question is what a backtest runs on a cluster: the scorer with its queries and its expression, and the interval. A
+moment is a past time at which the scorer ran. A record is the scorer's response at one moment. The question of a
+cluster precedes its records:
+
+    {"question":{"cluster":"c1","scorer":"busy","score_name":"busy","every":300,"validity":900,"sources":[...]}}
+    {"cluster":"c1","at":1764115200,"outcome":"ok","items":{"busy":42},"series":3}
+    {"cluster":"c1","at":1764115500,"outcome":"error","stage":"fetch","reason":"timeout","message":"..."}
+
+Lines are only appended, so you can concatenate the files of several clusters. If a moment has two records, the later
+one counts, because a second backtest repeats moments that failed.
 """
 
 from __future__ import annotations
@@ -28,39 +35,45 @@ from dsf.backtest.errors import BacktestError
 from dsf.boundedjson import Bounds
 from dsf.errors import JsonBoundsError
 
-#: Bounds of a line: a moment has at most 10,000 items, each with a name of a few hundred bytes.
-_BOUNDS: Final = Bounds(8 * 1024 * 1024, 50_000, max_depth=16)
-#: Seconds of a duration, and unix seconds of a moment that every reader can show as a date.
+#: Bounds of a line. They have room for 10,000 items with names of a few hundred bytes. The deepest line is a question
+#: with the sources of its inputs, which takes 6 levels.
+_BOUNDS: Final = Bounds(max_bytes=8 * 1024 * 1024, max_values=50_000, max_depth=16)
+#: Seconds of a duration.
 _Seconds = Annotated[int, Field(ge=0, le=MAX_SECONDS)]
+#: Unix seconds of a moment. Later times than LATEST cannot be shown as a date by all readers.
 _Moment = Annotated[int, Field(ge=0, le=int(LATEST))]
 
 #: Outcome of a cycle; see docs/scoring-api.md.
 Outcome = Literal["ok", "empty", "partial", "error"]
 
 
-class _Line(BaseModel):
+class _LineModel(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class SourceQuestion(_Line):
-    """The request to a source. The address is omitted, because it changes with each port-forward."""
+class SourceQuestion(_LineModel):
+    """The query of a source in a question. The address is omitted, because it changes with each port-forward."""
 
     type: str
     query: str
+    #: Seconds from the start of the range query to the moment.
     range: _Seconds
+    #: Seconds between two samples.
     step: _Seconds
 
 
-class InputQuestion(_Line):
-    """A score that a composite combines."""
+class InputQuestion(_LineModel):
+    """A score that a composite combines, in a question."""
 
     scorer: str
+    #: Name of the score in the composite's expression.
     name: str
+    #: Value without a score; None if the composite then has no score either.
     default: float | None
 
 
-class Question(_Line):
-    """The question of a backtest for a cluster. Moments of different questions do not belong to one series."""
+class Question(_LineModel):
+    """What a backtest runs on a cluster. Records of different questions cannot be mixed in one recording."""
 
     cluster: str
     scorer: str
@@ -74,19 +87,23 @@ class Question(_Line):
     expression: str = ""
     formats: tuple[str, ...] = ()
     aggregate: str = ""
-    #: The inputs of a composite, and the questions of all scorers that it reads, directly or through others.
+    #: The scores that a composite combines.
     scores: tuple[InputQuestion, ...] = ()
+    #: The questions of all scorers that a composite reads, directly or through other composites.
     inputs: tuple[Question, ...] = ()
 
     @classmethod
-    def of(cls, cluster: str, summary: ScorerSummary, every: int, inputs: Sequence[ScorerSummary] = ()) -> Self:
-        """Return the question of a scorer on a cluster, every `every` seconds. `inputs` are those of a composite."""
+    def of(cls, cluster: str, summary: ScorerSummary, interval: int, inputs: Sequence[ScorerSummary] = ()) -> Self:
+        """Return the question of a scorer on a cluster, with `interval` seconds between two moments.
+
+        `inputs` are all scorers that a composite reads, directly or through other composites.
+        """
         aggregate = f"{summary.aggregate_with} by {','.join(summary.aggregate_by or ())}"
         return cls(
             cluster=cluster,
             scorer=summary.name,
             score_name=summary.score_name,
-            every=every,
+            every=interval,
             validity=summary.validity_seconds,
             sources=tuple(
                 SourceQuestion(
@@ -105,7 +122,7 @@ class Question(_Line):
                 InputQuestion(scorer=score.scorer, name=score.name, default=score.default)
                 for score in summary.scores or ()
             ),
-            inputs=tuple(cls.of(cluster, scorer, every) for scorer in inputs),
+            inputs=tuple(cls.of(cluster, scorer, interval) for scorer in inputs),
         )
 
     @property
@@ -118,38 +135,40 @@ class Question(_Line):
         return [name for name in type(self).model_fields if getattr(self, name) != getattr(other, name)]
 
 
-class Record(_Line):
-    """The response of the scorer at a past moment."""
+class Record(_LineModel):
+    """The response of the scorer at one moment."""
 
     cluster: str
-    #: The end of the range query, in unix seconds.
+    #: The moment in unix seconds, which is the end of the range query.
     at: _Moment
     outcome: Outcome
     #: Values as in the AddOnPlacementScore: rounded down, from -100 to 100.
     items: dict[str, Annotated[int, Field(ge=-100, le=100)]] = {}
-    #: Time series of the source.
+    #: Number of time series that the sources returned.
     series: int = 0
-    #: Seconds at the start of the range without a sample of any series.
+    #: Seconds at the start of a range without a sample of any series; the maximum of all queries.
     unsampled: int = 0
-    #: Stage, reason and message of an error.
+    #: Stage of the cycle that failed, such as `fetch`; empty unless the outcome is `error`, like the next two.
     stage: str = ""
+    #: Reason of the failure, such as `timeout`.
     reason: str = ""
+    #: Description of the failure for users.
     message: str = ""
 
 
-class QuestionLine(_Line):
-    """The line of a file before the moments of a cluster."""
+class QuestionLine(_LineModel):
+    """The line with the question of a cluster, before the records of this cluster."""
 
     question: Question
 
 
-_LINE: TypeAdapter[QuestionLine | Record] = TypeAdapter(QuestionLine | Record)
+_LINE_ADAPTER: TypeAdapter[QuestionLine | Record] = TypeAdapter(QuestionLine | Record)
 
 
 class Recording:
-    """The recording in a file, as a context manager that closes the file.
+    """A recording, as a context manager that closes its file.
 
-    Records stay in the file: the memory contains one offset per moment, regardless of the number of items.
+    Records stay in the file. The memory contains one offset per moment, regardless of the number of items.
     """
 
     def __init__(self, path: Path | None = None, *, writing: bool = False) -> None:
@@ -165,7 +184,7 @@ class Recording:
         self._file: BinaryIO
         try:
             if path is None:
-                self._file = cast("BinaryIO", tempfile.TemporaryFile("w+b"))  # noqa: SIM115 (`__exit__`)
+                self._file = cast("BinaryIO", tempfile.TemporaryFile("w+b"))  # noqa: SIM115 (`__exit__` closes it)
             else:
                 flags = os.O_RDWR | os.O_CREAT if writing else os.O_RDONLY
                 self._file = os.fdopen(os.open(path, flags, 0o644), "r+b" if writing else "rb")
@@ -185,17 +204,22 @@ class Recording:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
         self._file.close()
 
     def select_clusters(self, clusters: Collection[str]) -> None:
-        """Drop all clusters except these; without names, keep all."""
+        """Keep only the questions of these clusters; keep all if `clusters` is empty."""
         self.questions = {
             name: question for name, question in self.questions.items() if not clusters or name in clusters
         }
 
-    def begin(self, question: Question) -> None:
-        """Begin the moments of a question. Raises BacktestError if the file has another question for the cluster."""
+    def begin_question(self, question: Question) -> None:
+        """Append a question unless the file has it. Raises BacktestError if the cluster has another question."""
         earlier_question = self.questions.get(question.cluster)
         if earlier_question is None:
             self._append(QuestionLine(question=question))
@@ -205,21 +229,21 @@ class Recording:
                 f"{self.name}: has moments of another question ({', '.join(fields)} differ); write into another file"
             )
 
-    def add(self, record: Record) -> None:
-        """Append the response at one moment."""
+    def add_record(self, record: Record) -> None:
+        """Append a record. Raises BacktestError if the file cannot be written."""
         self._record_offset(record, self._append(record))
 
     def list_missing_moments(self, cluster: str, moments: range) -> list[int]:
-        """Return the moments without a successful response."""
-        return [at for at in moments if (cluster, at) not in self._successful_moments]
+        """Return the moments without a record, or with a record of an error only."""
+        return [moment for moment in moments if (cluster, moment) not in self._successful_moments]
 
     def list_moments(self, cluster: str) -> list[int]:
         """Return the moments of a cluster, in order."""
         return sorted(self._offsets[cluster])
 
-    def get(self, cluster: str, at: int) -> Record | None:
-        """Return the response at this moment, or None."""
-        offset = self._offsets[cluster].get(at)
+    def read_record(self, cluster: str, moment: int) -> Record | None:
+        """Return the record of this moment, or None."""
+        offset = self._offsets[cluster].get(moment)
         if offset is None:
             return None
         self._file.seek(offset)
@@ -227,9 +251,9 @@ class Recording:
 
     def iterate_records(self, cluster: str, start: int | None = None, end: int | None = None) -> Iterator[Record]:
         """Yield the records of a cluster from `start` to `end`, both included, in order."""
-        for at in self.list_moments(cluster):
-            if (start is None or at >= start) and (end is None or at <= end):
-                record = self.get(cluster, at)
+        for moment in self.list_moments(cluster):
+            if (start is None or moment >= start) and (end is None or moment <= end):
+                record = self.read_record(cluster, moment)
                 if record is not None:
                     yield record
 
@@ -243,7 +267,7 @@ class Recording:
             if len(line) > _BOUNDS.max_bytes:
                 raise BacktestError(f"{self.name}:{number}: a line of more than {_BOUNDS.max_bytes} bytes")
             if not line.endswith(b"\n"):
-                # Drop the incomplete line of a writer that was killed; a second run repeats the moment.
+                # Drop the incomplete line of a writer that was killed. The next backtest repeats its moment.
                 if writing:
                     self._file.truncate(offset)
                 break
@@ -254,20 +278,22 @@ class Recording:
     def _parse_line(self, line: bytes, offset: int, number: int) -> None:
         try:
             boundedjson.check(line, _BOUNDS)
-            parsed_line = _LINE.validate_json(line)
+            parsed_line = _LINE_ADAPTER.validate_json(line)
         except (ValidationError, JsonBoundsError):
-            raise BacktestError(f"{self.name}:{number}: is no line of a backtest (`dsf backtest -o jsonl`)") from None
+            raise BacktestError(
+                f"{self.name}:{number}: is not a line of a backtest (`dsf backtest -o jsonl`)"
+            ) from None
         if isinstance(parsed_line, QuestionLine):
             question = parsed_line.question
             first_question = self.questions.setdefault(question.cluster, question)
             if fields := first_question.list_differences(question):
                 raise BacktestError(
-                    f"{self.name}:{number}: another question of cluster {question.cluster!r} than before "
+                    f"{self.name}:{number}: not the same question as before for cluster {question.cluster!r} "
                     f"({', '.join(fields)} differ)"
                 )
         elif parsed_line.cluster not in self.questions:
             raise BacktestError(
-                f"{self.name}:{number}: no question of cluster {parsed_line.cluster!r} stands before it"
+                f"{self.name}:{number}: no question of cluster {parsed_line.cluster!r} precedes this record"
             )
         else:
             self._record_offset(parsed_line, offset)
@@ -289,5 +315,5 @@ class Recording:
 
 
 def dump_line(line: QuestionLine | Record) -> str:
-    """Return a line as JSON, without fields that have their default."""
+    """Return a line as JSON, without fields that have their default values."""
     return line.model_dump_json(exclude_defaults=True)

@@ -161,7 +161,7 @@ def replay_situations(
     ]
     for at, until in pairwise([*common.times, common.times[-1] + common.every]) if comparisons else ():
         for scores, side in ((scores_a, a), (scores_b, b)):
-            scores.add_records(record for name in common.clusters if (record := side.get(name, at)) is not None)
+            scores.add_records(record for name in common.clusters if (record := side.read_record(name, at)) is not None)
         for comparison in comparisons:
             comparison.decide(at, until)
     notes = []

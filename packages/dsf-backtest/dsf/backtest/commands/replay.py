@@ -69,7 +69,7 @@ class Subject:
         http.use(self.settings)
         transport.close()
         question = Question.of(self.cluster, self.summary, every, self.inputs)
-        recording.begin(question)
+        recording.begin_question(question)
         on_line(QuestionLine(question=question))
         missing_moments = recording.list_missing_moments(self.cluster, moments)
         for record in recording.iterate_records(self.cluster, moments[0], moments[-1]):
@@ -79,7 +79,7 @@ class Subject:
             self.cluster, self.summary, self.settings, self.secrets, missing_moments, inputs=self.inputs, rate=rate
         )
         for record in _with_progress(records, f"{self.summary.name} on {self.cluster}", len(missing_moments)):
-            recording.add(record)
+            recording.add_record(record)
             on_line(record)
 
 
@@ -287,7 +287,7 @@ def _add_current_scores(recording: Recording, client: redis.Redis, scorer: str, 
     scores = FleetQueries(client).scores(None, scorer).scores
     record = Registry(client).read_scorers()[scorer]
     for score in scores:
-        recording.begin(
+        recording.begin_question(
             Question(
                 cluster=score.cluster,
                 scorer=scorer,
@@ -299,7 +299,7 @@ def _add_current_scores(recording: Recording, client: redis.Redis, scorer: str, 
         )
         items = {item.name: item.value for item in score.items} or _find_unpublished_items(score, record)
         if items:
-            recording.add(Record(cluster=score.cluster, at=at, outcome="ok", items=items))
+            recording.add_record(Record(cluster=score.cluster, at=at, outcome="ok", items=items))
 
 
 def _find_unpublished_items(score: ScoreView, record: ScorerRecord) -> dict[str, int]:

@@ -42,8 +42,8 @@ def test_compare_without_a_common_item_says_what_there_is(dsf: Dsf, tmp_path: Pa
     for name, items in (("nodes", {"n1": 5, "n2": 7}), ("pods", {"p1": 5}), ("nothing", {})):
         files.append(tmp_path / f"{name}.jsonl")
         with Recording(files[-1], writing=True) as recording:
-            recording.begin(QUESTION)
-            recording.add(record(3000, items))
+            recording.begin_question(QUESTION)
+            recording.add_record(record(3000, items))
     nodes, pods, nothing = map(str, files)
     result = dsf("compare", nodes, pods)
     assert result.exit_code == 1, result.output
@@ -134,9 +134,9 @@ def test_compare_aligns_recordings_of_different_intervals(dsf: Dsf, tmp_path: Pa
         file = tmp_path / f"{every}.jsonl"
         sides.append(str(file))
         with Recording(file, writing=True) as recording:
-            recording.begin(QUESTION.model_copy(update={"every": every}))
+            recording.begin_question(QUESTION.model_copy(update={"every": every}))
             for at in moments:
-                recording.add(record(at, {"n": 1}))
+                recording.add_record(record(at, {"n": 1}))
     result = dsf("compare", *sides, "-o", "json")
     assert result.exit_code == 0, result.output
     report = json.loads(result.stdout)

@@ -36,10 +36,10 @@ def side(stack: ExitStack, name: str, values: Values, *, start: int = 3000, **ch
     recording = stack.enter_context(Recording())
     recording.name = name
     for cluster, line in values.items():
-        recording.begin(QUESTION.model_copy(update={"cluster": cluster, **changes}))
+        recording.begin_question(QUESTION.model_copy(update={"cluster": cluster, **changes}))
         for number, value in enumerate(line):
             items = None if value is None else {"n": value}
-            recording.add(record(start + 300 * number, items, cluster=cluster))
+            recording.add_record(record(start + 300 * number, items, cluster=cluster))
     return recording
 
 
@@ -106,9 +106,9 @@ def test_sides_with_different_score_names_are_compared(stack: ExitStack, tmp_pat
     a = side(stack, "a", {"a": [1, 1], "b": [2, 2]}, score_name="n")
     b = stack.enter_context(Recording())
     for cluster, value in (("a", 3), ("b", 2)):
-        b.begin(QUESTION.model_copy(update={"cluster": cluster, "score_name": "m"}))
+        b.begin_question(QUESTION.model_copy(update={"cluster": cluster, "score_name": "m"}))
         for at in (3000, 3300):
-            b.add(record(at, {"m": value}, cluster=cluster))
+            b.add_record(record(at, {"m": value}, cluster=cluster))
     coordinate = {"type": "AddOn", "addOn": {"resourceName": "n", "scoreName": "n"}}
     policy = {"mode": "Exact", "configurations": [{"scoreCoordinate": coordinate}]}
     view = compare_recordings(a, b, find_common(a, b))

@@ -40,7 +40,7 @@ def test_recording_within_the_bounds_is_read(tmp_path: Path) -> None:
 )
 def test_line_beyond_the_bounds_is_named(tmp_path: Path, line: dict[str, Any] | str) -> None:
     path = _file(tmp_path, {"question": _QUESTION}, line)
-    with pytest.raises(BacktestError, match=r"recording\.jsonl:2: is no line of a backtest"):
+    with pytest.raises(BacktestError, match=r"recording\.jsonl:2: is not a line of a backtest"):
         Recording(path)
 
 

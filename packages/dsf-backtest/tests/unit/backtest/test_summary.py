@@ -183,15 +183,15 @@ def test_addresses_are_moved_to_another_server() -> None:
 def test_second_run_asks_only_missing_moments(tmp_path: Path) -> None:
     file = tmp_path / "a.jsonl"
     with Recording(file, writing=True) as recording:
-        recording.begin(QUESTION)
+        recording.begin_question(QUESTION)
         for each in (record(3000, {"n": 1}), record(3300), record(3600, {"n": 2})):
-            recording.add(each)
+            recording.add_record(each)
     # The writer was killed in the middle of a line.
     file.write_bytes(file.read_bytes() + b'{"cluster":"c1","at":39')
     with Recording(file, writing=True) as recording:
         assert recording.list_missing_moments("c1", ASKED) == [3300, *range(3900, 6001, 300)]
-        recording.begin(QUESTION)
-        recording.add(record(3300, {"n": 3}))
+        recording.begin_question(QUESTION)
+        recording.add_record(record(3300, {"n": 3}))
         assert [(each.at, each.items) for each in recording.iterate_records("c1")] == [
             (3000, {"n": 1}),
             (3300, {"n": 3}),
@@ -203,13 +203,13 @@ def test_second_run_asks_only_missing_moments(tmp_path: Path) -> None:
 def test_recording_of_another_question_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "a.jsonl"
     with Recording(file, writing=True) as recording:
-        recording.begin(QUESTION)
-        recording.begin(QUESTION.model_copy(update={"cluster": "c2", "every": 60}))
+        recording.begin_question(QUESTION)
+        recording.begin_question(QUESTION.model_copy(update={"cluster": "c2", "every": 60}))
     with (
         Recording(file, writing=True) as recording,
         pytest.raises(BacktestError, match=r"another question \(every, formats differ\); write into another file"),
     ):
-        recording.begin(QUESTION.model_copy(update={"every": 60, "formats": ("x",)}))
+        recording.begin_question(QUESTION.model_copy(update={"every": 60, "formats": ("x",)}))
 
 
 def test_recording_has_one_writer(tmp_path: Path) -> None:
@@ -221,9 +221,9 @@ def test_recording_has_one_writer(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("{}\n", r"a.jsonl:1: is no line of a backtest"),
-        ('\n{"cluster":"c1","at":1,"outcome":"ok","items":{"n":128}}\n', r"a.jsonl:2: is no line of a backtest"),
-        ('{"cluster":"c1","at":1,"outcome":"ok"}\n', "no question of cluster 'c1' stands before it"),
+        ("{}\n", r"a.jsonl:1: is not a line of a backtest"),
+        ('\n{"cluster":"c1","at":1,"outcome":"ok","items":{"n":128}}\n', r"a.jsonl:2: is not a line of a backtest"),
+        ('{"cluster":"c1","at":1,"outcome":"ok"}\n', "no question of cluster 'c1' precedes this record"),
     ],
 )
 def test_invalid_recording_is_refused(tmp_path: Path, text: str, words: str) -> None:
@@ -239,8 +239,8 @@ def test_files_of_several_clusters_can_be_put_together(tmp_path: Path) -> None:
     whole = b""
     for cluster in ("c1", "c2"):
         with Recording(tmp_path / cluster, writing=True) as recording:
-            recording.begin(QUESTION.model_copy(update={"cluster": cluster}))
-            recording.add(record(3000, {"n": 1}, cluster=cluster))
+            recording.begin_question(QUESTION.model_copy(update={"cluster": cluster}))
+            recording.add_record(record(3000, {"n": 1}, cluster=cluster))
         whole += (tmp_path / cluster).read_bytes()
     (tmp_path / "all").write_bytes(whole)
     with Recording(tmp_path / "all") as recording:
