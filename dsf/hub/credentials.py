@@ -207,7 +207,7 @@ class AgentCredentials:
         ids_before = existing_ids or self._create_ids(cluster, now)
         ids = ids_before.rotate(now) if is_recreated and existing_ids is not None else ids_before
         if ids.previous is not None:
-            ids = ids.end_overlap(now, self._keys.read_last_used(cluster), min_age=OVERLAP)
+            ids = ids.end_overlap_if_due(now, self._keys.read_last_used(cluster), min_age=OVERLAP)
         if request is not None and request.key_id == ids.current:
             if request.action == "revoke":
                 ids = ids.revoke(now)

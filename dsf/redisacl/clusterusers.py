@@ -123,8 +123,13 @@ class ClusterUsers:
             self._save()
             self._last_lines = lines_after = self._read_lines()
             self._current_users = {user.name: user for user in users.values()}
-            # Skip users that were already correct, although another process had set them.
-            changes.changed = [c for c in changes.changed if lines[cluster_user(c)] != lines_after.get(cluster_user(c))]
+            # Report only users whose line has changed: this object also sets users that another process has already
+            # set correctly, because it does not know their lines.
+            changes.changed = [
+                cluster
+                for cluster in changes.changed
+                if lines[cluster_user(cluster)] != lines_after.get(cluster_user(cluster))
+            ]
         _log_changes(len(changes.created), len(changes.changed), len(changes.removed))
         return changes
 
@@ -133,7 +138,7 @@ class ClusterUsers:
         return User.of_cluster(cluster, *passwords)
 
     def _read_lines(self) -> dict[str, str]:
-        """Return the line of each user, `user <name> on #<hash> ...`, by name."""
+        """Return the users of the server: name -> line in the format of an ACL file, `user <name> on #<hash> ...`."""
         return {line.split(" ", 2)[1]: line for line in map(str, self._redis.acl_list())}
 
     def _set_users(self, users: list[User], lines: Mapping[str, str]) -> None:
@@ -150,7 +155,11 @@ class ClusterUsers:
                 pipe.execute()
 
     def _save(self) -> None:
-        """Write the server's ACL file. If it has none, the hub sets the users again after a restart of Redis."""
+        """Write the server's ACL file.
+
+        After an error response, for example because the server has no ACL file, this object never tries again. A
+        restart of Redis then loses the users, and the next `sync` restores them.
+        """
         if not self._can_save:
             return
         try:
@@ -162,7 +171,7 @@ class ClusterUsers:
 
 def _log_changes(created_count: int = 0, changed_count: int = 0, removed_count: int = 0) -> None:
     if created_count or changed_count or removed_count:
-        log.info("redis users of clusters changed", made=created_count, changed=changed_count, removed=removed_count)
+        log.info("redis users of clusters changed", created=created_count, changed=changed_count, removed=removed_count)
 
 
 def _parse_hashes(line: str) -> set[str]:
@@ -182,7 +191,7 @@ class ReplicatedClusterUsers:
     """Manages the users of managed clusters on the server and, behind Sentinel, on its replicas.
 
     Redis does not replicate users, and a replica may become the primary at any time. As the replicas have the users,
-    agents then need not wait for the hub. If setting users on a replica fails, the next `sync` retries.
+    agents then need not wait for the hub. Errors of replicas are logged, and the next `sync` retries.
     """
 
     def __init__(self, client: redis.Redis, settings: Settings, master_secret: bytes) -> None:

@@ -1,9 +1,9 @@
-"""The valid credentials of a cluster, including rotations. Pure functions.
+"""The ids of a cluster's valid credentials, and their rotation. Pure functions.
 
 A key id identifies one set of credentials: the signing key and the password in Redis, which are derived from the master
 secret and delivered in one Secret. `KeyIds.rotate` starts a rotation with the next id, whose set is then delivered.
-`KeyIds.end_overlap` ends the rotation once the agent uses the new set, or after the grace time. From then on, the hub
-and Redis reject the old set.
+`KeyIds.end_overlap_if_due` ends the rotation once the agent uses the new set, or after the grace time. From then on,
+the hub and Redis reject the old set.
 """
 
 from __future__ import annotations
@@ -39,11 +39,16 @@ class KeyIds:
         """Switch to new credentials without an overlap, because the old credentials are compromised."""
         return KeyIds(self.current + 1, None, now)
 
-    def end_overlap(self, now: float, used_id: int | None, *, min_age: float = 0.0, grace: float = 3600.0) -> KeyIds:
-        """End the overlap if the agent has signed with the current key, or after `grace` seconds.
+    def end_overlap_if_due(
+        self, now: float, used_id: int | None, *, min_age: float = 0.0, grace: float = 3600.0
+    ) -> KeyIds:
+        """Return the key ids without the previous one if the agent has signed with the current key, or after `grace`.
 
-        `used_id` is the id of the key with which the agent last signed. OCM delivers the new Secret within seconds. A
-        disconnected cluster gets it when it reconnects, even if the old Secret is no longer valid.
+        Otherwise, the overlap goes on. `now` is in unix seconds, `min_age` and `grace` are durations in seconds.
+
+        `used_id` is the id of the key with which the agent last signed, or None. The grace time may end while a cluster
+        is disconnected: OCM does not need the agent's credentials, and delivers the new Secret when the cluster
+        reconnects.
 
         The overlap lasts at least `min_age` seconds, because an agent may have its new signing key before its new
         password, which is in a file that Kubernetes updates later.
