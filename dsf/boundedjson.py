@@ -2,7 +2,8 @@
 
 A limit in bytes does not limit the memory: `[[],[],...]` takes 40 times its text in Python, and the list of all errors
 of `[1,1,...]` 400 times. Each reader of foreign JSON therefore states `Bounds`, and `check` counts containers, values
-and depth in the bytes. Parsers of large documents take turns (`turn`), because a process has many threads.
+and depth in the bytes. Parsers of large documents take turns (`wait_for_parsing_turn`), because a process has many
+threads.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def parse(
 
 
 @contextlib.contextmanager
-def turn(size: int) -> Iterator[None]:
+def wait_for_parsing_turn(size: int) -> Iterator[None]:
     """Wait until no other thread of this process parses a large document, and parse one of `size` bytes in the block.
 
     Small documents do not wait.

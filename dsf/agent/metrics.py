@@ -25,7 +25,7 @@ import dsf.log
 from dsf import metrics as names
 from dsf.agent.config import AgentConfig, Summaries
 from dsf.api.score import compute_validity, has_expired
-from dsf.api.scoringresponse import ScoringResult, make_gauge_labels
+from dsf.api.scoringresponse import ScoringResult, make_gauge_label_values
 from dsf.api.summary import ScorerSummary
 from dsf.cycle.stages import Cycle, Observer
 from dsf.process import threads
@@ -61,7 +61,7 @@ class _PublishedScores:
 
         The first scrape computes them, because some results are never scraped and others more than once.
         """
-        return {make_gauge_labels(self.cluster, self.score_name, labels): score for labels, score in self.results}
+        return {make_gauge_label_values(self.cluster, self.score_name, labels): score for labels, score in self.results}
 
 
 @dataclass(frozen=True, slots=True)

@@ -444,7 +444,7 @@ def _evaluate_results(recorder: _CycleRecorder, cycle: Cycle, payload: Payload) 
         refusal_counts,
         response.refusal_counts.total() + result_count,
         example=example,
-        series=payload.series,
+        series_count=payload.series,
         note=response.note,
     )
     # Mask the message: it may contain an item name, in which a server may repeat the token.

@@ -20,7 +20,7 @@ from dsf.store.heartbeats import HEARTBEAT_SECONDS, list_stalled_stages
 from dsf.store.pairs import Pairs
 from dsf.store.server import read_problems
 from dsf.store.ticks import RUN_SLACK, find_memory_problem, find_ticks_problem, find_writes_problem
-from dsf.store.writes import TURN_AT
+from dsf.store.writes import TURN_AT_FIELD
 
 #: Seconds after the latest end of a cycle from which a missing result is late.
 LATE_RESULT_SECONDS: Final = 10.0
@@ -134,8 +134,8 @@ def _describe_agents_problem(path: _Path) -> str:
 
 def _describe_objects_problem(path: _Path) -> str:
     """Return the reason why AddOnPlacementScores are not written; empty if the elected hub controller writes all."""
-    turn_at: Any = path.client.hget(keys.WRITE_STATS, TURN_AT)
-    idle_seconds = path.now - parse_number("counter", TURN_AT, turn_at)
+    turn_at: Any = path.client.hget(keys.WRITE_STATS, TURN_AT_FIELD)
+    idle_seconds = path.now - parse_number("counter", TURN_AT_FIELD, turn_at)
     if turn_at is not None and idle_seconds > LATE_WRITER_SECONDS and path.rows:
         return (
             f"scores are not written: the score writer has done nothing for {idle_seconds:.0f} s; check that a hub "

@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 
 import dsf.log
 from dsf import keys, metrics
-from dsf.api.scoringresponse import cut_label
+from dsf.api.scoringresponse import truncate_label
 from dsf.beat.stats import collect_schedule_metrics
 from dsf.fleet.path import STAGES
 from dsf.fleet.queries import FleetQueries
@@ -27,7 +27,7 @@ from dsf.store.entries import compute_pause
 from dsf.store.pairs import Pairs
 from dsf.store.registry import Registry, ScorerRecord
 from dsf.store.schedule import ScheduleStore
-from dsf.store.writes import VALIDITY_FACTOR
+from dsf.store.writes import VALIDITY_FACTOR_FIELD
 
 log = dsf.log.get(__name__)
 
@@ -123,7 +123,7 @@ class FleetCollector(Collector):
             *families.collect(),
             add_values(
                 metrics.EXPOSED.make_gauge(),
-                {(cut_label(scorers[name].score_name), level): 1 for name, level in sorted(levels.items())},
+                {(truncate_label(scorers[name].score_name), level): 1 for name, level in sorted(levels.items())},
             ),
             add_values(metrics.SERIES_LIMIT.make_gauge(), {(): self._budget.limit}),
             add_values(metrics.SERIES_WANTED.make_gauge(), {(): self._budget.count_wanted_series(demands)}),
@@ -171,7 +171,8 @@ class FleetCollector(Collector):
                 {(name,): parse_number("counter", name, write_stats.get(name)) for name in write_results},
             ),
             add_values(
-                metrics.VALIDITY_FACTOR.make_gauge(), {(): parse_validity_factor(write_stats.get(VALIDITY_FACTOR))}
+                metrics.VALIDITY_FACTOR.make_gauge(),
+                {(): parse_validity_factor(write_stats.get(VALIDITY_FACTOR_FIELD))},
             ),
         ]
 
@@ -181,7 +182,10 @@ def _make_health_family(scorers: Mapping[str, ScorerRecord]) -> Metric:
     unhealthy_scores = {record.score_name for record in scorers.values() if record.health != "Active"}
     return add_values(
         metrics.SCORER_HEALTHY.make_gauge(),
-        {(cut_label(record.score_name),): record.score_name not in unhealthy_scores for record in scorers.values()},
+        {
+            (truncate_label(record.score_name),): record.score_name not in unhealthy_scores
+            for record in scorers.values()
+        },
     )
 
 
@@ -199,7 +203,7 @@ def make_families(model: FleetQueries) -> Iterable[Metric]:
     reasons: defaultdict[Labels, float] = defaultdict(float)
     ages: defaultdict[Labels, float] = defaultdict(float)
     for scorer in model.scorers().scorers:
-        score = cut_label(scorer.score_name)
+        score = truncate_label(scorer.score_name)
         for state, clusters in scorer.states.model_dump().items():
             states[score, state] += clusters
         for group in scorer.reasons:

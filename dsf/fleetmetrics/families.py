@@ -13,7 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from dsf import metrics
 from dsf.api.score import has_expired
-from dsf.api.scoringresponse import cut_label, make_gauge_labels
+from dsf.api.scoringresponse import make_gauge_label_values, truncate_label
 from dsf.store.pairs import OUTCOMES, SUCCESSES, PairState
 
 Labels = tuple[str, ...]
@@ -57,7 +57,7 @@ class PairFamilies:
         # Without items, everything is in the row, and parsing a large score would take long.
         score = pair.score if with_items else None
         score_name = self._score_names.get(pair.scorer) or (score.score_name if score else pair.scorer)
-        name, cluster = cut_label(score_name), cut_label(pair.cluster)
+        name, cluster = truncate_label(score_name), truncate_label(pair.cluster)
         self._add_counters(pair, cluster, name)
         if pair.last_success is not None:
             _keep_greatest(self._last_success, (cluster, name), pair.last_success)
@@ -68,7 +68,7 @@ class PairFamilies:
             _keep_greatest(self._valid_until, (cluster, name), valid_until)
         if score is not None and not has_expired(score.valid_until, self._now):
             for labels, value in score.results:
-                self._scores[make_gauge_labels(pair.cluster, score.score_name, labels)] = value
+                self._scores[make_gauge_label_values(pair.cluster, score.score_name, labels)] = value
 
     def _add_counters(self, pair: PairState, cluster: str, name: str) -> None:
         """Add the counters of a pair's cycles, failures and stages."""

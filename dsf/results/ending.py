@@ -169,7 +169,7 @@ def _make_scored_result(
         refusal_counts,
         refused_count + len(counted_results),
         example=example,
-        series=result.counts.get("series"),
+        series_count=result.counts.get("series"),
         note=result.message,
     )
     # All values were validated above.

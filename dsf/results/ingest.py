@@ -27,7 +27,7 @@ from dsf.store.entries import ScheduleOverride, find_interval, list_targets
 from dsf.store.pairs import MAX_SCORE_BYTES_PER_BATCH, Pair, PairScore
 from dsf.store.registry import ClusterRecord, ScorerRecord
 from dsf.store.runs import NO_ROOM, Ending, Runs
-from dsf.store.writes import VALIDITY_FACTOR
+from dsf.store.writes import VALIDITY_FACTOR_FIELD
 
 #: Outcomes of `Ingest.ingest_frames` for refused results. Each refusal is counted.
 REFUSED = ("bad_signature", "replayed", "stale", "unknown_cluster", "malformed", "removed")
@@ -313,7 +313,7 @@ def _read_registry(client: redis.Redis, verified_frames: Collection[_IncomingFra
         for key, requested_names in names.items():
             # HMGET needs at least one field. "" is never a valid name.
             pipe.hmget(key, requested_names or [""])
-        pipe.hget(keys.WRITE_STATS, VALIDITY_FACTOR)
+        pipe.hget(keys.WRITE_STATS, VALIDITY_FACTOR_FIELD)
         *texts, factor = pipe.execute()
     clusters, scorers, overrides = (
         dict(zip(names[key], row, strict=False)) for key, row in zip(names, texts, strict=True)

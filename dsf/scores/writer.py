@@ -34,7 +34,7 @@ from dsf.store.client import parse_stored, run_until_stopped
 from dsf.store.entries import CLOCK_SKEW
 from dsf.store.pairs import PairScore, Unwritten
 from dsf.store.registry import Registry
-from dsf.store.writes import PairData, Writes
+from dsf.store.writes import PairData, ScoreWriterStore
 
 log = dsf.log.get(__name__)
 
@@ -134,7 +134,7 @@ class ScoreWriter:
         self._on_status = on_status
         self._is_behind = is_behind
         self._clock = clock
-        self._writes = Writes(client)
+        self._store = ScoreWriterStore(client)
         self._registry = Registry(client)
         self._throttle = dsf.log.Throttle(10.0)
         self._stopping = threading.Event()
@@ -204,7 +204,7 @@ class ScoreWriter:
         if seconds > 0:
             self._stopping.wait(self._pause)
             if not self._stopping.is_set():
-                self._writes.wait(min(seconds, MAX_WAIT_SECONDS))
+                self._store.wait_for_change(min(seconds, MAX_WAIT_SECONDS))
         return 0.0
 
     # --- scheduling ----------------------------------------------------------------------------------------------
@@ -257,8 +257,8 @@ class ScoreWriter:
 
     def _plan_all(self) -> None:
         """Schedule a check of every pair that has an entry, an object, or a record of an unwritten score."""
-        scheduled_pairs = self._writes.list_scheduled_pairs()
-        unwritten_pairs = self._writes.list_unwritten_pairs()
+        scheduled_pairs = self._store.list_scheduled_pairs()
+        unwritten_pairs = self._store.list_unwritten_pairs()
         stored_scores = [
             (key, self._backend.find_score(key.namespace, key.name)) for key in self._backend.list_keys(Kind.SCORE)
         ]
@@ -290,7 +290,7 @@ class ScoreWriter:
             self._plan_all()
         self._now = now
         self._adopt(desired_scores)
-        changes = self._writes.pop_changes()
+        changes = self._store.pop_changes()
         with self._lock:
             for pair, number in changes.items():
                 self._changes[pair] += number
@@ -302,7 +302,7 @@ class ScoreWriter:
         batch = self._take_batch(now)
         self._pause = _BATCHING_PAUSE_SECONDS if len(batch) > 1 else 0.0
         if batch:
-            self._factor = self._writes.read_validity_factor()
+            self._factor = self._store.read_validity_factor()
             self._yield_cpu(self._check_batch(desired_scores, batch))
         self._report_outage()
         self._store_records()
@@ -405,7 +405,7 @@ class ScoreWriter:
 
     def _read_pair_data(self, pairs: list[Pair]) -> list[PairData]:
         try:
-            return self._writes.read_pair_data(pairs)
+            return self._store.read_pair_data(pairs)
         except redis.RedisError:
             self.check(pairs)
             raise
@@ -438,7 +438,7 @@ class ScoreWriter:
                 self._scorer_of_label[make_label_value(scorer)] = scorer
         if self._differs(desired_scores, pair, pair_data) and self._wait_for_turn(read_at):
             # Read the data again, because it has become stale during the wait.
-            [pair_data] = self._writes.read_pair_data([pair])
+            [pair_data] = self._store.read_pair_data([pair])
         target = self._compute_target(desired_scores, pair, pair_data)
         counts: Counter[str] = Counter()
         superfluous_names = self._find_superfluous(desired_scores, pair, target)
@@ -505,13 +505,13 @@ class ScoreWriter:
         if pair_data.scorer is None or pair_data.cluster is None:
             return UNKNOWN
         score = parse_stored(PairScore, f"{cluster}/{scorer}", pair_data.score)
-        if score is not None and not score.items and pair_data.items:
+        if score is not None and not score.items and pair_data.item_count:
             # The earlier results were for metrics only, so the response was not empty; the next score has items.
             score = None
         current_valid_until = max((state.valid_until for _, state in self._list_objects(pair)), default=0.0)
         target = compute_desired_score(
             score,
-            pair_data.failing,
+            pair_data.consecutive_failures,
             pair_data.scorer,
             pair_data.cluster,
             now=self._clock(),
@@ -691,8 +691,8 @@ class ScoreWriter:
         with self._lock:
             counts, pending_records = Counter(self._counts), dict(self._pending_records)
         if pending_records:
-            self._writes.record_unwritten(pending_records)
-        self._writes.record_turn(counts)
+            self._store.record_unwritten(pending_records)
+        self._store.record_turn(counts)
         with self._lock:
             self._counts -= counts
             for pair, cause in pending_records.items():
@@ -738,7 +738,7 @@ class ScoreWriter:
         factor = compute_validity_factor(
             [(count, max(scorer.validity, 2 * scorer.interval)) for count, scorer in renewed_scorers], self._rate
         )
-        self._writes.set_validity_factor(factor)
+        self._store.set_validity_factor(factor)
         if factor > 1 and self._factor == 1:
             log.warning("scores are valid for longer, renewals would take too many writes", factor=round(factor, 3))
         self._factor = factor

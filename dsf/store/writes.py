@@ -1,7 +1,8 @@
 """Data that the score writer exchanges with the rest of the hub through Redis.
 
 Results workers count the changes of each pair's score and wake the writer. The writer records its counters, and the
-reasons why scores are not written. Its schedule is in memory, so a new leader compares all scores.
+reasons why scores are not written. The writer keeps its schedule in memory only. Therefore the writer of a new leader
+compares all scores with the written objects.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ from dsf.store.client import (
 from dsf.store.pairs import Unwritten, parse_row_fields
 from dsf.store.registry import ClusterRecord, ScorerRecord
 
-#: Field of `Writes.read_validity_factor` in the writer's counters.
-VALIDITY_FACTOR = "validity_factor"
-#: Field with the time (unix seconds) at which the writer completed its last turn.
-TURN_AT = "turn_at"
+#: Field of the writer's counters with the factor that extends validities (`ScoreWriterStore.read_validity_factor`).
+VALIDITY_FACTOR_FIELD = "validity_factor"
+#: Field of the writer's counters with the time (unix seconds) at which the writer completed its last turn.
+TURN_AT_FIELD = "turn_at"
 #: Maximum pairs per round trip.
 _BATCH_SIZE = 1000
 #: Maximum characters of the stored reason why a score is not written.
@@ -47,27 +48,28 @@ class PairData:
     #: The stored text of a `PairScore`.
     score: str | None
     #: Number of consecutive failed cycles.
-    failing: int
+    consecutive_failures: int
     #: Number of items. For a score that goes to metrics only, the number of results.
-    items: int
+    item_count: int
 
     @classmethod
-    def parse(cls, cluster_name: str, scorer_name: str, *texts: Any) -> PairData:
-        """Parse `texts`, the stored texts of scorer, cluster, entry, row and score."""
-        scorer, cluster, entry, row, score = texts
+    def parse(
+        cls, cluster_name: str, scorer_name: str, *, scorer: Any, cluster: Any, entry: Any, row: Any, score: Any
+    ) -> PairData:
+        """Parse the stored texts of a pair; None stands for a missing one."""
         state = parse_row_fields(keys.pair(cluster_name, scorer_name), row)
         return cls(
             scorer=parse_stored(ScorerRecord, scorer_name, scorer),
             cluster=parse_stored(ClusterRecord, cluster_name, cluster),
             scheduled=entry is not None,
             score=score,
-            failing=state.get("failing", 0),
-            items=state.get("items", 0),
+            consecutive_failures=state.get("failing", 0),
+            item_count=state.get("items", 0),
         )
 
 
-class Writes:
-    """Reads and writes the data that the score writer and other processes exchange.
+class ScoreWriterStore:
+    """Store of the data that the score writer and other processes exchange.
 
     Methods raise redis.RedisError if Redis is unreachable.
     """
@@ -76,7 +78,7 @@ class Writes:
         self._redis = client
         self._unwritten_script = client.register_script(load_lua("unwritten"))
 
-    def wait(self, seconds: float) -> None:
+    def wait_for_change(self, seconds: float) -> None:
         """Wait until a score changes, for at most `seconds`."""
         # A timeout of 0 would wait for ever.
         self._redis.blpop([keys.WRITES_WAKE], timeout=max(seconds, 0.01))
@@ -105,12 +107,16 @@ class Writes:
             if isinstance(response, Exception):
                 raise response
         for response in responses[4:]:
-            # Raise a temporary error, because the score would otherwise be removed.
+            # Redis replies WRONGTYPE if the stored data are damaged. Raise any other error, which may be temporary:
+            # without a score, the writer would remove the object.
             if isinstance(response, Exception) and not str(response).startswith("WRONGTYPE"):
                 raise response
-        # A pair with damaged data has no score, and must not block the others.
+        # Treat a damaged score as missing, so that it does not block the other pairs.
         scores = [None if isinstance(response, Exception) else response for response in responses[4:]]
-        return [PairData.parse(*pair, *texts) for pair, *texts in zip(pair_list, *responses[:4], scores, strict=True)]
+        return [
+            PairData.parse(*pair, scorer=scorer, cluster=cluster, entry=entry, row=row, score=score)
+            for pair, scorer, cluster, entry, row, score in zip(pair_list, *responses[:4], scores, strict=True)
+        ]
 
     def list_scheduled_pairs(self) -> list[tuple[str, str]]:
         """Return (cluster, scorer) of every entry in the schedule."""
@@ -121,7 +127,7 @@ class Writes:
         return [keys.split_pair(str(member)) for member in self._redis.hkeys(keys.UNWRITTEN)]
 
     def record_unwritten(self, causes: Mapping[tuple[str, str], Unwritten | None]) -> None:
-        """Record why scores are not written, and notify readers of these pairs. A cause of None removes the record."""
+        """Record why scores are not written, and notify readers of changed pairs. None removes the record of a pair."""
         for batch in split_into_batches(causes.items(), _BATCH_SIZE):
             arguments: list[str] = []
             for pair, cause in batch:
@@ -133,14 +139,14 @@ class Writes:
         """Add to the writer's counters, and record the completed turn."""
         increments = [("HINCRBY", keys.WRITE_STATS, name, number) for name, number in counts.items()]
         run_atomically(
-            self._redis, *increments, ("HSET", keys.WRITE_STATS, TURN_AT, f"{read_hub_time(self._redis):.3f}")
+            self._redis, *increments, ("HSET", keys.WRITE_STATS, TURN_AT_FIELD, f"{read_hub_time(self._redis):.3f}")
         )
 
     def read_validity_factor(self) -> float:
-        """Return the factor that extends validities, which is at least 1."""
-        text: str | None = self._redis.hget(keys.WRITE_STATS, VALIDITY_FACTOR)  # type: ignore[assignment]
+        """Return the factor that extends validities, which is at least 1; 1 if none is stored."""
+        text: str | None = self._redis.hget(keys.WRITE_STATS, VALIDITY_FACTOR_FIELD)  # type: ignore[assignment]
         return parse_validity_factor(text)
 
     def set_validity_factor(self, factor: float) -> None:
         """Store the factor that extends validities, for ingestion and readers."""
-        run_atomically(self._redis, ("HSET", keys.WRITE_STATS, VALIDITY_FACTOR, f"{factor:.3f}"))
+        run_atomically(self._redis, ("HSET", keys.WRITE_STATS, VALIDITY_FACTOR_FIELD, f"{factor:.3f}"))

@@ -25,7 +25,7 @@ from dsf.store.pairs import Pairs, PairState
 from dsf.store.registry import ClusterRecord, Registry, ScorerRecord
 from dsf.store.runs import Runs
 from dsf.store.schedule import ScheduleStore
-from dsf.store.writes import Writes
+from dsf.store.writes import ScoreWriterStore
 
 SECRET = "5e" * 32
 #: Later than any real clock, by which some due times are.
@@ -141,7 +141,7 @@ class ResultsHarness:
         self.registry = Registry(client)
         self.pairs = Pairs(client)
         self.runs = Runs(client)
-        self.writes = Writes(client)
+        self.writes = ScoreWriterStore(client)
         self.schedule = ScheduleStore(client)
         self.backend = MemoryBackend(lambda: self.now)
         self.owners = BedOwners(client)

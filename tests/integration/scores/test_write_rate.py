@@ -92,7 +92,7 @@ def test_waiting_results_go_before_scores(bed: ResultsHarness, monkeypatch: pyte
 def test_counters_of_a_batch_are_stored_together(bed: ResultsHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(bed, 30, write_rate=100_000.0)
     writer, recorded = bed.writer(), []
-    record = writer._writes.record_turn
-    monkeypatch.setattr(writer._writes, "record_turn", lambda counts: recorded.append(dict(counts)) or record(counts))
+    record = writer._store.record_turn
+    monkeypatch.setattr(writer._store, "record_turn", lambda counts: recorded.append(dict(counts)) or record(counts))
     writer.step()
     assert recorded == [{"written": 30}]

@@ -234,12 +234,12 @@ def test_pairs_of_a_batch_are_checked_again_after_an_outage_of_redis(
         bed.cycle(cluster)
     writer = bed.writer()
     with monkeypatch.context() as patch:
-        patch.setattr(writer._writes, "read_pair_data", _away)
+        patch.setattr(writer._store, "read_pair_data", _away)
         with pytest.raises(redis.ConnectionError):
             writer.step()
     assert sorted(bed.write(writer)) == [("apply", f"c{number}", NAME) for number in (1, 2, 3)]
     with monkeypatch.context() as patch:
-        patch.setattr(writer._writes, "record_turn", _away)
+        patch.setattr(writer._store, "record_turn", _away)
         bed.cycle(results=[({"node": "a"}, 9.0)])
         with pytest.raises(redis.ConnectionError):
             writer.step()

@@ -37,7 +37,7 @@ from dsf.store.registry import ClusterRecord, Registry, ScorerRecord
 from dsf.store.runs import Runs
 from dsf.store.schedule import ScheduleStore
 from dsf.store.ticks import send_now
-from dsf.store.writes import Writes
+from dsf.store.writes import ScoreWriterStore
 from tests.integration.beat.support import Bench
 from tests.integration.results.bed import BedOwners, MemoryBackend, handle
 from tests.integration.security.fleet import MASTER
@@ -187,8 +187,8 @@ def test_role_users_may_run_every_command_of_their_process(secure_redis: SecureR
     while writer.step() == 0.0:
         assert time.monotonic() < deadline
     assert backend.objects
-    writes = Writes(hub)
-    writes.wait(0.01)
+    writes = ScoreWriterStore(hub)
+    writes.wait_for_change(0.01)
     cause = Unwritten(reason="ScoresNotWritten", message="no right", since=time.time())
     writes.record_unwritten({("c1", "s1"): cause})
     writes.record_unwritten({("c1", "s1"): None})

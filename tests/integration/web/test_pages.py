@@ -23,7 +23,7 @@ from dsf.store.notices import CLUSTER_SET, ClusterNotice, ConditionNotice, Notic
 from dsf.store.pairs import PairFailure, PairScore, Unwritten
 from dsf.store.registry import ClusterRecord, Registry, ScorerRecord
 from dsf.store.schedule import ScheduleStore
-from dsf.store.writes import Writes
+from dsf.store.writes import ScoreWriterStore
 from dsf.web import search, views
 from dsf.web.guard import list_own_segments
 from dsf.web.pagedata import PageDataReader
@@ -72,7 +72,7 @@ def test_scores_of_the_original_project_are_named_below_the_headline(
 ) -> None:
     good_fleet(redis_client)
     cause = Unwritten(reason=WriteReason.WRITTEN_BY_UPSTREAM, message="upstream wrote AddOnPlacementScore x", since=1.0)
-    Writes(redis_client).record_unwritten({("worker01", "refused"): cause})
+    ScoreWriterStore(redis_client).record_unwritten({("worker01", "refused"): cause})
     fetch(page, "/", "All 2 scores are fresh", "worker01/refused: upstream wrote AddOnPlacementScore x")
 
 

@@ -59,8 +59,8 @@ def test_exposed_line_keeps_the_form_that_dashboards_query() -> None:
 
 
 def test_labels_are_made_once_for_all_scrapes(monkeypatch: pytest.MonkeyPatch) -> None:
-    counted_labels = mock.Mock(side_effect=metrics_module.make_gauge_labels)
-    monkeypatch.setattr(metrics_module, "make_gauge_labels", counted_labels)
+    counted_labels = mock.Mock(side_effect=metrics_module.make_gauge_label_values)
+    monkeypatch.setattr(metrics_module, "make_gauge_label_values", counted_labels)
     summary = scorer("a")
     metrics = AgentMetrics("c", Config(summary))
     metrics.publish(summary, [ScoringResult({"node": "x"}, 1.0), ScoringResult({"node": "y"}, 2.0)])

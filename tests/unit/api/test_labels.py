@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsf import metrics
-from dsf.api.scoringresponse import cut_label, make_gauge_labels
+from dsf.api.scoringresponse import make_gauge_label_values, truncate_label
 from tests.cases import load
 
 ANY_TEXT = st.text(alphabet=st.characters(), max_size=400)
@@ -15,12 +15,12 @@ ANY_TEXT = st.text(alphabet=st.characters(), max_size=400)
 
 @pytest.mark.parametrize("case", load("labels"))
 def test_cut_label(case: dict[str, Any]) -> None:
-    assert cut_label(case["value"]) == case["expected"]
+    assert truncate_label(case["value"]) == case["expected"]
 
 
 @given(ANY_TEXT, st.just(256) | st.integers(0, 20))
 def test_truncated_label_is_the_longest_prefix_that_fits(value: str, limit: int) -> None:
-    cut = cut_label(value, limit)
+    cut = truncate_label(value, limit)
     whole = value.encode("utf-8", "replace").decode()
     assert whole.startswith(cut)
     assert len(cut.encode()) <= limit
@@ -28,7 +28,7 @@ def test_truncated_label_is_the_longest_prefix_that_fits(value: str, limit: int)
 
 
 def test_gauge_labels() -> None:
-    values = make_gauge_labels("c1", "my_score", {"node": "n", "meta": "m" * 300, "foreign": "x"})
+    values = make_gauge_label_values("c1", "my_score", {"node": "n", "meta": "m" * 300, "foreign": "x"})
     assert dict(zip(metrics.SCORE.labels, values, strict=True)) == {
         "ds_cluster": "c1",
         "ds_node": "n",
@@ -43,4 +43,4 @@ def test_gauge_labels() -> None:
 
 
 def test_same_value_under_two_label_names_gives_two_gauges() -> None:
-    assert make_gauge_labels("c", "s", {"node": "x"}) != make_gauge_labels("c", "s", {"device": "x"})
+    assert make_gauge_label_values("c", "s", {"node": "x"}) != make_gauge_label_values("c", "s", {"device": "x"})

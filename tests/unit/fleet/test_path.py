@@ -16,7 +16,7 @@ from dsf.settings import Settings
 from dsf.store.heartbeats import Heartbeat
 from dsf.store.pairs import Unwritten
 from dsf.store.ticks import compute_run_deadline, make_tick_message
-from dsf.store.writes import TURN_AT, Writes
+from dsf.store.writes import TURN_AT_FIELD, ScoreWriterStore
 from dsf.web.app import describe_unreadiness
 from tests.integration.results.bed import START, ResultsHarness
 
@@ -112,7 +112,7 @@ def test_failing_and_never_scored_pairs_are_no_interruption(bed: ResultsHarness)
 
 def test_scores_that_are_not_written_are_a_problem(bed: ResultsHarness) -> None:
     bed.cycle()
-    writes = Writes(bed.client)
+    writes = ScoreWriterStore(bed.client)
     writes.record_unwritten({("c1", "s1"): Unwritten(reason="ScoresNotWritten", message="no space", since=bed.now)})
     [problem] = problems(bed)
     assert problem == ("objects", "1 scores are not written as AddOnPlacementScores; c1/s1: ScoresNotWritten: no space")
@@ -122,7 +122,7 @@ def test_scores_that_are_not_written_are_a_problem(bed: ResultsHarness) -> None:
 
 def test_score_writer_that_stands_still_is_a_problem(bed: ResultsHarness) -> None:
     bed.cycle()
-    bed.client.hset(keys.WRITE_STATS, TURN_AT, bed.now)
+    bed.client.hset(keys.WRITE_STATS, TURN_AT_FIELD, bed.now)
     bed.now += LATE_WRITER_SECONDS
     assert problems(bed) == []
     bed.now += 1

@@ -268,7 +268,7 @@ def test_change_while_no_hub_leads_is_written_by_the_next_leader(bed: ResultsHar
     bed.write(old)
     bed.cycle(results=[({"node": "a"}, 7.0)])
     # The old leader receives the notification and stops before it writes.
-    assert old._writes.pop_changes() == {("c1", "s1"): 1}
+    assert old._store.pop_changes() == {("c1", "s1"): 1}
     assert bed.write() == [APPLY]
     assert bed.backend.scores("c1", NAME) == {"a": 7}
 
