@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.metrics.v1.metrics_pb2 import AGGREGATION_TEMPORALITY_CUMULATIVE, Metric
 
-from dsf.sources.window import format_number
+from dsf.sources.window import MAX_LABEL_BYTES, format_number
 
 #: Point flag "no recorded value".
 _NO_VALUE: Final = 1
 #: Suffixes of the metric's name, per kind with more than one sample.
 SUFFIXES: Final = {"histogram": ("_bucket", "_count", "_sum"), "summary": ("", "_count", "_sum")}
+
+#: Maximum attributes of a resource or a point. The labels of a series with more have too many characters in any case.
+MAX_ATTRIBUTES: Final = 4 * MAX_LABEL_BYTES
 
 Pairs = tuple[tuple[str, str], ...]
 
@@ -68,8 +71,15 @@ def iterate_points(metric: Metric, kind: str) -> Iterator[Point]:
                 yield from _iterate_count_and_sum(point, attributes)
 
 
-def make_pairs(attributes: Iterable[KeyValue]) -> Pairs:
-    """Return attributes as sorted pairs of text."""
+class TooManyAttributesError(ValueError):
+    """A resource or a point has more attributes than `MAX_ATTRIBUTES`."""
+
+
+def make_pairs(attributes: Sequence[KeyValue]) -> Pairs:
+    """Return attributes as sorted pairs of text. Raises TooManyAttributesError."""
+    # Check this first, because the pairs of hundreds of thousands of attributes take hundreds of megabytes.
+    if len(attributes) > MAX_ATTRIBUTES:
+        raise TooManyAttributesError(f"a resource or a point has more than {MAX_ATTRIBUTES} attributes")
     return tuple(
         sorted(
             (attribute.key, attribute.value.string_value or _format_value(attribute.value)) for attribute in attributes

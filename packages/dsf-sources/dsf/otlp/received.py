@@ -188,7 +188,8 @@ class Received:
             rejections.reason_texts.setdefault(reason, f"{metric.name}: {REASONS[reason]}")
             return
         min_time = now - selection.keep
-        refused_points: set[tuple[Pairs, int]] = set()
+        # Hashes of the refused points, whose attributes may be large.
+        refused_points: set[int] = set()
         for point in iterate_points(metric, kind):
             if point.suffix not in selectors:
                 counts["unwanted"] += 1
@@ -198,7 +199,7 @@ class Received:
             )
             counts[outcome] += 1
             if outcome in REASONS:
-                refused_points.add((point.attributes, point.nanoseconds))
+                refused_points.add(hash((point.attributes, point.nanoseconds)))
                 rejections.reason_texts.setdefault(outcome, f"{metric.name}: {detail or REASONS[outcome]}")
         # The sender counts its points: a histogram is one point, but many samples here.
         rejections.points += len(refused_points)

@@ -31,6 +31,7 @@ from dsf.errors import AccessError, JsonBoundsError, SettingsError
 from dsf.http.listening import Receive, Send, find_ambiguity
 from dsf.http.serving import HttpServer
 from dsf.otlp import protobufbounds
+from dsf.otlp.points import TooManyAttributesError
 from dsf.otlp.received import Received
 from dsf.process.clienttoken import TokenFile
 from dsf.sources.base import OTLP_PATH
@@ -223,7 +224,11 @@ class _Endpoint:
         # One body at a time: a parsed body takes several times as much memory, and in Python two at a time are no
         # faster.
         with self._parse_lock:
-            rejections = self._received.ingest(_parse_request(plain, as_json=as_json))
+            request = _parse_request(plain, as_json=as_json)
+            try:
+                rejections = self._received.ingest(request)
+            except TooManyAttributesError as error:
+                raise _RefusalError(HTTPStatus.BAD_REQUEST, str(error)) from None
         response = ExportMetricsServiceResponse()
         if rejections.points:
             response.partial_success.CopyFrom(

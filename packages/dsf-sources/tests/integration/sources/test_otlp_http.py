@@ -273,3 +273,16 @@ def _is_cut(connection: socket.socket, drop: bytes) -> bool:
         return bool(select.select([connection], [], [], 0.05)[0]) and connection.recv(100) == b""
     except OSError:
         return True
+
+
+def test_request_with_very_many_attributes_is_refused(make: Make) -> None:
+    """The labels of a single series would take hundreds of megabytes."""
+    agent = make(pushed("m"), max_bytes=8 * 1024 * 1024)
+    crowded = request(gauge("m", 1))
+    point = crowded.resource_metrics[0].scope_metrics[0].metrics[0].gauge.data_points[0]
+    for number in range(300_000):
+        point.attributes.add(key=f"{number:x}").value.string_value = "x"
+    response = push(agent, crowded)
+    assert (response.status_code, b"attributes" in response.content) == (400, True)
+    assert push(agent, request(gauge("m", 1))).status_code == 200
+    assert len(agent.series()) == 1
