@@ -16,6 +16,6 @@ def read_extras() -> Mapping[str, str]:
     return {entry.name: entry.value for entry in entry_points(group="dsf.extras")}
 
 
-def needs(extra: str, subject: str = "this") -> str:
-    """Return a sentence that says how to install what is missing."""
+def describe_missing_extra(extra: str, subject: str = "this") -> str:
+    """Return a sentence that says which extra `subject` needs, and how to install it."""
     return f"{subject} needs the extra `{extra}`: pip install 'dynamic-scoring-framework[{extra}]'"

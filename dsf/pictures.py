@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from dsf.errors import ToolError
-from dsf.extras import needs
+from dsf.extras import describe_missing_extra
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -25,7 +25,7 @@ def check(path: Path) -> None:
     try:
         import matplotlib  # noqa: F401
     except ImportError as error:
-        raise ToolError(needs("plot", "a picture")) from error
+        raise ToolError(describe_missing_extra("plot", "a picture")) from error
 
 
 def save(figure: Figure, path: Path) -> None:

@@ -179,8 +179,8 @@ class DirectoryBackend(DirectoryScores):
         """See `Backend.describe_missing_fields`. A folder keeps all fields; unknown ones are errors in a manifest."""
         return ""
 
-    def get_signing_secret(self) -> str:
-        """See `Backend.get_signing_secret`. The secret is in a file that only its owner can read."""
+    def get_master_secret(self) -> str:
+        """See `Backend.get_master_secret`. The secret is in a file that only its owner can read."""
         path = self._get_private_path("signing-secret")
         with self._lock:
             secret = read_text(path)

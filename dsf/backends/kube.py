@@ -24,7 +24,7 @@ from dsf.api.types import (
 from dsf.backends.compare import work_contains
 from dsf.backends.contest import WriteContests
 from dsf.backends.kube_crds import describe_missing_fields
-from dsf.backends.kube_credentials import get_signing_secret, make_credentials_work, read_key_ids
+from dsf.backends.kube_credentials import get_master_secret, make_credentials_work, read_key_ids
 from dsf.backends.kube_events import EventRecorder
 from dsf.backends.kube_kinds import (
     FIELD_MANAGER,
@@ -304,9 +304,9 @@ class KubeBackend:
         """See `Backend.describe_missing_fields`."""
         return describe_missing_fields(self._session, make_crds())
 
-    def get_signing_secret(self) -> str:
-        """See `Backend.get_signing_secret`."""
-        return get_signing_secret(self._session, self._namespace)
+    def get_master_secret(self) -> str:
+        """See `Backend.get_master_secret`."""
+        return get_master_secret(self._session, self._namespace)
 
     def read_name_claims(self, namespace: str) -> str:
         """See `Backend.read_name_claims`. Raises BackendError."""

@@ -1,4 +1,7 @@
-"""The hub's master secret on Kubernetes, and the delivery of the agents' credentials through OCM."""
+"""The hub's master secret on Kubernetes, and the delivery of the agents' credentials through OCM.
+
+A hub whose settings have the secret (`signing_secret` or `signing_secret_file`) does not read it from Kubernetes.
+"""
 
 from __future__ import annotations
 
@@ -25,23 +28,25 @@ from dsf.kube.session import Session
 from dsf.messages import SigningKey
 from dsf.redisacl.keyids import KeyIds
 
-#: The Secret in the hub's namespace that holds the master secret, and its key. The results worker mounts it.
-SIGNING_SECRET_NAME: Final = "dynamic-scoring-hub-signing"  # noqa: S105 - the name of a Secret
-SIGNING_SECRET_KEY: Final = "signing-secret"  # noqa: S105 - the key in that Secret
+#: Name of the Secret with the master secret, in the hub's namespace. The results worker mounts it.
+MASTER_SECRET_NAME: Final = "dynamic-scoring-hub-signing"  # noqa: S105 - the name of a Secret
+#: Key of the master secret in that Secret.
+MASTER_SECRET_KEY: Final = "signing-secret"  # noqa: S105 - the key in that Secret
+#: Labels of all objects that this module creates.
 _LABELS: Final = {MANAGED_BY_LABEL: MANAGED_BY}
 
 
-def get_signing_secret(session: Session, namespace: str) -> str:
+def get_master_secret(session: Session, namespace: str) -> str:
     """Return the hub's master secret in hex; create its Secret if missing. Raises BackendError."""
-    path = SECRETS.path(namespace, SIGNING_SECRET_NAME)
+    path = SECRETS.path(namespace, MASTER_SECRET_NAME)
     try:
         return _read_master_secret(session.get(path))
     except ObjectNotFoundError:
         body = {
             "apiVersion": "v1",
             "kind": "Secret",
-            "metadata": {"name": SIGNING_SECRET_NAME, "namespace": namespace, "labels": _LABELS},
-            "data": {SIGNING_SECRET_KEY: _encode(secrets.token_hex(32))},
+            "metadata": {"name": MASTER_SECRET_NAME, "namespace": namespace, "labels": _LABELS},
+            "data": {MASTER_SECRET_KEY: _encode(secrets.token_hex(32))},
         }
     try:
         return _read_master_secret(session.create(SECRETS.path(namespace), body))
@@ -51,7 +56,7 @@ def get_signing_secret(session: Session, namespace: str) -> str:
 
 
 def make_credentials_work(cluster: str, agent_namespace: str, credentials: Credentials) -> Manifest:
-    """Return the ManifestWork with an agent's Secrets; its annotation contains the valid key ids."""
+    """Return the ManifestWork that delivers an agent's Secrets. Its annotation contains the valid key ids."""
     data = {CREDENTIALS_KEY: _encode(credentials.signing_key)}
     if credentials.redis_password:
         data[REDIS_PASSWORD_KEY] = _encode(credentials.redis_password)
@@ -59,9 +64,11 @@ def make_credentials_work(cluster: str, agent_namespace: str, credentials: Crede
         data[SENTINEL_PASSWORD_KEY] = _encode(credentials.sentinel_password)
     manifests = [_make_secret(CREDENTIALS_NAME, agent_namespace, "Opaque", data)]
     if credentials.pull_secret:
-        pull = {".dockerconfigjson": _encode(credentials.pull_secret)}
-        # Insert the pull secret first, because the agent's pod starts when its credentials exist.
-        manifests.insert(0, _make_secret(PULL_SECRET_NAME, agent_namespace, "kubernetes.io/dockerconfigjson", pull))
+        pull_secret_data = {".dockerconfigjson": _encode(credentials.pull_secret)}
+        # Put the pull secret first: the agent's pod starts when its credentials exist, and then pulls its image.
+        manifests.insert(
+            0, _make_secret(PULL_SECRET_NAME, agent_namespace, "kubernetes.io/dockerconfigjson", pull_secret_data)
+        )
     return {
         "apiVersion": MANIFEST_WORKS.api_version,
         "kind": MANIFEST_WORKS.kind,
@@ -81,9 +88,9 @@ def _make_secret(name: str, namespace: str, secret_type: str, data: dict[str, st
 
 
 def read_key_ids(work: Manifest) -> KeyIds | None:
-    """Return the valid key ids in a ManifestWork by `make_credentials_work`; None if they cannot be read.
+    """Return the valid key ids of a ManifestWork that `make_credentials_work` made; None if they cannot be read.
 
-    Without a valid annotation, the id in the delivered signing key is the only valid key id.
+    If its annotation is missing or invalid, the only valid key id is that of the delivered signing key.
     """
     text = (work["metadata"].get("annotations") or {}).get(KEY_IDS_ANNOTATION)
     annotated_ids = KeyIds.parse(text) if isinstance(text, str) else None
@@ -105,9 +112,9 @@ def _encode(text: str) -> str:
 def _read_master_secret(secret: Manifest) -> str:
     """Return the master secret in hex. Raises BackendError if the Secret does not contain it."""
     try:
-        return base64.b64decode(secret["data"][SIGNING_SECRET_KEY], validate=True).decode("ascii").strip()
+        return base64.b64decode(secret["data"][MASTER_SECRET_KEY], validate=True).decode("ascii").strip()
     except (KeyError, TypeError, binascii.Error, UnicodeDecodeError):
         raise BackendError(
-            f"Secret {SIGNING_SECRET_NAME} has no usable key {SIGNING_SECRET_KEY}; delete it to have it made anew, "
-            "which gives every agent a new key"
+            f"Secret {MASTER_SECRET_NAME} has no usable key {MASTER_SECRET_KEY}; delete it, and the hub creates "
+            "a new one, which gives every agent a new key"
         ) from None

@@ -159,7 +159,7 @@ class Backend(ScoreBackend, Protocol):
         Raises BackendError.
         """
 
-    def get_signing_secret(self) -> str:
+    def get_master_secret(self) -> str:
         """Return the hub's master secret in hex; the first call creates and stores the secret."""
 
     def read_name_claims(self, namespace: str) -> str:

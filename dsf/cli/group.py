@@ -17,7 +17,7 @@ from typer.main import get_command
 from dsf.cli import context
 from dsf.cli.output import flatten
 from dsf.errors import ContextError, DsfError
-from dsf.extras import needs, read_extras
+from dsf.extras import describe_missing_extra, read_extras
 
 #: Exit code for a problem or an error.
 EXIT_FAILURE = 1
@@ -29,10 +29,11 @@ EXIT_INTERRUPTED = 130
 #: Packages that the Dockerfile omits from the agent's image.
 _PACKAGES_NOT_IN_AGENTS = ("cryptography", "fastapi", "flower", "jinja2", "starlette", "uvicorn")
 
-_options = typer.Typer(add_completion=False)
+#: Typer app that is never run: typer converts the annotations of its only command into options.
+_options_app = typer.Typer(add_completion=False)
 
 
-@_options.command()
+@_options_app.command()
 def _declare_fleet_options(
     name_or_folder: Annotated[
         str | None,
@@ -41,7 +42,7 @@ def _declare_fleet_options(
             metavar="NAME|FOLDER",
             callback=context.select_demo,
             expose_value=False,
-            help="Use this one of several running demos, whatever the environment says. Default: the one of the "
+            help="Use this running demo, even if environment variables select another fleet. Default: the demo of the "
             "current folder.",
         ),
     ] = None,
@@ -83,18 +84,18 @@ def _declare_fleet_options(
             "-A",
             callback=context.choose_all_namespaces,
             expose_value=False,
-            help="Use the kubeconfig, and all namespaces, as without it: reads show the whole fleet.",
+            help="Use the kubeconfig and all namespaces, which is also the default: reads show the whole fleet.",
         ),
     ] = False,
 ) -> None:
     """Declare the options of commands about a fleet. This function is not called: only its options are used."""
 
 
-_FLEET_OPTIONS = get_command(_options).params
+_FLEET_OPTIONS = get_command(_options_app).params
 
 
 class FleetCommand(TyperCommand):
-    """Command with the options that select a fleet: that of the environment, a running demo, or kubectl's context."""
+    """Command about a fleet, with the options that select it: a running demo, or a kubeconfig and a namespace."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -102,22 +103,23 @@ class FleetCommand(TyperCommand):
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command with less garbage collection."""
-        # Raise the threshold, because the collector scans all imports repeatedly during startup and frees nothing.
+        # With the default threshold, the collector would scan all imported objects repeatedly, and free almost nothing.
         gc.set_threshold(100_000)
         return super().invoke(ctx)
 
 
 class CommandGroup(TyperGroup):
-    """Prints an error of the project as one line, and sets the exit code.
+    """Group of all commands, which converts exceptions into error messages of one line and exit codes.
 
-    Any other exception is a bug and is printed with its traceback.
+    It handles the errors of the project and of Redis, missing extras and packages, closed pipes and Ctrl-C. Any other
+    exception is a bug and is printed with its traceback.
     """
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return the command. Exits with an error that names the extra of a command that is not installed."""
+        """Return the command; None if it is unknown. Exit with an error if it needs an extra that is not installed."""
         command = super().get_command(ctx, cmd_name)
         if command is None and cmd_name in read_extras():
-            fail(needs(read_extras()[cmd_name]))
+            fail(describe_missing_extra(read_extras()[cmd_name]))
         return command
 
     def invoke(self, ctx: Any) -> Any:
@@ -135,7 +137,7 @@ class CommandGroup(TyperGroup):
         except ModuleNotFoundError as error:
             name = (error.name or "").partition(".")[0]
             if name in read_extras():
-                fail(needs(read_extras()[name]))
+                fail(describe_missing_extra(read_extras()[name]))
             if name not in _PACKAGES_NOT_IN_AGENTS:
                 raise
             fail(

@@ -31,13 +31,17 @@ _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 #: Results of socket.getaddrinfo.
 _AddressInfos = list[tuple[Any, ...]]
 
-#: Addresses of metadata services that are not link-local: AWS (of instances and of pods), Google, Scaleway and Akamai
-#: over IPv6, then Alibaba, Azure and Oracle.
+#: Addresses of the clouds' metadata services that are not link-local.
 _METADATA_NETWORKS: Final = tuple(
     ipaddress.ip_network(network)
     for network in (
-        *("fd00:ec2::/32", "fd20:ce::254", "fd00:42::42", "fd00:a9fe:a9fe::1"),
-        *("100.100.100.200", "168.63.129.16", "192.0.0.192"),
+        "fd00:ec2::/32",  # AWS, of instances and of pods
+        "fd20:ce::254",  # Google
+        "fd00:42::42",  # Scaleway
+        "fd00:a9fe:a9fe::1",  # Akamai
+        "100.100.100.200",  # Alibaba
+        "168.63.129.16",  # Azure
+        "192.0.0.192",  # Oracle
     )
 )
 #: IPv6 prefixes of 96 bits, which an IPv4 address follows: mapped, translated (SIIT, NAT64), and compatible.
@@ -62,11 +66,11 @@ _is_link_local_allowed = False
 
 def allow_link_local(allowed: bool) -> None:
     """Allow or refuse link-local and metadata addresses in this process (DSF_ALLOW_LINK_LOCAL)."""
-    global _is_link_local_allowed  # noqa: PLW0603 - one per process, as with the CAs
+    global _is_link_local_allowed  # noqa: PLW0603 - a setting of the whole process
     _is_link_local_allowed = allowed
 
 
-def is_refused(address: str) -> bool:
+def is_link_local_or_metadata(address: str) -> bool:
     """Return True if an IP address is link-local or a cloud's metadata service, also as IPv4 embedded in IPv6."""
     return any(
         candidate.is_link_local or any(candidate in network for network in _METADATA_NETWORKS)
@@ -89,13 +93,15 @@ def _find_reachable_addresses(address: _Address) -> tuple[_Address, ...]:
         # RFC 6052: the IPv4 address follows a prefix of 96, 48, 56 or 64 bits, and skips the ninth octet.
         bits_without_octet = (bits >> 64 << 56) | (bits & ((1 << 56) - 1))
         shifted_bits = (bits, bits_without_octet >> 40, bits_without_octet >> 32, bits_without_octet >> 24)
-        return tuple(map(_parse_last_32_bits, shifted_bits))
+        return tuple(map(_extract_ipv4, shifted_bits))
+    # `::` and `::1` are in the network of compatible addresses, but embed no IPv4 address.
     if any(unscoped_address in network for network in _EMBEDDING_NETWORKS) and bits > 1:
-        return (_parse_last_32_bits(bits),)
+        return (_extract_ipv4(bits),)
     return (unscoped_address,)
 
 
-def _parse_last_32_bits(bits: int) -> ipaddress.IPv4Address:
+def _extract_ipv4(bits: int) -> ipaddress.IPv4Address:
+    """Return the IPv4 address in the last 32 bits."""
     return ipaddress.IPv4Address(bits & 0xFFFFFFFF)
 
 
@@ -132,11 +138,12 @@ def check_proxied_url(url: str, exchange: Exchange) -> None:
 
 
 def _check_addresses(host: str, infos: _AddressInfos) -> None:
+    """Raise HttpError (address_refused) if any address of the host is link-local or a metadata service."""
     for *_, address in infos:
-        if not _is_link_local_allowed and is_refused(str(address[0])):
+        if not _is_link_local_allowed and is_link_local_or_metadata(str(address[0])):
             raise HttpError(
                 "address_refused",
-                f"{host} stands for {address[0]}, a link-local or metadata address, which is not requested "
+                f"{host} resolves to {address[0]}, a link-local or metadata address, which is not requested "
                 f"({_HOW_TO_ALLOW})",
             )
 
@@ -165,14 +172,14 @@ def _resolve(host: str, port: int, seconds: float) -> _AddressInfos:
     if isinstance(result, socket.gaierror):
         raise NameResolutionError(host, HTTPConnection(host), result) from result
     if isinstance(result, UnicodeError):
-        raise HttpError("connection_failed", f"{clean(host, 100)}: the host name is no name that a host can have")
+        raise HttpError("connection_failed", f"{clean(host, 100)}: the host name is invalid")
     if isinstance(result, Exception):
         raise result
     return result
 
 
 def _is_numeric(host: str) -> bool:
-    """Return True if the host is an address, including a single number or octal notation, which needs no DNS lookup."""
+    """Return True if the host is an IP address, also as a single number or in octal digits: it needs no DNS lookup."""
     with contextlib.suppress(ValueError):
         ipaddress.ip_address(host)
         return True

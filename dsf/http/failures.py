@@ -75,7 +75,7 @@ _ERROR_RULES: Final[tuple[tuple[type[BaseException], str, str, str, bool], ...]]
         (http.client.HTTPException, "", "bad_answer", "it has too many headers", False),
         (InvalidHeader, "", "bad_answer", "a header has a bad value", False),
         (NameResolutionError, "", "connection_failed", "the host name cannot be resolved", True),
-        (LocationParseError, "", "connection_failed", "the host name is no name that a host can have", False),
+        (LocationParseError, "", "connection_failed", "the host name is invalid", False),
         # Not retryable, because a retry within the cycle would fail, too.
         (SSLError, "", "connection_failed", f"{TLS_FAILED}: {{}}", False),
     )

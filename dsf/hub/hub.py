@@ -228,7 +228,7 @@ class Hub:
     def _read_master_secret(self) -> bytes:
         configured_secret = self._settings.resolved_signing_secret()
         try:
-            secret = bytes.fromhex(configured_secret or self._backend.get_signing_secret())
+            secret = bytes.fromhex(configured_secret or self._backend.get_master_secret())
         except ValueError:
             secret = b""
         if len(secret) < 16:

@@ -230,5 +230,5 @@ def _ensure_signing_secret(settings: Settings, backend: Backend | None) -> Setti
     """
     if backend is None or settings.resolved_signing_secret():
         return settings
-    secret = SecretStr(backend.get_signing_secret())
+    secret = SecretStr(backend.get_master_secret())
     return settings.model_copy(update={"signing_secret": secret, "signing_secret_file": None})

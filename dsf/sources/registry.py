@@ -12,7 +12,7 @@ import dsf.log
 from dsf.api.summary import ScorerSummary
 from dsf.api.types import SourceType, is_plugin_type
 from dsf.errors import HttpError
-from dsf.extras import needs, read_extras
+from dsf.extras import describe_missing_extra, read_extras
 from dsf.http.failures import EXCERPT_CHARACTERS
 from dsf.sources.base import PLUGIN_BY_BUILTIN_TYPE, Source, get_source_type
 from dsf.sources.memory import SourceMemory
@@ -42,7 +42,7 @@ def find_source(name: str) -> Source:
         plugin_types = [plugin_type for plugin_type in find_plugins() if plugin_type not in read_extras()]
         text = f"source type {name!r} is not one of {', '.join([*SourceType, *plugin_types])}"
         if extra_name := read_extras().get(plugin):
-            text = needs(extra_name, f"source type {name!r}")
+            text = describe_missing_extra(extra_name, f"source type {name!r}")
         elif is_plugin_type(name):
             text += f"; install the package that has it in the agent's image (an entry point {GROUP!r})"
         raise HttpError("unsupported_source", text)

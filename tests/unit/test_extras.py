@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup as Group
 from typer.main import get_command
 
-from dsf.extras import needs, read_extras
+from dsf.extras import describe_missing_extra, read_extras
 
 PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
 
@@ -35,4 +35,6 @@ def test_source_of_another_distribution_has_an_extra(entry: object) -> None:
 
 
 def test_message_says_how_to_install_an_extra() -> None:
-    assert needs("plot") == "this needs the extra `plot`: pip install 'dynamic-scoring-framework[plot]'"
+    assert (
+        describe_missing_extra("plot") == "this needs the extra `plot`: pip install 'dynamic-scoring-framework[plot]'"
+    )

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import typer.main
 
-from dsf.backends.kube_credentials import SIGNING_SECRET_KEY, SIGNING_SECRET_NAME
+from dsf.backends.kube_credentials import MASTER_SECRET_KEY, MASTER_SECRET_NAME
 from dsf.cli.main import app
 from dsf.optimizer.settings import DEFAULT_PORT as OPTIMIZER_PORT
 from dsf.settings import DEFAULT_PORT, ENV_PREFIX, list_settings_classes
@@ -169,11 +169,11 @@ def test_each_process_mounts_its_own_password_only(workloads: dict[str, chart.Ob
 
 
 def test_signing_secret_has_the_name_that_the_hub_uses() -> None:
-    secret = chart.find_object(chart.render(), "Secret", SIGNING_SECRET_NAME)
-    assert set(secret["data"]) == {SIGNING_SECRET_KEY}
+    secret = chart.find_object(chart.render(), "Secret", MASTER_SECRET_NAME)
+    assert set(secret["data"]) == {MASTER_SECRET_KEY}
     workloads = chart.workloads(chart.render()) | chart.workloads(chart.render({"mode": "Distributed"}))
     for name in ("hub", "controller", "results"):
-        assert chart.get_environment(workloads, name)["DSF_SIGNING_SECRET_FILE"].endswith(f"/{SIGNING_SECRET_KEY}")
+        assert chart.get_environment(workloads, name)["DSF_SIGNING_SECRET_FILE"].endswith(f"/{MASTER_SECRET_KEY}")
 
 
 def test_ports_match(process: tuple[str, chart.Object]) -> None:

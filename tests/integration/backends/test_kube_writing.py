@@ -254,16 +254,16 @@ def test_two_hubs_agree_on_one_signing_secret(start_hub: Callable[..., Hub], ses
 
     def read(_: int) -> str:
         barrier.wait()
-        return backend.get_signing_secret()
+        return backend.get_master_secret()
 
     with ThreadPoolExecutor(8) as pool:
         (secret,) = set(pool.map(read, range(8)))
     assert len(bytes.fromhex(secret)) == 32
-    assert backend.get_signing_secret() == secret
+    assert backend.get_master_secret() == secret
     path = SECRETS.path(hub.namespace, "dynamic-scoring-hub-signing")
     session.merge(path, {"data": None})
     with pytest.raises(BackendError, match="no usable key signing-secret; delete it"):
-        backend.get_signing_secret()
+        backend.get_master_secret()
 
 
 def test_credentials_have_a_manifest_work_of_their_own(

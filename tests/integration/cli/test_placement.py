@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from dsf.cli.main import app
 from dsf.errors import HttpError, SettingsError
 from dsf.placements import reader
-from dsf.placements.reader import make_debugger
+from dsf.placements.reader import make_scheduler_client
 from dsf.placements.settings import PlacementSettings
 from tests.support.httpserver import ScriptedServer, answer
 
@@ -29,21 +29,21 @@ def test_scheduler_debugger_is_queried_with_the_token(tmp_path: Path, monkeypatc
     token.write_text("sesame\n")
     with ScriptedServer(answer("no such path", 404)) as server:
         server.script(answer(ANSWER), path="/debug/placements/apps/best")
-        debugger = make_debugger(
+        scheduler_client = make_scheduler_client(
             PlacementSettings(placement_debugger=server.url + "/", placement_debugger_token_file=token)
         )
-        assert debugger is not None
-        outcome = debugger.fetch_result("apps", "best")
+        assert scheduler_client is not None
+        outcome = scheduler_client.fetch_result("apps", "best")
         assert outcome.passed == {"a", "b"}
         assert outcome.scores == {("Steady", 1): {"a": 100, "b": 0}}
         assert server.requests[-1].headers["Authorization"] == "Bearer sesame"
         with pytest.raises(HttpError):
-            debugger.fetch_result("apps", "other")
+            scheduler_client.fetch_result("apps", "other")
     with pytest.raises(HttpError):
-        debugger.fetch_result("apps", "best")
+        scheduler_client.fetch_result("apps", "best")
     token.unlink()
     with pytest.raises(SettingsError, match="DSF_PLACEMENT_DEBUGGER_TOKEN_FILE"):
-        debugger.fetch_result("apps", "best")
+        scheduler_client.fetch_result("apps", "best")
 
 
 @pytest.mark.parametrize("arguments", [("--what-if", "c1=5"), ("best", "--score", "a/b")])
@@ -53,4 +53,4 @@ def test_options_without_effect_are_usage_errors(arguments: tuple[str, ...]) -> 
 
 
 def test_scheduler_debugger_is_not_queried_without_configuration() -> None:
-    assert make_debugger(PlacementSettings()) is None
+    assert make_scheduler_client(PlacementSettings()) is None

@@ -193,7 +193,7 @@ def test_name_of_a_metadata_address_is_refused_before_the_proxy_is_used(monkeypa
     with Proxy() as proxy:
         monkeypatch.setenv("http_proxy", f"http://{proxy.address}")
         monkeypatch.setattr("socket.getaddrinfo", lambda *_, **__: rows)
-        with pytest.raises(HttpError, match=r"names\.test stands for 169\.254\.169\.254"):
+        with pytest.raises(HttpError, match=r"names\.test resolves to 169\.254\.169\.254"):
             by_agent("http://names.test/")
         assert proxy.asked == []
 

@@ -12,7 +12,7 @@ import pytest
 
 from dsf.errors import HttpError
 from dsf.http import addresses
-from dsf.http.addresses import is_refused
+from dsf.http.addresses import is_link_local_or_metadata
 from dsf.http.deadline import Exchange
 
 
@@ -56,7 +56,7 @@ from dsf.http.deadline import Exchange
     ],
 )
 def test_link_local_and_metadata_addresses_are_refused(address: str, expected: bool) -> None:
-    assert is_refused(address) is expected
+    assert is_link_local_or_metadata(address) is expected
 
 
 @pytest.fixture

@@ -177,7 +177,7 @@ def test_host_name_with_any_link_local_address_is_refused(monkeypatch: pytest.Mo
         failed_request = check(target, timeout=60).health_failure
         assert failed_request is not None
         assert failed_request.reason == "AddressRefused"
-        assert "names.test stands for 169.254.0.1, a link-local or metadata" in failed_request.message
+        assert "names.test resolves to 169.254.0.1, a link-local or metadata" in failed_request.message
         assert server.requests == []
         addresses.allow_link_local(True)
         try:

@@ -15,7 +15,7 @@ import numpy as np
 
 from dsf.optimizer.bounds import Relaxation, make_trivial_bound, select_top_items, solve_relaxation
 from dsf.optimizer.greedy import is_allowed, place_greedily
-from dsf.optimizer.neighbourhood import Neighbourhoods
+from dsf.optimizer.neighbourhood import NeighbourhoodSearch
 from dsf.optimizer.program import Clock, IntegerProgram
 from dsf.optimizer.table import Table
 from dsf.optimizer.values import IntArray
@@ -71,9 +71,9 @@ def search(table: Table, gap: float, clock: Clock) -> Incumbent:
     if len(core) <= _MAX_CORE_ITEMS and _solve(table, incumbent, core, gap, clock) and not incumbent.is_within_gap(gap):
         _solve(table, incumbent, incumbent.list_useful_items(), gap, clock)
     if not incumbent.is_within_gap(gap):
-        parts = Neighbourhoods(table, incumbent.relaxation, incumbent.counts)
-        parts.run(clock)
-        _offer(table, incumbent, parts.counts)
+        neighbourhood_search = NeighbourhoodSearch(table, incumbent.relaxation, incumbent.counts)
+        neighbourhood_search.improve(clock)
+        _offer(table, incumbent, neighbourhood_search.counts)
     return incumbent
 
 

@@ -66,14 +66,14 @@ def placement(
     from dsf.cli.session import add_kubeconfig, limit_log_level
     from dsf.http import trust
     from dsf.kube.session import Session
-    from dsf.placements.reader import PlacementReader, make_debugger
+    from dsf.placements.reader import PlacementReader, make_scheduler_client
     from dsf.placements.settings import PlacementSettings
 
     settings = limit_log_level(add_kubeconfig(PlacementSettings.load()))
     dsf.log.prepare(settings)
     trust.use_folder(settings.trusted_ca_dir)
     with closing(Session.load(settings.kubeconfig)) as session:
-        reader = PlacementReader(session, make_debugger(settings))
+        reader = PlacementReader(session, make_scheduler_client(settings))
         if name is None:
             placement_list = reader.list_placements(namespace or "")
             emit(placement_list, output, lambda: _render_list(placement_list))

@@ -279,7 +279,7 @@ def _list_notes(
             "DSF_PLACEMENT_DEBUGGER is set"
         )
     yield from _list_cel_notes(situation)
-    if not situation.sets:
+    if not situation.cluster_sets:
         yield "no ManagedClusterSet is bound to its namespace, so it has no clusters"
     if (requested_number := situation.spec.get("numberOfClusters")) is not None and len(outcome.chosen) < int(
         requested_number

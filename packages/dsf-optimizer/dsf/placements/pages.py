@@ -26,9 +26,9 @@ def _make_reader(sources: Sources) -> PlacementReader | None:
     """Return a reader of Placements; None without an API server."""
     if sources.session is None:
         return None
-    from dsf.placements.reader import PlacementReader, make_debugger
+    from dsf.placements.reader import PlacementReader, make_scheduler_client
 
-    return PlacementReader(sources.session, make_debugger(PlacementSettings.load()))
+    return PlacementReader(sources.session, make_scheduler_client(PlacementSettings.load()))
 
 
 def list_placements(sources: Sources, *_: Mapping[str, str]) -> dict[str, Any]:

@@ -81,11 +81,11 @@ class Situation:
     #: Clusters that the Placement currently selects.
     decided: frozenset[str]
     #: Cluster -> number of decisions of all other Placements that select it.
-    others: Mapping[str, int]
+    other_decision_counts: Mapping[str, int]
     #: Name -> ManagedCluster.
     clusters: Mapping[str, Manifest]
     #: Name -> ManagedClusterSet, for the sets that are bound to the namespace.
-    sets: Mapping[str, Manifest]
+    cluster_sets: Mapping[str, Manifest]
     #: (cluster, resource) -> AddOnPlacementScore.
     scores: Mapping[tuple[str, str], Manifest]
     now: datetime
@@ -164,7 +164,9 @@ class _MisconfiguredError(Exception):
 def _list_clusters_in_sets(situation: Situation, outcome: SchedulingDecision) -> list[str]:
     """Return the clusters in the cluster sets of the Placement, and record why the others are left out."""
     set_names = situation.spec.get("clusterSets") or ()
-    sets = {name: cluster_set for name, cluster_set in situation.sets.items() if not set_names or name in set_names}
+    sets = {
+        name: cluster_set for name, cluster_set in situation.cluster_sets.items() if not set_names or name in set_names
+    }
     bound_sets = ", ".join(sorted(sets)) or "none"
     names = []
     for name, cluster in situation.clusters.items():
@@ -354,7 +356,7 @@ def _compute_values(
     if prioritizer.name == "Steady":
         return {name: PrioritizerScore(MAX_SCORE if name in situation.decided else 0) for name in clusters}
     if prioritizer.name == "Balance":
-        return _rate_balance(situation.others, clusters)
+        return _rate_balance(situation.other_decision_counts, clusters)
     return _rate_allocatable(situation.clusters, clusters, _RESOURCES[prioritizer.name])
 
 

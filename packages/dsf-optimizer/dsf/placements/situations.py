@@ -88,9 +88,9 @@ def read_situations_from_file(file: Path, clusters: Collection[str]) -> list[Sit
         Situation(
             placement=placement,
             decided=frozenset(),
-            others={},
+            other_decision_counts={},
             clusters={cluster["metadata"]["name"]: cluster for cluster in cluster_manifests},
-            sets={cluster_set["metadata"]["name"]: cluster_set for cluster_set in sets},
+            cluster_sets={cluster_set["metadata"]["name"]: cluster_set for cluster_set in sets},
             scores={(score["metadata"]["namespace"], score["metadata"]["name"]): score for score in scores},
             now=datetime.now(UTC),
         )

@@ -31,7 +31,7 @@ from dsf.cli.group import EXIT_USAGE, fail
 from dsf.cli.localuser import get_local_user
 from dsf.cli.session import add_kubeconfig, load_agent_settings, load_command_settings, open_session
 from dsf.errors import DsfError, UnknownScorerError
-from dsf.extras import needs
+from dsf.extras import describe_missing_extra
 from dsf.fleet.queries import FleetQueries
 from dsf.fleet.views import ScoreView
 from dsf.http import transport
@@ -275,8 +275,8 @@ def replay_placements(
     if replay is not None:
         return replay(placements, a, b, common)
     if placements:
-        fail(f"--placement: {needs('optimizer')}", EXIT_USAGE)
-    return [], [f"which Placements would have chosen otherwise: {needs('optimizer')}"], []
+        fail(f"--placement: {describe_missing_extra('optimizer')}", EXIT_USAGE)
+    return [], [f"which Placements would have chosen otherwise: {describe_missing_extra('optimizer')}"], []
 
 
 def _add_current_scores(recording: Recording, client: redis.Redis, scorer: str, at: int) -> None:

@@ -25,12 +25,12 @@ def situation(spec: dict[str, Any], *clusters: dict[str, Any], **parts: Any) -> 
     values: dict[str, Any] = {
         "placement": {"metadata": {"name": "p", "namespace": "n"}, "spec": spec},
         "decided": frozenset(),
-        "others": {},
+        "other_decision_counts": {},
         "clusters": {
             cluster_manifest["metadata"]["name"]: cluster_manifest
             for cluster_manifest in clusters or (cluster("a"), cluster("b"), cluster("c"))
         },
-        "sets": {"edge": {"metadata": {"name": "edge"}, "spec": {}}},
+        "cluster_sets": {"edge": {"metadata": {"name": "edge"}, "spec": {}}},
         "scores": {},
         "now": NOW,
     }
@@ -81,7 +81,9 @@ def test_misconfigured_placement_makes_no_decision(spec: dict[str, Any], problem
 
 
 def test_default_prioritizers_are_steady_and_balance() -> None:
-    outcome = decide_placement(situation({"numberOfClusters": 1}, decided=frozenset("b"), others={"a": 2, "b": 1}))
+    outcome = decide_placement(
+        situation({"numberOfClusters": 1}, decided=frozenset("b"), other_decision_counts={"a": 2, "b": 1})
+    )
     assert outcome.totals == {"a": -100, "b": 100, "c": 100}
     assert outcome.chosen == ["b"]
 
@@ -231,7 +233,7 @@ def test_cluster_set_selects_by_labels(selector: dict[str, Any] | None) -> None:
     """Follows Kubernetes: no selector selects nothing, an empty one everything."""
     by_labels = {"selectorType": "LabelSelector"} | ({} if selector is None else {"labelSelector": selector})
     sets = {"s": {"metadata": {"name": "s"}, "spec": {"clusterSelector": by_labels}}}
-    assert decide_placement(situation({}, sets=sets)).chosen == ([] if selector is None else ["a", "b", "c"])
+    assert decide_placement(situation({}, cluster_sets=sets)).chosen == ([] if selector is None else ["a", "b", "c"])
 
 
 @pytest.mark.parametrize("name", ["filteredPiplieResults", "filteredPipelineResults"])
