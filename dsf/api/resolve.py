@@ -4,7 +4,8 @@ For each field, the synced value takes precedence with configSyncMode Full, then
 and numbers below 1 are unset. Only the spec sets location, destination, dimension format and auth, because a scoring
 API must not choose the destination of scores and tokens.
 
-Templates, overrides and selectors make clusters differ. `resolve_everywhere` returns the configuration of each cluster.
+Templates, overrides and selectors make clusters differ. `resolve_for_clusters` returns the configuration of each
+cluster.
 """
 
 from __future__ import annotations
@@ -49,9 +50,9 @@ class ResolvedScorer:
 
     #: The agents' configuration, with the current interval, validity, timeout and retries.
     summary: ScorerSummary
-    #: Unix time until which the scorer is paused; None without a pause.
+    #: Unix time until which PAUSED_UNTIL_ANNOTATION pauses the scorer; None without this annotation.
     paused_until: float | None
-    #: The ScoringAuthentications of its sources and its scoring API.
+    #: The ScoringAuthentications of the scorer's sources and of its scoring API.
     authentications: tuple[ScoringAuthentication, ...] = ()
 
     @property
@@ -68,8 +69,9 @@ def resolve(
 ) -> ResolvedScorer:
     """Return the resolution of `scorer` on one cluster.
 
-    `token_hosts` are the servers that `/config` may name for a token. `authentications` are all ScoringAuthentications
-    by `namespace/name`. `renderer` expands templates with the cluster's values, by default with stand-ins. Raises
+    `token_hosts` are the servers to which agents may send a token although `/config` names them instead of the spec.
+    `authentications` are all ScoringAuthentications by `namespace/name`. `renderer` expands templates with the
+    cluster's values. By default, there is no cluster, and the placeholder `x` replaces each template. Raises
     ResolutionError with a `ResolveReason` and a message that names the field.
     """
     spec, execution = scorer.spec, scorer.spec.execution
@@ -78,7 +80,8 @@ def resolve(
     score_name = _resolve_score_name(context)
     interval = _resolve_interval(context)
     sources = resolve_sources(context)
-    source = sources[0][0]
+    source_summaries = [source_summary for source_summary, _ in sources]
+    source_authentications = [authentication for _, authentication in sources]
     expression = spec.scoring.expression
     if error := spec.expression_error:
         raise ResolutionError(ResolveReason.ExpressionInvalid, error)
@@ -106,10 +109,10 @@ def resolve(
         max_retries=execution.max_retries,
         validity_seconds=execution.validity_seconds or compute_default_validity(interval),
         scoring_access=scoring.access,
-        sources=tuple(other for other, _ in sources[1:]) or None,
+        sources=tuple(source_summaries[1:]) or None,
         expression=expression,
         scores=spec.source.scores,
-        **source.first_source_fields,
+        **source_summaries[0].first_source_fields,
     )
     formula = summary.formula
     if formula is not None and "clusterLabels" in formula.variables:
@@ -119,9 +122,7 @@ def resolve(
         summary=summary,
         paused_until=_parse_paused_until(scorer),
         authentications=tuple(
-            server_authentication
-            for server_authentication in (*(authentication for _, authentication in sources), scoring.authentication)
-            if server_authentication
+            authentication for authentication in (*source_authentications, scoring.authentication) if authentication
         ),
     )
 
@@ -129,8 +130,9 @@ def resolve(
 def get_synced_config(scorer: DynamicScorer) -> RemoteConfig:
     """Return the synced config in effect. It is empty without one, and in mode None."""
     synced_config = scorer.status.last_synced_config
-    is_in_force = synced_config is not None and scorer.spec.config_sync_mode is ConfigSyncMode.Full
-    return synced_config if synced_config is not None and is_in_force else RemoteConfig()
+    if synced_config is None or scorer.spec.config_sync_mode is not ConfigSyncMode.Full:
+        return RemoteConfig()
+    return synced_config
 
 
 def _resolve_score_name(context: ResolutionInput) -> str:
@@ -175,7 +177,7 @@ def _check_size(summary: ScorerSummary) -> None:
         )
         raise ResolutionError(
             ResolveReason.TooLarge,
-            f"what agents are told of this scorer has {size} bytes, more than {MAX_SUMMARY_BYTES}; "
+            f"the configuration of this scorer for agents has {size} bytes, more than {MAX_SUMMARY_BYTES}; "
             f"most of it is {to_camel(longest_field_name)}: make it shorter",
         )
 
@@ -185,18 +187,19 @@ def _parse_paused_until(scorer: DynamicScorer) -> float | None:
     if not text:
         return None
     try:
-        moment = datetime.fromisoformat(text)
+        pause_end = datetime.fromisoformat(text)
     except ValueError:
-        moment = None
-    if moment is None or moment.tzinfo is None:
+        pause_end = None
+    if pause_end is None or pause_end.tzinfo is None:
         raise ResolutionError(
             ResolveReason.InvalidPausedUntil,
             f"annotation {PAUSED_UNTIL_ANNOTATION}: {text!r} is not a time such as 2026-11-21T10:00:00Z",
         )
-    return limit_pause_end(moment)
+    return limit_pause_end(pause_end)
 
 
-#: Resolution of a scorer on a cluster, the error if it cannot run there, or None if the cluster is not selected.
+#: Result for one cluster: the resolution, the error if the scorer cannot run there, or None if the cluster is not
+#: selected by `clusterSelector`.
 _ClusterResult: TypeAlias = ResolvedScorer | ResolutionError | None
 #: A cache of the clusters' configurations, because a resolution takes a third of a millisecond. It maps the key of a
 #: scorer to (the inputs that all clusters share, cluster -> (facts about the cluster, the result)).
@@ -206,33 +209,40 @@ ResolutionCache: TypeAlias = dict[str, tuple[tuple[object, ...], dict[str, tuple
 class FleetResolution(NamedTuple):
     """The configurations of a scorer on all clusters."""
 
-    #: The common configuration. If configurations differ, its summary is the summary of one cluster.
+    #: The configuration that all clusters have. If clusters may differ, the configuration of one of them.
     resolved_scorer: ResolvedScorer
     #: Cluster -> its summary, the error if the scorer cannot run there, or None if it is not selected. Empty if all
     #: clusters have the common configuration.
     variants: dict[str, ScorerSummary | ResolutionError | None]
 
 
-def resolve_everywhere(
+def resolve_for_clusters(
     scorer: DynamicScorer,
     token_hosts: TokenHosts,
     authentications: Authentications,
     clusters: Iterable[ClusterFacts],
     cache: ResolutionCache,
 ) -> FleetResolution:
-    """Return the configurations of a scorer on all clusters, and cache those that differ in `cache`.
+    """Return the configurations of a scorer on all clusters.
 
+    Reads from and writes to `cache` if the configuration may differ between clusters.
     Raises ResolutionError if the scorer cannot run on any selected cluster.
     """
-    stand_in_renderer = Renderer(None)
-    common_result = _try_to_resolve(scorer, token_hosts, authentications, stand_in_renderer)
+    placeholder_renderer = Renderer(None)
+    placeholder_result = _try_to_resolve(scorer, token_hosts, authentications, placeholder_renderer)
     selector = scorer.spec.cluster_selector
-    if not stand_in_renderer.depends_on_cluster and selector is None:
-        return FleetResolution(_unwrap_or_raise(common_result), {})
+    if not placeholder_renderer.depends_on_cluster and selector is None:
+        return FleetResolution(_unwrap_or_raise(placeholder_result), {})
     # Include all inputs of `resolve`, but not the rest of the scorer's status, because it changes often.
-    inputs = (scorer.spec, scorer.status.last_synced_config, scorer.metadata.annotations, token_hosts, authentications)
+    shared_inputs = (
+        scorer.spec,
+        scorer.status.last_synced_config,
+        scorer.metadata.annotations,
+        token_hosts,
+        authentications,
+    )
     cached_inputs, cached_results = cache.get(scorer.key, ((), {}))
-    if cached_inputs != inputs:
+    if cached_inputs != shared_inputs:
         cached_results = {}
 
     def resolve_on(cluster: ClusterFacts) -> _ClusterResult:
@@ -240,21 +250,21 @@ def resolve_everywhere(
             return None
         return (
             _try_to_resolve(scorer, token_hosts, authentications, Renderer(cluster))
-            if stand_in_renderer.depends_on_cluster
-            else common_result
+            if placeholder_renderer.depends_on_cluster
+            else placeholder_result
         )
 
     new_results: dict[str, tuple[ClusterFacts, _ClusterResult]] = {}
     for cluster in clusters:
         cached_facts, result = cached_results.get(cluster.name, (None, None))
         new_results[cluster.name] = cluster, result if cached_facts == cluster else resolve_on(cluster)
-    cache[scorer.key] = inputs, new_results
+    cache[scorer.key] = shared_inputs, new_results
     results = {name: result for name, (_, result) in new_results.items()}
     resolutions = (result for result in results.values() if isinstance(result, ResolvedScorer))
     errors = (result for result in results.values() if isinstance(result, ResolutionError))
-    common_configuration = _unwrap_or_raise(next(resolutions, None) or next(errors, None) or common_result)
+    representative = _unwrap_or_raise(next(resolutions, None) or next(errors, None) or placeholder_result)
     return FleetResolution(
-        common_configuration,
+        representative,
         {name: result.summary if isinstance(result, ResolvedScorer) else result for name, result in results.items()},
     )
 

@@ -21,8 +21,8 @@ from dsf.backends.scorestate import (
     ScoreState,
     explain_foreign_object,
     is_ours,
-    looks_like_upstreams,
     make_adopted_status,
+    may_be_from_upstream_agent,
     parse_kube_time,
 )
 from dsf.errors import BackendError, ForeignObjectError, ObjectConflictError, ObjectNotFoundError
@@ -118,7 +118,7 @@ class KubeScores:
         ):
             metadata = stored_object["metadata"]
             key = metadata["namespace"], metadata["name"]
-            if metadata.get("deletionTimestamp") or not looks_like_upstreams(stored_object):
+            if metadata.get("deletionTimestamp") or not may_be_from_upstream_agent(stored_object):
                 continue
             adoption = plan_adoption(*key, parse_kube_time(metadata["creationTimestamp"]))
             if adoption is None:

@@ -28,7 +28,7 @@ class ScoreState:
     scorer: str
     #: uid of the ManagedCluster that owns the object.
     owner: str
-    #: Hash of the items.
+    #: Hash of the items; empty if they cannot be read.
     digest: str
     valid_until: float
     #: Time of the last transition of the object's condition.
@@ -37,7 +37,7 @@ class ScoreState:
     written_at: float
     is_being_deleted: bool = False
     #: True if the items are those of the original project's agent.
-    is_upstreams: bool = False
+    was_written_by_upstream: bool = False
 
 
 def is_ours(manifest: Manifest) -> bool:
@@ -64,7 +64,7 @@ def read_score_state(manifest: Manifest, *, written_at: float) -> ScoreState:
         since=parse_kube_time(first_condition.get("lastTransitionTime")),
         written_at=written_at,
         is_being_deleted=bool(metadata.get("deletionTimestamp")),
-        is_upstreams=first_condition.get("reason") == WriteReason.WRITTEN_BY_UPSTREAM,
+        was_written_by_upstream=first_condition.get("reason") == WriteReason.WRITTEN_BY_UPSTREAM,
     )
 
 
@@ -79,7 +79,10 @@ def parse_kube_time(text: object) -> float:
 
 
 def _find_owner(metadata: Mapping[str, Any]) -> str:
-    """Return the uid of the ManagedCluster that owns the object; empty without such an owner."""
+    """Return the uid of the ManagedCluster that owns the object; empty without such an owner.
+
+    OCM names a cluster's namespace after the cluster.
+    """
     owners = metadata.get("ownerReferences")
     for owner in owners if isinstance(owners, list) else ():
         if _ensure_mapping(owner).get("kind") == CLUSTER_KIND and owner.get("name") == metadata.get("namespace"):
@@ -88,6 +91,7 @@ def _find_owner(metadata: Mapping[str, Any]) -> str:
 
 
 def _compute_digest(scores: object) -> str:
+    """Return the hash of the items in `status.scores`; empty if they cannot be read."""
     try:
         return compute_items_digest((str(item["name"]), int(item["value"])) for item in scores or ())  # type: ignore[attr-defined]
     except (TypeError, KeyError, ValueError, AttributeError):
@@ -98,15 +102,16 @@ def _ensure_mapping(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-#: Field manager of the original project's agent, by the name of its program.
-_UPSTREAM_MANAGER = "dynamic-scoring-addon"
+#: Field manager of the original project's agent, which is the name of its program.
+_UPSTREAM_MANAGER: Final = "dynamic-scoring-addon"
 
 
-def looks_like_upstreams(manifest: Manifest) -> bool:
-    """True if the original project's agent may have written an object: no label, owner, condition or validity.
+def may_be_from_upstream_agent(manifest: Manifest) -> bool:
+    """True if the original project's agent may have written an object.
 
-    Scores by other controllers may look the same. Therefore the caller also compares the name with the names of planned
-    scores, and the creation time with the scorer's creation time.
+    Such an object has no label of the framework, no owner, no conditions and no validity, and its field managers are
+    unknown or include the agent. Scores by other controllers may look the same. Therefore the hub adopts an object only
+    if it has the name of a planned score, and is not older than the scorer.
     """
     metadata, status = manifest["metadata"], _ensure_mapping(manifest.get("status"))
     managers = {_ensure_mapping(entry).get("manager") for entry in metadata.get("managedFields") or ()}
@@ -130,7 +135,10 @@ def explain_foreign_object(namespace: str, name: str) -> str:
 
 
 def make_adopted_status(stored_score: Manifest, valid_until: datetime) -> dict[str, Any]:
-    """Return the status for an adopted score of the original project's agent: the same items, valid until the time."""
+    """Return the status with which the hub adopts a score of the original project's agent.
+
+    The items stay the same, and are valid until `valid_until`.
+    """
     status = _ensure_mapping(stored_score.get("status"))
     adopted_condition = Condition(
         type=SCORE_CONDITION,

@@ -23,7 +23,7 @@ from dsf.api.scorer import DynamicScorer
 from dsf.api.scoringconfig import ANY, DynamicScoringConfig
 from dsf.api.types import CONFIG_NAME, HUB_NAMESPACE, MANAGED_BY_LABEL, USABLE_FOR, ConfigSyncMode, ResolveReason
 from dsf.api.urls import TokenHosts, get_base_url, is_valid_url
-from dsf.backends.scorestate import looks_like_upstreams
+from dsf.backends.scorestate import may_be_from_upstream_agent
 from dsf.errors import ManifestError, ResolutionError
 from dsf.fleet.views import View
 
@@ -325,7 +325,9 @@ def _find_abandoned_scores(
         metadata, status = score["metadata"], score.get("status") or {}
         cluster, name = metadata.get("namespace", ""), metadata["name"]
         # Without managedFields, which kubectl hides by default, the writer is unknown.
-        is_foreign = bool(status.get("validUntil")) or ("managedFields" in metadata and not looks_like_upstreams(score))
+        is_foreign = bool(status.get("validUntil")) or (
+            "managedFields" in metadata and not may_be_from_upstream_agent(score)
+        )
         if MANAGED_BY_LABEL in (metadata.get("labels") or {}) or (is_foreign and name not in published_names):
             continue
         if is_foreign:

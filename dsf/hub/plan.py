@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from dsf.api.cluster import ManagedCluster
 from dsf.api.nameclaims import NameClaims
 from dsf.api.naming import sanitize_resource_name
-from dsf.api.resolve import ResolutionCache, ResolvedScorer, resolve_everywhere
+from dsf.api.resolve import ResolutionCache, ResolvedScorer, resolve_for_clusters
 from dsf.api.scorer import DynamicScorer
 from dsf.api.scoringauthentication import Authentications, ClusterFacts, ScoringAuthentication
 from dsf.api.scoringconfig import ANY, DynamicScoringConfig, Mask
@@ -503,7 +503,7 @@ def _plan_scorer(
 ) -> ScorerPlan:
     """Return the plan of a scorer. Any error becomes an obstacle, because an exception would break the whole plan."""
     try:
-        resolved_scorer, results = resolve_everywhere(scorer, token_hosts, authentications, clusters, cache)
+        resolved_scorer, results = resolve_for_clusters(scorer, token_hosts, authentications, clusters, cache)
         if home and scorer.metadata.namespace != home:
             _check_account(resolved_scorer, results.values(), home)
             resolved_scorer, results = _add_namespace(scorer.metadata.namespace, resolved_scorer, results)

@@ -571,7 +571,9 @@ class ScoreWriter:
         with self._lock:
             last_write = self._last_writes.get((target.cluster.name, target.name))
         digest = last_write.digest if last_write is not None and last_write.state == state else state.digest
-        if (digest, state.scorer) != (target.digest, make_label_value(target.scorer.name)) or state.is_upstreams:
+        if state.was_written_by_upstream:
+            return True
+        if (digest, state.scorer) != (target.digest, make_label_value(target.scorer.name)):
             return True
         owner_uid = target.cluster.uid
         if owner_uid and state.owner != owner_uid:
@@ -638,7 +640,7 @@ class ScoreWriter:
     def _record_upstream_scores(self, pair: Pair) -> None:
         """Record for readers that the score of a pair is still the one of the original project's agent."""
         for name, state in self._list_objects(pair):
-            if state.is_upstreams:
+            if state.was_written_by_upstream:
                 until = format_rfc3339(datetime.fromtimestamp(state.valid_until, UTC))
                 message = (
                     f"the original project's agent wrote AddOnPlacementScore {name}, which is used until the scorer's "

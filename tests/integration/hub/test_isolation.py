@@ -70,7 +70,7 @@ def _break(monkeypatch: pytest.MonkeyPatch, target: str, is_wrong: Wrong) -> lis
 #: Step -> location in the scorer's status; empty without one, because the status cannot be read or written.
 SCORER_STEPS = {
     "dsf.hub.desiredstate:read_object": "",
-    "dsf.hub.plan:resolve_everywhere": "ConfigSynced",
+    "dsf.hub.plan:resolve_for_clusters": "ConfigSynced",
     "dsf.hub.plan:_make_resolved_plan": "ConfigSynced",
     "dsf.hub.scorerplan:ScorerRecord": "ConfigSynced",
     "dsf.hub.scorerplan:Entry": "ConfigSynced",

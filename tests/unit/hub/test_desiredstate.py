@@ -145,7 +145,7 @@ def test_change_of_one_scorer_recomputes_only_that_scorer(
 
         monkeypatch.setattr(module, name, called)
 
-    counted(plan_module, "resolve_everywhere", lambda dynamic_scorer: str(dynamic_scorer.metadata.name))
+    counted(plan_module, "resolve_for_clusters", lambda dynamic_scorer: str(dynamic_scorer.metadata.name))
     counted(plan_module, "make_part", lambda summary: str(summary.name))
     fleet = Objects()
     health_by_key: dict[ObjectKey, Health] = {}
@@ -178,14 +178,14 @@ def test_change_of_one_scorer_recomputes_only_that_scorer(
     fleet.put({**manifests["s3"], "status": status})
     assert changed("s3") == []
     health_by_key[keys["s4"]] = Health(status=HealthStatus.Inactive, is_checked=True)
-    assert changed("s4") == ["resolve_everywhere s4", "make_part s4"]
+    assert changed("s4") == ["resolve_for_clusters s4", "make_part s4"]
     health_by_key[keys["s4"]] = Health(status=HealthStatus.Active, is_checked=True)
-    assert changed("s4") == ["resolve_everywhere s4", "make_part s4"]
+    assert changed("s4") == ["resolve_for_clusters s4", "make_part s4"]
     edited = _spec(manifests["s5"], execution={"maxRetries": 7})
     fleet.put({**edited, "metadata": {**edited["metadata"], "generation": 2}})
-    assert changed("s5") == ["resolve_everywhere s5", "make_part s5"]
+    assert changed("s5") == ["resolve_for_clusters s5", "make_part s5"]
     fleet.put(scorer("s20").to_manifest())
-    assert changed("s20") == ["resolve_everywhere s20", "make_part s20"]
+    assert changed("s20") == ["resolve_for_clusters s20", "make_part s20"]
     del fleet.objects[keys["s6"]]
     assert changed("s6") == []
     assert changed("none") == []

@@ -15,7 +15,7 @@ from dsf.api.cluster import ManagedCluster
 from dsf.api.manifest import ApiObject, ManifestProblem, parse_documents, read_known_fields
 from dsf.api.problems import explain
 from dsf.api.remoteconfig import CHECK_TIMEOUT, parse_remote_config
-from dsf.api.resolve import resolve_everywhere
+from dsf.api.resolve import resolve_for_clusters
 from dsf.api.scorer import DynamicScorer
 from dsf.api.scoringauthentication import ClusterFacts, ScoringAuthentication
 from dsf.api.summary import ScorerSummary
@@ -186,7 +186,7 @@ def _resolve_scorer(
     }
     clusters = {item.metadata.name: item for item in objects if isinstance(item, ManagedCluster)}
     facts = clusters[cluster].make_facts(cluster_sets) if cluster in clusters else None
-    resolution = resolve_everywhere(scorer, NO_HOSTS, authentications, [facts or ClusterFacts(cluster)], {})
+    resolution = resolve_for_clusters(scorer, NO_HOSTS, authentications, [facts or ClusterFacts(cluster)], {})
     variant = resolution.variants.get(cluster, resolution.resolved_scorer.summary)
     if isinstance(variant, ResolutionError):
         raise variant

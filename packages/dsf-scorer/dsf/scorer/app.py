@@ -61,7 +61,7 @@ class ScorerApp:
         ScorerError when a scorer has no scoring function.
         """
         if self._api is None:
-            self._api = self._make()
+            self._api = self._make_api()
         return self._api
 
     def run(self, *, host: str = "127.0.0.1", port: int = 8000) -> None:
@@ -80,59 +80,65 @@ class ScorerApp:
             port=port,
             access_log=False,
             http=BoundedHttp,
-            # Higher than the number of connections, because requests of closed connections count until their turn
-            # comes.
+            # Maximum number of connections, and of requests in progress. Allow more requests than connections, because
+            # the requests of closed connections count until they have been processed.
             limit_concurrency=16 * MAX_CONNECTIONS,
-            # Longer than load balancers keep idle connections.
+            # Seconds: longer than the 600 seconds for which some load balancers keep idle connections.
             timeout_keep_alive=620,
             h11_max_incomplete_event_size=64 * 1024,
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """The ASGI interface."""
+        """Serve one ASGI connection: the server's startup and shutdown, or a request.
+
+        The startup fails if the application cannot be served.
+        """
         if scope["type"] == "lifespan":
             try:
-                self._check()
+                self._require_servable()
             except ScorerError as error:
-                # Servers treat an exception here as an application without lifespan support, and continue.
+                # Send a message instead of raising the exception, because servers would take an exception for an
+                # application without lifespan support, and continue.
                 await receive()
                 await send({"type": "lifespan.startup.failed", "message": f"cannot serve {self.title}: {error}"})
                 return
         if scope["type"] == "http":
             if {name for name, _ in scope["headers"]} >= _BODY_LENGTH_HEADERS:
-                # A proxy and this server may disagree on where the next request begins.
+                # Reject the request, because a proxy and this server may disagree on where the next request begins.
                 detail = "the request has both headers content-length and transfer-encoding"
                 await JSONResponse({"detail": detail}, 400, {"Connection": "close"})(scope, receive, send)
                 return
             if scope["method"] == "HEAD":
-                # Answered as GET; the server sends no body.
+                # Process it as GET. The server omits the body of the response.
                 scope = {**scope, "method": "GET"}
         await self.api(scope, receive, send)
 
-    def _check(self) -> None:
+    def _require_servable(self) -> None:
         """Raise ScorerError if the application cannot be served."""
         for scorer in self.scorers:
             if scorer.token is not None:
                 scorer.token.require()
         _ = self.api
 
-    def _make(self) -> FastAPI:
-        # No redirect from /config/ to /config: the framework follows none.
+    def _make_api(self) -> FastAPI:
+        # Do not redirect from /config/ to /config, because agents and the hub do not follow redirects.
         api = FastAPI(title=self.title, version="1", docs_url=None, redoc_url=None, redirect_slashes=False)
         api.openapi_tags = [{"name": scorer.name, "description": scorer.description} for scorer in self.scorers]
         metrics = Metrics(self.registry)
         # Room for two of the largest bodies at a time, or for more smaller ones.
         bodies = Bodies(2 * max(scorer.limits.bytes for scorer in self.scorers))
         for scorer in self.scorers:
-            self._add(api, scorer, ScoringEndpoint(scorer, ScorerMetrics(metrics, scorer.score_name), bodies))
-        _add_service(api, self.registry)
+            endpoint = ScoringEndpoint(scorer, ScorerMetrics(metrics, scorer.score_name), bodies)
+            self._add_scorer_endpoints(api, scorer, endpoint)
+        _add_service_endpoints(api, self.registry)
         add_page(api)
         paths = [self.prefix + scorer.path for scorer in self.scorers]
-        known_paths = ["/healthz", *(f"{path}/{endpoint}" for path in paths for endpoint in ("config", "scoring"))]
-        api.add_exception_handler(404, _make_not_found_handler(known_paths))
+        listed_paths = ["/healthz", *(f"{path}/{name}" for path in paths for name in ("config", "scoring"))]
+        api.add_exception_handler(404, _make_not_found_handler(listed_paths))
         return api
 
-    def _add(self, api: FastAPI, scorer: Definition, endpoint: ScoringEndpoint) -> None:
+    def _add_scorer_endpoints(self, api: FastAPI, scorer: Definition, endpoint: ScoringEndpoint) -> None:
+        """Add the endpoints `/config` and `/scoring` of one scorer."""
         path = self.prefix + scorer.path
 
         async def config(request: Request) -> Response:
@@ -145,14 +151,17 @@ class ScorerApp:
             """Scores of the time series. A result that is not a finite number is left out."""
             return await endpoint.handle(request)
 
-        name = scorer.path.strip("/").replace("/", "_") or "scorer"
+        operation_prefix = scorer.path.strip("/").replace("/", "_") or "scorer"
         shared_arguments: dict[str, Any] = {"tags": [scorer.name]}
         api.get(
-            f"{path}/config", operation_id=f"{name}_config", responses=openapi.CONFIG_RESPONSES, **shared_arguments
+            f"{path}/config",
+            operation_id=f"{operation_prefix}_config",
+            responses=openapi.CONFIG_RESPONSES,
+            **shared_arguments,
         )(config)
         api.post(
             f"{path}/scoring",
-            operation_id=f"{name}_scoring",
+            operation_id=f"{operation_prefix}_scoring",
             responses=openapi.describe_scoring_responses(with_token=scorer.token is not None),
             openapi_extra=openapi.SCORING_EXTRA,
             # For the document only: the endpoint checks the token itself.
@@ -161,7 +170,9 @@ class ScorerApp:
         )(scoring)
 
 
-def _add_service(api: FastAPI, registry: CollectorRegistry) -> None:
+def _add_service_endpoints(api: FastAPI, registry: CollectorRegistry) -> None:
+    """Add the endpoints that the scorers share: /healthz and /metrics."""
+
     @api.get("/healthz", tags=["service"])
     async def healthz() -> dict[str, str]:
         """200 while the service answers."""
@@ -174,9 +185,9 @@ def _add_service(api: FastAPI, registry: CollectorRegistry) -> None:
         return Response(encoder(registry), headers={"Content-Type": content_type, "Vary": "Accept"})
 
 
-def _make_not_found_handler(known_paths: list[str]) -> Any:
+def _make_not_found_handler(listed_paths: list[str]) -> Any:
     """Return a handler that lists the paths, because a missing or wrong prefix is the most common mistake."""
-    detail = f"no such path; there are {', '.join(known_paths)} and others, all listed at /docs"
+    detail = f"no such path; there are {', '.join(listed_paths)} and others, all listed at /docs"
 
     async def handle(_: Request, __: Exception) -> Response:
         return JSONResponse({"detail": detail}, 404)
