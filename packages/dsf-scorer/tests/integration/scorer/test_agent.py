@@ -74,7 +74,7 @@ def test_cycle_queries_each_source_and_returns_scores(cycle: Callable[[ScorerSum
     with ScriptedServer(*responses) as prometheus, served(scorer(prometheus.url)) as url:
         result = cycle(summary_of(url))
     assert [request.query["query"] for request in prometheus.requests] == ["a", "b"]
-    assert result.refused == {}
+    assert result.refusal_counts == {}
     assert list(result.results) == [({"pod": "x", "meta": "m"}, 2.0), ({"pod": "y", "meta": "m"}, -1.0)]
 
 
