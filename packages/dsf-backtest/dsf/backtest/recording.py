@@ -66,9 +66,9 @@ class InputQuestion(_LineModel):
     """A score that a composite combines, in a question."""
 
     scorer: str
-    #: Name of the score in the composite's expression.
+    #: Name of its variable in the composite's expression.
     name: str
-    #: Value without a score; None if the composite then has no score either.
+    #: Value where the score is missing; None if the composite then has no item.
     default: float | None
 
 
