@@ -391,7 +391,7 @@ def test_metadata_address_is_queried_for_the_key_only(
     """EKS's agent has a link-local address. A scorer with this address as its source gets no response and no
     signature.
     """
-    monkeypatch.setattr(addresses, "is_refused", lambda _: True)
+    monkeypatch.setattr(addresses, "is_link_local_or_metadata", lambda _: True)
     for _ in range(2):
         assert world.bed.failure(pod.url, POD).reason == "address_refused"
     assert (world.clouds.tokens_issued, pod.paths()) == (1, ["/v1/credentials"])
