@@ -122,9 +122,9 @@ class Bench:
                 decided=frozenset(
                     cluster for decision in placement_decisions for cluster in list_decided_clusters(decision)
                 ),
-                others=all_counts - count_decisions(placement_decisions),
+                other_decision_counts=all_counts - count_decisions(placement_decisions),
                 clusters=first.clusters,
-                sets={key: cluster_set for key, cluster_set in sets.items() if key.startswith("fleet-")},
+                cluster_sets={key: cluster_set for key, cluster_set in sets.items() if key.startswith("fleet-")},
                 scores=scores,
                 now=datetime.now(UTC),
             )
