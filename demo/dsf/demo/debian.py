@@ -118,7 +118,13 @@ def _unpack_program(program: DebianProgram, cache: Path) -> Path:
     )
     with tempfile.TemporaryDirectory(dir=cache, prefix=".unpacking-") as work:
         root = Path(work) / "root"
-        version = unpack(program.package, root, cache / ".apt")
+        try:
+            version = unpack(program.package, root, cache / ".apt")
+        except ToolError as error:
+            raise ToolError(
+                f"cannot get {program.name} from Debian's packages: {error}; check the network and the package sources "
+                f"of apt, or install it ({program.home}), and try again"
+            ) from None
         return root.rename(cache / f"{program.package}_{version.replace(':', '%3a')}")
 
 
@@ -151,7 +157,8 @@ def unpack(package: str, root: Path, apt: Path) -> str:
         _download(package, root)
     except ToolError as error:
         print(
-            f"dsf:   this machine's package lists do not do ({error}); reading fresh ones into {apt}", file=sys.stderr
+            f"dsf:   this machine's package lists are missing or too old ({error}); reading fresh ones into {apt}",
+            file=sys.stderr,
         )
         for name in ("lists/partial", "cache/archives/partial"):
             (apt / name).mkdir(parents=True, exist_ok=True)
