@@ -28,6 +28,9 @@ _CODINGS: Final = frozenset({"gzip", "x-gzip", "deflate"})
 _MAX_ERROR_BODY_BYTES: Final = 16 * 1024
 #: Bytes per read of a body, and maximum bytes per step of its decompression.
 _CHUNK_BYTES: Final = 1024 * 1024
+#: Minimum bytes of a piece of a body that is passed on, except the last one. A server may send chunks of two bytes,
+#: each of which would take 60 bytes of memory.
+_MIN_PIECE_BYTES: Final = 64 * 1024
 #: Bytes per read of a compressed body, which decompression expands.
 _COMPRESSED_CHUNK_BYTES: Final = 64 * 1024
 #: Maximum compressed members of a body. Real servers send one member; the limit bounds the number of copies.
@@ -294,7 +297,7 @@ class _ClientRequest:
         total_bytes = 0
         # Without a sink, read an uncompressed body of known length at once, which saves a second copy of it.
         chunk_bytes = length if length and self.sink is None else _CHUNK_BYTES
-        for piece in self._iterate_body(response, chunk_bytes):
+        for piece in join_small_pieces(self._iterate_body(response, chunk_bytes)):
             total_bytes += len(piece)
             if total_bytes > max_bytes:
                 raise failures.make_size_error(self.place, max_bytes)
@@ -323,6 +326,21 @@ def _iterate_raw_body(response: requests.Response, chunk_bytes: int) -> Iterator
     except ValueError:
         # urllib3 accepts a negative chunk size, and reading it raises ValueError.
         raise NotHttpError("a chunk of its body has no size") from None
+
+
+def join_small_pieces(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the same data in pieces of at least `_MIN_PIECE_BYTES`, except the last one."""
+    waiting_bytes = bytearray()
+    for piece in pieces:
+        if not waiting_bytes and len(piece) >= _MIN_PIECE_BYTES:
+            yield piece
+            continue
+        waiting_bytes += piece
+        if len(waiting_bytes) >= _MIN_PIECE_BYTES:
+            yield bytes(waiting_bytes)
+            waiting_bytes.clear()
+    if waiting_bytes:
+        yield bytes(waiting_bytes)
 
 
 def decompress(pieces: Iterable[bytes]) -> Iterator[bytes]:

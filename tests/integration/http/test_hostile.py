@@ -20,7 +20,7 @@ from dsf.errors import HttpError
 from dsf.http import addresses, transport
 from dsf.http.access import Access, TlsOptions
 from dsf.hub import health
-from tests.integration.http.hostile import MAX_BYTES, TABLE, Hostile, RawServer, tickets
+from tests.integration.http.hostile import CHUNKED, MAX_BYTES, TABLE, Hostile, RawServer, tickets
 from tests.support.httpserver import ScriptedServer, answer
 from tests.support.tlsca import TestCa
 from tests.support.wait import PATIENCE
@@ -93,6 +93,16 @@ def test_hostile_response_fails_the_health_check_with_a_message(row: Hostile) ->
     assert health_failure is not None
     assert health_failure.message.startswith(f"GET {server.url}/")
     assert row.text.replace(str(MAX_BYTES), str(health.MAX_BYTES)) in health_failure.message
+
+
+def test_small_chunks_are_joined_before_they_are_kept() -> None:
+    """Each chunk of two bytes would take 60 bytes, and the body of a scoring API has up to 8 MB."""
+    pieces: list[bytes] = []
+    payload = CHUNKED + b"2\r\nab\r\n" * 100_000 + b"0\r\n\r\n"
+    with RawServer(lambda: iter([payload])) as server:
+        http.get(server.url, deadline=time.monotonic() + _FLOOD_SECONDS, max_bytes=MAX_BYTES, sink=pieces.append)
+    assert b"".join(pieces) == b"ab" * 100_000
+    assert len(pieces) <= 4
 
 
 def test_deadline_applies_to_compressed_bytes_already_received() -> None:
