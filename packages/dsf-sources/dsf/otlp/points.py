@@ -72,7 +72,7 @@ def iterate_points(metric: Metric, kind: str) -> Iterator[Point]:
 
 
 class TooManyAttributesError(ValueError):
-    """A resource or a point has more attributes than `MAX_ATTRIBUTES`."""
+    """A resource, a point, or a whole request has too many attributes."""
 
 
 def make_pairs(attributes: Sequence[KeyValue]) -> Pairs:

@@ -18,7 +18,15 @@ from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope
 from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
 
 from dsf.api.summary import ScorerSummary
-from dsf.otlp.points import SUFFIXES, Pairs, Point, find_refusal, iterate_points, make_pairs
+from dsf.otlp.points import (
+    SUFFIXES,
+    Pairs,
+    Point,
+    TooManyAttributesError,
+    find_refusal,
+    iterate_points,
+    make_pairs,
+)
 from dsf.otlp.selector import Selector, SelectorError, parse_selectors, to_prometheus_name, with_short_names
 from dsf.sources.base import OTLP, get_source_type
 from dsf.sources.memory import compute_retention
@@ -47,6 +55,9 @@ REASONS: Final = {
 }
 
 
+#: Maximum attributes of all samples of a request, including those of their resource and scope, which are compared for
+#: each sample.
+MAX_COMPARED_ATTRIBUTES: Final = 20_000_000
 #: Maximum characters of a series' attributes. The later limit on labels does not bound attributes, because several
 #: attributes may become one label.
 _MOST_ATTRIBUTES: Final = 4 * MAX_LABEL_BYTES
@@ -80,6 +91,8 @@ class Rejected:
     """The rejected points of one request."""
 
     points: int = 0
+    #: Number of attributes of all samples of the request so far, including those of their resource and scope.
+    compared_attributes: int = 0
     #: Reason -> text for the sender.
     reason_texts: dict[str, str] = field(default_factory=dict)
 
@@ -124,7 +137,7 @@ class Received:
         return self._selection.scorers
 
     def ingest(self, request: ExportMetricsServiceRequest) -> Rejected:
-        """Keep the selected points, and return the rejected points."""
+        """Keep the selected points, and return the rejected points. Raises TooManyAttributesError."""
         now = self._clock()
         counts: Counter[str] = Counter()
         rejections = Rejected()
@@ -194,6 +207,12 @@ class Received:
             if point.suffix not in selectors:
                 counts["unwanted"] += 1
                 continue
+            rejections.compared_attributes += len(origin.resource) + len(point.attributes)
+            if rejections.compared_attributes > MAX_COMPARED_ATTRIBUTES:
+                raise TooManyAttributesError(
+                    f"the samples of the request have more than {MAX_COMPARED_ATTRIBUTES} attributes together, "
+                    "including those of their resource"
+                )
             outcome, detail = self._store_point(
                 name + point.suffix, origin, point, selectors[point.suffix], now, min_time
             )
