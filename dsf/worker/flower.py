@@ -9,11 +9,11 @@ right types are kept. Text may still be forged, so pages have headers that keep 
 from __future__ import annotations
 
 import base64
-import functools
 import json
 import re
 import threading
 import time
+from collections import Counter
 from typing import Any, Final
 
 import flower.app
@@ -29,6 +29,7 @@ import dsf.log
 from dsf import keys
 from dsf.api.meta import LATEST
 from dsf.messages import CYCLE_TASK, FETCH_TASK, INGEST_TASK, PUBLISH_TASK, SCORE_TASK
+from dsf.process.turns import find_client
 from dsf.settings import settings
 from dsf.store.client import connect
 from dsf.worker.events import MAX_EVENT_BYTES
@@ -41,9 +42,13 @@ _IDLE_SECONDS: Final = 600.0
 _REGISTRY_SECONDS: Final = 10.0
 #: Maximum bytes of a text in an event, and of a traceback.
 _MAX_TEXT_BYTES: Final = 1024
-#: Maximum bytes of a request, and seconds for its body. Tornado's own limit is 100 MB for each client.
-_MAX_BODY_BYTES: Final = 1024 * 1024
+#: Maximum bytes of a request, and seconds for its header and its body, which Tornado reads before a login. Tornado's
+#: own limits are 100 MB and an hour for each client.
+_MAX_BODY_BYTES: Final = 64 * 1024
 _BODY_SECONDS: Final = 20.0
+_IDLE_CONNECTION_SECONDS: Final = 620.0
+#: Maximum connections of the server.
+_MAX_CONNECTIONS: Final = 256
 _MAX_TRACEBACK_BYTES: Final = 4096
 _TYPES: Final = frozenset(
     {f"worker-{kind}" for kind in ("online", "heartbeat", "offline")}
@@ -214,18 +219,48 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and -24 <= value < LATEST
 
 
+class BoundedServer(tornado.httpserver.HTTPServer):
+    """A server that reads small requests, and limits its connections.
+
+    A connection above `_MAX_CONNECTIONS` replaces the oldest one of the client with the most connections, so that a
+    client that opens many connections displaces only its own.
+    """
+
+    def initialize(self, *arguments: Any, **options: Any) -> None:
+        """Add the limits to the options of Tornado's server."""
+        limits = {
+            "max_body_size": _MAX_BODY_BYTES,
+            "max_buffer_size": 2 * _MAX_BODY_BYTES,
+            "body_timeout": _BODY_SECONDS,
+            "idle_connection_timeout": _IDLE_CONNECTION_SECONDS,
+        }
+        super().initialize(*arguments, **{**options, **limits})
+        #: Open connections, the oldest first, with the clients to which they are counted.
+        self._client_by_stream: dict[Any, str] = {}
+
+    def handle_stream(self, stream: Any, address: Any) -> None:
+        """Serve a new connection. Closes another one if there are more than `_MAX_CONNECTIONS`."""
+        self._client_by_stream = {
+            open_stream: client for open_stream, client in self._client_by_stream.items() if not open_stream.closed()
+        }
+        if len(self._client_by_stream) >= _MAX_CONNECTIONS:
+            [(largest_client, _)] = Counter(self._client_by_stream.values()).most_common(1)
+            oldest_stream = next(
+                open_stream for open_stream, client in self._client_by_stream.items() if client == largest_client
+            )
+            del self._client_by_stream[oldest_stream]
+            oldest_stream.close()
+        self._client_by_stream[stream] = find_client(str(address[0])) if address else ""
+        super().handle_stream(stream, address)
+
+
 def install(app: Celery) -> None:
     """Install the event filter, headers, style, list of queues, password of /metrics and limits of requests.
 
     They apply to the Flower of this process.
     """
     module: Any = flower.app
-    module.HTTPServer = functools.partial(
-        tornado.httpserver.HTTPServer,
-        max_body_size=_MAX_BODY_BYTES,
-        max_buffer_size=_MAX_BODY_BYTES,
-        body_timeout=_BODY_SECONDS,
-    )
+    module.HTTPServer = BoundedServer
     handler: Any = flower.views.BaseHandler
     _FilteredConnection.workers = KnownWorkers(connect(settings(), name="dsf-flower-clusters"))
     for name in ("connection_class", "connection_class_ssl"):

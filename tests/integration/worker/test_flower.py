@@ -178,6 +178,27 @@ def test_large_requests_are_refused_and_use_no_memory(flower: Flower) -> None:
         assert flower.memory - before < 50_000_000
 
 
+def _is_closed(connection: socket.socket) -> bool:
+    connection.setblocking(False)
+    try:
+        return connection.recv(1) == b""
+    except BlockingIOError:
+        return False
+    except ConnectionError:
+        return True
+
+
+def test_client_with_many_connections_displaces_only_its_own(flower: Flower) -> None:
+    """Each connection may hold a request in memory, before a login."""
+    address = ("127.0.0.1", int(flower.url.rpartition(":")[2]))
+    with contextlib.ExitStack() as stack:
+        other = stack.enter_context(socket.create_connection(address, 30, ("127.0.0.4", 0)))
+        crowd = [stack.enter_context(socket.create_connection(address, 30, ("127.0.0.3", 0))) for _ in range(300)]
+        wait_for(lambda: sum(map(_is_closed, crowd)) >= 300 - 256, 30, "Flower to close connections")
+        other.sendall(b"GET /healthcheck HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert other.recv(100).startswith(b"HTTP/1.1 200")
+
+
 def test_events_that_arrive_together_are_all_processed(
     flower: Flower, settings_factory: SettingsFactory, server: RedisServer
 ) -> None:
