@@ -42,6 +42,10 @@ MAX_UNSENT_BYTES: Final = 64 * 1024 * 1024
 #: may use one object for all its clients.
 _CHUNK_BYTES: Final = 64 * 1024
 
+#: Maximum bytes that are received at a time. The parser may take long for many small parts of a request, while other
+#: clients wait.
+_MAX_RECEIVED_BYTES: Final = 64 * 1024
+
 #: Trusted headers that a request may contain only once, in lower case. If a proxy appends its own line to that of a
 #: client, the proxy may check one line and the server use the other.
 SINGLE_HEADERS: Final = frozenset(
@@ -81,7 +85,7 @@ class Connection(socket.socket):
 
     def recv(self, size: int, flags: int = 0, /) -> bytes:
         """Receive bytes. The first bytes on an idle connection start the time limit of the next request's header."""
-        data = super().recv(size, flags)
+        data = super().recv(min(size, _MAX_RECEIVED_BYTES), flags)
         if data and self.state is State.IDLE:
             self.set_state(State.WAITING)
             self._start_head_timer()

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
+import h11
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
+import dsf.log
 from dsf.http.listening import MAX_CONNECTIONS, Listener, Progress
 from dsf.process.threads import SupervisedThread
 
@@ -24,6 +28,66 @@ WITHOUT_TELEMETRY: Final[TelemetryConfig] = {"tracing": False, "metrics": False,
 IDLE_SECONDS: Final = 620
 #: Maximum bytes of a request's header. Proxies with single sign-on send cookies of 20 kB.
 MAX_HEAD_BYTES: Final = 64 * 1024
+#: Maximum lines of a request's header. The parser takes as long for an empty line as for a long one.
+MAX_HEAD_LINES: Final = 300
+#: Minimum mean size in bytes of the chunks of a request's body, apart from the first ones. The parser takes as long for
+#: a chunk of one byte as for a large one.
+_MIN_CHUNK_BYTES: Final = 64
+_FREE_CHUNKS: Final = 200
+
+
+class _BoundedParser(h11.Connection):
+    """Parses the requests of a connection, and refuses those that take much time for their bytes.
+
+    All requests are parsed in one thread, so a few clients with such requests would keep all others waiting.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(h11.SERVER, MAX_HEAD_BYTES)
+        self._chunks = 0
+        self._chunk_bytes = 0
+
+    def next_event(self) -> Any:
+        """Return the next part of a request. Raises RemoteProtocolError."""
+        if self.their_state is h11.IDLE:
+            self._check_head()
+            self._chunks = self._chunk_bytes = 0
+        event = super().next_event()
+        if isinstance(event, h11.Data):
+            self._chunks += 1
+            self._chunk_bytes += len(event.data)
+            if self._chunks > _FREE_CHUNKS + self._chunk_bytes // _MIN_CHUNK_BYTES:
+                raise h11.RemoteProtocolError("the chunks of the body are too small")
+        return event
+
+    def _check_head(self) -> None:
+        received_bytes, _ = self.trailing_data
+        ends = [end for end in (received_bytes.find(b"\n\r\n"), received_bytes.find(b"\n\n")) if end >= 0]
+        if received_bytes.count(b"\n", 0, min(ends, default=len(received_bytes))) > MAX_HEAD_LINES:
+            raise h11.RemoteProtocolError("the header has too many lines", error_status_hint=431)
+
+
+class _BoundedProtocol(H11Protocol):
+    """uvicorn's protocol with a bounded parser."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.conn = _BoundedParser()
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse the request, and close the connection. If the response has already begun, only close it."""
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            super().send_400_response(msg)
+        else:
+            self.transport.close()
+
+
+_throttle: Final = dsf.log.Throttle(60.0)
+
+
+def _is_new(record: logging.LogRecord) -> bool:
+    """Return False for a warning of the last minute, because any client can cause one with each request."""
+    return record.levelno != logging.WARNING or _throttle.take(str(record.msg)) is not None
 
 
 def make_config(app: Any, listener: Listener, *, shutdown_seconds: int) -> uvicorn.Config:
@@ -31,6 +95,7 @@ def make_config(app: Any, listener: Listener, *, shutdown_seconds: int) -> uvico
 
     After `shutdown_seconds` uvicorn cancels the requests that are still open at its end.
     """
+    logging.getLogger("uvicorn.error").addFilter(_is_new)
     return uvicorn.Config(
         Progress(app, listener),
         # Keep the framework's logging, and write no line for each scrape and probe.
@@ -38,7 +103,7 @@ def make_config(app: Any, listener: Listener, *, shutdown_seconds: int) -> uvico
         log_level="warning",
         access_log=False,
         loop="asyncio",
-        http="h11",
+        http=_BoundedProtocol,
         ws="none",
         interface="asgi3",
         # Ignore forwarded headers here, because only the page reads them, and it decides which proxies it trusts.

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
 
 import pytest
 
 from dsf.errors import SettingsError
 from dsf.http import listening
 from dsf.http.listening import Listener, Progress, State
-from dsf.http.serving import make_config
+from dsf.http.serving import HttpServer, make_config
+from tests.support.wait import PATIENCE
 
 
 @contextlib.contextmanager
@@ -132,6 +134,63 @@ def test_uvicorn_keeps_idle_connections_longer_than_balancers_and_reads_long_hea
     assert config.h11_max_incomplete_event_size == 64 * 1024
     assert config.limit_concurrency is not None
     assert config.limit_concurrency > listening.MAX_CONNECTIONS
+
+
+@pytest.fixture
+def server() -> Iterator[HttpServer]:
+    """A server that reads a whole request before it responds."""
+
+    async def read_all(
+        scope: dict[str, object], receive: Callable[[], Awaitable[Any]], send: Callable[..., Any]
+    ) -> None:
+        if scope["type"] == "http":
+            while (message := await receive())["type"] == "http.request" and message.get("more_body"):
+                pass
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b""})
+
+    running = HttpServer(read_all, "127.0.0.1", 0, name="test")
+    running.start()
+    yield running
+    running.stop()
+
+
+_CHUNKED = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("request_text", "status"),
+    [
+        (_CHUNKED + b"1\r\nx\r\n" * 150 + b"0\r\n\r\n", 200),
+        (_CHUNKED + (b"40\r\n" + b"x" * 64 + b"\r\n") * 5000 + b"0\r\n\r\n", 200),
+        # A few connections with such bodies kept all clients of the page waiting for half a minute.
+        (_CHUNKED + b"1\r\nx\r\n" * 5000 + b"0\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: x\r\n" + b"a: b\r\n" * 200 + b"\r\n", 200),
+        (b"GET / HTTP/1.1\r\nHost: x\r\n" + b"a: b\r\n" * 2000 + b"\r\n", 400),
+        (b"GET / HTTP/1.1\nHost: x\n" + b"a: b\n" * 2000 + b"\n", 400),
+    ],
+)
+def test_requests_that_take_long_to_parse_are_refused(
+    server: HttpServer, request_text: bytes, status: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(3):
+        with socket.create_connection(server.address, PATIENCE) as client:
+            # The server may close the connection while the request is being sent.
+            with contextlib.suppress(ConnectionError):
+                client.sendall(request_text)
+            assert client.recv(1000).split()[1] == b"%d" % status
+    # Anyone can send such requests, so each one must not be logged.
+    assert len(caplog.records) <= 1
+
+
+def test_pipelined_requests_have_their_own_limits(server: HttpServer) -> None:
+    request_text = b"GET / HTTP/1.1\r\nHost: x\r\n" + b"a: b\r\n" * 100 + b"\r\n"
+    with socket.create_connection(server.address, PATIENCE) as client:
+        client.sendall(request_text * 20)
+        received = b""
+        while received.count(b"HTTP/1.1 200") < 20 and (piece := client.recv(10_000)):
+            received += piece
+    assert received.count(b"HTTP/1.1 200") == 20
 
 
 def test_requests_of_unknown_connections_are_served() -> None:
