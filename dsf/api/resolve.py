@@ -135,6 +135,15 @@ def get_synced_config(scorer: DynamicScorer) -> RemoteConfig:
     return synced_config
 
 
+def select_referenced(scorer: DynamicScorer, authentications: Authentications) -> Authentications:
+    """Return the ScoringAuthentications that a scorer references, without those that do not exist."""
+    spec = scorer.spec
+    methods = (spec.scoring.auth, *(source.auth for source in (spec.source, *(spec.sources or ()))))
+    references = (auth.authentication_ref for auth in methods if auth is not None)
+    keys = {f"{scorer.metadata.namespace}/{reference.name}" for reference in references if reference is not None}
+    return {key: authentications[key] for key in sorted(keys) if key in authentications}
+
+
 def _resolve_score_name(context: ResolutionInput) -> str:
     params = context.scorer.spec.scoring.params
     name = context.synced_config.scoring.params.name or (params.name if params else "")

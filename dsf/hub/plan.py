@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from dsf.api.cluster import ManagedCluster
 from dsf.api.nameclaims import NameClaims
 from dsf.api.naming import sanitize_resource_name
-from dsf.api.resolve import ResolutionCache, ResolvedScorer, resolve_for_clusters
+from dsf.api.resolve import ResolutionCache, ResolvedScorer, resolve_for_clusters, select_referenced
 from dsf.api.scorer import DynamicScorer
 from dsf.api.scoringauthentication import Authentications, ClusterFacts, ScoringAuthentication
 from dsf.api.scoringconfig import ANY, DynamicScoringConfig, Mask
@@ -379,13 +379,17 @@ def make_plan(
     is_enabled = config is not None and config.metadata.deletion_timestamp is None
     delivery = delivery.with_targets(authentication_by_name.values(), cluster_facts)
     cache = cache or PlanCache()
-    shared_inputs = (token_hosts, authentication_by_name, cluster_facts, delivery, names.home)
+    shared_inputs = (token_hosts, cluster_facts, delivery, names.home)
     plans = cache.update(
         present_scorers,
         unhealthy,
         now,
         shared_inputs,
-        lambda scorer: _plan_scorer(scorer, now, *shared_inputs, cache.variants),
+        # The plans of other scorers remain, because the author of a ScoringAuthentication may change it all the time.
+        lambda scorer: select_referenced(scorer, authentication_by_name),
+        lambda scorer, referenced: _plan_scorer(
+            scorer, now, token_hosts, referenced, cluster_facts, delivery, names.home, cache.variants
+        ),
     )
     if scorer_hosts:
         plans = {
@@ -501,7 +505,10 @@ def _plan_scorer(
     home: str,
     cache: ResolutionCache,
 ) -> ScorerPlan:
-    """Return the plan of a scorer. Any error becomes an obstacle, because an exception would break the whole plan."""
+    """Return the plan of a scorer, with at least the ScoringAuthentications that it references.
+
+    Any error becomes an obstacle, because an exception would break the whole plan.
+    """
     try:
         resolved_scorer, results = resolve_for_clusters(scorer, token_hosts, authentications, clusters, cache)
         if home and scorer.metadata.namespace != home:

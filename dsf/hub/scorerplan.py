@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
-from typing import Final
+from typing import Final, TypeVar
 
 from dsf.api.resolve import ResolutionCache, ResolvedScorer
 from dsf.api.scorer import DynamicScorer
@@ -21,6 +21,8 @@ from dsf.hub.manifestwork import Load, ScorerPart
 from dsf.hub.secretdelivery import SecretCopy
 from dsf.store.entries import Entry
 from dsf.store.registry import ScorerRecord
+
+_Inputs = TypeVar("_Inputs")
 
 
 @dataclass(frozen=True)
@@ -193,7 +195,8 @@ class PlanCache:
         #: Resolutions by cluster, for scorers that differ between clusters.
         self.variants: ResolutionCache = {}
         self._shared_inputs: tuple[object, ...] = ()
-        self._cached_plans: dict[str, ScorerPlan] = {}
+        #: Key of a scorer -> its plan, and the inputs of this plan besides the scorer and the shared ones.
+        self._cached_plans: dict[str, tuple[ScorerPlan, object]] = {}
 
     def update(
         self,
@@ -201,28 +204,31 @@ class PlanCache:
         unhealthy: Mapping[str, Obstacle],
         now: datetime,
         shared_inputs: tuple[object, ...],
-        make: Callable[[DynamicScorer], ScorerPlan],
+        find_own_inputs: Callable[[DynamicScorer], _Inputs],
+        make: Callable[[DynamicScorer, _Inputs], ScorerPlan],
     ) -> dict[str, ScorerPlan]:
         """Return the plans of these scorers by key, and cache them in place of earlier plans.
 
         `make` plans a scorer; it is called only for scorers without a valid cached plan. `unhealthy` maps the key of a
         scorer to the reason why its scoring API is Inactive. `shared_inputs` are the inputs that all plans have in
-        common, such as the clusters.
+        common, such as the clusters. `find_own_inputs` returns the other objects that the plan of a scorer depends on.
         """
         cached_plans = self._cached_plans if shared_inputs == self._shared_inputs else {}
-        plans: dict[str, ScorerPlan] = {}
+        new_plans: dict[str, tuple[ScorerPlan, object]] = {}
         for scorer in scorers:
-            plan, unhealthy_cause = cached_plans.get(scorer.key), unhealthy.get(scorer.key)
+            plan, cached_inputs = cached_plans.get(scorer.key, (None, None))
+            unhealthy_cause, own_inputs = unhealthy.get(scorer.key), find_own_inputs(scorer)
             if (
                 plan is None
-                or (plan.scorer, plan.unhealthy) != (scorer, unhealthy_cause)
+                or (plan.scorer, plan.unhealthy, cached_inputs) != (scorer, unhealthy_cause, own_inputs)
                 or _has_pause_ended(plan, now)
             ):
-                plan = replace(make(scorer), unhealthy=unhealthy_cause)
-            plans[scorer.key] = plan
+                plan = replace(make(scorer, own_inputs), unhealthy=unhealthy_cause)
+            new_plans[scorer.key] = plan, own_inputs
+        plans = {key: plan for key, (plan, _) in new_plans.items()}
         # Do not cache a plan with an internal error, because the next attempt may succeed.
         self._cached_plans = {
-            key: plan for key, plan in plans.items() if plan.obstacle is None or plan.obstacle.error is None
+            key: new_plans[key] for key, plan in plans.items() if plan.obstacle is None or plan.obstacle.error is None
         }
         self._shared_inputs = shared_inputs
         for removed_key in self.variants.keys() - plans.keys():

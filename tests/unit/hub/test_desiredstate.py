@@ -8,6 +8,7 @@ from unittest.mock import Mock
 
 import pytest
 
+from dsf.api.scorer import DynamicScorer
 from dsf.api.types import ADDON_NAME, HealthStatus
 from dsf.backends.protocol import Kind, Manifest, ObjectKey
 from dsf.hub import desiredstate
@@ -25,6 +26,15 @@ from tests.unit.hub.objects import Objects
 def _desired(place: Objects, settings_factory: Callable[..., Settings], *, addon_mode: bool = False) -> DesiredState:
     settings = settings_factory(namespace="hub", addon_mode=addon_mode)
     return DesiredState(place.backend, settings, Outage("Redis"), lambda key: None, lambda news, changed: None)
+
+
+def _authentication(name: str, namespace: str, host: str) -> Manifest:
+    return {
+        "apiVersion": "dynamic-scoring.open-cluster-management.io/v1alpha1",
+        "kind": "ScoringAuthentication",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {"allowedHosts": [host], "tokenSecretRef": {"name": "token", "key": "token"}},
+    }
 
 
 def _spec(manifest: Manifest, **fields: Any) -> Manifest:
@@ -195,6 +205,44 @@ def test_change_of_one_scorer_recomputes_only_that_scorer(
         assert changed("s7") == []
         assert affected[0] == Differences(frozenset({"hub/s7"}), frozenset({"a"}))
         fleet.objects.pop(keys["s7"], None)
+
+
+def test_change_of_an_authentication_recomputes_only_scorers_that_reference_it(
+    settings_factory: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Anyone with the right to write ScoringAuthentications in any namespace could keep the hub planning otherwise."""
+    resolved_names: list[str] = []
+    resolve = plan_module.resolve_for_clusters
+
+    def record(dynamic_scorer: DynamicScorer, *arguments: Any) -> Any:
+        resolved_names.append(dynamic_scorer.metadata.name)
+        return resolve(dynamic_scorer, *arguments)
+
+    monkeypatch.setattr(plan_module, "resolve_for_clusters", record)
+    place = Objects(cluster("a").to_manifest(), config().to_manifest())
+    auth = {"authenticationRef": {"name": "own"}}
+    params = {"query": "up", "range": 60, "step": 10}
+    source = {"host": "http://source.test", "auth": auth, "params": params}
+    scoring = {"params": {"name": "in-scoring", "interval": 30}, "auth": auth}
+    for dynamic_scorer in (
+        scorer("plain"),
+        scorer("in-source", source=source),
+        scorer("in-sources", sources=[{**source, "name": "one", "auth": None}, {**source, "name": "two"}]),
+        scorer("in-scoring", scoring=scoring),
+    ):
+        place.put(dynamic_scorer.to_manifest())
+    desired = _desired(place, settings_factory)
+    desired.update()
+    for name, namespace, expected_names in (
+        ("own", "hub", {"in-source", "in-sources", "in-scoring"}),
+        ("other", "hub", set()),
+        ("own", "elsewhere", set()),
+    ):
+        for host in ("source.test", "scorer.test", "{"):
+            place.put(_authentication(name, namespace, host))
+            resolved_names.clear()
+            desired.update()
+            assert set(resolved_names) == expected_names
 
 
 def test_keys_queued_before_the_first_plan_are_reconciled_with_it(settings_factory: Callable[..., Settings]) -> None:
