@@ -8,6 +8,7 @@ from unittest.mock import Mock
 
 import pytest
 
+from dsf.api.resolve import resolve_for_clusters
 from dsf.api.scorer import DynamicScorer
 from dsf.api.types import ADDON_NAME, HealthStatus
 from dsf.backends.protocol import Kind, Manifest, ObjectKey
@@ -212,11 +213,10 @@ def test_change_of_an_authentication_recomputes_only_scorers_that_reference_it(
 ) -> None:
     """Anyone with the right to write ScoringAuthentications in any namespace could keep the hub planning otherwise."""
     resolved_names: list[str] = []
-    resolve = plan_module.resolve_for_clusters
 
     def record(dynamic_scorer: DynamicScorer, *arguments: Any) -> Any:
         resolved_names.append(dynamic_scorer.metadata.name)
-        return resolve(dynamic_scorer, *arguments)
+        return resolve_for_clusters(dynamic_scorer, *arguments)
 
     monkeypatch.setattr(plan_module, "resolve_for_clusters", record)
     place = Objects(cluster("a").to_manifest(), config().to_manifest())
