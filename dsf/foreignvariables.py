@@ -58,9 +58,11 @@ _COMMAND_OPTION_PATTERN: Final = re.compile(
     r"CELERY_(WORKER|BEAT|CALL|CONTROL|EVENTS|FLOWER|INSPECT|MULTI|REPORT|STATUS)_\w+"
 )
 _PROPAGATORS: Final = "OTEL_PROPAGATORS"
-#: Width of the help in columns, which must be a positive number.
-_TERMINAL_WIDTH: Final = "TERMINAL_WIDTH"
-_WIDTH_PATTERN: Final = re.compile(r"[1-9][0-9]{0,4}")
+#: Size of the terminal in columns and lines, and width of the help. Libraries fill each line of the help up to this
+#: width, and fail if the text is no number.
+_TERMINAL_SIZES: Final = ("COLUMNS", "LINES", "TERMINAL_WIDTH")
+#: Matches the allowed sizes: 1 to 9,999.
+_SIZE_PATTERN: Final = re.compile(r"[1-9][0-9]{0,3}")
 #: The value of `<SERVICE>_PORT`, which Kubernetes sets in each pod of the namespace of a Service.
 _SERVICE_LINK_PATTERN: Final = re.compile(r"(tcp|udp|sctp)://\S+:\d+")
 
@@ -79,8 +81,9 @@ def clean(environment: MutableMapping[str, str]) -> None:
         for name in [name for name in environment if name.startswith(prefix)]:
             if _COMMAND_OPTION_PATTERN.fullmatch(name) is None and environment.pop(name):
                 _removed[name] = instead
-    if _WIDTH_PATTERN.fullmatch(environment.get(_TERMINAL_WIDTH, "1")) is None and environment.pop(_TERMINAL_WIDTH):
-        _removed[_TERMINAL_WIDTH] = "the width of the terminal"
+    for name in _TERMINAL_SIZES:
+        if _SIZE_PATTERN.fullmatch(environment.get(name, "1")) is None and environment.pop(name):
+            _removed[name] = "the size of the terminal"
     _drop_missing_propagators(environment)
 
 

@@ -212,18 +212,29 @@ def test_ignored_variable_is_named_in_the_log_without_its_value(
     assert "sesame" not in line
 
 
-@pytest.mark.parametrize(("value", "is_kept"), [("80", True), ("abc", False), ("0", False), ("-5", False)])
-def test_width_of_the_help_is_a_number(value: str, is_kept: bool) -> None:
-    """Its library converts the variable when it is imported, which would end `dsf --help` with a traceback."""
-    environment = {"TERMINAL_WIDTH": value}
+@pytest.mark.parametrize("name", ["COLUMNS", "LINES", "TERMINAL_WIDTH"])
+@pytest.mark.parametrize(
+    ("value", "is_kept"),
+    [("80", True), ("9999", True), *((value, False) for value in ("10000", "9" * 11, "0", "-5", "abc", "", "²", "٣"))],
+)
+def test_size_of_the_terminal_is_a_small_number(name: str, value: str, is_kept: bool) -> None:
+    environment = {name: value}
     foreignvariables.clean(environment)
-    assert ("TERMINAL_WIDTH" in environment) is is_kept
+    assert (name in environment) is is_kept
 
 
-def test_help_is_printed_whatever_its_width() -> None:
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("TERMINAL_WIDTH", "wide"),
+        *((name, value) for name in ("TERMINAL_WIDTH", "COLUMNS", "LINES") for value in ("9" * 11, "²")),
+    ],
+)
+def test_help_is_printed_whatever_the_size_of_the_terminal(name: str, value: str) -> None:
+    """The library of the help converts the variables to numbers, and fills lines with spaces up to the width."""
     process = subprocess.run(
         [sys.executable, "-m", "dsf.cli", "--help"],
-        env={**os.environ, "TERMINAL_WIDTH": "wide"},
+        env={**os.environ, name: value},
         capture_output=True,
         text=True,
         timeout=120,
