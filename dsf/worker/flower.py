@@ -9,6 +9,7 @@ right types are kept. Text may still be forged, so pages have headers that keep 
 from __future__ import annotations
 
 import base64
+import hmac
 import json
 import re
 import threading
@@ -17,6 +18,7 @@ from collections import Counter
 from typing import Any, Final
 
 import flower.app
+import flower.views
 import flower.views.monitor
 import redis
 import tornado.httpserver
@@ -254,6 +256,15 @@ class BoundedServer(tornado.httpserver.HTTPServer):
         super().handle_stream(stream, address)
 
 
+class _CredentialComparison:
+    """Replaces `hmac` in Flower, whose comparison raises TypeError for texts that are not ASCII."""
+
+    @staticmethod
+    def compare_digest(stored_credential: str, credential: str) -> bool:
+        """Return True if both credentials are equal, in a time that does not depend on their content."""
+        return hmac.compare_digest(stored_credential.encode(), credential.encode())
+
+
 def install(app: Celery) -> None:
     """Install the event filter, headers, style, list of queues, password of /metrics and limits of requests.
 
@@ -284,6 +295,8 @@ def install(app: Celery) -> None:
     handler.render_string = render_narrow
     # Flower's own list has only the queues of workers whose pages were opened.
     handler.get_active_queue_names = lambda _: _FilteredConnection.workers.list_queues()
+    views: Any = flower.views
+    views.hmac = _CredentialComparison
     # The metrics contain the names of clusters and tasks. Flower itself requires no password for them.
     metrics: Any = flower.views.monitor.Metrics
     metrics.get = tornado.web.authenticated(metrics.get)

@@ -290,7 +290,8 @@ def test_flower_reconnects_after_redis_closes_its_connection(flower: Flower) -> 
 def test_flower_listens_on_both_families_and_protects_its_metrics(redis_url: str, tmp_path: Path) -> None:
     """Flower's metrics have the names of clusters and tasks, and an Ingress leads to them."""
     port = free_port()
-    environment = {"DSF_ROLE": "flower", "DSF_REDIS_URL": redis_url, "FLOWER_BASIC_AUTH": "admin:secret"}
+    logins = "admin:secret,bob:pässwörd"
+    environment = {"DSF_ROLE": "flower", "DSF_REDIS_URL": redis_url, "FLOWER_BASIC_AUTH": logins}
     child = Child(commands.make_flower_command(ALL_ADDRESSES, port), tmp_path / "log", environment)
 
     def is_ready(url: str) -> bool:
@@ -305,9 +306,11 @@ def test_flower_listens_on_both_families_and_protects_its_metrics(redis_url: str
             url = f"http://{address}:{port}"
             wait_for(functools.partial(is_ready, url), 60, f"Flower to answer on {address}")
             assert requests.get(f"{url}/metrics", timeout=300).status_code == 401
-            assert requests.get(f"{url}/metrics", timeout=300, auth=("admin", "guess")).status_code == 401
-            response = requests.get(f"{url}/metrics", timeout=300, auth=("admin", "secret"))
-            assert (response.status_code, "# HELP" in response.text) == (200, True)
+            for guess in ("guess", "gues\xdf", b"\xff"):
+                assert requests.get(f"{url}/metrics", timeout=300, auth=("admin", guess)).status_code == 401, guess
+            for login in (("admin", "secret"), (b"bob", "pässwörd".encode())):
+                response = requests.get(f"{url}/metrics", timeout=300, auth=login)
+                assert (response.status_code, "# HELP" in response.text) == (200, True)
     finally:
         child.kill()
 
