@@ -116,7 +116,7 @@ class FleetCollector(Collector):
         families = PairFamilies({name: record.score_name for name, record in scorers.items()}, self._clock())
         intervals = self._read_intervals(exported_pairs)
         # A scrape must not read and parse hundreds of megabytes of scores whose items it omits.
-        states = Pairs(self._redis).read_states(exported_pairs, lambda pair: levels[pair[1]] == "items")
+        states = Pairs(self._redis).read_states(exported_pairs, lambda pair, _: levels[pair[1]] == "items")
         for state in states:
             families.add(state, interval=intervals.get(state.pair), with_items=levels[state.scorer] == "items")
         return [

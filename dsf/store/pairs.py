@@ -355,12 +355,13 @@ class Pairs:
         return state
 
     def read_states(
-        self, pairs: Iterable[Pair], needs_score: Callable[[Pair], bool] = lambda _: True
+        self, pairs: Iterable[Pair], needs_score: Callable[[Pair, int], bool] = lambda *_: True
     ) -> Iterator[PairState]:
         """Yield the states of these pairs, in the same order. Reads a batch of pairs at a time.
 
-        Omits the large scores of pairs for which `needs_score` is False. A caller that keeps states or scores should
-        keep only the needed parts, because a score may take megabytes.
+        `needs_score` gets each pair with a large score, and the bytes of the score; if it returns False, the score is
+        omitted. A caller that keeps states or scores should keep only the needed parts, because a score may take
+        megabytes.
         """
         return self._read(pairs, needs_score)
 
@@ -368,7 +369,7 @@ class Pairs:
         """Yield the states of these pairs without counters and score, because a score may take a megabyte."""
         return self._read(pairs, None)
 
-    def _read(self, pairs: Iterable[Pair], needs_score: Callable[[Pair], bool] | None) -> Iterator[PairState]:
+    def _read(self, pairs: Iterable[Pair], needs_score: Callable[[Pair, int], bool] | None) -> Iterator[PairState]:
         """Yield the states of these pairs, without their hashes if `needs_score` is None."""
         for batch in split_into_batches(pairs, self._PAIRS_PER_BATCH):
             members = [keys.pair(*pair) for pair in batch]
@@ -391,12 +392,12 @@ class Pairs:
                 )
 
     def _read_hashes(
-        self, pairs: Sequence[Pair], sizes: Sequence[str | None], needs_score: Callable[[Pair], bool]
+        self, pairs: Sequence[Pair], sizes: Sequence[str | None], needs_score: Callable[[Pair, int], bool]
     ) -> Iterator[Mapping[str, str]]:
         """Yield the hashes of pairs whose scores have these sizes. One round trip reads a limited number of bytes."""
         reads: list[tuple[_HashRead, int]] = []
         for pair, size in zip(pairs, map(parse_score_size, sizes), strict=True):
-            omits_score = size > _SMALL_SCORE_BYTES and not needs_score(pair)
+            omits_score = size > _SMALL_SCORE_BYTES and not needs_score(pair, size)
             reads.append((_HashRead(keys.pair_key(*pair), omits_score), 0 if omits_score else size))
         for batch in split_by_size(reads, MAX_SCORE_BYTES_PER_BATCH):
             with self._redis.pipeline(transaction=False) as pipe:

@@ -18,17 +18,36 @@ from dsf.fleet.views import EntryView, PairDetail, PairRow, ReasonGroup, ScorerO
 from dsf.messages import run_time
 from dsf.process import hubclock
 from dsf.store.entries import SLOT_TOLERANCE, EffectiveSchedule, apply_overrides, find_interval, is_slot
-from dsf.store.pairs import Pairs, PairScore
+from dsf.store.pairs import Pair, Pairs, PairScore
 from dsf.store.registry import Registry, ScorerRecord
 from dsf.store.schedule import ScheduleStore
 from dsf.web.states import STATES, State
 
 #: Maximum rows of a table of pairs: about 2,000 elements, with 20 a row. A page has at most 5,000 elements in all.
 PAGE_ROWS: Final = 100
+#: Maximum bytes of large scores that one request parses, which takes a second or two.
+MAX_SCORE_BYTES: Final = 8 * 1024 * 1024
 #: Maximum groups of pairs without a stored reason per page, because each needs further reads. Others are omitted.
 _MAX_EXAMPLE_READS: Final = 20
 #: Order of states in lists, worst first.
 _STATE_ORDER: Final = list(Verdict)
+
+
+class ScoreBudget:
+    """Limits the bytes of large scores that one request parses. Small scores are always parsed."""
+
+    def __init__(self) -> None:
+        self._remaining_bytes = MAX_SCORE_BYTES
+        #: The pairs whose scores are not parsed.
+        self.omitted_pairs: set[Pair] = set()
+
+    def admits(self, pair: Pair, size: int) -> bool:
+        """Return True if the score of a pair, with `size` bytes, is parsed."""
+        if size > self._remaining_bytes:
+            self.omitted_pairs.add(pair)
+            return False
+        self._remaining_bytes -= size
+        return True
 
 
 class ScoreProblem(NamedTuple):
@@ -62,6 +81,8 @@ class TableRow:
     #: Number of items with a held value, and one such value.
     held_count: int = 0
     held_value: int | None = None
+    #: True if the score is too large to be read with the other scores of the request; then `score` is None.
+    is_omitted: bool = False
 
 
 @dataclass(frozen=True)
@@ -123,9 +144,17 @@ class PageDataReader:
         return TablePage(self.read_rows(page.pairs), page.total, page.cursor)
 
     def read_rows(
-        self, pairs: Iterable[PairRow], matches_score: Callable[[PairScore | None], bool] = lambda _: True
+        self,
+        pairs: Iterable[PairRow],
+        matches_score: Callable[[PairScore | None], bool] | None = None,
+        budget: ScoreBudget | None = None,
     ) -> list[TableRow]:
-        """Return the table rows of those `pairs` whose newest score matches, in the same order."""
+        """Return the table rows of those `pairs` whose newest score matches, in the same order.
+
+        Without `matches_score`, all pairs match. Otherwise pairs whose score exceeds the request's `budget` do not
+        match.
+        """
+        budget = budget or ScoreBudget()
         rows_by_pair = {keys.pair(row.cluster, row.scorer): row for row in pairs}
         now, overrides = hubclock.now(), self.schedule.read_overrides()
         due_times = self.schedule.read_due_times(rows_by_pair)
@@ -135,11 +164,16 @@ class PageDataReader:
         }
         records = self.registry.read_scorers()
         table_rows = []
-        for stored_state in self._pairs.read_states(map(keys.split_pair, rows_by_pair)):
+        for stored_state in self._pairs.read_states(map(keys.split_pair, rows_by_pair), budget.admits):
             score = stored_state.score
-            if matches_score(score):
+            is_omitted = (stored_state.cluster, stored_state.scorer) in budget.omitted_pairs
+            if matches_score is None or (not is_omitted and matches_score(score)):
                 row, entry = rows_by_pair[stored_state.pair], entries.get(stored_state.pair)
-                table_rows.append(_make_table_row(row, score, entry, records.get(row.scorer), now))
+                table_row = _make_table_row(row, score, entry, records.get(row.scorer), now)
+                if is_omitted:
+                    is_expired = row.valid_until is not None and row.valid_until.timestamp() <= now
+                    table_row = replace(table_row, is_omitted=True, expired=is_expired)
+                table_rows.append(table_row)
         return table_rows
 
     def list_cluster_names(self) -> list[str]:

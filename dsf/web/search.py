@@ -18,7 +18,7 @@ from dsf.fleet.views import PairRow, ScorerOverview
 from dsf.messages import is_run_id
 from dsf.store.notices import CLUSTER_SET
 from dsf.store.pairs import PairScore
-from dsf.web.pagedata import PAGE_ROWS, PageDataReader, TablePage, TableRow
+from dsf.web.pagedata import PAGE_ROWS, PageDataReader, ScoreBudget, TablePage, TableRow
 from dsf.web.pages import Query, Sources
 from dsf.web.states import STATES
 
@@ -126,10 +126,12 @@ class _Criteria:
 
 @dataclass(frozen=True)
 class _SearchPage(TablePage):
-    """The first matching pairs, their total, the number of pairs read (`read`), and that of all candidates (`of`)."""
+    """The first matching pairs, their total, the number of pairs searched (`read`), and that of candidates (`of`)."""
 
     read: int
     of: int
+    #: Number of pairs that were not searched, because their scores are too large to be parsed for one request.
+    omitted: int = 0
 
 
 def build_search_page(sources: Sources, names: Mapping[str, str], query: Query) -> dict[str, Any]:
@@ -204,7 +206,8 @@ def _resolve_query(reading: PageDataReader, search_query: SearchQuery) -> _Crite
             if stages or reasons
             else None,
         )
-    return _Criteria(pair_filter, listed_scorers, listed_clusters, items, runs)
+    # Check a repeated pattern once, because each pattern is compared with tens of thousands of items.
+    return _Criteria(pair_filter, listed_scorers, listed_clusters, list(dict.fromkeys(items)), runs)
 
 
 def _search_rows(reading: PageDataReader, criteria: _Criteria, pair_filter: PairFilter) -> _SearchPage:
@@ -212,25 +215,30 @@ def _search_rows(reading: PageDataReader, criteria: _Criteria, pair_filter: Pair
 
     For the id of a scheduled run, only the pair with this run is read.
     """
+    budget = ScoreBudget()
     for run in filter(is_run_id, criteria.runs):
         pair_rows = reading.find_rows_of_run(run, pair_filter)
         if pair_rows:
-            matching_rows = _read_matching_rows(reading, criteria, pair_rows)
+            matching_rows = _read_matching_rows(reading, criteria, pair_rows, budget)
             count = len(pair_rows)
             return _SearchPage(matching_rows[:PAGE_ROWS], len(matching_rows), None, read=count, of=count)
     page_rows: list[TableRow] = []
     match_count, read_count, cursor = 0, 0, None
     while True:
         page = reading.fleet_queries.pairs(pair_filter, limit=MAX_ROWS, cursor=cursor)
-        matching_rows = _read_matching_rows(reading, criteria, page.pairs)
+        matching_rows = _read_matching_rows(reading, criteria, page.pairs, budget)
         page_rows += matching_rows[: PAGE_ROWS - len(page_rows)]
         match_count, read_count, cursor = match_count + len(matching_rows), read_count + len(page.pairs), page.cursor
         if cursor is None or read_count >= _MAX_READ:
             # The total may be less than the number of pairs read, because pairs may be removed between two reads.
-            return _SearchPage(page_rows, match_count, None, read_count, of=max(read_count, page.total))
+            total = max(read_count, page.total)
+            omitted_count = len(budget.omitted_pairs) if criteria.items else 0
+            return _SearchPage(page_rows, match_count, None, read_count - omitted_count, total, omitted_count)
 
 
-def _read_matching_rows(reading: PageDataReader, criteria: _Criteria, pair_rows: Iterable[PairRow]) -> list[TableRow]:
+def _read_matching_rows(
+    reading: PageDataReader, criteria: _Criteria, pair_rows: Iterable[PairRow], budget: ScoreBudget
+) -> list[TableRow]:
     """Return the rows with a matching item in the score and a matching run among the last cycles."""
 
     def has_match(names: Iterable[str], patterns: list[str]) -> bool:
@@ -239,7 +247,7 @@ def _read_matching_rows(reading: PageDataReader, criteria: _Criteria, pair_rows:
     def has_matching_item(score: PairScore | None) -> bool:
         return has_match((name for name, _ in score.items) if score is not None else (), criteria.items)
 
-    rows = reading.read_rows(pair_rows, has_matching_item)
+    rows = reading.read_rows(pair_rows, has_matching_item if criteria.items else None, budget)
     runs = reading.read_run_ids(rows) if criteria.runs else [[] for _ in rows]
     return [row for row, pair_runs in zip(rows, runs, strict=True) if has_match(pair_runs, criteria.runs)]
 

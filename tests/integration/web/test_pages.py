@@ -212,6 +212,25 @@ def test_search_keeps_only_matching_results_in_memory(
     assert {(len(row.score.results), len(row.score.items), row.values) for row in rows} == {(1, 1, (12, -4))}
 
 
+def test_pages_and_searches_parse_a_limited_amount_of_scores(page: WebProcess, redis_client: redis.Redis) -> None:
+    fleet = good_fleet(redis_client)
+    for number in range(4):
+        fleet.registry.put_cluster(fleet.cluster_record(f"edge{number}"))
+        fleet.entry(f"edge{number}")
+        fleet.score(f"edge{number}")
+        fleet.pair(f"edge{number}", value=4.5)
+        # Two scores of this size exceed the limit of a request.
+        redis_client.hset(keys.pair_key(f"edge{number}", SAMPLE), "score_size", 5_000_000)
+    html = fetch(page, "/find?q=item:n1+cluster:edge*", "At least 1 pair ", "searched in 1 of 4 pairs")
+    assert "3 large scores were left out: say more" in html
+    fetch(page, "/find?q=item:n1+cluster:edge3", "1 pair ", "searched in 1 pair.")
+    html = fetch(page, f"/scorers/{SAMPLE}", "edge3")
+    assert html.count('<b>4.5</b> <span class="soft">mean of 2 items</span>') == 3
+    # The small scores of other pairs are shown and searched.
+    html = fetch(page, "/find?q=item:n1", "At least 3 pairs ", "searched in 3 of 6 pairs")
+    assert {"worker01", "worker02"} < set(clusters_of(html))
+
+
 def test_search_reports_the_number_of_searched_pairs(
     redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -74,7 +74,7 @@ def test_large_scores_that_are_not_needed_are_omitted(fleet: Fleet, batches: lis
     fleet.redis.hset(keys.pair_key(CLUSTERS[1], SAMPLE), "n:ok", 7)
     pairs = [(cluster, SAMPLE) for cluster in CLUSTERS]
     fleet.redis.delete(keys.pair_key(CLUSTERS[5], SAMPLE))
-    states = list(Pairs(fleet.redis).read_states(pairs, lambda pair: pair[0] == CLUSTERS[3]))
+    states = list(Pairs(fleet.redis).read_states(pairs, lambda pair, _: pair[0] == CLUSTERS[3]))
     assert [state.cluster for state in states] == CLUSTERS
     assert [state.score_bytes > 0 for state in states] == [cluster == CLUSTERS[3] for cluster in CLUSTERS]
     assert (states[0].count("ok"), states[1].count("ok")) == (0, 7)
