@@ -170,15 +170,13 @@ def settle(
     """
     wish_by_owner = {wish.owner: wish for wish in wishes}
     name_by_owner = {wish.owner: wish.name for wish in wish_by_owner.values()}
+    renaming_wishes = _group_by_name(wish for wish in wish_by_owner.values() if wish.owner not in former_owners)
     holders: dict[str, NameClaim] = {}
     waiting_claims: dict[str, list[NameClaim]] = {}
     for name, queue in previous_queues.items():
         holder = _update_holder(queue[0], name, wish_by_owner, now, former_owners)
         if holder is not None and holder.gone_at:
-            renaming_wishes = [
-                wish for wish in wish_by_owner.values() if wish.name == name and wish.owner not in former_owners
-            ]
-            holder = _find_renamed_holder(holder, queue[1:], renaming_wishes, now) or holder
+            holder = _find_renamed_holder(holder, queue[1:], renaming_wishes.get(name, ()), now) or holder
         if holder is not None:
             holders[name] = holder
         waiting_claims[name] = [
@@ -212,6 +210,13 @@ def settle(
         if queue := (*holder_claims, *sorted(waiting_claims.get(name, ()), key=order)):
             queues[name] = queue
     return queues
+
+
+def _group_by_name(wishes: Iterable[Wish]) -> dict[str | None, list[Wish]]:
+    wishes_by_name: dict[str | None, list[Wish]] = {}
+    for wish in wishes:
+        wishes_by_name.setdefault(wish.name, []).append(wish)
+    return wishes_by_name
 
 
 def explain_refusal(claimed_name: str, queue: tuple[NameClaim, ...], owner: str) -> str:

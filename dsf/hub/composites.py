@@ -20,6 +20,8 @@ def find_input_obstacles(plans: Mapping[str, ScorerPlan]) -> dict[str, Obstacle]
         for key, plan in plans.items()
         if plan.scorer.spec.source.scores
     }
+    if not inputs:
+        return {}
     circles = _find_circles(inputs)
     # Scorer name -> the first namespace that has a scorer with this name.
     namespaces = {plan.name: plan.namespace for plan in sorted(plans.values(), key=_get_namespace, reverse=True)}

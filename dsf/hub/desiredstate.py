@@ -98,6 +98,8 @@ class DesiredState:
         # Clusters whose hosted add-on was reported.
         self._reported_hosted_clusters: set[str] = set()
         self._plan_cache = PlanCache()
+        # Scorer -> the results of `_merge_health`: the scorer, its health and the result.
+        self._merged_scorers: dict[str, tuple[DynamicScorer, Health | None, DynamicScorer]] = {}
         # Scorer -> last logged error.
         self._logged_errors: dict[str, str] = {}
         # The claims on names, None if they must be read again, and their stored text by namespace.
@@ -281,6 +283,8 @@ class DesiredState:
             for scorer in readable_scorers
             if self.is_scorer_namespace(scorer.metadata.namespace)
         ]
+        for key in self._merged_scorers.keys() - {scorer.key for scorer in scorers}:
+            del self._merged_scorers[key]
         unreadable_scorers = {
             key: text for key, text in scorer_errors.items() if self.is_scorer_namespace(key.partition("/")[0])
         }
@@ -394,14 +398,18 @@ class DesiredState:
         return health.failure if health is not None else None
 
     def _merge_health(self, scorer: DynamicScorer) -> DynamicScorer:
-        """Return the scorer with a status of only its current health and config.
+        """Return the scorer with a status of only its current health and config, the same object until one changes.
 
         The hub writes all other status fields itself, so a plan must not depend on them.
         """
         health = self._health(ObjectKey(Kind.SCORER, scorer.metadata.namespace, scorer.metadata.name))
-        health = health or Health.from_status(scorer)
-        status = DynamicScorerStatus(health_status=health.status, last_synced_config=health.config)
-        return scorer.model_copy(update={"status": status})
+        previous_scorer, previous_health, merged_scorer = self._merged_scorers.get(scorer.key, (None, None, scorer))
+        if previous_scorer is not scorer or previous_health is not health:
+            known_health = health or Health.from_status(scorer)
+            status = DynamicScorerStatus(health_status=known_health.status, last_synced_config=known_health.config)
+            merged_scorer = scorer.model_copy(update={"status": status})
+            self._merged_scorers[scorer.key] = scorer, health, merged_scorer
+        return merged_scorer
 
     def _list_objects(self, kind: Kind, model: type[_Object]) -> tuple[list[_Object], dict[str, str]]:
         """Return all readable objects of a kind, and the parse errors of the others by `namespace/name`.

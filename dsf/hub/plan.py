@@ -24,7 +24,15 @@ from dsf.hub import manifestwork, secretdelivery
 from dsf.hub.admission import NO_RULES, NameRules, decide_names, find_server_refusal, is_owner, list_servers
 from dsf.hub.composites import find_input_obstacles
 from dsf.hub.manifestwork import make_part
-from dsf.hub.scorerplan import CONFIG_MISPLACED, INVALID, Obstacle, PlanCache, ScorerPlan, make_internal_obstacle
+from dsf.hub.scorerplan import (
+    CONFIG_MISPLACED,
+    INVALID,
+    Exclusion,
+    Obstacle,
+    PlanCache,
+    ScorerPlan,
+    make_internal_obstacle,
+)
 from dsf.hub.secretdelivery import NO_DELIVERY, DeliverableSecrets, SecretCopy
 from dsf.store.entries import Entry
 from dsf.store.notices import ClusterNotice, select_grouping_labels, truncate
@@ -48,6 +56,18 @@ class MaskIndex:
 
     #: (cluster name, score name), each of which may be `*`.
     masks: frozenset[tuple[str, str]] = frozenset()
+
+    @cached_property
+    def _scores(self) -> Mapping[str, frozenset[str]]:
+        """Cluster name, or `*`, -> score names of its masks."""
+        scores: dict[str, set[str]] = {}
+        for cluster, score_name in self.masks:
+            scores.setdefault(cluster, set()).add(score_name)
+        return {cluster: frozenset(score_names) for cluster, score_names in scores.items()}
+
+    def get_scores(self, cluster: str) -> frozenset[str]:
+        """Return the score names of the masks that name this cluster, which may include `*`."""
+        return self._scores.get(cluster, frozenset())
 
     def hides(self, cluster: str, score_name: str) -> bool:
         """Return True if a mask matches this pair. `score_name` is not sanitized; `*` in a mask matches any name."""
@@ -93,12 +113,29 @@ class FleetPlan:
     claims: NameClaims = field(default_factory=NameClaims)
     #: The hub's own namespace.
     home: str = ""
+    #: Results of `list_running_scorers` by the result of `identify_running_scorers`.
+    _running_scorers: dict[object, list[ScorerPlan]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     @cached_property
     def _runnable_scorers(self) -> list[ScorerPlan]:
-        """Scorers that run on any cluster, sorted by name."""
-        runnable_scorers = [plan for plan in self.scorers.values() if self.is_enabled and plan.runnable is not None]
+        """Scorers that may run on some cluster, sorted by name."""
+        runnable_scorers = [
+            plan
+            for plan in self.scorers.values()
+            if self.is_enabled
+            and plan.runnable is not None
+            and not (plan.is_excluded and len(plan.variants) >= len(self.clusters))
+        ]
         return sorted(runnable_scorers, key=lambda plan: plan.name)
+
+    @cached_property
+    def _varied_scorers(self) -> list[ScorerPlan]:
+        """The scorers among `_runnable_scorers` that differ between clusters for another reason than a mask."""
+        return [
+            plan for plan in self._runnable_scorers if plan.variants or len(plan.parts) > 1 or len(plan.secrets) > 1
+        ]
 
     def runs_on(self, plan: ScorerPlan, cluster: str) -> bool:
         """Return True if a scorer runs on this one of `clusters`, provided that a configuration exists."""
@@ -110,10 +147,25 @@ class FleetPlan:
         )
 
     def list_running_scorers(self, cluster: str) -> list[ScorerPlan]:
-        """Return the scorers that run on a cluster, sorted by name."""
+        """Return the scorers that run on a cluster, sorted by name. Clusters share the list; do not change it."""
         if cluster not in self.clusters:
             return []
-        return [plan for plan in self._runnable_scorers if self.runs_on(plan, cluster)]
+        key = self.identify_running_scorers(cluster)
+        if key not in self._running_scorers:
+            self._running_scorers[key] = [plan for plan in self._runnable_scorers if self.runs_on(plan, cluster)]
+        return self._running_scorers[key]
+
+    def identify_running_scorers(self, cluster: str) -> object:
+        """Return a key that is equal for clusters on which the same scorers run with equal parts and Secrets.
+
+        Most clusters run the same scorers, so the work for thousands of scorers is done once for all these clusters.
+        """
+        return self.masks.get_scores(cluster), tuple(
+            (id(plan.get_part(cluster)), *sorted(plan.get_secrets(cluster).items()))
+            if self.runs_on(plan, cluster)
+            else None
+            for plan in self._varied_scorers
+        )
 
     def make_notice(self, cluster: str) -> ClusterNotice:
         """Return the notice for users about a cluster."""
@@ -379,7 +431,7 @@ def make_plan(
     is_enabled = config is not None and config.metadata.deletion_timestamp is None
     delivery = delivery.with_targets(authentication_by_name.values(), cluster_facts)
     cache = cache or PlanCache()
-    shared_inputs = (token_hosts, cluster_facts, delivery, names.home)
+    shared_inputs = (token_hosts, cluster_facts, delivery, names.home, scorer_hosts)
     plans = cache.update(
         present_scorers,
         unhealthy,
@@ -388,14 +440,9 @@ def make_plan(
         # The plans of other scorers remain, because the author of a ScoringAuthentication may change it all the time.
         lambda scorer: select_referenced(scorer, authentication_by_name),
         lambda scorer, referenced: _plan_scorer(
-            scorer, now, token_hosts, referenced, cluster_facts, delivery, names.home, cache.variants
+            scorer, now, token_hosts, referenced, cluster_facts, delivery, names.home, scorer_hosts, cache.variants
         ),
     )
-    if scorer_hosts:
-        plans = {
-            key: plan if plan.namespace == names.home else _check_hosts(plan, scorer_hosts)
-            for key, plan in plans.items()
-        }
     plans |= {
         key: ScorerPlan(misplaced_plan.scorer, None, _make_misplaced_obstacle(misplaced_plan.namespace, names.home))
         for key, misplaced_plan in plans.items()
@@ -418,7 +465,7 @@ def make_plan(
         claims=claims,
         home=names.home,
     )
-    return _check_sizes(_check_secret_names(plan), config.metadata.namespace if config is not None else "")
+    return _check_sizes(_check_secret_names(plan), config.metadata.namespace if config is not None else "", cache)
 
 
 def _make_misplaced_obstacle(namespace: str, home: str) -> Obstacle:
@@ -471,28 +518,20 @@ def _check_secret_names(plan: FleetPlan) -> FleetPlan:
     return replace(plan, scorers=scorers)
 
 
-def _check_sizes(plan: FleetPlan, own_namespace: str) -> FleetPlan:
+def _check_sizes(plan: FleetPlan, own_namespace: str, cache: PlanCache) -> FleetPlan:
     """Return the plan with obstacles for scorers that do not fit into the ManifestWork of a cluster."""
     largest_loads = (scorer.largest_load for scorer in plan.scorers.values() if scorer.runnable)
     if not plan.is_enabled or manifestwork.all_fit(largest_loads, plan.limit):
         return plan
-    scorers = dict(plan.scorers)
-    # Compute each set of scorers once, because most clusters run the same scorers.
-    excluded_by_loads: dict[object, dict[str, str]] = {}
-    obstacles: dict[str, dict[str, Obstacle]] = {}
+    clusters_by_scorers: dict[object, list[str]] = {}
     for cluster in plan.clusters:
-        running_scorers = plan.list_running_scorers(cluster)
-        scorers_key = tuple(
-            (id(scorer.get_part(cluster)), *sorted(scorer.get_secrets(cluster).items())) for scorer in running_scorers
-        )
-        if scorers_key not in excluded_by_loads:
-            loads = (scorer.make_load(cluster) for scorer in running_scorers)
-            excluded_by_loads[scorers_key] = dict(manifestwork.find_excluded(loads, own_namespace, plan.limit))
-        for key, reason in excluded_by_loads[scorers_key].items():
-            obstacles.setdefault(key, {})[cluster] = Obstacle(str(ResolveReason.NoRoom), reason)
-    for key, cluster_obstacles in obstacles.items():
-        scorers[key] = replace(scorers[key], variants={**scorers[key].variants, **cluster_obstacles})
-    return replace(plan, scorers=scorers)
+        clusters_by_scorers.setdefault(plan.identify_running_scorers(cluster), []).append(cluster)
+    exclusions: dict[str, list[Exclusion]] = {}
+    for clusters in map(tuple, clusters_by_scorers.values()):
+        loads = (scorer.make_load(clusters[0]) for scorer in plan.list_running_scorers(clusters[0]))
+        for key, reason in manifestwork.find_excluded(loads, own_namespace, plan.limit):
+            exclusions.setdefault(key, []).append(Exclusion(str(ResolveReason.NoRoom), reason, clusters))
+    return replace(plan, scorers={**plan.scorers, **cache.exclude(plan.scorers, exclusions)})
 
 
 def _plan_scorer(
@@ -503,6 +542,7 @@ def _plan_scorer(
     clusters: Iterable[ClusterFacts],
     delivery: DeliverableSecrets,
     home: str,
+    scorer_hosts: TokenHosts,
     cache: ResolutionCache,
 ) -> ScorerPlan:
     """Return the plan of a scorer, with at least the ScoringAuthentications that it references.
@@ -532,6 +572,8 @@ def _plan_scorer(
             },
             secrets=secrets,
         )
+        if scorer_hosts and scorer.metadata.namespace != home:
+            plan = _check_hosts(plan, scorer_hosts)
         # Compute these values here, because a later error would stop all scorers.
         _ = plan.record, plan.make_entry("any")
         sanitize_resource_name(resolved_scorer.score_name)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from dsf.api.resolve import ResolutionCache, ResolvedScorer
 from dsf.api.scorer import DynamicScorer
@@ -36,6 +36,14 @@ class Obstacle:
     message: str
     #: The hub's internal error; None if the user has to change something.
     error: Exception | None = field(default=None, compare=False)
+
+
+class Exclusion(NamedTuple):
+    """The reason why a scorer does not run on some clusters, as in an Obstacle."""
+
+    reason: str
+    message: str
+    clusters: tuple[str, ...]
 
 
 #: Condition reason for an internal error with a scorer.
@@ -103,6 +111,11 @@ class ScorerPlan:
             return None
         variant = self.variants.get(cluster, self.runnable.summary)
         return None if isinstance(variant, Obstacle) else variant
+
+    @cached_property
+    def is_excluded(self) -> bool:
+        """True if the scorer runs on none of the clusters in `variants`."""
+        return bool(self.variants) and not any(isinstance(variant, ScorerSummary) for variant in self.variants.values())
 
     @property
     def obstacles(self) -> dict[str, Obstacle]:
@@ -197,6 +210,8 @@ class PlanCache:
         self._shared_inputs: tuple[object, ...] = ()
         #: Key of a scorer -> its plan, and the inputs of this plan besides the scorer and the shared ones.
         self._cached_plans: dict[str, tuple[ScorerPlan, object]] = {}
+        # Scorer -> the plan without exclusions, the exclusions, and the plan with them.
+        self._excluded_plans: dict[str, tuple[ScorerPlan, list[Exclusion], ScorerPlan]] = {}
 
     def update(
         self,
@@ -234,6 +249,33 @@ class PlanCache:
         for removed_key in self.variants.keys() - plans.keys():
             del self.variants[removed_key]
         return plans
+
+    def exclude(
+        self, plans: Mapping[str, ScorerPlan], exclusions: Mapping[str, list[Exclusion]]
+    ) -> dict[str, ScorerPlan]:
+        """Return the plans of excluded scorers by key, with obstacles on the clusters of their exclusions.
+
+        Returns the previous result for an unchanged scorer, so that it counts as unchanged.
+        """
+        previous_plans, self._excluded_plans = self._excluded_plans, {}
+        # Scorers with the same exclusions share the obstacles, because there may be thousands of scorers and clusters.
+        obstacles_by_exclusion: dict[Exclusion, dict[str, Obstacle]] = {}
+        for key, scorer_exclusions in exclusions.items():
+            plan = plans[key]
+            previous_plan = previous_plans.get(key)
+            if previous_plan is not None and previous_plan[0] is plan and previous_plan[1] == scorer_exclusions:
+                self._excluded_plans[key] = previous_plan
+                continue
+            obstacles: dict[str, Obstacle] = {}
+            for exclusion in scorer_exclusions:
+                if exclusion not in obstacles_by_exclusion:
+                    obstacle = Obstacle(exclusion.reason, exclusion.message)
+                    obstacles_by_exclusion[exclusion] = dict.fromkeys(exclusion.clusters, obstacle)
+                new_obstacles = obstacles_by_exclusion[exclusion]
+                obstacles = {**obstacles, **new_obstacles} if obstacles else new_obstacles
+            variants = {**plan.variants, **obstacles} if plan.variants else obstacles
+            self._excluded_plans[key] = plan, scorer_exclusions, replace(plan, variants=variants)
+        return {key: excluded_plan for key, (_, _, excluded_plan) in self._excluded_plans.items()}
 
 
 def _has_pause_ended(plan: ScorerPlan, now: datetime) -> bool:

@@ -46,6 +46,29 @@ def test_first_claims_are_settled_by_namespace_and_age(first: Wish, second: Wish
     assert holders(first, second) == holders(second, first) == {"x": winner}
 
 
+class CountedName(str):
+    """A name that counts its comparisons."""
+
+    __slots__ = ()
+    comparisons = 0
+    __hash__ = str.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        CountedName.comparisons += 1
+        return str.__eq__(self, other)
+
+
+def test_deleted_scorers_are_settled_in_linear_time() -> None:
+    """A tenant deletes its scorers and creates others, so that each name of a deleted one waits for its re-creation."""
+    count = 300
+    before = settle({}, [Wish(f"team/old{number}", f"old-{number}", OLD) for number in range(count)], AT, HOME)
+    wishes = [Wish(f"team/new{number}", CountedName(f"new-{number}"), NEW) for number in range(count)]
+    CountedName.comparisons = 0
+    queues = settle(before, wishes, AT + 10, HOME)
+    assert len(queues) == 2 * count
+    assert CountedName.comparisons < 20 * count
+
+
 @pytest.mark.parametrize("attacker", ["hub/attacker", "team/attacker"])
 @pytest.mark.parametrize("former_name", ["y", None, ""], ids=["of-another-name", "unresolved", "without-a-name"])
 def test_older_scorer_does_not_take_over_a_claimed_name(attacker: str, former_name: str | None) -> None:

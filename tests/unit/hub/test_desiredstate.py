@@ -12,11 +12,11 @@ from dsf.api.resolve import resolve_for_clusters
 from dsf.api.scorer import DynamicScorer
 from dsf.api.types import ADDON_NAME, HealthStatus
 from dsf.backends.protocol import Kind, Manifest, ObjectKey
-from dsf.hub import desiredstate
+from dsf.hub import desiredstate, manifestwork
 from dsf.hub import plan as plan_module
 from dsf.hub.desiredstate import DesiredState
 from dsf.hub.health import Health
-from dsf.hub.plan import Differences
+from dsf.hub.plan import Differences, FleetPlan
 from dsf.hub.scorerplan import CONFIG_MISPLACED
 from dsf.process.outage import Outage
 from dsf.settings import Settings
@@ -243,6 +243,69 @@ def test_change_of_an_authentication_recomputes_only_scorers_that_reference_it(
             resolved_names.clear()
             desired.update()
             assert set(resolved_names) == expected_names
+
+
+def test_scorers_of_a_tenant_cost_little_when_another_namespace_changes(
+    settings_factory: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tenant's scorers do not all fit into a ManifestWork, and may use some servers only."""
+    calls: list[str] = []
+
+    def count(module: Any, name: str) -> None:
+        original = getattr(module, name)
+
+        def counted(*arguments: Any, **keywords: Any) -> Any:
+            calls.append(name)
+            return original(*arguments, **keywords)
+
+        monkeypatch.setattr(module, name, counted)
+
+    count(manifestwork, "find_excluded")
+    count(plan_module, "_check_hosts")
+    fleet = Objects(config().to_manifest(), *(cluster(f"c{number}").to_manifest() for number in range(5)))
+    settings = settings_factory(
+        namespace="hub", addon_mode=False, scorer_namespaces=["tenant", "other"], scorer_hosts=["http://scorer.test"]
+    )
+    affected: list[Differences] = []
+    desired = DesiredState(
+        fleet.backend, settings, Outage("Redis"), lambda _: None, lambda news, _: affected.append(news)
+    )
+    query = {
+        "type": "Prometheus",
+        "host": "http://scorer.test",
+        "params": {"query": "x" * 14_000, "range": 60, "step": 10},
+    }
+    for number in range(100):
+        fleet.put(scorer(f"t{number}", metadata={"namespace": "tenant"}, source=query).to_manifest())
+    fleet.put(scorer("x", metadata={"namespace": "other"}).to_manifest())
+    plan = desired.update()
+    delivered_scorers = plan.list_running_scorers("c0")
+    assert 50 < len(delivered_scorers) < 100
+    assert "x" in {running_scorer.name for running_scorer in delivered_scorers}
+    assert len(plan.list_scorers_without_room()) == 101 - len(delivered_scorers)
+    calls.clear()
+    affected.clear()
+    fleet.put(scorer("x", interval=60, metadata={"namespace": "other"}).to_manifest())
+    new_plan = desired.update()
+    assert sorted(calls) == ["_check_hosts", "find_excluded"]
+    assert affected[0].scorers == {"other/x"}
+    assert all(new_plan.scorers[key] is plan.scorers[key] for key in plan.scorers.keys() - {"other/x"})
+    # All clusters run the same scorers.
+    assert all(new_plan.list_running_scorers(name) is new_plan.list_running_scorers("c0") for name in plan.clusters)
+
+    def make_plan_without_cache() -> FleetPlan:
+        return DesiredState(fleet.backend, settings, Outage("Redis"), lambda _: None, lambda *_: None).update()
+
+    assert new_plan == make_plan_without_cache()
+    # A masked cluster has room for others.
+    masked_score = delivered_scorers[0].name
+    fleet.put(config(("c1", masked_score)).to_manifest())
+    masked_plan = desired.update()
+    assert len(masked_plan.list_running_scorers("c1")) == len(delivered_scorers)
+    names = {running_scorer.name for running_scorer in masked_plan.list_running_scorers("c1")}
+    assert masked_score not in names
+    assert masked_plan.list_running_scorers("c0") == masked_plan.list_running_scorers("c4") != []
+    assert masked_plan == make_plan_without_cache()
 
 
 def test_keys_queued_before_the_first_plan_are_reconciled_with_it(settings_factory: Callable[..., Settings]) -> None:
