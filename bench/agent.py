@@ -79,7 +79,7 @@ class ReadyAgent:
 
     def measure_cpu_percent(self, seconds: float, every: float | None = None) -> float:
         """Return the CPU in percent of a core over this many seconds, with a tick at each interval `every`."""
-        before, began, number = self.read_cpu_seconds(), time.monotonic(), 0
+        cpu_before, began, number = self.read_cpu_seconds(), time.monotonic(), 0
         while (now := time.monotonic()) < began + seconds:
             if every is None:
                 time.sleep(began + seconds - now)
@@ -88,7 +88,7 @@ class ReadyAgent:
             number += 1
             self.collect_results(1)
             time.sleep(max(0.0, began + number * every - time.monotonic()))
-        return 100 * (self.read_cpu_seconds() - before) / (time.monotonic() - began)
+        return 100 * (self.read_cpu_seconds() - cpu_before) / (time.monotonic() - began)
 
     def measure_latency(self) -> float:
         """Return the seconds from a tick to its result in the hub's Redis."""
@@ -168,11 +168,11 @@ def measure(seconds: float, milliseconds: float, rounds: int) -> Measurement:
             memory = running_agent.process.memory_full_info()
             connections = running_agent.count_connections()
             at_work = running_agent.measure_cpu_percent(seconds, INTERVAL / SCORERS)
-            after, busy = running_agent.process.memory_info().rss, running_agent.count_connections()
+            memory_after, busy_connections = running_agent.process.memory_info().rss, running_agent.count_connections()
         with agent(url, MANY, milliseconds) as far, agent(url, MANY, milliseconds, uses_port_forward=True) as forwarded:
-            for each in (far, forwarded):
-                each.measure_latency()
-                each.measure_rate(MANY)
+            for remote_agent in (far, forwarded):
+                remote_agent.measure_latency()
+                remote_agent.measure_rate(MANY)
             firsts = [far.measure_latency() for _ in range(2 * rounds)]
             forwarded_firsts = [forwarded.measure_latency() for _ in range(2 * rounds)]
             rates, forwarded_rates = zip(
@@ -194,14 +194,14 @@ def measure(seconds: float, milliseconds: float, rounds: int) -> Measurement:
         Figure(
             "agent: memory at rest",
             f"RSS {memory.rss / MEGABYTE:.1f}, PSS {memory.pss / MEGABYTE:.1f}, own {memory.uss / MEGABYTE:.1f} MiB;"
-            f" after work RSS {after / MEGABYTE:.1f}",
+            f" after work RSS {memory_after / MEGABYTE:.1f}",
             memory.rss / MEGABYTE,
             "MiB",
             upper_limit=_MEMORY,
         ),
         Figure("agent: CPU at rest", f"{at_rest:.2f} % of a core", at_rest, "%", upper_limit=_REST),
         Figure(f"agent: CPU with {usual}", f"{at_work:.2f} % of a core", at_work, "%", upper_limit=_WORK),
-        Figure("agent: connections to Redis", f"{connections}; {busy} after work", busy, "", upper_limit=_CONNECTIONS),
+        Figure("agent: connections to Redis", f"{connections}; {busy_connections} after work", busy_connections, "", upper_limit=_CONNECTIONS),
         Figure("agent: tick to result", format_spread(firsts, "s", 3), trips, "round trips", line, upper_limit=_TRIPS),
         Figure("agent: cycles a second", format_spread(rates, "/s"), rate, "/s", line, lower_limit=_RATE),
         Figure(

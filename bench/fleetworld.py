@@ -313,8 +313,8 @@ class World:
         """Measure the fleet for this many seconds, with a scrape every 30 s."""
         fleet_figures = FleetFigures()
         self.player.latencies.clear()
-        before, began = self.processes.cpu(), time.monotonic()
-        stats, results_before = self.client.info("stats"), self.player.counts["results"]
+        cpu_before, began = self.processes.cpu(), time.monotonic()
+        stats_before, results_before = self.client.info("stats"), self.player.counts["results"]
         lags = self._lags()
         scraped: list[tuple[int, float]] = []
         scraper = self.make_scraper(began + seconds, scraped)
@@ -325,14 +325,16 @@ class World:
             time.sleep(_LOOK)
         scraper.join(60)
         fleet_figures.seconds = time.monotonic() - began
-        now, after = self.processes.cpu(), self.client.info("stats")
-        fleet_figures.cores = {name: (now[name] - before[name]) / fleet_figures.seconds for name in now}
+        cpu_after, stats_after = self.processes.cpu(), self.client.info("stats")
+        fleet_figures.cores = {
+            name: (cpu_after[name] - cpu_before[name]) / fleet_figures.seconds for name in cpu_after
+        }
         fleet_figures.cycles = self.player.counts["results"] - results_before
         fleet_figures.lag = _quantiles(self._lags() - lags)
         for side in ("input", "output"):
             field_name = f"total_net_{side}_bytes"
-            each = (after[field_name] - stats[field_name]) / max(fleet_figures.cycles, 1)
-            setattr(fleet_figures, "bytes_in" if side == "input" else "bytes_out", each)
+            bytes_per_cycle = (stats_after[field_name] - stats_before[field_name]) / max(fleet_figures.cycles, 1)
+            setattr(fleet_figures, "bytes_in" if side == "input" else "bytes_out", bytes_per_cycle)
         fleet_figures.latencies = list(self.player.latencies)
         if scraped:
             fleet_figures.scrape_bytes, fleet_figures.scrape_seconds = max(scraped)
@@ -367,8 +369,8 @@ class World:
         overload_ended = threading.Event()
         share = needed / 2 / self._workers
         thread = threading.Thread(target=self._throttle_workers, args=(share, overload_ended), daemon=True)
-        before, began, since = self.player.counts["ticks"], time.monotonic(), time.time()
-        first = self._count_ok_cycles()
+        ticks_before, began, overload_start = self.player.counts["ticks"], time.monotonic(), time.time()
+        cycles_before = self._count_ok_cycles()
         thread.start()
         ages: list[float] = []
         # Until then, scores have the ages of the time before.
@@ -376,15 +378,16 @@ class World:
             time.sleep(_SURVEY)
             if time.monotonic() > began + 2 * INTERVAL:
                 ages += self.list_score_ages()
-        ticks, scores = self.player.counts["ticks"] - before, self._count_ok_cycles() - first
+        ticks = self.player.counts["ticks"] - ticks_before
+        scores = self._count_ok_cycles() - cycles_before
         overload_ended.set()
         thread.join()
-        began, until = time.monotonic(), time.time()
+        began, overload_end = time.monotonic(), time.time()
         # A score may be as old as its interval and the duration of its cycle.
         self._wait_until(lambda: max(self.list_score_ages()) <= INTERVAL + 2, "scores of all pairs to be fresh")
         normal = time.monotonic() - began
         ages.sort()
-        gaps = sorted(self._iterate_gaps(since, until))
+        gaps = sorted(self._iterate_gaps(overload_start, overload_end))
         return {
             "cores": share * self._workers,
             "oldest": ages[-1],
@@ -395,21 +398,21 @@ class World:
             "normal": normal,
         }
 
-    def _iterate_gaps(self, since: float, until: float) -> Iterator[float]:
+    def _iterate_gaps(self, start: float, end: float) -> Iterator[float]:
         """Yield for each pair the longest time, in intervals, between two cycles of this window that became scores."""
         for pair in self.pairs:
             scored = sorted(entry.at for entry in Pairs(self.client).read_history(*pair) if entry.outcome == "ok")
-            yield max(after - at for at, after in pairwise(scored) if after > since and at < until) / INTERVAL
+            yield max(later - at for at, later in pairwise(scored) if later > start and at < end) / INTERVAL
 
     def _throttle_workers(self, share: float, overload_ended: threading.Event) -> None:
         """Stop each results worker whenever it has used its share of a core, until it may continue."""
         workers = self.processes.of("results")
-        first, began = [read_cpu_seconds(worker) for worker in workers], time.monotonic()
+        cpu_before, began = [read_cpu_seconds(worker) for worker in workers], time.monotonic()
         try:
             while not overload_ended.wait(_DUTY):
-                for worker, before in zip(workers, first, strict=True):
-                    has_more = read_cpu_seconds(worker) - before < share * (time.monotonic() - began)
-                    worker.send_signal(signal.SIGCONT if has_more else signal.SIGSTOP)
+                for worker, seconds_before in zip(workers, cpu_before, strict=True):
+                    may_run = read_cpu_seconds(worker) - seconds_before < share * (time.monotonic() - began)
+                    worker.send_signal(signal.SIGCONT if may_run else signal.SIGSTOP)
         finally:
             for worker in workers:
                 worker.send_signal(signal.SIGCONT)
@@ -443,15 +446,15 @@ class World:
             log=self.folder / "player.log",
         )
         self._wait_until(lambda: flooding.counts["flood"] > 0, "the flood")
-        before, began, first = self.processes.cpu(), time.monotonic(), flooding.counts["flood"]
+        cpu_before, began, sent_before = self.processes.cpu(), time.monotonic(), flooding.counts["flood"]
         self.player.latencies.clear()
         time.sleep(seconds)
         ordered_latencies, now = sorted(self.player.latencies), self.processes.cpu()
         flooding.stop()
         took = time.monotonic() - began
-        cores = ", ".join(f"{name} {1000 * (now[name] - before[name]) / took:.0f}" for name in now)
+        cores = ", ".join(f"{name} {1000 * (now[name] - cpu_before[name]) / took:.0f}" for name in now)
         return {
-            "rate": (flooding.counts["flood"] - first) / took,
+            "rate": (flooding.counts["flood"] - sent_before) / took,
             "p50": ordered_latencies[len(ordered_latencies) // 2],
             "p99": ordered_latencies[min(int(0.99 * len(ordered_latencies)), len(ordered_latencies) - 1)],
             "text": f"mCPU: {cores}",

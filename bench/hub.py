@@ -215,27 +215,27 @@ def measure_fleet(fleet: HubFleet, rest: float) -> list[Figure]:
         measured = f"{text or f'{seconds:.1f} s'}; CPU: hub {spent[0]:.2f} s, Redis {spent[1]:.2f} s"
         figures.append(Figure(name, measured, seconds, "s", pairs, **bound))
 
-    def since(before: tuple[float, float]) -> tuple[float, float]:
-        now = fleet.read_cpu_seconds()
-        return now[0] - before[0], now[1] - before[1]
+    def compute_cpu_since(cpu_before: tuple[float, float]) -> tuple[float, float]:
+        hub_seconds, redis_seconds = fleet.read_cpu_seconds()
+        return hub_seconds - cpu_before[0], redis_seconds - cpu_before[1]
 
     def redis_only() -> tuple[float, float]:
         return 0.0, read_cpu_seconds(fleet._redis)
 
     fleet.write_manifests()
-    began, before = time.monotonic(), redis_only()
+    began, cpu_before = time.monotonic(), redis_only()
     with fleet.hub():
         for number in range(SCORERS):
             fleet.measure_arrivals(f"scorer-{number}")
-        row("all scorers to all clusters", time.monotonic() - began, since(before), upper_limit=60)
+        row("all scorers to all clusters", time.monotonic() - began, compute_cpu_since(cpu_before), upper_limit=60)
         fleet.write_scores()
         fleet.settle()
-        before = fleet.read_cpu_seconds()
+        cpu_before = fleet.read_cpu_seconds()
         time.sleep(rest)
-        spent = since(before)
+        spent = compute_cpu_since(cpu_before)
         measured = f"Redis {1000 * spent[1] / rest:.1f} mCPU; {fleet.read_memory() / 2**20:.0f} MiB; {rest:.0f} s"
         figures.append(Figure("hub at rest", measured, 1000 * spent[0] / rest, "mCPU", pairs, upper_limit=20))
-        before = fleet.read_cpu_seconds()
+        cpu_before = fleet.read_cpu_seconds()
         fleet.scorer("newcomer")
         times = sorted(fleet.measure_arrivals("newcomer"))
         fleet.settle()
@@ -243,17 +243,17 @@ def measure_fleet(fleet: HubFleet, rest: float) -> list[Figure]:
         row(
             "a new scorer until p99 of the clusters have it",
             p99,
-            since(before),
+            compute_cpu_since(cpu_before),
             f"p50 {p50:.1f}, p99 {p99:.1f} s",
             upper_limit=2,
         )
-    began, before = time.monotonic(), redis_only()
+    began, cpu_before = time.monotonic(), redis_only()
     with fleet.hub():
         fleet.scorer("newcomer", rateLimit="900/s")
         fleet.measure_arrivals("newcomer", lambda entry: entry.get("rate_limit") == "900/s")
         took = time.monotonic() - began
         fleet.settle()
-        row("restart until a change is in force", took, since(before), upper_limit=10)
+        row("restart until a change is in force", took, compute_cpu_since(cpu_before), upper_limit=10)
     return figures
 
 
@@ -263,16 +263,16 @@ def measure_many(fleet: HubFleet, many: int) -> list[Figure]:
     with fleet.hub():
         fleet.measure_arrivals("scorer-0")
         fleet.settle()
-        began, before = time.monotonic(), fleet.read_cpu_seconds()
+        began, cpu_before = time.monotonic(), fleet.read_cpu_seconds()
         names = [f"many-{number:04}" for number in range(many)]
         for name in names:
             fleet.scorer(name)
         fleet.scorer("scorer-0", rateLimit="900/s")
         edit = max(fleet.measure_arrivals("scorer-0", lambda entry: entry.get("rate_limit") == "900/s"))
         fleet.wait_for_entries(names)
-        took, now = time.monotonic() - began, fleet.read_cpu_seconds()
+        took, cpu_after = time.monotonic() - began, fleet.read_cpu_seconds()
     config = f"{many} scorers, {len(fleet.clusters)} clusters"
-    spent = f"CPU: hub {now[0] - before[0]:.2f} s, Redis {now[1] - before[1]:.2f} s"
+    spent = f"CPU: hub {cpu_after[0] - cpu_before[0]:.2f} s, Redis {cpu_after[1] - cpu_before[1]:.2f} s"
     return [
         Figure(
             "many scorers at once until all clusters have all",
@@ -302,9 +302,9 @@ def measure(clusters: int, rest: float, many: int) -> Measurement:
             fleet = HubFleet(folder, server, supervisor.pid(program.name), url, clusters)
             figures = measure_fleet(fleet, rest)
             fleet.client.flushall()
-            other = folder / "many"
-            other.mkdir()
-            figures += measure_many(HubFleet(other, server, supervisor.pid(program.name), url, FEW_CLUSTERS), many)
+            second_folder = folder / "many"
+            second_folder.mkdir()
+            figures += measure_many(HubFleet(second_folder, server, supervisor.pid(program.name), url, FEW_CLUSTERS), many)
         finally:
             api.shutdown()
             supervisor.stop_all()

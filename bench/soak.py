@@ -181,7 +181,7 @@ class Soak:
         figures = [
             Figure(
                 f"{name}: oldest score of a good scorer",
-                f"{judged.oldest:.0f} s ({judged.where}); older than {FRESH:g} intervals in "
+                f"{judged.oldest:.0f} s ({judged.oldest_pair}); older than {FRESH:g} intervals in "
                 f"{judged.old} of {judged.looks} looks, Redis away in {judged.away}",
                 judged.oldest_own / INTERVAL,
                 "intervals",

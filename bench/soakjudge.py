@@ -40,7 +40,7 @@ Pair = tuple[str, str]
 
 @dataclass
 class Fault:
-    """A fault (unix seconds). It delays the scores of these clusters, or none; empty: those of all clusters."""
+    """A fault, with times in unix seconds. If `holds_up`, it delays the scores of `clusters`; empty: of all clusters."""
 
     kind: str
     began: float
@@ -48,11 +48,11 @@ class Fault:
     clusters: frozenset[str] = frozenset()
     ended_at: float = float("inf")
 
-    def compute_delay(self, cluster: str, since: float, until: float) -> float:
-        """Return the seconds between two moments in which it delayed this cluster."""
+    def compute_delay(self, cluster: str, start: float, end: float) -> float:
+        """Return the seconds from `start` to `end` in which the fault delayed this cluster."""
         if not self.holds_up or (self.clusters and cluster not in self.clusters):
             return 0.0
-        return max(0.0, min(self.ended_at, until) - max(self.began, since))
+        return max(0.0, min(self.ended_at, end) - max(self.began, start))
 
     def compute_distance(self, at: float) -> float:
         """Return the seconds from the fault to this moment; negative before it."""
@@ -72,7 +72,7 @@ class SoakFigures:
     #: Age of the oldest such score, without the delays by faults.
     oldest_own: float = 0.0
     #: Pair and time of the oldest score.
-    where: str = ""
+    oldest_pair: str = ""
     waiting: list[int] = field(default_factory=list)
     #: Bytes by process, and `used_memory` of Redis, with the seconds since the beginning.
     memory: dict[str, list[tuple[float, int]]] = field(default_factory=dict)
@@ -97,7 +97,7 @@ class Judge:
         self._thread = ThreadPoolExecutor(1, "judge")
         self._observation: Future[None] | None = None
         self._began = time.monotonic()
-        self._since = time.time()
+        self._started_at = time.time()
         # Pair -> number of its lost cycles at the last check.
         self._lost: dict[Pair, int] = {}
         self._reported_runs: set[str] = set()
@@ -180,20 +180,20 @@ class Judge:
         now, is_old = time.time(), False
         for (cluster, scorer), run in runs.items():
             # Every pair had a score when the soak began.
-            since = run_time(run) if run else self._since - INTERVAL
-            age = now - since
+            scored_at = run_time(run) if run else self._started_at - INTERVAL
+            age = now - scored_at
             if age > self.seen.oldest:
                 self.seen.oldest = age
-                self.seen.where = f"{cluster}/{scorer}, {self._describe_nearest_fault(now)}"
+                self.seen.oldest_pair = f"{cluster}/{scorer}, {self._describe_nearest_fault(now)}"
             if age > FRESH * INTERVAL:
                 is_old = True
-                age -= sum(fault.compute_delay(cluster, since, now) for fault in self._faults[-20:])
+                age -= sum(fault.compute_delay(cluster, scored_at, now) for fault in self._faults[-20:])
             self.seen.oldest_own = max(age, self.seen.oldest_own)
         self.seen.old += is_old
 
     def _explain(self, pair: Pair) -> None:
         for entry in Pairs(self._client).read_history(*pair)[:10]:
-            if entry.outcome in BAD_ENDS and entry.at >= self._since and entry.run not in self._reported_runs:
+            if entry.outcome in BAD_ENDS and entry.at >= self._started_at and entry.run not in self._reported_runs:
                 self._reported_runs.add(entry.run)
                 why = entry.outcome if entry.outcome == entry.reason else f"{entry.outcome} {entry.reason}"
                 self.losses.append(

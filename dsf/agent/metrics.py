@@ -236,7 +236,7 @@ class ScoringProbe:
                 self._fresh_until.setdefault(name, now + _compute_patience(summary.scoring_interval))
             # An agent without scorers is ready, unless it could not read its configuration yet.
             is_idle = not summaries and not (self._config.problem and not self._config.loaded_at)
-            is_scoring = is_idle or any(until > now for until in self._fresh_until.values())
+            is_scoring = is_idle or any(fresh_until > now for fresh_until in self._fresh_until.values())
             self._write_file(self._is_consuming and is_scoring and not threads.describe_failing_threads())
 
     def _write_file(self, is_ready: bool) -> None:

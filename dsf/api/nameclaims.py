@@ -46,7 +46,7 @@ class NameClaim(NamedTuple):
     #: `namespace/name` of the scorer.
     owner: str
     #: Time of the claim.
-    since: int
+    claimed_at: int
     #: Time of the owner's deletion; 0 while the owner exists.
     gone_at: int = 0
     #: Digest of the address of the `/config` that sets the name; empty if the spec sets it.
@@ -150,7 +150,7 @@ def find_former_owners(
         for position, claim in enumerate(queue):
             wish = wish_by_owner.get(claim.owner)
             # An object that is younger than its claim was re-created between two plans.
-            is_younger = wish is not None and wish.created is not None and claim.since < int(wish.created.timestamp())
+            is_younger = wish is not None and wish.created is not None and claim.claimed_at < int(wish.created.timestamp())
             is_replaced = position > 0 and is_younger
             if claim.gone_at or wish is None or wish.name not in (name, None) or is_replaced:
                 new_former_owners.setdefault(claim.owner, (min(claim.gone_at, now) or now) + RESERVATION_SECONDS)
@@ -202,7 +202,7 @@ def settle(
 
     def order(claim: NameClaim) -> tuple[bool, int, datetime, str]:
         is_others = _parse_namespace(claim.owner) != home
-        return is_others, claim.since, wish_by_owner[claim.owner].created or _NOT_CREATED, claim.owner
+        return is_others, claim.claimed_at, wish_by_owner[claim.owner].created or _NOT_CREATED, claim.owner
 
     queues: dict[str, tuple[NameClaim, ...]] = {}
     for name in {**holders, **waiting_claims}:
@@ -230,7 +230,7 @@ def explain_refusal(claimed_name: str, queue: tuple[NameClaim, ...], owner: str)
     if holder.gone_at:
         free_at = _format_time(holder.expires)
         return f"{claimed_name} is kept until {free_at} for {holder.owner}, which was deleted: it may be re-created"
-    return f"{claimed_name} belongs to {holder.owner}, which holds it since {_format_time(holder.since)}"
+    return f"{claimed_name} belongs to {holder.owner}, which holds it since {_format_time(holder.claimed_at)}"
 
 
 def _update_holder(
@@ -240,7 +240,7 @@ def _update_holder(
     wish = wish_by_owner.get(claim.owner)
     if wish is None and now < (former_until := former_owners.get(claim.renamed_from, 0)):
         # Both scorers are deleted, so the second was not the renamed first one.
-        renamed_claim = NameClaim(claim.renamed_from, claim.since, former_until - RESERVATION_SECONDS, claim.config)
+        renamed_claim = NameClaim(claim.renamed_from, claim.claimed_at, former_until - RESERVATION_SECONDS, claim.config)
         return _update_holder(renamed_claim, name, wish_by_owner, now, {})
     if wish is not None:
         if wish.name is None:
@@ -294,16 +294,16 @@ _Stored = dict[str, list[tuple[bool, NameClaim]]]
 
 def _parse(namespace: str, queues: Mapping[str, Any], claims: _Stored) -> None:
     for name, queue in queues.items():
-        for owner, holds, since, gone_at, config, renamed_from in queue:
+        for owner, holds, claimed_at, gone_at, config, renamed_from in queue:
             full_renamed_from = f"{namespace}/{renamed_from}" if renamed_from else ""
-            claim = NameClaim(f"{namespace}/{owner}", int(since), int(gone_at), str(config), full_renamed_from)
+            claim = NameClaim(f"{namespace}/{owner}", int(claimed_at), int(gone_at), str(config), full_renamed_from)
             claims.setdefault(name, []).append((bool(holds), claim))
 
 
 def _make_queues(claims_by_name: _Stored) -> dict[str, tuple[NameClaim, ...]]:
     # If a hub stopped between two writes, a name may have no holder or two holders.
     return {
-        name: tuple(claim for _, claim in sorted(claims, key=lambda item: (not item[0], item[1].since, item[1].owner)))
+        name: tuple(claim for _, claim in sorted(claims, key=lambda item: (not item[0], item[1].claimed_at, item[1].owner)))
         for name, claims in claims_by_name.items()
     }
 
@@ -317,7 +317,7 @@ def _dump_queues(queues: Queues, prefix: str) -> dict[str, list[list[str | int]]
                 item: list[str | int] = [
                     owner,
                     int(position == 0),
-                    claim.since,
+                    claim.claimed_at,
                     claim.gone_at,
                     claim.config,
                     renamed_from,

@@ -161,7 +161,7 @@ class CredentialsBuilder:
             proxy=self._proxy,
             is_direct=self.is_direct,
             secrets=self._secrets,
-            shown=tuple(self._descriptions),
+            display_lines=tuple(self._descriptions),
             renew=renew_access if token else None,
             is_outdated=self.is_outdated,
             sign=self.sign,

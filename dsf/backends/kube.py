@@ -223,7 +223,7 @@ class KubeBackend:
         works = list_objects(self._session, WATCHED[key.kind].resource, key.namespace, name=key.name)
         if (work := next(iter(works), None)) is None:
             return None
-        if is_ours(work) or _is_written_here(work) or is_upstreams_work(work):
+        if is_ours(work) or _is_written_here(work) or was_created_by_upstream(work):
             return work
         raise ForeignObjectError(
             f"{key.kind.value} {key.name} in namespace {key.namespace} was made neither by this framework nor by "
@@ -436,7 +436,7 @@ def _is_written_here(stored_object: Manifest) -> bool:
     return any(entry.get("manager") == FIELD_MANAGER and entry.get("operation") == "Apply" for entry in entries)
 
 
-def is_upstreams_work(work: Manifest) -> bool:
+def was_created_by_upstream(work: Manifest) -> bool:
     """True if upstream's manager made the ManifestWork: it has no label and contains the agent's ConfigMap."""
     metadata = work["metadata"]
     if metadata["name"] != MANIFESTWORK_NAME or MANAGED_BY_LABEL in (metadata.get("labels") or {}):

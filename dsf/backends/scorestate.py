@@ -32,7 +32,7 @@ class ScoreState:
     digest: str
     valid_until: float
     #: Time of the last transition of the object's condition.
-    since: float
+    condition_changed_at: float
     #: Time of the last write of the status.
     written_at: float
     is_being_deleted: bool = False
@@ -61,7 +61,7 @@ def read_score_state(manifest: Manifest, *, written_at: float) -> ScoreState:
         owner=_find_owner(metadata),
         digest=_compute_digest(status.get("scores")),
         valid_until=parse_kube_time(status.get("validUntil")),
-        since=parse_kube_time(first_condition.get("lastTransitionTime")),
+        condition_changed_at=parse_kube_time(first_condition.get("lastTransitionTime")),
         written_at=written_at,
         is_being_deleted=bool(metadata.get("deletionTimestamp")),
         was_written_by_upstream=first_condition.get("reason") == WriteReason.WRITTEN_BY_UPSTREAM,

@@ -303,7 +303,7 @@ class _CycleRecorder(Observer):
 
     def on_authenticated(self, stage: str, access: Access, source: str | None) -> None:
         """Record the credentials of a request, and mask their secrets from now on."""
-        self.credential_lines[stage, source] = list(access.shown)
+        self.credential_lines[stage, source] = list(access.display_lines)
         self._all_secrets.append(access.secrets)
 
     @property

@@ -106,11 +106,11 @@ def format_hold_time(item: ScoreItem, now: datetime) -> str:
     """Return a text that states how long the hold has withheld a new value, and how much longer it will."""
     if item.waiting_since is None:
         return ", too near"
-    since, remaining_text = (
+    hold_age, remaining_text = (
         format_age((now - item.waiting_since).total_seconds()),
         format_time_until(item.waiting_until, now),
     )
-    return f" for {since}, {'until the next cycle' if remaining_text == 'now' else f'{remaining_text} to go'}"
+    return f" for {hold_age}, {'until the next cycle' if remaining_text == 'now' else f'{remaining_text} to go'}"
 
 
 def _format_state(score: ScoreView) -> tuple[str, str]:

@@ -63,7 +63,7 @@ class Cycle:
     #: Time at which the next cycle may begin, by time.monotonic().
     deadline: float
     #: End of the sources' time range in unix seconds, or None for now. A backtest queries the past.
-    until: float | None = None
+    range_end: float | None = None
     #: Name of the cluster for an expression. The agent's cluster is used if it is empty.
     cluster: str = ""
     #: Stage -> total seconds of all tries.
@@ -173,7 +173,7 @@ class Stages:
             context = FetchContext(
                 deadline,
                 max_bytes,
-                time.time() if cycle.until is None else cycle.until,
+                time.time() if cycle.range_end is None else cycle.range_end,
                 access,
                 memory,
                 lambda: memory is None or cycle.scorer in memory.summaries(),

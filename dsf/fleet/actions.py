@@ -62,17 +62,17 @@ class Actions:
                 )
         return runs
 
-    def execute(self, scorer: str, request: ActRequest, *, until: float | None = None) -> list[str]:
+    def execute(self, scorer: str, request: ActRequest, *, pause_end: float | None = None) -> list[str]:
         """Execute a request for pause, resume, interval or reset. Raises ValueError for other requests.
 
-        `until` is the end of a pause (unix seconds). Returns the named or selected clusters, or an empty list for all.
+        `pause_end` is in unix seconds. Returns the named or selected clusters, or an empty list for all.
         """
         clusters = list(request.clusters)
         if request.selector is not None:
             clusters = self.select_clusters(scorer, request.selector)
         match request.act:
             case "pause":
-                self.pause(scorer, clusters, until, note=request.note)
+                self.pause(scorer, clusters, pause_end, note=request.note)
             case "resume":
                 self.resume(scorer, clusters, note=request.note)
             case "interval":
@@ -152,18 +152,18 @@ class Actions:
             registry.read_cluster(cluster)
         return make_targets(scorer, clusters)
 
-    def record_backtest(self, scorer: str, cluster: str, since: int, every: int, *, note: str = "") -> None:
-        """Record that a backtest was started over the last `since` seconds, with a step of `every` seconds."""
-        self._record(Action.BACKTEST, scorer, [cluster], detail=f"{since} s, every {every} s", note=note)
+    def record_backtest(self, scorer: str, cluster: str, seconds: int, step: int, *, note: str = "") -> None:
+        """Record that a backtest was started over the last `seconds`, with a step of `step` seconds."""
+        self._record(Action.BACKTEST, scorer, [cluster], detail=f"{seconds} s, every {step} s", note=note)
 
     def record_comparison(
-        self, scorer: str, other: str, clusters: Sequence[str], since: int, every: int, *, note: str = ""
+        self, scorer: str, other: str, clusters: Sequence[str], seconds: int, step: int, *, note: str = ""
     ) -> None:
         """Record that a comparison with another scorer was started.
 
-        `since` and `every` are those of `backtest`. If `every` is 0, the comparison is of the scores in force.
+        `seconds` and `step` are those of `record_backtest`. If `step` is 0, the comparison is of the scores in force.
         """
-        period = f"{since} s, every {every} s" if every else "scores in force"
+        period = f"{seconds} s, every {step} s" if step else "scores in force"
         self._record(Action.COMPARE, scorer, clusters, detail=f"with {other}: {period}", note=note)
 
     def sync(self, scorer: str, *, note: str = "") -> str:

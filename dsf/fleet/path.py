@@ -141,7 +141,7 @@ def _describe_objects_problem(path: _Path) -> str:
             f"scores are not written: the score writer has done nothing for {idle_seconds:.0f} s; check that a hub "
             "controller is elected and runs, and its log"
         )
-    causes = {pair: cause for pair, cause in Pairs(path.client).read_unwritten().items() if not cause.is_upstreams}
+    causes = {pair: cause for pair, cause in Pairs(path.client).read_unwritten().items() if not cause.is_upstream_score}
     if not causes:
         return ""
     pair, cause = next(iter(causes.items()))

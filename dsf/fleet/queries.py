@@ -345,7 +345,7 @@ class FleetQueries:
             sequence, rows = pipe.execute()
         has_more = len(rows) >= limit
         newest_sequence = int(rows[-1][1]) if has_more else int(sequence or 0)
-        return Changes(sequence=newest_sequence, pairs=[keys.split_pair(str(pair)) for pair, _ in rows], more=has_more)
+        return Changes(sequence=newest_sequence, pairs=[keys.split_pair(str(pair)) for pair, _ in rows], has_more=has_more)
 
     def scores(
         self,
@@ -476,7 +476,7 @@ class FleetQueries:
         scores: list[UpstreamScore] = []
         for pair, cause in self._pairs.read_unwritten().items():
             pair_cluster, pair_scorer = keys.split_pair(pair)
-            if cause.is_upstreams and cluster in (None, pair_cluster) and scorer in (None, pair_scorer):
+            if cause.is_upstream_score and cluster in (None, pair_cluster) and scorer in (None, pair_scorer):
                 view = UpstreamScore(cluster=pair_cluster, scorer=pair_scorer, since=cause.since, message=cause.message)
                 scores.append(view)
         return scores[:_MAX_UPSTREAM_SCORES]

@@ -48,18 +48,18 @@ class RowGroups:
         """Group `rows` (cluster -> row) by their state at `now` (unix seconds)."""
         self.rows = rows
         # Start and end of the time in which the rows have these states (unix seconds).
-        self._since, self._until = now, math.inf
+        self._valid_from, self._valid_until = now, math.inf
         states: dict[Verdict, list[SnapshotRow]] = {state: [] for state in Verdict}
         for row in rows.values():
             state, end = row.find_state_and_end(now)
             states[state].append(row)
-            self._until = min(self._until, end)
+            self._valid_until = min(self._valid_until, end)
         #: Rows by state, worst first. States without rows are omitted.
         self.states = {state: state_rows for state, state_rows in states.items() if state_rows}
 
     def is_current(self, rows: Mapping[str, SnapshotRow], now: float) -> bool:
         """True if the groups are valid for these rows at `now` (unix seconds)."""
-        return self.rows is rows and self._since <= now < self._until
+        return self.rows is rows and self._valid_from <= now < self._valid_until
 
     @cached_property
     def reasons(self) -> list[tuple[Verdict, SnapshotRow, PairFailure]]:
@@ -129,7 +129,7 @@ def _make_reason_group(
         cluster=row.cluster,
         run_id=newest_failure.run,
         at=newest_failure.at or None,
-        since=skips.since if skips else None,
+        since=skips.first_at if skips else None,
         message=skips.explain(record.rate_limit, record.problem) if skips else newest_failure.message,
     )
 

@@ -96,7 +96,7 @@ class SnapshotRow(PairState):
     def find_failure(self, state: Verdict) -> PairFailure | None:
         """Return the reason why a pair in this state has no new score or lacks results; None without a reason."""
         if state in (Verdict.SKIPPED, Verdict.EXPIRED, Verdict.NEVER_SUCCEEDED) and self.skips is not None:
-            return PairFailure(run="", stage="", reason=self.skips.reason, message="", at=self.skips.newest)
+            return PairFailure(run="", stage="", reason=self.skips.reason, message="", at=self.skips.newest_at)
         if state is Verdict.FAILING or (state in (Verdict.OK, Verdict.EMPTY) and self.remark_text is not None):
             if self._failure is None:
                 self._failure = (self.current_failure if state is Verdict.FAILING else self.remark) or _UNKNOWN_FAILURE
@@ -108,7 +108,7 @@ class SnapshotRow(PairState):
         if state is Verdict.FAILING:
             return self.last_success or 0.0
         if state is Verdict.SKIPPED:
-            return self.skips.since if self.skips is not None else 0.0
+            return self.skips.first_at if self.skips is not None else 0.0
         if state is Verdict.PAUSED:
             return min(NO_END, self.find_pause_end(now) or 0.0)
         # Sort pairs in other states by name. The end of a valid score's validity changes with each cycle, so that a
@@ -155,15 +155,15 @@ class Snapshot:
         self._sequence = int(sequence or 0)
         self._reload_at = time.monotonic() + _RELOAD_SECONDS
 
-    def _apply_changes(self, since: int) -> bool:
-        """Read the pairs that changed after the sequence number `since`. Return False if all rows must be read."""
+    def _apply_changes(self, last_sequence: int) -> bool:
+        """Read the pairs that changed after the sequence number `last_sequence`. Return False if all rows must be read."""
         with self._redis.pipeline(transaction=False) as pipe:
             pipe.get(keys.SEQUENCE)
-            pipe.zrange(keys.CHANGED, f"({since}", "+inf", byscore=True)
+            pipe.zrange(keys.CHANGED, f"({last_sequence}", "+inf", byscore=True)
             pipe.hgetall(keys.OVERRIDES)
             pipe.hlen(keys.ENTRIES)
             sequence, pairs, overrides, total = pipe.execute()
-        if int(sequence or 0) < since or overrides != self._overrides:
+        if int(sequence or 0) < last_sequence or overrides != self._overrides:
             # The sequence number decreases if Redis was emptied or restored. The overrides differ if a user has paused
             # or resumed a scorer, which also affects rows without a change.
             return False

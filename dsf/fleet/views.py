@@ -583,4 +583,8 @@ class Changes(View):
 
     sequence: int = Field(description="Number of the newest listed change, for `since` of the next request.")
     pairs: list[tuple[str, str]] = Field(description="Pairs as (cluster, scorer), oldest change first.")
-    more: bool = Field(default=False, description="True if there are more changes: send the next request immediately.")
+    has_more: bool = Field(
+        default=False,
+        alias="more",
+        description="True if there are more changes: send the next request immediately.",
+    )

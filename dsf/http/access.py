@@ -74,7 +74,7 @@ class Access:
     #: Values from Secrets, which messages mask. A renewal adds the new values.
     secrets: Sequence[str] = field(default=(), repr=False)
     #: Lines for display that describe the credentials, with `***` for secrets.
-    shown: tuple[str, ...] = ()
+    display_lines: tuple[str, ...] = ()
     #: Returns an Access with a new token, before a deadline on the clock of time.monotonic(). Called at most once per
     #: request, after a response for which `is_outdated` is True. Raises HttpError.
     renew: Callable[[float], Access] | None = field(default=None, repr=False)
@@ -100,7 +100,7 @@ def make_bearer_access(token: str | None) -> Access:
     """Return the Access that sends `Authorization: Bearer`, or no credentials without a token."""
     if not token:
         return PLAIN
-    return Access((("Authorization", f"Bearer {token}"),), secrets=(token,), shown=("Authorization: Bearer ***",))
+    return Access((("Authorization", f"Bearer {token}"),), secrets=(token,), display_lines=("Authorization: Bearer ***",))
 
 
 class Proxy(NamedTuple):
@@ -109,7 +109,7 @@ class Proxy(NamedTuple):
     #: URL, which may contain a password.
     url: str
     #: `host:port` for display.
-    shown: str
+    display_address: str
 
 
 def set_aliases(aliases: Mapping[str, str]) -> None:

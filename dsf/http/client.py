@@ -234,7 +234,7 @@ class _ClientRequest:
             raise HttpError("connection_failed", f"{self.place}: not a URL that can be requested") from None
         self.proxy = find_proxy(str(self.prepared.url), access)
         if self.proxy is not None:
-            self.place += f" (through the proxy {self.proxy.shown})"
+            self.place += f" (through the proxy {self.proxy.display_address})"
 
     def send(self, is_accepted: Callable[[int], bool]) -> Response:
         """Send the request, and return the response. Raises HttpError, also if `is_accepted` rejects the status."""

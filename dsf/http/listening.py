@@ -76,7 +76,7 @@ class Connection(socket.socket):
         self.client = _compute_client_key(address[0])
         self.state = State.WAITING
         #: Time of the last progress, on the clock of time.monotonic().
-        self.since = time.monotonic()
+        self.last_progress_at = time.monotonic()
         #: Bytes of the response that uvicorn has not received yet.
         self.unsent_bytes = 0
         self._forget = forget
@@ -94,13 +94,13 @@ class Connection(socket.socket):
     def send(self, data: Any, flags: int = 0, /) -> int:
         """Send bytes, and record that the client makes progress."""
         sent_bytes = super().send(data, flags)
-        self.since = time.monotonic()
+        self.last_progress_at = time.monotonic()
         return sent_bytes
 
     def sendmsg(self, buffers: Iterable[Any], /, *arguments: Any) -> int:
         """Send several buffers like `send`. Newer versions of asyncio call it instead of `send`."""
         sent_bytes = super().sendmsg(buffers, *arguments)
-        self.since = time.monotonic()
+        self.last_progress_at = time.monotonic()
         return sent_bytes
 
     def close(self) -> None:
@@ -117,7 +117,7 @@ class Connection(socket.socket):
     def set_state(self, state: State) -> None:
         """Set the state, which counts as progress and ends the time limit of the header."""
         self._cancel_head_timer()
-        self.state, self.since = state, time.monotonic()
+        self.state, self.last_progress_at = state, time.monotonic()
 
     def _start_head_timer(self) -> None:
         # An event loop is running, because only its accept and recv call this method.
@@ -176,7 +176,7 @@ class Listener(socket.socket):
         """
         readers = sorted(
             (connection for connection in self._connections.values() if connection.unsent_bytes),
-            key=lambda connection: connection.since,
+            key=lambda connection: connection.last_progress_at,
         )
         total_bytes = sum(reader.unsent_bytes for reader in readers)
         for reader in readers[:-1]:
@@ -195,7 +195,7 @@ class Listener(socket.socket):
         largest_count = max(connection_counts.values())
         slowest = min(
             (connection for connection in older_connections if connection_counts[connection.client] == largest_count),
-            key=lambda connection: (connection.state, connection.since),
+            key=lambda connection: (connection.state, connection.last_progress_at),
         )
         # Forget the connection before the server closes it, so that it no longer counts.
         self._forget(slowest)
@@ -243,10 +243,10 @@ class _TrackedRequest:
         if self._has_received_body:
             # After the body, the application waits for the end of the connection.
             return await self._receive()
-        body_started_at = self._connection.since
+        body_started_at = self._connection.last_progress_at
         self._connection.set_state(State.WAITING)
         # Restore the time, because all parts of a body count from its start.
-        self._connection.since = body_started_at
+        self._connection.last_progress_at = body_started_at
         message = await self._receive()
         self._has_received_body = not message.get("more_body", False)
         if self._has_received_body:

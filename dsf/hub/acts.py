@@ -222,7 +222,7 @@ class ActRunner:
             message = f"{sum(bool(run.run_id) for run in runs)} of {len(runs)} cycles requested"
             return response.model_copy(update={"message": message, "clusters": len(runs)})
         pause_end = request.compute_end(hubclock.now())
-        clusters = actions.execute(name, request, until=pause_end)
+        clusters = actions.execute(name, request, pause_end=pause_end)
         cluster_names = list_names(clusters, 5) if clusters else "all clusters"
         end_text = format_rfc3339(datetime.fromtimestamp(pause_end, UTC)) if pause_end is not None else "it is resumed"
         message = {

@@ -51,19 +51,19 @@ class Departures:
         self._grace = grace
         self._clock = clock
         self._lock = threading.Lock()
-        # Name -> time of the first call of `compute_remaining_seconds`, by `clock`.
-        self._since: dict[str, float] = {}
+        # Start of each grace period by `clock`: the first call of `compute_remaining_seconds`.
+        self._started_at_by_name: dict[str, float] = {}
 
     def compute_remaining_seconds(self, name: str) -> float:
         """Return the remaining seconds of the grace period, which begins at the first call."""
         with self._lock:
             now = self._clock()
-            return max(0.0, self._since.setdefault(name, now) + self._grace - now)
+            return max(0.0, self._started_at_by_name.setdefault(name, now) + self._grace - now)
 
     def forget(self, name: str) -> None:
         """End the grace period of a name that is back, or whose data is removed."""
         with self._lock:
-            self._since.pop(name, None)
+            self._started_at_by_name.pop(name, None)
 
 
 @dataclass(frozen=True)

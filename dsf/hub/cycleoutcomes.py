@@ -105,7 +105,7 @@ class CycleOutcomes:
             unwritten_reason=unwritten_reason,
             refusal=refusal,
             idle=len(idle_skips),
-            skips=min(idle_skips, key=lambda skips: (skips.since, skips.cluster), default=None),
+            skips=min(idle_skips, key=lambda skips: (skips.first_at, skips.cluster), default=None),
         )
 
 

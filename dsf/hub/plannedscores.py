@@ -51,7 +51,7 @@ class PlannedScores:
         scorer_created_at = scorer.scorer.metadata.creation_timestamp
         if claim is None or claim.owner != scorer.scorer.key or scorer_created_at is None:
             return None
-        if not scorer_created_at.timestamp() <= created_at < claim.since:
+        if not scorer_created_at.timestamp() <= created_at < claim.claimed_at:
             return None
         body = make_score_body(cluster, scorer.name, _find_score_name(scorer), owner_uid=self.plan.clusters[cluster])
         params = scorer.scorer.spec.scoring.params

@@ -21,7 +21,7 @@ class Outage:
 
     def __init__(self, dependency: str) -> None:
         self._dependency = dependency
-        self._since: float | None = None
+        self._began_at: float | None = None
         # Logged error texts of this outage. The error may change during the recovery.
         self._logged_errors: set[str] = set()
         self._lock = threading.Lock()
@@ -34,17 +34,17 @@ class Outage:
             if str(error) in self._logged_errors:
                 return
             self._logged_errors.add(str(error))
-            if self._since is None:
-                self._since = time.monotonic()
+            if self._began_at is None:
+                self._began_at = time.monotonic()
         log.error("unreachable, will be tried again until it is back", what=self._dependency, error=str(error))
 
     def end(self) -> bool:
         """Record a success, which ends an outage. Logs and returns True if there was one."""
         with self._lock:
-            if self._since is None:
+            if self._began_at is None:
                 return False
-            seconds = round(time.monotonic() - self._since, 1)
-            self._since = None
+            seconds = round(time.monotonic() - self._began_at, 1)
+            self._began_at = None
             self._logged_errors.clear()
         log.info("reachable again", what=self._dependency, seconds=seconds)
         return True
@@ -52,4 +52,4 @@ class Outage:
     @property
     def is_on(self) -> bool:
         """True during an outage."""
-        return self._since is not None
+        return self._began_at is not None

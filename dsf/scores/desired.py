@@ -49,9 +49,9 @@ class DesiredScore:
         names = self.cluster.name, self.scorer.name, self.scorer.score_name
         return make_score_body(*names, owner_uid=self.cluster.uid)
 
-    def make_status(self, since: float) -> dict[str, Any]:
-        """Return the status of the object; `since` is the creation time of the object (unix seconds)."""
-        return make_score_status(self.items, valid_until=_make_time(self.valid_until), now=_make_time(since))
+    def make_status(self, created_at: float) -> dict[str, Any]:
+        """Return the status of the object; `created_at` is the creation time of the object (unix seconds)."""
+        return make_score_status(self.items, valid_until=_make_time(self.valid_until), now=_make_time(created_at))
 
 
 def compute_desired_score(

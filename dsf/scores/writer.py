@@ -489,8 +489,8 @@ class ScoreWriter:
                     )
                 is_new = now > repaired_at + 2 * _MAX_REPAIR_DELAY_SECONDS
                 self._repairs[cluster, name] = (1 if is_new else count + 1), now
-        since = state.since if state is not None and state.since and state.digest else now
-        written_state = self._backend.apply_score(target.make_manifest(), target.make_status(since))
+        created_at = state.condition_changed_at if state is not None and state.condition_changed_at and state.digest else now
+        written_state = self._backend.apply_score(target.make_manifest(), target.make_status(created_at))
         with self._lock:
             self._index(cluster, name, written_state)
             self._last_writes[cluster, name] = _LastWrite(written_state, now, target.digest)
@@ -641,14 +641,14 @@ class ScoreWriter:
         """Record for readers that the score of a pair is still the one of the original project's agent."""
         for name, state in self._list_objects(pair):
             if state.was_written_by_upstream:
-                until = format_rfc3339(datetime.fromtimestamp(state.valid_until, UTC))
+                end_of_validity = format_rfc3339(datetime.fromtimestamp(state.valid_until, UTC))
                 message = (
                     f"the original project's agent wrote AddOnPlacementScore {name}, which is used until the scorer's "
-                    f"first score, at the latest until {until}; if no score comes, see dsf status {pair[1]}"
+                    f"first score, at the latest until {end_of_validity}; if no score comes, see dsf status {pair[1]}"
                 )
                 reason = WriteReason.WRITTEN_BY_UPSTREAM
                 with self._lock:
-                    self._pending_records[pair] = Unwritten(reason=reason, message=message, since=state.since)
+                    self._pending_records[pair] = Unwritten(reason=reason, message=message, since=state.condition_changed_at)
 
     def _handle_failure(self, pair: Pair, error: Exception) -> None:
         """Schedule a retry, detect an outage of the backend, and record the cause if it concerns users."""
@@ -672,7 +672,7 @@ class ScoreWriter:
                 # The object may be upstream's, written since the last search.
                 self._adopted_version = None
             if is_refusal or failure.attempts >= (2 if is_expired else _ATTEMPTS_REPORTED):
-                self._pending_records[pair] = Unwritten(reason=reason, message=message, since=failure.since)
+                self._pending_records[pair] = Unwritten(reason=reason, message=message, since=failure.first_failed_at)
         # Log only the first failure of a pair, throttled, because thousands of pairs fail if the backend is down.
         if failure.attempts == 1 and (not_logged := self._throttle.take("failed")) is not None:
             log.warning("score not written", cluster=pair[0], scorer=pair[1], error=message, not_logged=not_logged)

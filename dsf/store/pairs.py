@@ -123,7 +123,7 @@ class Unwritten(BaseModel):
     since: _UnixSeconds
 
     @property
-    def is_upstreams(self) -> bool:
+    def is_upstream_score(self) -> bool:
         """True if the backend still has a score of the upstream agent. This is not a failure."""
         return self.reason == WriteReason.WRITTEN_BY_UPSTREAM
 
@@ -280,7 +280,7 @@ class PairState:
     def unwritten(self) -> Unwritten | None:
         """Reason why the backend does not have the valid score; None if it has the score, or if there is no score."""
         cause = parse_stored(Unwritten, self.pair, self.unwritten_text)
-        return None if cause is None or cause.is_upstreams else cause
+        return None if cause is None or cause.is_upstream_score else cause
 
     @property
     def score_bytes(self) -> int:

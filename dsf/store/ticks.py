@@ -217,8 +217,8 @@ class Skips:
     #: Number of skipped ticks.
     ticks: int
     #: Times of the first and the newest skipped tick, in unix seconds.
-    since: float
-    newest: float = 0.0
+    first_at: float
+    newest_at: float = 0.0
 
     @classmethod
     def parse(cls, cluster: str, text: str | None) -> Skips | None:

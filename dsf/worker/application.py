@@ -61,12 +61,12 @@ class Application(Celery):
         """The role of this process."""
         return self._settings.role
 
-    def send_task(self, name: str, args: Any = None, kwargs: Any = None, *more: Any, **options: Any) -> Any:
+    def send_task(self, name: str, args: Any = None, kwargs: Any = None, *remaining_args: Any, **options: Any) -> Any:
         """Send a task by name, as Celery does; see `dsf.worker.calls.prepare_call` for calls of a cycle."""
         if self.role in _SENDERS:
             prepare = symbol_by_name("dsf.worker.calls:prepare_call")
             args, kwargs = prepare(self._settings, name, args, kwargs, options)
-        return super().send_task(name, args, kwargs, *more, **options)
+        return super().send_task(name, args, kwargs, *remaining_args, **options)
 
     def add_periodic_task(self, *_: Any, **__: Any) -> NoReturn:
         """Raise ScheduleError, because only DynamicScorers define the schedule."""

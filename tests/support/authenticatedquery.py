@@ -30,7 +30,7 @@ class SourceAccessHarness:
         self.folder = folder
         self._settings = settings
         self.secrets = FileSecrets(folder, Release(settings))
-        self.shown: tuple[str, ...] = ()
+        self.display_lines: tuple[str, ...] = ()
         #: Seconds for a stage; long, because the machine may be busy.
         self.seconds = 30
         #: HTTP method of range queries; None for the default.
@@ -87,7 +87,7 @@ class SourceAccessHarness:
 
     def on_authenticated(self, stage: str, access: Access, source: str | None) -> None:
         """Record the requests as displayed to users."""
-        self.shown = access.shown
+        self.display_lines = access.display_lines
 
     def on_query(self, stage: str, question: RequestRecord) -> None:
         """Ignore queries."""

@@ -39,7 +39,7 @@ class State:
     #: Result of the newest poll; None before the first.
     compliance: Compliance | None = None
     #: Time (of the caller's monotonic clock) at which the first poll with the present compliance ended.
-    since: float | None = None
+    compliance_began: float | None = None
     #: True if the present compliance has lasted for the stable time.
     settled: bool = False
     #: Policies of the newest poll.
@@ -48,7 +48,7 @@ class State:
     #: `compliant`, because it could not be written, is wrong.
     interrupted: bool = False
 
-    def observe(self, look: Look, requested_at: float, answered: float) -> State:
+    def observe(self, look: Look, requested_at: float, responded_at: float) -> State:
         """Return the state after a look, with the seconds of a clock that never goes back before and after it.
 
         The result of a look was true at some moment between the two. Therefore compliance has lasted at least from the
@@ -59,14 +59,14 @@ class State:
         if compliance is not Compliance.COMPLIANT:
             return State(self.stable, compliance, policies=look.policies, interrupted=True)
         is_new = self.compliance is not None and not look.policies <= self.policies
-        since = answered if self.since is None or is_new else self.since
-        settled = max(0.0, requested_at - since) >= self.stable
+        compliance_began = responded_at if self.compliance_began is None or is_new else self.compliance_began
+        settled = max(0.0, requested_at - compliance_began) >= self.stable
         interrupted = (self.interrupted or is_new) and not settled
-        return State(self.stable, compliance, since, settled, look.policies, interrupted)
+        return State(self.stable, compliance, compliance_began, settled, look.policies, interrupted)
 
     def missed(self) -> State:
         """Return the state after a failed poll: the meantime is unknown, so the stable time starts again."""
-        return replace(self, since=None, settled=False)
+        return replace(self, compliance_began=None, settled=False)
 
     def next_claim(self, claim: str | None) -> Compliance | None:
         """Return the value to write if the claim is `claim` (None: it does not exist).

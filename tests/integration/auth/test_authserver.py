@@ -82,7 +82,7 @@ def test_concurrent_fetches_share_one_token(world: OAuthSetup, how: str) -> None
     assert world.server.answers == [200] * 8
     (token_request,) = [request.body for request in world.server.http.requests if request.path == "/token"]
     assert b"scope=read+write&audience=metrics" in token_request
-    assert "Authorization: Bearer ***" in world.bed.shown
+    assert "Authorization: Bearer ***" in world.bed.display_lines
 
 
 def test_token_is_renewed_before_its_end(world: OAuthSetup, later: Callable[[float], None]) -> None:

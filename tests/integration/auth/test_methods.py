@@ -84,7 +84,7 @@ def test_headers_are_sent_and_masked_in_output(
     (request,) = source.requests
     assert request.method == verb
     assert headers.items() <= request.headers.items()
-    assert shown_headers in filled.shown
+    assert shown_headers in filled.display_lines
 
 
 @pytest.mark.parametrize("verb", ["GET", "POST"])
@@ -95,7 +95,7 @@ def test_url_parameters_are_sent_and_masked(filled: SourceAccessHarness, source:
     (request,) = source.requests
     assert {"tenant": "a&b=c d", "api_key": "k3y-of-api"}.items() <= request.query.items()
     assert (request.query if verb == "GET" else dict(parse_qsl(request.body.decode())))["query"] == "up"
-    assert filled.shown == ("?tenant=a&b=c d", "?api_key=***")
+    assert filled.display_lines == ("?tenant=a&b=c d", "?api_key=***")
 
 
 def test_several_methods_are_combined(filled: SourceAccessHarness, source: ScriptedServer) -> None:

@@ -80,7 +80,7 @@ def test_server_name_overrides_the_host_in_the_certificate_check(bed: SourceAcce
 
 def test_unverified_server_is_reported(bed: SourceAccessHarness, private: ScriptedServer) -> None:
     assert bed.fetch(private.url, tls={"insecureSkipVerify": True}) == 1
-    assert "the server's certificate is not verified" in bed.shown
+    assert "the server's certificate is not verified" in bed.display_lines
     # A client that verifies certificates does not reuse that connection.
     assert "TLS failed" in bed.failure(private.url).message
 
@@ -106,7 +106,7 @@ def test_client_certificate_is_sent_and_its_rotation_opens_a_new_connection(
         assert bed.fetch(mutual.url, CERTIFICATE, CA) == 1
     # All five fetches share one connection.
     assert mutual.connections == 1
-    assert any(line.startswith("client certificate of Secret client, valid until 2") for line in bed.shown)
+    assert any(line.startswith("client certificate of Secret client, valid until 2") for line in bed.display_lines)
     bed.put_certificate("client", clients.issue("agent-two"))
     assert bed.fetch(mutual.url, CERTIFICATE, CA) == 1
     assert mutual.connections == 2

@@ -38,13 +38,13 @@ def test_pause_is_the_skip_reason_until_a_tick_is_sent(begun: Bench) -> None:
     first = books(begun.client, "c1").skips
     assert first is not None
     assert (first.reason, first.ticks) == ("paused", 1)
-    assert BEGUN <= first.since <= begun.now
+    assert BEGUN <= first.first_at <= begun.now
     begun.run(50)
     skips = books(begun.client, "c1").skips
     assert skips is not None
-    assert skips == Skips("c1", "paused", 6, first.since, skips.newest)
+    assert skips == Skips("c1", "paused", 6, first.first_at, skips.newest_at)
     # Ten seconds apart.
-    assert begun.now - 11 <= skips.newest <= begun.now
+    assert begun.now - 11 <= skips.newest_at <= begun.now
     assert books(begun.client, "c1").read_skip_counts() == {"paused": 6}
     begun.store.set_override("c1/s", paused=False, now=begun.now)
     begun.run(0.1)
@@ -59,7 +59,7 @@ def test_pause_is_the_skip_reason_until_a_tick_is_sent(begun: Bench) -> None:
     assert 2 <= skips.ticks <= 4
     assert books(begun.client, "c1").read_skip_counts() == {"paused": 6 + skips.ticks}
     # A pair that ran between its slots skips one that would follow too soon.
-    assert int(paused_at) <= skips.since <= paused_at + 15
+    assert int(paused_at) <= skips.first_at <= paused_at + 15
 
 
 def test_skip_reason_follows_the_newest_cause(begun: Bench) -> None:
@@ -72,8 +72,8 @@ def test_skip_reason_follows_the_newest_cause(begun: Bench) -> None:
     begun.run(10)
     paused = books(begun.client, "c1").skips
     assert paused is not None
-    assert paused == Skips("c1", "paused", 4, queue_full.since, paused.newest)
-    assert queue_full.newest < paused.newest <= begun.now
+    assert paused == Skips("c1", "paused", 4, queue_full.first_at, paused.newest_at)
+    assert queue_full.newest_at < paused.newest_at <= begun.now
     begun.store.set_override("*/s", paused=False, now=begun.now)
     begun.run(10)
     newest = books(begun.client, "c1").skips
@@ -113,7 +113,7 @@ def test_rate_limit_shared_by_many_clusters_is_the_skip_reason(redis_client: red
         assert skips == books(redis_client, state.cluster).skips
         assert skips.reason == "rate_limit"
         assert skips.ticks == books(redis_client, state.cluster).read_skip_counts()["rate_limit"] >= 10
-        assert START <= skips.since <= START + 11
+        assert START <= skips.first_at <= START + 11
         assert "2/m, applies to all clusters together" in skips.explain("2/m")
     bench.run(600)
     for cluster in never:

@@ -112,7 +112,7 @@ def test_updates_name_changed_and_removed_pairs(bed_in_memory: ResultsHarness) -
     bed.schedule.remove(["c2/s1"])
     assert mix.model.updates(updates.sequence).pairs == [("c1", "s1"), ("c2", "s1")]
     first = mix.model.updates(before, limit=1)
-    assert first.more
+    assert first.has_more
     assert len(first.pairs) == 1
 
 

@@ -343,7 +343,7 @@ class Names(RuleBasedStateMachine):
             if gave_up or is_forgotten or is_renamed:
                 continue
             assert self.queues[name][0].owner == holder.owner
-            assert self.queues[name][0].since == holder.since
+            assert self.queues[name][0].since == holder.claimed_at
 
     @rule(
         owner=st.sampled_from(["hub/a", "hub/b", "team/a", "team/b"]),
@@ -382,7 +382,7 @@ class Names(RuleBasedStateMachine):
     @invariant()
     def of_those_that_wait_the_hubs_namespace_comes_first(self) -> None:
         for _, *waiting in self.queues.values():
-            order = [(not claim.owner.startswith("hub/"), claim.since) for claim in waiting]
+            order = [(not claim.owner.startswith("hub/"), claim.claimed_at) for claim in waiting]
             assert order == sorted(order)
 
 

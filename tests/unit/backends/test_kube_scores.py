@@ -86,4 +86,4 @@ def test_time_outside_of_the_calendar_counts_as_missing(time: str | None) -> Non
     conditions = [{"type": "x", "lastTransitionTime": time}]
     forged = {"metadata": {"uid": "u"}, "status": {"validUntil": time, "conditions": conditions}}
     state = read_score_state(forged, written_at=0.0)
-    assert (state.valid_until, state.since) == (0.0, 0.0)
+    assert (state.valid_until, state.condition_changed_at) == (0.0, 0.0)

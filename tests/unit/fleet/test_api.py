@@ -165,7 +165,7 @@ def test_updates_are_paged(server: ApiServer, client: Client) -> None:
     first = server.get("/api/v1/updates?since=0&limit=5").json()
     assert (len(first["pairs"]), first["more"]) == (5, True)
     repeated_updates = client.updates(0, limit=5)
-    assert ([list(pair) for pair in repeated_updates.pairs], repeated_updates.more) == (first["pairs"], True)
+    assert ([list(pair) for pair in repeated_updates.pairs], repeated_updates.has_more) == (first["pairs"], True)
     later_updates = client.updates(first["sequence"])
     assert {tuple(pair) for pair in first["pairs"]} | set(later_updates.pairs) == set(client.updates(0).pairs)
 

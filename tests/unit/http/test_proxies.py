@@ -41,7 +41,7 @@ def test_no_proxy(monkeypatch: pytest.MonkeyPatch, no_proxy: str, url: str, expe
     monkeypatch.setenv("no_proxy", no_proxy)
     monkeypatch.delenv("NO_PROXY", raising=False)
     proxy = find_proxy(url, PLAIN)
-    assert (proxy.shown if proxy else None) == ("proxy:3128" if expected else None)
+    assert (proxy.display_address if proxy else None) == ("proxy:3128" if expected else None)
 
 
 def test_invalid_address_has_no_alias() -> None:

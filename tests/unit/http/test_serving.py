@@ -111,8 +111,8 @@ def test_slowest_readers_are_closed_if_too_many_bytes_are_unsent(monkeypatch: py
 
     def check(listener: Listener, stack: contextlib.ExitStack) -> None:
         readers = [accept_client(listener, stack) for _ in range(3)]
-        for since, reader in enumerate(readers):
-            reader.since, reader.unsent_bytes = since, 8
+        for last_progress_at, reader in enumerate(readers):
+            reader.last_progress_at, reader.unsent_bytes = last_progress_at, 8
         listener.limit_unsent_bytes()
         assert [is_aborted(reader) for reader in readers] == [True, True, False]
 

@@ -189,7 +189,7 @@ class _PastRunner(NamedTuple):
 
     def run_cycle(self, summary: ScorerSummary) -> _PastCycle:
         """Return the cycle of a scorer at this moment."""
-        cycle = Cycle(summary.name, "", summary, math.inf, until=float(self.at), cluster=self.cluster)
+        cycle = Cycle(summary.name, "", summary, math.inf, range_end=float(self.at), cluster=self.cluster)
         self.request_counter.fetched.clear()
         failure = None
         try:

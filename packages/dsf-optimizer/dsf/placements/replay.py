@@ -108,16 +108,16 @@ class _ReplayComparison:
     #: (start, end, clusters of A, clusters of B) of each time span in which the clusters differ.
     spans: list[tuple[int, int, tuple[str, ...], tuple[str, ...]]] = field(default_factory=list)
 
-    def decide(self, at: int, until: int) -> None:
+    def decide(self, at: int, end: int) -> None:
         a, b = self.a.decide(at), self.b.decide(at)
         self.decisions += 1
         if a == b:
             return
         self.differ += 1
         if self.spans and self.spans[-1][1:] == (at, a, b):
-            self.spans[-1] = (self.spans[-1][0], until, a, b)
+            self.spans[-1] = (self.spans[-1][0], end, a, b)
         else:
-            self.spans.append((at, until, a, b))
+            self.spans.append((at, end, a, b))
 
     def make_view(self) -> PlacementDifference:
         metadata = self.situation.placement["metadata"]
@@ -159,11 +159,11 @@ def replay_situations(
         )
         for situation in situations
     ]
-    for at, until in pairwise([*common.times, common.times[-1] + common.every]) if comparisons else ():
+    for at, end in pairwise([*common.times, common.times[-1] + common.every]) if comparisons else ():
         for scores, side in ((scores_a, a), (scores_b, b)):
             scores.add_records(record for name in common.clusters if (record := side.read_record(name, at)) is not None)
         for comparison in comparisons:
-            comparison.decide(at, until)
+            comparison.decide(at, end)
     notes = []
     if untested := {name for situation in situations for name in situation.clusters} - set(common.clusters):
         notes.append(

@@ -43,11 +43,11 @@ class Cloud:
         self._builder = builder
         self._servers = {get_base_url(url) for url in servers}
         #: Deadline for the token.
-        self.until = builder.deadline
+        self.deadline = builder.deadline
 
     def assertion(self, audience: str) -> str:
         """Return a token of the agent's ServiceAccount. Raises SecretError."""
-        token = self._builder.source.request_account_token(audience, _ACCOUNT_SECONDS, self.until).value
+        token = self._builder.source.request_account_token(audience, _ACCOUNT_SECONDS, self.deadline).value
         self._builder.hide(token)
         return token
 
@@ -58,7 +58,7 @@ class Cloud:
         """
 
         def fetch_token(deadline: float) -> Token:
-            self.until = deadline
+            self.deadline = deadline
             try:
                 value, seconds = request_token()
             except HttpError:
@@ -105,7 +105,7 @@ class Cloud:
             kind = lower_case_headers.get("content-type", "application/x-www-form-urlencoded")
             sent_body = None if method == "GET" else body
             return http.request_token(
-                url, sent_body, deadline=self.until, max_bytes=_MAX_BYTES, access=access, content_type=kind
+                url, sent_body, deadline=self.deadline, max_bytes=_MAX_BYTES, access=access, content_type=kind
             ).body
         except HttpError as error:
             text = clean(mask_secrets(str(error), *masked_values), 1000)

@@ -60,7 +60,7 @@ def test_aws_query_is_signed(bed: SourceAccessHarness, amazon: ScriptedServer) -
     )
     assert b"success" in response
     assert amazon.requests[-1].query["query"] == summary.source_query
-    assert any("Credential=AKIDEXAMPLE/eu-west-1/aps/aws4_request, Signature=***" in line for line in bed.shown)
+    assert any("Credential=AKIDEXAMPLE/eu-west-1/aps/aws4_request, Signature=***" in line for line in bed.display_lines)
 
 
 def test_aws_post_query_is_signed_with_its_body(bed: SourceAccessHarness, amazon: ScriptedServer) -> None:

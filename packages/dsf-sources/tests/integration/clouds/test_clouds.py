@@ -79,7 +79,7 @@ def test_cloud_token_is_reused_for_several_cycles(world: AgentAndClouds, cloud: 
     with source(world, cloud) as server:
         assert [bed.fetch(server.url, methods, world.tls) for _ in range(3)] == [1, 1, 1]
     assert (world.clouds.tokens_issued, len(world.clouds.cluster.issued_tokens)) == (1, 1)
-    messages = "\n".join(bed.shown)
+    messages = "\n".join(bed.display_lines)
     for secret in (*world.clouds.cluster.issued_tokens, world.clouds.token, *AWS_KEY[1:]):
         assert secret not in messages
     assert "***" in messages
@@ -333,7 +333,7 @@ def test_eks_pod_identity_key_is_fetched_once_and_not_shown(
     with source(world, "aws") as server:
         assert [world.bed.fetch(server.url, POD) for _ in range(3)] == [1, 1, 1]
         assert (world.clouds.tokens_issued, pod.paths()) == (1, ["/v1/credentials"])
-        messages = "\n".join(world.bed.shown)
+        messages = "\n".join(world.bed.display_lines)
         assert not [secret for secret in (POD_TOKEN, *AWS_KEY[1:]) if secret in messages]
         # Only the careless server repeats a token, which has expired by then; the cached key is valid.
         (tmp_path / "eks-pod-identity-token").write_text("0ther-token-of-eks")
