@@ -41,7 +41,7 @@ class Bench:
     name: str
     quick: tuple[str, ...] = ("--quick",)
     full: tuple[str, ...] = ()
-    #: True if it runs only when named: it takes longer than all others together, or needs further packages.
+    #: True if the bench runs only when named, because it takes longer than all others together, or needs packages.
     on_request: bool = False
 
     def make_command(self, file: Path, *, quick: bool) -> list[str]:

@@ -114,7 +114,7 @@ class Broker:
         self._done = done_file
 
     def cpu(self) -> float:
-        """Return the CPU seconds of agent, worker and Redis. One of the first two is idle while the other one works."""
+        """Return the CPU seconds of agent, worker and Redis. Agent and worker are never busy at the same time."""
         return read_cpu_seconds(self.agent, self._worker, self.server)
 
     def traffic(self) -> int:

@@ -53,7 +53,7 @@ def serve(queue: str) -> int:
     from dsf.settings import settings
     from dsf.worker.application import _make_queue, make_app
 
-    # As every process of the hub.
+    # Set the same thresholds of the garbage collection as every process of the hub.
     gctuning.set_thresholds()
     config = settings()
     app = make_app(config)

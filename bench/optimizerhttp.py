@@ -1,4 +1,4 @@
-"""Duration of a request to the optimiser over HTTP, with a real API server. Used by `bench.optimizer`.
+"""Measures a request to the optimiser over HTTP with a real API server, for `bench.optimizer`.
 
 The problem is the same as for the solver alone, written as objects.
 """

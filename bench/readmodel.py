@@ -23,7 +23,7 @@ from bench.seeded import seed, start_redis
 
 CLUSTERS, QUICK_CLUSTERS = 3500, 1000
 SCORERS, ITEMS = 10, 6
-#: As many pairs as fit into the limit of a scrape with every series.
+#: Number of clusters and items whose pairs fit into the limit of a scrape with every series.
 FULL_CLUSTERS, FULL_ITEMS = 110, 10
 ROUNDS = 3
 #: Limits: seconds of CPU, bytes.

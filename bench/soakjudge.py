@@ -40,7 +40,7 @@ Pair = tuple[str, str]
 
 @dataclass
 class Fault:
-    """A fault, with times in unix seconds. If `holds_up`, it delays the scores of `clusters`; empty: of all clusters."""
+    """A fault, with times in unix seconds. If `holds_up`, it delays the scores of `clusters`, or of all if empty."""
 
     kind: str
     began: float

@@ -108,7 +108,7 @@ def _measure_page(page: subprocess.Popen[bytes], url: str, path: str) -> tuple[f
 def _measure_view(page: subprocess.Popen[bytes], url: str, path: str) -> tuple[float, float, int]:
     rounds = []
     for _ in range(ROUNDS):
-        # One read of the fleet serves all pages for a second.
+        # Wait until the snapshot expires, because a read of the fleet serves all pages for a second.
         time.sleep(1.2)
         rounds.append(_measure_page(page, url, path))
     return min(rounds)

@@ -2,11 +2,11 @@
 
     python -m bench.writes [--clusters 350] [--rate 1167] [--seconds 30] [--workers 1] [--changing 5] [--json FILE]
 
-3,500 clusters with 10 scorers every 30 s send 1,167 results a second. Here `--clusters` clusters with 10 scorers each
-send the same number, so each scorer runs proportionally more often. There are fewer objects, and renewals are left out
-because their number depends on that of the objects. Each result and each write costs the same. `--changing` percent of
-the results have other values than the previous result of their pair. Every result has 10 items. Results are signed
-beforehand; during the measurement they are only put into mailboxes.
+3,500 clusters with 10 scorers every 30 s send 1,167 results a second. The bench sends as many results from `--clusters`
+clusters with 10 scorers each, so each scorer runs proportionally more often. It leaves out renewals of objects, because
+their number depends on the number of objects. Each result and each write costs the same. `--changing` percent of the
+results have other values than the previous result of their pair. Every result has 10 items. Results are signed
+beforehand, and only put into mailboxes during the measurement.
 
 The report shows the results taken in per second, the writes, how many objects waited for a write, and the CPU of each
 process. On a machine with two cores, the machine, not the hub, is the bottleneck.

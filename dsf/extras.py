@@ -1,4 +1,4 @@
-"""Which extra installs what the framework alone lacks, from the metadata of its distribution.
+"""Finds the extra that installs a missing command, module or plug-in, in the metadata of the distribution.
 
 `pyproject.toml` lists it as entry points of the group `dsf.extras`: a command, module or source plug-in, and its extra.
 """

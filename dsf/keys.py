@@ -50,8 +50,8 @@ MAIL_PREFIX = "hub.mail."
 MAIL_CLAIMS = "dsf:mail:claims"
 #: hash TOKEN -> `MILLISECONDS SLOT SLOT...`: the end of a results worker's claims, and the slots that it is reading.
 MAIL_READING = "dsf:mail:reading"
-#: hash slot -> number of results workers that died while reading the slot. Such a slot is read alone, and its result is
-#: dropped at 2.
+#: hash slot -> number of results workers that died while reading the slot. From 1 on, the slot is read alone; at 2, its
+#: result is dropped.
 MAIL_SUSPECTS = "dsf:mail:suspects"
 
 

@@ -32,7 +32,7 @@ def save(figure: Figure, path: Path) -> None:
     """Write the picture: equal data give equal bytes. Raises ToolError."""
     import matplotlib
 
-    # Without a date and with fixed ids.
+    # Write no date and fixed ids, so that the same plan makes the same file.
     with matplotlib.rc_context({"svg.hashsalt": "dsf", "svg.fonttype": "none"}):
         try:
             figure.savefig(path, dpi=150, metadata={"Date": None} if path.suffix.lower() == ".svg" else None)

@@ -1,7 +1,7 @@
 """`dsf agent --check`: tests step by step whether this cluster's agent can reach the hub's Redis.
 
-The check uses an agent's settings and needs no running agent. It supports every way to expose Redis. Ticks stay in
-the queue.
+The check uses an agent's settings, works with every way to expose Redis, and needs no running agent. Ticks stay in the
+queue.
 """
 
 from __future__ import annotations

@@ -66,7 +66,10 @@ class _Listing:
 
 
 class ManifestFolder:
-    """Reads the folder. Reports unreadable content as problems and raises no exception for it. Not thread-safe."""
+    """Reads the folder. Reports unreadable content as problems and raises no exception for it.
+
+    Instances are not thread-safe.
+    """
 
     def __init__(
         self, root: Path, ignored_folder: Path, namespace: str, *, grace: float = MISSING_FILE_SECONDS

@@ -109,9 +109,9 @@ _UPSTREAM_MANAGER: Final = "dynamic-scoring-addon"
 def may_be_from_upstream_agent(manifest: Manifest) -> bool:
     """True if the original project's agent may have written an object.
 
-    Such an object has no label of the framework, no owner, no conditions and no validity, and its field managers are
-    unknown or include the agent. Scores by other controllers may look the same. Therefore the hub adopts an object only
-    if it has the name of a planned score, and is not older than the scorer.
+    The agent's objects have no label of the framework, no owner, no conditions and no validity, and their field
+    managers are unknown or include the agent. Scores by other controllers may look the same. Therefore the hub adopts
+    an object only if it has the name of a planned score, and is not older than the scorer.
     """
     metadata, status = manifest["metadata"], _ensure_mapping(manifest.get("status"))
     managers = {_ensure_mapping(entry).get("manager") for entry in metadata.get("managedFields") or ()}

@@ -56,7 +56,9 @@ class ClusterDelivery:
 def open_delivery(
     stack: contextlib.ExitStack, cluster: str, settings: Settings, file: Path | None = None
 ) -> ClusterDelivery | None:
-    """Return the delivery in `file` or DSF_AGENT_CONFIG, else in the agent's namespace. None if neither is configured.
+    """Return the delivery in `file` or DSF_AGENT_CONFIG, else in the agent's namespace.
+
+    Returns None if neither is configured.
 
     `stack` closes the delivery. Raises the errors of `read_delivery_file` and `open_cluster_delivery`.
     """

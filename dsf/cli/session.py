@@ -214,7 +214,7 @@ def open_data_source(*, needs_time: bool = False, is_watching: bool = False) -> 
 
 @contextmanager
 def open_api_client() -> Iterator[Client | None]:
-    """Yield a client of the JSON API at DSF_API_URL or of the hub in kubectl's context. None if Redis is used.
+    """Yield a client of the JSON API at DSF_API_URL or of the hub in kubectl's context; None if Redis is used.
 
     Raises SettingsError that names an invalid variable, or if the token cannot be read.
     """
@@ -288,7 +288,7 @@ def describe_redis_error(error: Exception) -> str:
 
 
 def find_running_demo(settings: Settings) -> context.RunningDemo | None:
-    """Return the demo whose Redis a command uses. None if no demo runs or the environment names another Redis.
+    """Return the demo whose Redis a command uses; None if no demo runs or the environment names another Redis.
 
     Raises ContextError if several demos run and none is selected.
     """

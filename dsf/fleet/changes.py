@@ -27,7 +27,7 @@ from dsf.text import clean
 
 log = dsf.log.get(__name__)
 
-#: Maximum number of clusters that a change names. Of further clusters, only the number is stored.
+#: Maximum number of clusters that a change names. Further clusters are only counted.
 MAX_CLUSTERS: Final = 20
 #: Maximum number of characters of a note or a detail.
 MAX_NOTE: Final = 500

@@ -128,7 +128,7 @@ def make_score_view(
 def make_item_views(score: PairScore, record: ScorerRecord, cluster: str) -> list[ItemView]:
     """Return at most `MAX_ITEMS` items of a score with their results.
 
-    Of several results with the same item name, the last one counts.
+    The last one of several results with the same item name counts.
     """
     if not score.items:
         # Return the results of a score without items, which is only exported as a metric.

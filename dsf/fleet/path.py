@@ -34,7 +34,7 @@ _MAX_CHECKED_RUNS: Final = 1000
 class Interruption(NamedTuple):
     """A reason why scores do not arrive or are not written."""
 
-    #: One of `STAGES`, or a kind of problem of `dsf.store.server`.
+    #: A member of `STAGES`, or a kind of problem of `dsf.store.server`.
     stage: str
     message: str
 
@@ -90,8 +90,7 @@ def _describe_books_problem(path: _Path) -> str:
 def _describe_agents_problem(path: _Path) -> str:
     """Return a sentence about agents that take no ticks or send no results; empty if all agents work.
 
-    Also returns an empty text if another stage explains missing results: mailboxes are not read, or Redis rejects
-    writes.
+    The text is also empty if another stage explains missing results: mailboxes are not read, or Redis rejects writes.
     """
     # Runs are sorted by their deadline, which is RUN_SLACK after the latest end of the cycle.
     overdue_members: Any = path.client.zrange(

@@ -156,7 +156,7 @@ class Snapshot:
         self._reload_at = time.monotonic() + _RELOAD_SECONDS
 
     def _apply_changes(self, last_sequence: int) -> bool:
-        """Read the pairs that changed after the sequence number `last_sequence`. Return False if all rows must be read."""
+        """Read the pairs that changed after the number `last_sequence`. Return False if all rows must be read."""
         with self._redis.pipeline(transaction=False) as pipe:
             pipe.get(keys.SEQUENCE)
             pipe.zrange(keys.CHANGED, f"({last_sequence}", "+inf", byscore=True)

@@ -256,7 +256,7 @@ class ActRunner:
             pending_act.runs = rescore.read_outcomes(self._redis, name, pending_act.runs)
             if any(map(rescore.is_open, pending_act.runs)) and not has_timed_out:
                 return
-            # Without the scores: those of one scorer may take more memory than the hub has.
+            # Read no scores, because those of one scorer may take more memory than the hub has.
             update = _summarise(rescore.explain_runs(self._redis, name, pending_act.runs))
         scorer_acts.responses[act] = scorer_acts.responses[act].model_copy(update=update)
         del scorer_acts.pending_acts[act]

@@ -1,6 +1,7 @@
 """Decides which names and servers a scorer may use, and which response texts its author may see. Pure functions.
 
-Each score name belongs to one scorer. So does each scorer name, even if scorers in several namespaces have it.
+Each score name belongs to one scorer. Each scorer name belongs to one scorer, too, even if scorers in several
+namespaces have it.
 
 The hub and the agents send requests to the servers that a scorer names, which its author may be unable to reach. A
 scorer status that quotes a response could reveal internal pages to the author. Therefore the status of a scorer outside

@@ -202,7 +202,7 @@ class ScorerPlan:
 
 
 class PlanCache:
-    """A cache of the plans of all scorers. Not thread-safe."""
+    """A cache of the plans of all scorers. Instances are not thread-safe."""
 
     def __init__(self) -> None:
         #: Resolutions by cluster, for scorers that differ between clusters.

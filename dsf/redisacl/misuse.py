@@ -90,7 +90,7 @@ class _ConnectionUsage(NamedTuple):
 
 
 class MisuseWatch:
-    """Checks one server periodically. Not thread-safe."""
+    """Checks one server periodically. Instances are not thread-safe."""
 
     def __init__(self, client: redis.Redis, revoke: Callable[[Sequence[str], str], object] | None = None) -> None:
         """Watch the server of `client`, whose user must be allowed to manage users.

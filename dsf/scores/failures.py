@@ -25,7 +25,7 @@ class Failure:
 
 
 class Failures:
-    """The failures of pairs, with indexes by cluster and by scorer. Not thread-safe."""
+    """The failures of pairs, with indexes by cluster and by scorer. Instances are not thread-safe."""
 
     def __init__(self) -> None:
         self._failures: dict[Pair, Failure] = {}

@@ -17,7 +17,7 @@ _OWN_NAMESPACE_EVERY: Final = 2
 
 
 class PairQueue:
-    """A queue of pairs, ordered by the time of their next check (unix seconds). Not thread-safe.
+    """A queue of pairs, ordered by the time of their next check (unix seconds). Instances are not thread-safe.
 
     Every second due pair comes from the hub's own namespace, and the remaining pairs from all other namespaces in turn.
     Within a namespace, the pair that has waited longest comes first.

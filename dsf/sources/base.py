@@ -46,7 +46,7 @@ class RequestRecord:
     seconds: float = 0.0
     received: int = 0
     series: int = 0
-    #: Used part of the response.
+    #: Pieces of the response that contain the series.
     pieces: Sequence[bytes | memoryview] = ()
     #: Warnings in a successful response, without secrets.
     warnings: Sequence[str] = ()

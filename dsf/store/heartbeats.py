@@ -18,7 +18,7 @@ HEARTBEAT_SECONDS: Final = {keys.RESULTS_STAGE: 15, keys.SWEEP_STAGE: 60}
 
 
 class Heartbeat:
-    """Renews the heartbeat of one stage. Not thread-safe."""
+    """Renews the heartbeat of one stage. Instances are not thread-safe."""
 
     def __init__(self, client: redis.Redis, stage: str) -> None:
         self._redis = client

@@ -41,7 +41,7 @@ _INGEST_KEYS = (
     keys.HUB_WAKE,
     keys.SCORE_BYTES,
 )
-#: Outcome of a score that would exceed its namespace's share of bytes. Nothing is written, and the run stays open.
+#: Outcome of a score that would exceed its namespace's share of bytes. The score is not stored, and the run stays open.
 NO_ROOM: Final = "no_room"
 
 log = dsf.log.get(__name__)

@@ -127,7 +127,7 @@ class ScoreWriterStore:
         return [keys.split_pair(str(member)) for member in self._redis.hkeys(keys.UNWRITTEN)]
 
     def record_unwritten(self, causes: Mapping[tuple[str, str], Unwritten | None]) -> None:
-        """Record why scores are not written, and notify readers of changed pairs. None removes the record of a pair."""
+        """Record why scores are not written, and notify readers of changed pairs. A cause of None removes a record."""
         for batch in split_into_batches(causes.items(), _BATCH_SIZE):
             arguments: list[str] = []
             for pair, cause in batch:

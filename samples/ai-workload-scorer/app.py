@@ -213,10 +213,7 @@ def expected(times: Watts, watts: Watts) -> float:
 
 
 def highest_mean(nodes: list[Watts]) -> float | None:
-    """Return the highest watts over time, as the mean of the nodes where it ran at that time.
-
-    None if it never ran.
-    """
+    """Return the highest watts over time, as the mean of the nodes where it ran at that time; None if it never ran."""
     if not nodes:
         return None
     ran = np.array(nodes)

@@ -38,7 +38,7 @@ _AGENT = "open-cluster-management-agent"
 _SECRET = f"{ADDON_NAME}-hub-kubeconfig"
 #: The kind in which a managed cluster describes itself.
 _CLAIMS = "cluster/v1alpha1/0000_02_clusters.open-cluster-management.io_clusterclaims.crd.yaml"
-#: What the chart has for the agents' way to Redis, and for the add-on.
+#: Kinds of the chart's objects that give agents access to Redis and register the add-on.
 _KINDS = (
     *("ClusterManagementAddOn", "AddOnTemplate", "AddOnDeploymentConfig", "Placement", "ManagedClusterSetBinding"),
     *("Role", "RoleBinding"),

@@ -180,7 +180,7 @@ def test_documented_backup_restores_an_emptied_hub(world: InstalledQuickstart, t
 
     wait_for(lambda: _scoring(world) == scorers, 90, f"the statuses to be {scorers}", interval=1)
     assert _agents_secret(world) == secret, "the master secret makes the same credentials"
-    # Of Redis' data, only the schedule's overrides in the backup remain.
+    # Only the schedule's overrides in the backup remain of Redis' data.
     assert not runs & _list_runs(world)
     assert _intervals(world)["cluster1/sample-scorer"] == 30
     saved_entries = json.loads((tmp_path / "schedule.json").read_text())["entries"]

@@ -20,7 +20,7 @@ _marks: set[str] = set()
 
 @pytest.fixture(scope="session")
 def control_plane() -> Iterator[ControlPlane]:
-    """A real API server, one per run. One test process runs all of its tests, which may kill and stall it.
+    """A real API server, one per run. Its tests may kill and stall it, so a single test process runs all of them.
 
     The server stops before the unit tests, which come last and do not need it.
     """

@@ -41,7 +41,7 @@ def values(size: int) -> dict[str, Callable[[], bytes]]:
         """Repeat an element with another number in each place of `%d`, so that no parser shares its texts."""
         places = element.count(b"%d")
         count = size // (len(element) + 4 * places)
-        # Not joined, because a list of all elements takes more memory than the text.
+        # Elements are not joined, because a list of all elements takes more memory than the text.
         text = bytearray()
         for number in range(count):
             text += element % tuple(range(places * number, places * (number + 1))) + b","

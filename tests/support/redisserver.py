@@ -199,7 +199,7 @@ class RedisServer(Server):
 
 
 class SocketRedis(RedisServer):
-    """A Redis server that listens only on a Unix socket. Nothing listens on `port`."""
+    """A Redis server that listens only on a Unix socket, and not on `port`."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -170,7 +170,7 @@ class Stack:
                 listen_host=LOCALHOST,
                 listen_port=self._web_port,
                 probe_port=0,
-                # As for the command line on this machine.
+                # The page trusts users of this machine, as the command line does.
                 web_auth="local",
                 web_flower_url=self.flower_url or "",
             ),

@@ -40,7 +40,8 @@ class Program:
     name: str
     command: tuple[str, ...]
     environment: Mapping[str, str] | None = None
-    #: Returns True if the program serves now; must not block for long. None if the program is ready as soon as it runs.
+    #: Returns True if the program serves now, and must not block for long. A program without this function is ready as
+    #: soon as it runs.
     ready: Callable[[], bool] | None = None
     #: True if the program must end after all others, because they need it to shut down.
     last: bool = False

@@ -62,7 +62,7 @@ def _dsf(*words, **options):
 
 
 def _wait(url, deadline, is_good):
-    """Empty as soon as a response is good; at the deadline, why none was."""
+    """Return an empty text after the first good response, or the reason why no response was good until the deadline."""
     while True:
         try:
             with urllib.request.urlopen(url, timeout=5) as response:  # noqa: S310 (the chart's own URLs)

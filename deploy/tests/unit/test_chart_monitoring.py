@@ -257,7 +257,7 @@ def _promtool(word: str, documents: dict[str, dict[str, Any]], folder: Path) -> 
         (folder / f"{name}.yaml").write_text(yaml.safe_dump(document))
     files = [f"{name}.yaml" for name in documents]
     command = [programs.find("promtool"), word, "rules", *files]
-    # It prints failures to stderr, below the name of the file on stdout.
+    # promtool prints failures to stderr, below the name of the file on stdout.
     streams: dict[str, Any] = {"capture_output": False, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     process = run_program(command, cwd=folder, **streams)
     assert process.returncode == 0, process.stdout
@@ -314,7 +314,7 @@ _FREE_CORES: dict[str, tuple[dict[str, float], tuple[float, float | None] | None
 
 
 def test_free_resources_count_each_pod_once_and_no_pod_that_is_unknown(tmp_path: Path) -> None:
-    """One promtool runs all cases. Its output names the file of a failed one."""
+    """A single promtool runs all cases, and its output names the file of a failed case."""
     (tmp_path / "rules.yaml").write_text((DEPLOY / "prometheus" / "rules.yaml").read_text())
     documents = {
         f"{name}, instances: {instances}": {

@@ -21,14 +21,14 @@ _GRACE = 2.0
 def main() -> int:
     """Return the program."""
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO, stream=sys.stderr)
-    # This logger repeats each refused request, which our own message names already.
+    # Suppress this logger, which repeats each refused request that the watcher already logs.
     logging.getLogger("urllib3").setLevel(logging.ERROR)
-    # Exit codes. The handler raises nothing: what is raised while an object is being deleted is lost. And this is no
-    # Event: only this queue may be put into by a handler, which interrupts its own thread anywhere.
-    ends: SimpleQueue[int] = SimpleQueue()
+    # The handler does not raise an exception, because Python drops exceptions while it deletes an object. It puts the
+    # exit code into a SimpleQueue, because a handler interrupts its own thread anywhere, where Event.set is not safe.
+    exit_codes: SimpleQueue[int] = SimpleQueue()
     # Without handlers, the first process of a container would ignore SIGTERM.
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: ends.put(0))
+        signal.signal(number, lambda *_: exit_codes.put(0))
     stop = Event()
 
     def watch() -> None:
@@ -36,11 +36,11 @@ def main() -> int:
         try:
             code = _watch(stop)
         finally:
-            ends.put(code)
+            exit_codes.put(code)
 
     watching = Thread(target=watch, name="watch", daemon=True)
     watching.start()
-    code = ends.get()
+    code = exit_codes.get()
     stop.set()
     watching.join(_GRACE)
     if code == 0:

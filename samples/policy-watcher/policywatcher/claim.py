@@ -69,9 +69,9 @@ class State:
         return replace(self, compliance_began=None, settled=False)
 
     def next_claim(self, claim: str | None) -> Compliance | None:
-        """Return the value to write if the claim is `claim` (None: it does not exist).
+        """Return the value to write over `claim`, the current value; None if no write is necessary.
 
-        None if it is already right.
+        A `claim` of None means that the claim does not exist.
         """
         if self.compliance is None:
             return None

@@ -15,6 +15,6 @@ NAMES = ("older", "current", "newer")
 
 
 def recorded(name: str) -> dict[str, Any]:
-    """What was recorded: cluster, scorer, entry, override, result, tick, summaries; or one of `refused`."""
-    found: dict[str, Any] = json.loads((Path(__file__).parent / f"{name}.json").read_text(encoding="utf-8"))
-    return found
+    """Return the recorded cluster, scorer, entry, override, result, tick and summaries, or a frame of `refused`."""
+    recording: dict[str, Any] = json.loads((Path(__file__).parent / f"{name}.json").read_text(encoding="utf-8"))
+    return recording

@@ -94,7 +94,7 @@ def test_cut_connection_does_not_end_running_cycles(busy: tuple[Agent, Gate, Scr
 
 
 def test_agent_at_rest_has_three_connections(server: RedisServer, tmp_path: Path) -> None:
-    """One waits for ticks, one for commands; one is for results, events and the clock."""
+    """The connections are for ticks, for remote commands, and for results, events and the clock."""
     agent = Agent(tmp_path, server.url)
     agent.configure()
     agent.start()

@@ -300,7 +300,7 @@ def test_many_objects_of_a_namespace_take_little_memory(
     refused = [stored for stored in read(tenant) if PROBLEM_FIELD in stored]
     assert 0 < len(refused) < 90
     assert tenant in refused[0][PROBLEM_FIELD]
-    # Neither another namespace nor the hub's own has less room.
+    # The limit of another namespace and of the hub's own namespace is not used up.
     for namespace in (neighbour, hub.namespace):
         [stored] = wait_for(lambda namespace=namespace: read(namespace), 10)
         assert PROBLEM_FIELD not in stored

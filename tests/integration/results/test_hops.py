@@ -83,7 +83,7 @@ def test_result_is_encoded_twice_decoded_once_and_stored_twice(
     assert bed.pairs.read_state("c1", "s1").count("ok") == 2
     # Encoded: the payload and the score. Decoded: the payload.
     assert (counted["encoded"], counted["decoded"]) == (2, 1)
-    # One command for the slot of the mailbox, one for the pair.
+    # The first command writes the slot of the mailbox, the second one the pair.
     stored_commands = [
         text.split()[:2] for _, text in commands if MARK in text and text.split()[0] in ("SET", "HSET", "LPUSH")
     ]

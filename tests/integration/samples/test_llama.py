@@ -15,7 +15,7 @@ from tests.integration.samples.conftest import Start, series
 from tests.support.child import Child
 from tests.support.wait import wait_for
 
-# Not imported: all test processes load this module and one runs its tests.
+# The packages are not imported here, because all test processes load this module, and one process runs its tests.
 pytestmark = pytest.mark.skipif(
     not (find_spec("xllamacpp") and find_spec("gguf")), reason="xllamacpp and gguf are not installed"
 )

@@ -329,7 +329,7 @@ def test_flower_recovers_behind_a_relay_that_forgets_idle_connections(server: Re
             wait_for(flower.is_ready, 60, "Flower to answer")
             _comes_after_all(flower, "20")
             for round_number in range(2):
-                # Nothing of this test passes through the relay for longer than it remembers.
+                # Send no requests until the relay has forgotten the idle connections.
                 time.sleep(17)
                 _comes_after_all(flower, f"2{round_number + 1}")
             assert requests.get(f"{flower.url}/broker", timeout=60).ok

@@ -116,8 +116,8 @@ def test_claim_is_undecided_before_the_first_observation() -> None:
     assert State(STABLE).next_claim(None) is None
 
 
-#: One thing that happens: seconds later, a look finds this (None: it fails), somebody sets the claim (None: nobody
-#: does, empty: it is deleted), and the watcher's own write succeeds or not.
+#: (seconds since the previous step, compliance that the poll returns or None if it fails, claim that another client has
+#: set or None for no change or "" for a deletion, True if the watcher's own write succeeds)
 Step = tuple[float, Compliance | None, str | None, bool]
 steps: st.SearchStrategy[list[Step]] = st.lists(
     st.tuples(

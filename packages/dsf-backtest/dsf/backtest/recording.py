@@ -73,7 +73,7 @@ class InputQuestion(_LineModel):
 
 
 class Question(_LineModel):
-    """What a backtest runs on a cluster. Records of different questions cannot be mixed in one recording."""
+    """The inputs of a backtest on a cluster. Records of different questions cannot be mixed in one recording."""
 
     cluster: str
     scorer: str

@@ -57,7 +57,7 @@ _DESCRIPTIONS: Final = {
 
 
 class Mounted(Protocol):
-    """Another interface of the same process, served beside this one."""
+    """An interface of this process that is served beside the HTTP API, such as MCP."""
 
     async def asgi(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle each path that this service does not have."""

@@ -6,7 +6,7 @@ from dsf.errors import DsfError
 
 
 class PlanConflictError(DsfError):
-    """A plan cannot be applied to the hub's current state. Nothing was written.
+    """A plan cannot be applied to the hub's current state, and no object was written.
 
     A label is missing, an object has another owner, or the plan has changed, for example.
     """

@@ -96,8 +96,8 @@ class Explainer:
     def _find_next_best(self, row: int, chosen_columns: IntArray, *, usable: bool) -> int | None:
         """Return the column with the greatest value among those that are not chosen, or None.
 
-        With `usable`, only columns without a refusal count, otherwise all columns with a score. Of equal values, the
-        first one by name counts.
+        With `usable`, only columns without a refusal count, otherwise all columns with a score. The first column by
+        name is returned for equal values.
         """
         refusal_codes = self._table.refused[row]
         is_candidate = refusal_codes == 0 if usable else (refusal_codes != _NO_SCORE) & (refusal_codes != _EXPIRED)

@@ -4,8 +4,8 @@
     Policy                  labels resource-supply-kind, resource-supply-amount, resource-supply-device
     AddOnPlacementScore     status.scores, status.validUntil; its namespace is the cluster
 
-One ManifestError reports all errors. Each error text names the object, the label or field, its value and the allowed
-values.
+A single ManifestError reports all errors. Each error text names the object, the label or field, its value and the
+allowed values.
 """
 
 from __future__ import annotations

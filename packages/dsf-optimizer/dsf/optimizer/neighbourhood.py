@@ -60,8 +60,8 @@ class NeighbourhoodSearch:
         cluster_count = len(self._table.clusters)
         workload_count = max(1, len(self._table.workloads))
         part_size = min(cluster_count, max(_MIN_CLUSTERS, round(_FIRST_WORKLOADS * cluster_count / workload_count)))
-        # One in `clusters_per_change` clusters of a part may get another configuration. With 0, all keep theirs, which
-        # quickly brings most of the improvement.
+        # A part has one cluster that may get another configuration for each `clusters_per_change` clusters. With 0, all
+        # clusters keep their configuration, which quickly brings most of the improvement.
         clusters_per_change = 0
         # Number of consecutive parts without an improvement.
         idle_count = 0

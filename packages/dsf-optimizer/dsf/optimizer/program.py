@@ -85,13 +85,13 @@ class SearchResult:
 class Prices:
     """Dual values of the constraints, at least zero."""
 
-    #: Of a replica, by row.
+    #: Value of a replica, by row.
     row: FloatArray
-    #: By cluster.
+    #: Value of the configuration constraint, by cluster.
     cluster: FloatArray
-    #: Of one unit of a resource, by column and kind.
+    #: Value of one unit of a resource, by column and kind.
     amount: FloatArray
-    #: Of the links, by item.
+    #: Values of the link constraints, by item.
     link: FloatArray
 
 

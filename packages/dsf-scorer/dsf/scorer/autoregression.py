@@ -84,7 +84,7 @@ def forecast(series: Series, *, horizon: int = 10, lags: int = 10, least: int = 
 
 
 def _select_distinct(series: Series) -> tuple[Array, Array]:
-    """Return times and values in order of time. Of samples with equal times, the last one in the request is used."""
+    """Return times and values in order of time. If several samples have the same time, the last one is used."""
     finite = series.finite()
     times, values = finite.times, finite.values
     if (times[1:] > times[:-1]).all():

@@ -127,6 +127,6 @@ def _to_plain_value(value: AnyValue) -> Any:
         case "bytes_value":
             return value.bytes_value.hex()
         case "double_value":
-            # JSON has no NaN. As text it is written as in Prometheus.
+            # JSON has no NaN, so numbers are written as text, like those of Prometheus.
             return format_number(value.double_value)
     return getattr(value, kind)

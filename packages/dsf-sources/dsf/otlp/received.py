@@ -141,7 +141,7 @@ class Received:
         now = self._clock()
         counts: Counter[str] = Counter()
         rejections = Rejected()
-        # One request at a time: in Python, two at a time are no faster.
+        # Process one request at a time, because in Python two at a time are no faster.
         with self._lock:
             selection = self._get_selection()
             self._forget(selection, now)

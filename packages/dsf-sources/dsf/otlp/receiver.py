@@ -221,8 +221,8 @@ class _Endpoint:
         plain = self._unzip(body) if is_gzip else body
         if as_json and len(plain) > self._max_bytes // _JSON_SHARE:
             raise _make_too_large_error(self._max_bytes // _JSON_SHARE)
-        # One body at a time: a parsed body takes several times as much memory, and in Python two at a time are no
-        # faster.
+        # Parse one body at a time, because a parsed body takes several times as much memory, and in Python two at a
+        # time are no faster.
         with self._parse_lock:
             request = _parse_request(plain, as_json=as_json)
             try:

@@ -220,7 +220,7 @@ def test_samples_in_another_format_than_prometheus_are_limited(sample: str) -> N
     assert series.values.tolist() == [2] * 100
     error = refusal(bodies[1].encode(), limits)
     assert (error.status, "not written as Prometheus does" in error.detail) == (413, True)
-    # Those that the shortcut reads are counted elsewhere.
+    # Samples that the fast parser reads are counted elsewhere.
     assert len(parse(request_document(*[[1, "2"]] * 1000), limits)[0]) == 1000
 
 
