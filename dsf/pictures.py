@@ -19,9 +19,9 @@ def check(path: Path) -> None:
     """Raise ToolError unless `save` could write this file, as far as can be seen."""
     if path.suffix.lower() not in FORMATS:
         raise ToolError(f"cannot draw {path}: the name has to end in {' or '.join(FORMATS)}")
-    place = path if path.exists() else path.absolute().parent
-    if not os.access(place, os.W_OK) or path.is_dir():
-        raise ToolError(f"cannot write {path}: {place} is no folder or file that may be written")
+    writable_path = path if path.exists() else path.absolute().parent
+    if not os.access(writable_path, os.W_OK) or path.is_dir():
+        raise ToolError(f"cannot write {path}: {writable_path} is no folder or file that may be written")
     try:
         import matplotlib  # noqa: F401
     except ImportError as error:

@@ -3,7 +3,7 @@
 The cleaned text goes to logs, terminals, Kubernetes objects, metric labels and pages. `mask_secrets` removes the
 secrets of a cycle, even escaped or in base64. `clean` removes all non-printable characters: C0 and C1 control
 characters, bidirectional controls, lone surrogates. Mask text before you truncate it, and clean it afterwards.
-`list_names` names the first of many names. `place` describes a request and `shorten_url` a URL. All messages quote URLs
+`list_names` names the first of many names. `describe_request` describes a request and `shorten_url` a URL. All messages quote URLs
 by these two functions, because user information and query of a URL may contain secrets.
 """
 
@@ -60,7 +60,7 @@ def list_names(names: Sequence[str], max_names: int) -> str:
     return ", ".join(names[:max_names]) + (f" and {omitted_count} more" if omitted_count > 0 else "")
 
 
-def place(method: str, url: str) -> str:
+def describe_request(method: str, url: str) -> str:
     """Return `GET http://host:port/path` for messages, without the user information and the query of the URL."""
     return f"{method} {shorten_url(url)}"
 

@@ -59,8 +59,8 @@ class ManifestProblem:
     severity: Literal["error", "note"] = "error"
 
     def __str__(self) -> str:
-        place = f"{self.source}:{self.line}: "
-        return place + (f"{self.field}: {self.message}" if self.field else self.message)
+        location = f"{self.source}:{self.line}: "
+        return location + (f"{self.field}: {self.message}" if self.field else self.message)
 
 
 def parse_documents(text: str, source: str) -> list[ParsedDocument | ManifestProblem]:

@@ -159,8 +159,8 @@ def _make_server(context: ResolutionInput, stage: ServerDeclaration, authenticat
     """Return the server with a ScoringAuthentication and its override for the cluster."""
     name, spec = authentication.metadata.name, authentication.spec
     override = context.renderer.find_override(spec)
-    place = f"{'spec' if override is None else 'an override'} of ScoringAuthentication {name!r}"
-    override_host = (override.host, place) if override is not None and override.host is not None else None
+    origin = f"{'spec' if override is None else 'an override'} of ScoringAuthentication {name!r}"
+    override_host = (override.host, origin) if override is not None and override.host is not None else None
     endpoint = _resolve_endpoint(context, stage, override_host)
     is_placeholder = context.renderer.expands_to_placeholder(
         override_host[0] if override_host else stage.synced_fields.host or stage.spec.host
@@ -175,13 +175,13 @@ def _make_server(context: ResolutionInput, stage: ServerDeclaration, authenticat
     if methods.account_audience in API_SERVER_AUDIENCES:
         raise ResolutionError(
             ResolveReason.InvalidAuthentication,
-            f"{place}: {methods.account_audience!r} is an audience of the API servers themselves, with which a server "
+            f"{origin}: {methods.account_audience!r} is an audience of the API servers themselves, with which a server "
             "could act as the account there; name the audience of the server that gets the token",
         )
     tls = (override.tls if override is not None else None) or spec.tls
     for part in (methods, tls):
         if part is not None:
-            _check_references(part, place)
+            _check_references(part, origin)
     access = ServerAccess(
         methods=_expand_templates(select_methods(methods), context.renderer, stage.name),
         tls=tls,
@@ -265,15 +265,15 @@ def _expand_templates(methods: Methods, renderer: Renderer, stage: str) -> Metho
     return methods.model_copy(update=update)
 
 
-def _check_references(part: Methods | Tls, place: str) -> None:
+def _check_references(part: Methods | Tls, origin: str) -> None:
     for path, reference in find_references(part):
         if not is_dns_subdomain(reference.name):
             raise ResolutionError(
                 ResolveReason.InvalidTokenSecretRef,
-                f"{place}.{path}: {reference.name!r} is no name that a {reference.kind} can have",
+                f"{origin}.{path}: {reference.name!r} is no name that a {reference.kind} can have",
             )
         if reference.kind is CaKind.Secret and reference.name in AGENT_SECRETS:
             raise ResolutionError(
                 ResolveReason.InvalidTokenSecretRef,
-                f"{place}.{path}: {reference.name} is the agents' own Secret; name the one that is meant",
+                f"{origin}.{path}: {reference.name} is the agents' own Secret; name the one that is meant",
             )

@@ -15,7 +15,7 @@ from dsf.auth.builder import CredentialsBuilder
 from dsf.auth.secrets import Token
 from dsf.errors import HttpError
 from dsf.http.failures import describe_token_response
-from dsf.text import clean, mask_secrets, place
+from dsf.text import clean, describe_request, mask_secrets
 
 #: Lifetime in seconds of a token without a valid `expires_in`.
 _DEFAULT_LIFETIME_SECONDS: Final = 300.0
@@ -65,12 +65,12 @@ def add_oauth2_token(method: OAuth2, builder: CredentialsBuilder) -> None:
         return _parse_token(response, url)
 
     builder.add_token(key, request_token)
-    builder.add_description(f"token of {place('POST', url)}")
+    builder.add_description(f"token of {describe_request('POST', url)}")
 
 
 def _parse_token(response: http.Response, url: str) -> Token:
     """Return the token in the token server's response. Raises HttpError (auth_failed)."""
-    error_prefix = f"no token from the OAuth2 server: {place('POST', url)}"
+    error_prefix = f"no token from the OAuth2 server: {describe_request('POST', url)}"
     try:
         document: Any = json.loads(response.body)
     except (ValueError, RecursionError):

@@ -66,22 +66,22 @@ class Installation:
     scores: list[Manifest] = field(default_factory=list)
     values: Manifest = field(default_factory=dict)
 
-    def add(self, document: Any, place: str) -> None:
+    def add(self, document: Any, origin: str) -> None:
         """Add a manifest, the items of a List, or the chart's values. Skips manifests of other kinds.
 
-        Later values override earlier values, as with several `-f` options of Helm. `place` names the origin in errors.
+        Later values override earlier values, as with several `-f` options of Helm. `origin` names the origin in errors.
         Raises ManifestError for other documents.
         """
         if not isinstance(document, dict):
-            raise ManifestError(f"{place}: is not a mapping of fields")
+            raise ManifestError(f"{origin}: is not a mapping of fields")
         kind = document.get("kind")
         if kind is None and document.keys() & {"hubSetting", "spokeSetting", "redis"}:
             self.values = _merge_values(self.values, document)
         elif not isinstance(kind, str):
-            raise ManifestError(f"{place}: is neither a manifest with a kind nor the values of the chart")
+            raise ManifestError(f"{origin}: is neither a manifest with a kind nor the values of the chart")
         elif kind.endswith("List"):
             for item in document.get("items") or ():
-                self.add({"kind": kind.removesuffix("List"), **item} if isinstance(item, dict) else item, place)
+                self.add({"kind": kind.removesuffix("List"), **item} if isinstance(item, dict) else item, origin)
         else:
             kinds = {
                 "DynamicScorer": self.scorers,
@@ -90,7 +90,7 @@ class Installation:
             }
             if kind in kinds:
                 if not isinstance(document.get("metadata"), dict) or not document["metadata"].get("name"):
-                    raise ManifestError(f"{place}: a {kind} without metadata.name")
+                    raise ManifestError(f"{origin}: a {kind} without metadata.name")
                 kinds[kind].append(document)
 
     def get_value(self, *path: str) -> Any:

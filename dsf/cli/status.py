@@ -141,8 +141,8 @@ def _format_pauses(report: StatusReport) -> list[str]:
         cluster, _, scorer = pause.target.partition("/")
         end_text = f" until {format_clock(pause.paused_until)}" if pause.paused_until else " until it is resumed"
         note = f": {pause.note}" if pause.note else ""
-        place = "" if cluster == "*" else f" on {cluster}"
-        lines.append(f"{scorer}{place}: paused by {pause.by or 'unknown'}{end_text}{note}")
+        cluster_text = "" if cluster == "*" else f" on {cluster}"
+        lines.append(f"{scorer}{cluster_text}: paused by {pause.by or 'unknown'}{end_text}{note}")
     return lines
 
 
@@ -196,5 +196,5 @@ def _format_reasons(report: StatusReport) -> list[str]:
         for condition in report.conditions
     ]
     return lines + [
-        f"{problem.place}: {problem.message}" if problem.place else problem.message for problem in report.problems
+        f"{problem.location}: {problem.message}" if problem.location else problem.message for problem in report.problems
     ]

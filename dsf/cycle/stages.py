@@ -39,7 +39,7 @@ from dsf.sources import FetchContext, Payload, find_source
 from dsf.sources.base import RequestRecord, concatenate_payloads, get_source_type, join_payloads
 from dsf.sources.memory import SourceMemory
 from dsf.sources.responsestorage import ResponseStorage
-from dsf.text import clean, mask_secrets, place
+from dsf.text import clean, describe_request, mask_secrets
 
 _DEADLINE_MESSAGE: Final = "no time is left before the next cycle begins"
 #: Maximum bytes of a scoring request that is kept in memory. An agent has one in each thread.
@@ -292,7 +292,7 @@ class Stages:
             if mask_secrets(head, *access.secrets) != head:
                 # The error's excerpt of the response may end within the token. Masking would miss that part.
                 text = "the answer is not a scoring response; it is not shown because it repeats a secret"
-            raise CycleError("score", error.reason, f"{place('POST', summary.scoring_endpoint)}: {text}") from None
+            raise CycleError("score", error.reason, f"{describe_request('POST', summary.scoring_endpoint)}: {text}") from None
 
 
 def evaluate(

@@ -126,10 +126,10 @@ class Change(UserAction):
         """The change without its time, for an Event: `paused on worker01 (until ...) by ann@host (claimed), cli:
         why`.
         """
-        place = f" on {self.where}" if self.where else f" in namespace {self.namespace}"
+        target_text = f" on {self.where}" if self.where else f" in namespace {self.namespace}"
         detail = f" ({self.detail})" if self.detail else ""
         note = f": {self.note}" if self.note else ""
-        return f"{_VERBS[self.action]}{place}{detail} by {self.who}, {self.way}{note}"
+        return f"{_VERBS[self.action]}{target_text}{detail} by {self.who}, {self.way}{note}"
 
 
 #: Descriptions of completed actions, for Events.

@@ -38,7 +38,7 @@ class StatusProblem(View):
     severity: str = "error"
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """`file:line: field`, without unknown parts."""
         parts = [f"{self.file}:{self.line}" if self.file and self.line else self.file, self.field]
         return ": ".join(part for part in parts if part)

@@ -20,7 +20,7 @@ from dsf.http import addresses, failures, transport
 from dsf.http.access import PLAIN, Access, find_proxy
 from dsf.http.deadline import Exchange, watch_exchange
 from dsf.http.failures import NotHttpError
-from dsf.text import place
+from dsf.text import describe_request
 
 #: Supported content codings. Only gzip is requested.
 _CODINGS: Final = frozenset({"gzip", "x-gzip", "deflate"})
@@ -211,7 +211,7 @@ class _ClientRequest:
         method, headers = ("GET", {}) if body is None else ("POST", {"Content-Type": content_type})
         if accept is not None:
             headers["Accept"] = accept
-        self.place = place(method, url)
+        self.request_text = describe_request(method, url)
         self.access = access
         self.explain = explain
         self.sink = sink
@@ -231,16 +231,16 @@ class _ClientRequest:
                 raise ValueError
             self.prepared = transport.session.prepare_request(request)
         except (requests.RequestException, ValueError):
-            raise HttpError("connection_failed", f"{self.place}: not a URL that can be requested") from None
+            raise HttpError("connection_failed", f"{self.request_text}: not a URL that can be requested") from None
         self.proxy = find_proxy(str(self.prepared.url), access)
         if self.proxy is not None:
-            self.place += f" (through the proxy {self.proxy.display_address})"
+            self.request_text += f" (through the proxy {self.proxy.display_address})"
 
     def send(self, is_accepted: Callable[[int], bool]) -> Response:
         """Send the request, and return the response. Raises HttpError, also if `is_accepted` rejects the status."""
         started_at = time.monotonic()
         if self.exchange.deadline <= started_at:
-            raise HttpError("timeout", f"{self.place}: no time is left")
+            raise HttpError("timeout", f"{self.request_text}: no time is left")
         try:
             with watch_exchange(self.exchange), self._open_response() as response:
                 status = response.status_code
@@ -250,8 +250,8 @@ class _ClientRequest:
         except _EXCHANGE_ERRORS as error:
             # Raise "from None", because the library's text may contain the whole URL.
             if time.monotonic() >= self.exchange.deadline:
-                raise failures.make_timeout_error(self.place, time.monotonic() - started_at) from None
-            raise failures.make_exchange_error(self.place, error, self.exchange.max_bytes) from None
+                raise failures.make_timeout_error(self.request_text, time.monotonic() - started_at) from None
+            raise failures.make_exchange_error(self.request_text, error, self.exchange.max_bytes) from None
 
     def _open_response(self) -> requests.Response:
         """Return the response, whose body is not read yet.
@@ -278,7 +278,7 @@ class _ClientRequest:
                 if len(body_start) >= _MAX_ERROR_BODY_BYTES:
                     break
         return failures.make_status_error(
-            self.place,
+            self.request_text,
             response.status_code,
             response.headers,
             body_start[:_MAX_ERROR_BODY_BYTES],
@@ -291,7 +291,7 @@ class _ClientRequest:
         max_bytes = self.exchange.max_bytes
         length = response.raw.length_remaining
         if length is not None and length > max_bytes:
-            raise failures.make_size_error(self.place, max_bytes, f"has {length} bytes")
+            raise failures.make_size_error(self.request_text, max_bytes, f"has {length} bytes")
         pieces: list[bytes] = []
         consume = self.sink or pieces.append
         total_bytes = 0
@@ -300,7 +300,7 @@ class _ClientRequest:
         for piece in join_small_pieces(self._iterate_body(response, chunk_bytes)):
             total_bytes += len(piece)
             if total_bytes > max_bytes:
-                raise failures.make_size_error(self.place, max_bytes)
+                raise failures.make_size_error(self.request_text, max_bytes)
             # Check the deadline here, because shutting down the socket does not interrupt decompression.
             self.exchange.require_remaining_seconds()
             consume(piece)
@@ -314,7 +314,7 @@ class _ClientRequest:
         if encoding not in _CODINGS:
             raise HttpError(
                 "bad_answer",
-                f"{self.place}: the answer's Content-Encoding was not requested; have the server send gzip",
+                f"{self.request_text}: the answer's Content-Encoding was not requested; have the server send gzip",
             )
         return decompress(_iterate_raw_body(response, _COMPRESSED_CHUNK_BYTES))
 

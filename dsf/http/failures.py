@@ -96,7 +96,7 @@ def make_excerpt(body: bytes, secrets: Iterable[str] = ()) -> str:
 
 
 def make_status_error(
-    request_place: str,
+    request_text: str,
     status: int,
     headers: Mapping[str, str],
     body: bytes,
@@ -107,7 +107,7 @@ def make_status_error(
 ) -> HttpError:
     """Return the error for a status other than 200.
 
-    `request_place` is method and URL, `body` contains the first bytes of the body, and `secrets` are the sent values to
+    `request_text` is method and URL, `body` contains the first bytes of the body, and `secrets` are the sent values to
     mask. If `may_hold_token` is True, the error quotes only known fields of the body.
     """
     explanation = explain(status, body) if explain is not None else None
@@ -128,7 +128,7 @@ def make_status_error(
         if status in _CREDENTIAL_STATUSES:
             challenge = "" if "error" in text else _find_challenge(headers, secrets)
             text = "; ".join(filter(None, (text, challenge, _describe_clock_skew(headers.get("Date")))))
-    message = f"{request_place}: HTTP {status}" + (f": {text}" if text else "")
+    message = f"{request_text}: HTTP {status}" + (f": {text}" if text else "")
     pause = parse_retry_after(headers.get("Retry-After"), headers.get("Date")) if status in _RETRYABLE else None
     return HttpError(
         reason,
@@ -191,21 +191,21 @@ def _compute_seconds_until(date: str) -> float:
     return (parsed_date if parsed_date.tzinfo else parsed_date.replace(tzinfo=UTC)).timestamp() - time.time()
 
 
-def make_timeout_error(request_place: str, seconds: float) -> HttpError:
+def make_timeout_error(request_text: str, seconds: float) -> HttpError:
     """Return the error for a response that was incomplete after `seconds`.
 
     The error is retryable, because a retry may be faster. The caller checks whether enough time remains for it.
     """
     seconds_text = f"{seconds:.2g}" if seconds < 10 else f"{seconds:.0f}"
-    return HttpError("timeout", f"{request_place}: no complete answer within {seconds_text} s", retryable=True)
+    return HttpError("timeout", f"{request_text}: no complete answer within {seconds_text} s", retryable=True)
 
 
-def make_size_error(request_place: str, max_bytes: int, problem: str = "is longer") -> HttpError:
+def make_size_error(request_text: str, max_bytes: int, problem: str = "is longer") -> HttpError:
     """Return the error for a response that exceeds `max_bytes`."""
-    return HttpError("too_large", f"{request_place}: the answer {problem}, more than the {max_bytes} bytes allowed")
+    return HttpError("too_large", f"{request_text}: the answer {problem}, more than the {max_bytes} bytes allowed")
 
 
-def make_exchange_error(request_place: str, error: Exception, max_bytes: int) -> HttpError:
+def make_exchange_error(request_text: str, error: Exception, max_bytes: int) -> HttpError:
     """Return the error for an exception of an exchange, except timeouts.
 
     The exception is one of this package, of requests, of urllib3 or of the operating system. Violations of HTTP are not
@@ -215,22 +215,22 @@ def make_exchange_error(request_place: str, error: Exception, max_bytes: int) ->
     for cause in causes:
         text = str(cause)
         if isinstance(cause, TooMuchError):
-            return make_size_error(request_place, max_bytes)
+            return make_size_error(request_text, max_bytes)
         if tunnel_error := _TUNNEL_ERROR_PATTERN.fullmatch(text):
             status, phrase = int(tunnel_error[1]), clean(tunnel_error[2], EXCERPT_CHARACTERS)
-            message = f"{request_place}: the proxy answers {status} {phrase}".rstrip()
+            message = f"{request_text}: the proxy answers {status} {phrase}".rstrip()
             return HttpError("connection_failed", message, retryable=status in _RETRYABLE)
         for exception_class, text_part, reason, template, retryable in _ERROR_RULES:
             if isinstance(cause, exception_class) and text_part in text:
                 return HttpError(
-                    reason, f"{request_place}: {template.format(clean(text, EXCERPT_CHARACTERS))}", retryable=retryable
+                    reason, f"{request_text}: {template.format(clean(text, EXCERPT_CHARACTERS))}", retryable=retryable
                 )
     default_text = _CLOSED_MESSAGE
     if any(isinstance(cause, ConnectTimeoutError) for cause in causes):
         default_text = "the server does not accept the connection"
     system_texts = [cause.strerror for cause in causes if isinstance(cause, OSError) and cause.strerror]
     text = clean([default_text, *system_texts][-1], EXCERPT_CHARACTERS)
-    return HttpError("connection_failed", f"{request_place}: {text}", retryable=True)
+    return HttpError("connection_failed", f"{request_text}: {text}", retryable=True)
 
 
 def _iterate_causes(error: BaseException) -> Iterator[BaseException]:

@@ -443,10 +443,10 @@ def _judge_cycles(plan: ScorerPlan, deliveries: DeliveryCounts, cycles: CycleOut
         text = f"{cycles.failing} of {deliveries.desired} clusters fail"
         if cycles.failures:
             newest_failure = cycles.failures[0]
-            place = (
+            failure_text = (
                 f"{newest_failure.cluster}, {newest_failure.stage}" if newest_failure.stage else newest_failure.cluster
             )
-            text += f"; newest: {place}, {newest_failure.reason}: {newest_failure.message}"
+            text += f"; newest: {failure_text}, {newest_failure.reason}: {newest_failure.message}"
         return Statement("False", reason, text)
     if cycles.unwritten > 0:
         text = f"{cycles.unwritten} of {deliveries.desired} scores cannot be written; {cycles.refusal}"

@@ -38,7 +38,7 @@ from dsf.process import hubclock
 from dsf.process.outage import Outage
 from dsf.settings import Settings
 from dsf.store.notices import NOT_READ, ConfigRead, truncate
-from dsf.text import clean, has_user, place, shorten_url
+from dsf.text import clean, describe_request, has_user, shorten_url
 
 log = dsf.log.get(__name__)
 
@@ -148,10 +148,10 @@ def check(target: HealthTarget, *, timeout: float) -> CheckResult:
         except HttpError as error:
             # Omit the duration of a timeout, because a varying message would change the status at each check.
             is_timeout = error.reason == "timeout"
-            message = f"{place('GET', url)}: no complete answer in time" if is_timeout else str(error)
+            message = f"{describe_request('GET', url)}: no complete answer in time" if is_timeout else str(error)
             hint = _TLS_HINT if TLS_FAILED in message else ""
             if not is_timeout and not target.shows_responses:
-                message = f"{place('GET', url)}: {describe_failure(error.reason, error.status)}"
+                message = f"{describe_request('GET', url)}: {describe_failure(error.reason, error.status)}"
             return Obstacle(_to_camel_case(error.reason), message + hint)
 
     try:

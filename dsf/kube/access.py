@@ -103,8 +103,8 @@ def _read_document(file: Path) -> dict[str, Any] | None:
     try:
         document = yaml.safe_load(file.read_text(encoding="utf-8"))
     except yaml.MarkedYAMLError as error:
-        place = f"line {error.problem_mark.line + 1}: " if error.problem_mark is not None else ""
-        raise SettingsError(f"the kubeconfig {file} is no YAML: {place}{error.problem}") from None
+        position = f"line {error.problem_mark.line + 1}: " if error.problem_mark is not None else ""
+        raise SettingsError(f"the kubeconfig {file} is no YAML: {position}{error.problem}") from None
     except yaml.YAMLError:
         raise SettingsError(f"the kubeconfig {file} is no YAML") from None
     except OSError as error:

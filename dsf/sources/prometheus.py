@@ -27,7 +27,7 @@ from dsf.http.access import PLAIN, Access
 from dsf.http.failures import EXCERPT_CHARACTERS, make_excerpt
 from dsf.sources.base import HEAD, TAIL, FetchContext, Payload, compute_time_range
 from dsf.sources.responsestorage import Body, Spool
-from dsf.text import clean, mask_secrets, place
+from dsf.text import clean, describe_request, mask_secrets
 
 _split = functools.lru_cache(maxsize=1024)(split_queries)
 
@@ -73,7 +73,7 @@ def fetch(summary: ScorerSummary, context: FetchContext) -> Payload:
             except MatrixError as error:
                 # The error's text may quote the response.
                 text = _clean_excerpt(str(error), context)
-                raise HttpError("bad_answer", f"{place(method, summary.source_endpoint)}: {text}") from None
+                raise HttpError("bad_answer", f"{describe_request(method, summary.source_endpoint)}: {text}") from None
             warnings = [_clean_excerpt(text, context) for text in matrix.warnings]
             if (
                 not matrix.series
@@ -260,15 +260,15 @@ def _parse_any_array(body: Body, start: int, check: Callable[[], None]) -> tuple
         if number % (16 * 1024) == 0:
             check()
         # Compare the first byte only, because the token may be a long string.
-        place, char = token.start(), body[token.start() : token.start() + 1]
+        position, char = token.start(), body[token.start() : token.start() + 1]
         if char in (b"{", b"["):
             series += depth == 1
             depth += 1
         elif char in (b"}", b"]"):
             depth -= 1
             if depth == 0:
-                return place, series
-        elif token.end() == place + 1:
+                return position, series
+        elif token.end() == position + 1:
             # A string without an end.
             break
     raise MatrixError("the response ends within the series")

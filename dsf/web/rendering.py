@@ -186,13 +186,13 @@ def compile_templates() -> None:
         jinja_environment.get_template(name)
 
 
-def make_link(root: str, place: str, /, **query: object) -> str:
+def make_link(root: str, path: str, /, **query: object) -> str:
     """Return the address of a page below the root path, without empty query parameters.
 
-    `place` is the page's path. Callers quote names in it with `quote_segment`.
+    `path` is the page's path. Callers quote names in it with `quote_segment`.
     """
     parameters = {name: str(value) for name, value in query.items() if value not in (None, "")}
-    return root + place + (f"?{urlencode(parameters)}" if parameters else "")
+    return root + path + (f"?{urlencode(parameters)}" if parameters else "")
 
 
 def make_flower_link(flower_url: str, run: str) -> str:

@@ -78,7 +78,7 @@ class DemoReport:
     def read_problems(self) -> list[str]:
         """Return the hub's errors about the manifests."""
         return [
-            f"{problem.place}: {problem.message}" if problem.place else problem.message
+            f"{problem.location}: {problem.message}" if problem.location else problem.message
             for problem in read_folder_problems(self._out_dir)
         ]
 

@@ -1,5 +1,3 @@
--- Reads the results in mailboxes, one of each cluster in turn, and claims these mailboxes for the reader. In each
--- mailbox, reading continues after the slot that was read last, so that each scorer gets a turn when the hub is behind.
 -- A slot is a suspect if its reader died during the read. Each suspect is read alone, and dropped if that reader dies,
 -- too.
 -- KEYS  1 clusters, 2 claims by cluster, 3 refused results by reason, 4 refused results by cluster,
@@ -78,7 +76,7 @@ end
 
 local names = call('HKEYS', KEYS[1])
 local first, has_unread_mailbox = tonumber(ARGV[9]), false
-local flags, places, wanted_clusters, claims, stale_flags = {}, {}, {}, {}, {}
+local flags, indices, wanted_clusters, claims, stale_flags = {}, {}, {}, {}, {}
 
 local function clear_flag(cluster)
     stale_flags[#stale_flags + 1] = prefix .. cluster .. '.flag'
@@ -111,13 +109,13 @@ else
     end
 end
 for i = first, first + #names - 1 do
-    local place = i % #names + 1
-    if is_everywhere or flags[place] then
-        places[#places + 1], wanted_clusters[#wanted_clusters + 1] = place, names[place]
+    local index = i % #names + 1
+    if is_everywhere or flags[index] then
+        indices[#indices + 1], wanted_clusters[#wanted_clusters + 1] = index, names[index]
     end
-    if flags[place] and #flags[place] > 2 then
+    if flags[index] and #flags[index] > 2 then
         -- Our agents write at most two digits; remove anything longer.
-        clear_flag(names[place])
+        clear_flag(names[index])
     end
 end
 run_in_parts(wanted_clusters, function(...)
@@ -127,13 +125,13 @@ run_in_parts(wanted_clusters, function(...)
 end)
 
 local mailboxes = {}
-for i, place in ipairs(places) do
+for i, index in ipairs(indices) do
     if #mailboxes == max_results then
-        first, has_unread_mailbox = place - 1, true
+        first, has_unread_mailbox = index - 1, true
         break
     end
-    local cluster = names[place]
-    local holder, ends, turn = string.match(claims[i] or '', '^(%S+) (%d+) (%d+)$')
+    local cluster = names[index]
+    local holder, ends, next_slot = string.match(claims[i] or '', '^(%S+) (%d+) (%d+)$')
     if not holder or holder == token or has_expired(ends) then
         local slots = {}
         for slot = 0, slot_count - 1 do
@@ -142,25 +140,27 @@ for i, place in ipairs(places) do
         local taken = call('EXISTS', unpack(slots))
         if taken == 1 then
             -- In most mailboxes the flag names the slot.
-            turn = string.match(flags[place] or '', '^%d%d?$') or turn
+            next_slot = string.match(flags[index] or '', '^%d%d?$') or next_slot
         end
         if taken > 0 then
-            mailboxes[#mailboxes + 1] =
-                {name = cluster, place = place, slots = slots, taken = taken, tried = 0, turn = turn or 0, bytes = 0}
-        elseif flags[place] then
+            mailboxes[#mailboxes + 1] = {
+                name = cluster, index = index, slots = slots, taken = taken, tried = 0, next_slot = next_slot or 0,
+                bytes = 0,
+            }
+        elseif flags[index] then
             clear_flag(cluster)
         end
     end
 end
 
--- Read in turns, so that a full mailbox does not delay the others ---------------------------------------------------
+-- Read round-robin, so that a full mailbox does not delay the others ------------------------------------------------
 
 local read_slots, bytes = {}, 0
 
 -- Returns true if a further result of this mailbox was read, and true if the bytes of its cluster are used up.
 local function read_next(mailbox)
     while mailbox.taken > 0 and mailbox.tried < slot_count do
-        local slot = mailbox.slots[(mailbox.turn + mailbox.tried) % slot_count + 1]
+        local slot = mailbox.slots[(mailbox.next_slot + mailbox.tried) % slot_count + 1]
         local length = suspects[slot] and 0 or call('STRLEN', slot)
         if length >= min_length and length <= max_length then
             if mailbox.bytes > 0 and mailbox.bytes + length > max_cluster_bytes then
@@ -182,20 +182,20 @@ local function read_next(mailbox)
     return false, false
 end
 
-local function has_room()
+local function has_capacity()
     return #read_slots < max_results and bytes < max_bytes
 end
 
 local has_progress, is_full, is_limited = not suspect_slot, has_unread_mailbox, false
-while has_progress and has_room() do
+while has_progress and has_capacity() do
     has_progress = false
     for _, mailbox in ipairs(mailboxes) do
-        if has_room() then
+        if has_capacity() then
             local is_read, is_over_limit = read_next(mailbox)
             has_progress, is_limited = is_read or has_progress, is_over_limit or is_limited
         elseif not is_full then
-            -- The next read begins with the first mailbox that had no room.
-            first, is_full = mailbox.place - 1, true
+            -- The next read begins with the first mailbox that was left out.
+            first, is_full = mailbox.index - 1, true
         end
     end
 end
@@ -204,9 +204,9 @@ local new_claims, results = {}, {}
 if suspect_slot then
     local cluster, length = parse_cluster(suspect_slot), call('STRLEN', suspect_slot)
     if length >= min_length and length <= max_length then
-        local turn = string.match(call('HMGET', KEYS[2], cluster)[1] or '', ' (%d+)$') or 0
+        local next_slot = string.match(call('HMGET', KEYS[2], cluster)[1] or '', ' (%d+)$') or 0
         read_slots = {suspect_slot}
-        new_claims = {cluster, string.format('%s %.0f %d', token, now + claim_milliseconds, turn)}
+        new_claims = {cluster, string.format('%s %.0f %d', token, now + claim_milliseconds, next_slot)}
     else
         -- The slot was overwritten with content that cannot be a result.
         call('DEL', suspect_slot)
@@ -220,9 +220,9 @@ for _, mailbox in ipairs(mailboxes) do
         clear_flag(mailbox.name)
     end
     if mailbox.bytes > 0 then
-        local next_turn = (mailbox.turn + mailbox.tried) % slot_count
+        local next_slot = (mailbox.next_slot + mailbox.tried) % slot_count
         new_claims[#new_claims + 1] = mailbox.name
-        new_claims[#new_claims + 1] = string.format('%s %.0f %d', token, now + claim_milliseconds, next_turn)
+        new_claims[#new_claims + 1] = string.format('%s %.0f %d', token, now + claim_milliseconds, next_slot)
     end
 end
 run_in_parts(stale_flags, function(...) call('DEL', ...) end)
@@ -232,5 +232,5 @@ if #read_slots > 0 then
     call('HSET', KEYS[5], token, string.format('%.0f %s', now + claim_milliseconds, table.concat(read_slots, ' ')))
     results = call('MGET', unpack(read_slots))
 end
-local has_more = has_unread_mailbox or is_limited or has_readable_suspect or not has_room()
+local has_more = has_unread_mailbox or is_limited or has_readable_suspect or not has_capacity()
 return {first % math.max(#names, 1), has_more and 1 or 0, read_slots, results, dropped}

@@ -31,7 +31,7 @@ from dsf.messages import derive_key, make_frame, verify
 from dsf.otlp.scrape import ScrapeError, select_samples
 from dsf.otlp.selector import Selector, SelectorError, parse_selectors
 from dsf.sources.prometheus import MatrixError, extract_series
-from dsf.text import clean, mask_secrets, place
+from dsf.text import clean, describe_request, mask_secrets
 
 MASTER = bytes(32)
 
@@ -101,7 +101,7 @@ PARSERS: dict[str, tuple[Callable[[bytes], object], tuple[type[Exception], ...]]
     "result": (_verify, (MessageRejectedError,)),
     "queries": (lambda data: split_queries(_text(data)), ()),
     "selectors": (lambda data: parse_selectors(_text(data)), (SelectorError,)),
-    "url in a message": (lambda data: place("GET", _text(data)), ()),
+    "url in a message": (lambda data: describe_request("GET", _text(data)), ()),
     "Retry-After": (lambda data: failures.parse_retry_after(_text(data)), ()),
     "text": (lambda data: clean(mask_secrets(_text(data), "canary-token-4f1e"), 200), ()),
 }

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsf.http import failures
-from dsf.text import place
+from dsf.text import describe_request
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ from dsf.text import place
     ],
 )
 def test_places_have_no_secrets(url: str, expected: str) -> None:
-    assert place("GET", url) == expected
+    assert describe_request("GET", url) == expected
 
 
 @given(st.binary(max_size=400))

@@ -15,7 +15,7 @@ Modules without input or output:
     greedy         a plan without a solver, and the check of every plan
     neighbourhood  improves plans of large problems part by part
     ties           selects one of several best plans
-    explain        explains the place of each workload
+    explain        explains the assignment of each workload
     losses         workloads that would be removed for lack of scores
     comparison     compares two plans
     plot           a picture of a plan

@@ -88,12 +88,12 @@ def _drop_scores(column: PlanColumn) -> tuple[str, list[tuple[str, int]]]:
 
 
 def _list_moves(now: PlanView, plan: Plan) -> list[PlanMove]:
-    places_before, places_after = _find_places(now), _find_places(plan.placed)
+    places_before, places_after = _group_by_workload(now), _group_by_workload(plan.placed)
     reasons = {explanation.workload: explanation for explanation in plan.explanation}
     unplaced = {entry.workload: entry for entry in plan.unplaced}
     moves = []
     for name in sorted(places_before.keys() | places_after.keys() | reasons.keys() | unplaced.keys()):
-        old_places, new_places, unplaced_view, reason = (
+        old_assignments, new_assignments, unplaced_view, reason = (
             places_before.get(name, []),
             places_after.get(name, []),
             unplaced.get(name),
@@ -102,9 +102,9 @@ def _list_moves(now: PlanView, plan: Plan) -> list[PlanMove]:
         moves.append(
             PlanMove(
                 workload=name,
-                change=_classify_move(old_places, new_places),
-                now=old_places,
-                proposed=new_places,
+                change=_classify_move(old_assignments, new_assignments),
+                now=old_assignments,
+                proposed=new_assignments,
                 unplaced=unplaced_view.replicas if unplaced_view else 0,
                 why=unplaced_view.message if unplaced_view else reason.message if reason else "",
                 next_best=_format_option(reason),
@@ -113,10 +113,10 @@ def _list_moves(now: PlanView, plan: Plan) -> list[PlanMove]:
     return moves
 
 
-def _find_places(plan: PlanView) -> dict[str, list[PlanPlace]]:
-    places: dict[str, list[PlanPlace]] = defaultdict(list)
+def _group_by_workload(plan: PlanView) -> dict[str, list[PlanPlace]]:
+    by_workload: dict[str, list[PlanPlace]] = defaultdict(list)
     for assignment in plan.assignments:
-        places[assignment.workload].append(
+        by_workload[assignment.workload].append(
             PlanPlace(
                 cluster=assignment.cluster,
                 device=assignment.device,
@@ -124,19 +124,21 @@ def _find_places(plan: PlanView) -> dict[str, list[PlanPlace]]:
                 score=assignment.score,
             )
         )
-    return places
+    return by_workload
 
 
-def _classify_move(old_places: list[PlanPlace], new_places: list[PlanPlace]) -> MoveKind:
-    if not new_places:
-        return "is taken away" if old_places else "is nowhere"
-    if not old_places:
+def _classify_move(old_assignments: list[PlanPlace], new_assignments: list[PlanPlace]) -> MoveKind:
+    if not new_assignments:
+        return "is taken away" if old_assignments else "is nowhere"
+    if not old_assignments:
         return "is placed"
-    return "stays" if _count_places(old_places) == _count_places(new_places) else "moves"
+    return "stays" if _count_replicas(old_assignments) == _count_replicas(new_assignments) else "moves"
 
 
-def _count_places(places: list[PlanPlace]) -> Counter[tuple[str, str]]:
-    return Counter({(place.cluster, place.device): place.replicas for place in places})
+def _count_replicas(assignments: list[PlanPlace]) -> Counter[tuple[str, str]]:
+    return Counter(
+        {(assignment.cluster, assignment.device): assignment.replicas for assignment in assignments}
+    )
 
 
 def _format_option(reason: ExplanationView | None) -> str:

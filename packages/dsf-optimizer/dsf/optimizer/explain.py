@@ -1,4 +1,4 @@
-"""Explains the place of each workload, and why replicas are unplaced."""
+"""Explains the assignment of each workload, and why replicas are unplaced."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class _Why(NamedTuple):
 
 
 class Explainer:
-    """Explains the places of one plan. `placed` has the replicas by row and column of the table."""
+    """Explains the assignments of one plan. `placed` has the replicas by row and column of the table."""
 
     def __init__(self, table: Table, placed: IntArray) -> None:
         self._table = table
@@ -37,7 +37,7 @@ class Explainer:
         self._used_columns = {int(table.cluster_of[column]): int(column) for column in used_columns}
 
     def explain(self, row: int) -> ExplanationView:
-        """Return the explanation of the place of this workload."""
+        """Return the explanation of this workload's assignment."""
         table = self._table
         refusal_codes = table.refused[row]
         chosen_columns = np.flatnonzero(self._placed[row])
@@ -61,7 +61,7 @@ class Explainer:
         )
 
     def explain_unplaced(self, row: int) -> UnplacedView | None:
-        """Return why replicas of this workload have no place; None if all are placed."""
+        """Return why replicas of this workload are unplaced; None if all are placed."""
         table = self._table
         chosen_columns = np.flatnonzero(self._placed[row])
         count = int(table.replicas[row] - self._placed[row].sum())

@@ -22,7 +22,7 @@ from dsf.optimizer.model import (
     MAX_REPLICAS,
     Cluster,
     Configuration,
-    Current,
+    CurrentAssignment,
     PlanInput,
     Preference,
     ScoreTable,
@@ -56,12 +56,12 @@ def read_problem(
     *,
     now: datetime,
     keep_current: float = 0.0,
-    current: Mapping[str, Sequence[Current]] | None = None,
+    current: Mapping[str, Sequence[CurrentAssignment]] | None = None,
 ) -> PlanInput:
     """Return the input of the search, parsed from manifests.
 
     `policies` are the policies that each cluster may get, by cluster name. Scores of other clusters or names are
-    ignored. `current` has the current places of workloads, by name. Raises ManifestError with all errors.
+    ignored. `current` has the current assignments of workloads, by name. Raises ManifestError with all errors.
     """
     errors: list[str] = []
 
@@ -73,7 +73,7 @@ def read_problem(
             errors.append(str(error))
             return []
 
-    places = current or {}
+    current_assignments = current or {}
     score_names = {preference.score for preference in preferences}
     tables: dict[str, list[ScoreTable]] = {cluster: [] for cluster in policies}
     for manifest in scores:
@@ -83,7 +83,7 @@ def read_problem(
     parsed_workloads = [
         workload
         for manifest in workloads
-        for workload in collect(read_workload, manifest, places.get(_get_name(manifest), ()))
+        for workload in collect(read_workload, manifest, current_assignments.get(_get_name(manifest), ()))
     ]
     clusters = []
     for cluster, manifests in policies.items():
@@ -143,7 +143,7 @@ class _Reader:
         self.errors.append(f"{self.label}: label {label} {problem}; {allowed_text}")
 
 
-def read_workload(manifest: Manifest, current: Sequence[Current] = ()) -> Workload:
+def read_workload(manifest: Manifest, current: Sequence[CurrentAssignment] = ()) -> Workload:
     """Return the workload of a ManifestWorkReplicaSet. Raises ManifestError.
 
     A Placement selects a cluster at most once, so its replicas go to different clusters.

@@ -1,6 +1,6 @@
 """Finds workloads that a plan would remove because scores are missing or have expired.
 
-A failing scorer must not stop running workloads: neither those without a score, nor those whose places would be taken.
+A failing scorer must not stop running workloads: neither those without a score, nor those that others would replace.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
-from dsf.optimizer.plan import Plan, UnknownPlace
+from dsf.optimizer.plan import Plan, UnscoredAssignment
 from dsf.optimizer.views import PlanView, Reason
 
-#: Maximum places that a message names.
-_MAX_NAMED_PLACES: Final = 3
+#: Maximum assignments that a message names.
+_MAX_NAMED_ASSIGNMENTS: Final = 3
 
 
 def find_losses(plan: Plan, previous: PlanView) -> list[str]:
@@ -35,9 +35,9 @@ def find_losses(plan: Plan, previous: PlanView) -> list[str]:
             continue
         loss_text = f"workload {unplaced.workload} is placed now and would be removed, because {unplaced.message}"
         advice = "renew the scores, or reset the namespace first"
-        if plan.unknown_places:
+        if plan.unscored_assignments:
             reasons.append(
-                f"{loss_text}, while the scores of {_format_places(plan.unknown_places)} are unknown; {advice}"
+                f"{loss_text}, while the scores of {_format_assignments(plan.unscored_assignments)} are unknown; {advice}"
             )
         elif unplaced.reason in (Reason.NO_SCORE, Reason.EXPIRED):
             reasons.append(f"{loss_text}; {advice}")
@@ -46,9 +46,10 @@ def find_losses(plan: Plan, previous: PlanView) -> list[str]:
     return reasons
 
 
-def _format_places(places: Sequence[UnknownPlace]) -> str:
-    place_texts = [
-        f"{place.workload} where it is now, {place.cluster} with {place.device}" for place in places[:_MAX_NAMED_PLACES]
+def _format_assignments(assignments: Sequence[UnscoredAssignment]) -> str:
+    assignment_texts = [
+        f"{assignment.workload} where it is now, {assignment.cluster} with {assignment.device}"
+        for assignment in assignments[:_MAX_NAMED_ASSIGNMENTS]
     ]
-    hidden_places = len(places) - _MAX_NAMED_PLACES
-    return " and of ".join(place_texts) + (f" and of {hidden_places} more" if hidden_places > 0 else "")
+    omitted_count = len(assignments) - _MAX_NAMED_ASSIGNMENTS
+    return " and of ".join(assignment_texts) + (f" and of {omitted_count} more" if omitted_count > 0 else "")

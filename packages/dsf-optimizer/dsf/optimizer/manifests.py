@@ -22,7 +22,7 @@ from dsf.api import kubeyaml
 from dsf.api.naming import MAX_LABEL_VALUE_LENGTH
 from dsf.api.types import GROUP, MANAGED_BY, MANAGED_BY_LABEL
 from dsf.kube.resources import PLACEMENTS, Resource
-from dsf.optimizer.model import Current
+from dsf.optimizer.model import CurrentAssignment
 from dsf.optimizer.selector import PlacementSelector
 from dsf.optimizer.views import AssignmentView, ConfigurationView, PlanView
 from dsf.placements.kinds import PLACEMENT_BINDINGS, POLICIES
@@ -48,7 +48,7 @@ _HASH_LENGTH: Final = 8
 
 
 def compute_plan_id(namespace: str, plan: PlanView) -> str:
-    """Return the id of a plan, which depends on places of workloads and on configurations, but not on scores."""
+    """Return the id of a plan, which depends on assignments and on configurations, but not on scores."""
     content = {
         "namespace": namespace,
         "assignments": sorted(
@@ -143,14 +143,14 @@ def read_plan(objects: Iterable[Mapping[str, Any]]) -> PlanView:
     )
 
 
-def find_current_places(plan: PlanView) -> dict[str, list[Current]]:
-    """Return the places of a plan's workloads, by name, with at most one place per cluster, as in planning."""
-    places: dict[str, dict[str, Current]] = {}
+def find_current_assignments(plan: PlanView) -> dict[str, list[CurrentAssignment]]:
+    """Return the assignments of a plan's workloads, by name, with at most one per cluster, as in planning."""
+    current_assignments: dict[str, dict[str, CurrentAssignment]] = {}
     for assignment in plan.assignments:
-        places.setdefault(assignment.workload, {})[assignment.cluster] = Current(
+        current_assignments.setdefault(assignment.workload, {})[assignment.cluster] = CurrentAssignment(
             assignment.cluster, assignment.device, assignment.replicas
         )
-    return {workload: list(by_cluster.values()) for workload, by_cluster in places.items()}
+    return {workload: list(by_cluster.values()) for workload, by_cluster in current_assignments.items()}
 
 
 def dump(manifests: Sequence[Manifest]) -> str:

@@ -37,8 +37,8 @@ _PLACEHOLDERS: Final = frozenset({"${app}", "${cluster}", "${device}", "${scoreN
 
 
 @dataclass(frozen=True, slots=True)
-class Current:
-    """Current place of a workload's replicas. A replica stays if it is planned for the same cluster and device."""
+class CurrentAssignment:
+    """A workload's replicas on a cluster, now. A replica stays if it is planned for the same cluster and device."""
 
     cluster: str
     #: The device, or None if it is unknown; then any device of the cluster counts as staying.
@@ -63,7 +63,7 @@ class Workload:
     #: Maximum replicas on one cluster, or None for as many as fit. The workload of a Placement has 1, because a
     #: Placement selects a cluster once.
     per_cluster: int | None = None
-    current: tuple[Current, ...] = ()
+    current: tuple[CurrentAssignment, ...] = ()
 
     def __post_init__(self) -> None:
         _check_amounts(f"workload {self.name}", self.request)
@@ -71,7 +71,7 @@ class Workload:
             raise ManifestError(f"workload {self.name}: {self.replicas} replicas; allowed are 1 to {MAX_REPLICAS}")
         if self.per_cluster is not None and self.per_cluster < 1:
             raise ManifestError(f"workload {self.name}: at most {self.per_cluster} per cluster; allowed is 1 or more")
-        _check_unique(f"current cluster of workload {self.name}", (place.cluster for place in self.current))
+        _check_unique(f"current cluster of workload {self.name}", (assignment.cluster for assignment in self.current))
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +160,7 @@ class PlanInput:
     preferences: tuple[Preference, ...]
     #: Scores that expire at or before this time are not used. None uses all scores.
     now: datetime | None = None
-    #: Bonus in the sum of scores for every replica that stays at its place. With 0, staying only breaks ties.
+    #: Bonus in the sum of scores for every replica that stays where it is. With 0, staying only breaks ties.
     keep_current: float = 0.0
 
     def __post_init__(self) -> None:

@@ -18,8 +18,8 @@ from dsf.optimizer.views import (
 
 
 @dataclass(frozen=True, slots=True)
-class UnknownPlace:
-    """The current place of a workload whose score there is missing or has expired."""
+class UnscoredAssignment:
+    """A current assignment of a workload whose score there is missing or has expired."""
 
     workload: str
     cluster: str
@@ -45,8 +45,8 @@ class Plan:
     ties_exact: bool
     explanation: list[ExplanationView]
     score_gaps: list[ScoreGapView]
-    #: Current places without a known score, by workload and cluster.
-    unknown_places: tuple[UnknownPlace, ...]
+    #: Current assignments without a valid score, by workload and cluster.
+    unscored_assignments: tuple[UnscoredAssignment, ...]
     #: All available clusters, used or not, and the request of one replica of each workload.
     clusters: tuple[str, ...]
     requests: Mapping[str, Mapping[str, int]]
@@ -54,7 +54,7 @@ class Plan:
 
     @property
     def assignments(self) -> list[AssignmentView]:
-        """Places of workloads."""
+        """Assignments of workloads to clusters."""
         return self.placed.assignments
 
     @property

@@ -12,7 +12,7 @@ from dsf.kube.resources import ADDON_PLACEMENT_SCORES, Resource
 from dsf.optimizer.backend import Manifest, ManifestClient
 from dsf.optimizer.clusters import Clusters
 from dsf.optimizer.labels import get_placement_name, read_problem
-from dsf.optimizer.manifests import find_current_places
+from dsf.optimizer.manifests import find_current_assignments
 from dsf.optimizer.model import PlanInput, Preference, raise_all
 from dsf.optimizer.params import OptimizeParams
 from dsf.optimizer.scores import Scores
@@ -36,7 +36,7 @@ def read_request(
 ) -> PlanRequest:
     """Return a request with its objects.
 
-    Scores that have expired at `now` are not used; `previous` has the current places. Raises ManifestError with all
+    Scores that have expired at `now` are not used; `previous` has the current assignments. Raises ManifestError with all
     errors, such as missing objects, and BackendError.
     """
     preferences: Sequence[Preference] = params.make_preferences()
@@ -67,7 +67,7 @@ def read_request(
         preferences,
         now=now,
         keep_current=params.keep_current,
-        current=find_current_places(previous),
+        current=find_current_assignments(previous),
     )
     if len(available) != len(params.clusters):
         raise ManifestError("a cluster is named more than once; each is allowed once")

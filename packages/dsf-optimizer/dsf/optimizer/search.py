@@ -60,7 +60,7 @@ def search(table: Table, gap: float, clock: Clock) -> Incumbent:
     if not len(items):
         return incumbent
     if items.kept.any():
-        # Start with the current places, because the plan with fewer changes wins among equal plans.
+        # Start with the current assignments, because the plan with fewer changes wins among equal plans.
         _offer(table, incumbent, place_greedily(table, items.value + items.kept * int(items.value.max() + 1), clock))
     _offer(table, incumbent, place_greedily(table, items.value, clock))
     _relax(table, incumbent, clock)

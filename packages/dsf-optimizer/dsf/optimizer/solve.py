@@ -13,7 +13,7 @@ import numpy as np
 
 from dsf.optimizer.explain import Explainer
 from dsf.optimizer.model import PlanInput, SearchLimits
-from dsf.optimizer.plan import Plan, UnknownPlace
+from dsf.optimizer.plan import Plan, UnscoredAssignment
 from dsf.optimizer.program import Clock
 from dsf.optimizer.search import Incumbent, search
 from dsf.optimizer.table import REFUSALS, Table, make_table
@@ -53,7 +53,7 @@ def _make_plan(table: Table, incumbent: Incumbent, *, are_ties_broken: bool, clo
         coverage=_make_coverage(table, placed, unplaced),
         placed=PlanView(
             assignments=[
-                _make_assignment(table, place, placed, kept_replicas) for place in zip(*np.nonzero(placed), strict=True)
+                _make_assignment(table, option, placed, kept_replicas) for option in zip(*np.nonzero(placed), strict=True)
             ],
             configurations=[
                 _make_configuration(table, column, placed) for column in np.flatnonzero(placed.any(axis=0)).tolist()
@@ -67,7 +67,7 @@ def _make_plan(table: Table, incumbent: Incumbent, *, are_ties_broken: bool, clo
         ties_exact=are_ties_broken,
         explanation=[explainer.explain(row) for row in rows],
         score_gaps=table.scores.gaps,
-        unknown_places=_list_unknown_places(table),
+        unscored_assignments=_list_unscored_assignments(table),
         clusters=table.clusters,
         requests={workload.name: workload.request for workload in table.workloads},
         seconds=clock.elapsed,
@@ -82,14 +82,16 @@ def _make_coverage(table: Table, placed: IntArray, unplaced: list[UnplacedView])
     return Coverage.PART_PLACED if unplaced else Coverage.ALL_PLACED
 
 
-def _make_assignment(table: Table, place: tuple[int, int], placed: IntArray, kept_replicas: IntArray) -> AssignmentView:
-    row, column = place
+def _make_assignment(
+    table: Table, option: tuple[int, int], placed: IntArray, kept_replicas: IntArray
+) -> AssignmentView:
+    row, column = option
     return AssignmentView(
         workload=table.workloads[row].name,
         **_make_column_fields(table, column),
-        score=table.score(int(table.value[place])),
-        replicas=int(placed[place]),
-        kept=int(kept_replicas[place]),
+        score=table.score(int(table.value[option])),
+        replicas=int(placed[option]),
+        kept=int(kept_replicas[option]),
     )
 
 
@@ -111,9 +113,9 @@ def _make_column_fields(table: Table, column: int) -> dict[str, Any]:
     }
 
 
-def _list_unknown_places(table: Table) -> tuple[UnknownPlace, ...]:
-    places = {
-        UnknownPlace(
+def _list_unscored_assignments(table: Table) -> tuple[UnscoredAssignment, ...]:
+    assignments = {
+        UnscoredAssignment(
             table.workloads[row].name,
             table.clusters[table.cluster_of[column]],
             table.configurations[column].device,
@@ -121,4 +123,6 @@ def _list_unknown_places(table: Table) -> tuple[UnknownPlace, ...]:
         for row, column, _ in table.current
         if REFUSALS[table.refused[row, column]] in (Reason.NO_SCORE, Reason.EXPIRED)
     }
-    return tuple(sorted(places, key=lambda place: (place.workload, place.cluster, place.device)))
+    return tuple(
+        sorted(assignments, key=lambda assignment: (assignment.workload, assignment.cluster, assignment.device))
+    )

@@ -67,7 +67,7 @@ class Table:
     refused: CodeArray
     #: Rows x columns: replicas that can stay.
     stay: IntArray
-    #: (row, column, replicas) of the current places of workloads.
+    #: (row, column, replicas) of the current assignments.
     current: list[tuple[int, int, int]]
     items: TableItems
     scores: Values
@@ -99,7 +99,7 @@ def make_table(problem: PlanInput) -> Table:
     limit = _compute_limits(workloads, request, supply)
     value = scores.value[apps] if len(apps) else np.zeros((0, len(columns)), dtype=np.int64)
     state = scores.state[apps] if len(apps) else np.zeros((0, len(columns)), dtype=np.uint8)
-    current_places = _find_places(
+    current_places = _find_assignments(
         workloads, [(clusters[index].name, configuration.device) for index, configuration in columns]
     )
     stay = np.zeros_like(limit)
@@ -154,17 +154,17 @@ def _compute_limits(workloads: Sequence[Workload], request: IntArray, supply: In
     return limit
 
 
-def _find_places(workloads: Sequence[Workload], columns: Sequence[tuple[str, str]]) -> list[tuple[int, int, int]]:
-    """Return the current places of workloads as (row, column, replicas). `columns` has (cluster, device) pairs."""
+def _find_assignments(workloads: Sequence[Workload], columns: Sequence[tuple[str, str]]) -> list[tuple[int, int, int]]:
+    """Return the current assignments as (row, column, replicas). `columns` has (cluster, device) pairs."""
     columns_by_cluster: dict[str, list[int]] = {}
     for column, (cluster, _) in enumerate(columns):
         columns_by_cluster.setdefault(cluster, []).append(column)
     return [
-        (row, column, place.replicas)
+        (row, column, assignment.replicas)
         for row, workload in enumerate(workloads)
-        for place in workload.current
-        for column in columns_by_cluster.get(place.cluster, ())
-        if place.device in (None, columns[column][1])
+        for assignment in workload.current
+        for column in columns_by_cluster.get(assignment.cluster, ())
+        if assignment.device in (None, columns[column][1])
     ]
 
 

@@ -43,18 +43,18 @@ class ObjectChange:
     change: Literal["created", "updated", "unchanged", "deleted"]
 
     @property
-    def place(self) -> tuple[str, str]:
+    def key(self) -> tuple[str, str]:
         """Namespace and name of the object."""
         metadata = ((self.after or self.before) or {})["metadata"]
         return str(metadata["namespace"]), str(metadata["name"])
 
     def make_view(self) -> ChangeView:
         """Return the change as in a response."""
-        namespace, name = self.place
+        namespace, name = self.key
         return ChangeView(kind=self.resource.kind, namespace=namespace, name=name, change=self.change)
 
     def __str__(self) -> str:
-        return f"{self.resource.kind} {'/'.join(self.place)}"
+        return f"{self.resource.kind} {'/'.join(self.key)}"
 
 
 class PlanWriter:
@@ -95,13 +95,13 @@ class PlanWriter:
     def list_obstacles(self, changes: Iterable[ObjectChange]) -> list[str]:
         """Return a problem for each object to create whose name another object has. Raises BackendError."""
         creations = [change for change in changes if change.change == "created"]
-        other_objects = self.list_existing(creations[0].place[0], f"{GENERATED_LABEL}!=true") if creations else []
+        other_objects = self.list_existing(creations[0].key[0], f"{GENERATED_LABEL}!=true") if creations else []
         occupied_keys = {_get_key(manifest) for manifest in other_objects}
         return [
             f"{change} exists and was not created by a plan; delete it, or hand it over with: kubectl label -n "
-            f"{change.place[0]} {change.resource.plural} {change.place[1]} {GENERATED_LABEL}=true"
+            f"{change.key[0]} {change.resource.plural} {change.key[1]} {GENERATED_LABEL}=true"
             for change in creations
-            if (change.resource.kind, change.place[1]) in occupied_keys
+            if (change.resource.kind, change.key[1]) in occupied_keys
         ]
 
     def write(self, changes: Sequence[ObjectChange]) -> None:
@@ -158,7 +158,7 @@ class PlanWriter:
             self._backend.apply(change.resource, desired_manifest, force=existing_manifest is not None, dry_run=dry_run)
         elif change.before is not None:
             uid = change.before["metadata"].get("uid")
-            self._backend.delete(change.resource, *change.place, uid=uid, dry_run=dry_run)
+            self._backend.delete(change.resource, *change.key, uid=uid, dry_run=dry_run)
 
     def _undo(self, applied_changes: Sequence[ObjectChange]) -> list[str]:
         """Roll back in reverse order. Returns the failures with their reasons."""
@@ -191,7 +191,7 @@ class PlanWriter:
 
     def _delete_created(self, change: ObjectChange) -> None:
         """Delete the object that `change` has created; its write may have had no response."""
-        namespace, name = change.place
+        namespace, name = change.key
         for manifest in self._backend.list_objects(change.resource, namespace, name=name):
             if select_owned_fields(manifest):
                 self._backend.delete(change.resource, namespace, name, uid=manifest["metadata"]["uid"])

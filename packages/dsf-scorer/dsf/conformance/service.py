@@ -19,7 +19,7 @@ from dsf.conformance.case import Case, make_verdict
 from dsf.conformance.report import CheckEnded, fail, skip, warn
 from dsf.conformance.target import HUB_TIMEOUT, Reply
 from dsf.errors import RemoteConfigError, ResolutionError
-from dsf.text import place
+from dsf.text import describe_request
 
 #: Maximum samples of a series in a response of Prometheus.
 _MAX_POINTS = 11_000
@@ -169,7 +169,7 @@ def paths(case: Case) -> str:
         raise fail(f"POST {urlsplit(case.scoring_url).path} answers {reply.status}", mend)
     if reply.error is not None and reply.error.reason == "connection_failed":
         raise make_verdict("the scoring URL", reply.error)
-    return place("POST", case.scoring_url)
+    return describe_request("POST", case.scoring_url)
 
 
 def _find_other_path(case: Case) -> str:

@@ -18,7 +18,7 @@ from dsf.errors import HttpError
 from dsf.otlp.selector import Selector, parse_query, with_short_names
 from dsf.sources.plugin import Options, Plugin, Request, Series
 from dsf.sources.window import MAX_LABEL_BYTES, measure_memory
-from dsf.text import place
+from dsf.text import describe_request
 
 
 def fetch(request: Request[Options]) -> Iterator[Series]:
@@ -29,8 +29,8 @@ def fetch(request: Request[Options]) -> Iterator[Series]:
         try:
             samples = select_samples(body, selectors, history.now, history.oldest, request.check, request.reserve)
         except ValueError as error:
-            request_place = place("GET", request.url)
-            raise HttpError("bad_answer", f"{request_place}: not Prometheus' text format: {error}") from None
+            request_text = describe_request("GET", request.url)
+            raise HttpError("bad_answer", f"{request_text}: not Prometheus' text format: {error}") from None
         history.keep(samples)
     for selector in selectors:
         yield from history.series(selector.matches, request.check)

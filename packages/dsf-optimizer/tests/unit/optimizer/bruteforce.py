@@ -12,7 +12,7 @@ from typing import TypeVar
 from dsf.optimizer.model import (
     Cluster,
     Configuration,
-    Current,
+    CurrentAssignment,
     PlanInput,
     Preference,
     ScoreTable,
@@ -172,7 +172,7 @@ def random_problem(seed: int) -> PlanInput:
     for number in range(rng.randint(1, 4)):
         replicas = rng.choice([1, 1, 1, 2, 3])
         current = [
-            Current(name, rng.choice([None, *devices]), rng.randint(1, replicas))
+            CurrentAssignment(name, rng.choice([None, *devices]), rng.randint(1, replicas))
             for name in names
             if rng.random() < 0.4
         ]

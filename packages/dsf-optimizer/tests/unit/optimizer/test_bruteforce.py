@@ -14,7 +14,7 @@ from dsf.optimizer import search, ties
 from dsf.optimizer.model import (
     Cluster,
     Configuration,
-    Current,
+    CurrentAssignment,
     PlanInput,
     Preference,
     ScoreTable,
@@ -115,7 +115,7 @@ def problems(draw: st.DrawFn) -> PlanInput:
             {"gpu": draw(amounts), "cpu": draw(st.integers(0, 1))},
             draw(st.integers(1, 3)),
             draw(st.sampled_from([None, 1])),
-            tuple(Current(name, draw(st.none() | devices)) for name in names if draw(st.booleans())),
+            tuple(CurrentAssignment(name, draw(st.none() | devices)) for name in names if draw(st.booleans())),
         )
         for number in range(draw(st.integers(0, 3)))
     )

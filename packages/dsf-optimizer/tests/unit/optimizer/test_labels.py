@@ -10,7 +10,7 @@ import pytest
 
 from dsf.errors import ManifestError
 from dsf.optimizer.labels import get_placement_name, read_configuration, read_problem, read_score, read_workload
-from dsf.optimizer.model import Current, Preference
+from dsf.optimizer.model import CurrentAssignment, Preference
 from dsf.optimizer.solve import solve
 from dsf.optimizer.views import Coverage, Reason, Status
 
@@ -47,7 +47,7 @@ def test_both_scores_mixed_and_where_workloads_are_now() -> None:
         [Preference("perf", 0.5), Preference("power", 0.5)],
         now=NOW,
         keep_current=2,
-        current={"mwrs-app01": [Current("cluster2")]},
+        current={"mwrs-app01": [CurrentAssignment("cluster2")]},
     )
     plan = solve(problem)
     assert [(assignment.workload, assignment.cluster, assignment.device) for assignment in plan.assignments] == [

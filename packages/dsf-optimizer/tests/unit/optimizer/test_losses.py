@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from dsf.optimizer.losses import find_losses
-from dsf.optimizer.model import Cluster, Configuration, Current, PlanInput, Preference, ScoreTable, Workload
-from dsf.optimizer.plan import UnknownPlace
+from dsf.optimizer.model import Cluster, Configuration, CurrentAssignment, PlanInput, Preference, ScoreTable, Workload
+from dsf.optimizer.plan import UnscoredAssignment
 from dsf.optimizer.solve import solve
 from dsf.optimizer.views import AssignmentView, PlanView
 
@@ -22,13 +22,13 @@ def cluster(name: str, value: int | None, *, supply: int = 2, expired: bool = Fa
     return Cluster(name, (Configuration("p", "d", {"g": supply}),), (ScoreTable("s", items, until),))
 
 
-def workload(app: str, *places: str, replicas: int = 1, per_cluster: int | None = None) -> Workload:
-    current = tuple(Current(place, "d") for place in places)
+def workload(app: str, *clusters: str, replicas: int = 1, per_cluster: int | None = None) -> Workload:
+    current = tuple(CurrentAssignment(cluster, "d") for cluster in clusters)
     return Workload(f"w{app}", app, {"g": 2}, replicas, per_cluster, current)
 
 
 def losses_of(workloads: list[Workload], clusters: list[Cluster]) -> list[str]:
-    """Return the losses of a new plan if the previous one has every workload at its current places."""
+    """Return the losses of a new plan if the previous one has every workload on its current clusters."""
     previous = PlanView(
         assignments=[
             AssignmentView(
@@ -80,13 +80,13 @@ def test_losses_exclude_causes_other_than_missing_scores() -> None:
     assert losses_of([workload("a")], [cluster("c1", None)]) == []
 
 
-def test_unknown_places_in_order() -> None:
+def test_unscored_assignments_are_sorted() -> None:
     workloads = (workload("b", "c2", "c1"), workload("a", "c1"))
     problem = PlanInput(workloads, (cluster("c2", None), cluster("c1", None)), (Preference("s"),), NOW)
-    assert solve(problem).unknown_places == (
-        UnknownPlace("wa", "c1", "d"),
-        UnknownPlace("wb", "c1", "d"),
-        UnknownPlace("wb", "c2", "d"),
+    assert solve(problem).unscored_assignments == (
+        UnscoredAssignment("wa", "c1", "d"),
+        UnscoredAssignment("wb", "c1", "d"),
+        UnscoredAssignment("wb", "c2", "d"),
     )
 
 

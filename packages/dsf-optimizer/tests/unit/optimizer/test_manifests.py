@@ -14,12 +14,12 @@ from dsf.optimizer.manifests import (
     PLAN_OBJECTS,
     compute_plan_id,
     dump,
-    find_current_places,
+    find_current_assignments,
     make_name,
     read_plan,
     render,
 )
-from dsf.optimizer.model import Current
+from dsf.optimizer.model import CurrentAssignment
 from dsf.optimizer.selector import PlacementSelector
 from dsf.optimizer.views import AssignmentView, ConfigurationView, PlanView
 from dsf.optimizer.writer import select_owned_fields
@@ -77,7 +77,7 @@ def test_plan_is_read_from_its_objects() -> None:
     plan_view = plan(assignment("v", "c1"), assignment("w", "c1"), assignment("w", "c2"))
     objects = render("ns", plan_view, {"v": "v-placement", "w": "w-placement"}, LABEL, {"c1": "c1", "c2": "c2"})
     assert read_plan(reversed(objects)) == plan_view
-    assert find_current_places(plan_view) == {"v": [Current("c1", "d")], "w": [Current("c1", "d"), Current("c2", "d")]}
+    assert find_current_assignments(plan_view) == {"v": [CurrentAssignment("c1", "d")], "w": [CurrentAssignment("c1", "d"), CurrentAssignment("c2", "d")]}
     for manifest in objects:
         for key in (CONFIGURATION, ASSIGNMENTS):
             if key in manifest["metadata"]["annotations"]:

@@ -12,7 +12,7 @@ from dsf.errors import ManifestError
 from dsf.optimizer.model import (
     Cluster,
     Configuration,
-    Current,
+    CurrentAssignment,
     PlanInput,
     Preference,
     ScoreTable,
@@ -30,7 +30,7 @@ WORKLOAD = Workload("a", "a", {})
         (lambda: Workload("a", "a", {}, 0), "workload a: 0 replicas; allowed are 1 to 10000"),
         (lambda: Workload("a", "a", {}, 1, 0), "workload a: at most 0 per cluster; allowed is 1 or more"),
         (
-            lambda: Workload("a", "a", {}, current=(Current("c", "x"), Current("c", "y"))),
+            lambda: Workload("a", "a", {}, current=(CurrentAssignment("c", "x"), CurrentAssignment("c", "y"))),
             "current cluster of workload a named more than once: c",
         ),
         (lambda: Configuration("p", "all", {"gpu": 10**10}), "configuration p: 10000000000 of gpu"),

@@ -13,7 +13,7 @@ from dsf.optimizer import search
 from dsf.optimizer.model import (
     Cluster,
     Configuration,
-    Current,
+    CurrentAssignment,
     PlanInput,
     Preference,
     ScoreTable,
@@ -39,8 +39,8 @@ def cluster(name: str, supply: Mapping[str, int], scores: Mapping[str, int], **t
 
 def workload(name: str, gpu: int = 1, replicas: int = 1, current: str | None = None, **fields: int) -> Workload:
     """Return a workload whose app has the same name."""
-    places = (Current(current),) if current else ()
-    return Workload(name, name, {"gpu": gpu}, replicas, current=places, **fields)
+    current_assignments = (CurrentAssignment(current),) if current else ()
+    return Workload(name, name, {"gpu": gpu}, replicas, current=current_assignments, **fields)
 
 
 def plan_of(
@@ -50,7 +50,7 @@ def plan_of(
     return solve(problem, SearchLimits(**limits))
 
 
-def places_of(plan: Plan) -> list[tuple[str, str, int]]:
+def list_assignments(plan: Plan) -> list[tuple[str, str, int]]:
     return [(assignment.workload, assignment.cluster, assignment.replicas) for assignment in plan.assignments]
 
 
@@ -80,7 +80,7 @@ def test_capacity_counts_per_kind_of_resource() -> None:
 def test_missing_score_forbids_only_its_option() -> None:
     clusters = [cluster("c1", {"all": 1, "half": 1}, {"a;half": 10}), cluster("c2", {"all": 1}, {"b;all": 1})]
     plan = plan_of([workload("a")], clusters)
-    assert places_of(plan) == [("a", "c1", 1)]
+    assert list_assignments(plan) == [("a", "c1", 1)]
     assert plan.assignments[0].device == "half"
     assert [(gap.cluster, gap.reason, gap.message) for gap in plan.score_gaps] == [
         ("c1", Reason.NO_SCORE, "AddOnPlacementScore s of cluster c1 has no item a;all"),
@@ -105,7 +105,7 @@ def test_expired_scores_are_not_used() -> None:
         Cluster("c3", (Configuration("p", "all", {"gpu": 1}),)),
     ]
     plan = plan_of([workload("a")], clusters)
-    assert places_of(plan) == [("a", "c2", 1)]
+    assert list_assignments(plan) == [("a", "c2", 1)]
     assert [(gap.cluster, gap.reason, gap.message) for gap in plan.score_gaps] == [
         ("c1", Reason.EXPIRED, "AddOnPlacementScore s of cluster c1 expired at 2030-01-01T00:00:00+00:00"),
         ("c3", Reason.NO_SCORE, "there is no AddOnPlacementScore s in namespace c3"),
@@ -119,20 +119,20 @@ def test_expired_scores_are_not_used() -> None:
 def test_negative_score_is_not_placed_and_zero_is() -> None:
     clusters = [cluster("c1", {"all": 2}, {"a;all": -1, "b;all": 0})]
     plan = plan_of([workload("a"), workload("b")], clusters)
-    assert places_of(plan) == [("b", "c1", 1)]
+    assert list_assignments(plan) == [("b", "c1", 1)]
     assert (plan.unplaced[0].workload, plan.unplaced[0].reason) == ("a", Reason.NEGATIVE)
 
 
 def test_ties_prefer_more_placed_then_staying_then_names() -> None:
     # The alternatives are one workload of 100, or two of 50.
     clusters = [cluster("c1", {"all": 2}, {"big;all": 100, "x;all": 50, "y;all": 50})]
-    assert places_of(plan_of([workload("big", 2), workload("x"), workload("y")], clusters)) == [
+    assert list_assignments(plan_of([workload("big", 2), workload("x"), workload("y")], clusters)) == [
         ("x", "c1", 1),
         ("y", "c1", 1),
     ]
     alike = [cluster(name, {"all": 1}, {"a;all": 5, "b;all": 5}) for name in ("c1", "c2", "c3")]
-    assert places_of(plan_of([workload("b"), workload("a")], alike)) == [("a", "c1", 1), ("b", "c2", 1)]
-    assert places_of(plan_of([workload("a", current="c3"), workload("b")], alike)) == [("a", "c3", 1), ("b", "c1", 1)]
+    assert list_assignments(plan_of([workload("b"), workload("a")], alike)) == [("a", "c1", 1), ("b", "c2", 1)]
+    assert list_assignments(plan_of([workload("a", current="c3"), workload("b")], alike)) == [("a", "c3", 1), ("b", "c1", 1)]
 
 
 def test_names_decide_between_options_of_equal_value() -> None:
@@ -140,7 +140,7 @@ def test_names_decide_between_options_of_equal_value() -> None:
     workloads = [workload(f"w{number}") for number in range(6)]
     scores = {f"w{number};{device}": 1 for number in range(6) for device in ("all", "half")}
     plan = plan_of(workloads, [cluster(name, {"all": 1, "half": 3}, scores) for name in names])
-    # The first workload is on c0 with `all`, which is first by name; the others have six places.
+    # The first workload is on c0 with `all`, which is first by name; the others have six options.
     assert [(assignment.workload, assignment.cluster, assignment.device) for assignment in plan.assignments] == [
         ("w0", "c0", "all"),
         ("w1", "c1", "half"),
@@ -154,9 +154,9 @@ def test_names_decide_between_options_of_equal_value() -> None:
 def test_keep_current_outweighs_small_gains() -> None:
     clusters = [cluster("c1", {"all": 1}, {"a;all": 50}), cluster("c2", {"all": 1}, {"a;all": 54})]
     here = [workload("a", current="c1")]
-    assert places_of(plan_of(here, clusters)) == [("a", "c2", 1)]
+    assert list_assignments(plan_of(here, clusters)) == [("a", "c2", 1)]
     plan = plan_of(here, clusters, keep_current=4.5)
-    assert places_of(plan) == [("a", "c1", 1)]
+    assert list_assignments(plan) == [("a", "c1", 1)]
     assert (plan.objective, plan.score_sum, plan.assignments[0].kept) == (54.5, 50, 1)
     assert (plan.explanation[0].reason, plan.explanation[0].message) == (
         Reason.KEPT,
@@ -168,15 +168,15 @@ def test_keep_current_outweighs_small_gains() -> None:
         Reason.KEPT,
         "scores the same, and staying is worth 0.5",
     )
-    assert places_of(plan_of(here, clusters, keep_current=3.5)) == [("a", "c2", 1)]
+    assert list_assignments(plan_of(here, clusters, keep_current=3.5)) == [("a", "c2", 1)]
 
 
 def test_replicas_spread_and_may_be_placed_in_part() -> None:
     clusters = [cluster("c1", {"all": 5}, {"a;all": 9}), cluster("c2", {"all": 2}, {"a;all": 5})]
     plan = plan_of([workload("a", 2, replicas=4)], clusters)
-    assert places_of(plan) == [("a", "c1", 2), ("a", "c2", 1)]
+    assert list_assignments(plan) == [("a", "c1", 2), ("a", "c2", 1)]
     assert (plan.objective, plan.unplaced[0].replicas, plan.unplaced[0].reason) == (23, 1, Reason.CAPACITY)
-    assert places_of(plan_of([workload("a", 2, replicas=4, per_cluster=1)], clusters)) == [
+    assert list_assignments(plan_of([workload("a", 2, replicas=4, per_cluster=1)], clusters)) == [
         ("a", "c1", 1),
         ("a", "c2", 1),
     ]
@@ -184,7 +184,7 @@ def test_replicas_spread_and_may_be_placed_in_part() -> None:
 
 def test_kept_replica_stays_on_its_current_device() -> None:
     clusters = [cluster("c1", {"all": 1, "half": 1}, {"a;all": 5, "a;half": 5})]
-    moved = Workload("a", "a", {"gpu": 1}, current=(Current("c1", "half"),))
+    moved = Workload("a", "a", {"gpu": 1}, current=(CurrentAssignment("c1", "half"),))
     plan = plan_of([moved], clusters)
     assert (plan.assignments[0].device, plan.assignments[0].kept) == ("half", 1)
 
@@ -200,7 +200,7 @@ def test_mixed_preference_requires_all_scores() -> None:
     preferences = (Preference("perf", 0.7), Preference("power", 0.3, "${cluster}/${app}"))
     clusters = (mixed("c1", {"c1/a": 10}), mixed("c2", {"c2/a": 20}), mixed("c3", {"c1/a": 100}))
     plan = solve(PlanInput((workload("a"),), clusters, preferences))
-    assert places_of(plan) == [("a", "c2", 1)]
+    assert list_assignments(plan) == [("a", "c2", 1)]
     assert plan.objective == 34
     assert [(gap.score, gap.message) for gap in plan.score_gaps] == [
         ("power", "AddOnPlacementScore power of cluster c3 has no item c3/a")
@@ -218,7 +218,7 @@ def test_sums_are_exact_where_floats_are_not() -> None:
         for name, first, second in (("c1", 0, 1), ("c2", 3, 0))
     )
     plan = solve(PlanInput((workload("a"),), clusters, (Preference("s", 0.1), Preference("t", 0.3))))
-    assert places_of(plan) == [("a", "c1", 1)]
+    assert list_assignments(plan) == [("a", "c1", 1)]
 
 
 @pytest.mark.parametrize("seconds", [0.001, 0.05, 1.0])
@@ -260,7 +260,7 @@ def test_current_place_is_a_candidate_however_low_it_scores(monkeypatch: pytest.
     monkeypatch.setattr(search, "_PER_COLUMN", 0)
     clusters = [cluster(f"c{number:02}", {"all": 1}, {"a;all": 60 + number}) for number in range(30)]
     plan = plan_of([workload("a", current="c00")], clusters, keep_current=100)
-    assert places_of(plan) == [("a", "c00", 1)]
+    assert list_assignments(plan) == [("a", "c00", 1)]
 
 
 def test_scores_beyond_any_are_refused() -> None:
