@@ -2,7 +2,7 @@
 
 A limit in bytes does not limit the memory: `[[],[],...]` takes 40 times its text in Python, and the list of all errors
 of `[1,1,...]` 400 times. Each reader of foreign JSON therefore states `Bounds`, and `check` counts containers, values
-and depth in the bytes. Parsers of large documents take turns (`wait_for_parsing_turn`), because a process has many
+and depth in the bytes. Large documents are parsed one after the other (`serialize_parsing`), because a process has many
 threads.
 """
 
@@ -21,10 +21,10 @@ _BYTES_WITHOUT_BRACKETS: Final = bytes(set(range(256)) - set(b"[]{}"))
 _BYTES_WITHOUT_STRUCTURE: Final = bytes(set(range(256)) - set(b'[]{},"'))
 #: Number of bytes that are split at a time, because a list of all parts of a document would be large.
 _WINDOW_BYTES: Final = 64 * 1024
-#: Maximum size of a document that is parsed without waiting for a turn.
+#: Maximum size of a document that is parsed without waiting for other documents.
 _MAX_PARALLEL_BYTES: Final = 128 * 1024
 
-_turn_lock = threading.RLock()
+_parsing_lock = threading.RLock()
 
 
 class Bounds(NamedTuple):
@@ -72,7 +72,7 @@ def parse(
 
 
 @contextlib.contextmanager
-def wait_for_parsing_turn(size: int) -> Iterator[None]:
+def serialize_parsing(size: int) -> Iterator[None]:
     """Wait until no other thread of this process parses a large document, and parse one of `size` bytes in the block.
 
     Small documents do not wait.
@@ -80,7 +80,7 @@ def wait_for_parsing_turn(size: int) -> Iterator[None]:
     if size <= _MAX_PARALLEL_BYTES:
         yield
         return
-    with _turn_lock:
+    with _parsing_lock:
         yield
 
 

@@ -183,7 +183,7 @@ WRITES_WAKE = "dsf:writes:wake"
 #: hash pair -> Unwritten: reason why the backend does not have its valid score; by the writer.
 UNWRITTEN = "dsf:writes:unwritten"
 #: hash, counters of the writer: `written`, `coalesced`, `unchanged`, `failed`, `deleted`; `turn_at`, the unix time of
-#: its newest turn; and `validity_factor`, which extends every validity so that renewals leave room for changes (1
+#: its newest pass; and `validity_factor`, which extends every validity so that renewals leave room for changes (1
 #: unless the fleet is large).
 WRITE_STATS = "dsf:writes:stats"
 

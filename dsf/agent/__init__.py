@@ -3,7 +3,7 @@
 main          makes the objects below and starts the worker with its boot steps
 config        watches the delivered summaries of scorers
 ticks         checks the messages of the cluster's queue
-turns         shares the threads among namespaces
+fairqueue     decides which waiting tick gets a thread: shares by namespace
 cycles        runs cycles: the stages, each a task, and the rules which cycle runs
 secrets       reads tokens and the signing key, at each use
 kube          reads ConfigMap and Secrets from the cluster's API server, and requests tokens

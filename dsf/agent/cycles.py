@@ -24,7 +24,7 @@ from dsf.agent.config import AgentConfig
 from dsf.agent.metrics import AgentMetrics
 from dsf.agent.outbox import Outbox
 from dsf.agent.resultmemory import ResultMemory
-from dsf.agent.turns import Turns
+from dsf.agent.fairqueue import FairQueue
 from dsf.api.score import compute_validity
 from dsf.api.scoringresponse import ScoringResult
 from dsf.api.summary import ScorerSummary
@@ -192,7 +192,7 @@ class CycleRunner:
         # A plug-in's responses and its series stay in memory, and each of them may be as large as one cycle allows.
         self._budget = ResponseBudget(2 * settings.max_source_bytes)
         #: The ticks that wait for a thread.
-        self.turns = Turns(settings.agent_concurrency, config.get_namespaces)
+        self.tick_queue = FairQueue(settings.agent_concurrency, config.get_namespaces)
         self._agent = socket.gethostname()
         self._version = metadata.version("dynamic-scoring-framework")
         self._stopping = stopping or threading.Event()

@@ -42,7 +42,7 @@ _throttle = dsf.log.Throttle()
 #: Called for each message that is refused. The agent counts them.
 on_refused: list[Callable[[], object]] = []
 
-#: Header with the scorer and the deadline of a tick, for `dsf.agent.turns`.
+#: Header with the scorer and the deadline of a tick, for `dsf.agent.fairqueue`.
 TICK_HEADER: Final = "tick"
 #: Header with the reason (CycleError) of a cycle that is skipped. Only the agent sets it, because `reduce_to_tick`
 #: replaces all headers of a message.

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from dsf.api.problems import quote_head
 from dsf.api.types import USED_LABELS
-from dsf.boundedjson import Bounds, parse, wait_for_parsing_turn
+from dsf.boundedjson import Bounds, parse, serialize_parsing
 from dsf.errors import JsonBoundsError, ScoringResponseError
 from dsf.reasons import EmptyReason, RefusalReason, strip_markdown
 from dsf.text import replace_unprintable
@@ -62,7 +62,7 @@ def parse_response(body: bytes) -> ScoringResponse:
     Raises ScoringResponseError with reason `bad_answer` if the response is not `{"results": [{...}]}`, and with reason
     `too_many_results` if it has too many results, values or characters in labels, or is nested too deeply.
     """
-    with wait_for_parsing_turn(len(body)):
+    with serialize_parsing(len(body)):
         return _parse(body)
 
 

@@ -24,7 +24,7 @@ from dsf.store.writes import TURN_AT_FIELD
 
 #: Seconds after the latest end of a cycle from which a missing result is late.
 LATE_RESULT_SECONDS: Final = 10.0
-#: Seconds without a turn after which the score writer is late. It has several turns per second, and after a failure
+#: Seconds without a pass after which the score writer is late. It makes several passes per second, and after a failure
 #: another hub takes over within 15 s.
 LATE_WRITER_SECONDS: Final = 60.0
 #: Maximum number of checked runs. The oldest runs suffice for a diagnosis.

@@ -51,7 +51,7 @@ class WorkQueue(Generic[Key]):
         """
         self._has_room = has_room
         self._group = group
-        # Group -> its ready keys, in the order of turns. No group is empty.
+        # Group -> its ready keys, in the order in which groups are served. No group is empty.
         self._ready_keys: dict[str, deque[Key]] = {}
         # Keys that wait for processing: either in `_ready_keys`, or added while in progress and waiting for `done`.
         self._waiting_keys: set[Key] = set()
@@ -162,7 +162,7 @@ class WorkQueue(Generic[Key]):
     def _take(self, group: str) -> Key:
         """Move the first ready key of a group to the keys in progress, and return it.
 
-        The next turn of the group comes after those of all other groups.
+        The group is served again after all other groups.
         """
         keys = self._ready_keys.pop(group)
         key = keys.popleft()

@@ -10,7 +10,7 @@ gctuning        tunes Python's garbage collector
 hubclock        reads the hub's clock, which is the clock of its Redis
 valuecache      computes a value once for all concurrent callers
 shares          shares of namespaces in an agent's threads, mailbox and queue
-turns           limits concurrent requests to a server, fairly between clients
+clientlimiter   limits concurrent requests to a server, fairly between clients
 clienttoken     checks the token that clients send, and limits wrong tokens
 tracing         traces cycles by OpenTelemetry
 """

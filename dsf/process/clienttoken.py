@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from dsf.errors import AccessError, SettingsError
-from dsf.process.turns import find_client
+from dsf.process.clientlimiter import find_client
 
 #: Minimum number of characters of a token. An attacker could guess a shorter one from many addresses, each of which has
 #: its own limit.

@@ -20,25 +20,25 @@ _Value = TypeVar("_Value")
 class _Entry(Generic[_Value]):
     """A value that is computed or being computed, and the monotonic time at which it expires."""
 
-    def __init__(self, turn: threading.Lock) -> None:
+    def __init__(self, compute_lock: threading.Lock) -> None:
         self.value: Future[_Value] = Future()
         self.expires_at = math.inf
         #: Lock of the key, so that only one thread at a time computes its value.
-        self.turn = turn
+        self.compute_lock = compute_lock
         self.has_begun = False
 
 
 class ValueCache(Generic[_Key, _Value]):
     """Caches the `max_entries` most recently used values for some seconds each. Thread-safe.
 
-    All concurrent callers get the same value or the same error. At most `turns` threads compute a value or wait for
+    All concurrent callers get the same value or the same error. At most `max_threads` threads compute a value or wait for
     one, because each of them occupies one of the 40 threads that handle requests.
     """
 
-    def __init__(self, seconds: float = 0.0, max_entries: int = 100, turns: int = sys.maxsize) -> None:
+    def __init__(self, seconds: float = 0.0, max_entries: int = 100, max_threads: int = sys.maxsize) -> None:
         self._seconds = seconds
         self._max_entries = max_entries
-        self._turns = threading.BoundedSemaphore(turns)
+        self._thread_semaphore = threading.BoundedSemaphore(max_threads)
         self._lock = threading.Lock()
         self._entries: OrderedDict[_Key, _Entry[_Value]] = OrderedDict()
 
@@ -53,11 +53,11 @@ class ValueCache(Generic[_Key, _Value]):
             # An entry whose computation has not begun yet is new enough for `is_new`.
             must_compute = entry is None or (is_new and entry.has_begun) or time.monotonic() >= entry.expires_at
             if entry is None or must_compute:
-                entry = _Entry(entry.turn if entry is not None else threading.Lock())
+                entry = _Entry(entry.compute_lock if entry is not None else threading.Lock())
             elif entry.value.done():
                 self._entries.move_to_end(key)
                 return entry.value.result()
-            if not self._turns.acquire(blocking=False):
+            if not self._thread_semaphore.acquire(blocking=False):
                 raise BackendError("the hub's API server is asked too much at a time")
             self._entries[key] = entry
             self._entries.move_to_end(key)
@@ -66,13 +66,13 @@ class ValueCache(Generic[_Key, _Value]):
         try:
             return self._compute(key, entry, make) if must_compute else entry.value.result()
         finally:
-            self._turns.release()
+            self._thread_semaphore.release()
 
     def _compute(self, key: _Key, entry: _Entry[_Value], make: Callable[[], _Value]) -> _Value:
         """Compute the value of an entry, and pass the value or the error to all waiting threads."""
         cpu_start = time.thread_time()
         try:
-            with entry.turn:
+            with entry.compute_lock:
                 entry.has_begun = True
                 value = make()
         except BaseException as error:

@@ -191,10 +191,10 @@ class Intake:
 
     def run(self) -> None:
         """Ingest results until stopped."""
-        run_until_stopped(self.turn, self._stopping, task="ingest results", retry_seconds=1.0)
+        run_until_stopped(self.run_pass, self._stopping, task="ingest results", retry_seconds=1.0)
 
-    def turn(self) -> float:
-        """Read the mailboxes once, ingest the results, and return the seconds until the next turn.
+    def run_pass(self) -> float:
+        """Read the mailboxes once, ingest the results, and return the seconds until the next pass.
 
         Raises redis.RedisError.
         """

@@ -177,9 +177,9 @@ class Sweeper:
     def run(self) -> None:
         """Sweep until stopped."""
         if not self._stopping.wait(_SWEEP_SECONDS):
-            run_until_stopped(self._turn, self._stopping, task="sweep lost runs", retry_seconds=_SWEEP_SECONDS)
+            run_until_stopped(self._run_pass, self._stopping, task="sweep lost runs", retry_seconds=_SWEEP_SECONDS)
 
-    def _turn(self) -> float:
+    def _run_pass(self) -> float:
         has_more = self.sweep(hubclock.now())
         if time.monotonic() >= self._next_leftovers_at:
             self._next_leftovers_at = time.monotonic() + 60.0

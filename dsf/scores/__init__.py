@@ -2,7 +2,7 @@
 
 writer    the service that compares and writes
 desired   computes the object of a pair
-queue     pairs to check, in turns by namespace
+queue     pairs to check, round-robin by namespace
 rate      limits the writes of the hub
 failures  failed writes and the times of their retries
 """

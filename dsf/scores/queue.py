@@ -1,4 +1,4 @@
-"""The queue of pairs that the score writer checks, in turns by namespace of the scorer.
+"""The queue of pairs that the score writer checks, served round-robin by namespace of the scorer.
 
 All namespaces share the write rate of the hub. Scores in one namespace that change all the time must not delay the
 scores of other namespaces until they expire.
@@ -29,7 +29,7 @@ class PairQueue:
         self._home = home
         self._due_times: dict[Pair, float] = {}
         self._heap: list[tuple[float, Pair]] = []
-        # Namespace -> its due pairs in order. The namespaces are in the order of their next turns.
+        # Namespace -> its due pairs in order. The namespaces are in the order in which they are served.
         self._ready_pairs: dict[str, dict[Pair, None]] = {}
         # Due pair -> its namespace.
         self._ready_namespaces: dict[Pair, str] = {}

@@ -38,14 +38,14 @@ from dsf.store.writes import PairData, ScoreWriterStore
 
 log = dsf.log.get(__name__)
 
-#: Maximum wait between turns in seconds; a changed score ends the wait.
+#: Maximum wait between passes in seconds; a changed score ends the wait.
 MAX_WAIT_SECONDS: Final = 0.5
-#: Maximum pairs of a turn, and the maximum age of their data in seconds.
+#: Maximum pairs of a pass, and the maximum age of their data in seconds.
 _MAX_BATCH_PAIRS: Final = 32
 _MAX_DATA_AGE_SECONDS: Final = 1.0
-#: Pause in seconds after a turn with more than one pair, so that a stream of changes is batched.
+#: Pause in seconds after a pass with more than one pair, so that a stream of changes is batched.
 _BATCHING_PAUSE_SECONDS: Final = 0.3
-#: Maximum threads that write the pairs of a turn, and the seconds after which another thread starts while pairs remain.
+#: Maximum threads that write the pairs of a pass, and the seconds after which another thread starts while pairs remain.
 #: A write mostly waits for the API server. If it does not, alternating threads cost a fifth more CPU than one thread.
 _MAX_WRITE_THREADS: Final = 4
 _THREAD_START_SECONDS: Final = 0.1
@@ -128,7 +128,7 @@ class ScoreWriter:
         `clock` returns unix seconds on the hub's clock.
         """
         self._rate = settings.write_rate
-        self._turns = WriteRate(self._rate)
+        self._write_rate = WriteRate(self._rate)
         self._backend = backend
         self._get_desired_scores = get_desired_scores
         self._on_status = on_status
@@ -140,7 +140,7 @@ class ScoreWriter:
         self._stopping = threading.Event()
         self._thread = SupervisedThread(self.run, "score-writer")
         # Locked by the thread that waits until the rate allows its write.
-        self._write_turn_lock = threading.Lock()
+        self._rate_lock = threading.Lock()
         # Guards all attributes below.
         self._lock = threading.RLock()
         # Scorer -> its namespace.
@@ -197,9 +197,9 @@ class ScoreWriter:
 
     def run(self) -> None:
         """Write until stopped."""
-        run_until_stopped(self._run_turn, self._stopping, task="write scores", retry_seconds=MAX_WAIT_SECONDS)
+        run_until_stopped(self._run_pass, self._stopping, task="write scores", retry_seconds=MAX_WAIT_SECONDS)
 
-    def _run_turn(self) -> float:
+    def _run_pass(self) -> float:
         seconds = self.step()
         if seconds > 0:
             self._stopping.wait(self._pause)
@@ -274,7 +274,7 @@ class ScoreWriter:
                 self._queue.add(pair, 0.0)
             self._check_all = False
 
-    # --- a turn --------------------------------------------------------------------------------------------------
+    # --- a pass --------------------------------------------------------------------------------------------------
 
     def step(self) -> float:
         """Check a batch of due pairs; return the seconds until the next pair is due, 0 if more pairs are due now.
@@ -353,7 +353,7 @@ class ScoreWriter:
             self.check_everything()
 
     def _take_batch(self, now: float) -> list[Pair]:
-        """Take the pairs of this turn. At most a quarter are retries, so that failed pairs do not delay the others."""
+        """Take the pairs of this pass. At most a quarter are retries, so that failed pairs do not delay the others."""
         # Take only as many pairs as can be written within a few seconds.
         limit = max(1, min(_MAX_BATCH_PAIRS, int(self._rate * 8)))
         with self._lock:
@@ -369,7 +369,7 @@ class ScoreWriter:
     def _check_batch(self, desired_scores: DesiredScores, batch: list[Pair]) -> float:
         """Check pairs concurrently; return the CPU seconds used.
 
-        Raises the first Redis error; the next turn then checks the remaining pairs.
+        Raises the first Redis error; the next pass then checks the remaining pairs.
         """
         read_at = time.monotonic()
         entries = deque(zip(batch, self._read_pair_data(batch), strict=True))
@@ -392,7 +392,7 @@ class ScoreWriter:
 
         helpers: list[threading.Thread] = []
         while entries and not errors and len(helpers) < _MAX_WRITE_THREADS:
-            if not helpers or not self._write_turn_lock.locked():
+            if not helpers or not self._rate_lock.locked():
                 # The threads are daemons, because a hanging write must not delay shutdown.
                 helpers.append(run_in_background(check_entries, "score-write"))
             helpers[-1].join(_THREAD_START_SECONDS)
@@ -436,13 +436,13 @@ class ScoreWriter:
             changes = self._changes[pair]
             if pair_data.scorer is not None:
                 self._scorer_of_label[make_label_value(scorer)] = scorer
-        if self._differs(desired_scores, pair, pair_data) and self._wait_for_turn(read_at):
+        if self._differs(desired_scores, pair, pair_data) and self._wait_for_rate(read_at):
             # Read the data again, because it has become stale during the wait.
             [pair_data] = self._store.read_pair_data([pair])
         target = self._compute_target(desired_scores, pair, pair_data)
         counts: Counter[str] = Counter()
         superfluous_names = self._find_superfluous(desired_scores, pair, target)
-        # Delete one object per turn: other programs can label thousands of objects as objects of this scorer.
+        # Delete one object per pass: other programs can label thousands of objects as objects of this scorer.
         for name in superfluous_names[:1]:
             self._backend.delete_score(cluster, name)
             with self._lock:
@@ -689,12 +689,12 @@ class ScoreWriter:
                     self._pending_records[pair] = cause
 
     def _store_records(self) -> None:
-        """Store counters and causes. Raises redis.RedisError; the next turn then stores them."""
+        """Store counters and causes. Raises redis.RedisError; the next pass then stores them."""
         with self._lock:
             counts, pending_records = Counter(self._counts), dict(self._pending_records)
         if pending_records:
             self._store.record_unwritten(pending_records)
-        self._store.record_turn(counts)
+        self._store.record_pass(counts)
         with self._lock:
             self._counts -= counts
             for pair, cause in pending_records.items():
@@ -708,10 +708,10 @@ class ScoreWriter:
         if changed_scorers := {scorer for _, scorer in pairs_before ^ recorded_pairs}:
             self._on_status(changed_scorers)
 
-    def _wait_for_turn(self, read_at: float) -> bool:
+    def _wait_for_rate(self, read_at: float) -> bool:
         """Wait until the rate allows a write; return True if data read at `read_at` (monotonic) is stale by then."""
-        with self._write_turn_lock:
-            while not self._stopping.is_set() and (seconds := self._turns.take()) > 0:
+        with self._rate_lock:
+            while not self._stopping.is_set() and (seconds := self._write_rate.take()) > 0:
                 self._stopping.wait(min(seconds, MAX_WAIT_SECONDS))
         return time.monotonic() - read_at > _MAX_DATA_AGE_SECONDS
 

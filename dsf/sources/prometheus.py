@@ -21,7 +21,7 @@ from dsf import boundedjson, http
 from dsf.api.promql import find_shortest_rate_window, split_queries
 from dsf.api.summary import ScorerSummary
 from dsf.api.types import SourceMethod
-from dsf.boundedjson import Bounds, wait_for_parsing_turn
+from dsf.boundedjson import Bounds, serialize_parsing
 from dsf.errors import HttpError, JsonBoundsError
 from dsf.http.access import PLAIN, Access
 from dsf.http.failures import EXCERPT_CHARACTERS, make_excerpt
@@ -226,7 +226,7 @@ def _parse_compact_array(body: Body, start: int) -> tuple[int, int] | None:
     try:
         boundedjson.check(tail, _JSON_BOUNDS)
         text = tail.decode()
-        with wait_for_parsing_turn(len(tail)):
+        with serialize_parsing(len(tail)):
             stop = _decode(text)[1]
     except (ValueError, RecursionError):
         return None
@@ -282,7 +282,7 @@ def _check_size(size: int) -> None:
 def _check_rest(remaining_body: bytes, body: Body, types: Sequence[str]) -> tuple[str, tuple[str, ...]]:
     """Return the result type and the warnings of the response, whose array was replaced by the placeholder."""
     try:
-        with wait_for_parsing_turn(len(remaining_body)):
+        with serialize_parsing(len(remaining_body)):
             document = boundedjson.parse(remaining_body, _JSON_BOUNDS)
     except JsonBoundsError as error:
         raise MatrixError(f"the response has too much besides the series: {error}") from None

@@ -135,8 +135,8 @@ class ScoreWriterStore:
                 arguments += [keys.pair(*pair), "" if shortened_cause is None else shortened_cause.model_dump_json()]
             self._unwritten_script(keys=[keys.UNWRITTEN], args=arguments)
 
-    def record_turn(self, counts: Mapping[str, int]) -> None:
-        """Add to the writer's counters, and record the completed turn."""
+    def record_pass(self, counts: Mapping[str, int]) -> None:
+        """Add to the writer's counters, and record the completed pass."""
         increments = [("HINCRBY", keys.WRITE_STATS, name, number) for name, number in counts.items()]
         run_atomically(
             self._redis, *increments, ("HSET", keys.WRITE_STATS, TURN_AT_FIELD, f"{read_hub_time(self._redis):.3f}")

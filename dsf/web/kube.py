@@ -16,7 +16,7 @@ from dsf.kube.reflector import drop_managed_fields
 from dsf.kube.resources import DYNAMIC_SCORERS
 from dsf.kube.reviews import Reviews, require_token
 from dsf.kube.session import Session
-from dsf.process.turns import ClientTurns, find_client
+from dsf.process.clientlimiter import ClientLimiter, find_client
 from dsf.process.valuecache import ValueCache
 from dsf.web.access import PageUser, Right
 from dsf.web.objects import ScorerReader, parse_scorer
@@ -44,10 +44,10 @@ class KubeAccess:
         """Check rights on DynamicScorers in `namespace`."""
         self._reviews = Reviews(session)
         self._namespace = namespace
-        self._holders: ValueCache[str, PageUser] = ValueCache(_CACHE_SECONDS, _MAX_CACHED, turns=30)
-        # Each client has its own share of the turns, so that wrong tokens of one client do not delay others.
-        self._turns = ClientTurns(turns=8, share=4, max_requests=20, seconds=1.0)
-        self._rights: ValueCache[tuple[PageUser, Right], bool] = ValueCache(_CACHE_SECONDS, _MAX_CACHED, turns=16)
+        self._holders: ValueCache[str, PageUser] = ValueCache(_CACHE_SECONDS, _MAX_CACHED, max_threads=30)
+        # Each client has its own limit, so that wrong tokens of one client do not delay others.
+        self._limiter = ClientLimiter(max_running=8, max_running_per_client=4, max_requests=20, seconds=1.0)
+        self._rights: ValueCache[tuple[PageUser, Right], bool] = ValueCache(_CACHE_SECONDS, _MAX_CACHED, max_threads=16)
 
     def identify_holder(self, token: str, client: str) -> PageUser:
         """Return the holder of a token; see `dsf.web.access.TokenReviewer`.
@@ -57,7 +57,7 @@ class KubeAccess:
         require_token(token)
 
         def review_token() -> PageUser:
-            with self._turns.take(find_client(client)):
+            with self._limiter.limit(find_client(client)):
                 user = self._reviews.review_token(token)
             extra = json.dumps(user.get("extra") or {}, sort_keys=True)
             return PageUser(

@@ -177,9 +177,9 @@ def make_configuration(config: Settings) -> dict[str, Any]:
     if config.role == "agent":
         values |= {
             # Threads share memory, and the stages mostly wait for HTTP responses.
-            "worker_pool": "dsf.agent.turns:SharedThreads",
+            "worker_pool": "dsf.agent.fairqueue:SharedThreads",
             "worker_concurrency": config.agent_concurrency,
-            # More than the maximum of waiting ticks (`dsf.agent.turns`), so that ticks that may not begin yet do not
+            # More than the maximum of waiting ticks (`dsf.agent.fairqueue`), so that ticks that may not begin yet do not
             # block later ticks of other scorers.
             "worker_prefetch_multiplier": 100,
             "worker_consumer": "dsf.worker.liveness:PatientConsumer",

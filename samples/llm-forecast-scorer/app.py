@@ -143,7 +143,7 @@ app = Scorer(
     env="",
 )
 
-_turns = asyncio.Semaphore(CONCURRENCY)
+_semaphore = asyncio.Semaphore(CONCURRENCY)
 
 
 @app.score
@@ -160,7 +160,7 @@ async def predict(series: list[Series]) -> list[Score | Skipped]:
             if finite.is_empty:
                 return item.skip("no_samples")
             try:
-                async with asyncio.timeout_at(deadline), _turns:
+                async with asyncio.timeout_at(deadline), _semaphore:
                     return item.score(usable_value(await answer(client, prompt(finite)), finite))
             except TimeoutError:
                 error = NoAnswerError("deadline", f"not done within {SCORING_TIMEOUT:g} s")

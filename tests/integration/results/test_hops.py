@@ -68,7 +68,7 @@ def test_result_is_encoded_twice_decoded_once_and_stored_twice(
             result = Result(cluster="c1", scorer="s1", run=bed.open(), at=bed.now, outcome="ok")
             result.results = [({"node": label}, 5.0)]
             outbox.send(result, time.monotonic() + 60)
-            intake.turn()
+            intake.run_pass()
 
         # The first one also loads scripts and the registry.
         cycle("first")

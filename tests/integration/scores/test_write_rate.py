@@ -31,13 +31,13 @@ def test_writes_keep_to_the_rate(bed: ResultsHarness) -> None:
     assert seconds >= 0.75
 
 
-def test_write_turns_are_taken_by_one_thread_at_a_time(bed: ResultsHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_write_tokens_are_taken_by_one_thread_at_a_time(bed: ResultsHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(bed, 30, write_rate=100.0)
     writer = bed.writer()
-    take, asking = writer._turns.take, threading.Lock()
+    take, asking = writer._write_rate.take, threading.Lock()
     was_alone: list[bool] = []
 
-    def take_turn() -> float:
+    def take_token() -> float:
         is_alone = asking.acquire(blocking=False)
         was_alone.append(is_alone)
         try:
@@ -46,7 +46,7 @@ def test_write_turns_are_taken_by_one_thread_at_a_time(bed: ResultsHarness, monk
             if is_alone:
                 asking.release()
 
-    monkeypatch.setattr(writer._turns, "take", take_turn)
+    monkeypatch.setattr(writer._write_rate, "take", take_token)
     writer.step()
     assert len(bed.backend.log) == 30
     assert all(was_alone)
@@ -92,7 +92,7 @@ def test_waiting_results_go_before_scores(bed: ResultsHarness, monkeypatch: pyte
 def test_counters_of_a_batch_are_stored_together(bed: ResultsHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(bed, 30, write_rate=100_000.0)
     writer, recorded = bed.writer(), []
-    record = writer._store.record_turn
-    monkeypatch.setattr(writer._store, "record_turn", lambda counts: recorded.append(dict(counts)) or record(counts))
+    record = writer._store.record_pass
+    monkeypatch.setattr(writer._store, "record_pass", lambda counts: recorded.append(dict(counts)) or record(counts))
     writer.step()
     assert recorded == [{"written": 30}]

@@ -239,7 +239,7 @@ def test_pairs_of_a_batch_are_checked_again_after_an_outage_of_redis(
             writer.step()
     assert sorted(bed.write(writer)) == [("apply", f"c{number}", NAME) for number in (1, 2, 3)]
     with monkeypatch.context() as patch:
-        patch.setattr(writer._store, "record_turn", _away)
+        patch.setattr(writer._store, "record_pass", _away)
         bed.cycle(results=[({"node": "a"}, 9.0)])
         with pytest.raises(redis.ConnectionError):
             writer.step()

@@ -29,8 +29,8 @@ def test_value_is_made_once_for_concurrent_readers() -> None:
 
 def test_new_value_is_made_by_one_thread_at_a_time() -> None:
     """Readers that need a newer value than the one that is being computed share the next one."""
-    shared: ValueCache[str, int] = ValueCache(60.0, 2, turns=5)
-    turns = shared._turns
+    shared: ValueCache[str, int] = ValueCache(60.0, 2, max_threads=5)
+    semaphore = shared._thread_semaphore
     numbers, inside, go_on, busy = count(), threading.Event(), threading.Event(), threading.Lock()
 
     def make() -> int:
@@ -44,15 +44,15 @@ def test_new_value_is_made_by_one_thread_at_a_time() -> None:
         first = pool.submit(shared.get, "a", make, is_new=True)
         assert inside.wait(30)
         other_futures = [pool.submit(shared.get, "a", make, is_new=True) for _ in range(4)]
-        wait_for(lambda: turns._value == 0, 30)
+        wait_for(lambda: semaphore._value == 0, 30)
         go_on.set()
         assert [future.result(30) for future in (first, *other_futures)] == [0, 1, 1, 1, 1]
 
 
 def test_waiting_readers_share_the_error_and_leave_threads_free() -> None:
     """A server that has just failed for all waiting readers is not queried again by each of them."""
-    shared: ValueCache[str, int] = ValueCache(60.0, 2, turns=5)
-    turns = shared._turns
+    shared: ValueCache[str, int] = ValueCache(60.0, 2, max_threads=5)
+    semaphore = shared._thread_semaphore
     inside, go_on, calls = threading.Event(), threading.Event(), count()
 
     def fail() -> int:
@@ -65,7 +65,7 @@ def test_waiting_readers_share_the_error_and_leave_threads_free() -> None:
         first = pool.submit(shared.get, "a", fail)
         assert inside.wait(30)
         other_futures = [pool.submit(shared.get, "a", fail) for _ in range(4)]
-        wait_for(lambda: turns._value == 0, 30)
+        wait_for(lambda: semaphore._value == 0, 30)
         with pytest.raises(BackendError, match="too much at a time"):
             shared.get("b", lambda: 1)
         go_on.set()

@@ -19,7 +19,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
 import dsf.log
-from dsf.boundedjson import wait_for_parsing_turn
+from dsf.boundedjson import serialize_parsing
 from dsf.errors import AccessError, BackendError, DsfError, ManifestError, UnknownScorerError
 from dsf.http.apidocs import add_docs
 from dsf.http.serving import WITHOUT_TELEMETRY
@@ -130,7 +130,7 @@ class _ThreadedRoute(APIRoute):
 
 def _validate(model: type[BaseModel], body: bytes) -> BaseModel:
     """Return the body as the model. Raises json.JSONDecodeError, and _InvalidBodyError with all errors."""
-    with wait_for_parsing_turn(len(body)):
+    with serialize_parsing(len(body)):
         document = json.loads(body)
         try:
             return model.model_validate(document)

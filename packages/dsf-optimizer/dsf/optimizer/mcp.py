@@ -35,7 +35,7 @@ from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
 import dsf.log
-from dsf.boundedjson import wait_for_parsing_turn
+from dsf.boundedjson import serialize_parsing
 from dsf.errors import DsfError, JsonBoundsError, ManifestError, OutputError
 from dsf.http.hosts import is_loopback
 from dsf.optimizer.access import by_tool, current_caller
@@ -285,7 +285,7 @@ class _CheckedLines:
                 if len(line) > MAX_BODY:
                     self._skip_line(line)
                     raise JsonBoundsError(f"it has more than {MAX_BODY} bytes")
-                with wait_for_parsing_turn(len(line)):
+                with serialize_parsing(len(line)):
                     document = load_json(line)
                     _check_fields(document)
                     text = line.decode("utf-8-sig")

@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import dsf.log
-from dsf.boundedjson import wait_for_parsing_turn
+from dsf.boundedjson import serialize_parsing
 from dsf.errors import AccessError, BackendError, JsonBoundsError, ManifestError, SettingsError
 from dsf.http import apidocs
 from dsf.http.hosts import is_loopback, parse_host_name
@@ -140,7 +140,7 @@ def make_problem(status: int, detail: str, title: str = "", headers: Mapping[str
 
 def _find_body_problem(body: bytes) -> JSONResponse | None:
     try:
-        with wait_for_parsing_turn(len(body)):
+        with serialize_parsing(len(body)):
             load_json(body)
     except JsonBoundsError as error:
         return make_problem(400, f"body: {error}")

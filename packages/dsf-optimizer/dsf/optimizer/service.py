@@ -134,7 +134,7 @@ class OptimizerService:
             report, plan, previous_plan, _, _ = self._prepare(params)
             self._store_for_page(report, plan, previous_plan, change_number)
             return report, plan
-        with self._take_turn():
+        with self._hold_write_lock():
             report, plan, _, changes, problems = self._prepare(params)
             if problems:
                 raise PlanConflictError("the plan cannot be applied: " + "; ".join(problems))
@@ -164,7 +164,7 @@ class OptimizerService:
         if not namespace:
             # Refuse an empty name, which means all namespaces for the API server.
             raise ManifestError("the name of the namespace to reset is empty")
-        with self._take_turn():
+        with self._hold_write_lock():
             changes = self._writer.list_changes([], self._writer.list_existing(namespace))
             if not dry_run:
                 self._writer.write(changes)
@@ -219,7 +219,7 @@ class OptimizerService:
         self._backend.close()
 
     @contextlib.contextmanager
-    def _take_turn(self) -> Iterator[None]:
+    def _hold_write_lock(self) -> Iterator[None]:
         """Hold the write lock in the block. Raises SolverError if earlier writes take too long."""
         if not self._write_lock.acquire(timeout=self._solver.patience):
             raise SolverError(

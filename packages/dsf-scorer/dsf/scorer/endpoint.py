@@ -38,7 +38,7 @@ class ScoringEndpoint:
         self._bodies = bodies
         self._logged_reasons: set[str] = set()
         self._is_async = inspect.iscoroutinefunction(scorer.function)
-        self._turns = asyncio.Semaphore(self._limits.concurrency) if self._limits.concurrency else None
+        self._semaphore = asyncio.Semaphore(self._limits.concurrency) if self._limits.concurrency else None
 
     async def handle(self, request: Request) -> Response:
         """Respond to a request, and count it."""
@@ -76,19 +76,19 @@ class ScoringEndpoint:
     async def _compute_scores(self, request: Request) -> EncodedScores:
         if self._scorer.token is not None:
             self._scorer.token.check(request.headers.getlist("authorization"))
-        async with self._take_turn(), self._receive(request) as body:
+        async with self._limit_concurrency(), self._receive(request) as body:
             self._metrics.bytes.observe(len(body.data))
             if self._is_async:
                 return await self._run_async(await run_in_threadpool(self._parse_once, body))
             return await run_in_threadpool(self._run, body)
 
     @asynccontextmanager
-    async def _take_turn(self) -> AsyncIterator[None]:
-        """Wait for a turn before the body is read: waiting requests stay in network buffers, not in memory."""
-        if self._turns is not None:
+    async def _limit_concurrency(self) -> AsyncIterator[None]:
+        """Wait before the body is read, so that waiting requests stay in network buffers, not in memory."""
+        if self._semaphore is not None:
             try:
                 async with asyncio.timeout(self._limits.wait_seconds):
-                    await self._turns.acquire()
+                    await self._semaphore.acquire()
             except TimeoutError:
                 detail = f"{self._limits.concurrency} requests are scored at a time, and this one had no turn"
                 raise RefusedError(503, detail, headers={"Retry-After": "1"}) from None
@@ -96,12 +96,12 @@ class ScoringEndpoint:
             with self._metrics.running.track_inprogress():
                 yield
         finally:
-            if self._turns is not None:
-                self._turns.release()
+            if self._semaphore is not None:
+                self._semaphore.release()
 
     @asynccontextmanager
     async def _receive(self, request: Request) -> AsyncIterator[Body]:
-        """Receive the body, and yield it when there is room to score it."""
+        """Receive the body, and yield it when the memory allows to score it."""
         deadline = asyncio.timeout(self._limits.read_seconds)
         with self._bodies.receiving(deadline) as body:
             await self._read(request, body)

@@ -99,7 +99,7 @@ class _Endpoint:
         self._received = received
         self._max_bytes = max_bytes
         self._token_file = TokenFile(token_file) if token_file else None
-        self._turns = asyncio.Semaphore(_MAX_PARALLEL_REQUESTS)
+        self._semaphore = asyncio.Semaphore(_MAX_PARALLEL_REQUESTS)
         #: Received bodies, the oldest first.
         self._bodies: dict[_Body, None] = {}
         self._parse_lock = threading.Lock()
@@ -148,22 +148,22 @@ class _Endpoint:
         encoding = headers.get("content-encoding", "identity").strip().lower()
         if encoding not in ("identity", "gzip"):
             raise _RefusalError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "Content-Encoding must be gzip or none")
-        # The body is received before the turn begins, so that senders of slow bodies do not block others.
-        async with self._receive_body(headers, receive) as body, self._take_turn():
+        # The body is received before the request counts as running, so that senders of slow bodies do not block others.
+        async with self._receive_body(headers, receive) as body, self._limit_concurrency():
             return await asyncio.to_thread(self._ingest, body, is_gzip=encoding == "gzip", as_json=kind == _JSON)
 
     @contextlib.asynccontextmanager
-    async def _take_turn(self) -> AsyncIterator[None]:
+    async def _limit_concurrency(self) -> AsyncIterator[None]:
         """Wait until fewer requests are in memory. Raises _RefusalError."""
         try:
             async with asyncio.timeout(_MAX_WAIT_SECONDS):
-                await self._turns.acquire()
+                await self._semaphore.acquire()
         except TimeoutError:
             raise _make_too_many_error() from None
         try:
             yield
         finally:
-            self._turns.release()
+            self._semaphore.release()
 
     @contextlib.asynccontextmanager
     async def _receive_body(self, headers: Mapping[str, str], receive: Receive) -> AsyncIterator[bytes]:

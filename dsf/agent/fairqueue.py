@@ -1,7 +1,7 @@
 """Decides which tick gets a thread next, so that namespaces share the agent's threads.
 
 All scorers of a cluster share the agent's threads, and a cycle keeps its thread while it waits for a server. Therefore
-the scorers of one namespace never get all threads (`dsf.process.shares`). Ticks beyond the share wait for their turn
+the scorers of one namespace never get all threads (`dsf.process.shares`). Ticks beyond the share wait
 until they expire.
 """
 
@@ -54,7 +54,7 @@ class _Namespace:
     running_count: int = 0
 
 
-class Turns:
+class FairQueue:
     """Decides which waiting tick runs next. Counts waiting and running ticks by namespace. Thread-safe."""
 
     def __init__(self, threads: int, namespaces: Callable[[], Mapping[str, str]]) -> None:
@@ -66,7 +66,7 @@ class Turns:
         self._positions = count()
 
     def add(self, tick: Tick) -> bool:
-        """Let a tick wait for its turn. Return False if its namespace already has its share of waiting ticks."""
+        """Add a waiting tick. Return False if its namespace already has its share of waiting ticks."""
         with self._lock:
             namespace_by_scorer = self._list_namespaces()
             # A tick of an unknown scorer does not count for the hub's own namespace, because many new or deleted
@@ -74,13 +74,13 @@ class Turns:
             tick.namespace = namespace_by_scorer.get(tick.scorer, _UNKNOWN)
             tick.position = next(self._positions)
             waiting_ticks = self._namespaces.setdefault(tick.namespace, _Namespace()).waiting_ticks
-            free_places = self._threads * WAITING_PER_THREAD - sum(
+            free_count = self._threads * WAITING_PER_THREAD - sum(
                 len(namespace.waiting_ticks) for namespace in self._namespaces.values()
             )
             if (
                 tick.namespace
                 and len({*namespace_by_scorer.values(), tick.namespace}) > 1
-                and len(waiting_ticks) >= free_places
+                and len(waiting_ticks) >= free_count
             ):
                 return False
             waiting_ticks.append(tick)
@@ -196,7 +196,7 @@ class SharedThreads(_TaskPool):  # type: ignore[misc]
 
     def on_stop(self) -> None:
         """Skip the waiting ticks, and wait for the running cycles."""
-        for tick in self._runner.turns.drain():
+        for tick in self._runner.tick_queue.drain():
             self._skip(tick, CycleError("", SkipReason.EXPIRED, "the agent was stopped before its turn"))
         super().on_stop()
         self._skip_pool.shutdown()
@@ -210,22 +210,22 @@ class SharedThreads(_TaskPool):  # type: ignore[misc]
         accept_callback: Callable[..., Any] | None = None,
         **_: Any,
     ) -> Future[None]:
-        """Run a task in its turn. `args` are those of Celery's tracer: name, id, headers and others."""
+        """Queue a task, and run each queued task that may begin. `args` are those of Celery's tracer: name, id, headers and others."""
         # `dsf.agent.ticks` has replaced the headers of the message by these.
         headers = args[2] if args else {}
         scorer, deadline = headers.get(TICK_HEADER, ("", None))
         tick = Tick(scorer, deadline, lambda: apply_target(target, args, kwargs, callback, accept_callback), headers)
-        turns = self._runner.turns
-        if turns.add(tick):
+        tick_queue = self._runner.tick_queue
+        if tick_queue.add(tick):
             self._run_next()
         else:
-            self._skip(tick, turns.explain_refusal(tick))
+            self._skip(tick, tick_queue.explain_refusal(tick))
         # Celery keeps only a weak reference to the result, and uses it only for pools of processes.
         return Future()
 
     def expire(self) -> None:
         """Skip the waiting ticks whose deadline has passed. Called regularly."""
-        for tick, reason in self._runner.turns.expire(self._runner.hub_time()):
+        for tick, reason in self._runner.tick_queue.expire(self._runner.hub_time()):
             self._skip(tick, reason)
 
     @property
@@ -233,14 +233,14 @@ class SharedThreads(_TaskPool):  # type: ignore[misc]
         return self.app.tasks[CYCLE_TASK].runner
 
     def _run_next(self) -> None:
-        while (tick := self._runner.turns.take()) is not None:
+        while (tick := self._runner.tick_queue.take()) is not None:
             self.executor.submit(self._run, tick)
 
     def _run(self, tick: Tick) -> None:
         try:
             tick.run()
         finally:
-            self._runner.turns.end(tick)
+            self._runner.tick_queue.end(tick)
             self._run_next()
 
     def _skip(self, tick: Tick, reason: CycleError) -> None:

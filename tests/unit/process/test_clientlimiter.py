@@ -1,4 +1,4 @@
-"""Turns at a server, which clients share."""
+"""The limit of concurrent requests, which clients share."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from dsf.errors import BackendError
-from dsf.process.turns import ClientTurns, find_client
+from dsf.process.clientlimiter import ClientLimiter, find_client
 from tests.support.wait import wait_for
 
 
-def test_greedy_client_leaves_turns_for_others() -> None:
-    turns = ClientTurns(turns=4, share=2, max_requests=10, seconds=60.0)
+def test_greedy_client_leaves_requests_for_others() -> None:
+    limiter = ClientLimiter(max_running=4, max_running_per_client=2, max_requests=10, seconds=60.0)
     go_on = threading.Event()
     inside: list[str] = []
 
     def work(client: str) -> None:
-        with turns.take(client):
+        with limiter.limit(client):
             inside.append(client)
             assert go_on.wait(30)
 
     with ThreadPoolExecutor(20) as pool:
         futures = [pool.submit(work, "greedy") for _ in range(10)]
         wait_for(lambda: len(inside) == 2, 30)
-        with pytest.raises(BackendError, match="by one client"), turns.take("greedy"):
+        with pytest.raises(BackendError, match="by one client"), limiter.limit("greedy"):
             pass
         futures += [pool.submit(work, "a"), pool.submit(work, "b")]
         wait_for(lambda: len(inside) == 4, 30)
@@ -36,11 +36,11 @@ def test_greedy_client_leaves_turns_for_others() -> None:
     assert inside.count("greedy") == 10
 
 
-def test_turn_that_is_not_granted_in_time_is_an_error() -> None:
-    turns = ClientTurns(turns=1, share=1, max_requests=10, seconds=0.01)
-    with turns.take("a"), pytest.raises(BackendError, match="too much at a time"), turns.take("b"):
+def test_request_that_may_not_run_in_time_is_an_error() -> None:
+    limiter = ClientLimiter(max_running=1, max_running_per_client=1, max_requests=10, seconds=0.01)
+    with limiter.limit("a"), pytest.raises(BackendError, match="too much at a time"), limiter.limit("b"):
         pass
-    with turns.take("b"):
+    with limiter.limit("b"):
         pass
 
 

@@ -12,16 +12,16 @@ from contextlib import contextmanager
 from dsf.errors import BackendError
 
 
-class ClientTurns:
-    """Allows `turns` concurrent requests, and up to `share` of them for each client. Thread-safe.
+class ClientLimiter:
+    """Allows `max_running` concurrent requests, and `max_running_per_client` of each client. Thread-safe.
 
-    A request waits up to `seconds` for a free turn. Requests of clients with fewer running requests come first, then
+    A request waits up to `seconds` until it may run. Requests of clients with fewer running requests come first, then
     older requests. At most `max_requests` requests of a client run or wait.
     """
 
-    def __init__(self, turns: int, share: int, max_requests: int, seconds: float) -> None:
-        self._turns = turns
-        self._share = share
+    def __init__(self, max_running: int, max_running_per_client: int, max_requests: int, seconds: float) -> None:
+        self._max_running = max_running
+        self._max_running_per_client = max_running_per_client
         self._max_requests = max_requests
         self._seconds = seconds
         self._condition = threading.Condition()
@@ -30,10 +30,10 @@ class ClientTurns:
         self._client_by_ticket: dict[object, str] = {}
 
     @contextmanager
-    def take(self, client: str) -> Iterator[None]:
-        """Wait for a turn, and keep it during the block.
+    def limit(self, client: str) -> Iterator[None]:
+        """Wait until a request of the client may run, and count it as running during the block.
 
-        Raises BackendError if no turn is free in time, or if too many requests of the client run or wait.
+        Raises BackendError if the request may not run in time, or if too many requests of the client run or wait.
         """
         ticket = object()
         with self._condition:
@@ -42,10 +42,10 @@ class ClientTurns:
                 raise BackendError("the hub's API server is asked too much at a time by one client")
             self._client_by_ticket[ticket] = client
             try:
-                has_turn = self._wait(ticket)
+                may_run = self._wait(ticket)
             finally:
                 del self._client_by_ticket[ticket]
-            if not has_turn:
+            if not may_run:
                 self._condition.notify_all()
                 raise BackendError("the hub's API server is asked too much at a time")
             self._running_counts[client] += 1
@@ -69,13 +69,13 @@ class ClientTurns:
         return True
 
     def _is_next(self, ticket: object) -> bool:
-        """True if a turn is free, and no other request comes before the one with this ticket."""
-        if self._running_counts.total() >= self._turns:
+        """True if another request may run, and no other request comes before the one with this ticket."""
+        if self._running_counts.total() >= self._max_running:
             return False
         eligible_tickets = [
             waiting_ticket
             for waiting_ticket, client in self._client_by_ticket.items()
-            if self._running_counts[client] < self._share
+            if self._running_counts[client] < self._max_running_per_client
         ]
         # `min` returns the first, which is the oldest, of equal requests.
         return (

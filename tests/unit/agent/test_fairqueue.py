@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsf.agent.ticks import REFUSAL, TICK_HEADER
-from dsf.agent.turns import WAITING_PER_THREAD, SharedThreads, Tick, Turns
+from dsf.agent.fairqueue import WAITING_PER_THREAD, FairQueue, SharedThreads, Tick
 from dsf.errors import CycleError
 from dsf.messages import CYCLE_TASK
 from dsf.reasons import SkipReason
@@ -23,36 +23,36 @@ def tick(scorer: str, deadline: float | None = None) -> Tick:
     return Tick(scorer, deadline, lambda: None, {})
 
 
-def turns(threads: int, **namespaces: int) -> Turns:
-    """Return turns with this many scorers per namespace: `a0`, `a1` ... of `a`; `hub` is the hub's namespace."""
+def make_queue(threads: int, **namespaces: int) -> FairQueue:
+    """Return a queue with this many scorers per namespace: `a0`, `a1` ... of `a`; `hub` is the hub's namespace."""
     scorers = {
         f"{name}{number}": "" if name == "hub" else name
         for name, scorers in namespaces.items()
         for number in range(scorers)
     }
-    return Turns(threads, lambda: scorers)
+    return FairQueue(threads, lambda: scorers)
 
 
-def start_ticks(queue: Turns) -> list[str]:
+def start_ticks(queue: FairQueue) -> list[str]:
     """Return the scorers of the ticks that start now."""
     return [tick.scorer for tick in iter(queue.take, None)]
 
 
-def add_ticks(queue: Turns, name: str, scorers: int) -> None:
+def add_ticks(queue: FairQueue, name: str, scorers: int) -> None:
     for number in range(scorers):
         assert queue.add(tick(f"{name}{number}"))
 
 
 @pytest.mark.parametrize("name", ["hub", "team"])
 def test_namespace_that_is_alone_has_all_threads(name: str) -> None:
-    queue = turns(8, **{name: 24})
+    queue = make_queue(8, **{name: 24})
     add_ticks(queue, name, 24)
     assert start_ticks(queue) == [f"{name}{number}" for number in range(8)]
 
 
 @pytest.mark.parametrize("threads", [2, 3, 4, 8, 100])
 def test_hanging_namespaces_leave_threads_for_others(threads: int) -> None:
-    queue = turns(threads, hub=1, a=1000, b=1)
+    queue = make_queue(threads, hub=1, a=1000, b=1)
     for number in range(1000):
         queue.add(tick(f"a{number}"))
     assert 1 <= len(start_ticks(queue)) < threads
@@ -64,7 +64,7 @@ def test_hanging_namespaces_leave_threads_for_others(threads: int) -> None:
 
 
 def test_each_greedy_namespace_leaves_a_thread_for_the_next_one() -> None:
-    queue = turns(8, hub=1, a=24, b=24, c=24)
+    queue = make_queue(8, hub=1, a=24, b=24, c=24)
     counts = []
     for name in ("a", "b", "c"):
         add_ticks(queue, name, 24)
@@ -75,7 +75,7 @@ def test_each_greedy_namespace_leaves_a_thread_for_the_next_one() -> None:
 
 
 def test_scorers_that_the_agent_does_not_know_leave_threads_for_the_hubs_own() -> None:
-    queue = turns(8, hub=1, team=1)
+    queue = make_queue(8, hub=1, team=1)
     accepted = [queue.add(tick(f"deleted{number}")) for number in range(8 * WAITING_PER_THREAD)]
     # Their cycles wait for a summary, which may never arrive.
     assert 1 <= len(start_ticks(queue)) < 7
@@ -86,7 +86,7 @@ def test_scorers_that_the_agent_does_not_know_leave_threads_for_the_hubs_own() -
 
 
 def test_hubs_own_scorers_go_first_and_leave_one_thread() -> None:
-    queue = turns(8, hub=24, a=24)
+    queue = make_queue(8, hub=24, a=24)
     add_ticks(queue, "a", 24)
     add_ticks(queue, "hub", 24)
     assert start_ticks(queue)[:7] == [f"hub{number}" for number in range(7)]
@@ -96,7 +96,7 @@ def test_hubs_own_scorers_go_first_and_leave_one_thread() -> None:
 
 
 def test_freed_thread_serves_the_namespace_with_the_fewest_cycles() -> None:
-    queue = turns(4, a=9, b=9)
+    queue = make_queue(4, a=9, b=9)
     add_ticks(queue, "a", 9)
     add_ticks(queue, "b", 9)
     begun = list(iter(queue.take, None))
@@ -106,7 +106,7 @@ def test_freed_thread_serves_the_namespace_with_the_fewest_cycles() -> None:
 
 
 def test_ticks_that_wait_too_long_say_whose_share_is_full() -> None:
-    queue = turns(4, hub=2, a=9)
+    queue = make_queue(4, hub=2, a=9)
     for number in range(9):
         assert queue.add(tick(f"a{number}", 10.0))
     running = len(start_ticks(queue))
@@ -120,7 +120,7 @@ def test_ticks_that_wait_too_long_say_whose_share_is_full() -> None:
 
 
 def test_ticks_that_wait_for_busy_threads_expire() -> None:
-    queue = turns(2, a=9)
+    queue = make_queue(2, a=9)
     for number in range(9):
         assert queue.add(tick(f"a{number}", 10.0))
     assert len(start_ticks(queue)) == 2
@@ -128,7 +128,7 @@ def test_ticks_that_wait_for_busy_threads_expire() -> None:
 
 
 def test_waiting_ticks_of_one_namespace_leave_room_for_others() -> None:
-    queue = turns(2, hub=1, a=1, b=1)
+    queue = make_queue(2, hub=1, a=1, b=1)
     added = list(itertools.takewhile(bool, (queue.add(tick("a0")) for _ in range(10_000))))
     assert len(added) == WAITING_PER_THREAD
     assert queue.explain_refusal(tick("a0")).reason == SkipReason.SHARE_FULL
@@ -137,8 +137,8 @@ def test_waiting_ticks_of_one_namespace_leave_room_for_others() -> None:
 
 
 def test_pool_skips_ticks_beyond_the_waiting_share() -> None:
-    queue = turns(1, hub=1, a=1)
-    runner = SimpleNamespace(turns=queue, hub_time=lambda: 0.0)
+    queue = make_queue(1, hub=1, a=1)
+    runner = SimpleNamespace(tick_queue=queue, hub_time=lambda: 0.0)
     pool = SharedThreads(1, app=SimpleNamespace(tasks={CYCLE_TASK: SimpleNamespace(runner=runner)}))
     server_answers = threading.Event()
     skipped: list[CycleError] = []
@@ -166,7 +166,7 @@ def test_pool_skips_ticks_beyond_the_waiting_share() -> None:
     st.lists(st.tuples(st.sampled_from(["hub", "a", "b", "c"]), st.sampled_from(["add", "take", "end"])), max_size=80),
 )
 def test_never_more_cycles_than_threads_and_no_tick_is_forgotten(threads: int, steps: list[tuple[str, str]]) -> None:
-    queue = turns(threads, hub=1, a=1, b=1, c=1)
+    queue = make_queue(threads, hub=1, a=1, b=1, c=1)
     running: list[Tick] = []
     added: list[Tick] = []
     begun: list[Tick] = []
