@@ -300,7 +300,7 @@ class CycleRunner:
             validity = compute_validity(
                 interval or declared_interval, cycle.summary.validity_seconds, declared_interval
             )
-            self._keep_results(cycle, response.results, validity, interval)
+            self._store_results(cycle, response.results, validity, interval)
             outcome: Outcome = "partial" if response.refusal_counts else "ok" if response.results else "empty"
             # The duration in the result excludes the sending, because the result is signed before it is sent.
             cycle.timings["publish"] = time.monotonic() - started_at
@@ -317,10 +317,10 @@ class CycleRunner:
 
         return self._try_stage(task, "publish", cycle, publish_results)
 
-    def _keep_results(
+    def _store_results(
         self, cycle: AgentCycle, results: Sequence[ScoringResult], validity: float, interval: int
     ) -> None:
-        """Keep the results for the agent's /metrics and for composites if there is room. The hub gets them anyway."""
+        """Store the results for /metrics and for composites if the memory allows. The hub gets them anyway."""
         if self._result_memory.reserve(cycle.scorer, results):
             self._results.put(cycle.summary, results, validity)
             self._metrics.publish(cycle.summary, results, interval)

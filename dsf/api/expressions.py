@@ -12,10 +12,10 @@ from dsf.api.meta import Rule, SpecModel
 from dsf.expression import DOUBLE, INT, LABELS, NUMBERS, STRING, Expression, Type, compile_expression
 
 #: Variables of every expression.
-_CLUSTER: Final[Mapping[str, Type]] = {"cluster": STRING, "clusterLabels": LABELS}
+_CLUSTER_VARIABLES: Final[Mapping[str, Type]] = {"cluster": STRING, "clusterLabels": LABELS}
 #: Variables of an expression that is evaluated for each series.
-_SERIES: Final[Mapping[str, Type]] = {
-    **_CLUSTER,
+_SERIES_VARIABLES: Final[Mapping[str, Type]] = {
+    **_CLUSTER_VARIABLES,
     "labels": LABELS,
     "query": INT,
     **dict.fromkeys(("values", "times"), NUMBERS),
@@ -32,9 +32,9 @@ class ScoreInput(SpecModel):
 
     rules = (
         Rule(
-            f"as is none of {', '.join((*_CLUSTER, 'labels'))}",
-            f"!(self.__as__ in {[*_CLUSTER, 'labels']})",
-            lambda self: self.name not in (*_CLUSTER, "labels"),
+            f"as is none of {', '.join((*_CLUSTER_VARIABLES, 'labels'))}",
+            f"!(self.__as__ in {[*_CLUSTER_VARIABLES, 'labels']})",
+            lambda self: self.name not in (*_CLUSTER_VARIABLES, "labels"),
         ),
     )
 
@@ -51,8 +51,8 @@ class ScoreInput(SpecModel):
 def list_variables(source_types: tuple[str, ...], inputs: tuple[str, ...]) -> dict[str, Type]:
     """Return the variables of an expression and their types, for the types of its sources and the names of `inputs`."""
     if inputs:
-        return {**_CLUSTER, "labels": LABELS, **dict.fromkeys(inputs, DOUBLE)}
-    return dict(_CLUSTER if set(source_types) <= {"None"} else _SERIES)
+        return {**_CLUSTER_VARIABLES, "labels": LABELS, **dict.fromkeys(inputs, DOUBLE)}
+    return dict(_CLUSTER_VARIABLES if set(source_types) <= {"None"} else _SERIES_VARIABLES)
 
 
 @functools.lru_cache(4096)

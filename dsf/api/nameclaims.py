@@ -34,7 +34,7 @@ RESERVATION_SECONDS: Final = 300
 #: create the new object first, and delete the old object in a later pass.
 RENAME_SECONDS: Final = 300
 #: Maximum size in bytes of a namespace's stored claims of one kind. The ConfigMap has at most 1 MiB for both kinds.
-ROOM_OF_NAMESPACE: Final = 450_000
+MAX_NAMESPACE_BYTES: Final = 450_000
 
 # Creation time of an object that is not stored yet, and therefore younger than all stored objects.
 _NOT_CREATED: Final = datetime.max.replace(tzinfo=UTC)
@@ -64,7 +64,7 @@ class NameClaim(NamedTuple):
 Queues = Mapping[str, tuple[NameClaim, ...]]
 
 
-class Wish(NamedTuple):
+class NameRequest(NamedTuple):
     """The name that an existing scorer requests."""
 
     #: `namespace/name`.
@@ -96,8 +96,8 @@ class NameClaims:
     @classmethod
     def parse(cls, texts: Mapping[str, str]) -> NameClaims:
         """Return the claims in the texts that `dump` has returned; `texts` are by namespace. Raises ValueError."""
-        scorers: _Stored = {}
-        scores: _Stored = {}
+        scorers: _ParsedClaims = {}
+        scores: _ParsedClaims = {}
         former: dict[str, int] = {}
         for namespace, text in texts.items():
             document = json.loads(text) if text else {}
@@ -133,54 +133,57 @@ class NameClaims:
 
 
 def find_former_owners(
-    previous_queues: Queues, former_owners: Mapping[str, int], wishes: Iterable[Wish], now: int
+    previous_queues: Queues, former_owners: Mapping[str, int], name_requests: Iterable[NameRequest], now: int
 ) -> dict[str, int]:
     """Return the owners that gave up or lost a claim within the last `RESERVATION_SECONDS`, with the end of that time.
 
     An existing owner stays in the result until it holds a name, because it was re-created and is not a renamed scorer.
     """
-    wish_by_owner = {wish.owner: wish for wish in wishes}
+    request_by_owner = {name_request.owner: name_request for name_request in name_requests}
     holders = {queue[0].owner for queue in previous_queues.values() if not queue[0].gone_at}
     new_former_owners = {
         owner: min(free_at, now + RESERVATION_SECONDS)
         for owner, free_at in former_owners.items()
-        if free_at > now or (owner in wish_by_owner and owner not in holders)
+        if free_at > now or (owner in request_by_owner and owner not in holders)
     }
     for name, queue in previous_queues.items():
         for position, claim in enumerate(queue):
-            wish = wish_by_owner.get(claim.owner)
+            name_request = request_by_owner.get(claim.owner)
             # An object that is younger than its claim was re-created between two plans.
-            is_younger = wish is not None and wish.created is not None and claim.claimed_at < int(wish.created.timestamp())
+            created_at = name_request.created if name_request is not None else None
+            is_younger = created_at is not None and claim.claimed_at < int(created_at.timestamp())
             is_replaced = position > 0 and is_younger
-            if claim.gone_at or wish is None or wish.name not in (name, None) or is_replaced:
+            if claim.gone_at or name_request is None or name_request.name not in (name, None) or is_replaced:
                 new_former_owners.setdefault(claim.owner, (min(claim.gone_at, now) or now) + RESERVATION_SECONDS)
     return new_former_owners
 
 
-def settle(
+def update_queues(
     previous_queues: Queues,
-    wishes: Iterable[Wish],
+    name_requests: Iterable[NameRequest],
     now: int,
     home: str,
     former_owners: Mapping[str, int] = MappingProxyType({}),
 ) -> dict[str, tuple[NameClaim, ...]]:
-    """Return the claims that follow `previous_queues`, for the wishes of all existing scorers.
+    """Return the claims that follow `previous_queues`, for the name_requests of all existing scorers.
 
     `home` is the hub's own namespace; `former_owners` (see `find_former_owners`) are not renamed scorers.
     """
-    wish_by_owner = {wish.owner: wish for wish in wishes}
-    name_by_owner = {wish.owner: wish.name for wish in wish_by_owner.values()}
-    renaming_wishes = _group_by_name(wish for wish in wish_by_owner.values() if wish.owner not in former_owners)
+    request_by_owner = {name_request.owner: name_request for name_request in name_requests}
+    name_by_owner = {name_request.owner: name_request.name for name_request in request_by_owner.values()}
+    renaming_requests = _group_by_name(
+        name_request for name_request in request_by_owner.values() if name_request.owner not in former_owners
+    )
     holders: dict[str, NameClaim] = {}
     waiting_claims: dict[str, list[NameClaim]] = {}
     for name, queue in previous_queues.items():
-        holder = _update_holder(queue[0], name, wish_by_owner, now, former_owners)
+        holder = _update_holder(queue[0], name, request_by_owner, now, former_owners)
         if holder is not None and holder.gone_at:
-            holder = _find_renamed_holder(holder, queue[1:], renaming_wishes.get(name, ()), now) or holder
+            holder = _find_renamed_holder(holder, queue[1:], renaming_requests.get(name, ()), now) or holder
         if holder is not None:
             holders[name] = holder
         waiting_claims[name] = [
-            claim._replace(config=wish_by_owner[claim.owner].config)
+            claim._replace(config=request_by_owner[claim.owner].config)
             for claim in queue[1:]
             if name_by_owner.get(claim.owner) == name and (holder is None or claim.owner != holder.owner)
         ]
@@ -191,18 +194,18 @@ def settle(
         bytes_by_namespace[_parse_namespace(claim.owner)] += _compute_size(name, claim.owner + claim.renamed_from)
     for owner in former_owners.keys() - registered_owners:
         bytes_by_namespace[_parse_namespace(owner)] += _compute_size("", owner)
-    for wish in sorted(wish_by_owner.values(), key=lambda wish: (wish.created or _NOT_CREATED, wish.owner)):
-        if not wish.name or wish.owner in registered_owners:
+    for name_request in sorted(request_by_owner.values(), key=lambda name_request: (name_request.created or _NOT_CREATED, name_request.owner)):
+        if not name_request.name or name_request.owner in registered_owners:
             continue
-        size = _compute_size(wish.name, wish.owner)
-        if bytes_by_namespace[_parse_namespace(wish.owner)] + size > ROOM_OF_NAMESPACE:
+        size = _compute_size(name_request.name, name_request.owner)
+        if bytes_by_namespace[_parse_namespace(name_request.owner)] + size > MAX_NAMESPACE_BYTES:
             continue
-        bytes_by_namespace[_parse_namespace(wish.owner)] += size
-        waiting_claims.setdefault(wish.name, []).append(NameClaim(wish.owner, now, config=wish.config))
+        bytes_by_namespace[_parse_namespace(name_request.owner)] += size
+        waiting_claims.setdefault(name_request.name, []).append(NameClaim(name_request.owner, now, config=name_request.config))
 
     def order(claim: NameClaim) -> tuple[bool, int, datetime, str]:
-        is_others = _parse_namespace(claim.owner) != home
-        return is_others, claim.claimed_at, wish_by_owner[claim.owner].created or _NOT_CREATED, claim.owner
+        is_foreign = _parse_namespace(claim.owner) != home
+        return is_foreign, claim.claimed_at, request_by_owner[claim.owner].created or _NOT_CREATED, claim.owner
 
     queues: dict[str, tuple[NameClaim, ...]] = {}
     for name in {**holders, **waiting_claims}:
@@ -212,10 +215,10 @@ def settle(
     return queues
 
 
-def _group_by_name(wishes: Iterable[Wish]) -> dict[str | None, list[Wish]]:
-    wishes_by_name: dict[str | None, list[Wish]] = {}
-    for wish in wishes:
-        wishes_by_name.setdefault(wish.name, []).append(wish)
+def _group_by_name(name_requests: Iterable[NameRequest]) -> dict[str | None, list[NameRequest]]:
+    wishes_by_name: dict[str | None, list[NameRequest]] = {}
+    for name_request in name_requests:
+        wishes_by_name.setdefault(name_request.name, []).append(name_request)
     return wishes_by_name
 
 
@@ -234,45 +237,45 @@ def explain_refusal(claimed_name: str, queue: tuple[NameClaim, ...], owner: str)
 
 
 def _update_holder(
-    claim: NameClaim, name: str, wish_by_owner: Mapping[str, Wish], now: int, former_owners: Mapping[str, int]
+    claim: NameClaim, name: str, request_by_owner: Mapping[str, NameRequest], now: int, former_owners: Mapping[str, int]
 ) -> NameClaim | None:
     """Return the holder's current claim; None if the holder gave up the name."""
-    wish = wish_by_owner.get(claim.owner)
-    if wish is None and now < (former_until := former_owners.get(claim.renamed_from, 0)):
+    name_request = request_by_owner.get(claim.owner)
+    if name_request is None and now < (former_until := former_owners.get(claim.renamed_from, 0)):
         # Both scorers are deleted, so the second was not the renamed first one.
         renamed_claim = NameClaim(claim.renamed_from, claim.claimed_at, former_until - RESERVATION_SECONDS, claim.config)
-        return _update_holder(renamed_claim, name, wish_by_owner, now, {})
-    if wish is not None:
-        if wish.name is None:
+        return _update_holder(renamed_claim, name, request_by_owner, now, {})
+    if name_request is not None:
+        if name_request.name is None:
             return claim._replace(gone_at=0)
-        return claim._replace(gone_at=0, config=wish.config) if wish.name == name else None
+        return claim._replace(gone_at=0, config=name_request.config) if name_request.name == name else None
     # A deletion time in the future, after a clock change, must not extend the claim.
     gone_at = min(claim.gone_at or now, now)
     return claim._replace(gone_at=gone_at) if now < gone_at + RESERVATION_SECONDS else None
 
 
 def _find_renamed_holder(
-    holder: NameClaim, waiting_claims: tuple[NameClaim, ...], wishes: Iterable[Wish], now: int
+    holder: NameClaim, waiting_claims: tuple[NameClaim, ...], name_requests: Iterable[NameRequest], now: int
 ) -> NameClaim | None:
     """Return the claim of the scorer that is the deleted holder under another name; None without such a scorer.
 
-    `wishes` are the wishes for this name by scorers that had no other name. A renamed scorer is in the namespace of the
+    `name_requests` are for this name, by scorers that had no other name. A renamed scorer is in the namespace of the
     holder, was created just before its deletion or afterwards, and has the `/config` of the holder, if any. An older
     scorer is not a renamed scorer, because its author or its scoring API could otherwise take the name away.
     """
-    candidate_wishes = {
-        wish.owner: wish
-        for wish in wishes
-        if _parse_namespace(wish.owner) == _parse_namespace(holder.owner)
-        and (wish.created or _NOT_CREATED).timestamp() > holder.gone_at - RENAME_SECONDS
-        and wish.config in ("", holder.config)
+    candidate_requests = {
+        name_request.owner: name_request
+        for name_request in name_requests
+        if _parse_namespace(name_request.owner) == _parse_namespace(holder.owner)
+        and (name_request.created or _NOT_CREATED).timestamp() > holder.gone_at - RENAME_SECONDS
+        and name_request.config in ("", holder.config)
     }
-    if not candidate_wishes:
+    if not candidate_requests:
         return None
-    first_claim = next((claim for claim in waiting_claims if claim.owner in candidate_wishes), None) or NameClaim(
-        min(candidate_wishes), now
+    first_claim = next((claim for claim in waiting_claims if claim.owner in candidate_requests), None) or NameClaim(
+        min(candidate_requests), now
     )
-    return first_claim._replace(config=candidate_wishes[first_claim.owner].config, renamed_from=holder.owner)
+    return first_claim._replace(config=candidate_requests[first_claim.owner].config, renamed_from=holder.owner)
 
 
 def _parse_namespace(owner: str) -> str:
@@ -289,10 +292,10 @@ def _format_time(at: int) -> str:
 
 
 #: Name -> claims, each with True if it is the holder's claim.
-_Stored = dict[str, list[tuple[bool, NameClaim]]]
+_ParsedClaims = dict[str, list[tuple[bool, NameClaim]]]
 
 
-def _parse(namespace: str, queues: Mapping[str, Any], claims: _Stored) -> None:
+def _parse(namespace: str, queues: Mapping[str, Any], claims: _ParsedClaims) -> None:
     for name, queue in queues.items():
         for owner, holds, claimed_at, gone_at, config, renamed_from in queue:
             full_renamed_from = f"{namespace}/{renamed_from}" if renamed_from else ""
@@ -300,7 +303,7 @@ def _parse(namespace: str, queues: Mapping[str, Any], claims: _Stored) -> None:
             claims.setdefault(name, []).append((bool(holds), claim))
 
 
-def _make_queues(claims_by_name: _Stored) -> dict[str, tuple[NameClaim, ...]]:
+def _make_queues(claims_by_name: _ParsedClaims) -> dict[str, tuple[NameClaim, ...]]:
     # If a hub stopped between two writes, a name may have no holder or two holders.
     return {
         name: tuple(claim for _, claim in sorted(claims, key=lambda item: (not item[0], item[1].claimed_at, item[1].owner)))

@@ -112,19 +112,19 @@ def build_items(
     named_count = 0
     duplicate = ""
     named_results: set[int] = set()
-    name_room = _NameRoom()
+    name_budget = _NameBudget()
     for item_format in (fmt, *further_formats):
         dimension = DimensionFormat(item_format, cluster, score_name)
         score_by_name: dict[str, float] = {}
         for number, (labels, score) in enumerate(finite_results):
-            name_room.reserve(dimension.compute_length(labels), dimension.parts)
+            name_budget.reserve(dimension.compute_length(labels), dimension.parts)
             if name := dimension.render(labels):
                 named_count += 1
                 named_results.add(number)
                 if name in score_by_name:
                     duplicate = duplicate or name
                 elif name not in score_by_item:
-                    name_room.keep(len(name))
+                    name_budget.add_name(len(name))
                 score_by_name[name] = score
         for name, score in score_by_name.items():
             score_by_item.setdefault(name, score)
@@ -180,7 +180,7 @@ class DimensionFormat:
         return "".join([labels.get(label, "") if label else text for text, label in self._parts])
 
 
-class _NameRoom:
+class _NameBudget:
     """Limits the characters of names, so that names that cannot fit into one object are not rendered.
 
     Each character takes at least two bytes of the object.
@@ -201,7 +201,7 @@ class _NameRoom:
                 )
             raise _make_size_error(description)
 
-    def keep(self, characters: int) -> None:
+    def add_name(self, characters: int) -> None:
         """Count a new distinct name. Raise ScoreObjectTooLargeError if all these names together are too long."""
         self._name_characters += characters
         if 2 * self._name_characters > MAX_OBJECT_BYTES:

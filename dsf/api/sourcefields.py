@@ -16,7 +16,7 @@ from dsf.errors import ResolutionError
 
 #: Default path of a Prometheus.
 DEFAULT_PROMETHEUS_PATH: Final = "/api/v1/query_range"
-#: The same for a query without a range, which only expressions have.
+#: Default path of a Prometheus for a query without a range, which only expressions have.
 INSTANT_PATH: Final = "/api/v1/query"
 #: Default path of an OpenTelemetry collector with Prometheus' format.
 DEFAULT_OPENTELEMETRY_PATH: Final = "/metrics"
@@ -41,18 +41,18 @@ def resolve_sources(context: ResolutionInput) -> list[tuple[SourceSummary, Scori
 
     Raises ResolutionError.
     """
-    all_settings = list_declared_sources(context.scorer.spec, context.synced_config)
-    if len(all_settings) > MAX_SOURCES:
+    declared_sources = list_declared_sources(context.scorer.spec, context.synced_config)
+    if len(declared_sources) > MAX_SOURCES:
         raise ResolutionError(
             ResolveReason.InvalidSources,
-            f"spec.sources and sources in /config have {len(all_settings)} names together, more than the {MAX_SOURCES} "
-            f"that a scorer may have: {', '.join(settings.name for settings in all_settings)}",
+            f"spec.sources and sources in /config have {len(declared_sources)} names together, more than the "
+            f"{MAX_SOURCES} that a scorer may have: {', '.join(source.name for source in declared_sources)}",
         )
-    return [_resolve_source(context, settings) for settings in all_settings]
+    return [_resolve_source(context, source) for source in declared_sources]
 
 
 def list_declared_sources(spec: DynamicScorerSpec, synced_config: RemoteConfig) -> list[DeclaredSource]:
-    """Return the settings of each source by name.
+    """Return the declaration of each source by name.
 
     If only the spec or only `/config` has several sources, the single source of the other is the first source.
     """
@@ -80,52 +80,53 @@ def find_first_positive(*values: int) -> int:
 
 
 def _resolve_source(
-    context: ResolutionInput, settings: DeclaredSource
+    context: ResolutionInput, declared_source: DeclaredSource
 ) -> tuple[SourceSummary, ScoringAuthentication | None]:
-    spec, synced_source, params = settings.spec, settings.synced_source, settings.spec.params
+    spec, synced_source, params = declared_source.spec, declared_source.synced_source, declared_source.spec.params
     query_setting = choose_text(
-        settings.field, "params.query", synced_source.params.query, (params.query if params else "") or ""
+        declared_source.field, "params.query", synced_source.params.query, (params.query if params else "") or ""
     )
     query = context.renderer.expand_query(*query_setting)
     kind = synced_source.type or spec.type or (SourceType.Prometheus if query.strip() else SourceType.None_)
     if spec.options and not is_plugin_type(kind):
         raise ResolutionError(
             ResolveReason.InvalidSources,
-            f"spec.{settings.field}.options: the type is {kind}, and only the types of plug-ins have options",
+            f"spec.{declared_source.field}.options: the type is {kind}, and only the types of plug-ins have options",
         )
     if spec.method is not None and kind not in (SourceType.Prometheus, SourceType.None_):
         raise ResolutionError(
             ResolveReason.InvalidSources,
-            f"spec.{settings.field}.method: the type in /config is {kind}, and only a Prometheus is asked by a method",
+            f"spec.{declared_source.field}.method: the type in /config is {kind}, and only a Prometheus is asked by a "
+            "method",
         )
     if kind is SourceType.Scores and spec.scores is None:
         raise ResolutionError(
             ResolveReason.InvalidSources,
-            f"{settings.field}.type in /config is {kind}, which only a DynamicScorer with an expression has",
+            f"{declared_source.field}.type in /config is {kind}, which only a DynamicScorer with an expression has",
         )
     if kind is SourceType.None_:
         # Ignore other settings and the token, because the agent fetches nothing. Upstream also sets the endpoint.
-        unused_endpoint = join_unused_endpoint(context, ServerDeclaration(settings.field, spec, synced_source))
-        return SourceSummary(name=settings.name, type=str(kind), endpoint=unused_endpoint), None
+        unused_endpoint = join_unused_endpoint(context, ServerDeclaration(declared_source.field, spec, synced_source))
+        return SourceSummary(name=declared_source.name, type=str(kind), endpoint=unused_endpoint), None
     range_ = find_first_positive(synced_source.params.range, params.range if params else 0)
     step = find_first_positive(synced_source.params.step, params.step if params else 0)
     is_instant = context.scorer.spec.scoring.expression is not None and not range_ and not step
     if kind is SourceType.Prometheus:
         if not split_queries(query):
-            raise context.make_missing_field_error(ResolveReason.MissingQuery, f"{settings.field}.params.query")
+            raise context.make_missing_field_error(ResolveReason.MissingQuery, f"{declared_source.field}.params.query")
         if not range_ and not is_instant:
-            raise context.make_missing_field_error(ResolveReason.MissingRange, f"{settings.field}.params.range")
+            raise context.make_missing_field_error(ResolveReason.MissingRange, f"{declared_source.field}.params.range")
         if not step and not is_instant:
-            raise context.make_missing_field_error(ResolveReason.MissingStep, f"{settings.field}.params.step")
+            raise context.make_missing_field_error(ResolveReason.MissingStep, f"{declared_source.field}.params.step")
     if kind is SourceType.Object:
         if spec.object is None:
             raise ResolutionError(
-                ResolveReason.MissingObject, f"{settings.field}.object is not set; /config cannot say it"
+                ResolveReason.MissingObject, f"{declared_source.field}.object is not set; /config cannot say it"
             )
         # Send the object as text, so that an agent that does not know a field fails only this scorer.
         query = spec.object.model_dump_json(by_alias=True, exclude_unset=True, exclude_none=True)
     summary = SourceSummary(
-        name=settings.name,
+        name=declared_source.name,
         type=str(kind),
         # Omit the default GET, which agents of all versions use.
         method=spec.method if spec.method is SourceMethod.POST else None,
@@ -138,7 +139,7 @@ def _resolve_source(
         # These types use the agent's own cluster and account, without a server.
         return summary, None
     path = INSTANT_PATH if kind is SourceType.Prometheus and is_instant else _DEFAULT_PATHS.get(kind, "")
-    source_server = resolve_server(context, ServerDeclaration(settings.field, spec, synced_source, path))
+    source_server = resolve_server(context, ServerDeclaration(declared_source.field, spec, synced_source, path))
     update = {
         "endpoint": source_server.endpoint,
         "endpoint_auth_name": source_server.auth_name,

@@ -163,9 +163,9 @@ class DirectoryBackend(DirectoryScores):
     def remove_finalizers(self, kind: Kind, namespace: str, name: str, finalizers: Set[str]) -> None:
         """See `Backend.remove_finalizers`. Does nothing: objects are deleted with their files."""
 
-    def record_event(self, about: ObjectKey, type_: EventType, reason: str, message: str) -> None:
+    def record_event(self, key: ObjectKey, type_: EventType, reason: str, message: str) -> None:
         """See `Backend.record_event`."""
-        self._append_event(about.kind.value, about.namespace, about.name, type_, reason, message)
+        self._append_event(key.kind.value, key.namespace, key.name, type_, reason, message)
 
     def read_name_claims(self, namespace: str) -> str:
         """See `Backend.read_name_claims`."""

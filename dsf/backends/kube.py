@@ -289,13 +289,13 @@ class KubeBackend:
         """See `ScoreBackend.delete_score`."""
         self._scores.delete_score(namespace, name)
 
-    def record_event(self, about: ObjectKey, type_: EventType, reason: str, message: str) -> None:
+    def record_event(self, key: ObjectKey, type_: EventType, reason: str, message: str) -> None:
         """See `Backend.record_event`."""
-        resource = WATCHED[about.kind].resource
-        regarding = {"apiVersion": resource.api_version, "kind": resource.kind, "name": about.name}
-        if about.namespace:
-            regarding["namespace"] = about.namespace
-        if (obj := self.get(*about)) is not None:
+        resource = WATCHED[key.kind].resource
+        regarding = {"apiVersion": resource.api_version, "kind": resource.kind, "name": key.name}
+        if key.namespace:
+            regarding["namespace"] = key.namespace
+        if (obj := self.get(*key)) is not None:
             # `kubectl describe` finds events by uid.
             regarding["uid"] = obj["metadata"]["uid"]
         self._events.record(regarding, type_, reason, message)

@@ -44,8 +44,8 @@ class EventRecorder:
 
     def record(self, regarding: dict[str, str], type_: EventType, reason: str, message: str) -> None:
         """Queue an event about the object of `regarding` (an ObjectReference)."""
-        about = "/".join(regarding.get(name, "") for name in ("kind", "namespace", "name", "uid"))
-        if self._is_closed or not self._limit.try_acquire(about, type_, reason, message):
+        subject = "/".join(regarding.get(name, "") for name in ("kind", "namespace", "name", "uid"))
+        if self._is_closed or not self._limit.try_acquire(subject, type_, reason, message):
             return
         event = {
             "apiVersion": EVENTS.api_version,
@@ -68,7 +68,7 @@ class EventRecorder:
         try:
             self._queue.put_nowait(event)
         except Full:
-            log.warning("event dropped, the queue is full", about=about, reason=reason, message=message)
+            log.warning("event dropped, the queue is full", about=subject, reason=reason, message=message)
 
     def flush(self, seconds: float) -> bool:
         """Wait until all queued events are written or dropped; return False after `seconds`."""
@@ -86,14 +86,14 @@ class EventRecorder:
 
     def _write_events(self) -> None:
         while (event := self._queue.get()) is not None and not self._is_closed:
-            about, reason = event["regarding"]["name"], event["reason"]
+            subject, reason = event["regarding"]["name"], event["reason"]
             try:
                 self._session.create(EVENTS.path(event["metadata"]["namespace"]), event, timeout=_TIMEOUT)
             except BackendError as error:
-                log.warning("event not written", reason=reason, about=about, error=str(error))
+                log.warning("event not written", reason=reason, about=subject, error=str(error))
             except Exception:
                 # Continue after any exception, because without this thread no event is written.
-                log.exception("event not written", reason=reason, about=about)
+                log.exception("event not written", reason=reason, about=subject)
             self._queue.task_done()
 
 

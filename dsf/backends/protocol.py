@@ -150,7 +150,7 @@ class Backend(ScoreBackend, Protocol):
         Raises ObjectConflictError if the object has changed since it was read.
         """
 
-    def record_event(self, about: ObjectKey, type_: EventType, reason: str, message: str) -> None:
+    def record_event(self, key: ObjectKey, type_: EventType, reason: str, message: str) -> None:
         """Record an event about an object, within the limit of `dsf.backends.eventlimit`. Never raises."""
 
     def describe_missing_fields(self) -> str:

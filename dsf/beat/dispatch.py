@@ -217,7 +217,7 @@ class Dispatcher:
             return _Decision(pair, due_at, next_slot, ticks.PAUSED)
         if batch.now - due_at > schedule.interval:
             return _Decision(pair, due_at, self._compute_next_late_time(batch.now, next_slot), ticks.EXPIRED)
-        if not self._shares.has_room(queue, entry.namespace):
+        if not self._shares.may_enqueue(queue, entry.namespace):
             return _Decision(pair, due_at, next_slot, ticks.QUEUE_FULL)
         if cluster in batch.full_mailboxes:
             return _Decision(pair, due_at, next_slot, ticks.RESULTS_BEHIND)

@@ -1,7 +1,7 @@
 """Divides the clusters' queues among the namespaces of scorers.
 
 More ticks may be due at a time than fit into a queue. Therefore the ticks of one namespace cannot fill a queue: the
-hub's own scorers have a reserve, and each other namespace has a limit that leaves some room.
+hub's own scorers have a reserve, and each other namespace has a limit that leaves a part of the queue free.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class QueueShares:
                 if abs(now - due_at) < _SHARE_SECONDS
             }
 
-    def has_room(self, queue: str, namespace: str) -> bool:
+    def may_enqueue(self, queue: str, namespace: str) -> bool:
         """True if one more tick of the namespace may wait in the queue."""
         name = self._get_share_name(namespace)
         return has_share(name, self._waiting_counts[queue], self._limit, self._last_due_times[queue])

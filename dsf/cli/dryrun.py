@@ -60,7 +60,11 @@ class QueryView(View):
     query: str
     method: str = "GET"
     url: str
-    here: str = Field(default="", description="Address that replaces the URL's host on this machine, as in a demo.")
+    alias_address: str = Field(
+        default="",
+        alias="here",
+        description="Address that replaces the URL's host on this machine, as in a demo.",
+    )
     request_details: list[str] = Field(
         default_factory=list,
         alias="sent",
@@ -80,7 +84,11 @@ class RequestView(View):
     """The request to the scoring API."""
 
     url: str
-    here: str = Field(default="", description="Address that replaces the URL's host on this machine, as in a demo.")
+    alias_address: str = Field(
+        default="",
+        alias="here",
+        description="Address that replaces the URL's host on this machine, as in a demo.",
+    )
     request_details: list[str] = Field(
         default_factory=list, alias="sent", description="Headers and credentials of the request, with masked secrets."
     )
@@ -219,7 +227,7 @@ def run_cycle(
     if recorder.exchanges["score"]:
         values["request"] = RequestView(
             url=shorten_url(summary.scoring_endpoint),
-            here=find_alias(summary.scoring_endpoint),
+            alias_address=find_alias(summary.scoring_endpoint),
             request_details=recorder.credential_lines.get(("score", None), []),
             bytes=len(request),
             series=payload.series,
@@ -324,7 +332,7 @@ class _CycleRecorder(Observer):
             query=record.query,
             method=record.method,
             url=_format_url(record),
-            here=find_alias(record.url) if is_http else "",
+            alias_address=find_alias(record.url) if is_http else "",
             request_details=[*_list_form_parameters(record), *credential_lines],
             head=self.format_head(record.pieces),
             warnings=list(record.warnings),

@@ -135,7 +135,7 @@ def _yield_steps(report: ExplainReport) -> Iterator[Cell]:
             yield _make_line("source", last_source)
         if query.query:
             yield _make_line("query", query.query)
-        yield _make_line(query.method, query.url + _format_alias(query.here))
+        yield _make_line(query.method, query.url + _format_alias(query.alias_address))
         yield from (_make_line("with", detail) for detail in query.request_details)
         yield _make_line(
             "answer", f"{_format_response(query.status, query.seconds, query.bytes)}, {query.series} series"
@@ -152,7 +152,7 @@ def _yield_steps(report: ExplainReport) -> Iterator[Cell]:
             yield _make_line("input", f"{score.name}, the score of {score.scorer}: {text}{default}")
     if report.request:
         yield from _make_title("2. Score")
-        yield _make_line("POST", report.request.url + _format_alias(report.request.here))
+        yield _make_line("POST", report.request.url + _format_alias(report.request.alias_address))
         yield from (_make_line("with", detail) for detail in report.request.request_details)
         yield _make_line("request", f"{report.request.bytes} bytes, {report.request.series} series")
         yield _make_line("head", report.request.head)

@@ -51,7 +51,7 @@ class Exchange:
         #: True if the exchange uses a connection that was kept after an earlier exchange.
         self.reuses_connection = False
         #: True if at least one byte of the response has arrived.
-        self.is_answered = False
+        self.has_response = False
         #: All responses, including those that the library drops unread, such as a proxy's response to CONNECT. Each
         #: response keeps its socket open until it is closed.
         self.responses: list[http.client.HTTPResponse] = []
@@ -67,7 +67,7 @@ class Exchange:
     @property
     def may_repeat(self) -> bool:
         """True if a failure may be caused by a kept connection that the peer had already closed."""
-        return self.reuses_connection and not self.is_answered
+        return self.reuses_connection and not self.has_response
 
     def attach_socket(self, connection: socket.socket) -> None:
         """Bind the exchange to this socket until the deadline. Raises TimeoutError if the deadline has passed."""

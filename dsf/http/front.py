@@ -21,7 +21,7 @@ from dsf.http.listening import find_ambiguity
 BODY_SECONDS: Final = 20.0
 
 
-class Front:
+class RequestMiddleware:
     """The outermost middleware of a service. It is plain ASGI, so that it also applies to mounted applications."""
 
     def __init__(self, app: ASGIApp) -> None:
@@ -41,7 +41,7 @@ class Front:
         # Suppress the disconnection, because the client either has left or was too slow and gets the response below.
         with contextlib.suppress(ClientDisconnect):
             await self._app(_as_get(scope), request.receive, request.send)
-        if request.is_late and not request.is_answered:
+        if request.is_late and not request.has_started_response:
             text = f"this request did not arrive within {BODY_SECONDS:g} s\n"
             await PlainTextResponse(text, 408, {"Connection": "close"})(scope, receive, send)
 
@@ -57,7 +57,7 @@ class _TimedRequest:
         #: True if the body did not arrive before the deadline.
         self.is_late = False
         #: True if the application has started its response.
-        self.is_answered = False
+        self.has_started_response = False
 
     async def receive(self) -> Message:
         """Return the next message of ASGI, or `http.disconnect` after the deadline of the body."""
@@ -75,9 +75,9 @@ class _TimedRequest:
 
     async def send(self, message: Message) -> None:
         """Send a message of ASGI. Discards the response to a late body, because the middleware sends its own."""
-        if self.is_late and not self.is_answered:
+        if self.is_late and not self.has_started_response:
             return
-        self.is_answered = True
+        self.has_started_response = True
         await self._send(message)
 
 

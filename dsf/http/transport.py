@@ -124,7 +124,7 @@ class _MeteredReader(io.RawIOBase):
             self._exchange.require_remaining_seconds()
             self.has_ended = True
             return count
-        self._exchange.is_answered = True
+        self._exchange.has_response = True
         self.remaining_bytes -= count
         if self.remaining_bytes < 0:
             raise TooMuchError

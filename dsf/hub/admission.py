@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
-from dsf.api.nameclaims import NameClaims, Wish, compute_config_digest, explain_refusal, find_former_owners, settle
+from dsf.api.nameclaims import NameClaims, NameRequest, compute_config_digest, explain_refusal, find_former_owners, update_queues
 from dsf.api.naming import AllowedNames, sanitize_resource_name
 from dsf.api.scorer import FailedCycle
 from dsf.api.summary import ScorerSummary
@@ -57,32 +57,32 @@ def decide_names(
     """
     creation_times: dict[str, datetime | None] = dict.fromkeys(rules.unreadable)
     creation_times |= {key: plan.scorer.metadata.creation_timestamp for key, plan in scorers.items()}
-    name_claims = settle(
+    name_claims = update_queues(
         rules.claims.scorers,
-        (Wish(key, _parse_name(key), created_at) for key, created_at in creation_times.items()),
+        (NameRequest(key, _parse_name(key), created_at) for key, created_at in creation_times.items()),
         now,
         rules.home,
     )
     obstacles: dict[str, Obstacle] = {}
-    wishes: dict[str, Wish] = {}
+    name_requests: dict[str, NameRequest] = {}
     for key, created_at in creation_times.items():
         score_name = scorers[key].score_name if key in scorers else None
-        wished_name: str | None = ""
+        requested_name: str | None = ""
         if refusal := explain_refusal(f"scorer name {_parse_name(key)!r}", name_claims.get(_parse_name(key), ()), key):
             # A scorer without its own name must not claim a score name.
             obstacles[key] = Obstacle(NAME_CONFLICT, refusal)
         elif score_name is not None and (refusal := rules.allowed.explain_refusal(_parse_namespace(key), score_name)):
             obstacles[key] = Obstacle(NAME_NOT_ALLOWED, refusal)
         else:
-            wished_name = None if score_name is None else sanitize_resource_name(score_name)
-        wishes[key] = Wish(key, wished_name, created_at, _digest_config(scorers[key]) if wished_name else "")
+            requested_name = None if score_name is None else sanitize_resource_name(score_name)
+        name_requests[key] = NameRequest(key, requested_name, created_at, _digest_config(scorers[key]) if requested_name else "")
     stored_claims = rules.claims
-    former_owners = find_former_owners(stored_claims.scores, stored_claims.former, wishes.values(), now)
-    score_claims = settle(stored_claims.scores, wishes.values(), now, rules.home, former_owners)
-    for key, wish in wishes.items():
-        if wish.name and (
+    former_owners = find_former_owners(stored_claims.scores, stored_claims.former, name_requests.values(), now)
+    score_claims = update_queues(stored_claims.scores, name_requests.values(), now, rules.home, former_owners)
+    for key, name_request in name_requests.items():
+        if name_request.name and (
             refusal := explain_refusal(
-                _describe_score_name(scorers[key], wish.name), score_claims.get(wish.name, ()), key
+                _describe_score_name(scorers[key], name_request.name), score_claims.get(name_request.name, ()), key
             )
         ):
             obstacles[key] = Obstacle(NAME_CONFLICT, refusal)

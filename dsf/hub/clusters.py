@@ -120,7 +120,7 @@ class DepartedClusters:
         """Stop all entries of a temporarily absent cluster. Returns without a round trip if the cluster is unknown."""
         if cluster not in self.registrar.list_known_clusters():
             return
-        self.credentials.keep(cluster, deliver=has_agent)
+        self.credentials.retain(cluster, deliver=has_agent)
         stopped_entries = plan.stop_entries(cluster, self.registrar.get_entries(cluster))
         self.registrar.remove_other_entries(cluster, stopped_entries)
         self.registrar.put_entries(cluster, stopped_entries)

@@ -41,15 +41,15 @@ class WorkQueue(Generic[Key]):
 
     def __init__(
         self,
-        has_room: Callable[[str, int], bool] = lambda *_: True,
+        may_process: Callable[[str, int], bool] = lambda *_: True,
         group: Callable[[Key], str] = lambda _: "",
     ) -> None:
-        """`group` returns the group of a key; groups take turns.
+        """`group` returns the group of a key; groups are served round-robin.
 
-        `has_room` gets a group and the number of its keys in progress, and returns True if one more may be processed in
-        parallel. The queue is locked during that call.
+        `may_process` gets a group and the number of its keys in progress, and returns True if one more may be processed
+        in parallel. The queue is locked during that call.
         """
-        self._has_room = has_room
+        self._may_process = may_process
         self._group = group
         # Group -> its ready keys, in the order in which groups are served. No group is empty.
         self._ready_keys: dict[str, deque[Key]] = {}
@@ -120,7 +120,7 @@ class WorkQueue(Generic[Key]):
                     return None
                 wait_seconds = self._release_due_keys()
                 for group in self._ready_keys:
-                    if self._has_room(group, self._busy_counts[group]):
+                    if self._may_process(group, self._busy_counts[group]):
                         return self._take(group)
                 # Limit the wait: operating systems reject long ones, such as for a pause until the year 9999.
                 self._condition.wait(min(wait_seconds, 3600.0) if wait_seconds is not None else None)
@@ -134,7 +134,7 @@ class WorkQueue(Generic[Key]):
                 self._busy_counts = +self._busy_counts
             if key in self._waiting_keys and not self._is_shut_down:
                 self._make_ready(key)
-            # Wake a thread, because another key of the group may wait for a free place (`has_room`).
+            # Wake a thread, because another key of the group may wait for this one (`may_process`).
             self._condition.notify()
 
     def shutdown(self) -> None:
@@ -199,10 +199,10 @@ class Controller:
         *,
         workers: int,
         outage: Outage,
-        has_room: Callable[[str, int], bool] = lambda *_: True,
+        may_process: Callable[[str, int], bool] = lambda *_: True,
     ) -> None:
-        """`has_room` gets a namespace and the number of workers that are busy with its keys, as for WorkQueue."""
-        self.queue = WorkQueue[ObjectKey](has_room, lambda key: key.namespace)
+        """`may_process` gets a namespace and the number of workers that are busy with its keys, as for WorkQueue."""
+        self.queue = WorkQueue[ObjectKey](may_process, lambda key: key.namespace)
         #: Reconciliations by result: done, requeued, error.
         self.results: Counter[str] = Counter()
         self.name = name

@@ -108,7 +108,7 @@ class AgentCredentials:
             self._keys.remove_request(cluster, request)
         return self._check_interval if ids.previous is not None else None
 
-    def keep(self, cluster: str, *, deliver: bool) -> None:
+    def retain(self, cluster: str, *, deliver: bool) -> None:
         """Keep the credentials of a temporarily absent cluster valid, unless they are revoked.
 
         Does nothing for an unknown cluster. Raises BackendError and redis.RedisError.

@@ -244,7 +244,7 @@ class HealthMonitor:
         self._namespaces: Counter[str] = Counter()
         self._lock = threading.Lock()
         self._controller = Controller(
-            "health", self._check, workers=CONCURRENCY, outage=outage, has_room=self._has_thread
+            "health", self._check, workers=CONCURRENCY, outage=outage, may_process=self._has_thread
         )
 
     def start(self) -> None:

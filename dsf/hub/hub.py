@@ -101,7 +101,9 @@ class Hub:
             workers=workers,
             outage=self._outage,
             # Reserve half of the threads for the hub's own namespace while others have thousands of changed scorers.
-            has_room=lambda namespace, busy: namespace == settings.namespace or busy < max(1, workers // 2),
+            may_process=lambda namespace, busy_count: (
+                namespace == settings.namespace or busy_count < max(1, workers // 2)
+            ),
         )
         self._act_runner = ActRunner(self._client, settings, backend, self._desired, self._scorer_controller.queue.add)
         self._act_controller = Controller("acts", self._act_runner.reconcile, workers=2, outage=self._outage)
@@ -301,7 +303,7 @@ class Hub:
             log.warning("the notice about a read of /config is dropped", scorer=key.name, error=str(error))
 
     def _on_new_plan(self, differences: Differences, changed_keys: Set[ObjectKey]) -> None:
-        self._status_write_limit.keep(self._desired.plan.scorers)
+        self._status_write_limit.retain(self._desired.plan.scorers)
         for key in {
             *changed_keys,
             *map(_make_scorer_key, differences.scorers),

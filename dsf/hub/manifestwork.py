@@ -88,20 +88,20 @@ def find_excluded(loads: Iterable[Load], own_namespace: str, limit: int) -> Iter
         loads_by_namespace.setdefault(load.namespace, []).append(load)
     free_bytes = limit - _FIXED_BYTES
     home_loads = loads_by_namespace.pop(own_namespace, [])
-    excluded_loads, used_bytes = _split_by_room(home_loads, free_bytes)
+    excluded_loads, used_bytes = _split_by_size(home_loads, free_bytes)
     # A namespace that needs less than its equal share leaves the rest to the other namespaces.
     namespace_sizes = {name: sum(load.total_size for load in loads) for name, loads in loads_by_namespace.items()}
     free_bytes -= used_bytes
     for position, name in enumerate(sorted(namespace_sizes, key=lambda name: (namespace_sizes[name], name))):
         share = min(namespace_sizes[name], free_bytes // (len(namespace_sizes) - position))
-        namespace_excluded, _ = _split_by_room(loads_by_namespace[name], share)
+        namespace_excluded, _ = _split_by_size(loads_by_namespace[name], share)
         excluded_loads += namespace_excluded
         free_bytes -= share
     for load in excluded_loads:
         yield load.key, _describe_exclusion(load, own_namespace, limit)
 
 
-def _split_by_room(loads: Iterable[Load], free_bytes: int) -> tuple[list[Load], int]:
+def _split_by_size(loads: Iterable[Load], free_bytes: int) -> tuple[list[Load], int]:
     """Return the loads that do not fit, and the bytes of the loads that fit."""
     excluded_loads: list[Load] = []
     secret_names: set[str] = set()

@@ -56,9 +56,9 @@ NAME_NOT_ALLOWED: Final = "ScoreNameNotAllowed"
 CONFIG_MISPLACED: Final = "ScoringConfigMisplaced"
 
 
-def make_internal_obstacle(error: Exception, doing: str) -> Obstacle:
-    """Return the obstacle for an internal error with a scorer; `doing` is the failed step, such as "planning"."""
-    text = f"the hub cannot go on with this scorer: {type(error).__name__} while {doing}; the hub's log says where"
+def make_internal_obstacle(error: Exception, step: str) -> Obstacle:
+    """Return the obstacle for an internal error with a scorer; `step` is what failed, such as "planning"."""
+    text = f"the hub cannot go on with this scorer: {type(error).__name__} while {step}; the hub's log says where"
     return Obstacle(INTERNAL_ERROR, text, error)
 
 

@@ -83,7 +83,7 @@ class StatusWriteLimit(Generic[_Key]):
             self._used_until[key] = min(used_until, now + MAX_BURST * SECONDS_PER_WRITE)
         return min(max(delay, 0.0), SECONDS_PER_WRITE)
 
-    def keep(self, keys: Container[_Key]) -> None:
+    def retain(self, keys: Container[_Key]) -> None:
         """Forget all scorers except `keys`."""
         with self._lock:
             self._used_until = {key: used_until for key, used_until in self._used_until.items() if key in keys}

@@ -110,13 +110,13 @@ class HubProcess:
         targets = self._settings.targets
         tracing.start(targets[0] if len(targets) == 1 else self._settings.role)
         started_services: list[Service] = []
-        with _queue_signals() as signalled:
+        with _queue_signals() as received_signals:
             try:
                 for service in (self._probes, *self._services):
                     started_services.append(service)
                     service.start()
                 log.info("hub runs", services=[*self._settings.targets], probes=self._probes.address[1])
-                self._run_until_signal(signalled)
+                self._run_until_signal(received_signals)
             except SettingsError as error:
                 log.error("wrong settings", error=str(error))
                 return EXIT_USAGE
@@ -127,11 +127,11 @@ class HubProcess:
         log.info("hub ended")
         return self._shutdown.code
 
-    def _run_until_signal(self, signalled: SimpleQueue[int]) -> None:
+    def _run_until_signal(self, received_signals: SimpleQueue[int]) -> None:
         """Run Celery's worker if `results` is among the services; otherwise wait for a signal."""
         if self._results is None or self._app is None:
             gctuning.freeze_objects()
-            signalled.get()
+            received_signals.get()
             return
         from celery import signals
 
@@ -145,7 +145,7 @@ class HubProcess:
         for number in _SIGNALS:
             signal.signal(number, lambda *_: sys.exit(0))
         # Do not start the worker if a signal arrived before these handlers were installed.
-        if signalled.empty():
+        if received_signals.empty():
             worker.start()
             if not shutdown_signals:
                 # Without a signal, the worker ends only because of a failure.
@@ -195,10 +195,10 @@ class HubProcess:
 def _queue_signals() -> Iterator[SimpleQueue[int]]:
     """Yield a queue of the SIGTERM and SIGINT signals that arrive before a Celery worker handles them itself."""
     # A signal handler may interrupt its own thread anywhere; SimpleQueue.put is safe there, and Event.set is not.
-    signalled: SimpleQueue[int] = SimpleQueue()
+    received_signals: SimpleQueue[int] = SimpleQueue()
     for number in _SIGNALS:
-        signal.signal(number, lambda number, _: signalled.put(number))
-    yield signalled
+        signal.signal(number, lambda number, _: received_signals.put(number))
+    yield received_signals
 
 
 def _freeze_startup_objects(**_: object) -> None:

@@ -145,8 +145,8 @@ class Payload:
     queries: tuple[int, ...] = ()
 
     @property
-    def inside(self) -> tuple[bytes | memoryview, ...]:
-        """The items of the array of series."""
+    def series_pieces(self) -> tuple[bytes | memoryview, ...]:
+        """The pieces with the series, without HEAD and TAIL."""
         return self.pieces[1:-1]
 
     @property
@@ -159,9 +159,9 @@ def concatenate_payloads(payloads: Sequence[Payload]) -> Payload:
     """Return the scoring request with the series of all payloads, for an expression."""
     pieces: list[bytes | memoryview] = []
     for payload in payloads:
-        if payload.inside:
+        if payload.series_pieces:
             pieces += [b","] if pieces else []
-            pieces += payload.inside
+            pieces += payload.series_pieces
     return Payload(
         (HEAD, *pieces, TAIL),
         sum(payload.series for payload in payloads),
@@ -175,9 +175,9 @@ def join_payloads(payloads: Mapping[str, Payload]) -> Payload:
 
     Its field `data` has the series of the first source, and `sources` the series of each source by name.
     """
-    pieces: list[bytes | memoryview] = [HEAD, *next(iter(payloads.values())).inside, b'],"sources":{']
+    pieces: list[bytes | memoryview] = [HEAD, *next(iter(payloads.values())).series_pieces, b'],"sources":{']
     for index, (name, payload) in enumerate(payloads.items()):
-        pieces += [b"," * (index > 0) + json.dumps(name).encode() + b":[", *payload.inside, b"]"]
+        pieces += [b"," * (index > 0) + json.dumps(name).encode() + b":[", *payload.series_pieces, b"]"]
     return Payload(
         (*pieces, b"}}"),
         sum(payload.series for payload in payloads.values()),

@@ -278,7 +278,7 @@ class History:
     def keep(self, samples: Samples) -> int:
         """Record the current samples, and end series without one. Return the number of series with too long labels.
 
-        If there is no room, a window that exceeds its share is emptied. Raises HttpError (too_large) if there is none.
+        Empties a window that exceeds its share if the memory is full. Raises HttpError (too_large) if no window does.
         """
         self.window.forget(lambda _: self.oldest)
         memory = self._memory

@@ -129,11 +129,11 @@ class Request(Generic[OptionsT]):
             # Joining pieces in memory would take twice the reserved memory.
             spool = Spool(context.storage.folder)
 
-            def keep(piece: bytes) -> None:
+            def store_piece(piece: bytes) -> None:
                 context.storage.reserve(len(piece))
                 spool.write(piece)
 
-            send(url, access=context.access, deadline=context.deadline, max_bytes=remaining_bytes, sink=keep)
+            send(url, access=context.access, deadline=context.deadline, max_bytes=remaining_bytes, sink=store_piece)
             body = spool.read_bytes()
             self._received += len(body)
             record.record_response(len(body), (body,))
@@ -171,10 +171,10 @@ class Request(Generic[OptionsT]):
         payload = Payload((HEAD, *pieces, TAIL), series_count, self._received)
         if self._last_record is not None:
             # `dsf explain` shows the outcome.
-            self._last_record.record_response(self._last_record.received, payload.inside, series_count)
+            self._last_record.record_response(self._last_record.received, payload.series_pieces, series_count)
         else:
             with self._context.record_request(self.query, "what the plug-in knows without a request") as record:
-                record.record_response(0, payload.inside, series_count)
+                record.record_response(0, payload.series_pieces, series_count)
         return payload
 
 

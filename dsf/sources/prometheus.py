@@ -84,10 +84,10 @@ def fetch(summary: ScorerSummary, context: FetchContext) -> Payload:
                     "scrape interval of 60 s does not give; use [5m]"
                 )
             record.warnings = warnings
-            record.record_response(len(body), (matrix.inside,), matrix.series)
+            record.record_response(len(body), (matrix.items,), matrix.series)
         counts.append(matrix.series)
         if matrix.series:
-            pieces += [b"," if pieces else HEAD, matrix.inside]
+            pieces += [b"," if pieces else HEAD, matrix.items]
     return Payload((*(pieces or [HEAD]), TAIL), sum(counts), received_bytes, tuple(counts))
 
 
@@ -183,10 +183,10 @@ class MatrixError(ValueError):
 
 
 class Matrix(NamedTuple):
-    """The items of the array of series."""
+    """The array of series in a response."""
 
-    #: A view of the response, without the brackets.
-    inside: memoryview
+    #: Items of the array, without its brackets: a view of the response.
+    items: memoryview
     #: Number of series.
     series: int
     #: Warnings in the response, whose data may be incomplete.

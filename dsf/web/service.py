@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import dsf.log
 from dsf.errors import SettingsError
-from dsf.http.front import Front
+from dsf.http.front import RequestMiddleware
 from dsf.http.hosts import is_loopback
 from dsf.http.serving import HttpServer
 from dsf.process import hubclock
@@ -53,7 +53,7 @@ class WebService:
         self._action_runner = ActionRunner(sources)
         app = make_app(sources, _make_access(settings, session), self._action_runner)
         address = settings.listen_address()
-        self._server = HttpServer(Front(app), *address, name="web", shutdown_seconds=_SHUTDOWN_SECONDS)
+        self._server = HttpServer(RequestMiddleware(app), *address, name="web", shutdown_seconds=_SHUTDOWN_SECONDS)
 
     def start(self) -> None:
         """Start to listen. Raises SettingsError if the address is unavailable."""

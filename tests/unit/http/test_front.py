@@ -9,7 +9,7 @@ from fastapi import FastAPI, Request
 from starlette.types import Message
 
 from dsf.http import front
-from dsf.http.front import Front
+from dsf.http.front import RequestMiddleware
 from dsf.http.listening import SINGLE_HEADERS
 
 app = FastAPI()
@@ -45,7 +45,7 @@ def request_through_front(
         messages.append(message)
 
     scope = {"type": "http", "method": method, "path": "/", "query_string": b"", "headers": list(headers)}
-    asyncio.run(Front(app)(scope, receive, send))
+    asyncio.run(RequestMiddleware(app)(scope, receive, send))
     return messages
 
 

@@ -84,7 +84,7 @@ class Objects:
         del cluster
         return self.ids
 
-    def record_event(self, about: ObjectKey, type_: str, reason: str, message: str) -> None:
+    def record_event(self, key: ObjectKey, type_: str, reason: str, message: str) -> None:
         del type_
         self.events.append((about.kind, reason, message))
 

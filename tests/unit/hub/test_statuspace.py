@@ -37,5 +37,5 @@ def test_removed_scorers_are_forgotten() -> None:
     pace = StatusWriteLimit[str](lambda: 0.0)
     delays = [pace.reserve_write("s") for _ in range(MAX_BURST + 1)]
     assert delays == [0.0] * MAX_BURST + [SECONDS_PER_WRITE]
-    pace.keep({"other"})
+    pace.retain({"other"})
     assert pace.reserve_write("s") == 0.0

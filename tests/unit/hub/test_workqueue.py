@@ -109,11 +109,11 @@ def test_group_without_room_delays_no_other_and_keeps_its_order() -> None:
 def test_search_for_a_key_looks_once_at_each_group() -> None:
     looks: list[str] = []
 
-    def has_room(group: str, busy: int) -> bool:
+    def may_process(group: str, busy_count: int) -> bool:
         looks.append(group)
         return group != "a" or busy < 1
 
-    queue = WorkQueue[str](has_room, lambda key: key[0])
+    queue = WorkQueue[str](may_process, lambda key: key[0])
     for number in range(1000):
         queue.add(f"a{number}")
     assert queue.get() == "a0"

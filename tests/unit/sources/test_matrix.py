@@ -42,7 +42,7 @@ def dump_compact(document: Any) -> bytes:
 
 
 def parse_matrix(body: bytes) -> Any:
-    return json.loads(b"[" + bytes(extract_series(body).inside) + b"]")
+    return json.loads(b"[" + bytes(extract_series(body).items) + b"]")
 
 
 @given(series, extras, extras, st.randoms(use_true_random=False), st.sampled_from([None, 1, 4]), st.booleans())
@@ -127,7 +127,7 @@ def test_series_of_unusual_form_are_counted(between: bytes, series: int) -> None
     inside = COMPACT + b"," + between + b"," + COMPACT
     cut_series = extract_series(b'{"status":"success","data":{"resultType":"matrix","result":[' + inside + b"]}}")
     assert cut_series.series == series
-    assert bytes(cut_series.inside) == inside
+    assert bytes(cut_series.items) == inside
 
 
 def test_bytes_besides_the_series_are_bounded() -> None:
@@ -171,7 +171,7 @@ def test_memory_stays_small() -> None:
 def test_null_instead_of_the_array_is_empty() -> None:
     """Go writes null for an array without elements."""
     cut_series = extract_series(b'{"status":"success","data":{"resultType":"matrix","result":null}}')
-    assert (bytes(cut_series.inside), cut_series.series) == (b"", 0)
+    assert (bytes(cut_series.items), cut_series.series) == (b"", 0)
     for body in (b'{"status":"error","data":{"result":null}}', b'{"status":"success","data":{"result":nul}}'):
         with pytest.raises(MatrixError):
             extract_series(body)

@@ -29,7 +29,7 @@ from dsf.sources.memory import SourceMemory
 from dsf.sources.window import Window, WindowBudget
 
 #: Built-in source types that cannot be tested in the past, and the reason.
-_REASONS_WITHOUT_PAST: Final = {
+_REASONS_WITHOUT_HISTORY: Final = {
     SourceType.Kubernetes: "the API server has no past",
     SourceType.Object: "the API server has no past",
     SourceType.OpenTelemetry: "the collector has no past",
@@ -41,15 +41,15 @@ MAX_INITIAL_FAILURES: Final = 5
 MAX_MOMENTS: Final = 100_000
 
 
-def list_moments(since: int, every: int, now: float) -> range:
-    """Return the multiples of `every` in the last `since` seconds, so that two backtests have the same moments.
+def list_moments(seconds: int, step: int, now: float) -> range:
+    """Return the multiples of `step` in the last `seconds` seconds, so that two backtests have the same moments.
 
     Times are unix seconds. Raises BacktestError if there is no moment, or more than MAX_MOMENTS.
     """
-    if not 0 < every <= since:
-        raise BacktestError(f"no moment: two are {every} s apart, and the time is {since} s")
-    end = int(now) // every * every
-    moment_range = range(end - since // every * every, end + 1, every)
+    if not 0 < step <= seconds:
+        raise BacktestError(f"no moment: two are {step} s apart, and the time is {seconds} s")
+    end = int(now) // step * step
+    moment_range = range(end - seconds // step * step, end + 1, step)
     if len(moment_range) > MAX_MOMENTS:
         raise BacktestError(
             f"{len(moment_range)} moments are more than {MAX_MOMENTS}: ask for a shorter time, or less often"
@@ -61,7 +61,7 @@ def check_sources(summary: ScorerSummary) -> None:
     """Raise BacktestError for a scorer with a source that has no past."""
     for source in summary.each_source:
         reason = (
-            _REASONS_WITHOUT_PAST.get(SourceType(source.source_type)) if source.source_type in set(SourceType) else None
+            _REASONS_WITHOUT_HISTORY.get(SourceType(source.source_type)) if source.source_type in set(SourceType) else None
         )
         if reason is not None:
             source_text = f" ({source.source_name})" if source.source_name else ""
@@ -91,8 +91,8 @@ def run(
     """
     request_counter = _RequestCounter()
     input_results = _InputResults()
-    stages = Stages(settings, secrets, _NoPast((*inputs, summary)), request_counter, input_results.find)
-    failures = 0
+    stages = Stages(settings, secrets, _NoSourceMemory((*inputs, summary)), request_counter, input_results.find)
+    failure_count = 0
     for number, at in enumerate(moments, 1):
         started_at = time.monotonic()
         request_counter.requests.clear()
@@ -100,9 +100,9 @@ def run(
         runner = _PastRunner(cluster, stages, request_counter, at)
         input_cycles = [_run_input(runner, input_summary, input_results) for input_summary in inputs]
         record = _make_record(runner, summary, input_cycles)
-        failures += record.outcome == "error"
+        failure_count += record.outcome == "error"
         yield record
-        if failures == number == MAX_INITIAL_FAILURES:
+        if failure_count == number == MAX_INITIAL_FAILURES:
             return
         # Count the requests of all inputs together, because the inputs may share their servers.
         requests = max([1, *request_counter.requests.values()])
@@ -116,16 +116,16 @@ class _RequestCounter(Observer):
         #: Stage -> number of requests.
         self.requests: Counter[Stage] = Counter()
         #: Requests to the sources of one cycle.
-        self.fetched: list[RequestRecord] = []
+        self.source_requests: list[RequestRecord] = []
 
     def on_query(self, stage: Stage, record: RequestRecord) -> None:
         """Count a request."""
         self.requests[stage] += 1
         if stage == "fetch":
-            self.fetched.append(record)
+            self.source_requests.append(record)
 
 
-class _NoPast(SourceMemory):
+class _NoSourceMemory(SourceMemory):
     """Refuses to keep samples between cycles, because a source that needs them knows only the present."""
 
     def __init__(self, summaries: Iterable[ScorerSummary]) -> None:
@@ -190,14 +190,14 @@ class _PastRunner(NamedTuple):
     def run_cycle(self, summary: ScorerSummary) -> _PastCycle:
         """Return the cycle of a scorer at this moment."""
         cycle = Cycle(summary.name, "", summary, math.inf, range_end=float(self.at), cluster=self.cluster)
-        self.request_counter.fetched.clear()
+        self.request_counter.source_requests.clear()
         failure = None
         try:
             payload = self.stages.fetch(cycle)
             self.stages.score(cycle, b"".join(payload.pieces))
         except CycleError as error:
             failure = error
-        return _PastCycle(cycle, _find_unsampled_seconds(summary, self.request_counter.fetched, self.at), failure)
+        return _PastCycle(cycle, _find_unsampled_seconds(summary, self.request_counter.source_requests, self.at), failure)
 
 
 def _run_input(runner: _PastRunner, summary: ScorerSummary, input_results: _InputResults) -> _PastCycle:

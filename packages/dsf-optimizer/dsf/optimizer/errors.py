@@ -13,11 +13,11 @@ class PlanConflictError(DsfError):
 
 
 class ApplyError(DsfError):
-    """A plan could not be written. `left` has the changes that were not rolled back, and is empty if all were."""
+    """A plan could not be written. `remaining_changes` were not rolled back."""
 
-    def __init__(self, message: str, left: tuple[str, ...] = ()) -> None:
+    def __init__(self, message: str, remaining_changes: tuple[str, ...] = ()) -> None:
         super().__init__(message)
-        self.left = left
+        self.remaining_changes = remaining_changes
 
 
 class SolverError(DsfError):

@@ -58,7 +58,7 @@ class _Placement:
         self._add(item, count)
 
     def improve(self, row: int) -> bool:
-        """Place the unplaced replicas of a workload; if there are none, move a replica to a better item with room.
+        """Place the unplaced replicas of a workload; if all are placed, move a replica to a better item where it fits.
 
         Returns True if a replica was placed or moved.
         """
@@ -66,19 +66,19 @@ class _Placement:
         start, end = self._first_items[row], self._first_items[row + 1]
         columns, counts, value = items.column[start:end], self.counts[start:end], items.value[start:end]
         used_columns = self._used_columns[table.cluster_of[columns]]
-        has_room = ((used_columns == -1) | (used_columns == columns)) & (counts < items.limit[start:end])
-        has_room &= (self._free[columns] >= table.request[row]).all(axis=1)
-        if not has_room.any():
+        is_possible = ((used_columns == -1) | (used_columns == columns)) & (counts < items.limit[start:end])
+        is_possible &= (self._free[columns] >= table.request[row]).all(axis=1)
+        if not is_possible.any():
             return False
-        best_column = int(np.where(has_room, value, -1).argmax())
+        best_index = int(np.where(is_possible, value, -1).argmax())
         if self._unplaced[row]:
-            self.fill(start + best_column)
+            self.fill(start + best_index)
             return True
-        worst_column = int(np.where(counts, value, np.iinfo(np.int64).max).argmin())
-        if value[best_column] <= value[worst_column]:
+        worst_index = int(np.where(counts, value, np.iinfo(np.int64).max).argmin())
+        if value[best_index] <= value[worst_index]:
             return False
-        self._add(start + worst_column, -1)
-        self._add(start + best_column, 1)
+        self._add(start + worst_index, -1)
+        self._add(start + best_index, 1)
         return True
 
     def _add(self, item: int, count: int) -> None:

@@ -9,7 +9,7 @@ import uvicorn
 from anyio import to_thread
 
 import dsf.log
-from dsf.http.front import Front
+from dsf.http.front import RequestMiddleware
 from dsf.http.listening import Listener
 from dsf.http.serving import make_config, serve
 from dsf.kube.session import Session
@@ -65,7 +65,7 @@ class _OptimizerServer(uvicorn.Server):
 
 
 def _serve(listener: Listener, service: OptimizerService) -> None:
-    app = Front(make_app(service, McpMount(service)))
+    app = RequestMiddleware(make_app(service, McpMount(service)))
     server = _OptimizerServer(make_config(app, listener, shutdown_seconds=5), service)
     host, port = listener.getsockname()[:2]
     service.warm_up()

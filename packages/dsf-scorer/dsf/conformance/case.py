@@ -152,8 +152,8 @@ class Case:
 
     def make_request(self, series: list[RawSeries]) -> bytes:
         """Return the scoring request with these series."""
-        several = self.config.sources if self.config is not None else None
-        return samples.make_request(series, [source.name for source in several or ()])
+        named_sources = self.config.sources if self.config is not None else None
+        return samples.make_request(series, [source.name for source in named_sources or ()])
 
     @property
     def empty_request(self) -> bytes:

@@ -6,7 +6,8 @@
     _  _x3       a sample that is missing, 3 of them
     stale        the series ended: missing too, as in the response of a range query
 
-From https://prometheus.io/docs/prometheus/latest/configuration/unit_testing_rules/#series; without native histograms.
+The notation is that of https://prometheus.io/docs/prometheus/latest/configuration/unit_testing_rules/#series, without
+native histograms.
 """
 
 from __future__ import annotations
@@ -76,18 +77,18 @@ def parse_values(text: str) -> list[float | None]:
     Raises ValueError, also for more than `MAX_SAMPLES` samples.
     """
     values: list[float | None] = []
-    for word in text.split():
-        item = _ITEM_PATTERN.match(word) if len(word) <= _MAX_ITEM_LENGTH else None
-        repetition = None if item is None else _REPETITION_PATTERN.fullmatch(word, item.end())
-        if item is None or not (repetition or item.end() == len(word)) or (item["step"] and not repetition):
-            raise ValueError(f"{word[:100]!r} is not such as 5, 5x3, 0+2x3, _, _x3 or stale")
-        # Counts of ten or more digits are refused without converting them, which is slow for long ones.
+    for item_text in text.split():
+        item = _ITEM_PATTERN.match(item_text) if len(item_text) <= _MAX_ITEM_LENGTH else None
+        repetition = None if item is None else _REPETITION_PATTERN.fullmatch(item_text, item.end())
+        if item is None or not (repetition or item.end() == len(item_text)) or (item["step"] and not repetition):
+            raise ValueError(f"{item_text[:100]!r} is not such as 5, 5x3, 0+2x3, _, _x3 or stale")
+        # Reject counts of ten or more digits before the conversion, which is slow for long numbers.
         count = 0 if repetition is None else int(repetition[1]) if len(repetition[1]) < 10 else MAX_SAMPLES + 1
         # `5x3` has four samples: one for time 0 and three repetitions. `_x3` has three, and `_` without a count one.
         length = max(count, repetition is None) if item["blank"] else count + 1
         if len(values) + length > MAX_SAMPLES:
             raise ValueError(
-                f"{word[:100]!r} makes more than {MAX_SAMPLES} samples, the most that a range query answers"
+                f"{item_text[:100]!r} makes more than {MAX_SAMPLES} samples, the most that a range query answers"
             )
         if item["blank"] or item["stale"]:
             values += [None] * length
@@ -95,14 +96,16 @@ def parse_values(text: str) -> list[float | None]:
         value, step = _parse_number(item["value"]), _parse_number(item["step"] or "0")
         for _ in range(length):
             values.append(value)
-            # Repeated addition, as in promtool: multiplication would round differently.
+            # Add repeatedly, as promtool does, because a multiplication would round differently.
             value += step
     return values
 
 
 def make_series(labels: dict[str, str], values: list[float | None], start: float, interval: float) -> dict[str, Any]:
-    """Return a series of a scoring request, as a range query from `start` on returns it. `interval` is its step in
-    seconds."""
+    """Return a series of a scoring request, as a range query from `start` on returns it.
+
+    `interval` is the step of the query in seconds.
+    """
     timestamps = (start + number * interval for number in range(len(values)))
     samples = [
         [_simplify_time(timestamp), _format_value(value)]
@@ -114,7 +117,7 @@ def make_series(labels: dict[str, str], values: list[float | None], start: float
 
 def _parse_number(text: str) -> float:
     octal = _OCTAL_PATTERN.fullmatch(text)
-    # As Go parses it: a 64-bit whole number with a leading zero is octal, any other number is decimal.
+    # Parse numbers like Go: a 64-bit whole number with a leading zero is octal, any other number is decimal.
     if octal is not None and (number := int(octal[2], 8)) < 2**63:
         return float(f"{octal[1]}{number}")
     value = float(text)

@@ -77,8 +77,8 @@ def _is_series(item: Any) -> bool:
 
 def make_request(series: list[RawSeries], sources: Iterable[str] = ()) -> bytes:
     """Return the scoring request with these series, as an agent sends it. Each of several sources gets the series."""
-    several = dict.fromkeys(sources, series)
-    request = {"data": series, "sources": several} if several else {"data": series}
+    series_by_source = dict.fromkeys(sources, series)
+    request = {"data": series, "sources": series_by_source} if series_by_source else {"data": series}
     return json.dumps(request, separators=(",", ":")).encode()
 
 
@@ -143,8 +143,8 @@ class Samples:
         ]
         many = self.many()
         return [
-            {"metric": original["metric"], "values": keep(original["values"])}
-            for original, keep in zip((many * len(filters))[: len(filters)], filters, strict=True)
+            {"metric": original["metric"], "values": select_samples(original["values"])}
+            for original, select_samples in zip((many * len(filters))[: len(filters)], filters, strict=True)
         ]
 
     def nan(self) -> list[RawSeries]:

@@ -36,8 +36,8 @@ class Bodies:
         self._small_bytes = min(_SMALL_BYTES, max_bytes // 8)
         self._open_bodies: dict[Body, None] = {}
         self._free_bytes = max_bytes
-        #: Sizes of the complete bodies that wait to be scored, the oldest first, and what they wait for.
-        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+        #: (size, future that admits it) of each complete body that waits to be scored, the oldest first.
+        self._waiting_bodies: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     @contextmanager
     def receiving(self, deadline: asyncio.Timeout) -> Iterator[Body]:
@@ -73,36 +73,36 @@ class Bodies:
                 raise TimeoutError
             oldest_body.deadline.reschedule(asyncio.get_running_loop().time())
 
-    async def wait_for_room(self, size: int) -> None:
+    async def wait_for_memory(self, size: int) -> None:
         """Wait until a body of `size` bytes may be scored, after the bodies that waited before it.
 
         Call `release` afterwards.
         """
         if size <= self._small_bytes:
             return
-        has_room = asyncio.get_running_loop().create_future()
-        self._waiting.append((size, has_room))
+        admission = asyncio.get_running_loop().create_future()
+        self._waiting_bodies.append((size, admission))
         self._admit()
         try:
-            await has_room
+            await admission
         except BaseException:
-            if not has_room.cancelled():
+            if not admission.cancelled():
                 self.release(size)
-            elif (size, has_room) in self._waiting:
-                self._waiting.remove((size, has_room))
+            elif (size, admission) in self._waiting_bodies:
+                self._waiting_bodies.remove((size, admission))
                 self._admit()
             raise
 
     def release(self, size: int) -> None:
-        """Release the room of a body of `size` bytes that was scored."""
+        """Release the memory of a body of `size` bytes that was scored."""
         if size > self._small_bytes:
             self._free_bytes += size
             self._admit()
 
     def _admit(self) -> None:
-        """Admit waiting bodies while there is room for the oldest one."""
-        while self._waiting and self._waiting[0][0] <= self._free_bytes:
-            size, has_room = self._waiting.popleft()
-            if not has_room.cancelled():
+        """Admit waiting bodies while the oldest one fits."""
+        while self._waiting_bodies and self._waiting_bodies[0][0] <= self._free_bytes:
+            size, admission = self._waiting_bodies.popleft()
+            if not admission.cancelled():
                 self._free_bytes -= size
-                has_room.set_result(None)
+                admission.set_result(None)

@@ -109,7 +109,7 @@ class Definition:
         A plain function runs in a thread, an `async def` in the event loop. The function is returned unchanged.
         Raises ScorerError when the scorer has a function already, or for an async generator.
         """
-        self._keep(function)
+        self._set_function(function)
         return function
 
     def score_sources(self, function: AnySourcesFunction) -> AnySourcesFunction:
@@ -118,11 +118,11 @@ class Definition:
         Every name of `sources` is present: a request without one of them, from an agent that is too old, is refused
         with 422. Otherwise as `score`.
         """
-        self._keep(function)
+        self._set_function(function)
         self.takes_sources = True
         return function
 
-    def _keep(self, function: ScoringFunction | SourcesFunction) -> None:
+    def _set_function(self, function: ScoringFunction | SourcesFunction) -> None:
         if self._function is not None:
             raise ScorerError(f"the scorer {self.name!r} has a scoring function already")
         if inspect.isasyncgenfunction(function):
@@ -143,22 +143,22 @@ class Definition:
             "path": f"{root}{self.path}/scoring",
             "params": {"name": self.score_name, "interval": self.interval},
         }
-        several = [{"name": name, **source.document()} for name, source in self.sources.items()]
+        named_sources = [{"name": name, **source.document()} for name, source in self.sources.items()]
         return {
             "name": self.name,
             "description": self.description,
             "source": self.source.document() if self.source is not None else {"type": "None"},
-            **({"sources": several} if several else {}),
+            **({"sources": named_sources} if named_sources else {}),
             "scoring": scoring,
         }
 
 
 def clean_path(name: str, path: str) -> str:
     """Return a path such as `a/b/` in the form `/a/b`. Raises ScorerError when the path is not valid in a URL."""
-    clean = "/" + path.strip("/") if path.strip("/") else ""
-    if _PATH_PATTERN.fullmatch(clean) is None or any(part in (".", "..") for part in clean.split("/")):
+    cleaned_path = "/" + path.strip("/") if path.strip("/") else ""
+    if _PATH_PATTERN.fullmatch(cleaned_path) is None or any(part in (".", "..") for part in cleaned_path.split("/")):
         raise ScorerError(f"{name}: {path!r} is not a path such as /performance")
-    return clean
+    return cleaned_path
 
 
 def _check_sources(source: Source | None, sources: Mapping[str, Source]) -> None:

@@ -108,7 +108,7 @@ class ScoringEndpoint:
             size = len(body.data)
             try:
                 async with asyncio.timeout(self._limits.wait_seconds):
-                    await self._bodies.wait_for_room(size)
+                    await self._bodies.wait_for_memory(size)
             except TimeoutError:
                 detail = "requests that are as large are being scored, and there was no room for this one"
                 raise RefusedError(503, detail, headers={"Retry-After": "1"}) from None

@@ -19,7 +19,7 @@ _MAX_POINTS = 1_000_000
 
 
 class Gap(NamedTuple):
-    """Samples are missing between two samples. Times are unix seconds."""
+    """A gap between two samples in which samples are missing. Times are unix seconds."""
 
     #: Time of the last sample before the gap.
     start: float

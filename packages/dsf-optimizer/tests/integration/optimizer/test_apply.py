@@ -159,7 +159,7 @@ def test_failed_apply_undoes_its_earlier_writes(bed: OptimizerHarness) -> None:
     for after in range(6):
         with pytest.raises(ApplyError, match="everything is as it was before") as caught:
             bed.service(Failing(bed, after)).apply(bed.params(POWER))
-        assert caught.value.left == ()
+        assert caught.value.remaining_changes == ()
         assert bed.objects() == before, after
     bed.service().apply(bed.params(POWER))
     assert bed.bound() == [bed.policy("enable-mig-2g", 0), bed.policy("enable-mig-2g", 1)]
@@ -181,7 +181,7 @@ def test_incomplete_rollback_names_the_remaining_objects(
     monkeypatch.setattr("dsf.optimizer.writer._UNDO_WAITS", (0.01,))
     with pytest.raises(ApplyError, match=r"The rollback is incomplete: .*\. Apply a plan again") as caught:
         bed.service(Failing(bed, 2, failures=1000)).apply(bed.params())
-    assert len(caught.value.left) == 2
+    assert len(caught.value.remaining_changes) == 2
     assert len(bed.objects()) == 2
     plans = bed.service().plans(bed.namespace).items
     assert [plan.complete for plan in plans] == [False]

@@ -200,11 +200,11 @@ def test_large_requests_are_scored_while_there_is_room_for_them() -> None:
 def test_request_that_waits_for_room_is_scored_when_another_one_ends() -> None:
     async def score_in_turn() -> None:
         bodies = Bodies(200)
-        await bodies.wait_for_room(150)
-        first, second, third = (asyncio.create_task(bodies.wait_for_room(size)) for size in (100, 150, 40))
+        await bodies.wait_for_memory(150)
+        first, second, third = (asyncio.create_task(bodies.wait_for_memory(size)) for size in (100, 150, 40))
         await asyncio.sleep(0)
         # Small ones do not wait, and the third one does not pass those that came before.
-        await bodies.wait_for_room(20)
+        await bodies.wait_for_memory(20)
         assert not any(task.done() for task in (first, second, third))
         second.cancel()
         bodies.release(150)
@@ -212,6 +212,6 @@ def test_request_that_waits_for_room_is_scored_when_another_one_ends() -> None:
         assert second.cancelled()
         bodies.release(100)
         bodies.release(40)
-        await bodies.wait_for_room(200)
+        await bodies.wait_for_memory(200)
 
     asyncio.run(score_in_turn())
