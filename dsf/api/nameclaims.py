@@ -165,7 +165,7 @@ def update_queues(
     home: str,
     former_owners: Mapping[str, int] = MappingProxyType({}),
 ) -> dict[str, tuple[NameClaim, ...]]:
-    """Return the claims that follow `previous_queues`, for the name_requests of all existing scorers.
+    """Return the claims that follow `previous_queues`, for the requests of all existing scorers.
 
     `home` is the hub's own namespace; `former_owners` (see `find_former_owners`) are not renamed scorers.
     """

@@ -86,7 +86,7 @@ class Objects:
 
     def record_event(self, key: ObjectKey, type_: str, reason: str, message: str) -> None:
         del type_
-        self.events.append((about.kind, reason, message))
+        self.events.append((key.kind, reason, message))
 
     def describe_missing_fields(self) -> str:
         return ""
