@@ -70,7 +70,7 @@ class Peer(socketserver.StreamRequestHandler):
     """Handles the requests of one connection, with minimal work."""
 
     disable_nagle_algorithm = True
-    answers: dict[str, bytes]
+    responses: dict[str, bytes]
     #: Seconds that a response takes.
     seconds = 0.0
 
@@ -86,9 +86,9 @@ class Peer(socketserver.StreamRequestHandler):
             remaining_bytes = length
             while remaining_bytes:
                 remaining_bytes -= len(self.rfile.read1(remaining_bytes))
-            if path not in self.answers:
-                self.answers[path] = make_response(path)
-            body = self.answers[path]
+            if path not in self.responses:
+                self.responses[path] = make_response(path)
+            body = self.responses[path]
             if self.seconds:
                 time.sleep(self.seconds)
             head = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
@@ -114,7 +114,7 @@ def serve() -> None:
         def handle_error(self, *_: object) -> None:
             """Ignore errors, because measurements end in the middle of an exchange."""
 
-    Peer.answers = {}
+    Peer.responses = {}
     with Server(("127.0.0.1", 0), Peer) as server:
         print(server.server_address[1], flush=True)
         server.serve_forever()

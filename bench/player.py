@@ -239,12 +239,12 @@ class Player:
             for name in self._tracked:
                 pipe.hget(name, "state_run")
             try:
-                answers = pipe.execute()
+                slot_texts = pipe.execute()
             except redis.RedisError:
                 # Redis is down.
                 return
-        for (name, (run, began)), answer in zip(list(self._tracked.items()), answers, strict=True):
-            if (answer or b"").decode() >= run or now - began > _LONGEST:
+        for (name, (run, began)), slot_text in zip(list(self._tracked.items()), slot_texts, strict=True):
+            if (slot_text or b"").decode() >= run or now - began > _LONGEST:
                 del self._tracked[name]
                 self.latencies.append(round(now - began, 3))
 

@@ -3,7 +3,7 @@
     python -m bench.readmodel [--quick] [--strict] [--json FILE]
 
 3,500 clusters x 10 scorers with 6 items each (`--quick`: 1,000 x 10), seeded in a Redis of its own as a hub would have
-left them, a real exporter, one question after the other. CPU time of the answering process, best of three.
+left them, a real exporter, one request after the other. CPU time of the responding process, best of three.
 """
 
 from __future__ import annotations
@@ -81,14 +81,14 @@ def measure(quick: bool) -> Measurement:
         ),
         Figure("highest memory of that exporter", f"{highest / 2**20:.0f} MiB", highest, "B", upper_limit=MEMORY),
         Figure(
-            "dearest answer of the JSON API, CPU",
+            "most expensive response of the JSON API, CPU",
             f"{raw[slowest][0] * 1000:.0f} ms, {slowest}",
             raw[slowest][0],
             "s",
             upper_limit=ANSWER_SECONDS,
         ),
         Figure(
-            "longest answer of the JSON API",
+            "longest response of the JSON API",
             f"{raw[longest][1] / 1000:.0f} KB, {longest}",
             raw[longest][1],
             "B",

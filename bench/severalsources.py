@@ -97,7 +97,7 @@ def serve() -> None:
             """Ignore errors, because measurements end in the middle of an exchange."""
 
     path = f"/get/{SERIES}"
-    _Slow.answers = {path: make_response(path)}
+    _Slow.responses = {path: make_response(path)}
     with Server(("127.0.0.1", 0), _Slow) as listening:
         print(listening.server_address[1], flush=True)
         listening.serve_forever()

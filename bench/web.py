@@ -71,7 +71,7 @@ def measure(quick: bool) -> Measurement:
         Figure("highest memory", f"{highest / 1e6:.0f} MB", highest, "B", upper_limit=MEMORY),
         Figure(
             f"{OPEN} open pages, {CHANGES} changes a second",
-            f"{100 * cpu_share:.1f} % of a core, {news:,} answers with something new",
+            f"{100 * cpu_share:.1f} % of a core, {news:,} responses with new data",
             cpu_share,
             "cores",
             upper_limit=POLL_CPU,

@@ -5,12 +5,12 @@
     +-- ManifestError            a manifest of a user is invalid
     +-- ResolutionError          a DynamicScorer and its /config are not sufficient to run it
     +-- ExpressionError          the expression of a scorer is invalid
-    +-- RemoteConfigError        a scoring API's /config answer cannot be used
+    +-- RemoteConfigError        a scoring API's /config response cannot be used
     +-- ScoringResponseError     a scoring API's response cannot be used
     +-- ScoreObjectTooLargeError an AddOnPlacementScore would not fit into the API server
     +-- CycleError               a cycle ended without a score, with stage and reason
     +-- HttpError                one HTTP exchange failed, with a reason and whether a retry may help
-    |   +-- SourceError          a plug-in cannot use what its source answered
+    |   +-- SourceError          a plug-in cannot use the response of its source
     +-- MessageRejectedError     a result message is refused by the hub
     |   +-- SchemaMismatchError  its sender is too old or too new
     +-- BackendError             the hub's store of objects (folder or Kubernetes) failed
@@ -22,7 +22,7 @@
     +-- UnknownNameError         a command or a message names an object that does not exist
     |   +-- UnknownScorerError
     |   +-- UnknownClusterError
-    +-- ApiError                 a server of the JSON API gives an unexpected answer
+    +-- ApiError                 a server of the JSON API gives an unexpected response
     +-- QueryError               a query of the fleet is invalid
     +-- CursorError              a cursor of a list is invalid
     +-- RoutingError             a task was called without a queue, or is none that messages call
@@ -66,7 +66,7 @@ class ExpressionError(DsfError):
 
 
 class RemoteConfigError(DsfError):
-    """A scoring API's /config answer violates the contract. The last valid one stays in force."""
+    """A scoring API's /config response violates the contract. The last valid one stays in force."""
 
 
 class ScoringResponseError(DsfError):
@@ -177,7 +177,7 @@ class BackendError(DsfError):
     is_refusal: bool = False
     #: Whether the server is overloaded: other requests would get the same response.
     is_busy: bool = False
-    #: Whether it could not be reached or did not answer at all.
+    #: True if the server could not be reached or sent no response.
     is_unreachable: bool = False
     #: Seconds that the server asked to wait; None if it did not.
     retry_after: float | None = None
@@ -226,7 +226,7 @@ class CursorError(DsfError):
 
 
 class ApiError(DsfError):
-    """A server of the JSON API refuses a request or gives an unexpected answer."""
+    """A server of the JSON API refuses a request or gives an unexpected response."""
 
 
 class QueryError(DsfError):

@@ -68,13 +68,13 @@ FAILURES = Metric(
 REFUSED = Metric(
     "dynamic_scoring_results_refused",
     "counter",
-    "Single results of a valid answer that were refused, by reason.",
+    "Single results of a valid response that were refused, by reason.",
     ("ds_score_name", "reason"),
 )
 SOURCE_WARNINGS = Metric(
     "dynamic_scoring_source_warnings",
     "counter",
-    "Warnings of sources with good answers: data of a server behind it may be missing.",
+    "Warnings of sources with valid responses: data of a server behind it may be missing.",
     ("ds_score_name",),
 )
 MESSAGES_REFUSED = Metric(

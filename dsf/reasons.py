@@ -35,7 +35,7 @@ class FailureReason(DescribedReason):
         "the connection failed or broke; in publish: Redis is unreachable",
         "check the address, and that the service is up",
     )
-    TIMEOUT = "timeout", "no complete answer in time", "a longer `timeoutSeconds`, or a faster service"
+    TIMEOUT = "timeout", "no complete response in time", "a longer `timeoutSeconds`, or a faster service"
     DEADLINE = "deadline", "the next cycle was due before this one finished", "a longer interval, or a faster service"
     ADDRESS_REFUSED = (
         "address_refused",
@@ -71,15 +71,15 @@ class FailureReason(DescribedReason):
     REDIRECT = "redirect", "the service answered with a redirect, which is not followed", "configure the final URL"
     HTTP_ERROR = (
         "http_error",
-        "another status; the message has it and the first bytes of the answer",
+        "another status; the message has it and the first bytes of the response",
         "check the service's log",
     )
     TOO_LARGE = "too_large", "the data exceeds the limit in bytes", "a coarser query or dimension"
     TOO_MANY_RESULTS = "too_many_results", "more results than the limit", "a coarser query or dimension", "score"
-    TRUNCATED = "truncated", "the answer was cut off", "check whether the service or its proxy restarted"
+    TRUNCATED = "truncated", "the response was cut off", "check whether the service or its proxy restarted"
     BAD_ANSWER = (
         "bad_answer",
-        "the answer violates HTTP or the scoring API's contract",
+        "the response violates HTTP or the scoring API's contract",
         "run [`dsf explain`](troubleshooting.md#one-cycle-on-kubernetes)",
     )
     UNKNOWN_SCORER = (

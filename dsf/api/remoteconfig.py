@@ -118,29 +118,29 @@ def parse_remote_config(body: bytes) -> RemoteConfig:
         document = from_json(body.removeprefix(codecs.BOM_UTF8))
     except JsonBoundsError as error:
         raise RemoteConfigError(
-            f"the /config answer is no configuration: {error}; it starts with {quote_head(body)}"
+            f"the /config response is no configuration: {error}; it starts with {quote_head(body)}"
         ) from None
     except ValueError as error:
         raise RemoteConfigError(
-            f"the /config answer is not JSON ({error}); it starts with {quote_head(body)}"
+            f"the /config response is not JSON ({error}); it starts with {quote_head(body)}"
         ) from None
     if not isinstance(document, dict):
-        raise RemoteConfigError(f"the /config answer is not a JSON object; it starts with {quote_head(body)}")
+        raise RemoteConfigError(f"the /config response is not a JSON object; it starts with {quote_head(body)}")
     field_names = [field.alias or name for name, field in RemoteConfig.model_fields.items()]
     if document.keys().isdisjoint(field_names):
         # Otherwise, an error such as `{"detail": "Not Found"}` would be a valid configuration without values.
         raise RemoteConfigError(
-            f"the /config answer is no configuration: it has none of {', '.join(field_names)}; "
+            f"the /config response is no configuration: it has none of {', '.join(field_names)}; "
             f"it starts with {quote_head(body)}"
         )
     try:
         config = RemoteConfig.model_validate(document, by_alias=True, by_name=False)
     except ValidationError as error:
         mistakes = "; ".join(str(mistake) for mistake in explain(error, RemoteConfig, document))
-        raise RemoteConfigError(f"the /config answer has mistakes: {mistakes}") from None
+        raise RemoteConfigError(f"the /config response has mistakes: {mistakes}") from None
     if problem := find_user_problem(config):
         # Reject the whole response, because the status of the scorer would contain the password for many readers.
-        raise RemoteConfigError(f"the /config answer has mistakes: {problem}")
+        raise RemoteConfigError(f"the /config response has mistakes: {problem}")
     return config
 
 

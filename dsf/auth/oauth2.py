@@ -79,7 +79,7 @@ def _parse_token(response: http.Response, url: str) -> Token:
     token = document.get("access_token") if isinstance(document, dict) else None
     # Do not quote the value, because an invalid value may contain a token.
     if not isinstance(token, str) or not is_header_value(token) or " " in token:
-        raise HttpError("auth_failed", f"{error_prefix}: the answer has no access_token that can be sent")
+        raise HttpError("auth_failed", f"{error_prefix}: the response has no access_token that can be sent")
     kind = document.get("token_type", "Bearer")
     if not isinstance(kind, str) or kind.lower() != "bearer":
         raise HttpError("auth_failed", f"{error_prefix}: its token_type is not Bearer")

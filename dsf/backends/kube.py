@@ -116,7 +116,7 @@ class KubeBackend:
                     log.warning("waiting for the first list", resource=str(reflector.resource), error=reflector.error)
             if now - started_at > _MAX_SYNC_SECONDS:
                 causes = "; ".join(
-                    f"{reflector.resource}: {reflector.error or 'no answer'}" for reflector in unsynced_reflectors
+                    f"{reflector.resource}: {reflector.error or 'no response'}" for reflector in unsynced_reflectors
                 )
                 raise BackendError(f"cannot read from the API server: {causes}")
             if self._stopping.wait(0.1):

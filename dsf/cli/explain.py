@@ -63,7 +63,7 @@ def explain(
     limit: Annotated[int, typer.Option("--limit", min=1, help="Results shown in the table.")] = 50,
     output: OutputOption = Format.TABLE,
 ) -> None:
-    """Run one cycle and print each step: queries, answers, the scoring request, and the outcome of each result.
+    """Run one cycle and print each step: queries, responses, the scoring request, and the outcome of each result.
 
     Nothing is published or retried. This machine sends the requests to sources and scoring API; tokens are read from
     DSF_AGENT_SECRETS_DIR, or with DSF_AGENT_KUBE=true from the Secrets in the agent's namespace, and never shown. Exit
@@ -138,7 +138,7 @@ def _yield_steps(report: ExplainReport) -> Iterator[Cell]:
         yield _make_line(query.method, query.url + _format_alias(query.alias_address))
         yield from (_make_line("with", detail) for detail in query.request_details)
         yield _make_line(
-            "answer", f"{_format_response(query.status, query.seconds, query.bytes)}, {query.series} series"
+            "response", f"{_format_response(query.status, query.seconds, query.bytes)}, {query.series} series"
         )
         yield from (_make_line("warning", warning) for warning in query.warnings)
         if query.head:
@@ -158,7 +158,7 @@ def _yield_steps(report: ExplainReport) -> Iterator[Cell]:
         yield _make_line("head", report.request.head)
     if report.response:
         yield _make_line(
-            "answer", _format_response(report.response.status, report.response.seconds, report.response.bytes)
+            "response", _format_response(report.response.status, report.response.seconds, report.response.bytes)
         )
         if report.response.head:
             yield _make_line("head", report.response.head)

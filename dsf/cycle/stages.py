@@ -291,7 +291,7 @@ class Stages:
             head = body[:_SEARCHED_BYTES].decode(errors="replace")
             if mask_secrets(head, *access.secrets) != head:
                 # The error's excerpt of the response may end within the token. Masking would miss that part.
-                text = "the answer is not a scoring response; it is not shown because it repeats a secret"
+                text = "the response is not a scoring response; it is not shown because it repeats a secret"
             raise CycleError("score", error.reason, f"{describe_request('POST', summary.scoring_endpoint)}: {text}") from None
 
 

@@ -314,7 +314,7 @@ class _ClientRequest:
         if encoding not in _CODINGS:
             raise HttpError(
                 "bad_answer",
-                f"{self.request_text}: the answer's Content-Encoding was not requested; have the server send gzip",
+                f"{self.request_text}: the response's Content-Encoding was not requested; have the server send gzip",
             )
         return decompress(_iterate_raw_body(response, _COMPRESSED_CHUNK_BYTES))
 

@@ -48,7 +48,7 @@ _MIN_REPORTED_SKEW: Final = 30.0
 #: Maximum seconds of a Retry-After that are respected, because no cycle waits longer.
 _MAX_RETRY_AFTER: Final = 600.0
 
-_NOT_HTTP_PREFIX: Final = "the answer is not as HTTP wants it: "
+_NOT_HTTP_PREFIX: Final = "the response is not as HTTP wants it: "
 _CLOSED_MESSAGE: Final = "the server closed the connection"
 _RETRYABLE: Final = frozenset({429, 502, 503, 504})
 #: Message for a rejected certificate of the server or the client.
@@ -65,8 +65,8 @@ _ERROR_RULES: Final[tuple[tuple[type[BaseException], str, str, str, bool], ...]]
     for exception_class, text_part, reason, text, retryable in (
         (InvalidChunkLength, "", "bad_answer", "a chunk of its body has no size", False),
         (ProtocolError, "exceeded maximum", "bad_answer", "a line between its chunks is too long", False),
-        (ProtocolError, "Response ended prematurely", "truncated", "the answer ends too early", True),
-        (http.client.IncompleteRead, "", "truncated", "the answer ends too early", True),
+        (ProtocolError, "Response ended prematurely", "truncated", "the response ends too early", True),
+        (http.client.IncompleteRead, "", "truncated", "the response ends too early", True),
         (http.client.RemoteDisconnected, "", "connection_failed", _CLOSED_MESSAGE, True),
         (NotHttpError, "", "bad_answer", "{}", False),
         (http.client.BadStatusLine, "", "bad_answer", "its first line is no status line", False),
@@ -118,7 +118,7 @@ def make_status_error(
         reason, text = "redirect", "redirects are not followed; give the final URL"
     elif 200 < status < 300:
         # Some frameworks send 201 for POST by default. A 204 has no body, and a 206 only a part of it.
-        reason, text = "http_error", "only status 200 counts as an answer; have the server send 200"
+        reason, text = "http_error", "only status 200 counts as a response; have the server send 200"
     else:
         reason = "unauthorized" if status in (401, 403) else "http_error"
         if may_hold_token:
@@ -197,12 +197,12 @@ def make_timeout_error(request_text: str, seconds: float) -> HttpError:
     The error is retryable, because a retry may be faster. The caller checks whether enough time remains for it.
     """
     seconds_text = f"{seconds:.2g}" if seconds < 10 else f"{seconds:.0f}"
-    return HttpError("timeout", f"{request_text}: no complete answer within {seconds_text} s", retryable=True)
+    return HttpError("timeout", f"{request_text}: no complete response within {seconds_text} s", retryable=True)
 
 
 def make_size_error(request_text: str, max_bytes: int, problem: str = "is longer") -> HttpError:
     """Return the error for a response that exceeds `max_bytes`."""
-    return HttpError("too_large", f"{request_text}: the answer {problem}, more than the {max_bytes} bytes allowed")
+    return HttpError("too_large", f"{request_text}: the response {problem}, more than the {max_bytes} bytes allowed")
 
 
 def make_exchange_error(request_text: str, error: Exception, max_bytes: int) -> HttpError:
@@ -260,7 +260,7 @@ def describe_token_response(status: int, content_type: str, body: bytes, secrets
         return clean(mask_secrets(error_text, *secrets), _MAX_TOKEN_ERROR_CHARACTERS)
     media_type = content_type.partition(";")[0].strip().lower()
     media_type = media_type if _MEDIA_TYPE_PATTERN.fullmatch(media_type) else "of no known type"
-    return f"an answer ({media_type}, {len(body)} bytes) that is not shown, as it may hold a token"
+    return f"a response ({media_type}, {len(body)} bytes) that is not shown, as it may hold a token"
 
 
 def _extract_error_fields(text: str) -> str:

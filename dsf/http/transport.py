@@ -73,7 +73,7 @@ class BoundedResponse(http.client.HTTPResponse):
                 self.headers = None  # type: ignore[assignment]
                 super().begin()
         except TooMuchError:
-            raise NotHttpError(f"its headers, with interim answers, have more than {_MAX_HEAD_BYTES} bytes") from None
+            raise NotHttpError(f"its headers, with interim responses, have more than {_MAX_HEAD_BYTES} bytes") from None
         if self._reader.has_ended:
             # http.client treats the end of the connection as the end of the headers.
             raise http.client.IncompleteRead(b"")

@@ -116,7 +116,7 @@ def _parse_name(key: str) -> str:
 
 
 #: Text in a message in place of the response.
-RESPONSE_HIDDEN: Final = "what it answered is shown only to scorers in the hub's own namespace"
+RESPONSE_HIDDEN: Final = "its response is shown only to scorers in the hub's own namespace"
 
 _STATUS_CODE_PATTERN: Final = re.compile(r"\bstatus ([1-5][0-9]{2})\b")
 

@@ -148,7 +148,7 @@ def check(target: HealthTarget, *, timeout: float) -> CheckResult:
         except HttpError as error:
             # Omit the duration of a timeout, because a varying message would change the status at each check.
             is_timeout = error.reason == "timeout"
-            message = f"{describe_request('GET', url)}: no complete answer in time" if is_timeout else str(error)
+            message = f"{describe_request('GET', url)}: no complete response in time" if is_timeout else str(error)
             hint = _TLS_HINT if TLS_FAILED in message else ""
             if not is_timeout and not target.shows_responses:
                 message = f"{describe_request('GET', url)}: {describe_failure(error.reason, error.status)}"
@@ -187,7 +187,7 @@ def _find_failure(url: str, response: http.Response | Obstacle, target: HealthTa
     if response.status != HTTPStatus.OK:
         text = f"{shorten_url(url)}: status {response.status}, not 200"
         if target.shows_responses:
-            text += f"; the answer starts with {quote_head(response.body)}"
+            text += f"; the response starts with {quote_head(response.body)}"
         if response.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
             text += _AUTH_HINT
         return Obstacle("HTTPError", text)
@@ -203,7 +203,7 @@ def _read_config(
     try:
         return parse_remote_config(response.body), None
     except RemoteConfigError as error:
-        text = str(error) if target.shows_responses else f"the answer is no valid configuration; {RESPONSE_HIDDEN}"
+        text = str(error) if target.shows_responses else f"the response is no valid configuration; {RESPONSE_HIDDEN}"
         return None, Obstacle("ConfigInvalid", clean(f"{shorten_url(target.config_url)}: {text}", 1024))
 
 

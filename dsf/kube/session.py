@@ -217,7 +217,7 @@ class Session:
             while chunk := response.read1(64 * 1024, decode_content=True):
                 data += chunk
                 if len(data) > max_bytes:
-                    raise TooLargeError(f"GET {path}: the answer has more than the {max_bytes} bytes allowed")
+                    raise TooLargeError(f"GET {path}: the response has more than the {max_bytes} bytes allowed")
                 if time.monotonic() >= deadline:
                     raise UnreachableError(f"GET {path}: {shorten_url(self.host)} did not answer in time")
         return self._parse_response("GET", path, response, bytes(data)), len(data)
@@ -245,7 +245,7 @@ class Session:
         except BaseException as error:
             response.close()
             if isinstance(error, (urllib3.exceptions.HTTPError, OSError)):
-                text = f"{method} {path}: the answer of {shorten_url(self.host)} broke off: {_describe_cause(error)}"
+                text = f"{method} {path}: the response of {shorten_url(self.host)} broke off: {_describe_cause(error)}"
                 raise UnreachableError(text) from None
             raise
         finally:

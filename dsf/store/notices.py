@@ -59,7 +59,7 @@ class ConfigRead(BaseModel):
     at: float = 0.0
     #: Why the newest check failed; empty if it succeeded.
     problem: str = ""
-    #: Id of the newest request by `dsf sync` that this check answers.
+    #: Id of the newest request by `dsf sync` that this check fulfils.
     request: str = ""
 
 

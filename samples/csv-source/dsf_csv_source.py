@@ -58,7 +58,7 @@ def _rows(body: bytes, options: CsvOptions) -> Iterator[tuple[int, dict[str, str
                 raise SourceError(f"line {rows.line_num}: it has not as many fields as the first line")
             yield rows.line_num, row
     except (UnicodeDecodeError, csv.Error) as error:
-        raise SourceError(f"the answer is no CSV in UTF-8: {type(error).__name__}") from None
+        raise SourceError(f"the response is no CSV in UTF-8: {type(error).__name__}") from None
 
 
 # The first argument is the version of the plug-in protocol.

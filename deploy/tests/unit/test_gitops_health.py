@@ -90,7 +90,7 @@ def _scorer(
 
 
 _ACTIVE = Health(scorer().status.health_status, is_checked=True, is_proven=True)
-_DOWN = Obstacle("Timeout", "no answer")
+_DOWN = Obstacle("Timeout", "no response")
 _EVERYWHERE = DeliveryCounts(clusters=2, desired=2, distributed=2, config="hub/c", is_enabled=True)
 _WELL = CycleOutcomes(succeeding=2)
 _BY_HAND = Pauses(2, "a", ScheduleOverride(paused=True, by="ann"), None)

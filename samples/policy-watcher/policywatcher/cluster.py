@@ -118,17 +118,17 @@ class Cluster:
 
     def _ask(self, what: str, call: Any, *arguments: Any, **options: Any) -> dict[str, Any]:
         try:
-            answer = call(*arguments, **options, _request_timeout=_TIMEOUT)
+            response = call(*arguments, **options, _request_timeout=_TIMEOUT)
         except ApiException as error:
             raise _error(what, error) from None
         except (urllib3.exceptions.HTTPError, OSError, config.ConfigException) as error:
             cause = getattr(error, "reason", None) or error
             raise ClusterError(f"cannot {what}: the API server cannot be reached ({_line(cause)})") from None
         except ValueError as error:
-            raise ClusterError(f"cannot {what}: the answer is not from an API server ({_line(error)})") from None
-        if not isinstance(answer, dict):
-            raise ClusterError(f"cannot {what}: the answer is not from an API server (no JSON object)")
-        return answer
+            raise ClusterError(f"cannot {what}: the response is not from an API server ({_line(error)})") from None
+        if not isinstance(response, dict):
+            raise ClusterError(f"cannot {what}: the response is not from an API server (no JSON object)")
+        return response
 
 
 class _NoSuchObjectError(ClusterError):

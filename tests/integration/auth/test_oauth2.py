@@ -116,17 +116,17 @@ def test_changed_client_secret_is_used_at_once(
     [
         (
             answer("<html>log in</html>", Content_Type="text/html"),
-            "HTTP 200, not JSON: an answer (text/html, 19 bytes) that is not shown",
+            "HTTP 200, not JSON: a response (text/html, 19 bytes) that is not shown",
         ),
         (answer({"error": "invalid_scope", "error_description": "no b"}, 400), "HTTP 400: invalid_scope: no b"),
-        (answer("no", 503), "HTTP 503: an answer ("),
-        (answer({"token": "x"}), "the answer has no access_token"),
-        (answer({"access_token": "two\nlines"}), "the answer has no access_token"),
+        (answer("no", 503), "HTTP 503: a response ("),
+        (answer({"token": "x"}), "the response has no access_token"),
+        (answer({"access_token": "two\nlines"}), "the response has no access_token"),
         (answer({"access_token": "x", "token_type": "mac"}), "its token_type is not Bearer"),
-        (answer([1]), "the answer has no access_token"),
+        (answer([1]), "the response has no access_token"),
         (answer(b"x" * 100_000), "more than the 65536 bytes allowed"),
         (answer("", 302, Location="http://127.0.0.1:1/"), "redirects are not followed"),
-        (hang, "no complete answer"),
+        (hang, "no complete response"),
     ],
 )
 def test_oauth2_server_without_a_token_fails_as_auth_failed(

@@ -209,7 +209,7 @@ def test_missing_right_prevents_the_start_and_is_named(
             stack.callback(backend.stop)
             with pytest.raises(BackendError) as caught:
                 backend.start(lambda _: None)
-        if "no answer" not in str(caught.value):
+        if "no response" not in str(caught.value):
             break
     assert 'cannot list resource "manifestworks"' in str(caught.value)
     assert str(caught.value).count("cannot list") == 2, "of both names of a ManifestWork, and of nothing else"

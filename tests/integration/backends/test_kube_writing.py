@@ -96,7 +96,7 @@ def test_manifest_work_keeps_foreign_fields_and_is_repaired(
     hub.backend.apply(manifest_work)
     observed = hub.backend.get(Kind.WORK, cluster, MANIFESTWORK_NAME)
     assert observed is not None
-    assert covers(observed, manifest_work), "the answer is taken in at once"
+    assert covers(observed, manifest_work), "the response is taken in at once"
     assert not is_applied(observed), "the repair is another generation"
     stored_work = session.get(path)
     assert stored_work["metadata"]["labels"]["foreign"] == "label"
@@ -223,7 +223,7 @@ def test_status_is_replaced_as_a_whole_and_only_if_it_differs(
         assert stored_object["status"] == status
         observed = hub.backend.get(Kind.SCORER, namespace, "sample")
         assert observed is not None
-        assert observed["status"] == status, "the answer is taken in at once"
+        assert observed["status"] == status, "the response is taken in at once"
         return stored_object
 
     both = {

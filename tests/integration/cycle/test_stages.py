@@ -153,8 +153,8 @@ VECTOR = answer({"status": "success", "data": {"resultType": "vector", "result":
         ("score", close_early, "connection_failed", "closed the connection"),
         ("score", send_endless(), "too_large", "8388608 bytes"),
         ("score", send_gzip_bomb, "too_large", "8388608 bytes"),
-        ("score", hang, "timeout", "no complete answer within"),
-        ("score", send_slowly, "timeout", "no complete answer within"),
+        ("score", hang, "timeout", "no complete response within"),
+        ("score", send_slowly, "timeout", "no complete response within"),
     ],
 )
 def test_invalid_response_fails_with_a_reason_and_advice(

@@ -263,7 +263,7 @@ def test_unexpected_success_status_names_the_expected_one(status: int) -> None:
         error = failure(server.url)
     assert (error.reason, error.retryable, error.status) == ("http_error", False, status)
     assert (
-        str(error) == f"GET {server.url}: HTTP {status}: only status 200 counts as an answer; have the server send 200"
+        str(error) == f"GET {server.url}: HTTP {status}: only status 200 counts as a response; have the server send 200"
     )
 
 

@@ -44,7 +44,7 @@ def answer_to(world: HubHarness, act: str, request: str) -> dict[str, Any]:
             None,
         )
 
-    return dict(world.until(find, f"{act}: no answer to {request}"))
+    return dict(world.until(find, f"{act}: no response to {request}"))
 
 
 def recorded(world: HubHarness) -> list[tuple[str, list[str], str, bool, str, str]]:

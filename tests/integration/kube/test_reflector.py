@@ -100,7 +100,7 @@ def test_response_is_observed_before_its_watch_event(control_plane: ControlPlane
         session.delete(CONFIG_MAPS.path(namespace, "a"))
         wait_for(lambda: reflector.store.get(key) is None, 5)
         reflector.observe(second)
-        assert reflector.store.get(key) is None, "an answer does not bring back what was deleted"
+        assert reflector.store.get(key) is None, "a response does not bring back what was deleted"
 
 
 def test_reflector_names_a_missing_permission(control_plane: ControlPlane) -> None:

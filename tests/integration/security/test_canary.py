@@ -52,7 +52,7 @@ COMMANDS = (
 
 
 #: Output about a cycle that coincided with another one, or had no time; not about zero such cycles.
-_LATE = re.compile(r'\b(overlap|deadline|timeout|expired|no complete answer)\b(?!": (0|false)\b)')
+_LATE = re.compile(r'\b(overlap|deadline|timeout|expired|no complete response)\b(?!": (0|false)\b)')
 
 
 class WrongAnswerError(Exception):

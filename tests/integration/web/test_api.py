@@ -33,7 +33,7 @@ def test_api_responds_like_the_exporter(page: WebProcess, redis_client: redis.Re
         tag = page.get("/api/v1/summary").headers["etag"]
         return page.get("/api/v1/summary", **{"If-None-Match": tag}).status_code == 304
 
-    wait_for(is_known, 10, "an answer that says that nothing changed")
+    wait_for(is_known, 10, "a response that says that nothing changed")
     for path, status, expected_detail in (
         ("/api/v1/pairs?limit=0", 422, "limit: "),
         ("/api/v1/pairs?state=fine", 400, "no such state"),

@@ -64,52 +64,52 @@ def test_numbers_below_one_are_not_changed() -> None:
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        (b"<h1>", "the /config answer is not JSON (expected value at line 1 column 1); it starts with '<h1>'"),
-        (b"[]", "the /config answer is not a JSON object; it starts with '[]'"),
-        (b"null", "the /config answer is not a JSON object; it starts with 'null'"),
+        (b"<h1>", "the /config response is not JSON (expected value at line 1 column 1); it starts with '<h1>'"),
+        (b"[]", "the /config response is not a JSON object; it starts with '[]'"),
+        (b"null", "the /config response is not a JSON object; it starts with 'null'"),
         (
             b"[" * 100_000,
-            "the /config answer is no configuration: it has more than 10000 values; it starts with '"
+            "the /config response is no configuration: it has more than 10000 values; it starts with '"
             + "[" * 120
             + "'...",
         ),
         (
             b'{"source": {"type": "prom"}}',
             (
-                "the /config answer has mistakes: source.type: 'prom' is not one of Prometheus, OpenTelemetry, "
+                "the /config response has mistakes: source.type: 'prom' is not one of Prometheus, OpenTelemetry, "
                 "Kubernetes, Object, Scores, None; that of a plug-in has a dot, as csv.example.com"
             ),
         ),
         (
             b'{"source": {"type": 5}}',
             (
-                "the /config answer has mistakes: source.type: 5 is not one of Prometheus, OpenTelemetry, Kubernetes, "
+                "the /config response has mistakes: source.type: 5 is not one of Prometheus, OpenTelemetry, Kubernetes, "
                 "Object, Scores, None; that of a plug-in has a dot, as csv.example.com"
             ),
         ),
         (
             b'{"source": {"params": {"range": "1h"}}, "scoring": {"params": {"interval": 1.5, "name": 7}}}',
             (
-                "the /config answer has mistakes: source.params.range: '1h' is not a whole number; "
+                "the /config response has mistakes: source.params.range: '1h' is not a whole number; "
                 "scoring.params.name: 7 is not text; scoring.params.interval: 1.5 is not a whole number"
             ),
         ),
-        (b'{"scoring": []}', "the /config answer has mistakes: scoring: [] is not a mapping of fields"),
+        (b'{"scoring": []}', "the /config response has mistakes: scoring: [] is not a mapping of fields"),
         (
             b'{"scoring": {"params": {"interval": 99999999999}}}',
-            "the /config answer has mistakes: scoring.params.interval: 99999999999 is more than 2147483647",
+            "the /config response has mistakes: scoring.params.interval: 99999999999 is more than 2147483647",
         ),
         (
             b'{"name": "\\ud800"}',
             (
-                "the /config answer is not JSON (unexpected end of hex escape at line 1 column 17); "
+                "the /config response is not JSON (unexpected end of hex escape at line 1 column 17); "
                 'it starts with \'{"name": "\\\\ud800"}\''
             ),
         ),
         (
             b'{"scoring": {"params": {"interval": 1' + b"0" * 5000 + b"}}}",
             (
-                "the /config answer is not JSON (number out of range at line 1 column 4338); "
+                "the /config response is not JSON (number out of range at line 1 column 4338); "
                 'it starts with \'{"scoring": {"params": {"interval": 1' + "0" * 83 + "'..."
             ),
         ),

@@ -21,7 +21,7 @@ from dsf.store.pairs import PairFailure, PairState, Unwritten, parse_row_fields
 from dsf.store.ticks import Skips
 from tests.unit.hub.builders import NOW, cluster, config, scorer
 
-DOWN = Obstacle("Timeout", "no answer")
+DOWN = Obstacle("Timeout", "no response")
 ACTIVE = Health(HealthStatus.Active, is_checked=True, is_proven=True)
 EVERYWHERE = DeliveryCounts(clusters=2, desired=2, distributed=2, config="hub/dynamic-scoring-config", is_enabled=True)
 

@@ -42,7 +42,7 @@ def test_single_thread_waits_for_unavailable_redis(monkeypatch: pytest.MonkeyPat
     def away(_: ScheduleStore) -> dict[str, str]:
         reads.append(None)
         time.sleep(0.2)
-        raise redis.TimeoutError("no answer")
+        raise redis.TimeoutError("no response")
 
     def error(_: int) -> type[Exception]:
         with pytest.raises(redis.RedisError) as raised:

@@ -140,7 +140,7 @@ def test_sample_plugin_uses_its_options(monkeypatch: pytest.MonkeyPatch) -> None
         (b"time,value,node\n1,2\n", "line 2: it has not as many fields as the first line"),
         (b"time,value\n1,2,3\n", "line 2: it has not as many fields as the first line"),
         (b"time,value\n1,2\n1,high\n", "line 3: time and value must be numbers"),
-        (b"time,value\n\xff,1\n", "the answer is no CSV in UTF-8: UnicodeDecodeError"),
+        (b"time,value\n\xff,1\n", "the response is no CSV in UTF-8: UnicodeDecodeError"),
     ],
 )
 def test_sample_plugin_reports_a_bad_answer(monkeypatch: pytest.MonkeyPatch, body: bytes, problem: str) -> None:

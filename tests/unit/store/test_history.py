@@ -23,7 +23,7 @@ OK: dict[str, Any] = {
         OK,
         {},
         {"outcome": "skipped", "reason": "overlap"},
-        {"outcome": "error", "stage": "fetch", "reason": "timeout", "message": "after 5 s:  no answer\nof it "},
+        {"outcome": "error", "stage": "fetch", "reason": "timeout", "message": "after 5 s:  no response\nof it "},
         {"timings": {"score": 0.5}, "counts": {"items": 0, "made_up": 7, "clamped": 2**53}, "value": -1e-7},
         {"counts": {"made_up": 1, "other": 0}, "value": 0.0},
         {"outcome": "partial", "counts": {"results": 10, "items": 9, "refused": 1}, "value": 1.25},

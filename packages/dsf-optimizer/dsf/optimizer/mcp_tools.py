@@ -170,7 +170,7 @@ _ALL: Final = (
         "propose_plan",
         "Propose a plan",
         "Find the best plan: a policy for each cluster and clusters for each workload, so that the sum of the "
-        "preferred scores is greatest and everything fits. Writes nothing. The answer explains the place of each "
+        "preferred scores is greatest and everything fits. Writes nothing. The response explains the place of each "
         "workload, what could not be placed and why, the changes, and the plan_id with which apply_plan applies "
         "exactly this plan. The user must provide the names of clusters, policies and workloads, for example in a "
         "parameter file; list_scores has the scores.",
@@ -185,7 +185,7 @@ _ALL: Final = (
         "Apply a proposed plan: writes Placements and PlacementBindings on the hub, in place of those of the "
         "namespace's previous plan. Clusters may be reconfigured and workloads may move, so call it only after the "
         "user has agreed to the proposal. It takes the arguments of propose_plan, and as planId the proposal's "
-        "plan_id; if another plan is best by now, nothing is written and the answer says so. The write is atomic.",
+        "plan_id; if another plan is best by now, nothing is written and the response says so. The write is atomic.",
         ApplyPlan,
         PlanResponse,
         partial(_make_plan, apply=True),

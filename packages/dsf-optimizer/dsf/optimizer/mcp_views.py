@@ -47,14 +47,14 @@ class ScoreBrief(OptimizerView):
 
 
 class ScoresResponse(OptimizerView):
-    """Answer of list_scores."""
+    """Response of list_scores."""
 
     scores: list[ScoreBrief]
     left_out: int = Field(description="Number of omitted ones; ask for one cluster or one score to see them.")
 
 
 class ScorerResponse(ScorerView):
-    """Answer of explain_scorer."""
+    """Response of explain_scorer."""
 
     clusters: int = Field(description="Number of clusters with scores.")
     expired: int = Field(description="Number of clusters with expired scores, which come first in scores.")
@@ -70,7 +70,7 @@ class PlanInForce(AppliedPlan):
 
 
 class PlansResponse(OptimizerView):
-    """Answer of list_plans."""
+    """Response of list_plans."""
 
     items: list[PlanInForce]
     left_out: int = Field(description="Number of omitted plans; ask for their namespaces one by one to see them.")

@@ -30,7 +30,7 @@ _REMEDIES = {
     "redirect": "answer at this URL itself; the framework does not follow redirects",
     "unauthorized": "pass the token with --token-file",
     "too_large": "answer with fewer results or fewer labels",
-    "truncated": "check the service's log: it closes the connection within the answer",
+    "truncated": "check the service's log: it closes the connection within the response",
     "bad_answer": "send a body that matches Content-Encoding",
     "http_error": "check the service's log; a request of this form must be answered with 200",
 }
@@ -148,7 +148,7 @@ class Case:
         try:
             return list(json.loads(reply.body)["data"]["result"])
         except (ValueError, TypeError, KeyError, RecursionError):
-            raise fail(f"{query}: the answer is not that of a range query", "correct the URL of --prometheus") from None
+            raise fail(f"{query}: the response is not that of a range query", "correct the URL of --prometheus") from None
 
     def make_request(self, series: list[RawSeries]) -> bytes:
         """Return the scoring request with these series."""

@@ -52,7 +52,7 @@ def check(
         Path | None,
         typer.Option(
             "--sample",
-            help="Recorded series: a scoring request or an answer of Prometheus as JSON; default: those of "
+            help="Recorded series: a scoring request or a response of Prometheus as JSON; default: those of "
             "--prometheus, else generated series with the labels of the query.",
             exists=True,
             dir_okay=False,

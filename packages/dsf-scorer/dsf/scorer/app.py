@@ -175,7 +175,7 @@ def _add_service_endpoints(api: FastAPI, registry: CollectorRegistry) -> None:
 
     @api.get("/healthz", tags=["service"])
     async def healthz() -> dict[str, str]:
-        """200 while the service answers."""
+        """Return 200 while the service works."""
         return {"status": "ok"}
 
     @api.get("/metrics", tags=["service"], response_class=PlainTextResponse)

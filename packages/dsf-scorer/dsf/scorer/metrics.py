@@ -18,7 +18,7 @@ class Metrics:
         )
         self.seconds = Histogram(
             f"{name}request_seconds",
-            "Time from the head of a scoring request to its answer, the waiting for a turn included.",
+            "Time from the head of a scoring request to its response, including the wait for other requests.",
             ["ds_score_name"],
             buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30),
             registry=registry,
@@ -37,10 +37,10 @@ class Metrics:
             buckets=(0, 1, 3, 10, 30, 100, 300, 1_000, 3_000, 10_000, 100_000),
             registry=registry,
         )
-        self.results = Counter(f"{name}results", "Results that were answered.", ["ds_score_name"], registry=registry)
+        self.results = Counter(f"{name}results", "Results in responses.", ["ds_score_name"], registry=registry)
         self.refused = Counter(
             f"{name}results_refused",
-            "Results that were left out of answers.",
+            "Results that were left out of responses.",
             ["ds_score_name", "reason"],
             registry=registry,
         )

@@ -66,10 +66,10 @@ class Cloud:
             except Exception as error:  # noqa: BLE001
                 # The error's text is left out, because it may quote the response with the token.
                 raise HttpError(
-                    "auth_failed", f"no token from {self.name}: its answer cannot be used ({type(error).__name__})"
+                    "auth_failed", f"no token from {self.name}: its response cannot be used ({type(error).__name__})"
                 ) from None
             if not isinstance(value, str) or not is_header_value(value):
-                raise HttpError("auth_failed", f"no token from {self.name}: its answer has none that can be sent")
+                raise HttpError("auth_failed", f"no token from {self.name}: its response has none that can be sent")
             # The lifetime is relative to this machine's clock, which may be wrong.
             return Token(value, min(seconds, _MOST_SECONDS) if seconds > 0 else _LEAST_SECONDS)
 

@@ -265,7 +265,7 @@ NEW = "eyJuZXctdG9rZW4iOiJvZi1jbG91ZCJ9"
 @pytest.mark.parametrize(
     ("invalid_response", "expected_message"),
     [
-        (answer({"access_token": NEW, "error_codes": [NEW]}, 201), "HTTP 201: only status 200 counts as an answer"),
+        (answer({"access_token": NEW, "error_codes": [NEW]}, 201), "HTTP 201: only status 200 counts as a response"),
         (answer(f"<SessionToken>{NEW}</SessionToken>", 500), "that is not shown, as it may hold a token"),
     ],
 )
@@ -382,7 +382,7 @@ def test_hanging_eks_pod_identity_times_out(world: AgentAndClouds, pod: Scripted
         error = world.bed.failure("http://127.0.0.1:1", POD)
         if pod.requests:
             break
-    assert (error.reason, "no complete answer within" in error.message) == ("auth_failed", True)
+    assert (error.reason, "no complete response within" in error.message) == ("auth_failed", True)
 
 
 def test_metadata_address_is_queried_for_the_key_only(
