@@ -239,12 +239,12 @@ class Player:
             for name in self._tracked:
                 pipe.hget(name, "state_run")
             try:
-                slot_texts = pipe.execute()
+                stored_runs = pipe.execute()
             except redis.RedisError:
                 # Redis is down.
                 return
-        for (name, (run, began)), slot_text in zip(list(self._tracked.items()), slot_texts, strict=True):
-            if (slot_text or b"").decode() >= run or now - began > _LONGEST:
+        for (name, (run, began)), stored_run in zip(list(self._tracked.items()), stored_runs, strict=True):
+            if (stored_run or b"").decode() >= run or now - began > _LONGEST:
                 del self._tracked[name]
                 self.latencies.append(round(now - began, 3))
 

@@ -364,7 +364,7 @@ def test_eks_pod_identity_response_without_a_key_fails_as_auth_failed(
 ) -> None:
     pod.script(answer(body))
     error = world.bed.failure("http://127.0.0.1:1", POD)
-    assert (error.reason, "its answer cannot be used" in error.message) == ("auth_failed", True)
+    assert (error.reason, "its response cannot be used" in error.message) == ("auth_failed", True)
 
 
 def test_key_in_an_invalid_eks_pod_identity_response_is_not_shown(world: AgentAndClouds, pod: ScriptedServer) -> None:
