@@ -84,7 +84,7 @@ class AgentMetrics(Observer, Collector):
         self.registry = CollectorRegistry(auto_describe=False)
         counter = self._make_counter
         self._requests, self._failures = counter(names.REQUESTS), counter(names.FAILURES)
-        self._refused, self._warnings = counter(names.REFUSED), counter(names.SOURCE_WARNINGS)
+        self._refused_results, self._warnings = counter(names.REFUSED), counter(names.SOURCE_WARNINGS)
         self._messages = counter(names.MESSAGES_REFUSED)
         self._seconds = {stage: counter(metric) for stage, metric in _SECONDS.items()}
         self._throttle = dsf.log.Throttle(_WARNING_INTERVAL_SECONDS)
@@ -123,7 +123,7 @@ class AgentMetrics(Observer, Collector):
         """Count a cycle that ended with a response, and its refused results by reason."""
         self._get_series(self._requests, score_name, "success").inc()
         for reason, number in refusal_counts:
-            self._get_series(self._refused, score_name, reason).inc(number)
+            self._get_series(self._refused_results, score_name, reason).inc(number)
 
     def count_failure(self, score_name: str, stage: str, reason: str) -> None:
         """Count a cycle that ended without a response."""

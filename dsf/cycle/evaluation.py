@@ -70,7 +70,7 @@ class Evaluation:
         self.scope = Scope(shared_variables)
         self._characters = 0
         self._results: list[ScoringResult] = []
-        self._refused: Counter[str] = Counter()
+        self._refusal_counts: Counter[str] = Counter()
         self._example = ""
         self._item_count = 0
 
@@ -78,10 +78,10 @@ class Evaluation:
     def response(self) -> ScoringResponse:
         """Return the results of all items so far."""
         note = self._example
-        if not self._results and not self._refused:
+        if not self._results and not self._refusal_counts:
             is_null = f"the expression is null for each of {self._item_count} {self._items_noun}"
             note = is_null if self._item_count else f"there are no {self._items_noun}"
-        return ScoringResponse(self._results, self._refused, clean(note, MESSAGE_LIMIT))
+        return ScoringResponse(self._results, self._refusal_counts, clean(note, MESSAGE_LIMIT))
 
     def run(self, items: Iterable[Mapping[str, str]]) -> None:
         """Evaluate the expression for each item: its labels, once its variables are in the scope. Raises CycleError."""
@@ -110,7 +110,7 @@ class Evaluation:
 
     def refuse(self, reason: RefusalReason, labels: Mapping[str, str], cause: str) -> None:
         """Count an item without a score. The first cause becomes the example."""
-        self._refused[reason] += 1
+        self._refusal_counts[reason] += 1
         if not self._example:
             text = ", ".join(f'{name}="{value}"' for name, value in labels.items())[:_MAX_EXAMPLE_CHARACTERS]
             self._example = f"{cause}, for the {self._item_noun} {{{text}}}" if text else cause

@@ -36,9 +36,9 @@ class PairFamilies:
         self._scheduled = self._register_family(metrics.SCHEDULED.make_counter())
         self._cycles = self._register_family(metrics.CYCLES.make_counter())
         self._failures = self._register_family(_make_counter_per_cluster(metrics.FAILURES))
-        self._refused = self._register_family(_make_counter_per_cluster(metrics.REFUSED))
+        self._refused_results = self._register_family(_make_counter_per_cluster(metrics.REFUSED))
         self._clamped = self._register_family(_make_counter_per_cluster(metrics.CLAMPED))
-        self._held = self._register_family(_make_counter_per_cluster(metrics.HELD))
+        self._held_values = self._register_family(_make_counter_per_cluster(metrics.HELD))
         self._stage_seconds: defaultdict[Labels, float] = defaultdict(float)
         self._stage_counts: defaultdict[Labels, int] = defaultdict(int)
 
@@ -84,10 +84,10 @@ class PairFamilies:
             # No result arrived, so the failed stage is unknown.
             self._failures[name, "", "lost", cluster] += lost_count
         for reason, count in pair.read_refusal_counts().items():
-            self._refused[name, reason, cluster] += count
+            self._refused_results[name, reason, cluster] += count
         self._clamped[name, cluster] += pair.clamped
         if pair.held:
-            self._held[name, cluster] += pair.held
+            self._held_values[name, cluster] += pair.held
         for stage, (seconds, count) in pair.read_timings().items():
             self._stage_seconds[name, stage, cluster] += seconds
             self._stage_counts[name, stage, cluster] += count

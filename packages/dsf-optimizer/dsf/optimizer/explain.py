@@ -39,7 +39,7 @@ class Explainer:
     def explain(self, row: int) -> ExplanationView:
         """Return the explanation of this workload's assignment."""
         table = self._table
-        refusal_codes = table.refused[row]
+        refusal_codes = table.refusal_codes[row]
         chosen_columns = np.flatnonzero(self._placed[row])
         # Prefer a usable alternative, which explains more than an unusable one.
         column = self._find_next_best(row, chosen_columns, usable=True)
@@ -90,7 +90,7 @@ class Explainer:
 
     def _compute_worth(self, row: int) -> IntArray:
         """Return the value of one replica in each column, in units, including the bonus for staying."""
-        worth: IntArray = self._table.value[row] + self._table.scores.keep * (self._table.stay[row] > 0)
+        worth: IntArray = self._table.value[row] + self._table.scores.stay_bonus * (self._table.stay_limit[row] > 0)
         return worth
 
     def _find_next_best(self, row: int, chosen_columns: IntArray, *, usable: bool) -> int | None:
@@ -99,7 +99,7 @@ class Explainer:
         With `usable`, only columns without a refusal count, otherwise all columns with a score. The first column by
         name is returned for equal values.
         """
-        refusal_codes = self._table.refused[row]
+        refusal_codes = self._table.refusal_codes[row]
         is_candidate = refusal_codes == 0 if usable else (refusal_codes != _NO_SCORE) & (refusal_codes != _EXPIRED)
         is_candidate[chosen_columns] = False
         if not is_candidate.any():
@@ -108,7 +108,7 @@ class Explainer:
 
     def _explain_rejection(self, row: int, column: int, chosen_columns: IntArray) -> _Why:
         table = self._table
-        refusal_code = table.refused[row, column]
+        refusal_code = table.refusal_codes[row, column]
         if refusal_code == _TOO_LARGE:
             return _Why(Reason.TOO_LARGE, self._describe_shortage(row, column))
         if refusal_code == _NEGATIVE:
@@ -122,7 +122,7 @@ class Explainer:
             if other_score >= score:
                 difference = f"{other_score - score:g} more" if other_score > score else "the same"
                 return _Why(
-                    Reason.KEPT, f"scores {difference}, and staying is worth {table.score(table.scores.keep):g}"
+                    Reason.KEPT, f"scores {difference}, and staying is worth {table.score(table.scores.stay_bonus):g}"
                 )
             return _Why(Reason.LOWER_SCORE, f"scores {score - other_score:g} less")
         if worth[column] == worth[worst_column]:
@@ -166,7 +166,7 @@ class Explainer:
     def _explain_no_alternative(self, row: int, chosen_columns: IntArray) -> _Why:
         if not len(chosen_columns):
             return self._explain_no_option(row, chosen_columns)
-        other_codes = np.delete(self._table.refused[row], chosen_columns)
+        other_codes = np.delete(self._table.refusal_codes[row], chosen_columns)
         if not len(other_codes):
             return _Why(Reason.NO_CONFIGURATION, "there is no other option")
         reason = Reason.NO_SCORE if (other_codes == _NO_SCORE).any() else Reason.EXPIRED
@@ -179,7 +179,7 @@ class Explainer:
             return _Why(Reason.NO_CONFIGURATION, "no cluster has a configuration to choose")
         if len(chosen_columns):
             return _Why(Reason.CAPACITY, "no cluster is left that could take one more replica")
-        refusal_codes = table.refused[row]
+        refusal_codes = table.refusal_codes[row]
         if (refusal_codes == _NEGATIVE).any():
             message = "its scores, weighted, are below zero wherever it fits: placing it would lower the sum"
             return _Why(Reason.NEGATIVE, message)

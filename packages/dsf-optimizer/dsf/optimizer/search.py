@@ -59,9 +59,9 @@ def search(table: Table, gap: float, clock: Clock) -> Incumbent:
     incumbent = Incumbent(np.zeros(len(items), dtype=np.int64), 0, _round_down(relaxation.bound), relaxation)
     if not len(items):
         return incumbent
-    if items.kept.any():
+    if items.is_staying.any():
         # Start with the current assignments, because the plan with fewer changes wins among equal plans.
-        _offer(table, incumbent, place_greedily(table, items.value + items.kept * int(items.value.max() + 1), clock))
+        _offer(table, incumbent, place_greedily(table, items.value + items.is_staying * int(items.value.max() + 1), clock))
     _offer(table, incumbent, place_greedily(table, items.value, clock))
     _relax(table, incumbent, clock)
     if incumbent.is_within_gap(gap):
@@ -94,7 +94,7 @@ def _relax(table: Table, incumbent: Incumbent, clock: Clock) -> None:
         best_items = select_top_items(items.row, items.value, _PER_ROW, start)
         # Include items of each configuration, because a configuration without items would look worthless.
         best_items = np.union1d(best_items, select_top_items(items.column, items.value, _PER_COLUMN, start))
-        start = np.union1d(np.union1d(best_items, np.flatnonzero(items.kept)), np.flatnonzero(incumbent.counts))
+        start = np.union1d(np.union1d(best_items, np.flatnonzero(items.is_staying)), np.flatnonzero(incumbent.counts))
     incumbent.relaxation = solve_relaxation(table, start, _PER_ROW, clock, share=0.5)
     incumbent.bound = min(incumbent.bound, _round_down(incumbent.relaxation.bound))
     _offer(table, incumbent, place_greedily(table, incumbent.relaxation.reduced, clock))

@@ -41,9 +41,9 @@ def solve(problem: PlanInput, limits: SearchLimits = _DEFAULT) -> Plan:
 
 
 def _make_plan(table: Table, incumbent: Incumbent, *, are_ties_broken: bool, clock: Clock) -> Plan:
-    placed = np.zeros_like(table.stay)
+    placed = np.zeros_like(table.stay_limit)
     np.add.at(placed, (table.items.row, table.items.column), incumbent.counts)
-    kept_replicas = np.minimum(placed, table.stay)
+    kept_replicas = np.minimum(placed, table.stay_limit)
     bound = max(incumbent.bound, incumbent.value)
     explainer = Explainer(table, placed)
     rows = range(len(table.workloads))
@@ -61,7 +61,7 @@ def _make_plan(table: Table, incumbent: Incumbent, *, are_ties_broken: bool, clo
         ),
         unplaced=unplaced,
         objective=table.score(incumbent.value),
-        score_sum=table.score(incumbent.value - int(kept_replicas.sum()) * table.scores.keep),
+        score_sum=table.score(incumbent.value - int(kept_replicas.sum()) * table.scores.stay_bonus),
         bound=table.score(bound),
         gap=(bound - incumbent.value) / bound if bound else 0.0,
         ties_exact=are_ties_broken,
@@ -121,7 +121,7 @@ def _list_unscored_assignments(table: Table) -> tuple[UnscoredAssignment, ...]:
             table.configurations[column].device,
         )
         for row, column, _ in table.current
-        if REFUSALS[table.refused[row, column]] in (Reason.NO_SCORE, Reason.EXPIRED)
+        if REFUSALS[table.refusal_codes[row, column]] in (Reason.NO_SCORE, Reason.EXPIRED)
     }
     return tuple(
         sorted(assignments, key=lambda assignment: (assignment.workload, assignment.cluster, assignment.device))

@@ -1,7 +1,7 @@
 """The options of a problem in arrays, sorted by name so that the order of the input has no effect.
 
 Rows are workloads by name; columns are configurations by (cluster, configuration) name. An *item* is one variable of
-the program: the replicas of a row in a column that stay there (`kept`), or those that move there. Staying is never
+the program: the replicas of a row in a column that stay there (`is_staying`), or those that move there. Staying is never
 worse than moving to the same column, so that the sum of both variables describes the option without a further
 constraint.
 """
@@ -17,7 +17,7 @@ from dsf.optimizer.model import Configuration, PlanInput, Workload
 from dsf.optimizer.values import EXPIRED, MISSING, CodeArray, IntArray, Values, compute_values
 from dsf.optimizer.views import Reason
 
-#: Codes of `Table.refused`; 0 is usable.
+#: Codes of `Table.refusal_codes`; 0 is usable.
 REFUSALS: tuple[Reason | None, ...] = (None, Reason.NO_SCORE, Reason.EXPIRED, Reason.TOO_LARGE, Reason.NEGATIVE)
 
 
@@ -32,7 +32,7 @@ class TableItems:
     #: Maximum replicas.
     limit: IntArray
     #: 1 for replicas that stay, otherwise 0.
-    kept: IntArray
+    is_staying: IntArray
 
     def __len__(self) -> int:
         return len(self.row)
@@ -40,7 +40,7 @@ class TableItems:
     def subset(self, numbers: IntArray) -> TableItems:
         """Return the items with these numbers, which are in ascending order."""
         return TableItems(
-            self.row[numbers], self.column[numbers], self.value[numbers], self.limit[numbers], self.kept[numbers]
+            self.row[numbers], self.column[numbers], self.value[numbers], self.limit[numbers], self.is_staying[numbers]
         )
 
 
@@ -64,9 +64,9 @@ class Table:
     #: Rows x columns: maximum replicas.
     limit: IntArray
     #: Rows x columns: index in REFUSALS.
-    refused: CodeArray
+    refusal_codes: CodeArray
     #: Rows x columns: replicas that can stay.
-    stay: IntArray
+    stay_limit: IntArray
     #: (row, column, replicas) of the current assignments.
     current: list[tuple[int, int, int]]
     items: TableItems
@@ -99,20 +99,20 @@ def make_table(problem: PlanInput) -> Table:
     limit = _compute_limits(workloads, request, supply)
     value = scores.value[apps] if len(apps) else np.zeros((0, len(columns)), dtype=np.int64)
     state = scores.state[apps] if len(apps) else np.zeros((0, len(columns)), dtype=np.uint8)
-    current_places = _find_assignments(
+    current_assignments = _find_assignments(
         workloads, [(clusters[index].name, configuration.device) for index, configuration in columns]
     )
-    stay = np.zeros_like(limit)
-    for row, column, count in current_places:
-        stay[row, column] = min(count, limit[row, column])
+    stay_limit = np.zeros_like(limit)
+    for row, column, count in current_assignments:
+        stay_limit[row, column] = min(count, limit[row, column])
     # Refuse options that would lower the sum, because a replica can always be left unplaced instead.
-    refusal_codes = np.where(value + scores.keep * (stay > 0) < 0, _get_code(Reason.NEGATIVE), 0).astype(np.uint8)
+    refusal_codes = np.where(value + scores.stay_bonus * (stay_limit > 0) < 0, _get_code(Reason.NEGATIVE), 0).astype(np.uint8)
     refusal_codes[limit == 0] = _get_code(Reason.TOO_LARGE)
     refusal_codes[state == EXPIRED] = _get_code(Reason.EXPIRED)
     refusal_codes[state == MISSING] = _get_code(Reason.NO_SCORE)
     limit[refusal_codes != 0] = 0
-    stay[refusal_codes != 0] = 0
-    limit = np.where((stay > 0) & (value < 0), stay, limit)
+    stay_limit[refusal_codes != 0] = 0
+    limit = np.where((stay_limit > 0) & (value < 0), stay_limit, limit)
     return Table(
         workloads=workloads,
         clusters=tuple(cluster.name for cluster in clusters),
@@ -124,10 +124,10 @@ def make_table(problem: PlanInput) -> Table:
         supply=supply,
         value=value,
         limit=limit,
-        refused=refusal_codes,
-        stay=stay,
-        current=current_places,
-        items=_make_items(value, limit, stay, scores.keep),
+        refusal_codes=refusal_codes,
+        stay_limit=stay_limit,
+        current=current_assignments,
+        items=_make_items(value, limit, stay_limit, scores.stay_bonus),
         scores=scores,
     )
 
@@ -172,11 +172,11 @@ def _get_code(reason: Reason) -> int:
     return REFUSALS.index(reason)
 
 
-def _make_items(value: IntArray, limit: IntArray, stay: IntArray, keep: int) -> TableItems:
-    new_items, current_items = np.nonzero(limit - stay), np.nonzero(stay)
+def _make_items(value: IntArray, limit: IntArray, stay_limit: IntArray, stay_bonus: int) -> TableItems:
+    new_items, current_items = np.nonzero(limit - stay_limit), np.nonzero(stay_limit)
     row, column = np.concatenate([new_items, current_items], axis=1)
-    is_kept = np.repeat([0, 1], [len(new_items[0]), len(current_items[0])])
-    count_limits = np.concatenate([(limit - stay)[new_items], stay[current_items]])
-    order = np.lexsort((is_kept, column, row))
-    row, column, is_kept = row[order], column[order], is_kept[order]
-    return TableItems(row, column, value[row, column] + keep * is_kept, count_limits[order], is_kept)
+    is_staying = np.repeat([0, 1], [len(new_items[0]), len(current_items[0])])
+    count_limits = np.concatenate([(limit - stay_limit)[new_items], stay_limit[current_items]])
+    order = np.lexsort((is_staying, column, row))
+    row, column, is_staying = row[order], column[order], is_staying[order]
+    return TableItems(row, column, value[row, column] + stay_bonus * is_staying, count_limits[order], is_staying)

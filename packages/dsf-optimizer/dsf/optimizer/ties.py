@@ -58,9 +58,9 @@ class _Steps:
     def run(self) -> bool:
         """Do all steps. Return True if all of them finished."""
         total_replicas = int(self._table.replicas[np.unique(self._items.row)].sum())
-        most_kept = int(self._items.limit @ self._items.kept)
+        most_kept = int(self._items.limit @ self._items.is_staying)
         if not (
-            self._raise(np.ones_like(self._items.limit), total_replicas) and self._raise(self._items.kept, most_kept)
+            self._raise(np.ones_like(self._items.limit), total_replicas) and self._raise(self._items.is_staying, most_kept)
         ):
             return False
         counts_before = self.counts

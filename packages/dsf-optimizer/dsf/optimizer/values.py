@@ -50,7 +50,7 @@ class Values:
     #: Units of a score of 1.
     per_score: float
     #: Bonus of a replica that stays, in units.
-    keep: int
+    stay_bonus: int
     gaps: list[ScoreGapView]
 
 
@@ -65,8 +65,8 @@ def compute_values(
     weights = [
         to_weight_units(preference.weight, f"weight of score {preference.score}") for preference in problem.preferences
     ]
-    keep = to_weight_units(problem.keep_current, "keepCurrent")
-    unit = math.gcd(keep, *weights)
+    stay_bonus = to_weight_units(problem.keep_current, "keepCurrent")
+    unit = math.gcd(stay_bonus, *weights)
     value = np.zeros((len(apps), len(columns)), dtype=np.float64)
     state = np.zeros((len(apps), len(columns)), dtype=np.uint8)
     gaps: list[ScoreGapView] = []
@@ -85,7 +85,7 @@ def compute_values(
         value=value.astype(np.int64),
         state=state,
         per_score=10**WEIGHT_DECIMALS / unit,
-        keep=keep // unit,
+        stay_bonus=stay_bonus // unit,
         gaps=sorted(gaps, key=lambda gap: (gap.cluster, gap.score)),
     )
 

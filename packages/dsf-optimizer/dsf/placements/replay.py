@@ -57,7 +57,7 @@ class Replay:
         self._resources = resources
         self._names = names
         #: The clusters at the last moment, sorted; None before the first decision.
-        self.chosen: tuple[str, ...] | None = None
+        self.last_decision: tuple[str, ...] | None = None
         #: Number of moments at which the clusters changed.
         self.flaps = 0
         #: Why no decision was possible at the last moment.
@@ -70,14 +70,14 @@ class Replay:
         outcome = self._make_decision(at)
         self.problem, self.has_cel = outcome.problem, outcome.has_cel
         decision = tuple(sorted(outcome.chosen))
-        self.flaps += self.chosen is not None and decision != self.chosen
-        self.chosen = decision
+        self.flaps += self.last_decision is not None and decision != self.last_decision
+        self.last_decision = decision
         return decision
 
     def _make_decision(self, at: int) -> SchedulingDecision:
         situation = replace(self._situation, now=datetime.fromtimestamp(at, UTC))
-        if self.chosen is not None:
-            situation = replace(situation, decided=frozenset(self.chosen))
+        if self.last_decision is not None:
+            situation = replace(situation, decided=frozenset(self.last_decision))
         return decide_placement(situation, hypothetical_scores=self._find_scores(at))
 
     def _find_scores(self, at: int) -> dict[ScoreKey, int | None]:

@@ -46,8 +46,8 @@ class ScoringEndpoint:
         try:
             scores = await self._compute_scores(request)
             response = Response(scores.body, media_type="application/json")
-            self._metrics.count_results(scores.results, scores.refused)
-            if scores.refused:
+            self._metrics.count_results(scores.results, scores.refusal_counts)
+            if scores.refusal_counts:
                 self._log_missing_results(scores)
         except RefusedError as error:
             content = {"detail": error.detail} | ({"error_id": error.error_id} if error.error_id else {})
@@ -60,8 +60,8 @@ class ScoringEndpoint:
 
         Each reason is a warning only once: later requests are likely to have the same reason, and metrics count all.
         """
-        log.info("results left out scorer=%s %s", self._scorer.name, _format_counts(scores.refused))
-        for reason in scores.refused.keys() - self._logged_reasons:
+        log.info("results left out scorer=%s %s", self._scorer.name, _format_counts(scores.refusal_counts))
+        for reason in scores.refusal_counts.keys() - self._logged_reasons:
             # The reasons come from the scoring function, which should have only a few.
             if len(self._logged_reasons) < 20:
                 self._logged_reasons.add(reason)
@@ -69,8 +69,8 @@ class ScoringEndpoint:
                     "results left out scorer=%s reason=%s count=%d of=%d; this is logged once, /metrics counts all",
                     self._scorer.name,
                     reason,
-                    scores.refused[reason],
-                    scores.results + scores.refused.total(),
+                    scores.refusal_counts[reason],
+                    scores.results + scores.refusal_counts.total(),
                 )
 
     async def _compute_scores(self, request: Request) -> EncodedScores:

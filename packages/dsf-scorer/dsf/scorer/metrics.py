@@ -38,7 +38,7 @@ class Metrics:
             registry=registry,
         )
         self.results = Counter(f"{name}results", "Results in responses.", ["ds_score_name"], registry=registry)
-        self.refused = Counter(
+        self.refused_results = Counter(
             f"{name}results_refused",
             "Results that were left out of responses.",
             ["ds_score_name", "reason"],
@@ -57,7 +57,7 @@ class ScorerMetrics:
 
     def __init__(self, metrics: Metrics, score_name: str) -> None:
         self._requests = metrics.requests
-        self._refused = metrics.refused
+        self._refused_results = metrics.refused_results
         self._score_name = score_name
         self._seconds = metrics.seconds.labels(score_name)
         self._results = metrics.results.labels(score_name)
@@ -70,8 +70,8 @@ class ScorerMetrics:
         self._requests.labels(self._score_name, str(status)).inc()
         self._seconds.observe(seconds)
 
-    def count_results(self, results: int, refused_counts: Mapping[str, int]) -> None:
+    def count_results(self, results: int, refusal_counts: Mapping[str, int]) -> None:
         """Count a function's scores, and by reason the series without one."""
         self._results.inc(results)
-        for reason, count in refused_counts.items():
-            self._refused.labels(self._score_name, reason).inc(count)
+        for reason, count in refusal_counts.items():
+            self._refused_results.labels(self._score_name, reason).inc(count)

@@ -20,7 +20,7 @@ class EncodedScores:
     #: Number of results.
     results: int
     #: Number of missing results, by reason: nan, infinite, and the reasons of skipped series.
-    refused: Counter[str]
+    refusal_counts: Counter[str]
 
 
 def encode(function_results: object, max_results: int) -> EncodedScores:
@@ -33,15 +33,15 @@ def encode(function_results: object, max_results: int) -> EncodedScores:
         msg = f"the scoring function returned {function_results!r}; it must return or yield Score objects"
         raise TypeError(msg)
     results: list[dict[str, Any]] = []
-    refused_counts: Counter[str] = Counter()
+    refusal_counts: Counter[str] = Counter()
     for result in function_results:
         if isinstance(result, Score):
             if result.is_finite:
                 results.append({"metric": result.labels, "score": result.value})
             else:
-                refused_counts["nan" if math.isnan(result.value) else "infinite"] += 1
+                refusal_counts["nan" if math.isnan(result.value) else "infinite"] += 1
         elif isinstance(result, Skipped):
-            refused_counts[result.reason] += 1
+            refusal_counts[result.reason] += 1
         else:
             msg = (
                 f"the scoring function gave {result!r}, which is no Score; "
@@ -51,6 +51,6 @@ def encode(function_results: object, max_results: int) -> EncodedScores:
         if len(results) > max_results:
             msg = f"the scoring function gave more than {max_results} scores, more than the framework takes"
             raise ValueError(msg)
-    document = {"results": results} | ({"dropped": refused_counts} if refused_counts else {})
+    document = {"results": results} | ({"dropped": refusal_counts} if refusal_counts else {})
     body = json.dumps(document, separators=(",", ":"), allow_nan=False)
-    return EncodedScores(body.encode("ascii"), len(results), refused_counts)
+    return EncodedScores(body.encode("ascii"), len(results), refusal_counts)

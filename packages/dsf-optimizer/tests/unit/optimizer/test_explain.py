@@ -89,7 +89,7 @@ def test_explanations_of_drawn_problems_hold() -> None:
         ]
         for explanation in solve(problem).explanation:
             assert "scores 0 " not in explanation.message
-            refused_options = table.refused[rows[explanation.workload]]
+            refused_options = table.refusal_codes[rows[explanation.workload]]
             usable = [option for column, option in enumerate(options) if not refused_options[column]]
             if len(usable) > len(explanation.chosen):
                 assert explanation.next_best is not None

@@ -59,7 +59,7 @@ def test_non_finite_scores_are_dropped_and_counted() -> None:
     answer = encode(results, 10)
     dropped = {"nan": 1, "infinite": 2, "too_short": 1}
     assert json.loads(answer.body) == {"results": [{"metric": {}, "score": 1.0}], "dropped": dropped}
-    assert dict(answer.refused) == dropped
+    assert dict(answer.refusal_counts) == dropped
     # The framework still parses it.
     assert len(parse_response(answer.body).results) == 1
     assert "dropped" not in json.loads(encode([Score(1)], 10).body)
