@@ -30,7 +30,7 @@ def make_optimizer_figures(rows: list[dict[str, Any]]) -> list[Figure]:
         if (http := row.get("http")) is not None:
             figures += _make_http_figures(row["size"], http)
             continue
-        ours = row["dsf"]
+        dsf_result = row["dsf"]
         other_solvers = [
             f"{name}: {result['objective'] if result['objective'] is None else format(result['objective'], '.7g')} "
             f"in {result['seconds']:.1f} s, {result['memory_mb']:.0f} MB"
@@ -38,9 +38,9 @@ def make_optimizer_figures(rows: list[dict[str, Any]]) -> list[Figure]:
             if (result := row.get(label)) is not None
         ]
         against = "; ".join(other_solvers) or "nothing: too large for the others"
-        measured = f"{ours['objective']:.7g} in {ours['seconds']:.1f} s, {ours['memory_mb']:.0f} MB"
+        measured = f"{dsf_result['objective']:.7g} in {dsf_result['seconds']:.1f} s, {dsf_result['memory_mb']:.0f} MB"
         name = f"optimiser, {row['size']} (workloads x clusters x configurations)"
-        figures.append(Figure(name, measured, 100 * ours["gap"], "% from the bound", against))
+        figures.append(Figure(name, measured, 100 * dsf_result["gap"], "% from the bound", against))
     return figures
 
 

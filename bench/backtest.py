@@ -41,7 +41,7 @@ def measure(quick: bool) -> Measurement:
             recording.begin_question(question)
             rates: list[float] = []
             warm = 0
-            before = time.process_time()
+            cpu_before = time.process_time()
             secrets = FileSecrets(None, Release(settings))
             for number, record in enumerate(
                 backtest.run("bench", scorer, settings, secrets, moments_of_range, rate=1e9), 1
@@ -49,8 +49,8 @@ def measure(quick: bool) -> Measurement:
                 recording.add_record(record)
                 if number % ROUND == 0:
                     now = time.process_time()
-                    rates.append(ROUND / (now - before))
-                    before = now
+                    rates.append(ROUND / (now - cpu_before))
+                    cpu_before = now
                 if number == WARM:
                     warm = process.memory_info().rss
             view = summarize_records(question, moments_of_range, recording.iterate_records("bench"), noise=0)

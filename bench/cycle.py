@@ -129,7 +129,7 @@ class Broker:
 
         def collect(seconds: float) -> int:
             """Remove the results that arrive within these seconds from the mailbox, and return their number."""
-            until = time.monotonic() + seconds
+            deadline = time.monotonic() + seconds
             while True:
                 # As a results worker: first the flag, then all slots.
                 if self.redis.getdel(keys.mail_flag(CLUSTER)):
@@ -137,7 +137,7 @@ class Broker:
                         for slot in keys.mail_slots(CLUSTER):
                             slots.getdel(slot)
                         results.extend(text for text in slots.execute() if text)
-                if (remaining_seconds := until - time.monotonic()) <= 0:
+                if (remaining_seconds := deadline - time.monotonic()) <= 0:
                     return len(results)
                 time.sleep(min(remaining_seconds, _LOOK))
 
@@ -206,27 +206,27 @@ def cost(url: str, rounds: int) -> dict[str, Any]:
             result = running.cycles(scorers)
             running.chains(scorers)
         for _ in range(rounds):
-            start, before = running.cpu(), running.traffic()
+            start, traffic_before = running.cpu(), running.traffic()
             running.cycles(scorers)
             middle = running.cpu()
-            traffic.append((running.traffic() - before) / SCORERS)
+            traffic.append((running.traffic() - traffic_before) / SCORERS)
             running.chains(scorers)
             cycles.append(1000 * (middle - start) / SCORERS)
             chains.append(1000 * (running.cpu() - middle) / SCORERS)
-    ratios = [cycle_cost / other for cycle_cost, other in zip(cycles, chains, strict=True)]
+    ratios = [cycle_cost / chain_cost for cycle_cost, chain_cost in zip(cycles, chains, strict=True)]
     return {"cycle_ms": cycles, "chain_ms": chains, "ratios": ratios, "traffic_bytes": traffic, "result_bytes": result}
 
 
 def memory(url: str, cycles: int) -> dict[str, Any]:
     """Measure the memory of an agent after small cycles, during large ones, and afterwards; in megabytes."""
     with broker(url, ["large"], LARGE) as running:
-        rest = running.agent.memory_info().rss
-        after = []
+        idle_bytes = running.agent.memory_info().rss
+        later_megabytes = []
         for _ in range(cycles):
             running.cycles(["large"])
-            after.append((running.agent.memory_info().rss - rest) / MEGABYTE)
-        peak = (read_highest_memory(running.agent.pid) - rest) / MEGABYTE
-    return {"rest_mb": rest / MEGABYTE, "peak_mb": peak, "after_mb": after}
+            later_megabytes.append((running.agent.memory_info().rss - idle_bytes) / MEGABYTE)
+        peak = (read_highest_memory(running.agent.pid) - idle_bytes) / MEGABYTE
+    return {"rest_mb": idle_bytes / MEGABYTE, "peak_mb": peak, "after_mb": later_megabytes}
 
 
 def measure(quick: bool) -> Measurement:

@@ -43,8 +43,8 @@ async def serve(port: int, seconds: float) -> None:
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         # The handshake of TCP is a further round trip.
         await asyncio.sleep(2 * seconds)
-        there, back = await asyncio.open_connection("127.0.0.1", port)
-        await asyncio.gather(_carry(reader, back, seconds), _carry(there, writer, seconds))
+        server_reader, server_writer = await asyncio.open_connection("127.0.0.1", port)
+        await asyncio.gather(_carry(reader, server_writer, seconds), _carry(server_reader, writer, seconds))
 
     server = await asyncio.start_server(accept, "127.0.0.1", 0)
     print(server.sockets[0].getsockname()[1], flush=True)

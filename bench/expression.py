@@ -69,7 +69,7 @@ def stages(url: str, series: int, expression: str, rounds: int, seconds: float) 
     gctuning.set_thresholds()
     with tempfile.TemporaryDirectory() as folder:
         settings = Settings(cluster=CLUSTER)
-        both = Stages(settings, FileSecrets(None, Release(settings)))
+        stage_runner = Stages(settings, FileSecrets(None, Release(settings)))
         posted = make_summary("bench", url, series, series)
         scored = posted.model_copy(update={"scoring_endpoint": "", "expression": expression})
         instant = {"source_endpoint": f"{url}/vector/{series}", "source_range": 0, "source_step": 0}
@@ -80,8 +80,8 @@ def stages(url: str, series: int, expression: str, rounds: int, seconds: float) 
         def cycle(scorer: ScorerSummary) -> Callable[[], None]:
             def run() -> None:
                 cycle = Cycle(scorer.name, "run", scorer, math.inf)
-                request = store_payload(Path(folder), both.fetch(cycle).pieces)
-                both.score(cycle, request)
+                request = store_payload(Path(folder), stage_runner.fetch(cycle).pieces)
+                stage_runner.score(cycle, request)
                 if isinstance(request, FilePayload):
                     request.close()
 

@@ -111,14 +111,14 @@ def measure_size(clusters: int, plan: FleetPlan) -> Measurement:
         measured = world.watch(plan.seconds)
         hub_api_cost = world.cost(measured) if isinstance(world, HubApiWorld) else None
         mix = world.commands(min(10.0, plan.seconds))
-        after = disturb(world, plan, measured.cores)
+        disturbance = disturb(world, plan, measured.cores)
         soak = Soak(world, plan.soak, plan.seed) if plan.soak else None
         if soak is not None:
             soak.run()
         books = world.read_totals()
         soaked: list[Figure] = []
         if soak is not None:
-            soaked, after["soak"] = soak.make_figures(name, books)
+            soaked, disturbance["soak"] = soak.make_figures(name, books)
         size = world.bytes_per_pair()
     pairs, interval = clusters * SCORERS, SlowApi.interval if plan.hub_api else INTERVAL
     most_cpu, most_memory = _LIMITS.get(clusters, (None, None))
@@ -193,10 +193,10 @@ def measure_size(clusters: int, plan: FleetPlan) -> Measurement:
     if isinstance(world, KubeWorld):
         total = sum(world.writes.values())
         text = ", ".join(f"{resource} {number}" for resource, number in world.writes.most_common())
-        each = total / max(measured.cycles, 1)
-        figures.append(Figure(f"{name}: API server", "; ".join([*servers, text]), each, "writes a cycle"))
-    if "overload" in after:
-        overload = after["overload"]
+        per_cycle = total / max(measured.cycles, 1)
+        figures.append(Figure(f"{name}: API server", "; ".join([*servers, text]), per_cycle, "writes a cycle"))
+    if "overload" in disturbance:
+        overload = disturbance["overload"]
         figures.append(
             Figure(
                 f"{name}: half of the CPU that results need",
@@ -214,8 +214,8 @@ def measure_size(clusters: int, plan: FleetPlan) -> Measurement:
         figures.append(
             Figure(f"{name}: normal after it", normal, overload["normal"] / INTERVAL, "intervals", upper_limit=1)
         )
-    if "kill" in after:
-        kill = after["kill"]
+    if "kill" in disturbance:
+        kill = disturbance["kill"]
         figures.append(
             Figure(
                 f"{name}: kill -9 of the single process, until results are ingested again",
@@ -227,8 +227,8 @@ def measure_size(clusters: int, plan: FleetPlan) -> Measurement:
                 upper_limit=15,
             )
         )
-    if "flood" in after:
-        overload = after["flood"]
+    if "flood" in disturbance:
+        overload = disturbance["flood"]
         figures.append(
             Figure(
                 f"{name}: {overload['rate']:.0f} messages/s of one cluster, the others from put to books",
@@ -239,7 +239,7 @@ def measure_size(clusters: int, plan: FleetPlan) -> Measurement:
             )
         )
     figures += soaked
-    details = {"milli": milli, "memory": memory, "commands": mix.names, "bytes_per_pair": size, **after}
+    details = {"milli": milli, "memory": memory, "commands": mix.names, "bytes_per_pair": size, **disturbance}
     return figures, details
 
 
@@ -333,10 +333,10 @@ def main() -> int:
         parser.error(f"{arguments.redis} is no program: --redis wants a redis-server")
     clusters = arguments.clusters or (QUICK_SIZES if arguments.quick else SIZES)
     seconds = arguments.seconds or (QUICK_SECONDS if arguments.quick else SECONDS)
-    chosen = {
+    plan_options = {
         name: value for name, value in vars(arguments).items() if name in {item.name for item in fields(FleetPlan)}
     }
-    plan = FleetPlan(**chosen | {"seconds": seconds})
+    plan = FleetPlan(**plan_options | {"seconds": seconds})
     return report(arguments, measure(clusters, plan))
 
 

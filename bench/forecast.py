@@ -95,17 +95,17 @@ def measure(quick: bool) -> Measurement:
     pairs = [
         (seconds(forecast_by_scorer, all_series), seconds(forecast_by_textbook, all_series)) for _ in range(rounds)
     ]
-    mine, theirs = ([1000 * pair[index] for pair in pairs] for index in (0, 1))
+    scorer_milliseconds, textbook_milliseconds = ([1000 * pair[index] for pair in pairs] for index in (0, 1))
     ratios = [pair[0] / pair[1] for pair in pairs]
     figure = Figure(
         f"forecast of {SERIES:,} series x {SAMPLES} samples, CPU",
-        format_spread(mine, "ms", 0),
+        format_spread(scorer_milliseconds, "ms", 0),
         float(np.median(ratios)),
         "x",
-        f"numpy.linalg.lstsq without checks, {format_spread(theirs, 'ms', 0)}",
+        f"numpy.linalg.lstsq without checks, {format_spread(textbook_milliseconds, 'ms', 0)}",
         upper_limit=3.0,
     )
-    return [figure], {"ours_ms": mine, "textbook_ms": theirs, "ratios": ratios}
+    return [figure], {"ours_ms": scorer_milliseconds, "textbook_ms": textbook_milliseconds, "ratios": ratios}
 
 
 if __name__ == "__main__":

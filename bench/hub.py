@@ -145,11 +145,11 @@ class HubFleet:
         """Return the seconds until each cluster has a right entry."""
         began, times = time.monotonic(), []
         while len(times) < len(self.clusters):
-            there = self.count_entries(scorer, is_right)
+            entry_count = self.count_entries(scorer, is_right)
             seconds = time.monotonic() - began
-            times += [seconds] * (there - len(times))
+            times += [seconds] * (entry_count - len(times))
             if seconds > _PATIENCE:
-                raise TimeoutError(f"{scorer}: {there} of {len(self.clusters)} clusters; see {self._log}")
+                raise TimeoutError(f"{scorer}: {entry_count} of {len(self.clusters)} clusters; see {self._log}")
             time.sleep(0.1)
         return times
 
@@ -170,9 +170,9 @@ class HubFleet:
         """Wait until the hub has finished its work."""
         deadline = time.monotonic() + _PATIENCE
         while time.monotonic() < deadline:
-            before = self.read_cpu_seconds()[0]
+            cpu_before = self.read_cpu_seconds()[0]
             time.sleep(_QUIET)
-            if self.read_cpu_seconds()[0] - before < 0.5 * _QUIET:
+            if self.read_cpu_seconds()[0] - cpu_before < 0.5 * _QUIET:
                 return
         raise TimeoutError(f"the hub does not come to rest; see {self._log}")
 

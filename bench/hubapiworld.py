@@ -95,10 +95,10 @@ class HubApiWorld(RealWorld):
         self.kubeconfig = self._plane.service_account(namespace, "agent", [RULE])
 
     def _agents(self) -> Agents:
-        before = self.processes.cpu()
+        cpu_before = self.processes.cpu()
         time.sleep(_IDLE_SECONDS)
-        after, self._idle_bytes = self.processes.cpu(), self.processes.memory()
-        self._idle_cores = {name: (after[name] - before[name]) / _IDLE_SECONDS for name in self.servers}
+        cpu_after, self._idle_bytes = self.processes.cpu(), self.processes.memory()
+        self._idle_cores = {name: (cpu_after[name] - cpu_before[name]) / _IDLE_SECONDS for name in self.servers}
         return super()._agents()
 
     def _redis_port(self) -> int:

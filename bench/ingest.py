@@ -156,9 +156,9 @@ def drain(url: str, log: Path, feeder: Feeder, queue: str, count: int) -> tuple[
     with process(command, environment, log) as running:
         worker = psutil.Process(running.pid)
         wait_for(lambda: feeder.waiting_results(queue) < count - warm, 60, "the worker to warm up", interval=0.005)
-        start, waiting, before = time.monotonic(), feeder.waiting_results(queue), read_cpu_seconds(worker)
+        start, waiting, cpu_before = time.monotonic(), feeder.waiting_results(queue), read_cpu_seconds(worker)
         wait_for(lambda: feeder.waiting_results(queue) == 0, 300, "nothing to wait", interval=0.02)
-        seconds, cpu_seconds = time.monotonic() - start, read_cpu_seconds(worker) - before
+        seconds, cpu_seconds = time.monotonic() - start, read_cpu_seconds(worker) - cpu_before
     return waiting / seconds, 1000 * cpu_seconds / waiting
 
 
@@ -208,11 +208,11 @@ def drain_with_workers(
         for worker_process in processes:
             worker_process.suspend()
         feeder.fill(keys.RESULTS_QUEUE, count)
-        before, start = read_cpu_seconds(*processes, server), time.monotonic()
+        cpu_before, start = read_cpu_seconds(*processes, server), time.monotonic()
         for worker_process in processes:
             worker_process.resume()
         wait_for(lambda: client.zcard(keys.OPEN_RUNS) == 0, 300, "all results in the books", interval=0.005)
-        seconds, cpu_seconds = time.monotonic() - start, read_cpu_seconds(*processes, server) - before
+        seconds, cpu_seconds = time.monotonic() - start, read_cpu_seconds(*processes, server) - cpu_before
     return count / seconds, 1000 * cpu_seconds / count
 
 
@@ -234,14 +234,14 @@ def measure_two(count: int, rounds: int) -> Measurement:
     rows = []
     for share, turns in turns_by_share.items():
         rates_of_one, two = ([rate for rate, _ in figures] for figures in turns.values())
-        each = [f"{statistics.median(cpu_ms for _, cpu_ms in figures):.2f} ms" for figures in turns.values()]
+        cpu_texts = [f"{statistics.median(cpu_ms for _, cpu_ms in figures):.2f} ms" for figures in turns.values()]
         rows.append(
             Figure(
                 "ingest with two results workers" + (", each with half a core" if share == HALF else ""),
-                f"{format_spread(two, '/s', 0)}, {each[1]} of CPU each with Redis",
+                f"{format_spread(two, '/s', 0)}, {cpu_texts[1]} of CPU each with Redis",
                 statistics.median(faster / less for less, faster in zip(rates_of_one, two, strict=True)),
                 "x",
-                f"one, {format_spread(rates_of_one, '/s', 0)}, {each[0]}",
+                f"one, {format_spread(rates_of_one, '/s', 0)}, {cpu_texts[0]}",
                 lower_limit=1.8 if share == shares[-1] else None,
             )
         )
@@ -262,23 +262,23 @@ def measure(count: int, rounds: int) -> Measurement:
         for _ in range(rounds):
             for queue in rates:
                 feeder.fill(queue, count)
-                rate, each = drain(server.url, log, feeder, queue, count)
+                rate, cpu_milliseconds = drain(server.url, log, feeder, queue, count)
                 rates[queue].append(rate)
-                cpu_by_queue[queue].append(each)
+                cpu_by_queue[queue].append(cpu_milliseconds)
         ok = sum(state.count("ok") for state in Pairs(client).read_states(Pairs(client).list_names()))
         expected = rounds * count + PAIRS
         if ok != expected:
             raise SystemExit(f"{ok} results in the books, {expected} were sent: {client.hgetall(keys.REJECTED)}")
     noop, results = rates[NOOP_QUEUE], rates[keys.RESULTS_QUEUE]
     # Ratios are computed between neighbouring rounds, which other load affects equally.
-    ratios = [result / other for other, result in zip(noop, results, strict=True)]
-    each = {queue: f"{statistics.median(cpu_by_queue[queue]):.2f} ms CPU each" for queue in cpu_by_queue}
+    ratios = [result / noop_rate for noop_rate, result in zip(noop, results, strict=True)]
+    cpu_texts = {queue: f"{statistics.median(cpu_by_queue[queue]):.2f} ms CPU each" for queue in cpu_by_queue}
     ratio_figure = Figure(
         "ingest of unchanged results on one core",
-        f"{format_spread(results, '/s', 0)}, {each[keys.RESULTS_QUEUE]}",
+        f"{format_spread(results, '/s', 0)}, {cpu_texts[keys.RESULTS_QUEUE]}",
         statistics.median(ratios),
         "x",
-        f"no-op tasks on the same worker, {format_spread(noop, '/s', 0)}, {each[NOOP_QUEUE]}",
+        f"no-op tasks on the same worker, {format_spread(noop, '/s', 0)}, {cpu_texts[NOOP_QUEUE]}",
         lower_limit=LIMIT,
     )
     return [ratio_figure], {"per_second": rates, "cpu_ms": cpu_by_queue, "ratios": ratios}

@@ -132,10 +132,10 @@ def measure_writes(world: OcmFleet, seconds: int) -> dict[str, Any]:
     wait_for(lambda: count_cycles() >= len(pairs), 60, "the first cycle of each pair", interval=0.2)
     # The first cycles also change statuses, so they are not measured.
     time.sleep(10)
-    before, cycles_before = count_writes(world.hub), count_cycles()
+    writes_before, cycles_before = count_writes(world.hub), count_cycles()
     time.sleep(seconds)
-    after, cycles = count_writes(world.hub), count_cycles() - cycles_before
-    new_writes = after - before
+    writes_after, cycles = count_writes(world.hub), count_cycles() - cycles_before
+    new_writes = writes_after - writes_before
     leases = new_writes.pop("leases", 0)
     return {
         "cycles": cycles,

@@ -86,7 +86,7 @@ class KubeWorld(World):
 
     def watch(self, seconds: float) -> FleetFigures:
         """See World."""
-        before = count_writes(self._plane)
+        writes_before = count_writes(self._plane)
         fleet_figures = super().watch(seconds)
-        self.writes = count_writes(self._plane) - before
+        self.writes = count_writes(self._plane) - writes_before
         return fleet_figures

@@ -36,7 +36,7 @@ class Line:
         steps = [
             (first[0], (second[1] - first[1]) / (second[0] - first[0])) for first, second in itertools.pairwise(ordered)
         ]
-        for (_, before), (size, after) in itertools.pairwise(steps):
-            if before > 0 and after > _BENDS * before:
-                return f"bends up at {size:g} ({1000 * before:.1f}, then {1000 * after:.1f} a 1,000)"
+        for (_, previous_slope), (size, slope) in itertools.pairwise(steps):
+            if previous_slope > 0 and slope > _BENDS * previous_slope:
+                return f"bends up at {size:g} ({1000 * previous_slope:.1f}, then {1000 * slope:.1f} a 1,000)"
         return "no bend upwards"

@@ -104,19 +104,20 @@ def measure(quick: bool) -> Measurement:
     """Return a row for each process."""
     cycles = QUICK_CYCLES if quick else CYCLES
     samples, rate = watch(cycles)
-    before, first, second = samples
+    initial_memory, first_memory, second_memory = samples
     figures = [
         Figure(
             f"memory of {name.partition(' ')[0]} after {cycles:,} cycles, and {cycles:,} more",
-            f"{first[name]:.1f} MB, {second[name]:.1f} MB ({second[name] - first[name]:+.1f})",
-            second[name] - before[name],
+            f"{first_memory[name]:.1f} MB, {second_memory[name]:.1f} MB "
+            f"({second_memory[name] - first_memory[name]:+.1f})",
+            second_memory[name] - initial_memory[name],
             "MB more",
-            f"after its first {FIRST_CYCLES}, {before[name]:.1f} MB",
-            upper_limit=round(max(ALLOWANCE, SHARE * before[name]), 1),
+            f"after its first {FIRST_CYCLES}, {initial_memory[name]:.1f} MB",
+            upper_limit=round(max(ALLOWANCE, SHARE * initial_memory[name]), 1),
         )
         for name in PROCESSES
     ]
-    return figures, {"cycles": cycles, "cycles_per_second": rate, "before_mb": before, "then_mb": [first, second]}
+    return figures, {"cycles": cycles, "cycles_per_second": rate, "before_mb": initial_memory, "then_mb": [first_memory, second_memory]}
 
 
 def main() -> int:

@@ -49,10 +49,10 @@ SIZES = {
 MOST_OPTIONS = 20_000
 
 
-def read_highest_memory(who: int) -> float:
+def read_highest_memory(process_kind: int) -> float:
     """Return the highest resident memory so far."""
     # Linux counts in KiB, macOS in bytes.
-    return resource.getrusage(who).ru_maxrss / (1024 * 1024 if sys.platform == "darwin" else 1024)
+    return resource.getrusage(process_kind).ru_maxrss / (1024 * 1024 if sys.platform == "darwin" else 1024)
 
 
 def solve_by_us(problem: PlanInput, seconds: float) -> dict[str, Any]:
@@ -181,15 +181,15 @@ def solve_by_other(name: str, problem: PlanInput, seconds: float) -> dict[str, A
 def solve_one(size: str, solver: str, seconds: float) -> dict[str, Any]:
     """Solve in this process; the memory is the growth beyond that of the problem."""
     problem = make_sized_problem(size)
-    before = read_highest_memory(resource.RUSAGE_SELF)
+    memory_before = read_highest_memory(resource.RUSAGE_SELF)
     started = os.times()
     row = solve_by_us(problem, seconds) if solver == "dsf" else solve_by_other(solver, problem, seconds)
     times_after = os.times()
     row["cpu_seconds"] = sum(times_after[:4]) - sum(started[:4])
     row["memory_mb"] = (
-        read_highest_memory(resource.RUSAGE_SELF) - before + read_highest_memory(resource.RUSAGE_CHILDREN)
+        read_highest_memory(resource.RUSAGE_SELF) - memory_before + read_highest_memory(resource.RUSAGE_CHILDREN)
     )
-    row["instance_mb"] = before
+    row["instance_mb"] = memory_before
     return row
 
 

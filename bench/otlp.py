@@ -83,26 +83,26 @@ class Server(NamedTuple):
 def server() -> Iterator[Server]:
     """Yield a new receiver."""
     context = multiprocessing.get_context("spawn")
-    here, there = context.Pipe()
-    process = context.Process(target=serve, args=(there,), daemon=True)
+    channel, receiver_channel = context.Pipe()
+    process = context.Process(target=serve, args=(receiver_channel,), daemon=True)
     process.start()
     try:
-        yield Server(here.recv(), psutil.Process(process.pid), here)
-        here.send(False)
+        yield Server(channel.recv(), psutil.Process(process.pid), channel)
+        channel.send(False)
         process.join(10)
     finally:
         process.kill()
         process.join()
 
 
-def request(name: str, first: int, seconds: float) -> bytes:
+def request(name: str, first_index: int, seconds: float) -> bytes:
     """Return a request with a gauge of many series, at one time, as a collector sends it."""
     export_request = ExportMetricsServiceRequest()
     resource = export_request.resource_metrics.add()
     for key, text in (("k8s.node.name", "node-1"), ("k8s.cluster.name", "bench"), ("service.name", "collector")):
         resource.resource.attributes.add(key=key).value.string_value = text
     metric = resource.scope_metrics.add().metrics.add(name=name)
-    for index in range(first, first + BATCH):
+    for index in range(first_index, first_index + BATCH):
         point = metric.gauge.data_points.add(as_double=index + 0.5, time_unix_nano=int(seconds * 1e9))
         for key, text in (("k8s.namespace.name", f"team-{index % 50}"), ("k8s.pod.name", f"pod-{index:06d}")):
             point.attributes.add(key=key).value.string_value = text
@@ -127,15 +127,15 @@ def measure_speed(bodies: dict[str, list[list[bytes]]]) -> dict[str, list[dict[s
         for kind, rounds in bodies.items():
             for batch in rounds:
                 points = BATCH * len(batch)
-                before, cpu_before = time.perf_counter(), read_cpu_seconds(receiver.process)
+                started_at, cpu_before = time.perf_counter(), read_cpu_seconds(receiver.process)
                 rejected = sum(push(connection, body) for body in batch)
-                seconds, cpu_before = time.perf_counter() - before, read_cpu_seconds(receiver.process) - cpu_before
+                seconds, cpu_before = time.perf_counter() - started_at, read_cpu_seconds(receiver.process) - cpu_before
                 if rejected:
                     raise RuntimeError(f"{rejected} points were rejected")
-                before = time.process_time()
+                started_at = time.process_time()
                 for body in batch:
                     ExportMetricsServiceRequest.FromString(body)
-                parsing = time.process_time() - before
+                parsing = time.process_time() - started_at
                 row = {
                     "per_second": points / seconds,
                     "cpu_us": cpu_before / points * 1e6,
@@ -152,21 +152,21 @@ def measure_memory() -> dict[str, float]:
         connection = http.client.HTTPConnection("127.0.0.1", receiver.port, timeout=60)
         empty = request("bench.unwanted", 0, time.time())
         push(connection, empty)
-        before = receiver.process.memory_info().rss
+        bytes_before = receiver.process.memory_info().rss
         at = time.time() - RANGE / 2
         rejected = 0
         for turn in range(SAMPLES // SERIES + 1):
-            for first in range(0, SERIES, BATCH):
-                rejected += push(connection, request("bench.wanted", first, at + turn))
-        after = receiver.process.memory_info().rss
+            for first_index in range(0, SERIES, BATCH):
+                rejected += push(connection, request("bench.wanted", first_index, at + turn))
+        bytes_after = receiver.process.memory_info().rss
         series, samples = receiver.stored_counts()
         connection.close()
     return {
         "series": series,
         "samples": samples,
         "rejected": rejected,
-        "mb": (after - before) / MEGABYTE,
-        "process_mb": after / MEGABYTE,
+        "mb": (bytes_after - bytes_before) / MEGABYTE,
+        "process_mb": bytes_after / MEGABYTE,
     }
 
 

@@ -126,10 +126,10 @@ def _measure_responses(
     for path in ("/metrics", *(f"/api/v1/{path}" for path in paths)):
         rounds: list[tuple[float, int, int]] = []
         for _ in range(ROUNDS):
-            before = read_cpu_seconds(watched)
+            cpu_before = read_cpu_seconds(watched)
             response: Any = requests.get(url + path, headers={"Accept-Encoding": "gzip"}, stream=True, timeout=60)
             packed = response.raw.read()
-            cpu_seconds = read_cpu_seconds(watched) - before
+            cpu_seconds = read_cpu_seconds(watched) - cpu_before
             response.raise_for_status()
 
             is_packed = response.headers.get("Content-Encoding") == "gzip"

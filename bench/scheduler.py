@@ -74,8 +74,8 @@ def compute_quantile(stats: dict[str, str], share: float) -> float:
 
 def drain_queues(client: redis.Redis, queues: list[str], seconds: float) -> None:
     """Empty the queues as agents do, for this many seconds."""
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
         drain(client, queues)
         time.sleep(DRAIN_INTERVAL)
 
@@ -86,8 +86,8 @@ def settle(client: redis.Redis, queues: list[str]) -> None:
     Gives up after a while: a beat that cannot keep up is then measured as it is.
     """
     drain_queues(client, queues, WARM_UP)
-    until = time.monotonic() + CATCH_UP
-    while client.zcount(keys.DUE, "-inf", time.time() - 1) and time.monotonic() < until:
+    deadline = time.monotonic() + CATCH_UP
+    while client.zcount(keys.DUE, "-inf", time.time() - 1) and time.monotonic() < deadline:
         drain_queues(client, queues, DRAIN_INTERVAL)
 
 
@@ -111,8 +111,8 @@ def measure_one(number: int, seconds: float, interval: int) -> dict[str, Any]:
             stats: dict[str, str] = client.hgetall(keys.BEAT_STATS)  # type: ignore[assignment]
             took = time.monotonic() - start
             shares = [
-                (read_cpu_seconds(process) - before) / took
-                for process, before in zip((beat, redis_server), cpu_before, strict=True)
+                (read_cpu_seconds(process) - seconds_before) / took
+                for process, seconds_before in zip((beat, redis_server), cpu_before, strict=True)
             ]
             memory = beat.memory_info().rss
     ticks = int(stats.get("ticks", 0))

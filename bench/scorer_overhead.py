@@ -125,9 +125,9 @@ class Client:
         """Return the duration of each request in seconds, during `seconds` seconds."""
         durations: list[float] = []
         end = time.perf_counter() + seconds
-        while (before := time.perf_counter()) < end or len(durations) < 3:
+        while (started_at := time.perf_counter()) < end or len(durations) < 3:
             self.send(request)
-            durations.append(time.perf_counter() - before)
+            durations.append(time.perf_counter() - started_at)
         return durations
 
     def close(self) -> None:

@@ -67,7 +67,7 @@ class Soak:
         #: Processes that ended without a kill.
         self._deaths: list[str] = []
         self._judge = Judge(world, self._good, self._faults, seed)
-        self._first: Counter[str] = Counter()
+        self._initial_outcomes: Counter[str] = Counter()
         self._began = 0.0
         # Each function gets the remaining seconds of the soak.
         self._kinds: dict[str, Callable[[float], None]] = {
@@ -80,7 +80,7 @@ class Soak:
     def run(self) -> None:
         """Make faults for the given time, and check the processes each second."""
         self._world.fill_histories()
-        self._first = self._count_outcomes()
+        self._initial_outcomes = self._count_outcomes()
         self._world.player.send_command("bad", *self._bad)
         self._began = time.time()
         end = time.monotonic() + self._seconds
@@ -124,9 +124,9 @@ class Soak:
     def _kill(self, name: str) -> None:
         # Scores continue without the controller and the page, if these are separate processes.
         fault = self._begin(name, holds_up=self._world.single or name in ("beat", "results"))
-        again = self._world.processes.kill(name)
+        restart = self._world.processes.kill(name)
         self._wait(self._random.uniform(*_AWAY))
-        again()
+        restart()
         fault.ended_at = time.time()
 
     def _restart_redis(self) -> None:
@@ -152,8 +152,8 @@ class Soak:
     def _pause_agents(self, remaining_seconds: float) -> None:
         """Pause some agents. The next fault does not wait for the end of this one."""
         now = time.time()
-        still = {cluster for fault in self._faults if fault.ended_at > now for cluster in fault.clusters}
-        other_clusters = [cluster for cluster in self._world.clusters if cluster not in still]
+        paused_clusters = {cluster for fault in self._faults if fault.ended_at > now for cluster in fault.clusters}
+        other_clusters = [cluster for cluster in self._world.clusters if cluster not in paused_clusters]
         quiet_clusters = self._random.sample(other_clusters, max(1, round(_QUIET_SHARE * len(other_clusters))))
         seconds = min(self._random.uniform(*_QUIET), remaining_seconds)
         fault = self._begin("clusters", *quiet_clusters)
@@ -166,7 +166,7 @@ class Soak:
         """Return rows and details, after the last run has ended."""
         self._judge.check_all_pairs()
         judged = self._judge.seen
-        outcome_counts = self._count_outcomes() - self._first
+        outcome_counts = self._count_outcomes() - self._initial_outcomes
         # A tick is delivered at most once: ticks that Redis had not delivered when it ended have no result.
         ticks_sent = int(self._world.client.hget(keys.BEAT_STATS, "ticks") or 0)
         unreached = ticks_sent - self._world.player.counts["ticks"]

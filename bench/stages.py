@@ -39,18 +39,18 @@ def measure_call(work: Callable[[], object], seconds: float) -> float:
     """Return the CPU milliseconds of one call, user and system, from calls during about `seconds`."""
     calls = 0
     started = time.monotonic()
-    before = time.process_time()
+    cpu_before = time.process_time()
     while calls < 2 or time.monotonic() - started < seconds:
         work()
         calls += 1
-    return 1000 * (time.process_time() - before) / calls
+    return 1000 * (time.process_time() - cpu_before) / calls
 
 
 def stages(url: str, series: int, results: int, rounds: int, seconds: float) -> dict[str, Any]:
     """Measure one size: CPU of both in every round, and the memory of the stages."""
     with tempfile.TemporaryDirectory() as folder:
         settings = Settings(cluster=CLUSTER)
-        both = Stages(settings, FileSecrets(None, Release(settings)))
+        stage_runner = Stages(settings, FileSecrets(None, Release(settings)))
         scorer = make_summary("bench", url, series, results)
         session = requests.Session()
         session.trust_env = False
@@ -63,8 +63,8 @@ def stages(url: str, series: int, results: int, rounds: int, seconds: float) -> 
 
         def cycle() -> None:
             run = Cycle(scorer.name, "run", scorer, math.inf)
-            request = store_payload(Path(folder), both.fetch(run).pieces)
-            both.score(run, request)
+            request = store_payload(Path(folder), stage_runner.fetch(run).pieces)
+            stage_runner.score(run, request)
             if isinstance(request, FilePayload):
                 request.close()
 
@@ -73,7 +73,7 @@ def stages(url: str, series: int, results: int, rounds: int, seconds: float) -> 
         process = psutil.Process()
         at_rest = process.memory_info().rss
         cycle()
-        peak, after = read_highest_memory(process.pid), process.memory_info().rss
+        peak, final_bytes = read_highest_memory(process.pid), process.memory_info().rss
         move()
         pairs = [(measure_call(move, seconds), measure_call(cycle, seconds)) for _ in range(rounds)]
         session.close()
@@ -85,7 +85,7 @@ def stages(url: str, series: int, results: int, rounds: int, seconds: float) -> 
         "ratios": [cycling / moving for moving, cycling in pairs],
         "rest_mb": at_rest / MEGABYTE,
         "peak_mb": (peak - at_rest) / MEGABYTE,
-        "after_mb": (after - at_rest) / MEGABYTE,
+        "after_mb": (final_bytes - at_rest) / MEGABYTE,
     }
 
 

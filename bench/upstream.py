@@ -78,18 +78,18 @@ class Upstream:
 
     def wait_for_cycle(self) -> tuple[int, float]:
         """Wait for the end of a cycle. Return the cycles and seconds of CPU so far, without parts of a cycle."""
-        before = self.finished_cycles()
-        wait_for(lambda: self.finished_cycles() > before, 60, "a cycle of upstream's agent")
+        cycles_before = self.finished_cycles()
+        wait_for(lambda: self.finished_cycles() > cycles_before, 60, "a cycle of upstream's agent")
         return self.finished_cycles(), read_cpu_seconds(self.process)
 
     def measure_turn(self) -> float:
         """Return the milliseconds of CPU per cycle, while it runs."""
         self.process.send_signal(signal.SIGCONT)
-        before, start = self.wait_for_cycle()
+        cycles_before, start = self.wait_for_cycle()
         time.sleep(TURN)
-        after, end = self.wait_for_cycle()
+        cycles_after, end = self.wait_for_cycle()
         self.process.send_signal(signal.SIGSTOP)
-        return 1000 * (end - start) / (after - before)
+        return 1000 * (end - start) / (cycles_after - cycles_before)
 
 
 @contextmanager
@@ -134,19 +134,19 @@ def measure(binary: Path, quick: bool) -> Measurement:
         with (
             run_server() as url,
             broker(url, size.names, size.series, size.results) as running,
-            upstream(binary, url, size) as other,
+            upstream(binary, url, size) as upstream_agent,
         ):
-            measure_ours(running, size), other.measure_turn()
-            turns = [(measure_ours(running, size), other.measure_turn()) for _ in range(2 if quick else 8)]
-            here, there = (process.memory_info().rss / MEGABYTE for process in (running.agent, other.process))
-        mine, theirs = zip(*turns, strict=True)
+            measure_ours(running, size), upstream_agent.measure_turn()
+            turns = [(measure_ours(running, size), upstream_agent.measure_turn()) for _ in range(2 if quick else 8)]
+            our_megabytes, upstream_megabytes = (process.memory_info().rss / MEGABYTE for process in (running.agent, upstream_agent.process))
+        our_milliseconds, upstream_milliseconds = zip(*turns, strict=True)
         name = f"CPU of a whole cycle, {size.series:,} x {POINTS} samples and {size.results:,} results"
         ratio = statistics.median(go / python for python, go in turns)
-        against = f"upstream's agent, {format_spread(theirs, 'ms')}; memory {there:.0f} MiB, here {here:.0f}"
+        against = f"upstream's agent, {format_spread(upstream_milliseconds, 'ms')}; memory {upstream_megabytes:.0f} MiB, here {our_megabytes:.0f}"
         figures.append(
-            Figure(name, format_spread(mine, "ms"), ratio, "x cheaper", against, lower_limit=size.lower_limit)
+            Figure(name, format_spread(our_milliseconds, "ms"), ratio, "x cheaper", against, lower_limit=size.lower_limit)
         )
-        details.append({"series": size.series, "results": size.results, "ms": mine, "upstream_ms": theirs})
+        details.append({"series": size.series, "results": size.results, "ms": our_milliseconds, "upstream_ms": upstream_milliseconds})
     return figures, details
 
 

@@ -98,11 +98,11 @@ def _wait(url: str) -> None:
 def _measure_page(page: subprocess.Popen[bytes], url: str, path: str) -> tuple[float, float, int]:
     """Return CPU seconds, seconds and elements of one page."""
     watched = psutil.Process(page.pid)
-    before, began = read_cpu_seconds(watched), time.monotonic()
+    cpu_before, began = read_cpu_seconds(watched), time.monotonic()
     response = requests.get(url + path, timeout=60)
     took = time.monotonic() - began
     response.raise_for_status()
-    return read_cpu_seconds(watched) - before, took, len(re.findall(r"<[a-zA-Z]", response.text))
+    return read_cpu_seconds(watched) - cpu_before, took, len(re.findall(r"<[a-zA-Z]", response.text))
 
 
 def _measure_view(page: subprocess.Popen[bytes], url: str, path: str) -> tuple[float, float, int]:
@@ -136,11 +136,11 @@ def _measure_polling(page: subprocess.Popen[bytes], url: str, client: redis.Redi
         with ThreadPoolExecutor(8) as pool:
             # All pages have their first content.
             list(pool.map(poll, range(OPEN)))
-            before, began, news = read_cpu_seconds(watched), time.monotonic(), 0
+            cpu_before, began, change_count = read_cpu_seconds(watched), time.monotonic(), 0
             while (passed := time.monotonic() - began) < seconds:
-                news += sum(pool.map(poll, range(OPEN)))
+                change_count += sum(pool.map(poll, range(OPEN)))
                 time.sleep(max(0.0, began + passed + EVERY - time.monotonic()))
-            return (read_cpu_seconds(watched) - before) / (time.monotonic() - began), news
+            return (read_cpu_seconds(watched) - cpu_before) / (time.monotonic() - began), change_count
     finally:
         changes_ended.set()
         worker.join()
