@@ -201,7 +201,13 @@ def measure(seconds: float, milliseconds: float, rounds: int) -> Measurement:
         ),
         Figure("agent: CPU at rest", f"{at_rest:.2f} % of a core", at_rest, "%", upper_limit=_REST),
         Figure(f"agent: CPU with {usual}", f"{at_work:.2f} % of a core", at_work, "%", upper_limit=_WORK),
-        Figure("agent: connections to Redis", f"{connections}; {busy_connections} after work", busy_connections, "", upper_limit=_CONNECTIONS),
+        Figure(
+            "agent: connections to Redis",
+            f"{connections}; {busy_connections} after work",
+            busy_connections,
+            "",
+            upper_limit=_CONNECTIONS,
+        ),
         Figure("agent: tick to result", format_spread(firsts, "s", 3), trips, "round trips", line, upper_limit=_TRIPS),
         Figure("agent: cycles a second", format_spread(rates, "/s"), rate, "/s", line, lower_limit=_RATE),
         Figure(

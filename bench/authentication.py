@@ -142,7 +142,10 @@ def serve(certificate: str, key: str, clients: str) -> None:
         def handle_error(self, *_: object) -> None:
             """Ignore errors, because measurements end in the middle of an exchange."""
 
-    _Peer.responses = {"/token": _TOKEN, **{path: make_response(path) for path in (f"/get/{SERIES}", f"/post/{RESULTS}")}}
+    _Peer.responses = {
+        "/token": _TOKEN,
+        **{path: make_response(path) for path in (f"/get/{SERIES}", f"/post/{RESULTS}")},
+    }
     with Server(("127.0.0.1", 0), _Peer) as server:
         server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
         print(server.server_address[1], flush=True)

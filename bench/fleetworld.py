@@ -326,9 +326,7 @@ class World:
         scraper.join(60)
         fleet_figures.seconds = time.monotonic() - began
         cpu_after, stats_after = self.processes.cpu(), self.client.info("stats")
-        fleet_figures.cores = {
-            name: (cpu_after[name] - cpu_before[name]) / fleet_figures.seconds for name in cpu_after
-        }
+        fleet_figures.cores = {name: (cpu_after[name] - cpu_before[name]) / fleet_figures.seconds for name in cpu_after}
         fleet_figures.cycles = self.player.counts["results"] - results_before
         fleet_figures.lag = _quantiles(self._lags() - lags)
         for side in ("input", "output"):

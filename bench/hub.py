@@ -304,7 +304,9 @@ def measure(clusters: int, rest: float, many: int) -> Measurement:
             fleet.client.flushall()
             second_folder = folder / "many"
             second_folder.mkdir()
-            figures += measure_many(HubFleet(second_folder, server, supervisor.pid(program.name), url, FEW_CLUSTERS), many)
+            figures += measure_many(
+                HubFleet(second_folder, server, supervisor.pid(program.name), url, FEW_CLUSTERS), many
+            )
         finally:
             api.shutdown()
             supervisor.stop_all()

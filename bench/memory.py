@@ -117,7 +117,12 @@ def measure(quick: bool) -> Measurement:
         )
         for name in PROCESSES
     ]
-    return figures, {"cycles": cycles, "cycles_per_second": rate, "before_mb": initial_memory, "then_mb": [first_memory, second_memory]}
+    return figures, {
+        "cycles": cycles,
+        "cycles_per_second": rate,
+        "before_mb": initial_memory,
+        "then_mb": [first_memory, second_memory],
+    }
 
 
 def main() -> int:

@@ -138,15 +138,29 @@ def measure(binary: Path, quick: bool) -> Measurement:
         ):
             measure_ours(running, size), upstream_agent.measure_turn()
             turns = [(measure_ours(running, size), upstream_agent.measure_turn()) for _ in range(2 if quick else 8)]
-            our_megabytes, upstream_megabytes = (process.memory_info().rss / MEGABYTE for process in (running.agent, upstream_agent.process))
+            our_megabytes, upstream_megabytes = (
+                process.memory_info().rss / MEGABYTE for process in (running.agent, upstream_agent.process)
+            )
         our_milliseconds, upstream_milliseconds = zip(*turns, strict=True)
         name = f"CPU of a whole cycle, {size.series:,} x {POINTS} samples and {size.results:,} results"
         ratio = statistics.median(go / python for python, go in turns)
-        against = f"upstream's agent, {format_spread(upstream_milliseconds, 'ms')}; memory {upstream_megabytes:.0f} MiB, here {our_megabytes:.0f}"
-        figures.append(
-            Figure(name, format_spread(our_milliseconds, "ms"), ratio, "x cheaper", against, lower_limit=size.lower_limit)
+        against = (
+            f"upstream's agent, {format_spread(upstream_milliseconds, 'ms')}; memory {upstream_megabytes:.0f} MiB, "
+            f"here {our_megabytes:.0f}"
         )
-        details.append({"series": size.series, "results": size.results, "ms": our_milliseconds, "upstream_ms": upstream_milliseconds})
+        figures.append(
+            Figure(
+                name, format_spread(our_milliseconds, "ms"), ratio, "x cheaper", against, lower_limit=size.lower_limit
+            )
+        )
+        details.append(
+            {
+                "series": size.series,
+                "results": size.results,
+                "ms": our_milliseconds,
+                "upstream_ms": upstream_milliseconds,
+            }
+        )
     return figures, details
 
 

@@ -3,8 +3,8 @@
 The cleaned text goes to logs, terminals, Kubernetes objects, metric labels and pages. `mask_secrets` removes the
 secrets of a cycle, even escaped or in base64. `clean` removes all non-printable characters: C0 and C1 control
 characters, bidirectional controls, lone surrogates. Mask text before you truncate it, and clean it afterwards.
-`list_names` names the first of many names. `describe_request` describes a request and `shorten_url` a URL. All messages quote URLs
-by these two functions, because user information and query of a URL may contain secrets.
+`list_names` names the first of many names. `describe_request` describes a request and `shorten_url` a URL. All messages
+quote URLs by these two functions, because user information and query of a URL may contain secrets.
 """
 
 from __future__ import annotations

@@ -21,10 +21,10 @@ from celery import Task, chain
 
 import dsf.log
 from dsf.agent.config import AgentConfig
+from dsf.agent.fairqueue import FairQueue
 from dsf.agent.metrics import AgentMetrics
 from dsf.agent.outbox import Outbox
 from dsf.agent.resultmemory import ResultMemory
-from dsf.agent.fairqueue import FairQueue
 from dsf.api.score import compute_validity
 from dsf.api.scoringresponse import ScoringResult
 from dsf.api.summary import ScorerSummary

@@ -210,7 +210,10 @@ class SharedThreads(_TaskPool):  # type: ignore[misc]
         accept_callback: Callable[..., Any] | None = None,
         **_: Any,
     ) -> Future[None]:
-        """Queue a task, and run each queued task that may begin. `args` are those of Celery's tracer: name, id, headers and others."""
+        """Queue a task, and run each queued task that may begin.
+
+        `args` are those of Celery's tracer: name, id, headers and others.
+        """
         # `dsf.agent.ticks` has replaced the headers of the message by these.
         headers = args[2] if args else {}
         scorer, deadline = headers.get(TICK_HEADER, ("", None))

@@ -194,14 +194,18 @@ def update_queues(
         bytes_by_namespace[_parse_namespace(claim.owner)] += _compute_size(name, claim.owner + claim.renamed_from)
     for owner in former_owners.keys() - registered_owners:
         bytes_by_namespace[_parse_namespace(owner)] += _compute_size("", owner)
-    for name_request in sorted(request_by_owner.values(), key=lambda name_request: (name_request.created or _NOT_CREATED, name_request.owner)):
+    for name_request in sorted(
+        request_by_owner.values(), key=lambda name_request: (name_request.created or _NOT_CREATED, name_request.owner)
+    ):
         if not name_request.name or name_request.owner in registered_owners:
             continue
         size = _compute_size(name_request.name, name_request.owner)
         if bytes_by_namespace[_parse_namespace(name_request.owner)] + size > MAX_NAMESPACE_BYTES:
             continue
         bytes_by_namespace[_parse_namespace(name_request.owner)] += size
-        waiting_claims.setdefault(name_request.name, []).append(NameClaim(name_request.owner, now, config=name_request.config))
+        waiting_claims.setdefault(name_request.name, []).append(
+            NameClaim(name_request.owner, now, config=name_request.config)
+        )
 
     def order(claim: NameClaim) -> tuple[bool, int, datetime, str]:
         is_foreign = _parse_namespace(claim.owner) != home
@@ -216,10 +220,10 @@ def update_queues(
 
 
 def _group_by_name(name_requests: Iterable[NameRequest]) -> dict[str | None, list[NameRequest]]:
-    wishes_by_name: dict[str | None, list[NameRequest]] = {}
+    requests_by_name: dict[str | None, list[NameRequest]] = {}
     for name_request in name_requests:
-        wishes_by_name.setdefault(name_request.name, []).append(name_request)
-    return wishes_by_name
+        requests_by_name.setdefault(name_request.name, []).append(name_request)
+    return requests_by_name
 
 
 def explain_refusal(claimed_name: str, queue: tuple[NameClaim, ...], owner: str) -> str:
@@ -243,7 +247,9 @@ def _update_holder(
     name_request = request_by_owner.get(claim.owner)
     if name_request is None and now < (former_until := former_owners.get(claim.renamed_from, 0)):
         # Both scorers are deleted, so the second was not the renamed first one.
-        renamed_claim = NameClaim(claim.renamed_from, claim.claimed_at, former_until - RESERVATION_SECONDS, claim.config)
+        renamed_claim = NameClaim(
+            claim.renamed_from, claim.claimed_at, former_until - RESERVATION_SECONDS, claim.config
+        )
         return _update_holder(renamed_claim, name, request_by_owner, now, {})
     if name_request is not None:
         if name_request.name is None:
@@ -306,7 +312,9 @@ def _parse(namespace: str, queues: Mapping[str, Any], claims: _ParsedClaims) -> 
 def _make_queues(claims_by_name: _ParsedClaims) -> dict[str, tuple[NameClaim, ...]]:
     # If a hub stopped between two writes, a name may have no holder or two holders.
     return {
-        name: tuple(claim for _, claim in sorted(claims, key=lambda item: (not item[0], item[1].claimed_at, item[1].owner)))
+        name: tuple(
+            claim for _, claim in sorted(claims, key=lambda item: (not item[0], item[1].claimed_at, item[1].owner))
+        )
         for name, claims in claims_by_name.items()
     }
 

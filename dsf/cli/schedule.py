@@ -201,7 +201,9 @@ def _apply_change(
         now = hubclock.now()
         request = parse_request(act, make_request_at(now))
         actions = Actions(command_session.redis, command_session.settings, make_actor(author))
-        clusters = actions.execute(scorer, request, pause_end=parse_pause_end(value) if act == "pause" and value else None)
+        clusters = actions.execute(
+            scorer, request, pause_end=parse_pause_end(value) if act == "pause" and value else None
+        )
         # Also read the clusters that keep their own interval or pause, because they are named below.
         schedule = FleetQueries(command_session.redis).schedule(clusters[0] if len(clusters) == 1 else None, scorer)
         record = Registry(command_session.redis).read_scorer(scorer)

@@ -292,7 +292,9 @@ class Stages:
             if mask_secrets(head, *access.secrets) != head:
                 # The error's excerpt of the response may end within the token. Masking would miss that part.
                 text = "the response is not a scoring response; it is not shown because it repeats a secret"
-            raise CycleError("score", error.reason, f"{describe_request('POST', summary.scoring_endpoint)}: {text}") from None
+            raise CycleError(
+                "score", error.reason, f"{describe_request('POST', summary.scoring_endpoint)}: {text}"
+            ) from None
 
 
 def evaluate(

@@ -228,7 +228,9 @@ def _make_skips_view(skips: Skips | None, record: ScorerRecord | None) -> SkipsV
     if skips is None:
         return None
     message = skips.explain(record.rate_limit, record.problem) if record else skips.explain(None)
-    return SkipsView(cluster=skips.cluster, reason=skips.reason, ticks=skips.ticks, since=skips.first_at, message=message)
+    return SkipsView(
+        cluster=skips.cluster, reason=skips.reason, ticks=skips.ticks, since=skips.first_at, message=message
+    )
 
 
 def compute_age(last_success: float | None, now: float) -> float | None:

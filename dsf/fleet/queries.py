@@ -345,7 +345,9 @@ class FleetQueries:
             sequence, rows = pipe.execute()
         has_more = len(rows) >= limit
         newest_sequence = int(rows[-1][1]) if has_more else int(sequence or 0)
-        return Changes(sequence=newest_sequence, pairs=[keys.split_pair(str(pair)) for pair, _ in rows], has_more=has_more)
+        return Changes(
+            sequence=newest_sequence, pairs=[keys.split_pair(str(pair)) for pair, _ in rows], has_more=has_more
+        )
 
     def scores(
         self,

@@ -100,7 +100,9 @@ def make_bearer_access(token: str | None) -> Access:
     """Return the Access that sends `Authorization: Bearer`, or no credentials without a token."""
     if not token:
         return PLAIN
-    return Access((("Authorization", f"Bearer {token}"),), secrets=(token,), display_lines=("Authorization: Bearer ***",))
+    return Access(
+        (("Authorization", f"Bearer {token}"),), secrets=(token,), display_lines=("Authorization: Bearer ***",)
+    )
 
 
 class Proxy(NamedTuple):

@@ -17,7 +17,14 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
-from dsf.api.nameclaims import NameClaims, NameRequest, compute_config_digest, explain_refusal, find_former_owners, update_queues
+from dsf.api.nameclaims import (
+    NameClaims,
+    NameRequest,
+    compute_config_digest,
+    explain_refusal,
+    find_former_owners,
+    update_queues,
+)
 from dsf.api.naming import AllowedNames, sanitize_resource_name
 from dsf.api.scorer import FailedCycle
 from dsf.api.summary import ScorerSummary
@@ -75,7 +82,9 @@ def decide_names(
             obstacles[key] = Obstacle(NAME_NOT_ALLOWED, refusal)
         else:
             requested_name = None if score_name is None else sanitize_resource_name(score_name)
-        name_requests[key] = NameRequest(key, requested_name, created_at, _digest_config(scorers[key]) if requested_name else "")
+        name_requests[key] = NameRequest(
+            key, requested_name, created_at, _digest_config(scorers[key]) if requested_name else ""
+        )
     stored_claims = rules.claims
     former_owners = find_former_owners(stored_claims.scores, stored_claims.former, name_requests.values(), now)
     score_claims = update_queues(stored_claims.scores, name_requests.values(), now, rules.home, former_owners)

@@ -329,8 +329,8 @@ class HealthMonitor:
             # Count an unexpected error as a failed check, so that the scorer does not stay Active.
             log.exception("health check failed with an unexpected error", scorer=key.name)
             text = (
-                f"{shorten_url(target.config_url)}: the hub cannot process its response: {type(error).__name__}; the hub's "
-                "log says where"
+                f"{shorten_url(target.config_url)}: the hub cannot process its response: {type(error).__name__}; the "
+                "hub's log says where"
             )
             result = CheckResult(Obstacle("CheckFailed", text))
         with self._lock:

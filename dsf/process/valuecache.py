@@ -31,8 +31,8 @@ class _Entry(Generic[_Value]):
 class ValueCache(Generic[_Key, _Value]):
     """Caches the `max_entries` most recently used values for some seconds each. Thread-safe.
 
-    All concurrent callers get the same value or the same error. At most `max_threads` threads compute a value or wait for
-    one, because each of them occupies one of the 40 threads that handle requests.
+    All concurrent callers get the same value or the same error. At most `max_threads` threads compute a value or wait
+    for one, because each of them occupies one of the 40 threads that handle requests.
     """
 
     def __init__(self, seconds: float = 0.0, max_entries: int = 100, max_threads: int = sys.maxsize) -> None:

@@ -46,7 +46,9 @@ class Failures:
         """Record a failed attempt; return the failure, and the seconds until the next attempt."""
         previous_failure = self._failures.get(pair)
         attempts = previous_failure.attempts + 1 if previous_failure is not None else 1
-        failure = Failure(attempts, previous_failure.first_failed_at if previous_failure is not None else now, reason, message)
+        failure = Failure(
+            attempts, previous_failure.first_failed_at if previous_failure is not None else now, reason, message
+        )
         self._failures[pair] = failure
         self._by_cluster.setdefault(pair[0], set()).add(pair)
         self._by_scorer.setdefault(pair[1], set()).add(pair)

@@ -489,7 +489,9 @@ class ScoreWriter:
                     )
                 is_new = now > repaired_at + 2 * _MAX_REPAIR_DELAY_SECONDS
                 self._repairs[cluster, name] = (1 if is_new else count + 1), now
-        created_at = state.condition_changed_at if state is not None and state.condition_changed_at and state.digest else now
+        created_at = (
+            state.condition_changed_at if state is not None and state.condition_changed_at and state.digest else now
+        )
         written_state = self._backend.apply_score(target.make_manifest(), target.make_status(created_at))
         with self._lock:
             self._index(cluster, name, written_state)
@@ -648,7 +650,9 @@ class ScoreWriter:
                 )
                 reason = WriteReason.WRITTEN_BY_UPSTREAM
                 with self._lock:
-                    self._pending_records[pair] = Unwritten(reason=reason, message=message, since=state.condition_changed_at)
+                    self._pending_records[pair] = Unwritten(
+                        reason=reason, message=message, since=state.condition_changed_at
+                    )
 
     def _handle_failure(self, pair: Pair, error: Exception) -> None:
         """Schedule a retry, detect an outage of the backend, and record the cause if it concerns users."""

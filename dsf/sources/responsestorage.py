@@ -93,8 +93,8 @@ class ResponseStorage:
         if not self._budget.reserve(size):
             raise HttpError(
                 "too_large",
-                f"the responses that all cycles read now are more than the {self._budget.max_bytes} bytes that an agent "
-                "holds; ask for less, or let the scorers that share its cluster run at other times",
+                f"the responses that all cycles read now are more than the {self._budget.max_bytes} bytes that an "
+                "agent holds; ask for less, or let the scorers that share its cluster run at other times",
                 retryable=True,
             )
         with self._lock:

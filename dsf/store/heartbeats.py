@@ -27,7 +27,7 @@ class Heartbeat:
         self._next_renewal_at = 0.0
 
     def renew(self) -> None:
-        """Renew the heartbeat after a successful pass of the loop, at most six times per lifetime. Raises redis.RedisError."""
+        """Renew the heartbeat after a successful pass, at most six times per lifetime. Raises redis.RedisError."""
         if time.monotonic() >= self._next_renewal_at:
             self._redis.set(self._key, "1", ex=self._seconds)
             self._next_renewal_at = time.monotonic() + self._seconds / 6

@@ -179,8 +179,8 @@ def make_configuration(config: Settings) -> dict[str, Any]:
             # Threads share memory, and the stages mostly wait for HTTP responses.
             "worker_pool": "dsf.agent.fairqueue:SharedThreads",
             "worker_concurrency": config.agent_concurrency,
-            # More than the maximum of waiting ticks (`dsf.agent.fairqueue`), so that ticks that may not begin yet do not
-            # block later ticks of other scorers.
+            # More than the maximum of waiting ticks (`dsf.agent.fairqueue`), so that ticks that may not begin yet do
+            # not block later ticks of other scorers.
             "worker_prefetch_multiplier": 100,
             "worker_consumer": "dsf.worker.liveness:PatientConsumer",
             "task_annotations": {"dsf.cycle": {"rate_limit": config.agent_rate_limit}},

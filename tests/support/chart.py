@@ -218,12 +218,12 @@ def lint(values: Values | None = None) -> list[str]:
         with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
             json.dump(values or {}, file)
             file.flush()
-            done = _run(helm, "lint", "--strict", "--values", file.name, str(CHART))
-        return [] if done.returncode == 0 else [done.stdout + done.stderr]
+            process = _run(helm, "lint", "--strict", "--values", file.name, str(CHART))
+        return [] if process.returncode == 0 else [process.stdout + process.stderr]
     import helm_python
 
-    found = helm_python.lint(CHART, values=values or {}, strict=True)
-    return [str(message) for message in found["messages"] if message["severity"] > _INFO]
+    report = helm_python.lint(CHART, values=values or {}, strict=True)
+    return [str(message) for message in report["messages"] if message["severity"] > _INFO]
 
 
 @functools.cache
@@ -232,10 +232,10 @@ def _render_documents(values: str, release: str, namespace: str) -> tuple[str, .
         with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
             file.write(values)
             file.flush()
-            done = _run(helm, "template", release, str(CHART), "--namespace", namespace, "--values", file.name)
-        if done.returncode:
-            raise RenderError(done.stderr)
-        texts: Iterable[str] = [done.stdout]
+            process = _run(helm, "template", release, str(CHART), "--namespace", namespace, "--values", file.name)
+        if process.returncode:
+            raise RenderError(process.stderr)
+        texts: Iterable[str] = [process.stdout]
     else:
         texts = [text for name, text in _files(values, release, namespace).items() if name.endswith(".yaml")]
     return tuple(document for text in texts for document in _parse(text))
@@ -287,8 +287,8 @@ def _run(*command: str) -> subprocess.CompletedProcess[str]:
 
 def find_object(objects: Iterable[Object], kind: str, name: str = "") -> Object:
     """Return the object of this kind and name."""
-    (found,) = [o for o in objects if o["kind"] == kind and (not name or o["metadata"]["name"] == name)]
-    return found
+    (matching_object,) = [o for o in objects if o["kind"] == kind and (not name or o["metadata"]["name"] == name)]
+    return matching_object
 
 
 def of_kind(objects: Iterable[Object], *kinds: str) -> list[Object]:
@@ -303,8 +303,8 @@ def agent_objects(objects: list[Object]) -> list[Object]:
 
 def workloads(objects: list[Object]) -> dict[str, Object]:
     """Return Deployments and StatefulSets by name, including the agent's."""
-    everything = [*objects, *agent_objects(objects)]
-    return {o["metadata"]["name"]: o for o in of_kind(everything, "Deployment", "StatefulSet")}
+    all_objects = [*objects, *agent_objects(objects)]
+    return {o["metadata"]["name"]: o for o in of_kind(all_objects, "Deployment", "StatefulSet")}
 
 
 def pod(workload: Object) -> Object:

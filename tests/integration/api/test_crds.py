@@ -236,12 +236,12 @@ def test_kubectl_get_shows_the_readiness(control_plane: ControlPlane, session: S
 
 def test_columns_never_contradict_ready(control_plane: ControlPlane, session: Session) -> None:
     namespace = control_plane.namespace()
-    refused = Unwritten(reason="ScoresNotWritten", message="403: no", since=1).model_dump_json()
+    unwritten_text = Unwritten(reason="ScoresNotWritten", message="403: no", since=1).model_dump_json()
     good, unwritten = (
         CycleOutcomes.from_states(
             [PairState(cluster, "s", last_success=1, valid_until=9, unwritten_text=text) for cluster in "ab"], 0
         )
-        for text in (None, refused)
+        for text in (None, unwritten_text)
     )
     statuses = {
         "good": scorer_status(cycles=good),

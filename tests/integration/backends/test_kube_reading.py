@@ -266,9 +266,9 @@ def test_large_object_takes_little_memory(
         manifest = scorer(namespace, **spec)
         manifest["metadata"] |= metadata
         session.create(DYNAMIC_SCORERS.path(namespace), manifest)
-        stored = wait_for(lambda namespace=namespace: hub.backend.get(Kind.SCORER, namespace, "sample"), 10)
-        assert _measure(stored) < max_bytes
-        assert (PROBLEM_FIELD in stored) == (part in ("options", "query", "finalizers"))
+        scorer_object = wait_for(lambda namespace=namespace: hub.backend.get(Kind.SCORER, namespace, "sample"), 10)
+        assert _measure(scorer_object) < max_bytes
+        assert (PROBLEM_FIELD in scorer_object) == (part in ("options", "query", "finalizers"))
         session.merge(DYNAMIC_SCORERS.path(namespace, "sample"), {"metadata": {"finalizers": None}})
         session.delete(DYNAMIC_SCORERS.path(namespace, "sample"))
 
@@ -288,7 +288,11 @@ def test_many_objects_of_a_namespace_take_little_memory(
             list(pool.map(lambda name: session.create(path, scorer(namespace, name, source=source)), names))
 
     def read(namespace: str) -> list[dict[str, Any]]:
-        return [stored for stored in hub.backend.list(Kind.SCORER) if stored["metadata"]["namespace"] == namespace]
+        return [
+            scorer_object
+            for scorer_object in hub.backend.list(Kind.SCORER)
+            if scorer_object["metadata"]["namespace"] == namespace
+        ]
 
     create(tenant, [f"dense{number}" for number in range(90)], dense)
     create(foreign, [f"small{number}" for number in range(600)], small)
@@ -297,18 +301,20 @@ def test_many_objects_of_a_namespace_take_little_memory(
     wait_for(lambda: (len(read(tenant)), len(read(foreign))) == (90, 600), 20)
     assert sum(map(_measure, read(tenant))) < 20_000_000
     assert sum(map(_measure, read(foreign))) < 10_000_000
-    refused = [stored for stored in read(tenant) if PROBLEM_FIELD in stored]
-    assert 0 < len(refused) < 90
-    assert tenant in refused[0][PROBLEM_FIELD]
+    refused_scorers = [scorer_object for scorer_object in read(tenant) if PROBLEM_FIELD in scorer_object]
+    assert 0 < len(refused_scorers) < 90
+    assert tenant in refused_scorers[0][PROBLEM_FIELD]
     # The limit of another namespace and of the hub's own namespace is not used up.
     for namespace in (neighbour, hub.namespace):
-        [stored] = wait_for(lambda namespace=namespace: read(namespace), 10)
-        assert PROBLEM_FIELD not in stored
+        [scorer_object] = wait_for(lambda namespace=namespace: read(namespace), 10)
+        assert PROBLEM_FIELD not in scorer_object
     # With fewer objects, a changed one is read.
-    kept = [stored["metadata"]["name"] for stored in read(tenant) if PROBLEM_FIELD not in stored]
-    name = refused[0]["metadata"]["name"]
-    for other in kept[:2]:
-        session.delete(DYNAMIC_SCORERS.path(tenant, other))
+    readable_names = [
+        scorer_object["metadata"]["name"] for scorer_object in read(tenant) if PROBLEM_FIELD not in scorer_object
+    ]
+    name = refused_scorers[0]["metadata"]["name"]
+    for name_to_delete in readable_names[:2]:
+        session.delete(DYNAMIC_SCORERS.path(tenant, name_to_delete))
     wait_for(lambda: len(read(tenant)) == 88, 10)
     session.merge(DYNAMIC_SCORERS.path(tenant, name), {"metadata": {"labels": {"a": "b"}}})
     wait_for(lambda: PROBLEM_FIELD not in (hub.backend.get(Kind.SCORER, tenant, name) or {PROBLEM_FIELD: ""}), 10)

@@ -180,14 +180,14 @@ def test_foreign_work_in_place_of_a_deleted_one_is_not_changed(
     cluster = control_plane.cluster()
     path = MANIFEST_WORKS.path(cluster, MANIFESTWORK_NAME)
     hub.backend.apply(_work(cluster))
-    known = hub.backend.get(Kind.WORK, cluster, MANIFESTWORK_NAME)
-    monkeypatch.setattr(hub.backend, "get", lambda *_: known)
+    known_work = hub.backend.get(Kind.WORK, cluster, MANIFESTWORK_NAME)
+    monkeypatch.setattr(hub.backend, "get", lambda *_: known_work)
     session.delete(path)
-    before = session.create(MANIFEST_WORKS.path(cluster), _foreign_work(cluster, MANIFESTWORK_NAME))
+    foreign_work = session.create(MANIFEST_WORKS.path(cluster), _foreign_work(cluster, MANIFESTWORK_NAME))
     with pytest.raises(ForeignObjectError):
         hub.backend.apply(_work(cluster))
     hub.backend.delete(Kind.WORK, cluster, MANIFESTWORK_NAME)
-    assert session.get(path) == before
+    assert session.get(path) == foreign_work
 
 
 def test_foreign_config_map_with_the_name_of_the_claims_is_not_changed(session: Session, hub: Hub) -> None:

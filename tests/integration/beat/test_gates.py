@@ -84,10 +84,10 @@ def test_pause_ends_by_resume_or_at_its_time(bench: Bench) -> None:
 
 def test_namespace_with_many_due_ticks_leaves_the_queue_to_others(redis_client: redis.Redis) -> None:
     bench = Bench(redis_client, queue_limit=16)
-    greedy = [entry("c", f"a{n:02}", namespace="team-a") for n in range(40)]
+    greedy_entries = [entry("c", f"a{n:02}", namespace="team-a") for n in range(40)]
     # Due after the greedy ones in each round.
-    others = [entry("c", "own"), entry("c", "tenant", namespace="team-b")]
-    bench.store.upsert([*greedy, *others], START)
+    other_entries = [entry("c", "own"), entry("c", "tenant", namespace="team-b")]
+    bench.store.upsert([*greedy_entries, *other_entries], START)
     due_times = {keys.pair("c", f"a{n:02}"): START for n in range(40)}
     due_times |= {keys.pair("c", name): START + 0.5 for name in ("own", "tenant")}
     redis_client.zadd(keys.DUE, due_times)

@@ -139,9 +139,9 @@ def test_kubectl_completes_commands_and_options(
     for name in ("_DSF_COMPLETE", "COMP_WORDS", "COMP_CWORD"):
         # The function sets them; they are removed after the test.
         monkeypatch.setenv(name, "")
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(SystemExit) as raised:
         complete_for_kubectl()
-    assert not ended.value.code
+    assert not raised.value.code
     *completions, directive = capsys.readouterr().out.splitlines()
     assert completion in completions
     assert directive == ":4"

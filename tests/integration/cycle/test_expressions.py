@@ -39,7 +39,7 @@ def run(source: ScriptedServer, stages: Stages | None = None, **values: object) 
         "timeout_seconds": 60,
         "expression": "100 * last",
     }
-    cycle = Cycle("free", "run", ScorerSummary.model_validate(fields | values), math.inf, until=1000.0)
+    cycle = Cycle("free", "run", ScorerSummary.model_validate(fields | values), math.inf, range_end=1000.0)
     stages = stages or Stages(Settings(cluster="paris"), NoSecrets())
     stages.score(cycle, b"".join(stages.fetch(cycle).pieces))
     return cycle
@@ -83,8 +83,8 @@ def test_path_of_range_queries_is_named_in_the_error(source: ScriptedServer) -> 
 
 def test_queries_are_numbered_through_all_sources(source: ScriptedServer) -> None:
     endpoint = f"{source.url}/api/v1/query"
-    others = [{"name": "b", "type": "Prometheus", "endpoint": endpoint, "query": "c"}]
-    cycle = run(source, source_query="a; b", source_name="a", sources=others, expression="query")
+    further_sources = [{"name": "b", "type": "Prometheus", "endpoint": endpoint, "query": "c"}]
+    cycle = run(source, source_query="a; b", source_name="a", sources=further_sources, expression="query")
     assert [score for _, score in scores(cycle)] == [0.0, 1.0, 2.0]
 
 

@@ -89,7 +89,7 @@ def test_score_of_recorded_series(prometheus: str, path: Path) -> None:
     summary = resolve(manifest(path), renderer=Renderer(_CLUSTER)).summary
     endpoint = re.sub("^http://[^/]*", prometheus, summary.source_endpoint)
     summary = summary.model_copy(update={"source_endpoint": endpoint})
-    cycle = Cycle(summary.name, "run", summary, math.inf, until=float(_END), cluster=_CLUSTER.name)
+    cycle = Cycle(summary.name, "run", summary, math.inf, range_end=float(_END), cluster=_CLUSTER.name)
     stages = Stages(Settings(), NoSecrets())
     stages.score(cycle, b"".join(stages.fetch(cycle).pieces))
     assert cycle.response is not None

@@ -221,8 +221,8 @@ def test_title_and_icon_show_failures_and_the_hub(
 ) -> None:
     fleet = good_fleet(redis_client)
     with (
-        WebProcess(redis_server.url, tmp_path / "log", hub_name="hub <eu>") as named,
-        Tab(browser, named.url) as tab,
+        WebProcess(redis_server.url, tmp_path / "log", hub_name="hub <eu>") as web_process,
+        Tab(browser, web_process.url) as tab,
     ):
         browser_page = tab.open("/")
         expect(browser_page).to_have_title("Fleet - hub <eu> - Dynamic scoring")
@@ -234,7 +234,7 @@ def test_title_and_icon_show_failures_and_the_hub(
         fleet.failure("worker02")
         expect(browser_page).to_have_title("2 failing - hub <eu> - Dynamic scoring")
         expect(icon).to_have_attribute("href", re.compile("/icon-failing.svg$"))
-        assert named.get(icon.get_attribute("href") or "").headers["content-type"].startswith("image/svg+xml")
+        assert web_process.get(icon.get_attribute("href") or "").headers["content-type"].startswith("image/svg+xml")
         for path, title in (
             (f"/scorers/{SAMPLE}", f"2 failing - Scorer {SAMPLE}"),
             ("/clusters/worker01", "1 failing - Cluster worker01"),

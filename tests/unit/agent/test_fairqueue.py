@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsf.agent.ticks import REFUSAL, TICK_HEADER
 from dsf.agent.fairqueue import WAITING_PER_THREAD, FairQueue, SharedThreads, Tick
+from dsf.agent.ticks import REFUSAL, TICK_HEADER
 from dsf.errors import CycleError
 from dsf.messages import CYCLE_TASK
 from dsf.reasons import SkipReason

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from dsf.api.nameclaims import (
-    RESERVATION_SECONDS,
     MAX_NAMESPACE_BYTES,
+    RESERVATION_SECONDS,
     NameClaim,
     NameClaims,
     NameRequest,
@@ -28,7 +28,9 @@ NEW = OLD + timedelta(days=1)
 AT = 1_800_000_000
 
 
-def holders(*name_requests: NameRequest, before: dict[str, tuple[NameClaim, ...]] | None = None, now: int = AT) -> dict[str, str]:
+def holders(
+    *name_requests: NameRequest, before: dict[str, tuple[NameClaim, ...]] | None = None, now: int = AT
+) -> dict[str, str]:
     return {name: queue[0].owner for name, queue in update_queues(before or {}, name_requests, now, HOME).items()}
 
 
@@ -309,7 +311,9 @@ WISHES = st.lists(
 
 
 @given(WISHES, WISHES, st.randoms())
-def test_claims_do_not_depend_on_the_order_of_requests(before: list[NameRequest], after: list[NameRequest], random: Random) -> None:
+def test_claims_do_not_depend_on_the_order_of_requests(
+    before: list[NameRequest], after: list[NameRequest], random: Random
+) -> None:
     queues = update_queues({}, before, AT, HOME)
     shuffled = list(after)
     random.shuffle(shuffled)
@@ -343,7 +347,7 @@ class Names(RuleBasedStateMachine):
             if gave_up or is_forgotten or is_renamed:
                 continue
             assert self.queues[name][0].owner == holder.owner
-            assert self.queues[name][0].since == holder.claimed_at
+            assert self.queues[name][0].claimed_at == holder.claimed_at
 
     @rule(
         owner=st.sampled_from(["hub/a", "hub/b", "team/a", "team/b"]),
@@ -351,7 +355,9 @@ class Names(RuleBasedStateMachine):
     )
     def create_or_change(self, owner: str, name: str | None) -> None:
         earlier_request = self.name_requests.get(owner)
-        self.name_requests[owner] = NameRequest(owner, name, earlier_request.created if earlier_request else next(self.ages))
+        self.name_requests[owner] = NameRequest(
+            owner, name, earlier_request.created if earlier_request else next(self.ages)
+        )
         self.update_queues()
 
     @precondition(lambda self: self.name_requests)

@@ -83,8 +83,8 @@ def test_numbers_below_one_are_not_changed() -> None:
         (
             b'{"source": {"type": 5}}',
             (
-                "the /config response has mistakes: source.type: 5 is not one of Prometheus, OpenTelemetry, Kubernetes, "
-                "Object, Scores, None; that of a plug-in has a dot, as csv.example.com"
+                "the /config response has mistakes: source.type: 5 is not one of Prometheus, OpenTelemetry, "
+                "Kubernetes, Object, Scores, None; that of a plug-in has a dot, as csv.example.com"
             ),
         ),
         (

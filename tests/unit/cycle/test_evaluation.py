@@ -147,7 +147,7 @@ _NODES_AB = [({"node": "a"}, 10.0), ({"node": "b"}, 20.0)]
 
 
 @pytest.mark.parametrize(
-    ("watts", "default", "scores", "refused", "cause"),
+    ("watts", "default", "scores", "refused_count", "cause"),
     [
         # A valid score of the input.
         ([({"node": "a"}, 1.0), ({"node": "b"}, 2.0)], None, [11.0, 22.0], 0, ""),
@@ -165,7 +165,12 @@ _NODES_AB = [({"node": "a"}, 10.0), ({"node": "b"}, 20.0)]
     ],
 )
 def test_item_without_each_input_takes_the_default_or_is_refused_with_the_cause(
-    monkeypatch: pytest.MonkeyPatch, watts: Any, default: float | None, scores: list[float], refused: int, cause: str
+    monkeypatch: pytest.MonkeyPatch,
+    watts: Any,
+    default: float | None,
+    scores: list[float],
+    refused_count: int,
+    cause: str,
 ) -> None:
     results = LastResults()
     if watts != "never":
@@ -175,8 +180,8 @@ def test_item_without_each_input_takes_the_default_or_is_refused_with_the_cause(
     store(results, "scorer-cpu", _NODES_AB)
     response = combine_inputs("cpu + watts", {"cpu": None, "watts": default}, results)
     assert [result.score for result in response.results] == scores
-    assert response.refusal_counts == ({"missing_input": refused} if refused else {})
-    if refused:
+    assert response.refusal_counts == ({"missing_input": refused_count} if refused_count else {})
+    if refused_count:
         assert response.note.startswith(f"'watts' is missing, the score of 'scorer-watts': {cause}, for the item {{")
 
 

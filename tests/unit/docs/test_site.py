@@ -126,8 +126,8 @@ def test_each_version_is_kept_and_latest_is_the_highest(script: ModuleType, tmp_
     for version in ("0.9.0", "0.10.0", "0.9.1"):
         (built / "index.html").write_text(version, encoding="utf-8")
         script.publish(built, site, version)
-    listed = json.loads((site / "versions.json").read_text(encoding="utf-8"))
-    assert [(entry["version"], entry["aliases"]) for entry in listed] == [
+    versions = json.loads((site / "versions.json").read_text(encoding="utf-8"))
+    assert [(entry["version"], entry["aliases"]) for entry in versions] == [
         ("0.10.0", ["latest"]),
         ("0.9.1", []),
         ("0.9.0", []),

@@ -50,9 +50,9 @@ def test_items_have_no_series_where_pairs_have_none() -> None:
 def test_namespace_with_many_series_leaves_those_of_others(
     exposition: Literal["", "items"], pairs: int, items: int, level: str
 ) -> None:
-    greedy = make_demand("greedy", pairs, items, namespace="team-a", exposition=exposition)
-    others = [make_demand("own", 100, 500), make_demand("tenant", 20, 100, namespace="team-b")]
-    levels = SeriesBudget(PER_PAIR * 200, "hub").choose_levels([greedy, *others])
+    greedy_demand = make_demand("greedy", pairs, items, namespace="team-a", exposition=exposition)
+    other_demands = [make_demand("own", 100, 500), make_demand("tenant", 20, 100, namespace="team-b")]
+    levels = SeriesBudget(PER_PAIR * 200, "hub").choose_levels([greedy_demand, *other_demands])
     assert levels == {"greedy": level, "own": "items", "tenant": "items"}
 
 

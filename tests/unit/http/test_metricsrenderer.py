@@ -45,21 +45,21 @@ def render_with(accept: str = "", accept_encoding: str = "") -> RenderedMetrics:
 async def render_concurrently(collector: SlowCollector, *accepts: str) -> list[RenderedMetrics | BaseException]:
     """Request the metrics with the first header, and with the others while these are read."""
     renderer = MetricsRenderer()
-    first = asyncio.create_task(renderer.render(collector, accepts[0], ""))
+    first_task = asyncio.create_task(renderer.render(collector, accepts[0], ""))
     assert await asyncio.to_thread(collector.started.wait, 60)
-    others = [asyncio.create_task(renderer.render(collector, accept, "")) for accept in accepts[1:]]
+    further_tasks = [asyncio.create_task(renderer.render(collector, accept, "")) for accept in accepts[1:]]
     # Each task begins before this one continues.
     await asyncio.sleep(0)
     collector.go_on.set()
-    return await asyncio.gather(first, *others, return_exceptions=True)
+    return await asyncio.gather(first_task, *further_tasks, return_exceptions=True)
 
 
 def test_concurrent_requests_share_a_reading_that_begins_after_them() -> None:
     collector = SlowCollector()
-    first, *others = asyncio.run(render_concurrently(collector, *[""] * 6))
-    assert isinstance(first, RenderedMetrics)
-    assert b"readings 1.0" in first.body
-    assert len({id(other) for other in others}) == 1
+    first_rendering, *further_renderings = asyncio.run(render_concurrently(collector, *[""] * 6))
+    assert isinstance(first_rendering, RenderedMetrics)
+    assert b"readings 1.0" in first_rendering.body
+    assert len({id(rendering) for rendering in further_renderings}) == 1
     assert collector.readings == 2
 
 

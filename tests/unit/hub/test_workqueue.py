@@ -111,7 +111,7 @@ def test_search_for_a_key_looks_once_at_each_group() -> None:
 
     def may_process(group: str, busy_count: int) -> bool:
         looks.append(group)
-        return group != "a" or busy < 1
+        return group != "a" or busy_count < 1
 
     queue = WorkQueue[str](may_process, lambda key: key[0])
     for number in range(1000):
@@ -185,16 +185,16 @@ def test_key_with_a_distant_delay_blocks_no_other() -> None:
     queue.shutdown()
 
 
-def test_groups_take_turns() -> None:
+def test_groups_are_served_round_robin() -> None:
     queue = WorkQueue[str](group=lambda key: key[0])
     for key in ("a1", "a2", "a3", "b1", "b2", "c1"):
         queue.add(key)
     order = []
     while len(queue):
-        taken = queue.get()
-        assert taken is not None
-        order.append(taken)
-        queue.done(taken)
+        ready_key = queue.get()
+        assert ready_key is not None
+        order.append(ready_key)
+        queue.done(ready_key)
     assert order == ["a1", "b1", "c1", "a2", "b2", "a3"]
 
 

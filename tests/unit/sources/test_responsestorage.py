@@ -34,7 +34,7 @@ def test_matrix_is_cut_out_of_a_file_as_out_of_memory(tmp_path: Path) -> None:
         spool = Spool(tmp_path)
         spool.write(body)
         in_file, in_memory = extract_series(spool.read_body()), extract_series(body)
-        assert (bytes(in_file.series_pieces), in_file.series) == (bytes(in_memory.series_pieces), 20_000)
+        assert (bytes(in_file.items), in_file.series) == (bytes(in_memory.items), 20_000)
 
 
 def test_large_answer_takes_its_size_in_memory_once(tmp_path: Path) -> None:

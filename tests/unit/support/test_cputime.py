@@ -82,7 +82,7 @@ def test_folder_of_a_test() -> None:
 def test_forked_process_counts_for_the_process_that_asked_for_it() -> None:
     forked.dsf(["version"], {})
     server = psutil.Process(forked._server("dsf.cli", {}).pid)
-    before, times = cputime.cpu_seconds(), server.cpu_times()
+    seconds_before, times = cputime.cpu_seconds(), server.cpu_times()
     forked.dsf(["crds"], {})
-    used = server.cpu_times().children_user - times.children_user
-    assert cputime.cpu_seconds() - before >= used > 0
+    child_seconds = server.cpu_times().children_user - times.children_user
+    assert cputime.cpu_seconds() - seconds_before >= child_seconds > 0

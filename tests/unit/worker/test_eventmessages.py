@@ -131,7 +131,7 @@ def test_worker_is_announced_once_per_connection_and_then_sends_heartbeats(monke
             wait_for(lambda count=expected_count: len(kinds) >= count)  # type: ignore[misc]
     finally:
         sender.shutdown(consumer)
-    first, *others, last = kinds
-    assert (first, last) == ("worker-online", "worker-offline")
-    assert others.count("worker-online") == 1, "one for the second connection"
-    assert set(others) == {"worker-online", "worker-heartbeat"}
+    first_kind, *further_kinds, last_kind = kinds
+    assert (first_kind, last_kind) == ("worker-online", "worker-offline")
+    assert further_kinds.count("worker-online") == 1, "one for the second connection"
+    assert set(further_kinds) == {"worker-online", "worker-heartbeat"}

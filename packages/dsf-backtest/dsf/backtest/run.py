@@ -61,7 +61,9 @@ def check_sources(summary: ScorerSummary) -> None:
     """Raise BacktestError for a scorer with a source that has no past."""
     for source in summary.each_source:
         reason = (
-            _REASONS_WITHOUT_HISTORY.get(SourceType(source.source_type)) if source.source_type in set(SourceType) else None
+            _REASONS_WITHOUT_HISTORY.get(SourceType(source.source_type))
+            if source.source_type in set(SourceType)
+            else None
         )
         if reason is not None:
             source_text = f" ({source.source_name})" if source.source_name else ""
@@ -197,7 +199,9 @@ class _PastRunner(NamedTuple):
             self.stages.score(cycle, b"".join(payload.pieces))
         except CycleError as error:
             failure = error
-        return _PastCycle(cycle, _find_unsampled_seconds(summary, self.request_counter.source_requests, self.at), failure)
+        return _PastCycle(
+            cycle, _find_unsampled_seconds(summary, self.request_counter.source_requests, self.at), failure
+        )
 
 
 def _run_input(runner: _PastRunner, summary: ScorerSummary, input_results: _InputResults) -> _PastCycle:

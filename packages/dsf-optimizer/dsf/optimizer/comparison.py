@@ -136,9 +136,7 @@ def _classify_move(old_assignments: list[PlanPlace], new_assignments: list[PlanP
 
 
 def _count_replicas(assignments: list[PlanPlace]) -> Counter[tuple[str, str]]:
-    return Counter(
-        {(assignment.cluster, assignment.device): assignment.replicas for assignment in assignments}
-    )
+    return Counter({(assignment.cluster, assignment.device): assignment.replicas for assignment in assignments})
 
 
 def _format_option(reason: ExplanationView | None) -> str:

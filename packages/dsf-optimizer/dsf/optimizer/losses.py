@@ -37,7 +37,8 @@ def find_losses(plan: Plan, previous: PlanView) -> list[str]:
         advice = "renew the scores, or reset the namespace first"
         if plan.unscored_assignments:
             reasons.append(
-                f"{loss_text}, while the scores of {_format_assignments(plan.unscored_assignments)} are unknown; {advice}"
+                f"{loss_text}, while the scores of {_format_assignments(plan.unscored_assignments)} are unknown; "
+                f"{advice}"
             )
         elif unplaced.reason in (Reason.NO_SCORE, Reason.EXPIRED):
             reasons.append(f"{loss_text}; {advice}")

@@ -36,8 +36,8 @@ def read_request(
 ) -> PlanRequest:
     """Return a request with its objects.
 
-    Scores that have expired at `now` are not used; `previous` has the current assignments. Raises ManifestError with all
-    errors, such as missing objects, and BackendError.
+    Scores that have expired at `now` are not used; `previous` has the current assignments. Raises ManifestError with
+    all errors, such as missing objects, and BackendError.
     """
     preferences: Sequence[Preference] = params.make_preferences()
     names = [cluster.name for cluster in params.clusters]

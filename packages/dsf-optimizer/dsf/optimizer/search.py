@@ -61,7 +61,9 @@ def search(table: Table, gap: float, clock: Clock) -> Incumbent:
         return incumbent
     if items.is_staying.any():
         # Start with the current assignments, because the plan with fewer changes wins among equal plans.
-        _offer(table, incumbent, place_greedily(table, items.value + items.is_staying * int(items.value.max() + 1), clock))
+        _offer(
+            table, incumbent, place_greedily(table, items.value + items.is_staying * int(items.value.max() + 1), clock)
+        )
     _offer(table, incumbent, place_greedily(table, items.value, clock))
     _relax(table, incumbent, clock)
     if incumbent.is_within_gap(gap):

@@ -53,7 +53,8 @@ def _make_plan(table: Table, incumbent: Incumbent, *, are_ties_broken: bool, clo
         coverage=_make_coverage(table, placed, unplaced),
         placed=PlanView(
             assignments=[
-                _make_assignment(table, option, placed, kept_replicas) for option in zip(*np.nonzero(placed), strict=True)
+                _make_assignment(table, option, placed, kept_replicas)
+                for option in zip(*np.nonzero(placed), strict=True)
             ],
             configurations=[
                 _make_configuration(table, column, placed) for column in np.flatnonzero(placed.any(axis=0)).tolist()

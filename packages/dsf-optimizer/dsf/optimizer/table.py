@@ -1,8 +1,8 @@
 """The options of a problem in arrays, sorted by name so that the order of the input has no effect.
 
 Rows are workloads by name; columns are configurations by (cluster, configuration) name. An *item* is one variable of
-the program: the replicas of a row in a column that stay there (`is_staying`), or those that move there. Staying is never
-worse than moving to the same column, so that the sum of both variables describes the option without a further
+the program: the replicas of a row in a column that stay there (`is_staying`), or those that move there. Staying is
+never worse than moving to the same column, so that the sum of both variables describes the option without a further
 constraint.
 """
 
@@ -106,7 +106,9 @@ def make_table(problem: PlanInput) -> Table:
     for row, column, count in current_assignments:
         stay_limit[row, column] = min(count, limit[row, column])
     # Refuse options that would lower the sum, because a replica can always be left unplaced instead.
-    refusal_codes = np.where(value + scores.stay_bonus * (stay_limit > 0) < 0, _get_code(Reason.NEGATIVE), 0).astype(np.uint8)
+    refusal_codes = np.where(value + scores.stay_bonus * (stay_limit > 0) < 0, _get_code(Reason.NEGATIVE), 0).astype(
+        np.uint8
+    )
     refusal_codes[limit == 0] = _get_code(Reason.TOO_LARGE)
     refusal_codes[state == EXPIRED] = _get_code(Reason.EXPIRED)
     refusal_codes[state == MISSING] = _get_code(Reason.NO_SCORE)

@@ -60,7 +60,8 @@ class _Steps:
         total_replicas = int(self._table.replicas[np.unique(self._items.row)].sum())
         most_kept = int(self._items.limit @ self._items.is_staying)
         if not (
-            self._raise(np.ones_like(self._items.limit), total_replicas) and self._raise(self._items.is_staying, most_kept)
+            self._raise(np.ones_like(self._items.limit), total_replicas)
+            and self._raise(self._items.is_staying, most_kept)
         ):
             return False
         counts_before = self.counts

@@ -148,7 +148,9 @@ class Case:
         try:
             return list(json.loads(reply.body)["data"]["result"])
         except (ValueError, TypeError, KeyError, RecursionError):
-            raise fail(f"{query}: the response is not that of a range query", "correct the URL of --prometheus") from None
+            raise fail(
+                f"{query}: the response is not that of a range query", "correct the URL of --prometheus"
+            ) from None
 
     def make_request(self, series: list[RawSeries]) -> bytes:
         """Return the scoring request with these series."""

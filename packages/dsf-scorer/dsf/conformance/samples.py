@@ -55,8 +55,8 @@ def load(path: Path) -> list[RawSeries]:
     series = data.get("result") if isinstance(data, dict) else data
     if not isinstance(series, list) or not series or not all(_is_series(item) for item in series):
         raise ManifestError(
-            f'{path}: is neither a scoring request, {{"data": [{{"metric": ..., "values": ...}}]}}, nor the response of '
-            "a range query of Prometheus, or it has no series"
+            f'{path}: is neither a scoring request, {{"data": [{{"metric": ..., "values": ...}}]}}, nor the response '
+            "of a range query of Prometheus, or it has no series"
         )
     return [{"metric": item["metric"], "values": item["values"]} for item in series]
 

@@ -131,9 +131,9 @@ def test_missing_input_has_its_default_or_no_item(
     options = {} if default is None else {"default": default}
     inputs = (scorer("cpu", query("cpu")), scorer("watts", query("watts > 0")))
     records = backtest(dsf, write(tmp_path / "mix.yaml", *inputs, mix(**options)), prometheus)
-    missing = [record for record in records if not watts(record["at"])]
-    assert len(missing) in (5, 6)
-    for record in missing:
+    records_without_input = [record for record in records if not watts(record["at"])]
+    assert len(records_without_input) in (5, 6)
+    for record in records_without_input:
         if default is None:
             assert (record["outcome"], record.get("items", {})) == ("partial", {})
         else:

@@ -77,7 +77,10 @@ def test_plan_is_read_from_its_objects() -> None:
     plan_view = plan(assignment("v", "c1"), assignment("w", "c1"), assignment("w", "c2"))
     objects = render("ns", plan_view, {"v": "v-placement", "w": "w-placement"}, LABEL, {"c1": "c1", "c2": "c2"})
     assert read_plan(reversed(objects)) == plan_view
-    assert find_current_assignments(plan_view) == {"v": [CurrentAssignment("c1", "d")], "w": [CurrentAssignment("c1", "d"), CurrentAssignment("c2", "d")]}
+    assert find_current_assignments(plan_view) == {
+        "v": [CurrentAssignment("c1", "d")],
+        "w": [CurrentAssignment("c1", "d"), CurrentAssignment("c2", "d")],
+    }
     for manifest in objects:
         for key in (CONFIGURATION, ASSIGNMENTS):
             if key in manifest["metadata"]["annotations"]:

@@ -132,7 +132,10 @@ def test_ties_prefer_more_placed_then_staying_then_names() -> None:
     ]
     alike = [cluster(name, {"all": 1}, {"a;all": 5, "b;all": 5}) for name in ("c1", "c2", "c3")]
     assert list_assignments(plan_of([workload("b"), workload("a")], alike)) == [("a", "c1", 1), ("b", "c2", 1)]
-    assert list_assignments(plan_of([workload("a", current="c3"), workload("b")], alike)) == [("a", "c3", 1), ("b", "c1", 1)]
+    assert list_assignments(plan_of([workload("a", current="c3"), workload("b")], alike)) == [
+        ("a", "c3", 1),
+        ("b", "c1", 1),
+    ]
 
 
 def test_names_decide_between_options_of_equal_value() -> None:

@@ -93,12 +93,12 @@ def _clients(port: int, start: bytes, address: str) -> Iterator[None]:
 @pytest.mark.parametrize("start", [b"", _HEAD, _HEAD + b"\r\n{"], ids=["silent", "half-header", "half-body"])
 def test_clients_without_a_request_displace_only_their_own_connections(port: int, start: bytes) -> None:
     body = {"data": [{"metric": {}, "values": [[1, "2"]]}]}
-    with ThreadPoolExecutor(1) as threads, requests.Session() as kept:
+    with ThreadPoolExecutor(1) as threads, requests.Session() as kept_session:
         scoring = threads.submit(requests.post, f"http://127.0.0.1:{port}/scoring", json=body, timeout=60)
         wait_for(lambda: requests.get(f"http://127.0.0.1:{port}/inside", timeout=30).json(), 30, "the request")
         with _clients(port, start, "127.0.0.2"):
             for path in ("config", "healthz", "leave"):
-                assert kept.get(f"http://127.0.0.1:{port}/{path}", timeout=30).status_code == 200
+                assert kept_session.get(f"http://127.0.0.1:{port}/{path}", timeout=30).status_code == 200
             assert scoring.result().status_code == 200
 
 

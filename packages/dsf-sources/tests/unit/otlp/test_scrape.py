@@ -227,18 +227,18 @@ def test_pages_of_prometheus_client_in_openmetrics_are_read(labelled: list[tuple
 
 
 @pytest.mark.parametrize(
-    ("labels", "least"),
+    ("labels", "min_bytes"),
     [
         (",".join(f'l{number}="{number:03}"' for number in range(128)), 100 * 128 * 100),
         ('x="' + "a" * 3900 + '\N{GRINNING FACE}"', 100 * 3900 * 4),
     ],
     ids=["many", "astral"],
 )
-def test_memory_of_selected_samples_is_reserved(labels: str, least: int) -> None:
+def test_memory_of_selected_samples_is_reserved(labels: str, min_bytes: int) -> None:
     sizes: list[int] = []
     text = "".join(f'a{{{labels},y="{number}"}} 1\n'.replace('l127="127",', "") for number in range(100))
     select_samples(text.encode(), [Selector("a")], 1.0, 0.0, reserve=sizes.append)
-    assert sum(sizes) > least
+    assert sum(sizes) > min_bytes
 
 
 def test_memory_of_samples_with_few_labels_is_reserved() -> None:
