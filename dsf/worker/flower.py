@@ -31,7 +31,7 @@ import dsf.log
 from dsf import keys
 from dsf.api.meta import LATEST
 from dsf.messages import CYCLE_TASK, FETCH_TASK, INGEST_TASK, PUBLISH_TASK, SCORE_TASK
-from dsf.process.turns import find_client
+from dsf.process.clientlimiter import find_client
 from dsf.settings import settings
 from dsf.store.client import connect
 from dsf.worker.events import MAX_EVENT_BYTES

@@ -63,10 +63,12 @@ class CountedName(str):
 def test_deleted_scorers_are_settled_in_linear_time() -> None:
     """A tenant deletes its scorers and creates others, so that each name of a deleted one waits for its re-creation."""
     count = 300
-    before = settle({}, [Wish(f"team/old{number}", f"old-{number}", OLD) for number in range(count)], AT, HOME)
-    wishes = [Wish(f"team/new{number}", CountedName(f"new-{number}"), NEW) for number in range(count)]
+    before = update_queues(
+        {}, [NameRequest(f"team/old{number}", f"old-{number}", OLD) for number in range(count)], AT, HOME
+    )
+    name_requests = [NameRequest(f"team/new{number}", CountedName(f"new-{number}"), NEW) for number in range(count)]
     CountedName.comparisons = 0
-    queues = settle(before, wishes, AT + 10, HOME)
+    queues = update_queues(before, name_requests, AT + 10, HOME)
     assert len(queues) == 2 * count
     assert CountedName.comparisons < 20 * count
 
