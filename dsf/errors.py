@@ -77,6 +77,10 @@ class ScoringResponseError(DsfError):
         self.reason = reason
 
 
+class BusyError(DsfError):
+    """Too many costly requests run or wait at a time. The message says which ones; a retry may succeed."""
+
+
 class ScoreObjectTooLargeError(DsfError):
     """An AddOnPlacementScore would exceed the API server's size limit. Use a coarser dimension format."""
 

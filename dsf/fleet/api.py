@@ -19,7 +19,7 @@ from fastapi.responses import JSONResponse
 from prometheus_client.exposition import gzip_accepted
 
 import dsf.log
-from dsf.errors import CursorError, DsfError, QueryError, UnknownNameError
+from dsf.errors import BusyError, CursorError, DsfError, QueryError, UnknownNameError
 from dsf.fleet.changes import ChangeList
 from dsf.fleet.queries import FleetQueries
 from dsf.fleet.selection import MAX_ROWS, PairFilter
@@ -40,6 +40,7 @@ from dsf.fleet.views import (
     SettingView,
     View,
 )
+from dsf.process.clientlimiter import ClientLimiter, find_client
 
 log = dsf.log.get(__name__)
 
@@ -51,7 +52,7 @@ ERRORS: Final[dict[int | str, dict[str, Any]]] = {
     400: {"model": Problem, "description": "Invalid request; the detail says why."},
     404: {"model": Problem, "description": "No such scorer or cluster; the detail lists the known ones."},
     422: {"model": Problem, "description": "Invalid parameter; the detail says which and why."},
-    503: {"model": Problem, "description": "Redis cannot be read."},
+    503: {"model": Problem, "description": "Redis cannot be read, or too many scores are requested at a time."},
 }
 # Fields that change constantly and are excluded from the ETag; the values from which they are computed are included.
 # The pattern only matches numbers, because a label of such a name has a string as its value.
@@ -127,6 +128,8 @@ def handle_error(request: Request, error: Exception) -> JSONResponse:
         log.warning("redis cannot be read", path=request.url.path, error=str(error))
         text = f"{type(error).__name__}: {error}; it is tried again at every request"
         return make_problem_response(503, "Redis cannot be read", text)
+    if isinstance(error, BusyError):
+        return make_problem_response(503, "Busy", f"{error}; try again")
     if isinstance(error, UnknownNameError):
         return make_problem_response(404, "Not found", str(error))
     if isinstance(error, QueryError | CursorError):
@@ -222,6 +225,16 @@ def _add_pairs(router: APIRouter, fleet: FleetQueries) -> None:
 
 
 def _add_lists(router: APIRouter, fleet: FleetQueries) -> None:
+    # A request holds up to 8 MiB of scores as text, and one of them as objects, which take ten times as much.
+    limiter = ClientLimiter(
+        max_running=3,
+        max_running_per_client=2,
+        max_requests=8,
+        seconds=10.0,
+        error=BusyError,
+        subject="lists of scores are requested",
+    )
+
     @router.get("/scores", response_model=ScoreList)
     def scores(
         request: Request,
@@ -239,15 +252,16 @@ def _add_lists(router: APIRouter, fleet: FleetQueries) -> None:
         `continue`.
         """
         states = parse_states(state) if state else None
-        page = fleet.scores(
-            cluster,
-            scorer,
-            states=states,
-            limit=min(limit, _MAX_SCORES),
-            after=cursor or after,
-            max_bytes=_MAX_BYTES,
-        )
-        return _make_response(request, page)
+        with limiter.limit(find_client(request.client.host if request.client else "")):
+            page = fleet.scores(
+                cluster,
+                scorer,
+                states=states,
+                limit=min(limit, _MAX_SCORES),
+                after=cursor or after,
+                max_bytes=_MAX_BYTES,
+            )
+            return _make_response(request, page)
 
     @router.get("/schedule", response_model=ScheduleList)
     def schedule(

@@ -1,4 +1,4 @@
-"""Limits concurrent requests to the API server, fairly between the clients that cause them."""
+"""Limits concurrent costly requests, fairly between the clients that cause them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from dsf.errors import BackendError
+from dsf.errors import BackendError, DsfError
 
 
 class ClientLimiter:
@@ -19,7 +19,19 @@ class ClientLimiter:
     older requests. At most `max_requests` requests of a client run or wait.
     """
 
-    def __init__(self, max_running: int, max_running_per_client: int, max_requests: int, seconds: float) -> None:
+    def __init__(
+        self,
+        max_running: int,
+        max_running_per_client: int,
+        max_requests: int,
+        seconds: float,
+        *,
+        error: type[DsfError] = BackendError,
+        subject: str = "the hub's API server is asked",
+    ) -> None:
+        """Refuse requests with an `error`, whose message begins with `subject`."""
+        self._error = error
+        self._subject = subject
         self._max_running = max_running
         self._max_running_per_client = max_running_per_client
         self._max_requests = max_requests
@@ -33,13 +45,13 @@ class ClientLimiter:
     def limit(self, client: str) -> Iterator[None]:
         """Wait until a request of the client may run, and count it as running during the block.
 
-        Raises BackendError if the request may not run in time, or if too many requests of the client run or wait.
+        Raises an error if the request may not run in time, or if too many requests of the client run or wait.
         """
         ticket = object()
         with self._condition:
             request_count = self._running_counts[client] + list(self._client_by_ticket.values()).count(client)
             if request_count >= self._max_requests:
-                raise BackendError("the hub's API server is asked too much at a time by one client")
+                raise self._error(f"{self._subject} too much at a time by one client")
             self._client_by_ticket[ticket] = client
             try:
                 may_run = self._wait(ticket)
@@ -47,7 +59,7 @@ class ClientLimiter:
                 del self._client_by_ticket[ticket]
             if not may_run:
                 self._condition.notify_all()
-                raise BackendError("the hub's API server is asked too much at a time")
+                raise self._error(f"{self._subject} too much at a time")
             self._running_counts[client] += 1
             self._condition.notify_all()
         try:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
 
 import pytest
 import redis
@@ -27,6 +30,7 @@ from dsf.store.schedule import ScheduleStore
 from tests.integration.exporter.fleet import SAMPLE, STATIC, Fleet, good_fleet
 from tests.support.memorystore import memory_client
 from tests.support.scoringservices import served
+from tests.support.wait import PATIENCE, wait_for
 
 
 class ApiServer(NamedTuple):
@@ -353,3 +357,31 @@ def test_server_without_our_api_is_reported_by_the_cli(server: ApiServer, monkey
         result = CliRunner().invoke(app, command, prog_name="dsf")
         assert result.exit_code == 1
         assert "does not answer as /api/v1 of DSF does (HTTP 404): DSF_API_URL must be the address" in result.stderr
+
+
+def test_lists_of_scores_of_one_client_are_read_a_few_at_a_time(
+    server: ApiServer, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each one holds megabytes of scores: forty of them took a gigabyte."""
+    read_scores, may_end, running = FleetQueries.scores, threading.Event(), list[int]()
+
+    def wait_and_read(queries: FleetQueries, *arguments: Any, **options: Any) -> ScoreList:
+        running.append(1)
+        assert may_end.wait(PATIENCE)
+        return read_scores(queries, *arguments, **options)
+
+    monkeypatch.setattr(FleetQueries, "scores", wait_and_read)
+    with ThreadPoolExecutor(20) as pool:
+        requests_of_one_client = [pool.submit(server.get, "/api/v1/scores?state=ok") for _ in range(20)]
+        try:
+            # The requests beyond the limit are refused at once.
+            wait_for(lambda: sum(request.done() for request in requests_of_one_client) == 12, PATIENCE, "refusals")
+            assert len(running) == 2
+            assert server.get("/api/v1/summary").status_code == 200
+        finally:
+            may_end.set()
+        responses = [request.result() for request in requests_of_one_client]
+    assert Counter(response.status_code for response in responses) == {200: 8, 503: 12}
+    refusal = next(response.json() for response in responses if response.status_code == 503)
+    assert refusal["title"] == "Busy"
+    assert "too much at a time" in refusal["detail"]
