@@ -137,6 +137,8 @@ def get_synced_config(scorer: DynamicScorer) -> RemoteConfig:
 
 def select_referenced(scorer: DynamicScorer, authentications: Authentications) -> Authentications:
     """Return the ScoringAuthentications that a scorer references, without those that do not exist."""
+    if not authentications:
+        return {}
     spec = scorer.spec
     methods = (spec.scoring.auth, *(source.auth for source in (spec.source, *(spec.sources or ()))))
     references = (auth.authentication_ref for auth in methods if auth is not None)

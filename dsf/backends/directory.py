@@ -117,8 +117,8 @@ class DirectoryBackend(DirectoryScores):
         key = ObjectKey(kind, namespace, name)
         if kind is Kind.SCORE:
             return self._out.read(key)
-        with self._lock:
-            return self._objects.get(key)
+        # Do not wait for the lock, which is held while large objects are written.
+        return self._objects.get(key)
 
     def apply(self, manifest: Manifest) -> None:
         """See `Backend.apply`. Accepts only ManifestWorks, because users write the objects of other kinds."""

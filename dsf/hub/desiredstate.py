@@ -44,6 +44,10 @@ log = dsf.log.get(__name__)
 #: changes wait until the pause ends. Each plan is made from all objects, so without the pause a thousand scorers that
 #: become Active one after the other would keep a core busy. With it, planning takes at most a quarter of the time.
 PAUSE_FACTOR: Final = 3.0
+#: CPU seconds that the reconciliation of a cluster takes for each scorer that runs there. The pauses of all namespaces
+#: but the hub's own include this time for each cluster that a plan affects, up to a limit in seconds.
+_SECONDS_PER_PAIR: Final = 15e-6
+_MAX_RECONCILE_SECONDS: Final = 3.0
 #: Seconds of pause for each CPU second that a plan took, for all other namespaces. This pause is shorter, so that a
 #: namespace that changes all the time does not delay the others for long.
 SHORT_PAUSE_FACTOR: Final = 1.0
@@ -186,17 +190,19 @@ class DesiredState:
                 changed_keys, self._changed_objects = self._changed_objects, set()
                 namespaces, self._changed_namespaces = self._changed_namespaces, set()
             # Pauses depend on CPU time, because other busy threads only lengthen the wall-clock time of a plan.
-            cpu_start = time.thread_time()
+            cpu_start, reconcile_seconds = time.thread_time(), 0.0
             try:
                 plan = self._make_plan()
                 differences = find_differences(self._plan, plan)
+                pair_count = sum(len(plan.list_running_scorers(cluster)) for cluster in differences.clusters)
+                reconcile_seconds = min(_SECONDS_PER_PAIR * pair_count, _MAX_RECONCILE_SECONDS)
             except BaseException:
                 with self._lock:
                     self._changed_objects |= changed_keys
                     self._changed_namespaces |= namespaces
                 raise
             finally:
-                self._begin_pauses(namespaces, time.thread_time() - cpu_start)
+                self._begin_pauses(namespaces, time.thread_time() - cpu_start, reconcile_seconds)
             self._plan = plan
             with self._lock:
                 waiting_keys, self._waiting_for_first_plan = self._waiting_for_first_plan or set(), None
@@ -207,13 +213,20 @@ class DesiredState:
         self._on_new(differences, changed_keys | waiting_keys)
         return plan
 
-    def _begin_pauses(self, namespaces: Set[str], seconds: float) -> None:
-        """Begin the pauses after a plan that took `seconds` of CPU time and included changes in these namespaces."""
+    def _begin_pauses(self, namespaces: Set[str], seconds: float, reconcile_seconds: float = 0.0) -> None:
+        """Begin the pauses after a plan that included changes in these namespaces.
+
+        The plan took `seconds` of CPU time, and the reconciliation of the affected clusters takes `reconcile_seconds`.
+        """
         now = time.monotonic()
         with self._lock:
             self._short_pause_end = now + SHORT_PAUSE_FACTOR * seconds
             pauses = {name: end for name, end in self._pause_ends.items() if end > self._short_pause_end}
-            self._pause_ends = {**pauses, **dict.fromkeys(namespaces, now + PAUSE_FACTOR * seconds)}
+            new_pauses = {
+                name: now + PAUSE_FACTOR * (seconds if self.is_home(name) else seconds + reconcile_seconds)
+                for name in namespaces
+            }
+            self._pause_ends = {**pauses, **new_pauses}
 
     def lower_limit(self, plan: FleetPlan, refusal: str) -> bool:
         """Lower the size limit after a ManifestWork in `plan` was rejected; return False if size was not the cause."""

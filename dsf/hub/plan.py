@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -137,6 +138,10 @@ class FleetPlan:
             plan for plan in self._runnable_scorers if plan.variants or len(plan.parts) > 1 or len(plan.secrets) > 1
         ]
 
+    @cached_property
+    def _scorers_with_variants(self) -> list[ScorerPlan]:
+        return [plan for plan in self.scorers.values() if plan.variants]
+
     def runs_on(self, plan: ScorerPlan, cluster: str) -> bool:
         """Return True if a scorer runs on this one of `clusters`, provided that a configuration exists."""
         resolved_scorer = plan.runnable
@@ -170,7 +175,7 @@ class FleetPlan:
     def make_notice(self, cluster: str) -> ClusterNotice:
         """Return the notice for users about a cluster."""
         absence_reasons: dict[str, str] = {}
-        for plan in self.scorers.values():
+        for plan in self.scorers.values() if self.masks.masks else self._scorers_with_variants:
             if plan.resolved_scorer is None or plan.has_no_name:
                 continue
             if mask_text := self.masks.describe_mask(cluster, plan.resolved_scorer.score_name):
@@ -193,13 +198,14 @@ class FleetPlan:
         entries = {
             plan.name: entry
             for plan in self.list_running_scorers(cluster)
-            if (entry := plan.make_entry(cluster)) is not None
+            if (entry := plan.make_entry(cluster, current_entries.get(plan.name))) is not None
         }
         if not self.is_enabled or cluster not in self.clusters:
             return entries
-        for name, entry, plan in self._list_kept_entries(cluster, current_entries):
+        other_entries = {name: entry for name, entry in current_entries.items() if name not in entries}
+        for name, entry, plan in self._list_kept_entries(cluster, other_entries):
             cannot_run = plan is None or plan.runnable is None or isinstance(plan.variants.get(cluster), Obstacle)
-            if name not in entries and cannot_run:
+            if cannot_run:
                 entries[name] = _stop_entry(entry, plan)
         return entries
 
@@ -269,9 +275,17 @@ class FleetPlan:
             if any(obstacle.reason == ResolveReason.NoRoom for obstacle in plan.obstacles.values())
         ]
 
-    def count_masked_pairs(self) -> int:
-        """Return the number of (cluster, running scorer) pairs that masks hide."""
-        if not self.is_enabled:
+    @cached_property
+    def running_scorer_count(self) -> int:
+        """Number of scorers that run on some cluster."""
+        # Clusters share lists.
+        lists = {id(plans): plans for plans in map(self.list_running_scorers, self.clusters)}
+        return len({plan.scorer.key for plans in lists.values() for plan in plans})
+
+    @cached_property
+    def masked_pair_count(self) -> int:
+        """Number of (cluster, running scorer) pairs that masks hide."""
+        if not self.is_enabled or not self.masks.masks:
             return 0
         names = [plan.runnable.score_name for plan in self.scorers.values() if plan.runnable is not None]
         return sum(self.masks.hides(cluster, name) for cluster in self.clusters for name in names)
@@ -292,7 +306,7 @@ class FleetPlan:
                 records[plan.name] = current_record.model_copy(
                     update={"suspended": True, "health": health, "problem": plan.problem}
                 )
-        for name, current_record in current_records.items():
+        for name, current_record in current_records.items() if self.unreadable else ():
             if (key := self._find_owner(name, current_record.namespace)) in self.unreadable:
                 problem = f"{INVALID}: {self.unreadable[key]}"
                 records[name] = current_record.model_copy(
@@ -431,12 +445,13 @@ def make_plan(
     is_enabled = config is not None and config.metadata.deletion_timestamp is None
     delivery = delivery.with_targets(authentication_by_name.values(), cluster_facts)
     cache = cache or PlanCache()
-    shared_inputs = (token_hosts, cluster_facts, delivery, names.home, scorer_hosts)
+    shared_inputs = (token_hosts, delivery, names.home, scorer_hosts)
     plans = cache.update(
         present_scorers,
         unhealthy,
         now,
         shared_inputs,
+        cluster_facts,
         # The plans of other scorers remain, because the author of a ScoringAuthentication may change it all the time.
         lambda scorer: select_referenced(scorer, authentication_by_name),
         lambda scorer, referenced: _plan_scorer(
@@ -448,7 +463,7 @@ def make_plan(
         for key, misplaced_plan in plans.items()
         if misplaced_plan.namespace in misplaced_configs
     }
-    claims, name_obstacles = decide_names(plans, names, int(now.timestamp()))
+    claims, name_obstacles = _decide_names(plans, names, int(now.timestamp()), cache)
     for key, obstacle in name_obstacles.items():
         plans[key] = replace(plans[key], obstacle=obstacle)
     for key, obstacle in find_input_obstacles(plans).items():
@@ -466,6 +481,20 @@ def make_plan(
         home=names.home,
     )
     return _check_sizes(_check_secret_names(plan), config.metadata.namespace if config is not None else "", cache)
+
+
+def _decide_names(
+    plans: Mapping[str, ScorerPlan], names: NameRules, now: int, cache: PlanCache
+) -> tuple[NameClaims, Mapping[str, Obstacle]]:
+    """Return the decisions about names: those of the last plan if they are final and no input has changed."""
+    inputs = names, {key: plan.name_inputs for key, plan in plans.items()}
+    if cache.name_inputs != inputs:
+        cache.name_decisions = decide_names(plans, names, now)
+        claims, _ = cache.name_decisions
+        # The decisions change with the time if a name is kept for a deleted scorer.
+        is_final = claims == names.claims and not claims.former and claims.next_end == math.inf
+        cache.name_inputs = inputs if is_final else None
+    return cache.name_decisions
 
 
 def _make_misplaced_obstacle(namespace: str, home: str) -> Obstacle:
@@ -539,7 +568,7 @@ def _plan_scorer(
     now: datetime,
     token_hosts: TokenHosts,
     authentications: Authentications,
-    clusters: Iterable[ClusterFacts],
+    clusters: Sequence[ClusterFacts],
     delivery: DeliverableSecrets,
     home: str,
     scorer_hosts: TokenHosts,
@@ -571,6 +600,7 @@ def _plan_scorer(
                 name: make_part(variant) for name, variant in summaries.items() if isinstance(variant, ScorerSummary)
             },
             secrets=secrets,
+            depends_on_clusters=not clusters or bool(results) or secretdelivery.is_per_cluster(resolved_scorer),
         )
         if scorer_hosts and scorer.metadata.namespace != home:
             plan = _check_hosts(plan, scorer_hosts)

@@ -51,10 +51,24 @@ def compute_score_rooms(namespaces: Iterable[str], home: str, max_memory: int) -
     return home_bytes | dict.fromkeys(foreign_namespaces, share)
 
 
-def add_score_rooms(records: Mapping[str, ScorerRecord], home: str, max_memory: int) -> dict[str, ScorerRecord]:
-    """Return the records with the bytes for the scores of their namespace."""
-    rooms = compute_score_rooms((record.namespace for record in records.values()), home, max_memory)
-    return {name: record.model_copy(update={"score_room": rooms[record.namespace]}) for name, record in records.items()}
+class ScoreRooms:
+    """Adds the bytes for the scores of a namespace to the records of its scorers. Not thread-safe."""
+
+    def __init__(self) -> None:
+        # Name of a scorer -> its record, and the result for the record.
+        self._results: dict[str, tuple[ScorerRecord, ScorerRecord]] = {}
+
+    def add(self, records: Mapping[str, ScorerRecord], home: str, max_memory: int) -> dict[str, ScorerRecord]:
+        """Return the records with the bytes for their namespace: the same object as the last time if it is equal."""
+        rooms = compute_score_rooms((record.namespace for record in records.values()), home, max_memory)
+        previous_results, self._results = self._results, {}
+        for name, record in records.items():
+            room = rooms[record.namespace]
+            previous_record, result = previous_results.get(name, (None, record))
+            if previous_record is not record or result.score_room != room:
+                result = record.model_copy(update={"score_room": room})
+            self._results[name] = record, result
+        return {name: result for name, (_, result) in self._results.items()}
 
 
 class Registrar:
@@ -98,6 +112,7 @@ class Registrar:
         self._max_memory = 0
         # The plan with which the registry was synchronized last, and the errors by scorer at the last attempt.
         self._synced_plan: FleetPlan | None = None
+        self._score_rooms = ScoreRooms()
         self._problems: Mapping[str, Exception] = {}
 
     def refresh(self) -> set[str]:
@@ -152,10 +167,12 @@ class Registrar:
         with self._lock:
             if plan is self._synced_plan:
                 return self._problems
-            desired_records = add_score_rooms(plan.make_records(self._scorers), plan.home, self._max_memory)
+            desired_records = self._score_rooms.add(plan.make_records(self._scorers), plan.home, self._max_memory)
             for name in {**desired_records, **self._scorers}:
+                current_record = self._scorers.get(name)
+                if current_record is desired_records.get(name):
+                    continue
                 try:
-                    current_record = self._scorers.get(name)
                     exists = current_record is not None and plan.exists(current_record.namespace, name)
                     if record := self._sync_scorer(name, desired_records.get(name), exists=exists):
                         changed_records.append(record)
@@ -182,7 +199,9 @@ class Registrar:
         The schedule forgets a removed scorer unless it still `exists`.
         """
         current_record = self._scorers.get(name)
-        if current_record == desired_record:
+        if desired_record is not None and current_record == desired_record:
+            # The next comparison takes less time for the same object.
+            self._scorers[name] = desired_record
             return None
         if desired_record is None or (
             current_record is not None and not is_owner(current_record.namespace, desired_record.namespace)
@@ -266,7 +285,11 @@ class Registrar:
     def put_entries(self, cluster: str, desired_entries: Mapping[str, Entry]) -> None:
         """Write new or changed entries. The caller must have delivered their scorers to the agent."""
         current_entries = self.get_entries(cluster)
-        changed_entries = [entry for scorer, entry in desired_entries.items() if current_entries.get(scorer) != entry]
+        changed_entries = [
+            entry
+            for scorer, entry in desired_entries.items()
+            if (current_entry := current_entries.get(scorer)) is not entry and current_entry != entry
+        ]
         if not changed_entries:
             return
         self._schedule.upsert(changed_entries, hubclock.now())

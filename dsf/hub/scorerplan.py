@@ -7,14 +7,16 @@ change, not of the state.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
 from typing import Final, NamedTuple, TypeVar
 
+from dsf.api.nameclaims import NameClaims
 from dsf.api.resolve import ResolutionCache, ResolvedScorer
 from dsf.api.scorer import DynamicScorer
+from dsf.api.scoringauthentication import ClusterFacts
 from dsf.api.summary import ScorerSummary
 from dsf.api.types import NAME_CONFLICT, HealthStatus
 from dsf.hub.manifestwork import Load, ScorerPart
@@ -82,6 +84,8 @@ class ScorerPlan:
     parts: Mapping[str, ScorerPart] = field(default_factory=dict)
     #: Cluster, as in `parts` -> Secrets delivered with the scorer, by their names on the cluster.
     secrets: Mapping[str, Mapping[str, SecretCopy]] = field(default_factory=lambda: {"": {}})
+    #: False if this plan is the same for any clusters.
+    depends_on_clusters: bool = True
 
     def get_part(self, cluster: str) -> ScorerPart:
         """Return the part of the scorer in the ManifestWork of a cluster."""
@@ -137,6 +141,13 @@ class ScorerPlan:
         """Score name; None if the scorer could not be resolved."""
         return self.resolved_scorer.score_name if self.resolved_scorer is not None else None
 
+    @cached_property
+    def name_inputs(self) -> tuple[object, ...]:
+        """All parts of the plan on which decisions about names depend."""
+        spec = self.scorer.spec
+        params_name = spec.scoring.params.name if spec.scoring.params is not None else None
+        return self.scorer.metadata.creation_timestamp, self.score_name, spec.config_url, params_name
+
     @property
     def has_no_name(self) -> bool:
         """True if the scorer does not own its name, nor any data under that name."""
@@ -184,13 +195,14 @@ class ScorerPlan:
             inputs=tuple(spec.source.scores or ()),
         )
 
-    def make_entry(self, cluster: str) -> Entry | None:
-        """Return the schedule entry for an unmasked cluster; None if the scorer does not run now."""
+    @cached_property
+    def _entry(self) -> Entry | None:
+        """The schedule entry without a cluster; None if the scorer does not run now."""
         resolved_scorer = self.runnable
         if resolved_scorer is None:
             return None
         return Entry(
-            cluster=cluster,
+            cluster="",
             scorer=self.name,
             namespace=self.namespace,
             score_name=resolved_scorer.score_name,
@@ -200,6 +212,17 @@ class ScorerPlan:
             suspended_until=self.suspended_until,
         )
 
+    def make_entry(self, cluster: str, current_entry: Entry | None = None) -> Entry | None:
+        """Return the schedule entry for an unmasked cluster; None if the scorer does not run now.
+
+        Returns `current_entry`, the present entry for this cluster, if it is equal.
+        """
+        if self._entry is None:
+            return None
+        if current_entry is not None and {**current_entry.__dict__, "cluster": ""} == self._entry.__dict__:
+            return current_entry
+        return self._entry.model_copy(update={"cluster": cluster})
+
 
 class PlanCache:
     """A cache of the plans of all scorers. Instances are not thread-safe."""
@@ -207,7 +230,11 @@ class PlanCache:
     def __init__(self) -> None:
         #: Resolutions by cluster, for scorers that differ between clusters.
         self.variants: ResolutionCache = {}
+        #: The inputs of the last decisions about names, None if these are not final, and the decisions.
+        self.name_inputs: object = None
+        self.name_decisions: tuple[NameClaims, dict[str, Obstacle]] = (NameClaims(), {})
         self._shared_inputs: tuple[object, ...] = ()
+        self._clusters: Sequence[ClusterFacts] = ()
         #: Key of a scorer -> its plan, and the inputs of this plan besides the scorer and the shared ones.
         self._cached_plans: dict[str, tuple[ScorerPlan, object]] = {}
         # Scorer -> the plan without exclusions, the exclusions, and the plan with them.
@@ -219,6 +246,7 @@ class PlanCache:
         unhealthy: Mapping[str, Obstacle],
         now: datetime,
         shared_inputs: tuple[object, ...],
+        clusters: Sequence[ClusterFacts],
         find_own_inputs: Callable[[DynamicScorer], _Inputs],
         make: Callable[[DynamicScorer, _Inputs], ScorerPlan],
     ) -> dict[str, ScorerPlan]:
@@ -226,9 +254,11 @@ class PlanCache:
 
         `make` plans a scorer; it is called only for scorers without a valid cached plan. `unhealthy` maps the key of a
         scorer to the reason why its scoring API is Inactive. `shared_inputs` are the inputs that all plans have in
-        common, such as the clusters. `find_own_inputs` returns the other objects that the plan of a scorer depends on.
+        common, besides the `clusters`, on which most plans do not depend. `find_own_inputs` returns the other objects
+        that the plan of a scorer depends on.
         """
         cached_plans = self._cached_plans if shared_inputs == self._shared_inputs else {}
+        has_same_clusters = clusters == self._clusters
         new_plans: dict[str, tuple[ScorerPlan, object]] = {}
         for scorer in scorers:
             plan, cached_inputs = cached_plans.get(scorer.key, (None, None))
@@ -236,6 +266,7 @@ class PlanCache:
             if (
                 plan is None
                 or (plan.scorer, plan.unhealthy, cached_inputs) != (scorer, unhealthy_cause, own_inputs)
+                or (plan.depends_on_clusters and not has_same_clusters)
                 or _has_pause_ended(plan, now)
             ):
                 plan = replace(make(scorer, own_inputs), unhealthy=unhealthy_cause)
@@ -245,7 +276,7 @@ class PlanCache:
         self._cached_plans = {
             key: new_plans[key] for key, plan in plans.items() if plan.obstacle is None or plan.obstacle.error is None
         }
-        self._shared_inputs = shared_inputs
+        self._shared_inputs, self._clusters = shared_inputs, clusters
         for removed_key in self.variants.keys() - plans.keys():
             del self.variants[removed_key]
         return plans

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -80,6 +82,37 @@ def test_object_keeps_its_identity_after_edits_renames_and_restarts(tmp_path: Pa
     path.write_text(_cluster())
     with start() as (backend, _):
         assert (backend.get(*KEY) or {})["metadata"]["uid"] != first["uid"]
+
+
+def test_readers_do_not_wait_while_a_large_object_is_written(
+    tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ManifestWork of a cluster may have a megabyte, and each change rewrites those of all clusters."""
+    (tmp_path / "c.yaml").write_text(_cluster())
+    is_writing, may_write = threading.Event(), threading.Event()
+
+    def wait(*_: object, **__: object) -> None:
+        is_writing.set()
+        assert may_write.wait(60)
+
+    config_map = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x", "namespace": "agents"}}
+    work: dict[str, Any] = {
+        "apiVersion": "work.open-cluster-management.io/v1",
+        "kind": "ManifestWork",
+        "metadata": {"name": "w", "namespace": "c"},
+        "spec": {"workload": {"manifests": [config_map]}},
+    }
+    with start() as (backend, _), monkeypatch.context() as patch, ThreadPoolExecutor(2) as pool:
+        patch.setattr(OutFolder, "put", wait)
+        writer = pool.submit(backend.apply, work)
+        try:
+            assert is_writing.wait(60)
+            cluster = pool.submit(backend.get, *KEY).result(10)
+            assert cluster is not None
+            assert cluster["metadata"]["name"] == "c"
+        finally:
+            may_write.set()
+            writer.result(60)
 
 
 def test_failed_refresh_is_repeated(tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:

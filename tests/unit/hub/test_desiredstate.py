@@ -262,6 +262,7 @@ def test_scorers_of_a_tenant_cost_little_when_another_namespace_changes(
 
     count(manifestwork, "find_excluded")
     count(plan_module, "_check_hosts")
+    count(plan_module, "decide_names")
     fleet = Objects(config().to_manifest(), *(cluster(f"c{number}").to_manifest() for number in range(5)))
     settings = settings_factory(
         namespace="hub", addon_mode=False, scorer_namespaces=["tenant", "other"], scorer_hosts=["http://scorer.test"]
@@ -287,7 +288,8 @@ def test_scorers_of_a_tenant_cost_little_when_another_namespace_changes(
     affected.clear()
     fleet.put(scorer("x", interval=60, metadata={"namespace": "other"}).to_manifest())
     new_plan = desired.update()
-    assert sorted(calls) == ["_check_hosts", "find_excluded"]
+    # The names were new in the first plan, and are settled now.
+    assert sorted(calls) == ["_check_hosts", "decide_names", "find_excluded"]
     assert affected[0].scorers == {"other/x"}
     assert all(new_plan.scorers[key] is plan.scorers[key] for key in plan.scorers.keys() - {"other/x"})
     # All clusters run the same scorers.
@@ -297,6 +299,20 @@ def test_scorers_of_a_tenant_cost_little_when_another_namespace_changes(
         return DesiredState(fleet.backend, settings, Outage("Redis"), lambda _: None, lambda *_: None).update()
 
     assert new_plan == make_plan_without_cache()
+    calls.clear()
+    fleet.put(scorer("x", interval=90, metadata={"namespace": "other"}).to_manifest())
+    assert desired.update() == make_plan_without_cache()
+    assert calls[:2] == ["_check_hosts", "find_excluded"]
+    calls.clear()
+    fleet.put(cluster("c5").to_manifest())
+    grown_plan = desired.update()
+    assert calls == ["find_excluded"]
+    assert grown_plan == make_plan_without_cache()
+    # The entries of unchanged scorers are not made again.
+    entries = grown_plan.make_entries("c5", {})
+    fleet.put(scorer("x", interval=60, metadata={"namespace": "other"}).to_manifest())
+    new_entries = desired.update().make_entries("c5", entries)
+    assert {name for name in entries if new_entries[name] is not entries[name]} == {"x"}
     # A masked cluster has room for others.
     masked_score = delivered_scorers[0].name
     fleet.put(config(("c1", masked_score)).to_manifest())

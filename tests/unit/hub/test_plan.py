@@ -45,7 +45,7 @@ def test_summary_requires_accepted_cluster_health_resolution_and_no_mask() -> No
     assert names(plan, "no") == names(plan, "going") == names(plan, "nowhere") == []
     assert dict(plan.clusters) == {"a": "uid-a", "b": "uid-b"}
     assert plan.list_clusters(plan.scorers["hub/masked"]) == ["b"]
-    assert plan.count_masked_pairs() == 1
+    assert plan.masked_pair_count == 1
     assert refusal(plan, "hub/unresolved")[0] == "MissingScoreName"
     assert "deleted" not in plan.list_scorer_names()
 
@@ -56,7 +56,7 @@ def test_scorers_do_not_run_without_a_configuration() -> None:
         assert names(plan, "a") == []
         assert plan.make_entries("a", {}) == {}
         assert plan.list_clusters(plan.scorers["hub/s"]) == []
-        assert plan.count_masked_pairs() == 0
+        assert plan.masked_pair_count == 0
 
 
 def test_older_scorer_keeps_a_contested_name() -> None:

@@ -99,6 +99,15 @@ def test_changes_of_a_busy_namespace_wait_for_the_end_of_its_pause(desired: Desi
     assert due_times == pytest.approx([PAUSE_FACTOR * 1000, PAUSE_FACTOR * 2000], abs=60)
 
 
+def test_pause_of_a_namespace_includes_the_work_on_clusters(desired: Desired) -> None:
+    before = time.monotonic()
+    desired._begin_pauses({"tenant", "hub"}, 1000.0, 500.0)
+    due_times = [desired._find_due_time({name}) - before for name in ("tenant", "hub", "other")]
+    # The hub's own namespace does not wait for work that the scorers of others cause.
+    expected_times = [PAUSE_FACTOR * 1500, PAUSE_FACTOR * 1000, SHORT_PAUSE_FACTOR * 1000]
+    assert due_times == pytest.approx(expected_times, abs=60)
+
+
 def test_failed_plan_is_made_again(desired: Desired) -> None:
     desired.failures = 3
     desired.record_changes(_scorer(1))

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 import redis
 
 from dsf.hub.plan import make_plan
 from dsf.hub.registrar import Registrar
+from dsf.hub.scorerplan import PlanCache
 from dsf.process.outage import KnownOutageError, Outage
-from dsf.store.registry import Registry
+from dsf.store.registry import Registry, ScorerRecord
 from dsf.store.schedule import ScheduleStore
 from tests.support.memorystore import memory_client
 from tests.unit.hub.builders import NOW, config, scorer
@@ -79,3 +81,35 @@ def test_many_changed_scorers_are_written_in_few_round_trips(
         records = Registry(redis_client).read_scorers()
         assert {record.interval for record in records.values()} == {interval}
         assert len(records) == 1000
+
+
+def test_unchanged_scorers_are_neither_copied_nor_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lock is held meanwhile, for which all clusters wait."""
+    registrar, cache = Registrar(memory_client(), Outage("Redis")), PlanCache()
+    scorers = {f"s{number}": scorer(f"s{number}") for number in range(50)}
+    calls: list[str] = []
+    copy, compare = ScorerRecord.model_copy, ScorerRecord.__eq__
+
+    def copied(record: ScorerRecord, **options: Any) -> ScorerRecord:
+        calls.append(f"copy {record.name}")
+        return copy(record, **options)
+
+    def compared(record: ScorerRecord, other: object) -> bool:
+        calls.append(f"compare {record.name}")
+        return compare(record, other)
+
+    def sync() -> None:
+        plan = make_plan(scorers.values(), config(), (), NOW, cache=cache)
+        with monkeypatch.context() as patch:
+            patch.setattr(ScorerRecord, "model_copy", copied)
+            patch.setattr(ScorerRecord, "__eq__", compared)
+            assert registrar.sync_scorers(plan) == {}
+
+    sync()
+    # Redis' own copies of the records are compared once.
+    registrar.refresh()
+    sync()
+    calls.clear()
+    scorers["s7"] = scorer("s7", interval=60)
+    sync()
+    assert {call.partition(" ")[2] for call in calls} == {"s7"}
