@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from dsf.api.types import MAX_SECONDS
-
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _DURATION_PATTERN: Final = re.compile(r"(?:\d+[smhd])+|\d+", re.ASCII)
 
@@ -18,6 +16,9 @@ def is_duration(text: str) -> bool:
 
 def parse_duration(text: str) -> int:
     """Return a duration in seconds. Raises ValueError for other texts and for more than MAX_SECONDS (68 years)."""
+    # Imported late, because it loads pydantic, and each command of `dsf` imports this module.
+    from dsf.api.types import MAX_SECONDS
+
     if not is_duration(text):
         raise ValueError(f"{text!r} is not a time; use seconds such as 90, or 90s, 5m, 1h30m, 2d")
     total = MAX_SECONDS + 1

@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dsf.api.acts import parse_selector
 from dsf.api.durations import is_duration, parse_duration
-from dsf.api.meta import limit_pause_end
 
 if TYPE_CHECKING:
     from dsf.api.scorerule import HoldRule
@@ -33,9 +31,13 @@ def parse_seconds(text: str | int) -> int:
 
 def parse_selector_option(text: str | None) -> str | None:
     """Check a label selector in kubectl's syntax, and return it. Raises typer.BadParameter if it is invalid."""
+    if text is None:
+        return None
+    # Imported late, because it loads pydantic, which would slow down every command.
+    from dsf.api.acts import parse_selector
+
     try:
-        if text is not None:
-            parse_selector(text)
+        parse_selector(text)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     return text
@@ -73,6 +75,9 @@ def parse_pause_end(text: str, now: float | None = None) -> float:
     `now` is the current time in unix seconds, by default the hub's. Raises typer.BadParameter for other texts and for
     times in the past.
     """
+    # Imported late, because it loads pydantic, which would slow down every command.
+    from dsf.api.meta import limit_pause_end
+
     now = _get_hub_time() if now is None else now
     end = (
         now + parse_seconds(text)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dsf.api.acts import make_request, parse_selector
 from dsf.cli.duration import SelectorOption, parse_seconds
 from dsf.cli.group import EXIT_FAILURE
 from dsf.cli.localuser import AsOption, make_actor
@@ -71,6 +70,8 @@ def rescore(
     with open_session() as command_session:
         actions = Actions(command_session.redis, command_session.settings, make_actor(author))
         if selector is not None:
+            from dsf.api.acts import parse_selector
+
             clusters = actions.select_clusters(scorer, parse_selector(selector))
         runs = actions.rescore(scorer, clusters, note=note)
         if wait:
@@ -101,6 +102,7 @@ def _rescore_by_annotation(
 
     If it is None, wait only until the ticks are sent.
     """
+    from dsf.api.acts import make_request
     from dsf.cli.kubehub import RESPONSE_SECONDS, print_response
 
     response = hub.request_act(
@@ -185,6 +187,7 @@ def sync(
 
     with open_kube_hub() as hub:
         if hub is not None:
+            from dsf.api.acts import make_request
             from dsf.cli.kubehub import print_response
 
             value = make_request("", at=f"{hub.read_time():.3f}", note=note)

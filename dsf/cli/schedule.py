@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dsf.api.acts import Act, make_request, parse_request
-from dsf.api.meta import format_rfc3339
 from dsf.cli.duration import SelectorOption, parse_pause_end, parse_seconds
 from dsf.cli.group import EXIT_FAILURE, FleetCommand
 from dsf.cli.localuser import AsOption, make_actor
@@ -35,6 +33,7 @@ from dsf.cli.output import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from dsf.api.acts import Act
     from dsf.fleet.views import EntryView, OverrideView, ScheduleList
 
 app = typer.Typer(
@@ -166,6 +165,8 @@ def _apply_change(
 
     `value` is the interval, or the end of a pause as the user wrote it; empty for other acts.
     """
+    from dsf.api.acts import make_request, parse_request
+    from dsf.api.meta import format_rfc3339
     from dsf.api.score import describe_validity_gap
     from dsf.cli.session import open_kube_hub, open_session
     from dsf.fleet.actions import Actions, make_targets

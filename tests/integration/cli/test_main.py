@@ -174,6 +174,12 @@ LIGHT = {
 }
 
 
+def test_command_line_itself_loads_no_model() -> None:
+    code = "import sys, dsf.cli.main; print(*sys.modules)"
+    modules = run_program([sys.executable, "-c", code], env=environment(), check=True).stdout.split()
+    assert {"pydantic", "redis", "rich.console"}.isdisjoint(modules)
+
+
 def test_reading_commands_load_only_needed_modules(redis_url: str, fleet: Fleet, tmp_path: Path) -> None:
     code = (
         # The SDK of OpenTelemetry, which redis-py loads where it is, is there for tests only.
