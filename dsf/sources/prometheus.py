@@ -91,10 +91,11 @@ def fetch(summary: ScorerSummary, context: FetchContext) -> Payload:
     return Payload((*(pieces or [HEAD]), TAIL), sum(counts), received_bytes, tuple(counts))
 
 
-def _make_time_parameters(summary: ScorerSummary, now: float) -> tuple[dict[str, int], Sequence[str]]:
+def _make_time_parameters(summary: ScorerSummary, now: float) -> tuple[Mapping[str, str | int], Sequence[str]]:
     """Return the time parameters of the query, and the accepted result types."""
     if summary.expression is not None and not summary.source_range and not summary.source_step:
-        return {"time": int(now)}, _INSTANT
+        # With milliseconds, as samples have them, because the newest sample may be of this second.
+        return {"time": f"{now:.3f}".removesuffix(".000")}, _INSTANT
     start, end = compute_time_range(now, summary.source_range, summary.source_step)
     return {"start": start, "end": end, "step": summary.source_step}, _RANGE
 

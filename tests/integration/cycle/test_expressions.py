@@ -29,7 +29,7 @@ def source() -> Iterator[ScriptedServer]:
         yield server
 
 
-def run(source: ScriptedServer, stages: Stages | None = None, **values: object) -> Cycle:
+def run(source: ScriptedServer, stages: Stages | None = None, range_end: float = 1000.0, **values: object) -> Cycle:
     fields: dict[str, object] = {
         "name": "free",
         "score_name": "free",
@@ -39,7 +39,7 @@ def run(source: ScriptedServer, stages: Stages | None = None, **values: object) 
         "timeout_seconds": 60,
         "expression": "100 * last",
     }
-    cycle = Cycle("free", "run", ScorerSummary.model_validate(fields | values), math.inf, range_end=1000.0)
+    cycle = Cycle("free", "run", ScorerSummary.model_validate(fields | values), math.inf, range_end=range_end)
     stages = stages or Stages(Settings(cluster="paris"), NoSecrets())
     stages.score(cycle, b"".join(stages.fetch(cycle).pieces))
     return cycle
@@ -73,6 +73,11 @@ def test_without_range_and_step_the_query_is_instant(
     source.script(vector(kind, result))
     assert scores(run(source)) == expected
     assert source.requests[0].query == {"query": "up", "time": "1000"}
+
+
+def test_instant_query_reads_the_samples_of_the_current_second(source: ScriptedServer) -> None:
+    run(source, range_end=1000.25)
+    assert source.requests[0].query == {"query": "up", "time": "1000.250"}
 
 
 def test_path_of_range_queries_is_named_in_the_error(source: ScriptedServer) -> None:
