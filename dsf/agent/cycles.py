@@ -53,6 +53,8 @@ _MAX_SKIPPED_TICKS: Final = 5
 #: Seconds before the second try of a stage. The pause doubles with each try, up to _MAX_PAUSE.
 FIRST_PAUSE_SECONDS: Final = 0.5
 _MAX_PAUSE: Final = 10.0
+#: Seconds between two checks for the inputs of a composite during a pause.
+_INPUT_POLL_SECONDS: Final = 0.02
 #: Number of run ids that are stored per scorer to detect duplicate ticks. Simultaneous ticks begin in any order.
 _MAX_RECENT_RUNS: Final = 8
 #: Seconds after the deadline within which every wait of a cycle ends. A cycle that runs longer hangs.
@@ -381,7 +383,7 @@ class CycleRunner:
         """
         if task.request.retries:
             # Celery retries a task that runs within another one without its countdown, so the pause is made here.
-            self._stopping.wait(cycle.pause)
+            self._pause(cycle)
         try:
             return run_stage()
         except CycleError as error:
@@ -399,6 +401,16 @@ class CycleRunner:
         cycle.pause = pause
         cycle.counts["retries"] = cycle.counts.get("retries", 0) + 1
         raise task.retry(exc=failure, countdown=pause) from None
+
+    def _pause(self, cycle: AgentCycle) -> None:
+        """Pause before a retry, at most until the missing inputs of a composite are there or the agent stops."""
+        if cycle.failure is None or cycle.failure.reason != "missing_input":
+            self._stopping.wait(cycle.pause)
+            return
+        ends_at = time.monotonic() + cycle.pause
+        while (remaining_seconds := ends_at - time.monotonic()) > 0 and not self._results.has_inputs(cycle.summary):
+            if self._stopping.wait(min(remaining_seconds, _INPUT_POLL_SECONDS)):
+                break
 
     def _compute_retry_pause(self, tries: int, cycle: AgentCycle, failure: CycleError) -> float | None:
         """Return seconds until another try. Return None if a retry cannot succeed or if there is no time for it."""

@@ -44,6 +44,11 @@ class NoResults(NamedTuple):
     is_expired: bool = False
 
 
+def is_unknown(results: Sequence[Result] | NoResults) -> bool:
+    """True if the agent never had results of the scorer, so that it does not know whether a valid score exists."""
+    return isinstance(results, NoResults) and not results.is_expired
+
+
 #: Returns the valid results of a scorer in a namespace, or the reason why there are none.
 FindResults = Callable[[str, str | None], Sequence[Result] | NoResults]
 
@@ -86,6 +91,14 @@ class LastResults:
         if age > last_results.validity:
             return NoResults(describe_expiry(age, last_results.validity), is_expired=True)
         return last_results.results
+
+    def has_inputs(self, summary: ScorerSummary) -> bool:
+        """True if each input without a default has had a score, so that a cycle of this composite does not fail."""
+        return not any(
+            is_unknown(self.find(score.scorer, summary.namespace))
+            for score in summary.scores or ()
+            if score.default is None
+        )
 
     def drop_expired(self, scorers: Container[str]) -> None:
         """Drop expired results, and forget the scorers whose results have expired, except these `scorers`.
@@ -137,7 +150,7 @@ def score_inputs(evaluation: Evaluation, summary: ScorerSummary, find: FindResul
         missing_text = f"{score.name!r} is missing, the score of {score.scorer!r}"
         if isinstance(results, NoResults):
             causes[score.name] = f"{missing_text}: {results.cause}"
-            if score.default is None and not results.is_expired:
+            if score.default is None and is_unknown(results):
                 # The first cycles of new scorers run at the same time, so the input may arrive before a retry.
                 raise CycleError("score", "missing_input", causes[score.name], retryable=True)
             results = ()

@@ -16,6 +16,7 @@ from celery import Celery
 from dsf.agent.cycles import AgentCycle, CycleRunner
 from dsf.agent.metrics import AgentMetrics
 from dsf.api.scoringresponse import ScoringResponse, ScoringResult
+from dsf.api.summary import ScorerSummary
 from dsf.errors import CycleError
 from dsf.messages import Result, make_run_id, run_time
 from tests.support.fixtures import SettingsFactory
@@ -75,6 +76,30 @@ def test_expired_tick_is_skipped_by_the_clock_of_the_hub(make: Callable[..., Cyc
     assert bed.run(make_run_id(HUB_NOW - 30), HUB_NOW - 0.1) == "skipped: expired"
     assert [(result.outcome, result.reason) for result in bed.sent] == [("skipped", "expired")]
     bed.stages.fetch.assert_not_called()
+
+
+def test_composite_is_tried_again_as_soon_as_its_inputs_are_there(
+    make: Callable[..., CyclesHarness], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dsf.agent.cycles.FIRST_PAUSE_SECONDS", 8.0)
+    bed = make(scores=[{"scorer": "b", "as": "b"}, {"scorer": "d", "as": "d", "default": 1}], interval=60)
+    pauses: list[float] = []
+
+    def store_input(seconds: float) -> bool:
+        pauses.append(seconds)
+        bed.cycles._results.put(ScorerSummary.model_validate({"name": "b", "scoreName": "b"}), [({}, 1.0)], 60.0)
+        return False
+
+    def fail_once(cycle: Any, payload: object) -> None:
+        bed.stages.score.side_effect = bed._score
+        raise CycleError("score", "missing_input", "'b' is missing", retryable=True)
+
+    bed.stages.score.side_effect = fail_once
+    monkeypatch.setattr(bed.cycles._stopping, "wait", store_input)
+    assert bed.run() == "ok"
+    # One check, in place of the pause of 4 to 8 s.
+    (pause,) = pauses
+    assert pause < 1
 
 
 def test_cycle_without_enough_time_is_skipped(make: Callable[..., CyclesHarness]) -> None:
