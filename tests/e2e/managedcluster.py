@@ -10,7 +10,7 @@ from pathlib import Path
 from dsf.api.types import CREDENTIALS_KEY, CREDENTIALS_NAME
 from dsf.errors import BackendError
 from dsf.kube.resources import SECRETS
-from dsf.up.stack import fetch_http, make_http_check
+from dsf.up.httpcheck import fetch_http, make_http_check
 from tests.integration.agent.kube.spoke import Spoke
 from tests.support.child import Child
 from tests.support.controlplane import ControlPlane

@@ -28,7 +28,7 @@ from dsf.kube.resources import (
     MANIFEST_WORKS,
 )
 from dsf.settings import ENV_PREFIX
-from dsf.up.stack import fetch_http, make_http_check
+from dsf.up.httpcheck import fetch_http, make_http_check
 from tests.e2e.managedcluster import METRIC, NAMESPACE, ManagedCluster
 from tests.e2e.upstreamhub import UPSTREAM, ScoreRecorder, make_objects, upstream_programs
 from tests.e2e.world import CLUSTERS, DSF, HUB_NAMESPACE, MANIFESTS, ROOT

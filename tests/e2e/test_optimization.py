@@ -21,7 +21,7 @@ from dsf.kube.session import Session
 from dsf.optimizer.selector import COMPLIANCE_CLAIM
 from dsf.placements.kinds import PLACEMENT_BINDINGS
 from dsf.settings import ENV_PREFIX
-from dsf.up.stack import make_http_check
+from dsf.up.httpcheck import make_http_check
 from tests.e2e.world import MANIFESTS, ROOT, chosen
 from tests.integration.policywatcher.managedcluster import ManagedCluster
 from tests.support import document, programs

@@ -18,7 +18,7 @@ import yaml
 from dsf.api.types import CONFIGMAP_NAME, SUMMARIES_KEY
 from dsf.errors import ObjectNotFoundError
 from dsf.kube.resources import CONFIG_MAPS, DYNAMIC_SCORERS, MANAGED_CLUSTERS, PLACEMENTS
-from dsf.up.stack import fetch_http, make_http_check
+from dsf.up.httpcheck import fetch_http, make_http_check
 from tests.e2e.managedcluster import METRIC, NAMESPACE, PROMETHEUS
 from tests.e2e.world import CLUSTERS, DSF, HUB_NAMESPACE, INTERVAL, RANGE, ROOT, OcmFleet, chosen
 from tests.support.child import run_program

@@ -12,7 +12,7 @@ from dsf.errors import ObjectNotFoundError
 from dsf.kube.resources import ADDON_PLACEMENT_SCORES, Resource
 from dsf.kube.session import Session
 from dsf.settings import ENV_PREFIX
-from dsf.up.stack import make_http_check
+from dsf.up.httpcheck import make_http_check
 from tests.e2e.managedcluster import METRIC, PROMETHEUS, ManagedCluster
 from tests.support import forked
 from tests.support.child import Child

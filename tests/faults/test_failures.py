@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from dsf.up.stack import make_http_check
+from dsf.up.httpcheck import make_http_check
 from tests.faults.fleet import BY_HAND, Fleet, scores
 from tests.support.child import Child
 from tests.support.httpserver import answer, hang, send_endless, send_gzip_bomb, send_half

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from dsf.up.stack import make_http_check
+from dsf.up.httpcheck import make_http_check
 from tests.support.child import Child
 from tests.support.programs import find
 from tests.support.redisserver import free_port

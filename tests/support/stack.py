@@ -24,7 +24,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 from dsf.settings import ENV_PREFIX
-from dsf.up.stack import make_http_check
+from dsf.up.httpcheck import make_http_check
 from tests.support import forked
 from tests.support.child import Child
 from tests.support.redisserver import RedisServer, free_port

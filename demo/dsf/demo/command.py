@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dsf.cli.group import EXIT_FAILURE, EXIT_INTERRUPTED
-from dsf.up.command import START_TIMEOUT, TICK, RedisFileOption, RedisOption, announce_stack, find_foreign_redis, say
+from dsf.up.command import START_TIMEOUT, RedisFileOption, RedisOption, announce_stack, find_foreign_redis, say
 
 if TYPE_CHECKING:
     from dsf.demo.fleet import Fleet
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 #: With --once, seconds within which every pair must have a score.
 ONCE_TIMEOUT = 60.0
+#: With --once, seconds between two checks for scores.
+_ONCE_TICK = 0.1
 
 
 def add(app: typer.Typer) -> None:
@@ -76,8 +78,7 @@ def demo(
     Example: dsf demo --keep my-demo --with prediction,resource-usage
     """
     from dsf.demo.fleet import Fleet
-    from dsf.demo.report import DemoReport
-    from dsf.up.stack import get_default_state_dir, lock_state
+    from dsf.up.statefolder import get_default_state_dir, lock_state
     from dsf.up.supervisor import run_supervisor
 
     foreign = find_foreign_redis(redis_url, redis_url_file)
@@ -93,10 +94,14 @@ def demo(
         try:
             with run_supervisor(state_dir, say) as supervisor:
                 fleet = Fleet(manifests, state_dir, foreign, supervisor, say, _split_names(with_))
+                fleet.prepare()
+                started = time.time()
+                fleet.start_clusters()
                 with fleet.stack:
-                    fleet.prepare()
-                    started = time.time()
                     fleet.start()
+                    # Imported late, so that the processes load meanwhile.
+                    from dsf.demo.report import DemoReport
+
                     report = DemoReport(fleet.stack.client, manifests, fleet.out_dir)
                     with announce_stack(fleet.stack, folder.name, fleet.host_aliases):
                         if once:
@@ -117,15 +122,17 @@ def _run_once(fleet: Fleet, supervisor: Supervisor, report: DemoReport, started:
     from dsf.cli.output import make_console
     from dsf.demo.screen import render_table
 
-    missing_scores: dict[str, str] = {"all": "no data yet"}
-    while missing_scores and time.time() < started + ONCE_TIMEOUT:
+    console = make_console()
+    while True:
         fleet.tick()
         try:
             missing_scores = report.explain_missing_scores(started)
         except redis.RedisError as error:
             missing_scores = {"Redis": str(error)}
-        time.sleep(TICK)
-    make_console().print(render_table(report.read_lines()))
+        if not missing_scores or time.time() >= started + ONCE_TIMEOUT:
+            break
+        time.sleep(_ONCE_TICK)
+    console.print(render_table(report.read_lines()))
     if not missing_scores:
         say(f"every cluster has every score, {time.time() - started:.0f} s after the start")
         return

@@ -46,6 +46,8 @@ class DemoReport:
         self._fleet = FleetQueries(client)
         self._manifests = manifests
         self._out_dir = out_dir
+        #: File -> its modification time (ns) and size, and its documents.
+        self._parsed_files: dict[Path, tuple[tuple[int, int], list[ParsedDocument]]] = {}
 
     def read_lines(self) -> list[Line]:
         """Return a line for every pair of the schedule, sorted."""
@@ -104,12 +106,21 @@ class DemoReport:
         }
 
     def _read_documents(self) -> list[ParsedDocument]:
+        """Return the documents of all manifests. Files that have not changed since the last call are not parsed."""
         documents: list[ParsedDocument] = []
         for file in sorted(self._manifests.rglob("*.y*ml")):
             if not file.is_relative_to(self._out_dir):
-                parsed = parse_documents(file.read_text(encoding="utf-8", errors="replace"), file.name)
-                documents += [document for document in parsed if isinstance(document, ParsedDocument)]
+                documents += self._read_file(file)
         return documents
+
+    def _read_file(self, file: Path) -> list[ParsedDocument]:
+        status = file.stat()
+        stamp = status.st_mtime_ns, status.st_size
+        if file not in self._parsed_files or self._parsed_files[file][0] != stamp:
+            parsed = parse_documents(file.read_text(encoding="utf-8", errors="replace"), file.name)
+            documents = [document for document in parsed if isinstance(document, ParsedDocument)]
+            self._parsed_files[file] = stamp, documents
+        return self._parsed_files[file][1]
 
     def _explain_unscheduled(self, scorer: str) -> str:
         notice = Notices(self._redis).read_scorer(scorer)

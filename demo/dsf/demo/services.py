@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from collections.abc import Mapping
@@ -11,29 +12,37 @@ from urllib.parse import urlencode
 
 from dsf.demo.debian import NODE_EXPORTER, PROMETHEUS, find
 from dsf.demo.manifests import FOLDER
-from dsf.settings import make_child_environment
+from dsf.up.httpcheck import fetch_http, make_http_check
 from dsf.up.ports import LOCALHOST, Ports
-from dsf.up.stack import fetch_http, make_http_check
 from dsf.up.supervisor import Program
 
-#: Interval of scrapes, in Prometheus' notation. The first score needs two scrapes.
-_SCRAPE_INTERVAL = "500ms"
+#: Intervals of scrapes, in Prometheus' notation: at first, because the first score needs two scrapes, and later.
+FIRST_SCRAPE_INTERVAL, SCRAPE_INTERVAL = "100ms", "500ms"
+_CONFIG_FILE = "prometheus.yml"
 #: Seconds between two cycles of each scorer.
 _INTERVAL = 10
 #: Host name in a scorer's /config for the Prometheus of any cluster.
 PROMETHEUS_NAME = "kube-prometheus-kube-prome-prometheus.monitoring.svc:9090"
 
-#: Busy CPUs and used memory of the node, and CPU use of the cluster's own programs; all in percent.
-_BUSY = 'rate(node_cpu_seconds_total{mode!~"idle|iowait"}[10s])'
-_USED = "100 * (1 - node_memory_MemAvailable_bytes / node_memory_MemTotal_bytes)"
+#: Busy CPUs and used memory of the node, and CPU use of the cluster's own programs; all in percent. A point is at a
+#: whole second. With the offset it includes the samples of that second, so that the last point is of now.
+_BUSY = 'rate(node_cpu_seconds_total{mode!~"idle|iowait"}[10s] offset -1s)'
+_USED = "100 * (1 - node_memory_MemAvailable_bytes offset -1s / node_memory_MemTotal_bytes offset -1s)"
 QUERIES = (
     f'100 * sum by (node, device) (label_replace({_BUSY}, "device", "cpu$1", "cpu", "(.*)"))',
     f'sum by (node, device) (label_replace({_USED}, "device", "memory", "", ""))',
-    "100 * sum by (node, app) (rate(process_cpu_seconds_total[10s]))",
+    "100 * sum by (node, app) (rate(process_cpu_seconds_total[10s] offset -1s))",
 )
-#: Time range and step in seconds. The range is a multiple of the step, so that the last sample is a current one. The
-#: time of that sample is a multiple of the step, so the first score needs data that are a step old.
+#: Time range and step in seconds. The range is a multiple of the step, so that the last sample is a current one.
 _RANGE, _STEP = 60, 1
+
+
+def has_data(prometheus_url: str) -> bool:
+    """True if this Prometheus has data for the queries, which it has some seconds after its start."""
+    last_point_at = int(time.time()) // _STEP * _STEP
+    parameters = urlencode({"query": _BUSY, "time": last_point_at})
+    response_body = fetch_http(f"{prometheus_url}/api/v1/query?{parameters}")
+    return response_body is not None and bool(json.loads(response_body)["data"]["result"])
 
 
 @dataclass(frozen=True)
@@ -61,28 +70,24 @@ class DemoCluster:
         return f"http://{LOCALHOST}:{self.prometheus_port}"
 
     @property
+    def prometheus_name(self) -> str:
+        """Name of the program of its Prometheus."""
+        return f"Prometheus of {self.name}"
+
+    @property
     def host_aliases(self) -> dict[str, str]:
         """Host names that lead to a different server on each cluster."""
         return {PROMETHEUS_NAME: f"{LOCALHOST}:{self.prometheus_port}"}
 
-    @property
-    def has_data(self) -> bool:
-        """True if its Prometheus has data for the queries, which it has some seconds after its start."""
-        last_sample_at = int(time.time()) // _STEP * _STEP
-        parameters = urlencode({"query": _BUSY, "time": last_sample_at})
-        response_body = fetch_http(f"{self.prometheus_url}/api/v1/query?{parameters}")
-        return response_body is not None and b'"result":[]' not in response_body
-
     def programs(self, folder: Path) -> list[Program]:
         """Return Prometheus and node exporter, with files in `folder`. Raises ToolError if a program is missing."""
         folder.mkdir(parents=True, exist_ok=True)
-        config = folder / "prometheus.yml"
-        config.write_text(self.prometheus_config(), encoding="utf-8")
+        self.write_prometheus_config(folder, FIRST_SCRAPE_INTERVAL)
         prometheus = Program(
-            f"Prometheus of {self.name}",
+            self.prometheus_name,
             (
                 str(find(PROMETHEUS)),
-                f"--config.file={config}",
+                f"--config.file={folder / _CONFIG_FILE}",
                 f"--storage.tsdb.path={folder / 'prometheus'}",
                 "--storage.tsdb.retention.time=2h",
                 f"--web.listen-address={LOCALHOST}:{self.prometheus_port}",
@@ -106,8 +111,12 @@ class DemoCluster:
         )
         return [prometheus, exporter]
 
-    def prometheus_config(self) -> str:
-        """Return the configuration file of its Prometheus."""
+    def write_prometheus_config(self, folder: Path, scrape_interval: str) -> None:
+        """Write the configuration file of its Prometheus, which reads the file at its start and after SIGHUP."""
+        (folder / _CONFIG_FILE).write_text(self.prometheus_config(scrape_interval), encoding="utf-8")
+
+    def prometheus_config(self, scrape_interval: str) -> str:
+        """Return the configuration of its Prometheus."""
         targets = {"prometheus": self.prometheus_port, "node-exporter": self.exporter_port, "agent": self.agent_port}
         jobs = "".join(
             f"  - job_name: {app}\n"
@@ -117,7 +126,7 @@ class DemoCluster:
             for app, port in targets.items()
         )
         return (
-            f"global:\n  scrape_interval: {_SCRAPE_INTERVAL}\n  external_labels: {{cluster: {self.name}}}\n"
+            f"global:\n  scrape_interval: {scrape_interval}\n  external_labels: {{cluster: {self.name}}}\n"
             f"scrape_configs:\n{jobs}"
         )
 
@@ -138,6 +147,9 @@ class ScorerService:
 
     def program(self) -> Program:
         """Return its program."""
+        # Imported late, because Prometheus starts before the settings are loaded.
+        from dsf.settings import make_child_environment
+
         folder = FOLDER / "samples" / self.name
         options = ("--app-dir", str(folder), "--host", LOCALHOST, "--port", str(self.port), "--no-access-log")
         command = ("-m", "uvicorn", *options, "app:app")

@@ -3,8 +3,10 @@
 Read in this order:
 
 command         `dsf up`, which `dsf --help` shows where this distribution is installed
-stack           the processes of the hub, and one agent for each accepted cluster; the folder of their state
+stack           the processes of the hub, and one agent for each accepted cluster
 supervisor      starts, restarts and ends processes
 embedded_redis  a Redis for this user
+statefolder     the folder of their state
 ports           free ports
+httpcheck       checks whether a server responds
 """

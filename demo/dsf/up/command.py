@@ -70,7 +70,8 @@ def up(
     Example: dsf up --backend dir --manifests my-manifests
     """
     from dsf.up.ports import Ports
-    from dsf.up.stack import Stack, StackOptions, get_default_state_dir, lock_state
+    from dsf.up.stack import Stack, StackOptions
+    from dsf.up.statefolder import get_default_state_dir, lock_state
     from dsf.up.supervisor import run_supervisor
 
     manifests = manifests.resolve()

@@ -5,18 +5,12 @@ Each cluster that the hub accepted has a local agent. Agents start and end with 
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import hashlib
-import http.client
 import json
-import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
-from urllib.request import ProxyHandler, build_opener
 
 import redis
 
@@ -27,11 +21,10 @@ from dsf.settings import Settings, make_child_environment
 from dsf.store.client import connect
 from dsf.store.registry import Registry
 from dsf.up.embedded_redis import EmbeddedRedis
+from dsf.up.httpcheck import make_http_check
 from dsf.up.ports import LOCALHOST, Ports
 from dsf.up.supervisor import Program, Supervisor
 from dsf.worker import commands
-
-_OPENER = build_opener(ProxyHandler({}))
 
 
 @dataclass(frozen=True)
@@ -50,8 +43,8 @@ class StackOptions:
     agent_ports: Mapping[str, int] = field(default_factory=dict)
     #: Cluster -> host aliases of its agent.
     host_aliases: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    #: Returns True if the agent of this cluster may start now.
-    agent_may_start: Callable[[str], bool] = lambda cluster: True
+    #: Returns the command that runs the agent of a cluster.
+    make_agent_command: Callable[[str], tuple[str, ...]] = lambda cluster: make_module_command("agent")
 
 
 class Stack:
@@ -118,7 +111,7 @@ class Stack:
             return
         self._is_error_reported = False
         for cluster in sorted(accepted - self._agents):
-            if self._get_config_file(cluster).exists() and self.options.agent_may_start(cluster):
+            if self._get_config_file(cluster).exists():
                 self._supervisor.start(self._make_agent(cluster))
                 self._agents.add(cluster)
         for cluster in sorted(self._agents - accepted):
@@ -163,7 +156,7 @@ class Stack:
     def _make_hub(self) -> Program:
         return Program(
             "hub",
-            _process("hub"),
+            make_module_command("hub"),
             self._make_environment(
                 "hub",
                 target="all",
@@ -181,7 +174,7 @@ class Stack:
         port = self.options.agent_ports.get(cluster)
         return Program(
             f"agent {cluster}",
-            _process("agent"),
+            self.options.make_agent_command(cluster),
             self._make_environment(
                 "agent",
                 cluster=cluster,
@@ -227,56 +220,6 @@ class Stack:
         return self._get_cluster_dir(cluster) / "agent-credentials" / "signing-key"
 
 
-def make_http_check(url: str) -> Callable[[], bool]:
-    """Return a function that is True if the URL on this machine responds with 200."""
-    return lambda: fetch_http(url) is not None
-
-
-def fetch_http(url: str) -> bytes | None:
-    """Return the body of a successful response of a server on this machine, or None.
-
-    Ignores proxies of the environment.
-    """
-    try:
-        # Read to the end, because servers log an early disconnect as an error.
-        with _OPENER.open(url, timeout=2) as response:
-            body: bytes = response.read()
-            return body
-    except (OSError, http.client.HTTPException):
-        return None
-
-
-def get_default_state_dir(manifests: Path) -> Path:
-    """Return the folder of Redis' data and of logs for this folder of manifests.
-
-    It is outside of the manifests, which are watched for changes, because Redis writes every second.
-    """
-    base = os.environ.get("XDG_STATE_HOME")
-    root = (Path(base) if base else Path.home() / ".local" / "state") / "dsf"
-    full = manifests.resolve()
-    return root / f"{full.name}-{hashlib.sha256(str(full).encode()).hexdigest()[:8]}"
-
-
-@contextlib.contextmanager
-def lock_state(folder: Path) -> Iterator[None]:
-    """Lock the state folder for this process. The folder is created if needed.
-
-    Raises ToolError if another process has locked it or it cannot be written.
-    """
-    with contextlib.ExitStack() as stack:
-        try:
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            lock = stack.enter_context((folder / "lock").open("w"))
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ToolError(
-                f"`dsf up` or `dsf demo` already runs with its state in {folder}; end it first, or use another folder"
-            ) from None
-        except OSError as error:
-            raise ToolError(f"cannot use the state folder {folder}: {error.strerror}") from None
-        yield
-
-
-def _process(module: str) -> tuple[str, ...]:
+def make_module_command(module: str, *arguments: str) -> tuple[str, ...]:
     """Return the command `python -m dsf.<module>` of this installation, which loads faster than the command line."""
-    return (sys.executable, "-P", "-m", f"dsf.{module}")
+    return (sys.executable, "-P", "-m", f"dsf.{module}", *arguments)

@@ -15,7 +15,7 @@ from typing import Any
 import requests
 import yaml
 
-from dsf.up.stack import make_http_check
+from dsf.up.httpcheck import make_http_check
 from dsf.worker import commands
 from tests.faults.fleet import Fleet, scores
 from tests.integration.docs import pages

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import requests
 
-from dsf.up.stack import make_http_check
+from dsf.up.httpcheck import make_http_check
 from dsf.up.supervisor import Program, Supervisor
 from tests.support.redisserver import free_port
 from tests.support.scoringservices import load, served

@@ -31,7 +31,7 @@ from dsf.settings import ENV_PREFIX, TARGETS, settings
 from dsf.store.pairs import Pairs, PairState
 from dsf.store.registry import Registry
 from dsf.store.ticks import make_tick_message
-from dsf.up.stack import make_http_check
+from dsf.up.httpcheck import make_http_check
 from dsf.worker import commands
 from tests.integration.security import identities
 from tests.support import commandline, forked

@@ -18,7 +18,7 @@ from dsf.cli.dryrun import run_cycle
 from dsf.cycle.stages import Cycle, Stages
 from dsf.errors import HttpError
 from dsf.settings import Settings
-from dsf.up.stack import make_http_check
+from dsf.up.httpcheck import make_http_check
 from tests.integration.cycle.test_stages import NoSecrets
 from tests.support.child import Child
 from tests.support.httpserver import ScriptedServer, answer

@@ -11,7 +11,7 @@ import requests
 
 from dsf.errors import HttpError
 from dsf.http import transport
-from dsf.up.stack import make_http_check
+from dsf.up.httpcheck import make_http_check
 from tests.support.authenticatedquery import SourceAccessHarness
 from tests.support.child import Child
 from tests.support.fixtures import SettingsFactory

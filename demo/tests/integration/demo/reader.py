@@ -13,7 +13,7 @@ from typing import Self
 
 import yaml
 
-from dsf.up.stack import make_http_check
+from dsf.up.httpcheck import make_http_check
 from tests.support import forked
 from tests.support.child import Child, run_program
 from tests.support.document import Command, File

@@ -21,6 +21,7 @@ from playwright.sync_api import Browser, expect
 
 from demo.tests.integration.demo.reader import TUTORIAL, Reader
 from dsf.demo.extras import EXTRAS
+from dsf.demo.services import SCRAPE_INTERVAL
 from dsf.settings import ENV_PREFIX
 from tests.support import forked
 from tests.support.browser import TIMEOUT, Tab, browser
@@ -328,6 +329,19 @@ def test_page_reports_a_failure_and_rescores_after_its_correction(demo: Demo, br
             expect(rows.filter(has_text=stage)).to_have_count(1)
         expect(rows.filter(has_text=stage)).to_contain_text(run)
     demo.wait_fresh(PAIRS)
+
+
+def test_prometheus_scrapes_less_often_after_the_first_scores(demo: Demo) -> None:
+    demo.wait_fresh(PAIRS)
+    urls = re.findall(r"Prometheus of worker0\d +(http://\S+)", (demo.folder.parent / "demo.log").read_text())
+    assert len(urls) == 2
+
+    def is_slow(url: str) -> bool:
+        config = yaml.safe_load(requests.get(f"{url}/api/v1/status/config", timeout=300).json()["data"]["yaml"])
+        return bool(config["global"]["scrape_interval"] == SCRAPE_INTERVAL)
+
+    for url in urls:
+        wait_for(lambda url=url: is_slow(url), 30, "Prometheus to read its new configuration", interval=0.5)
 
 
 def test_explain_works_with_the_printed_environment(demo: Demo) -> None:

@@ -39,4 +39,7 @@ def test_interrupted_wait_for_scores_is_no_success(monkeypatch: pytest.MonkeyPat
     result = CliRunner().invoke(app, ["demo", "--once"], prog_name="dsf")
     assert (result.exit_code, result.stdout, result.stderr) == (130, "", "dsf: all processes have ended\n")
     waiting.tick.assert_called_once_with()
+    # Prometheus needs the longest until its first data.
+    steps = [name for name, *_ in waiting.mock_calls if name in ("prepare", "start_clusters", "start")]
+    assert steps == ["prepare", "start_clusters", "start"]
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []

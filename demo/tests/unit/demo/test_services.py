@@ -15,7 +15,8 @@ def test_prometheus_has_the_same_name_on_both_clusters() -> None:
 
 def test_prometheus_scrapes_itself_the_node_and_the_agent() -> None:
     cluster = DemoCluster("worker01", 9990, 9991, 9992)
-    config = yaml.safe_load(cluster.prometheus_config())
+    config = yaml.safe_load(cluster.prometheus_config("250ms"))
+    assert config["global"]["scrape_interval"] == "250ms"
     targets = {
         job["job_name"]: (job["static_configs"][0]["targets"], job["static_configs"][0]["labels"])
         for job in config["scrape_configs"]

@@ -9,7 +9,7 @@ from typing import Any
 
 from dsf.api.types import MANIFESTWORK_NAME
 from dsf.kube.resources import LEASES, MANAGED_CLUSTERS, MANIFEST_WORKS
-from dsf.up.stack import make_http_check
+from dsf.up.httpcheck import make_http_check
 from tests.integration.hub.kube.hubworld import HubWorld, has_logged
 from tests.support.child import stopped
 from tests.support.httpserver import ScriptedServer

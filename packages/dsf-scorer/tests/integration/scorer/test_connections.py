@@ -15,7 +15,7 @@ import pytest
 import requests
 
 from dsf.scorer.connections import MAX_CONNECTIONS
-from dsf.up.stack import make_http_check
+from dsf.up.httpcheck import make_http_check
 from tests.support.child import Child
 from tests.support.redisserver import free_port
 from tests.support.wait import wait_for

@@ -12,7 +12,7 @@ import pytest
 
 from dsf import http
 from dsf.api.promql import split_queries
-from dsf.up.stack import make_http_check
+from dsf.up.httpcheck import make_http_check
 from tests.support.child import Child
 from tests.support.commandline import dsf
 from tests.support.document import File, parse_steps

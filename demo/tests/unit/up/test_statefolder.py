@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from dsf.errors import ToolError
-from dsf.up.stack import get_default_state_dir, lock_state
+from dsf.up.statefolder import get_default_state_dir, lock_state
 
 
 def test_state_folder_is_separate_for_each_folder_of_manifests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
