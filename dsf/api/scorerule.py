@@ -262,9 +262,9 @@ class HeldValue(NamedTuple):
     #: -100 to 100.
     value: int
     #: Unix seconds since which all values differ by the minimum change in this direction; None for a smaller change.
-    since: float | None
-    #: Minimum distance from the published value since `since`.
-    away: int
+    differs_since: float | None
+    #: Minimum distance from the published value since then.
+    min_distance: int
 
 
 def hold_back_value(
@@ -289,10 +289,14 @@ def hold_back_value(
         return HeldValue(value, None, distance)
     held_since = at
     # Compare the earlier distance again, because the rule may have become stricter in the meantime.
-    if previous_value is not None and previous_value.since is not None and previous_value.away >= min_change:
+    if (
+        previous_value is not None
+        and previous_value.differs_since is not None
+        and previous_value.min_distance >= min_change
+    ):
         is_same_side = (previous_value.value > published_value) == (change > 0)
         if is_same_side:
-            held_since, distance = min(previous_value.since, at), min(previous_value.away, distance)
+            held_since, distance = min(previous_value.differs_since, at), min(previous_value.min_distance, distance)
     return None if at - held_since >= for_seconds else HeldValue(value, held_since, distance)
 
 
@@ -326,9 +330,9 @@ def hold_back(
 
 def compute_publish_time(held_value: HeldValue, *, min_change: int, for_seconds: float) -> float | None:
     """Return the unix time from which a cycle publishes the held value; None if its change is below `min_change`."""
-    if held_value.since is None or held_value.away < min_change:
+    if held_value.differs_since is None or held_value.min_distance < min_change:
         return None
-    return held_value.since + for_seconds
+    return held_value.differs_since + for_seconds
 
 
 def describe_hold_rule(min_change: int, for_seconds: int) -> str:

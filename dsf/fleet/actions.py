@@ -96,11 +96,13 @@ class Actions:
         )
         self._record(Action.INTERVAL, scorer, clusters or (), detail=f"{seconds} s{suffix}", note=note)
 
-    def pause(self, scorer: str, clusters: Sequence[str] | None, until: float | None = None, *, note: str = "") -> None:
+    def pause(
+        self, scorer: str, clusters: Sequence[str] | None, pause_end: float | None = None, *, note: str = ""
+    ) -> None:
         """Pause a scorer until a time (unix seconds), or with None until it is resumed."""
         for target in self._check_targets(scorer, clusters):
             end = self._store.set_override(
-                target, paused=True, paused_until=until, note=note, by=self._actor.name
+                target, paused=True, paused_until=pause_end, note=note, by=self._actor.name
             ).paused_until
         detail = "without an end" if end is None else f"until {format_rfc3339(datetime.fromtimestamp(end, UTC))}"
         self._record(Action.PAUSE, scorer, clusters or (), detail=detail, note=note)

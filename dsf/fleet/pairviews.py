@@ -167,7 +167,7 @@ def _make_held_fields(score: PairScore, item: str, rule: HoldRule | None) -> dic
         if rule is not None
         else None
     )
-    held_since = held_value.since if publish_time is not None else None
+    held_since = held_value.differs_since if publish_time is not None else None
     return {"waiting": held_value.value, "waiting_since": held_since, "waiting_until": publish_time}
 
 

@@ -39,7 +39,7 @@ _SCORE_SHARE: Final = 0.5
 DEFAULT_MEMORY_BYTES: Final = 2 * 1024**3
 
 
-def compute_score_rooms(namespaces: Iterable[str], home: str, max_memory: int) -> dict[str, int]:
+def compute_score_limits(namespaces: Iterable[str], home: str, max_memory: int) -> dict[str, int]:
     """Return the bytes for the scores of each namespace; `home` is the hub's namespace, `max_memory` 0 if unlimited."""
     distinct_namespaces = set(namespaces)
     total_bytes = int((max_memory or DEFAULT_MEMORY_BYTES) * _SCORE_SHARE)
@@ -51,8 +51,8 @@ def compute_score_rooms(namespaces: Iterable[str], home: str, max_memory: int) -
     return home_bytes | dict.fromkeys(foreign_namespaces, share)
 
 
-class ScoreRooms:
-    """Adds the bytes for the scores of a namespace to the records of its scorers. Not thread-safe."""
+class ScoreLimits:
+    """Adds the bytes for the scores of a namespace to the records of its scorers. Instances are not thread-safe."""
 
     def __init__(self) -> None:
         # Name of a scorer -> its record, and the result for the record.
@@ -60,13 +60,13 @@ class ScoreRooms:
 
     def add(self, records: Mapping[str, ScorerRecord], home: str, max_memory: int) -> dict[str, ScorerRecord]:
         """Return the records with the bytes for their namespace: the same object as the last time if it is equal."""
-        rooms = compute_score_rooms((record.namespace for record in records.values()), home, max_memory)
+        limits = compute_score_limits((record.namespace for record in records.values()), home, max_memory)
         previous_results, self._results = self._results, {}
         for name, record in records.items():
-            room = rooms[record.namespace]
+            limit = limits[record.namespace]
             previous_record, result = previous_results.get(name, (None, record))
-            if previous_record is not record or result.score_room != room:
-                result = record.model_copy(update={"score_room": room})
+            if previous_record is not record or result.score_room != limit:
+                result = record.model_copy(update={"score_room": limit})
             self._results[name] = record, result
         return {name: result for name, (_, result) in self._results.items()}
 
@@ -112,7 +112,7 @@ class Registrar:
         self._max_memory = 0
         # The plan with which the registry was synchronized last, and the errors by scorer at the last attempt.
         self._synced_plan: FleetPlan | None = None
-        self._score_rooms = ScoreRooms()
+        self._score_limits = ScoreLimits()
         self._problems: Mapping[str, Exception] = {}
 
     def refresh(self) -> set[str]:
@@ -167,7 +167,7 @@ class Registrar:
         with self._lock:
             if plan is self._synced_plan:
                 return self._problems
-            desired_records = self._score_rooms.add(plan.make_records(self._scorers), plan.home, self._max_memory)
+            desired_records = self._score_limits.add(plan.make_records(self._scorers), plan.home, self._max_memory)
             for name in {**desired_records, **self._scorers}:
                 current_record = self._scorers.get(name)
                 if current_record is desired_records.get(name):

@@ -5,8 +5,8 @@ against "it stays as it is", on recorded series.
 
 A file is the response of a range query of Prometheus; without one, recorded.json beside this program. In each series
 the program stands at one sample after another, sees at most the 120 before it, and forecasts the 10 that follow. The
-error is the mean distance from what came: over the 10 values, and of the highest of them, which is what the score is
-made of. Both are in percent of the standard deviation of the series, so that series of all units count alike. The
+error is the mean distance from the actual values: over the 10 values, and of the highest of them, of which the score is
+made. Both are in percent of the standard deviation of the series, so that series of all units count alike. The
 series are put together by the label `kind` if they have one.
 """
 
@@ -48,13 +48,16 @@ def errors(series: Series) -> Iterator[Errors]:
         prediction = forecast(Series({}, times[past], values[past]), horizon=HORIZON, least=LEAST)
         if isinstance(prediction, Skipped):
             continue
-        came = values[now : now + HORIZON]
+        actual_values = values[now : now + HORIZON]
         guesses = prediction.values, np.full(HORIZON, values[now - 1])
-        ours, same = (
-            (float(np.abs(guess - came).mean()) / spread, abs(float(guess.max() - came.max())) / spread)
+        scorer_error, baseline_error = (
+            (
+                float(np.abs(guess - actual_values).mean()) / spread,
+                abs(float(guess.max() - actual_values.max())) / spread,
+            )
             for guess in guesses
         )
-        yield (*ours, *same)
+        yield (*scorer_error, *baseline_error)
 
 
 def main() -> None:
@@ -67,10 +70,11 @@ def main() -> None:
     print("series        forecasts   scorer   stays  ratio        scorer   stays  ratio")
     all_rows = [row for rows in by_kind.values() for row in rows]
     for kind, rows in [*sorted(by_kind.items()), *([("together", all_rows)] if len(by_kind) > 1 else [])]:
-        ours, highest, same, same_highest = (100 * np.mean(rows, axis=0)).tolist()
+        scorer_error, highest, baseline_error, baseline_highest = (100 * np.mean(rows, axis=0)).tolist()
         print(
-            f"{kind:<14}{len(rows):>9}  {ours:>6.1f}%  {same:>5.1f}%  {ours / same:>5.2f}       "
-            f"{highest:>6.1f}%  {same_highest:>5.1f}%  {highest / same_highest:>5.2f}"
+            f"{kind:<14}{len(rows):>9}  {scorer_error:>6.1f}%  {baseline_error:>5.1f}%  "
+            f"{scorer_error / baseline_error:>5.2f}       "
+            f"{highest:>6.1f}%  {baseline_highest:>5.1f}%  {highest / baseline_highest:>5.2f}"
         )
 
 

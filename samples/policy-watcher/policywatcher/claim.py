@@ -2,8 +2,8 @@
 
 - No policies: `empty`, at once.
 - A policy that is not compliant: `noncompliant`, at once.
-- All policies compliant: `compliant`, but only when every look has found that of these very policies for the whole
-  stable time, and no look failed. Until then the claim stays as it is. A claim that already says `compliant` when the
+- All policies compliant: `compliant`, but only when every poll has found that of these very policies for the whole
+  stable time, and no poll failed. Until then the claim stays as it is. A claim that already says `compliant` when the
   watcher starts also stays: a restart is no reason to move workloads away.
 """
 
@@ -22,7 +22,7 @@ class Compliance(StrEnum):
 
 
 @dataclass(frozen=True)
-class Look:
+class PollResult:
     """Result of one poll."""
 
     compliance: Compliance
@@ -48,21 +48,21 @@ class State:
     #: `compliant`, because it could not be written, is wrong.
     interrupted: bool = False
 
-    def observe(self, look: Look, requested_at: float, responded_at: float) -> State:
-        """Return the state after a look, with the seconds of a clock that never goes back before and after it.
+    def observe(self, poll_result: PollResult, requested_at: float, responded_at: float) -> State:
+        """Return the state after a poll, with the seconds of a clock that never goes back before and after it.
 
-        The result of a look was true at some moment between the two. Therefore compliance has lasted at least from the
-        end of the first look to the beginning of the last one, and only that counts: an API server that takes its time
+        The result of a poll was true at some moment between the two. Therefore compliance has lasted at least from the
+        end of the first poll to the beginning of the last one, and only that counts: an API server that takes its time
         does not shorten the stable time. A policy that was not there before, or was another one, has yet to last.
         """
-        compliance = look.compliance
+        compliance = poll_result.compliance
         if compliance is not Compliance.COMPLIANT:
-            return State(self.stable, compliance, policies=look.policies, interrupted=True)
-        is_new = self.compliance is not None and not look.policies <= self.policies
+            return State(self.stable, compliance, policies=poll_result.policies, interrupted=True)
+        is_new = self.compliance is not None and not poll_result.policies <= self.policies
         compliance_began = responded_at if self.compliance_began is None or is_new else self.compliance_began
         settled = max(0.0, requested_at - compliance_began) >= self.stable
         interrupted = (self.interrupted or is_new) and not settled
-        return State(self.stable, compliance, compliance_began, settled, look.policies, interrupted)
+        return State(self.stable, compliance, compliance_began, settled, poll_result.policies, interrupted)
 
     def missed(self) -> State:
         """Return the state after a failed poll: the meantime is unknown, so the stable time starts again."""

@@ -8,7 +8,7 @@ import urllib3
 from kubernetes import client, config
 from kubernetes.client.exceptions import ApiException
 
-from policywatcher.claim import Compliance, Look
+from policywatcher.claim import Compliance, PollResult
 
 _POLICIES: Final = ("policy.open-cluster-management.io", "v1")
 _CLAIMS: Final = ("cluster.open-cluster-management.io", "v1alpha1")
@@ -56,7 +56,7 @@ class Cluster:
         """Close idle connections."""
         self._client.close()  # type: ignore[no-untyped-call]
 
-    def compliance(self) -> Look:
+    def compliance(self) -> PollResult:
         """Return the common compliance of all policies of the namespace. Raises ClusterError."""
         evaluated: set[tuple[str, int]] = set()
         query: dict[str, Any] = {}
@@ -73,13 +73,13 @@ class Cluster:
             for policy in page.get("items") or ():
                 # A policy that is not evaluated yet has no status, so its compliance is unknown.
                 if (policy.get("status") or {}).get("compliant") != "Compliant":
-                    return Look(Compliance.NONCOMPLIANT)
+                    return PollResult(Compliance.NONCOMPLIANT)
                 # The generation counts changes of spec: the status may still be about an older generation.
                 metadata = policy.get("metadata") or {}
                 evaluated.add((str(metadata.get("uid")), int(metadata.get("generation") or 0)))
             token = (page.get("metadata") or {}).get("continue")
             if not token:
-                return Look(Compliance.COMPLIANT if evaluated else Compliance.EMPTY, frozenset(evaluated))
+                return PollResult(Compliance.COMPLIANT if evaluated else Compliance.EMPTY, frozenset(evaluated))
             query = {"_continue": token}
 
     def claim(self) -> str | None:

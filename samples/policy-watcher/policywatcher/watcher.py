@@ -8,7 +8,7 @@ from collections.abc import Callable
 from threading import Event
 from typing import Protocol
 
-from policywatcher.claim import Compliance, Look, State
+from policywatcher.claim import Compliance, PollResult, State
 from policywatcher.cluster import ClusterError
 
 log = logging.getLogger("policywatcher")
@@ -17,7 +17,7 @@ log = logging.getLogger("policywatcher")
 class Cluster(Protocol):
     """The cluster as the loop needs it; all methods raise ClusterError."""
 
-    def compliance(self) -> Look:
+    def compliance(self) -> PollResult:
         """Return the common compliance of all policies."""
         ...
 
@@ -39,10 +39,10 @@ class Watcher:
         self._clock = clock
         self._problem = ""
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Poll once. If the API server fails, the claim stays as it is."""
         try:
-            self._round()
+            self._poll_once()
         except ClusterError as error:
             # Logged once per problem, so that a long outage does not fill the log.
             if str(error) != self._problem:
@@ -53,17 +53,17 @@ class Watcher:
                 log.info("the API server answers again")
             self._problem = ""
 
-    def _round(self) -> None:
-        before, requested_at = self.state, self._clock()
+    def _poll_once(self) -> None:
+        previous_state, requested_at = self.state, self._clock()
         try:
-            look = self._cluster.compliance()
+            poll_result = self._cluster.compliance()
         except ClusterError:
-            self.state = before.missed()
+            self.state = previous_state.missed()
             raise
         # Stored before the claim is read: a policy that is not compliant counts even if that read fails.
-        self.state = before.observe(look, requested_at, self._clock())
-        if look.compliance != before.compliance:
-            log.info("policies are %s", look.compliance)
+        self.state = previous_state.observe(poll_result, requested_at, self._clock())
+        if poll_result.compliance != previous_state.compliance:
+            log.info("policies are %s", poll_result.compliance)
         claim = self._cluster.claim()
         value = self.state.next_claim(claim)
         if value is not None:
@@ -73,5 +73,5 @@ class Watcher:
     def run(self, interval: float, stop: Event) -> None:
         """Poll every `interval` seconds until `stop` is set."""
         while not stop.is_set():
-            self.look()
+            self.poll()
             stop.wait(interval)

@@ -94,11 +94,13 @@ def published_by_rule(values: list[tuple[float, int]], min_change: int, for_seco
     published_values = []
     start = 0
     for number, (at, value) in enumerate(values):
-        away = [(earlier - published) * (1 if value > published else -1) for _, earlier in values[start : number + 1]]
-        since = number
-        while since > start and away[since - 1 - start] >= min_change:
-            since -= 1
-        if away[-1] >= min_change and at - values[since][0] >= for_seconds:
+        distances = [
+            (earlier - published) * (1 if value > published else -1) for _, earlier in values[start : number + 1]
+        ]
+        first_number = number
+        while first_number > start and distances[first_number - 1 - start] >= min_change:
+            first_number -= 1
+        if distances[-1] >= min_change and at - values[first_number][0] >= for_seconds:
             published, start = value, number
         published_values.append(published)
     return published_values

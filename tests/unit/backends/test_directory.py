@@ -116,16 +116,16 @@ def test_readers_do_not_wait_while_a_large_object_is_written(
 
 
 def test_failed_refresh_is_repeated(tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    looks: list[object] = []
+    observations: list[object] = []
 
     def refresh(*_: object, **__: object) -> None:
-        looks.append(None)
+        observations.append(None)
         raise RuntimeError("a mistake of the hub's")
 
     with start() as (backend, _), structlog.testing.capture_logs():
         with monkeypatch.context() as patched:
             patched.setattr(ManifestFolder, "refresh", refresh)
-            wait_for(lambda: len(looks) >= 2)
+            wait_for(lambda: len(observations) >= 2)
         (tmp_path / "c.yaml").write_text(_cluster())
         wait_for(lambda: backend.get(*KEY))
 

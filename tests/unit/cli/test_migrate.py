@@ -175,8 +175,8 @@ def test_images_of_upstream_in_the_values_are_reported() -> None:
     )
     assert [each.severity for each in report.findings] == ["stops", "note"]
     assert "v0.1.0" in report.findings[1].message
-    ours = {"name": "registry.example/dynamic-scoring-agent", "tag": "x"}
-    assert lines(check_installation(spokeSetting={"agent": {"image": ours}})) == []
+    agent_image = {"name": "registry.example/dynamic-scoring-agent", "tag": "x"}
+    assert lines(check_installation(spokeSetting={"agent": {"image": agent_image}})) == []
 
 
 def test_command_reads_lists_and_values_and_ends_with_1_if_anything_stops(tmp_path: Path) -> None:

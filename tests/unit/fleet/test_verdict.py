@@ -25,11 +25,11 @@ SCORER = ScorerRecord(name="s", score_name="score", interval=30, validity=VALIDI
 
 def pair(at: float, factor: float) -> tuple[str, PairScore]:
     """Return the row of a pair, and its score."""
-    until = compute_expiry(at, VALIDITY, factor)
+    expires_at = compute_expiry(at, VALIDITY, factor)
     score = PairScore(
-        run="r", score_name="score", at=at, valid_until=until, results=[({"pod": "a"}, 1.0)], items=[("a", 1)]
+        run="r", score_name="score", at=at, valid_until=expires_at, results=[({"pod": "a"}, 1.0)], items=[("a", 1)]
     )
-    fields = {"last_success": at, "valid_until": until, "items": 1, "failing": 0}
+    fields = {"last_success": at, "valid_until": expires_at, "items": 1, "failing": 0}
     return json.dumps({name: str(value) for name, value in fields.items()}), score
 
 
@@ -57,5 +57,5 @@ def test_all_readers_agree(age: float, factor: float, is_usable: bool) -> None:
     [scores] = [family for family in families.collect() if family.name == "dynamic_score"]
     assert bool(scores.samples) is is_usable
     # The AddOnPlacementScore.
-    there = compute_desired_score(state.score, 0, SCORER, ClusterRecord(name="c"), now=NOW, factor=factor)
-    assert (there is not None) is is_usable
+    desired_score = compute_desired_score(state.score, 0, SCORER, ClusterRecord(name="c"), now=NOW, factor=factor)
+    assert (desired_score is not None) is is_usable

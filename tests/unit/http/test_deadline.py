@@ -84,14 +84,14 @@ def test_socket_opened_after_the_deadline_is_refused(opened: ExitStack) -> None:
 
 
 def test_response_that_starts_too_late_leaves_no_open_socket() -> None:
-    ours, theirs = socket.socketpair()
+    client_socket, peer_socket = socket.socketpair()
     with pytest.raises(TimeoutError) as late, watch_exchange(Exchange(time.monotonic() - 1, 10)):
-        BoundedResponse(ours)
-    ours.close()
-    theirs.close()
+        BoundedResponse(client_socket)
+    client_socket.close()
+    peer_socket.close()
     # The socket is closed although the error, which refers to it, is kept.
     assert late.value.__traceback__ is not None
-    assert ours.fileno() == -1
+    assert client_socket.fileno() == -1
 
 
 @pytest.mark.parametrize(("own_deadline", "owner_deadline", "expected"), [(5.0, 7.0, 5.0), (7.0, 5.0, 5.0)])

@@ -178,7 +178,7 @@ def objects_with(*scorers: DynamicScorer) -> Objects:
 
 def make_desired_state(store: Objects, settings_factory: Callable[..., Settings]) -> DesiredState:
     settings = settings_factory(namespace="hub", addon_mode=False)
-    return DesiredState(store.backend, settings, Outage("Redis"), lambda key: None, lambda news, changed: None)
+    return DesiredState(store.backend, settings, Outage("Redis"), lambda key: None, lambda differences, changed: None)
 
 
 def list_running_scorers(state: DesiredState) -> list[str]:

@@ -60,9 +60,9 @@ def test_summary_carries_source_access_of_its_authentication() -> None:
     ],
     ids=["serviceAccountToken", "azure", "gcp", "aws", "podIdentity"],
 )
-@pytest.mark.parametrize("place", ["spec", "override"])
-def test_identity_of_the_agents_is_for_the_hubs_own_namespace(method: dict[str, Any], place: str) -> None:
-    spec = method if place == "spec" else {**TOKEN, "overrides": [{"clusters": ["a"], **method}]}
+@pytest.mark.parametrize("location", ["spec", "override"])
+def test_identity_of_the_agents_is_for_the_hubs_own_namespace(method: dict[str, Any], location: str) -> None:
+    spec = method if location == "spec" else {**TOKEN, "overrides": [{"clusters": ["a"], **method}]}
     whole = {"allowedHosts": ["https://thanos.example"], **spec}
     for namespace in ("team", "hub"):
         metadata = {"name": "thanos", "namespace": namespace}
@@ -81,15 +81,15 @@ def test_identity_of_the_agents_is_for_the_hubs_own_namespace(method: dict[str, 
         assert "uses the identity of the agents, which only those in the hub's own namespace, hub, may" in message
 
 
-@pytest.mark.parametrize("place", ["source", "sources", "scoring"])
-def test_authentication_in_another_namespace_binds_no_secret(place: str) -> None:
+@pytest.mark.parametrize("location", ["source", "sources", "scoring"])
+def test_authentication_in_another_namespace_binds_no_secret(location: str) -> None:
     auth = {"authenticationRef": {"name": "thanos"}}
     scoring = {"host": "https://thanos.example", "auth": auth, "params": {"name": "s", "interval": 30}}
     spec: dict[str, Any] = {
         "source": {"source": SOURCE},
         "sources": {"sources": [{"name": "a", **SOURCE}, {"name": "b", **SOURCE}]},
         "scoring": {"source": {**SOURCE, "auth": {"headers": [{"name": "A", "value": "b"}]}}, "scoring": scoring},
-    }[place]
+    }[location]
     for namespace, is_bound in (("team", False), ("hub", True)):
         metadata = {"name": "thanos", "namespace": namespace}
         whole = {"allowedHosts": ["https://thanos.example"], **TOKEN}
@@ -204,7 +204,7 @@ def test_override_with_a_forbidden_host_excludes_only_its_cluster() -> None:
     fleet_plan = plan(authentication(overrides=[{"clusters": ["b"], "host": "https://thief.example"}]))
     (scorer_plan,) = fleet_plan.scorers.values()
     assert (fleet_plan.list_clusters(scorer_plan), summaries(fleet_plan, "b")) == (["a"], [])
-    assert [(name, why.reason) for name, why in scorer_plan.obstacles.items()] == [("b", "HostNotAllowed")]
+    assert [(name, obstacle.reason) for name, obstacle in scorer_plan.obstacles.items()] == [("b", "HostNotAllowed")]
 
 
 def test_override_with_a_query_in_its_host_excludes_only_its_cluster() -> None:

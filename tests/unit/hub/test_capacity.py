@@ -43,7 +43,7 @@ def load(key: str, kib: float, year: int = 2026, secrets: Mapping[str, int] | No
 def test_full_manifestwork_excludes_newest_scorers_over_their_share(loads: list[Load], excluded: str) -> None:
     reasons = dict(find_excluded(loads, "hub", LIMIT))
     assert " ".join(sorted(reasons)) == excluded
-    assert all(why.startswith("no room: a cluster's ManifestWork holds 104 KiB") for why in reasons.values())
+    assert all(reason.startswith("no room: a cluster's ManifestWork holds 104 KiB") for reason in reasons.values())
     # The order of the list does not matter.
     assert dict(find_excluded(reversed(loads), "hub", LIMIT)) == reasons
     assert not excluded or not all_fit(loads, LIMIT)

@@ -26,7 +26,7 @@ from tests.unit.hub.builders import NOW, cluster, config, scorer
 from tests.unit.hub.objects import Objects
 
 
-class Place:
+class StoppedEntries:
     """A registrar that returns these entries."""
 
     def __init__(self, *entries: Entry) -> None:
@@ -36,11 +36,11 @@ class Place:
         return self.entries
 
 
-def _reconciler(place: Place) -> ClusterReconciler:
+def _reconciler(entries: StoppedEntries) -> ClusterReconciler:
     nothing = cast("Any", None)
     return ClusterReconciler(
         cast("Backend", nothing),
-        cast("Registrar", place),
+        cast("Registrar", entries),
         nothing,
         nothing,
         agent_namespace="agent",
@@ -50,16 +50,16 @@ def _reconciler(place: Place) -> ClusterReconciler:
 
 def test_waiting_entry_ignores_an_override_that_resumes_it() -> None:
     entry = Entry(cluster="c", scorer="s", score_name="s", interval=30)
-    place = Place(entry.make_stopped())
+    store = StoppedEntries(entry.make_stopped())
     waiting_entries = {"s": entry}
-    assert _reconciler(place)._delay_undelivered("c", waiting_entries, has_arrived=False)
+    assert _reconciler(store)._delay_undelivered("c", waiting_entries, has_arrived=False)
     assert apply_overrides(waiting_entries["s"], {"*/s": ScheduleOverride(paused=False)}, 0.0).paused
     # The next reconciliation does not treat it as a running entry.
-    place.entries = waiting_entries
+    store.entries = waiting_entries
     again = {"s": entry}
-    assert _reconciler(place)._delay_undelivered("c", again, has_arrived=False)
+    assert _reconciler(store)._delay_undelivered("c", again, has_arrived=False)
     assert again == waiting_entries
-    assert _reconciler(place)._delay_undelivered("c", arrived := {"s": entry}, has_arrived=True) is None
+    assert _reconciler(store)._delay_undelivered("c", arrived := {"s": entry}, has_arrived=True) is None
     assert arrived == {"s": entry}
 
 
@@ -151,7 +151,7 @@ def test_many_large_scorers_of_a_tenant_leave_other_deliveries_working(
     objects = (cluster("c"), config(), *tenant, *other_scorers)
     api = Api(*(custom_object.to_manifest() for custom_object in objects))
     settings = settings_factory(namespace="hub", addon_mode=False, scorer_namespaces=["tenant", "other"])
-    desired = DesiredState(api.backend, settings, Outage("Redis"), lambda key: None, lambda news, changed: None)
+    desired = DesiredState(api.backend, settings, Outage("Redis"), lambda key: None, lambda differences, changed: None)
     registrar = Mock(spec=Registrar, notices=Mock())
     registrar.get_entries.return_value = {}
     reconciler = ClusterReconciler(

@@ -166,8 +166,8 @@ def test_no_items_is_not_a_score_and_an_expired_one_is_none_either() -> None:
     )
 
 
-def skipping(name: str, reason: str, ticks: int, since: int, **fields: str) -> PairState:
-    return replace(state(name, **fields), skips=Skips(name, reason, ticks, since, since + 9))
+def skipping(name: str, reason: str, ticks: int, first_at: int, **fields: str) -> PairState:
+    return replace(state(name, **fields), skips=Skips(name, reason, ticks, first_at, first_at + 9))
 
 
 def test_clusters_without_score_and_ticks_are_reported() -> None:

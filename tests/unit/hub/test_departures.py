@@ -63,7 +63,7 @@ class HubFixture:
         self.credentials = AgentCredentials(backend, self.registrar, self.client, self._settings)
         self.credentials.begin(b"m" * 32)
         self.desired = DesiredState(
-            backend, self._settings, Outage("Redis"), lambda key: None, lambda news, changed: None
+            backend, self._settings, Outage("Redis"), lambda key: None, lambda differences, changed: None
         )
         self.clusters = ClusterReconciler(
             backend,

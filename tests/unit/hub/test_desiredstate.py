@@ -24,9 +24,9 @@ from tests.unit.hub.builders import cluster, config, scorer
 from tests.unit.hub.objects import Objects
 
 
-def _desired(place: Objects, settings_factory: Callable[..., Settings], *, addon_mode: bool = False) -> DesiredState:
+def _desired(store: Objects, settings_factory: Callable[..., Settings], *, addon_mode: bool = False) -> DesiredState:
     settings = settings_factory(namespace="hub", addon_mode=addon_mode)
-    return DesiredState(place.backend, settings, Outage("Redis"), lambda key: None, lambda news, changed: None)
+    return DesiredState(store.backend, settings, Outage("Redis"), lambda key: None, lambda differences, changed: None)
 
 
 def _authentication(name: str, namespace: str, host: str) -> Manifest:
@@ -43,19 +43,19 @@ def _spec(manifest: Manifest, **fields: Any) -> Manifest:
 
 
 def test_fields_of_a_newer_crd_are_ignored_and_reported_once(settings_factory: Callable[..., Settings]) -> None:
-    place = Objects()
-    place.put(cluster("a").to_manifest())
+    store = Objects()
+    store.put(cluster("a").to_manifest())
     masks = [{"clusterName": "b", "scoreName": "*", "until": "noon"}]
-    place.put(_spec(config().to_manifest(), masks=masks, newer=1))
+    store.put(_spec(config().to_manifest(), masks=masks, newer=1))
     newer = _spec(scorer("s").to_manifest(), newer={"x": 1})
     newer["status"] = {**newer["status"], "newer": True, "lastSyncedConfig": {"name": "n", "newer": True}}
-    place.put(newer)
-    desired = _desired(place, settings_factory)
+    store.put(newer)
+    desired = _desired(store, settings_factory)
     plan = desired.update()
     assert plan.is_enabled
     assert plan.make_entries("a", {}).keys() == {"s"}
     assert plan.masks.hides("b", "s")
-    assert sorted(place.events) == [
+    assert sorted(store.events) == [
         (Kind.SCORER, "UnknownField", "this hub does not know spec.newer; it is ignored"),
         (
             Kind.CONFIG,
@@ -65,16 +65,16 @@ def test_fields_of_a_newer_crd_are_ignored_and_reported_once(settings_factory: C
     ]
     # The field is unchanged.
     assert newer["spec"]["newer"] == {"x": 1}
-    place.put(newer)
+    store.put(newer)
     assert desired.update().make_entries("a", {}).keys() == {"s"}
-    assert len(place.events) == 2
+    assert len(store.events) == 2
 
 
 def test_other_errors_are_still_reported(settings_factory: Callable[..., Settings]) -> None:
-    place = Objects()
-    place.put(config().to_manifest())
-    place.put(_spec(scorer("s").to_manifest(), newer=1, description=7))
-    desired = _desired(place, settings_factory)
+    store = Objects()
+    store.put(config().to_manifest())
+    store.put(_spec(scorer("s").to_manifest(), newer=1, description=7))
+    desired = _desired(store, settings_factory)
     assert desired.update().unreadable == {"hub/s": "spec.description: 7 is not text"}
     assert desired.get_parse_error(ObjectKey(Kind.SCORER, "hub", "s")) == "spec.description: 7 is not text"
 
@@ -82,13 +82,13 @@ def test_other_errors_are_still_reported(settings_factory: Callable[..., Setting
 def test_scorer_repaired_during_planning_is_kept(
     settings_factory: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place = Objects(config().to_manifest(), cluster("a").to_manifest(), scorer("other").to_manifest())
-    key = place.put(_spec(scorer("s").to_manifest(), description=7))
-    desired = _desired(place, settings_factory)
+    store = Objects(config().to_manifest(), cluster("a").to_manifest(), scorer("other").to_manifest())
+    key = store.put(_spec(scorer("s").to_manifest(), description=7))
+    desired = _desired(store, settings_factory)
     is_scorer_namespace = desired.is_scorer_namespace
 
     def mended(namespace: str) -> bool:
-        place.put(scorer("s").to_manifest())
+        store.put(scorer("s").to_manifest())
         assert desired.get_scorer(key) is not None
         return is_scorer_namespace(namespace)
 
@@ -102,11 +102,11 @@ def test_scorer_repaired_during_planning_is_kept(
 def test_object_unread_after_an_internal_error_is_read_again(
     settings_factory: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place = Objects()
-    place.put(config().to_manifest())
-    place.put(cluster("a").to_manifest())
-    place.put(scorer("s").to_manifest())
-    desired = _desired(place, settings_factory)
+    store = Objects()
+    store.put(config().to_manifest())
+    store.put(cluster("a").to_manifest())
+    store.put(scorer("s").to_manifest())
+    desired = _desired(store, settings_factory)
     with monkeypatch.context() as broken:
         broken.setattr(desiredstate, "read_object", Mock(side_effect=KeyError))
         plan = desired.update()
@@ -115,8 +115,8 @@ def test_object_unread_after_an_internal_error_is_read_again(
 
 
 def test_authentication_with_an_unknown_field_is_ignored(settings_factory: Callable[..., Settings]) -> None:
-    place = Objects()
-    place.put(
+    store = Objects()
+    store.put(
         {
             "apiVersion": "dynamic-scoring.open-cluster-management.io/v1alpha1",
             "kind": "ScoringAuthentication",
@@ -124,22 +124,22 @@ def test_authentication_with_an_unknown_field_is_ignored(settings_factory: Calla
             "spec": {"newer": 1},
         },
     )
-    assert _desired(place, settings_factory).get_authentication("hub", "x") is None
+    assert _desired(store, settings_factory).get_authentication("hub", "x") is None
 
 
 def test_hosted_addon_is_reported_once(settings_factory: Callable[..., Settings]) -> None:
-    place = Objects()
-    place.put(cluster("a").to_manifest())
+    store = Objects()
+    store.put(cluster("a").to_manifest())
     addon: dict[str, Any] = {"kind": "ManagedClusterAddOn", "metadata": {"name": ADDON_NAME, "namespace": "a"}}
-    place.put(addon)
-    desired = _desired(place, settings_factory, addon_mode=True)
+    store.put(addon)
+    desired = _desired(store, settings_factory, addon_mode=True)
     desired.update()
-    assert place.events == []
+    assert store.events == []
     addon["metadata"]["annotations"] = {"addon.open-cluster-management.io/hosting-cluster-name": "host"}
-    place.put(addon)
+    store.put(addon)
     for _ in range(2):
         assert desired.update().clusters.keys() == {"a"}
-    assert [(kind, reason) for kind, reason, _ in place.events] == [(Kind.ADDON, "HostedModeNotSupported")]
+    assert [(kind, reason) for kind, reason, _ in store.events] == [(Kind.ADDON, "HostedModeNotSupported")]
 
 
 def test_change_of_one_scorer_recomputes_only_that_scorer(
@@ -163,7 +163,7 @@ def test_change_of_one_scorer_recomputes_only_that_scorer(
     settings = settings_factory(namespace="hub", addon_mode=False)
     affected: list[Differences] = []
     desired = DesiredState(
-        fleet.backend, settings, Outage("Redis"), health_by_key.get, lambda news, _: affected.append(news)
+        fleet.backend, settings, Outage("Redis"), health_by_key.get, lambda differences, _: affected.append(differences)
     )
     fleet.put(cluster("a").to_manifest())
     fleet.put(config().to_manifest())
@@ -219,7 +219,7 @@ def test_change_of_an_authentication_recomputes_only_scorers_that_reference_it(
         return resolve_for_clusters(dynamic_scorer, *arguments)
 
     monkeypatch.setattr(plan_module, "resolve_for_clusters", record)
-    place = Objects(cluster("a").to_manifest(), config().to_manifest())
+    store = Objects(cluster("a").to_manifest(), config().to_manifest())
     auth = {"authenticationRef": {"name": "own"}}
     params = {"query": "up", "range": 60, "step": 10}
     source = {"host": "http://source.test", "auth": auth, "params": params}
@@ -230,8 +230,8 @@ def test_change_of_an_authentication_recomputes_only_scorers_that_reference_it(
         scorer("in-sources", sources=[{**source, "name": "one", "auth": None}, {**source, "name": "two"}]),
         scorer("in-scoring", scoring=scoring),
     ):
-        place.put(dynamic_scorer.to_manifest())
-    desired = _desired(place, settings_factory)
+        store.put(dynamic_scorer.to_manifest())
+    desired = _desired(store, settings_factory)
     desired.update()
     for name, namespace, expected_names in (
         ("own", "hub", {"in-source", "in-sources", "in-scoring"}),
@@ -239,7 +239,7 @@ def test_change_of_an_authentication_recomputes_only_scorers_that_reference_it(
         ("own", "elsewhere", set()),
     ):
         for host in ("source.test", "scorer.test", "{"):
-            place.put(_authentication(name, namespace, host))
+            store.put(_authentication(name, namespace, host))
             resolved_names.clear()
             desired.update()
             assert set(resolved_names) == expected_names
@@ -269,7 +269,7 @@ def test_scorers_of_a_tenant_cost_little_when_another_namespace_changes(
     )
     affected: list[Differences] = []
     desired = DesiredState(
-        fleet.backend, settings, Outage("Redis"), lambda _: None, lambda news, _: affected.append(news)
+        fleet.backend, settings, Outage("Redis"), lambda _: None, lambda differences, _: affected.append(differences)
     )
     query = {
         "type": "Prometheus",
@@ -325,14 +325,14 @@ def test_scorers_of_a_tenant_cost_little_when_another_namespace_changes(
 
 
 def test_keys_queued_before_the_first_plan_are_reconciled_with_it(settings_factory: Callable[..., Settings]) -> None:
-    place, changed_keys = Objects(), list[set[ObjectKey]]()
+    store, changed_keys = Objects(), list[set[ObjectKey]]()
     settings = settings_factory(namespace="hub")
     desired = DesiredState(
-        place.backend,
+        store.backend,
         settings,
         Outage("Redis"),
         lambda key: None,
-        lambda news, changed: changed_keys.append({*changed}),
+        lambda differences, changed: changed_keys.append({*changed}),
     )
     score, work = ObjectKey(Kind.SCORE, "c", "s"), ObjectKey(Kind.CLUSTER, "", "gone")
     assert desired.defer_until_planned(score)
@@ -347,15 +347,17 @@ def test_keys_queued_before_the_first_plan_are_reconciled_with_it(settings_facto
 def test_configuration_beside_scorers_of_another_namespace_stops_them(
     settings_factory: Callable[..., Settings],
 ) -> None:
-    place = Objects(cluster("a").to_manifest(), config(("b", "x")).to_manifest(), scorer("home").to_manifest())
+    store = Objects(cluster("a").to_manifest(), config(("b", "x")).to_manifest(), scorer("home").to_manifest())
     for namespace in ("team", "other"):
-        place.put(scorer(f"of-{namespace}", metadata={"namespace": namespace}).to_manifest())
+        store.put(scorer(f"of-{namespace}", metadata={"namespace": namespace}).to_manifest())
     settings = settings_factory(namespace="hub", addon_mode=False, scorer_namespaces=["team", "other"])
-    desired = DesiredState(place.backend, settings, Outage("Redis"), lambda key: None, lambda news, changed: None)
+    desired = DesiredState(
+        store.backend, settings, Outage("Redis"), lambda key: None, lambda differences, changed: None
+    )
     everywhere = {"home", "of-team", "of-other"}
     assert desired.update().make_entries("a", {}).keys() == everywhere
     misplaced = config(("a", "*")).to_manifest()
-    key = place.put({**misplaced, "metadata": {**misplaced["metadata"], "namespace": "team"}})
+    key = store.put({**misplaced, "metadata": {**misplaced["metadata"], "namespace": "team"}})
     plan = desired.update()
     assert plan.make_entries("a", {}).keys() == {"home", "of-other"}
     obstacle = plan.scorers["team/of-team"].obstacle
@@ -365,6 +367,6 @@ def test_configuration_beside_scorers_of_another_namespace_stops_them(
         True,
     )
     # A configuration of another name never applies.
-    del place.objects[key]
-    place.put({**misplaced, "metadata": {"namespace": "team", "name": "another"}})
+    del store.objects[key]
+    store.put({**misplaced, "metadata": {"namespace": "team", "name": "another"}})
     assert desired.update().make_entries("a", {}).keys() == everywhere

@@ -41,7 +41,7 @@ def test_single_thread_waits_for_unavailable_redis(monkeypatch: pytest.MonkeyPat
     registrar = Registrar(memory_client(), Outage("Redis"))
     reads: list[None] = []
 
-    def away(_: ScheduleStore) -> dict[str, str]:
+    def raise_connection_error(_: ScheduleStore) -> dict[str, str]:
         reads.append(None)
         time.sleep(0.2)
         raise redis.TimeoutError("no response")
@@ -51,7 +51,7 @@ def test_single_thread_waits_for_unavailable_redis(monkeypatch: pytest.MonkeyPat
             registrar.get_cluster("c1")
         return raised.type
 
-    monkeypatch.setattr(ScheduleStore, "read_texts", away)
+    monkeypatch.setattr(ScheduleStore, "read_texts", raise_connection_error)
     with ThreadPoolExecutor(THREADS) as pool:
         errors = list(pool.map(error, range(THREADS)))
     assert sorted(errors, key=str) == sorted([redis.TimeoutError, *[KnownOutageError] * (THREADS - 1)], key=str)

@@ -142,12 +142,14 @@ def test_delivery_looks_up_each_secret_a_bounded_number_of_times(number: int, mo
     dynamic_scorer, wants = scorer_with_secrets(
         "s", "2026-01-01T00:00:00Z", {"name": "thanos-${cluster}", "targetName": "thanos"}
     )
-    clusters = [cluster(f"c{place}") for place in range(number)]
-    delivery = DeliverableSecrets.from_manifests("hub", [secret(f"thanos-c{place}") for place in range(number)])
-    looks: list[str] = []
+    clusters = [cluster(f"c{index}") for index in range(number)]
+    delivery = DeliverableSecrets.from_manifests("hub", [secret(f"thanos-c{index}") for index in range(number)])
+    rendered_names: list[str] = []
     names_on = DeliveredSecret.render_names
     monkeypatch.setattr(
-        DeliveredSecret, "render_names", lambda delivered, name: looks.append(name) or names_on(delivered, name)
+        DeliveredSecret,
+        "render_names",
+        lambda delivered, name: rendered_names.append(name) or names_on(delivered, name),
     )
     passes: list[None] = []
 
@@ -164,12 +166,12 @@ def test_delivery_looks_up_each_secret_a_bounded_number_of_times(number: int, mo
     fleet_plan = make_plan([dynamic_scorer], config(), clusters, NOW, authentications=[wants], delivery=delivery)
     # The number of look-ups does not depend on the number of clusters.
     assert len(passes) <= 1
-    assert max(Counter(looks).values()) <= 3
-    looks.clear()
-    assert [fleet_plan.find_clusters_with_secret(f"thanos-c{place}") for place in range(number)] == [
-        {f"c{place}"} for place in range(number)
+    assert max(Counter(rendered_names).values()) <= 3
+    rendered_names.clear()
+    assert [fleet_plan.find_clusters_with_secret(f"thanos-c{index}") for index in range(number)] == [
+        {f"c{index}"} for index in range(number)
     ]
-    assert looks == []
+    assert rendered_names == []
 
 
 def test_two_secrets_cannot_have_one_name_on_a_cluster() -> None:
@@ -219,9 +221,11 @@ def test_renamed_secret_cannot_be_bound_by_another_namespace(target: str) -> Non
     token = {"tokenSecretRef": {"name": target.replace("${cluster}", "a"), "key": "token"}}
     bound = authentication(allowedHosts=["https://thanos.example"], **token)
     bound = bound.model_copy(update={"metadata": bound.metadata.model_copy(update={"namespace": "team"})})
-    theirs = scorer("s", metadata={"namespace": "team"}, source=SOURCE)
+    foreign_scorer = scorer("s", metadata={"namespace": "team"}, source=SOURCE)
     delivery = DeliverableSecrets.from_manifests("hub", [hub_secret])
-    fleet_plan = make_plan([theirs], config(), [cluster("a")], NOW, authentications=[wants, bound], delivery=delivery)
+    fleet_plan = make_plan(
+        [foreign_scorer], config(), [cluster("a")], NOW, authentications=[wants, bound], delivery=delivery
+    )
     assert refusal(fleet_plan, "team/s")[0] == "SecretNotDelivered"
 
 
@@ -305,9 +309,13 @@ def test_delivered_secret_cannot_be_bound_to_the_host_of_another_namespace(
 ) -> None:
     hub_secret = secret("thanos")
     hub_secret["metadata"]["annotations"] = {USABLE_FOR: usable}
-    theirs: dict[str, Any] = {"tokenSecretRef": {"name": "thanos", "key": "token"}}
-    override = {"clusterSelector": {"matchLabels": {"region": "eu"}}, **theirs}
-    spec = theirs if where == "spec" else {"tokenSecretRef": {"name": "own", "key": "token"}, "overrides": [override]}
+    foreign_stage: dict[str, Any] = {"tokenSecretRef": {"name": "thanos", "key": "token"}}
+    override = {"clusterSelector": {"matchLabels": {"region": "eu"}}, **foreign_stage}
+    spec = (
+        foreign_stage
+        if where == "spec"
+        else {"tokenSecretRef": {"name": "own", "key": "token"}, "overrides": [override]}
+    )
     bound = authentication(allowedHosts=["https://thanos.example"], **spec)
     metadata = bound.metadata.model_copy(update={"namespace": namespace})
     foreign_scorer = scorer("s", metadata={"namespace": namespace}, source=SOURCE)

@@ -107,10 +107,10 @@ def test_group_without_room_delays_no_other_and_keeps_its_order() -> None:
 
 
 def test_search_for_a_key_looks_once_at_each_group() -> None:
-    looks: list[str] = []
+    checked_groups: list[str] = []
 
     def may_process(group: str, busy_count: int) -> bool:
-        looks.append(group)
+        checked_groups.append(group)
         return group != "a" or busy_count < 1
 
     queue = WorkQueue[str](may_process, lambda key: key[0])
@@ -118,9 +118,9 @@ def test_search_for_a_key_looks_once_at_each_group() -> None:
         queue.add(f"a{number}")
     assert queue.get() == "a0"
     queue.add("b1")
-    looks.clear()
+    checked_groups.clear()
     assert queue.get() == "b1"
-    assert looks == ["a", "b"]
+    assert checked_groups == ["a", "b"]
 
 
 def test_shutdown_wakes_all_waiters_and_returns_no_more_keys() -> None:

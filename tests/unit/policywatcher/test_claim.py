@@ -5,19 +5,19 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from policywatcher.claim import Compliance, Look, State
+from policywatcher.claim import Compliance, PollResult, State
 
 EMPTY, BAD, GOOD = Compliance.EMPTY, Compliance.NONCOMPLIANT, Compliance.COMPLIANT
 STABLE = 120.0
 
 
-def observation(compliance: Compliance, *policies: tuple[str, int]) -> Look:
-    return Look(compliance, frozenset(policies or [("uid", 1)]) if compliance is GOOD else frozenset())
+def observation(compliance: Compliance, *policies: tuple[str, int]) -> PollResult:
+    return PollResult(compliance, frozenset(policies or [("uid", 1)]) if compliance is GOOD else frozenset())
 
 
-def observe_all(*looks: tuple[float, Compliance]) -> State:
+def observe_all(*poll_results: tuple[float, Compliance]) -> State:
     state = State(STABLE)
-    for at, compliance in looks:
+    for at, compliance in poll_results:
         state = state.observe(observation(compliance), at, at)
     return state
 
@@ -134,21 +134,21 @@ steps: st.SearchStrategy[list[Step]] = st.lists(
 def test_claim_follows_the_rule_for_any_history(steps: list[Step], claim: str | None) -> None:
     """Compares the claim with the observations, not with the state."""
     state, now = State(STABLE), 0.0
-    looks: list[tuple[float, Compliance | None]] = []
+    poll_results: list[tuple[float, Compliance | None]] = []
     # Observations since compliance was certain, or since the start.
     since_certain: list[Compliance] = []
     for passed, compliance, changed, writes in steps:
         now += passed
         if changed is not None:
             claim = changed or None
-        looks.append((now, compliance))
+        poll_results.append((now, compliance))
         if compliance is None:
             state = state.missed()
             continue
         since_certain.append(compliance)
         state = state.observe(observation(compliance), now, now)
         value = state.next_claim(claim)
-        lasting = measure_compliance(looks)
+        lasting = measure_compliance(poll_results)
         if compliance is not GOOD:
             assert value == (None if claim == compliance else compliance)
         elif lasting >= STABLE:
@@ -168,11 +168,11 @@ def test_claim_follows_the_rule_for_any_history(steps: list[Step], claim: str | 
             claim = value
 
 
-def measure_compliance(looks: list[tuple[float, Compliance | None]]) -> float:
+def measure_compliance(poll_results: list[tuple[float, Compliance | None]]) -> float:
     """Return the seconds between the first and the last observation of the trailing compliance."""
-    first = looks[-1][0]
-    for at, compliance in reversed(looks):
+    first = poll_results[-1][0]
+    for at, compliance in reversed(poll_results):
         if compliance is not GOOD:
             break
         first = at
-    return looks[-1][0] - first
+    return poll_results[-1][0] - first

@@ -9,7 +9,7 @@ from threading import Event
 
 import pytest
 from kubernetes import client
-from policywatcher.claim import Compliance, Look
+from policywatcher.claim import Compliance, PollResult
 from policywatcher.cluster import Cluster, ClusterError
 from policywatcher.options import OptionError, Options
 from policywatcher.watcher import Watcher
@@ -24,12 +24,12 @@ class FakeCluster:
 
     def __init__(self, policies: Compliance, claim: str | None) -> None:
         self.policies, self.value = policies, claim
-        self.away: set[str] = set()
+        self.failing_parts: set[str] = set()
         self.written_values: list[str] = []
 
-    def compliance(self) -> Look:
+    def compliance(self) -> PollResult:
         self._check("policies")
-        return Look(self.policies, frozenset([("uid", 1)]) if self.policies is GOOD else frozenset())
+        return PollResult(self.policies, frozenset([("uid", 1)]) if self.policies is GOOD else frozenset())
 
     def claim(self) -> str | None:
         self._check("claim")
@@ -41,7 +41,7 @@ class FakeCluster:
         self.value = value
 
     def _check(self, part: str) -> None:
-        if part in self.away:
+        if part in self.failing_parts:
             raise ClusterError(f"{part} are away")
 
 
@@ -53,68 +53,68 @@ class WatcherHarness:
         self.cluster = FakeCluster(policies, claim)
         self.watcher = Watcher(self.cluster, 120, clock=lambda: self.now)
 
-    def look(self, *, later: float = 0.0) -> str | None:
+    def poll(self, *, later: float = 0.0) -> str | None:
         self.now += later
-        self.watcher.look()
+        self.watcher.poll()
         return self.cluster.value
 
 
 def test_missing_claim_is_created() -> None:
     bed = WatcherHarness(EMPTY, claim=None)
-    assert bed.look() == "empty"
+    assert bed.poll() == "empty"
 
 
 def test_outage_of_the_api_server_does_not_count_as_compliance() -> None:
     bed = WatcherHarness(GOOD)
-    bed.look()
-    bed.cluster.away = {"policies"}
-    assert bed.look(later=119) == "empty"
-    bed.cluster.away = set()
-    assert bed.look(later=1) == "empty"
-    assert bed.look(later=119) == "empty"
-    assert bed.look(later=1) == "compliant"
+    bed.poll()
+    bed.cluster.failing_parts = {"policies"}
+    assert bed.poll(later=119) == "empty"
+    bed.cluster.failing_parts = set()
+    assert bed.poll(later=1) == "empty"
+    assert bed.poll(later=119) == "empty"
+    assert bed.poll(later=1) == "compliant"
     assert bed.cluster.written_values == ["compliant"]
 
 
 def test_claim_is_kept_while_the_api_server_is_away() -> None:
     bed = WatcherHarness(GOOD, claim="compliant")
-    bed.look()
-    bed.cluster.away = {"policies", "claim", "write"}
+    bed.poll()
+    bed.cluster.failing_parts = {"policies", "claim", "write"}
     bed.cluster.policies = BAD
     for _ in range(5):
-        assert bed.look(later=100) == "compliant"
-    bed.cluster.away = set()
-    assert bed.look(later=1) == "noncompliant"
+        assert bed.poll(later=100) == "compliant"
+    bed.cluster.failing_parts = set()
+    assert bed.poll(later=1) == "noncompliant"
 
 
 @pytest.mark.parametrize("part", ["claim", "write"])
 def test_unwritten_violation_is_written_later(part: str) -> None:
     bed = WatcherHarness(GOOD, claim="compliant")
-    bed.look(later=120)
-    bed.cluster.policies, bed.cluster.away = BAD, {part}
-    assert bed.look(later=30) == "compliant"
-    bed.cluster.policies, bed.cluster.away = GOOD, set()
-    assert bed.look(later=30) == "noncompliant"
-    assert bed.look(later=119) == "noncompliant"
-    assert bed.look(later=1) == "compliant"
+    bed.poll(later=120)
+    bed.cluster.policies, bed.cluster.failing_parts = BAD, {part}
+    assert bed.poll(later=30) == "compliant"
+    bed.cluster.policies, bed.cluster.failing_parts = GOOD, set()
+    assert bed.poll(later=30) == "noncompliant"
+    assert bed.poll(later=119) == "noncompliant"
+    assert bed.poll(later=1) == "compliant"
 
 
 def test_deleted_claim_is_restored() -> None:
     bed = WatcherHarness(GOOD)
-    bed.look()
-    assert bed.look(later=120) == "compliant"
+    bed.poll()
+    assert bed.poll(later=120) == "compliant"
     bed.cluster.value = None
-    assert bed.look(later=30) == "compliant"
+    assert bed.poll(later=30) == "compliant"
 
 
 def test_problem_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="policywatcher")
     bed = WatcherHarness(EMPTY)
-    bed.cluster.away = {"policies"}
+    bed.cluster.failing_parts = {"policies"}
     for _ in range(3):
-        bed.look()
-    bed.cluster.away = set()
-    bed.look()
+        bed.poll()
+    bed.cluster.failing_parts = set()
+    bed.poll()
     assert [record.getMessage() for record in caplog.records] == [
         "policies are away; trying again",
         "policies are empty",

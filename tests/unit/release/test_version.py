@@ -80,9 +80,9 @@ def test_version_command_changes_all_files(tracked: list[str], tmp_path: Path) -
     assert outdated_versions == {}
     # The file uv.lock equals the one that uv would write.
     locked = {package["name"]: package for package in tomllib.loads((tmp_path / "uv.lock").read_text())["package"]}
-    ours = {name for name in locked if name.startswith("dynamic-scoring-")}
-    assert len(ours) == 6
-    assert {locked[name]["version"] for name in ours} == {OTHER}
+    own_packages = {name for name in locked if name.startswith("dynamic-scoring-")}
+    assert len(own_packages) == 6
+    assert {locked[name]["version"] for name in own_packages} == {OTHER}
 
 
 def test_version_of_another_form_is_refused() -> None:

@@ -116,10 +116,12 @@ def test_backtest_prints_the_figures_of_the_readme() -> None:
     readme = (PREDICTION / "README.md").read_text()
     readme_output = re.search(r"backtest\.py\n(.*?)```", readme, re.DOTALL)
     assert readme_output is not None
-    ours, theirs = (re.findall(r"[\w.]+", text) for text in (process.stdout, readme_output[1]))
-    assert [word for word in ours if not word[0].isdigit()] == [word for word in theirs if not word[0].isdigit()]
+    printed_words, readme_words = (re.findall(r"[\w.]+", text) for text in (process.stdout, readme_output[1]))
+    assert [word for word in printed_words if not word[0].isdigit()] == [
+        word for word in readme_words if not word[0].isdigit()
+    ]
     # Processors may round the last digit differently.
-    numbers = [[float(word) for word in words if word[0].isdigit()] for words in (ours, theirs)]
+    numbers = [[float(word) for word in words if word[0].isdigit()] for words in (printed_words, readme_words)]
     assert numbers[0] == pytest.approx(numbers[1], abs=0.11)
     *_, together = process.stdout.splitlines()
     assert float(together.split()[-1]) < 0.9, "of the highest value, which is what the score is made of"

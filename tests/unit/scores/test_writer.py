@@ -47,8 +47,8 @@ def test_unchanged_score_is_renewed_after_six_tenths_of_its_validity(bed: Result
     bed.now = written_at + 181
     assert bed.write(writer) == [APPLY]
     assert bed.backend.objects["c1", NAME]["status"]["validUntil"] == "2100-01-01T00:07:01Z"
-    since = bed.backend.objects["c1", NAME]["status"]["conditions"][0]["lastTransitionTime"]
-    assert since == "2100-01-01T00:00:01Z"
+    transition_time = bed.backend.objects["c1", NAME]["status"]["conditions"][0]["lastTransitionTime"]
+    assert transition_time == "2100-01-01T00:00:01Z"
 
 
 def test_object_follows_a_shortened_validity(bed: ResultsHarness) -> None:

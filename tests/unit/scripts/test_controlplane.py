@@ -157,6 +157,6 @@ def _copy(folder: Path, controlplane: str) -> None:
 
 
 def _environment() -> dict[str, str]:
-    ours = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "DSF_"))}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "DSF_"))}
     alone = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_PLUGINS": "xdist.plugin"}
-    return {**ours, **alone, "PYTHONPATH": str(ROOT), "WORKERS": "0"}
+    return {**environment, **alone, "PYTHONPATH": str(ROOT), "WORKERS": "0"}

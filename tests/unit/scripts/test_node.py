@@ -16,15 +16,15 @@ from tests.node.lab.command import LabError
 
 def test_without_root_one_line_says_how(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    why = host.reason_against()
-    assert "sudo make node" in why
-    assert "\n" not in why
+    reason = host.reason_against()
+    assert "sudo make node" in reason
+    assert "\n" not in reason
     monkeypatch.setenv("CI", "")
     with pytest.raises(pytest.skip.Exception, match="sudo make node"):
-        conftest.cannot(why)
+        conftest.cannot(reason)
     monkeypatch.setenv("CI", "true")
     with pytest.raises(pytest.fail.Exception, match="sudo make node"):
-        conftest.cannot(why)
+        conftest.cannot(reason)
 
 
 def test_every_file_has_its_place_in_the_order() -> None:
@@ -90,8 +90,8 @@ def test_upgrade_starts_from_the_newest_tag_or_the_last_commit(tmp_path: Path, m
         release.last(tmp_path / "none", root)
 
     def git(*words: str) -> None:
-        who = ("-c", "user.name=somebody", "-c", "user.email=somebody@example.com")
-        subprocess.run(["git", *who, *words], cwd=root, check=True, capture_output=True)
+        author_options = ("-c", "user.name=somebody", "-c", "user.email=somebody@example.com")
+        subprocess.run(["git", *author_options, *words], cwd=root, check=True, capture_output=True)
 
     def commit(text: str) -> None:
         (root / "file").write_text(text)

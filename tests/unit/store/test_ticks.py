@@ -33,16 +33,20 @@ def test_tick_carries_only_names() -> None:
 
 def test_tick_equals_a_message_of_celery() -> None:
     text = make_tick_message("worker01", "sample-scorer", RUN, EXPIRES)
-    ours, theirs = json.loads(text), _by_celery()
+    message, celery_message = json.loads(text), _by_celery()
     for part in ("content-type", "content-encoding"):
-        assert ours[part] == theirs[part]
-    assert json.loads(ours["body"]) == json.loads(theirs["body"])
+        assert message[part] == celery_message[part]
+    assert json.loads(message["body"]) == json.loads(celery_message["body"])
     for name in ("lang", "task", "expires", "retries", "parent_id", "kwargsrepr", "ignore_result"):
-        assert ours["headers"][name] == theirs["headers"][name]
-    assert theirs["headers"]["root_id"] == theirs["headers"]["id"] == theirs["properties"]["correlation_id"]
-    assert ours["properties"]["delivery_info"] == theirs["properties"]["delivery_info"]
-    assert set(ours["properties"]) <= set(theirs["properties"])
-    assert len(text) < len(json.dumps(theirs))
+        assert message["headers"][name] == celery_message["headers"][name]
+    assert (
+        celery_message["headers"]["root_id"]
+        == celery_message["headers"]["id"]
+        == celery_message["properties"]["correlation_id"]
+    )
+    assert message["properties"]["delivery_info"] == celery_message["properties"]["delivery_info"]
+    assert set(message["properties"]) <= set(celery_message["properties"])
+    assert len(text) < len(json.dumps(celery_message))
 
 
 def test_tick_is_small() -> None:

@@ -43,8 +43,8 @@ class Fleet:
     def __init__(self, clusters: int, scorers: int, groups: int, unready: int, labels: int) -> None:
         self.names = [f"c{number:03}" for number in range(clusters)]
         self.scorers = [f"scorer-{number}" for number in range(scorers)]
-        why = partial(ReasonGroup, stage="fetch", reason="bad_query", message="no", at=NOW)
-        self.group = [why(scorer="s", state=Verdict.FAILING, clusters=3, cluster="c")] * groups
+        make_group = partial(ReasonGroup, stage="fetch", reason="bad_query", message="no", at=NOW)
+        self.group = [make_group(scorer="s", state=Verdict.FAILING, clusters=3, cluster="c")] * groups
         self.fleet_queries = self
         self.not_ready = unready
         self.values = labels

@@ -29,9 +29,9 @@ def test_all_templates_compile() -> None:
 def test_ages_are_put_in_last() -> None:
     html = '<time datetime="2026-01-01T00:00:00Z" data-age></time>'
     assert insert_ages(html, 1767225600 + 75).endswith(">75 s ago</time>")
-    until = '<time datetime="2026-01-01T00:00:00Z" data-until></time>'
-    assert insert_ages(until, 1767225600 - 200).endswith(">in 3 min</time>")
-    assert insert_ages(until, 1767225600 + 1).endswith(">now</time>")
+    time_element = '<time datetime="2026-01-01T00:00:00Z" data-until></time>'
+    assert insert_ages(time_element, 1767225600 - 200).endswith(">in 3 min</time>")
+    assert insert_ages(time_element, 1767225600 + 1).endswith(">now</time>")
     assert insert_ages('<html lang="en">', 1767225600) == '<html lang="en" data-now="2026-01-01T00:00:00Z">'
 
 

@@ -41,13 +41,13 @@ def test_celery_command_sets_the_role(
 def test_celerys_flower_has_the_options_of_ours() -> None:
     environment = {"FLOWER_MAX_TASKS": "5"}
     prepare((*CELERY, "flower"), environment)
-    ours = dict(
+    our_options = dict(
         word.removeprefix("--").split("=", 1)
         for word in make_flower_command("127.0.0.1", 5555)
         if word.startswith("--")
     )
-    assert ours.pop("port") == "5555"
-    assert {f"FLOWER_{name.upper()}": value for name, value in ours.items()} == {
+    assert our_options.pop("port") == "5555"
+    assert {f"FLOWER_{name.upper()}": value for name, value in our_options.items()} == {
         name: value for name, value in environment.items() if name != "DSF_ROLE"
     } | {"FLOWER_MAX_TASKS": "10000"}
     assert environment["FLOWER_READ_ONLY"] == "True"

@@ -153,16 +153,16 @@ def test_foreign_message_is_emptied(workers: KnownWorkers, data: bytes) -> None:
 )
 def test_message_is_reduced_to_its_events(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     checked_kind = make_filtered_class(kind)
-    ours = checked_kind.__new__(checked_kind)
-    ours.workers = mock.Mock(**{"may_be_ours.side_effect": lambda name: name == "spoke@c1"})
+    own_instance = checked_kind.__new__(checked_kind)
+    own_instance.workers = mock.Mock(**{"may_be_ours.side_effect": lambda name: name == "spoke@c1"})
     events = [_event(clock="x"), _event(hostname="spoke@made-up")]
     data = _message(base64.b64encode(json.dumps(events).encode()).decode(), properties={"body_encoding": "base64"})
     answers: list[object] = [[b"pmessage", b"p", b"c", data], [b"message", b"c", b"["], [b"psubscribe", b"p", 1], 5]
     monkeypatch.setattr(ReadableErrors, "read_response", lambda _: answers.pop(0))
-    published = ours.read_response()
+    published = own_instance.read_response()
     assert published[:-1] == [b"pmessage", b"p", b"c"]
     assert json.loads(json.loads(published[-1])["body"]) == [_event()]
-    assert [ours.read_response() for _ in range(3)] == [[b"message", b"c", b""], [b"psubscribe", b"p", 1], 5]
+    assert [own_instance.read_response() for _ in range(3)] == [[b"message", b"c", b""], [b"psubscribe", b"p", 1], 5]
 
 
 @pytest.mark.parametrize(

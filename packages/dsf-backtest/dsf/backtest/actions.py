@@ -76,12 +76,12 @@ class BacktestActions:
 
     def _parse_request(self, act: str, target: ActionTarget, form: Mapping[str, str]) -> RunRequest:
         is_past = act == "backtest" or form.get("how") == "past"
-        since = 3600 * parse_whole_number("How far back", "hours", form.get("hours", ""), 24 * 365) if is_past else 0
+        seconds = 3600 * parse_whole_number("How far back", "hours", form.get("hours", ""), 24 * 365) if is_past else 0
         every = parse_whole_number("Every", "seconds", form.get("every", ""), MAX_SECONDS) if is_past else 0
         if act == "backtest":
             if target.cluster is None:
                 raise FormError("Cluster: choose one.")
-            return RunRequest(target.scorer, [target.cluster], since, every)
+            return RunRequest(target.scorer, [target.cluster], seconds, every)
         other = form.get("other", "")
         if other not in self._list_other_scorers(target.scorer):
             raise FormError("The other scorer: choose one.")
@@ -92,4 +92,4 @@ class BacktestActions:
         if not clusters:
             cluster_label = target.cluster or "any cluster"
             raise FormError(f"The other scorer: {other} and {target.scorer} do not both run on {cluster_label}.")
-        return RunRequest(target.scorer, clusters, since, every, other)
+        return RunRequest(target.scorer, clusters, seconds, every, other)

@@ -173,8 +173,8 @@ def _resolve_scorer(
     # Sort the scorer in force behind refused scorers of the same name, so that it replaces them in the dict.
     scorers = {item.metadata.name: item for item in sorted(dynamic_scorers, key=lambda item: not item.is_refused)}
     if name not in scorers:
-        place = f"{source} has no DynamicScorer {name!r}" + (f" in namespace {namespace!r}" if namespace else "")
-        raise UnknownScorerError(f"{place}; it has: {', '.join(sorted(scorers)) or 'none'}")
+        error_text = f"{source} has no DynamicScorer {name!r}" + (f" in namespace {namespace!r}" if namespace else "")
+        raise UnknownScorerError(f"{error_text}; it has: {', '.join(sorted(scorers)) or 'none'}")
     scorer = scorers[name]
     is_unread = scorer.status.last_synced_config is None or bool(scorer_url)
     if scorer.spec.config_sync_mode is ConfigSyncMode.Full and is_unread:

@@ -17,7 +17,7 @@ _TOO_LARGE = REFUSALS.index(Reason.TOO_LARGE)
 _NEGATIVE = REFUSALS.index(Reason.NEGATIVE)
 
 
-class _Why(NamedTuple):
+class _Explanation(NamedTuple):
     """The reason why a workload is not placed on an option."""
 
     reason: Reason
@@ -69,16 +69,16 @@ class Explainer:
             return None
         column = self._find_next_best(row, chosen_columns, usable=True)
         if column is None:
-            why = self._explain_no_option(row, chosen_columns)
+            explanation = self._explain_no_option(row, chosen_columns)
         else:
-            why = self._find_obstacle(row, column) or _Why(
+            explanation = self._find_obstacle(row, column) or _Explanation(
                 Reason.NOT_PROVEN, "the search ended before it could be placed"
             )
             option = self._make_option(row, column)
-            message = f"best option left is {option.cluster} with {option.device} ({option.score:g}): {why.message}"
-            why = _Why(why.reason, message)
+            best_option = f"{option.cluster} with {option.device} ({option.score:g})"
+            explanation = _Explanation(explanation.reason, f"best option left is {best_option}: {explanation.message}")
         name = table.workloads[row].name
-        return UnplacedView(workload=name, replicas=count, reason=why.reason, message=why.message)
+        return UnplacedView(workload=name, replicas=count, reason=explanation.reason, message=explanation.message)
 
     def _make_option(self, row: int, column: int) -> OptionView:
         table = self._table
@@ -106,32 +106,36 @@ class Explainer:
             return None
         return int(np.where(is_candidate, self._compute_worth(row), np.iinfo(np.int64).min).argmax())
 
-    def _explain_rejection(self, row: int, column: int, chosen_columns: IntArray) -> _Why:
+    def _explain_rejection(self, row: int, column: int, chosen_columns: IntArray) -> _Explanation:
         table = self._table
         refusal_code = table.refusal_codes[row, column]
         if refusal_code == _TOO_LARGE:
-            return _Why(Reason.TOO_LARGE, self._describe_shortage(row, column))
+            return _Explanation(Reason.TOO_LARGE, self._describe_shortage(row, column))
         if refusal_code == _NEGATIVE:
-            return _Why(Reason.NEGATIVE, "its score, weighted, is below zero: being there would lower the sum")
+            return _Explanation(Reason.NEGATIVE, "its score, weighted, is below zero: being there would lower the sum")
         if not len(chosen_columns):
-            return self._find_obstacle(row, column) or _Why(Reason.NOT_PROVEN, "the search ended before this was tried")
+            return self._find_obstacle(row, column) or _Explanation(
+                Reason.NOT_PROVEN, "the search ended before this was tried"
+            )
         worth = self._compute_worth(row)
         worst_column = min(chosen_columns, key=lambda index: (worth[index], index))
         score, other_score = (table.score(float(table.value[row, index])) for index in (worst_column, column))
         if worth[column] < worth[worst_column]:
             if other_score >= score:
                 difference = f"{other_score - score:g} more" if other_score > score else "the same"
-                return _Why(
+                return _Explanation(
                     Reason.KEPT, f"scores {difference}, and staying is worth {table.score(table.scores.stay_bonus):g}"
                 )
-            return _Why(Reason.LOWER_SCORE, f"scores {score - other_score:g} less")
+            return _Explanation(Reason.LOWER_SCORE, f"scores {score - other_score:g} less")
         if worth[column] == worth[worst_column]:
             obstacle = self._find_obstacle(row, column)
             obstacle_text = f", and {obstacle.message}" if obstacle else ""
-            return _Why(Reason.TIE, f"is worth the same{obstacle_text}")
-        return self._find_obstacle(row, column) or _Why(Reason.NOT_PROVEN, "the search ended before this was tried")
+            return _Explanation(Reason.TIE, f"is worth the same{obstacle_text}")
+        return self._find_obstacle(row, column) or _Explanation(
+            Reason.NOT_PROVEN, "the search ended before this was tried"
+        )
 
-    def _find_obstacle(self, row: int, column: int) -> _Why | None:
+    def _find_obstacle(self, row: int, column: int) -> _Explanation | None:
         """Return the obstacle to one more replica in a column of this plan, or None."""
         table = self._table
         cluster = int(table.cluster_of[column])
@@ -140,14 +144,16 @@ class Explainer:
             occupants = self._format_names(used_column, row)
             device = table.configurations[used_column].device
             occupant_text = f" for {occupants}" if occupants else ""
-            return _Why(Reason.CONFIGURATION, f"{table.clusters[cluster]} is set up with {device}{occupant_text}")
+            return _Explanation(
+                Reason.CONFIGURATION, f"{table.clusters[cluster]} is set up with {device}{occupant_text}"
+            )
         for kind in np.flatnonzero(self._free[column] < table.request[row]):
             name = table.kinds[kind]
             takers = self._format_names(column, -1)
             needs = table.workloads[row].request[name]
             supply = table.configurations[column].supply.get(name, 0)
             message = f"{name} of {table.clusters[cluster]} ({supply}) is taken by {takers}; {needs} needed"
-            return _Why(Reason.CAPACITY, message)
+            return _Explanation(Reason.CAPACITY, message)
         return None
 
     def _format_names(self, column: int, without: int) -> str:
@@ -163,35 +169,35 @@ class Explainer:
         supply = table.configurations[column].supply.get(kind, 0)
         return f"supplies {supply} of {kind}; {table.workloads[row].request[kind]} needed"
 
-    def _explain_no_alternative(self, row: int, chosen_columns: IntArray) -> _Why:
+    def _explain_no_alternative(self, row: int, chosen_columns: IntArray) -> _Explanation:
         if not len(chosen_columns):
             return self._explain_no_option(row, chosen_columns)
         other_codes = np.delete(self._table.refusal_codes[row], chosen_columns)
         if not len(other_codes):
-            return _Why(Reason.NO_CONFIGURATION, "there is no other option")
+            return _Explanation(Reason.NO_CONFIGURATION, "there is no other option")
         reason = Reason.NO_SCORE if (other_codes == _NO_SCORE).any() else Reason.EXPIRED
-        return _Why(reason, "no other option has a usable score")
+        return _Explanation(reason, "no other option has a usable score")
 
-    def _explain_no_option(self, row: int, chosen_columns: IntArray) -> _Why:
+    def _explain_no_option(self, row: int, chosen_columns: IntArray) -> _Explanation:
         """Return why a workload has no usable option besides the chosen columns."""
         table = self._table
         if not table.configurations:
-            return _Why(Reason.NO_CONFIGURATION, "no cluster has a configuration to choose")
+            return _Explanation(Reason.NO_CONFIGURATION, "no cluster has a configuration to choose")
         if len(chosen_columns):
-            return _Why(Reason.CAPACITY, "no cluster is left that could take one more replica")
+            return _Explanation(Reason.CAPACITY, "no cluster is left that could take one more replica")
         refusal_codes = table.refusal_codes[row]
         if (refusal_codes == _NEGATIVE).any():
             message = "its scores, weighted, are below zero wherever it fits: placing it would lower the sum"
-            return _Why(Reason.NEGATIVE, message)
+            return _Explanation(Reason.NEGATIVE, message)
         if (refusal_codes == _TOO_LARGE).any():
             best_column = int(np.where(refusal_codes == _TOO_LARGE, table.value[row], np.iinfo(np.int64).min).argmax())
             option, shortage_text = self._make_option(row, best_column), self._describe_shortage(row, best_column)
             message = (
                 f"no configuration with a score is large enough; {option.cluster} with {option.device} {shortage_text}"
             )
-            return _Why(Reason.TOO_LARGE, message)
+            return _Explanation(Reason.TOO_LARGE, message)
         if (refusal_codes == _EXPIRED).all():
-            return _Why(Reason.EXPIRED, f"all scores of app {table.workloads[row].app} have expired")
+            return _Explanation(Reason.EXPIRED, f"all scores of app {table.workloads[row].app} have expired")
         if (refusal_codes == _EXPIRED).any():
-            return _Why(Reason.EXPIRED, f"scores of app {table.workloads[row].app} are missing or have expired")
-        return _Why(Reason.NO_SCORE, f"no cluster has a score of app {table.workloads[row].app}")
+            return _Explanation(Reason.EXPIRED, f"scores of app {table.workloads[row].app} are missing or have expired")
+        return _Explanation(Reason.NO_SCORE, f"no cluster has a score of app {table.workloads[row].app}")

@@ -104,26 +104,26 @@ class IntegerProgram:
         if not len(items):
             return
         #: Columns of the table with a variable, and the index of each item's column among them.
-        self.columns, self._place = np.unique(items.column, return_inverse=True)
-        self._rows, row_place = np.unique(items.row, return_inverse=True)
-        self._clusters, cluster_place = np.unique(table.cluster_of[self.columns], return_inverse=True)
+        self.columns, self._column_index = np.unique(items.column, return_inverse=True)
+        self._rows, row_index = np.unique(items.row, return_inverse=True)
+        self._clusters, cluster_index = np.unique(table.cluster_of[self.columns], return_inverse=True)
         count, column_count, kind_count = len(items), len(self.columns), len(table.kinds)
         variables, column_variables = np.arange(count), count + np.arange(column_count)
         first_capacity_row = len(self._rows) + len(self._clusters)
         first_link_row = first_capacity_row + kind_count * column_count
         entries: list[_Entries] = [
-            (row_place, variables, np.ones(count)),
-            (len(self._rows) + cluster_place, column_variables, np.ones(column_count)),
+            (row_index, variables, np.ones(count)),
+            (len(self._rows) + cluster_index, column_variables, np.ones(column_count)),
         ]
         for kind in range(kind_count):
             first_row = first_capacity_row + kind * column_count
             entries += [
-                (first_row + self._place, variables, table.request[items.row, kind]),
+                (first_row + self._column_index, variables, table.request[items.row, kind]),
                 (first_row + np.arange(column_count), column_variables, -table.supply[self.columns, kind]),
             ]
         entries += [
             (first_link_row + variables, variables, np.ones(count)),
-            (first_link_row + variables, count + self._place, -items.limit),
+            (first_link_row + variables, count + self._column_index, -items.limit),
         ]
         self._matrix = _RowMatrix.of_entries(entries, first_link_row + count)
         self._bound = np.concatenate(

@@ -182,15 +182,15 @@ def _make_api_request(case: TestCase, service_case: Case) -> bytes:
 def _list_failures(file: TestFile, index: int, items: dict[str, int]) -> list[str]:
     case, failures = file.cases[index], []
     for number, expected_item in enumerate(case.exp_items):
-        file_place = file.where("tests", index, "exp_items", number)
-        place = f"{file_place}: {case.name}: exp_items[{number}] {expected_item.name!r}"
+        file_location = file.where("tests", index, "exp_items", number)
+        location = f"{file_location}: {case.name}: exp_items[{number}] {expected_item.name!r}"
         tolerance_text = f" within {expected_item.tolerance:g}" if expected_item.tolerance else ""
         expectation = f"expected {expected_item.value:g}{tolerance_text}"
         if expected_item.name not in items:
             other_items = ", ".join(map(repr, list(items)[:5])) or "no items"
-            failures.append(f"{place}: {expectation}, got no such item but {other_items}")
+            failures.append(f"{location}: {expectation}, got no such item but {other_items}")
         elif abs(items[expected_item.name] - expected_item.value) > expected_item.tolerance:
-            failures.append(f"{place}: {expectation}, got {items[expected_item.name]}")
+            failures.append(f"{location}: {expectation}, got {items[expected_item.name]}")
     expected_names = {expected_item.name for expected_item in case.exp_items}
     failures += [
         f"{file.where('tests', index, 'exp_items')}: {case.name}: exp_items: expected no item {name!r}, got {value}"

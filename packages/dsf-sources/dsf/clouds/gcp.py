@@ -29,11 +29,11 @@ def add(method: Gcp, builder: CredentialsBuilder) -> None:
     key: tuple[object, ...] = (method,)
     if method.key is None:
         credentials = _make_federated_credentials(method, cloud, identity_pool)
-        whom = method.service_account or method.audience
+        account_name = method.service_account or method.audience
     else:
         data = builder.read_bytes(method.key, method.server)
         credentials = _make_key_credentials(data, method.key, method, service_account)
-        whom = credentials.service_account_email
+        account_name = credentials.service_account_email
         # The key contains a hash of the Secret, so that a changed Secret takes effect at once and is not stored.
         key = (method, hashlib.sha256(data).digest())
 
@@ -44,7 +44,7 @@ def add(method: Gcp, builder: CredentialsBuilder) -> None:
         return Token(credentials.token, (credentials.expiry.replace(tzinfo=UTC) - datetime.now(UTC)).total_seconds())
 
     builder.add_bearer(cloud.get(key, get))
-    builder.add_description(f"token of Google for {whom}")
+    builder.add_description(f"token of Google for {account_name}")
 
 
 # The modules have the type Any, because the library is only partly typed.

@@ -200,19 +200,19 @@ def _is_recorded(name: str) -> bool:
     return Path(name).is_file() and not _find_manifest(name)
 
 
-def read_side(stack: ExitStack, name: str, since: int, clusters: list[str], now: int) -> Recording:
+def read_side(stack: ExitStack, name: str, range_seconds: int, clusters: list[str], now: int) -> Recording:
     """Return the recording of one of the two sides, which is empty if the scorer has yet to be tested.
 
-    `name` is a recording, a manifest or a scorer. Current scores are recorded at `now` if `since` is 0. Raises
-    BadParameter for a manifest without `since`.
+    `name` is a recording, a manifest or a scorer. Current scores are recorded at `now` if `range_seconds` is 0. Raises
+    BadParameter for a manifest without `range_seconds`.
     """
     path = Path(name)
-    if _find_manifest(name) and not since:
+    if _find_manifest(name) and not range_seconds:
         raise typer.BadParameter("is needed for a manifest: its scorer has no scores now", param_hint="--since")
     recording = stack.enter_context(Recording(path if _is_recorded(name) else None))
     if not _is_recorded(name):
         recording.name = path.stem if _find_manifest(name) else name
-        if not since:
+        if not range_seconds:
             with open_session() as command_session:
                 _add_current_scores(recording, command_session.redis, name, now)
     recording.select_clusters(clusters)
