@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from dsf.api.cluster import ManagedCluster
 from dsf.api.nameclaims import NameClaims
@@ -38,6 +39,11 @@ from dsf.hub.secretdelivery import NO_DELIVERY, DeliverableSecrets, SecretCopy
 from dsf.store.entries import Entry
 from dsf.store.notices import ClusterNotice, select_grouping_labels, truncate
 from dsf.store.registry import ScorerRecord
+
+#: Maximum number of scorers of a namespace in the notice about a cluster, and maximum characters of each reason. Each
+#: cluster has a notice, and a namespace may have thousands of scorers.
+_MAX_ABSENCES: Final = 50
+_MAX_ABSENCE_CHARACTERS: Final = 300
 
 
 def _expand_masks(masks: Iterable[Mask], clusters: Iterable[ClusterFacts]) -> Iterator[tuple[str, str]]:
@@ -138,10 +144,6 @@ class FleetPlan:
             plan for plan in self._runnable_scorers if plan.variants or len(plan.parts) > 1 or len(plan.secrets) > 1
         ]
 
-    @cached_property
-    def _scorers_with_variants(self) -> list[ScorerPlan]:
-        return [plan for plan in self.scorers.values() if plan.variants]
-
     def runs_on(self, plan: ScorerPlan, cluster: str) -> bool:
         """Return True if a scorer runs on this one of `clusters`, provided that a configuration exists."""
         resolved_scorer = plan.runnable
@@ -175,17 +177,33 @@ class FleetPlan:
     def make_notice(self, cluster: str) -> ClusterNotice:
         """Return the notice for users about a cluster."""
         absence_reasons: dict[str, str] = {}
-        for plan in self.scorers.values() if self.masks.masks else self._scorers_with_variants:
-            if plan.resolved_scorer is None or plan.has_no_name:
+        namespace_counts: Counter[str] = Counter()
+        for plan in self._plans_of_absences:
+            if namespace_counts[plan.namespace] >= _MAX_ABSENCES:
                 continue
-            if mask_text := self.masks.describe_mask(cluster, plan.resolved_scorer.score_name):
-                absence_reasons[plan.name] = f"{mask_text} by the DynamicScoringConfig"
-            elif cluster in plan.variants and not isinstance(variant := plan.variants[cluster], ScorerSummary):
-                refusal_text = (
-                    f"{variant.reason}: {variant.message}" if variant else "its spec.clusterSelector does not select it"
-                )
-                absence_reasons[plan.name] = truncate(refusal_text)
+            reason = self._describe_absence(plan, cluster)
+            if reason:
+                absence_reasons[plan.name] = truncate(reason, _MAX_ABSENCE_CHARACTERS)
+                namespace_counts[plan.namespace] += 1
         return ClusterNotice(name=cluster, labels=dict(self.labels.get(cluster, {})), absent=absence_reasons)
+
+    @cached_property
+    def _plans_of_absences(self) -> list[ScorerPlan]:
+        """The plans of scorers that may be absent from some clusters, sorted by key."""
+        return [
+            plan
+            for _, plan in sorted(self.scorers.items())
+            if plan.resolved_scorer is not None and not plan.has_no_name and (plan.variants or self.masks.masks)
+        ]
+
+    def _describe_absence(self, plan: ScorerPlan, cluster: str) -> str:
+        """Return why a resolved scorer does not run on a cluster; empty if it runs there, or runs nowhere."""
+        score_name = plan.resolved_scorer.score_name if plan.resolved_scorer is not None else ""
+        if mask_text := self.masks.describe_mask(cluster, score_name):
+            return f"{mask_text} by the DynamicScoringConfig"
+        if cluster not in plan.variants or isinstance(variant := plan.variants[cluster], ScorerSummary):
+            return ""
+        return f"{variant.reason}: {variant.message}" if variant else "its spec.clusterSelector does not select it"
 
     def make_entries(self, cluster: str, current_entries: Mapping[str, Entry]) -> dict[str, Entry]:
         """Return the desired entries of a cluster by scorer; `current_entries` are those in the schedule now.

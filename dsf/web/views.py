@@ -205,7 +205,10 @@ def _build_cluster_page(sources: Sources, names: Mapping[str, str], query: Query
         "messages": agent.schema_version if agent else None,
         "page": sources.reading.read_page(PairFilter(clusters=[name]), query.get("cursor")),
         "not_here": [
-            (record, cluster.absent.get(scorer) or record.problem or "not distributed yet")
+            (
+                record,
+                cluster.absent.get(scorer) or record.problem or "not distributed yet, or see condition Distributed",
+            )
             for scorer, record in sorted(sources.reading.registry.read_scorers().items())
             if scorer not in cluster.scorers
         ],

@@ -212,6 +212,20 @@ def test_cluster_notice_names_masked_scorers_and_the_reason() -> None:
     }
 
 
+def test_cluster_notice_has_a_limited_number_of_scorers_of_each_namespace() -> None:
+    """A notice for each of thousands of clusters must not have thousands of scorers."""
+    selector = {"matchLabels": {"x" * 63: "y" * 63}}
+    scorers = [scorer(f"t{number}", metadata={"namespace": "tenant"}, clusterSelector=selector) for number in range(80)]
+    scorers += [scorer("own"), scorer("other", metadata={"namespace": "other"})]
+    for plan in (
+        make_plan(scorers, config(("a", "own"), ("a", "other")), [cluster("a")], NOW),
+        make_plan(scorers, config(("a", "*")), [cluster("a")], NOW),
+    ):
+        absence_reasons = plan.make_notice("a").absent
+        assert len(absence_reasons) == 52
+        assert {"own", "other"} < absence_reasons.keys()
+
+
 def test_new_or_relabelled_cluster_is_the_only_one_affected() -> None:
     def plan(b: dict[str, str], *extra_clusters: str, **spec: object) -> FleetPlan:
         clusters = [cluster("a", labels={"env": "prod"}), cluster("b", labels=b), *map(cluster, extra_clusters)]
