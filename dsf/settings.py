@@ -504,9 +504,8 @@ class Settings(BaseSettings):
     @field_validator("target")
     @classmethod
     def _check_targets(cls, value: str) -> str:
-        unknown_targets = sorted(_split_words(value) - {"all", *TARGETS})
-        if unknown_targets or not _split_words(value):
-            raise ValueError(f"{', '.join(unknown_targets) or 'empty'}; choose all, or some of {', '.join(TARGETS)}")
+        if error := describe_target_error(value):
+            raise ValueError(error)
         return value
 
     @classmethod
@@ -535,6 +534,14 @@ def _describe_error(error: ErrorDetails) -> str:
     )
     json_hint = f", as JSON: {example}" if example else ""
     return f"{name}{error['msg'].removeprefix('Value error, ')}{item_text}{json_hint}"
+
+
+def describe_target_error(value: str) -> str:
+    """Return the unknown services in a value of `target`, and the possible ones; empty if the value is valid."""
+    unknown_targets = sorted(_split_words(value) - {"all", *TARGETS})
+    if not unknown_targets and _split_words(value):
+        return ""
+    return f"{', '.join(unknown_targets) or 'empty'}; choose all, or some of {', '.join(TARGETS)}"
 
 
 def _split_words(text: str) -> set[str]:

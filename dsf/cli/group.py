@@ -29,6 +29,9 @@ EXIT_INTERRUPTED = 130
 #: Packages that the Dockerfile omits from the agent's image.
 _PACKAGES_NOT_IN_AGENTS = ("cryptography", "fastapi", "flower", "jinja2", "starlette", "uvicorn")
 
+#: Name that a user may take for a command -> the service of the hub. `exporter` was a command of earlier versions.
+_SERVICES = {name: name for name in ("controller", "beat", "results", "web")} | {"exporter": "web"}
+
 #: Typer app that is never run: typer converts the annotations of its only command into options.
 _options_app = typer.Typer(add_completion=False)
 
@@ -116,10 +119,12 @@ class CommandGroup(TyperGroup):
     """
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return the command; None if it is unknown. Exit with an error if it needs an extra that is not installed."""
+        """Return the command; None if it is unknown. Exit with an error if it needs an extra that is not installed, or is a service."""
         command = super().get_command(ctx, cmd_name)
         if command is None and cmd_name in read_extras():
             fail(describe_missing_extra(read_extras()[cmd_name]))
+        if command is None and cmd_name in _SERVICES:
+            fail(f"there is no command {cmd_name}: run `dsf hub --target {_SERVICES[cmd_name]}`", EXIT_USAGE)
         return command
 
     def invoke(self, ctx: Any) -> Any:

@@ -30,10 +30,10 @@ def hub(
     ] = None,
     manifests: ManifestsOption = None,
     host: Annotated[
-        str | None, typer.Option("--host", help="Address of page, metrics and probes; default 127.0.0.1.")
+        str | None, typer.Option("--host", help="Address of all ports; default: 127.0.0.1 for the page, all addresses for the probes.")
     ] = None,
     port: Annotated[
-        int | None, typer.Option("--port", min=0, max=65535, help="Port of the page; default 8080, 0 takes a free one.")
+        int | None, typer.Option("--port", min=0, max=65535, help="Port of the service web; default 8080, 0 takes a free one.")
     ] = None,
     auth: Annotated[
         Literal["none", "local", "open", "anyone", "token", "kubernetes", "proxy"] | None,
@@ -49,12 +49,16 @@ def hub(
         bool, typer.Option("--leave", help="Before an uninstallation: stop the hub, delete what it delivered.")
     ] = False,
 ) -> None:
-    """Run the hub: controller, beat, results worker and page in one process, or some of them.
+    """Run the services of the hub in one process: controller, beat, results and web, or some of them.
 
     Example: dsf hub --backend dir --manifests my-manifests
     """
     if allow_actions and auth not in (None, "none", "local"):
         raise typer.BadParameter(f"auth {auth} itself says who may act", param_hint="--allow-actions")
+    from dsf.settings import Settings, describe_target_error
+
+    if target is not None and (error := describe_target_error(target)):
+        raise typer.BadParameter(error, param_hint="--target")
     _set_environment(
         role="hub",
         target=target,
@@ -66,8 +70,6 @@ def hub(
     )
     if leave:
         _run_process("dsf.hub.uninstall:run")
-    from dsf.settings import Settings
-
     # Load the settings in this process, so that the command reports invalid ones.
     settings = Settings.load()
     if end_sessions:

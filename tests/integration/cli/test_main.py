@@ -110,6 +110,20 @@ def test_missing_command_prints_help_and_is_a_usage_error(dsf: Dsf) -> None:
     assert "Did you mean" in dsf("statsu").stderr
 
 
+@pytest.mark.parametrize(("command", "service"), [("beat", "beat"), ("results", "results"), ("exporter", "web")])
+def test_service_as_command_is_a_usage_error_that_names_the_hub_command(dsf: Dsf, command: str, service: str) -> None:
+    result = dsf(command, "--help")
+    assert result.exit_code == 2
+    assert result.stderr == f"error: there is no command {command}: run `dsf hub --target {service}`\n"
+
+
+def test_unknown_target_is_a_usage_error_that_names_the_option(dsf: Dsf) -> None:
+    result = dsf("hub", "--target", "web,nosuch")
+    assert result.exit_code == 2
+    assert "Invalid value for --target: nosuch; choose all, or some of" in " ".join(result.stderr.split())
+    assert "DSF_TARGET" not in result.stderr
+
+
 def test_version(dsf: Dsf) -> None:
     assert dsf("version").stdout.startswith("dsf ")
     assert set(loaded(dsf("version", "-o", "json"))) == {"dsf", "python", "celery"}
