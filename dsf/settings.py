@@ -49,14 +49,15 @@ class Settings(BaseSettings):
     # --- every process -----------------------------------------------------------------------------------------
     role: Role = Field(
         default="results",
-        description="Type of this process, for Celery's own commands; `dsf` sets it itself. It decides which tasks a "
-        "Celery worker registers: an agent never registers ingest and the hub never registers fetch. `celery -A "
-        "dsf.celery worker -Q hub.results` is the results worker, hence the default.",
+        description="Type of this process. You need not set it: `dsf` and Celery's own commands choose it. `hub` is a "
+        "process of `dsf hub`, whose services are those of `target`; `results` and `beat` are `celery -A dsf.celery "
+        "worker` and `beat`. It decides which tasks a Celery worker registers: an agent never registers ingest and the "
+        "hub never registers fetch.",
     )
     target: str = Field(
         default="all",
         description="Services that a process of `dsf hub` runs, with commas: controller, beat, results, web; `all` is "
-        "each of them.",
+        "each of them. Without effect on Celery's own commands.",
     )
     log_format: Literal["text", "json"] = Field(
         default="text", description="json for a log collector, text for a terminal."
@@ -277,7 +278,7 @@ class Settings(BaseSettings):
         "takes a free port. None: disabled.",
     )
 
-    # --- beat --------------------------------------------------------------------------------------------------
+    # --- service beat ------------------------------------------------------------------------------------------
     queue_limit: int = Field(
         default=100,
         ge=1,
@@ -288,13 +289,7 @@ class Settings(BaseSettings):
         default=10.0, gt=0, description="Time after the death of the active beat at which a standby takes over."
     )
 
-    # --- results worker ----------------------------------------------------------------------------------------
-    write_rate: float = Field(
-        default=100.0,
-        gt=0,
-        description="AddOnPlacementScore writes per second for the whole hub. Each costs the "
-        "API server some milliseconds. 3,500 clusters x 10 scorers every 30 s, 5 % changing: 58 and the renewals.",
-    )
+    # --- service results ---------------------------------------------------------------------------------------
     lost_after: float = Field(
         default=15.0,
         ge=0,
@@ -302,7 +297,7 @@ class Settings(BaseSettings):
         "empty; a minute later if the mailbox does not become empty.",
     )
 
-    # --- hub controller ----------------------------------------------------------------------------------------
+    # --- service controller ------------------------------------------------------------------------------------
     namespace: str = Field(default="open-cluster-management", description="The hub's own namespace.")
     scorer_namespaces: list[str] = Field(
         default=[],
@@ -352,6 +347,12 @@ class Settings(BaseSettings):
         description="Seconds between two complete reconciliations. Changes take effect immediately; this finds manual "
         "changes in Redis.",
     )
+    write_rate: float = Field(
+        default=100.0,
+        gt=0,
+        description="AddOnPlacementScore writes per second for the whole hub. Each costs the "
+        "API server some milliseconds. 3,500 clusters x 10 scorers every 30 s, 5 % changing: 58 and the renewals.",
+    )
     departure_grace: float = Field(
         default=300.0,
         ge=0,
@@ -367,7 +368,7 @@ class Settings(BaseSettings):
         "author of a scorer must not obtain from hub or agents.",
     )
 
-    # --- fleet metrics ------------------------------------------------------------------------------------------
+    # --- service web: fleet metrics ----------------------------------------------------------------------------
     exporter_series_limit: int = Field(
         default=30_000,
         ge=0,
@@ -376,7 +377,7 @@ class Settings(BaseSettings):
         "are about 4 MB and less than a second of CPU.",
     )
 
-    # --- page --------------------------------------------------------------------------------------------------
+    # --- service web: page -------------------------------------------------------------------------------------
     hub_name: str = Field(
         default="",
         max_length=80,

@@ -119,7 +119,10 @@ class CommandGroup(TyperGroup):
     """
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return the command; None if it is unknown. Exit with an error if it needs an extra that is not installed, or is a service."""
+        """Return the command; None if it is unknown.
+
+        Exit with an error for the name of a service, or if the command needs an extra that is not installed.
+        """
         command = super().get_command(ctx, cmd_name)
         if command is None and cmd_name in read_extras():
             fail(describe_missing_extra(read_extras()[cmd_name]))

@@ -30,10 +30,14 @@ def hub(
     ] = None,
     manifests: ManifestsOption = None,
     host: Annotated[
-        str | None, typer.Option("--host", help="Address of all ports; default: 127.0.0.1 for the page, all addresses for the probes.")
+        str | None,
+        typer.Option(
+            "--host", help="Address of all ports; default: 127.0.0.1 for the page, all addresses for the probes."
+        ),
     ] = None,
     port: Annotated[
-        int | None, typer.Option("--port", min=0, max=65535, help="Port of the service web; default 8080, 0 takes a free one.")
+        int | None,
+        typer.Option("--port", min=0, max=65535, help="Port of the service web; default 8080, 0 takes a free one."),
     ] = None,
     auth: Annotated[
         Literal["none", "local", "open", "anyone", "token", "kubernetes", "proxy"] | None,
