@@ -9,6 +9,7 @@ near to each other while connections are reused.
 
 from __future__ import annotations
 
+import functools
 import json
 import socketserver
 import ssl
@@ -48,9 +49,9 @@ def make_methods(url: str) -> dict[str, dict[str, Any]]:
     }
 
 
-def scorer(url: str, way: dict[str, Any]) -> ScorerSummary:
+def scorer(url: str, method_fields: dict[str, Any]) -> ScorerSummary:
     """Return the scorer of the benches with this method of authentication."""
-    access_fields = {"methods": way, "tls": {"caRef": {"name": "secrets"}}}
+    access_fields = {"methods": method_fields, "tls": {"caRef": {"name": "secrets"}}}
     access = ServerAccess.model_validate(access_fields, by_alias=True, by_name=False)
     return make_summary("bench", url, SERIES, RESULTS).model_copy(
         update={"source_access": access, "scoring_access": access}
@@ -79,7 +80,7 @@ def measure(quick: bool) -> Measurement:
         ca = TestCa(folder / "ca")
         with _server(ca) as url:
             stages = Stages(Settings(), secrets(folder / "secrets", ca))
-            scorers = {way: scorer(url, method) for way, method in make_methods(url).items()}
+            scorers = {method_name: scorer(url, method) for method_name, method in make_methods(url).items()}
 
             def cycle(scorer_summary: ScorerSummary) -> None:
                 run = Cycle(scorer_summary.name, "run", scorer_summary, float("inf"))
@@ -87,26 +88,30 @@ def measure(quick: bool) -> Measurement:
 
             for scorer_summary in scorers.values():
                 cycle(scorer_summary)
-            took = {way: [] for way in scorers}  # type: dict[str, list[float]]
+            milliseconds_by_method = {method_name: [] for method_name in scorers}  # type: dict[str, list[float]]
             for _ in range(rounds):
-                for way, scorer_summary in scorers.items():
-                    took[way].append(measure_call(lambda scorer_summary=scorer_summary: cycle(scorer_summary), seconds))  # type: ignore[misc]
+                for method_name, scorer_summary in scorers.items():
+                    milliseconds_by_method[method_name].append(
+                        measure_call(functools.partial(cycle, scorer_summary), seconds)
+                    )
     figures = [
         Figure(
-            f"CPU of fetch + score with {way}, {SERIES:,} x {POINTS} samples",
-            format_spread(took[way], "ms"),
+            f"CPU of fetch + score with {method_name}, {SERIES:,} x {POINTS} samples",
+            format_spread(milliseconds_by_method[method_name], "ms"),
             statistics.median(
                 milliseconds / bearer_milliseconds
-                for milliseconds, bearer_milliseconds in zip(took[way], took["bearer"], strict=True)
+                for milliseconds, bearer_milliseconds in zip(
+                    milliseconds_by_method[method_name], milliseconds_by_method["bearer"], strict=True
+                )
             ),
             "x",
-            f"a bearer token over the same TLS, {format_spread(took['bearer'], 'ms')}",
+            f"a bearer token over the same TLS, {format_spread(milliseconds_by_method['bearer'], 'ms')}",
             upper_limit=LIMIT,
         )
-        for way in scorers
-        if way != "bearer"
+        for method_name in scorers
+        if method_name != "bearer"
     ]
-    return figures, [{"way": way, "ms": values} for way, values in took.items()]
+    return figures, [{"way": method_name, "ms": values} for method_name, values in milliseconds_by_method.items()]
 
 
 @contextmanager

@@ -449,10 +449,10 @@ class World:
         time.sleep(seconds)
         ordered_latencies, now = sorted(self.player.latencies), self.processes.cpu()
         flooding.stop()
-        took = time.monotonic() - began
-        cores = ", ".join(f"{name} {1000 * (now[name] - cpu_before[name]) / took:.0f}" for name in now)
+        seconds_taken = time.monotonic() - began
+        cores = ", ".join(f"{name} {1000 * (now[name] - cpu_before[name]) / seconds_taken:.0f}" for name in now)
         return {
-            "rate": (flooding.counts["flood"] - sent_before) / took,
+            "rate": (flooding.counts["flood"] - sent_before) / seconds_taken,
             "p50": ordered_latencies[len(ordered_latencies) // 2],
             "p99": ordered_latencies[min(int(0.99 * len(ordered_latencies)), len(ordered_latencies) - 1)],
             "text": f"mCPU: {cores}",

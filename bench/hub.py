@@ -251,9 +251,9 @@ def measure_fleet(fleet: HubFleet, rest: float) -> list[Figure]:
     with fleet.hub():
         fleet.scorer("newcomer", rateLimit="900/s")
         fleet.measure_arrivals("newcomer", lambda entry: entry.get("rate_limit") == "900/s")
-        took = time.monotonic() - began
+        duration = time.monotonic() - began
         fleet.settle()
-        row("restart until a change is in force", took, compute_cpu_since(cpu_before), upper_limit=10)
+        row("restart until a change is in force", duration, compute_cpu_since(cpu_before), upper_limit=10)
     return figures
 
 
@@ -270,14 +270,14 @@ def measure_many(fleet: HubFleet, many: int) -> list[Figure]:
         fleet.scorer("scorer-0", rateLimit="900/s")
         edit = max(fleet.measure_arrivals("scorer-0", lambda entry: entry.get("rate_limit") == "900/s"))
         fleet.wait_for_entries(names)
-        took, cpu_after = time.monotonic() - began, fleet.read_cpu_seconds()
+        duration, cpu_after = time.monotonic() - began, fleet.read_cpu_seconds()
     config = f"{many} scorers, {len(fleet.clusters)} clusters"
     spent = f"CPU: hub {cpu_after[0] - cpu_before[0]:.2f} s, Redis {cpu_after[1] - cpu_before[1]:.2f} s"
     return [
         Figure(
             "many scorers at once until all clusters have all",
-            f"{took:.1f} s; {spent}",
-            took,
+            f"{duration:.1f} s; {spent}",
+            duration,
             "s",
             config,
             upper_limit=30,

@@ -155,9 +155,9 @@ def measure_memory() -> dict[str, float]:
         bytes_before = receiver.process.memory_info().rss
         at = time.time() - RANGE / 2
         rejected = 0
-        for turn in range(SAMPLES // SERIES + 1):
+        for second in range(SAMPLES // SERIES + 1):
             for first_index in range(0, SERIES, BATCH):
-                rejected += push(connection, request("bench.wanted", first_index, at + turn))
+                rejected += push(connection, request("bench.wanted", first_index, at + second))
         bytes_after = receiver.process.memory_info().rss
         series, samples = receiver.stored_counts()
         connection.close()

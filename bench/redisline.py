@@ -45,14 +45,14 @@ class Connection:
             raise ConnectionResetError("Redis has closed a connection")
         self._got += received
         responses: list[object] = []
-        place = 0
-        while (parsed := _parse_response(self._got, place)) is not None:
-            place, value = parsed
+        position = 0
+        while (parsed := _parse_response(self._got, position)) is not None:
+            position, value = parsed
             if isinstance(value, Refusal) and value.startswith(b"LOADING"):
                 # Redis has just started, and loads its data.
                 raise ConnectionResetError("Redis is starting")
             responses.append(value)
-        self._got = self._got[place:]
+        self._got = self._got[position:]
         if responses and not self._is_let_in:
             if responses.pop(0) != b"OK":
                 raise SystemExit("Redis refuses the password")
@@ -60,26 +60,28 @@ class Connection:
         return responses
 
 
-def _parse_response(data: bytes, place: int) -> tuple[int, object] | None:
+def _parse_response(data: bytes, position: int) -> tuple[int, object] | None:
     """Return the end of the response that begins here, and its value; None while it is incomplete."""
-    end = data.find(b"\r\n", place)
+    end = data.find(b"\r\n", position)
     if end < 0:
         return None
-    kind, text, place = data[place : place + 1], data[place + 1 : end], end + 2
+    kind, text, position = data[position : position + 1], data[position + 1 : end], end + 2
     if kind in b"+-":
-        return place, text if kind == b"+" else Refusal(text)
+        return position, text if kind == b"+" else Refusal(text)
     number = int(text)
     if kind == b":":
-        return place, number
+        return position, number
     if number < 0:
-        return place, None
+        return position, None
     if kind == b"$":
-        return None if len(data) < place + number + 2 else (place + number + 2, data[place : place + number])
+        return (
+            None if len(data) < position + number + 2 else (position + number + 2, data[position : position + number])
+        )
     values = []
     for _ in range(number):
-        parsed = _parse_response(data, place)
+        parsed = _parse_response(data, position)
         if parsed is None:
             return None
-        place, value = parsed
+        position, value = parsed
         values.append(value)
-    return place, values
+    return position, values

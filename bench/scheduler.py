@@ -109,18 +109,18 @@ def measure_one(number: int, seconds: float, interval: int) -> dict[str, Any]:
             start, cpu_before = time.monotonic(), [read_cpu_seconds(beat), read_cpu_seconds(redis_server)]
             drain_queues(client, queues, seconds)
             stats: dict[str, str] = client.hgetall(keys.BEAT_STATS)  # type: ignore[assignment]
-            took = time.monotonic() - start
+            duration = time.monotonic() - start
             shares = [
-                (read_cpu_seconds(process) - seconds_before) / took
+                (read_cpu_seconds(process) - seconds_before) / duration
                 for process, seconds_before in zip((beat, redis_server), cpu_before, strict=True)
             ]
             memory = beat.memory_info().rss
     ticks = int(stats.get("ticks", 0))
     return {
         "entries": number,
-        "seconds": took,
+        "seconds": duration,
         "interval_s": interval,
-        "ticks_per_s": ticks / took,
+        "ticks_per_s": ticks / duration,
         "due_per_s": number / interval,
         "lag_p50_ms": 1000 * compute_quantile(stats, 0.5),
         "lag_p99_ms": 1000 * compute_quantile(stats, 0.99),

@@ -48,7 +48,7 @@ def measure(quick: bool) -> Measurement:
     """Measure one source and four in turns."""
     rounds, calls = (7, 10) if quick else (15, 30)
     cpu: dict[int, list[float]] = {1: [], SOURCES: []}
-    took: dict[int, list[float]] = {1: [], SOURCES: []}
+    milliseconds: dict[int, list[float]] = {1: [], SOURCES: []}
     with run_server("bench.severalsources", "--serve") as url:
         settings = Settings()
         stages = Stages(settings, FileSecrets(None, Release(settings)))
@@ -66,7 +66,7 @@ def measure(quick: bool) -> Measurement:
                 for _ in range(calls):
                     fetch(scorer_summary)
                 cpu[number].append(1000 * (time.process_time() - cpu_before) / calls)
-                took[number].append(1000 * (time.monotonic() - started) / calls)
+                milliseconds[number].append(1000 * (time.monotonic() - started) / calls)
     what = f"{SOURCES} sources of {SERIES} x {POINTS} samples"
     figures = [
         Figure(
@@ -77,9 +77,9 @@ def measure(quick: bool) -> Measurement:
             f"one of them, {format_spread(values[1], 'ms')}",
             upper_limit=limit,
         )
-        for name, values, limit in (("CPU", cpu, CPU_LIMIT), ("time", took, TIME_LIMIT))
+        for name, values, limit in (("CPU", cpu, CPU_LIMIT), ("time", milliseconds, TIME_LIMIT))
     ]
-    return figures, {"cpu_ms": cpu, "time_ms": took}
+    return figures, {"cpu_ms": cpu, "time_ms": milliseconds}
 
 
 class _Slow(Peer):

@@ -182,7 +182,7 @@ class Soak:
             Figure(
                 f"{name}: oldest score of a good scorer",
                 f"{judged.oldest:.0f} s ({judged.oldest_pair}); older than {FRESH:g} intervals in "
-                f"{judged.old} of {judged.looks} looks, Redis away in {judged.away}",
+                f"{judged.old} of {judged.checks} checks, Redis unreachable in {judged.unreachable}",
                 judged.oldest_own / INTERVAL,
                 "intervals",
                 "without what faults held up",
@@ -228,7 +228,7 @@ class Soak:
             "outcomes": dict(outcome_counts),
             "oldest": judged.oldest,
             "old": judged.old,
-            "looks": judged.looks,
+            "looks": judged.checks,
             "waiting": max(judged.waiting, default=0),
             "memory": {process: sizes[:: max(1, len(sizes) // 200)] for process, sizes in judged.memory.items()},
             "deaths": self._deaths,

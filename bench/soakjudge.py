@@ -63,9 +63,9 @@ class Fault:
 class SoakFigures:
     """Observed data. Ages are in seconds."""
 
-    looks: int = 0
+    checks: int = 0
     #: Checks to which Redis did not respond.
-    away: int = 0
+    unreachable: int = 0
     #: Checks with a score older than FRESH intervals.
     old: int = 0
     oldest: float = 0.0
@@ -148,7 +148,7 @@ class Judge:
     def _run(self) -> None:
         tell, survey = self._began + _TELL, self._began + _SURVEY
         while not self._stopped.wait(max(0.0, 1.0 - (time.monotonic() - self._began) % 1.0)):
-            self.seen.looks += 1
+            self.seen.checks += 1
             resident = self._world.processes.resident()
             self._record_memory({name: size for name, (size, seconds) in resident.items() if seconds >= _SETTLED})
             try:
@@ -163,7 +163,7 @@ class Judge:
                 if resident.get("redis", (0, 0.0))[1] >= _SETTLED:
                     self._record_memory({"used by Redis": int(self._client.info("memory")["used_memory"])})
             except redis.RedisError:
-                self.seen.away += 1
+                self.seen.unreachable += 1
             if time.monotonic() >= tell:
                 tell += _TELL
                 self._print_progress(sum(size for size, _ in resident.values()))

@@ -137,13 +137,15 @@ def measure(binary: Path, quick: bool) -> Measurement:
             upstream(binary, url, size) as upstream_agent,
         ):
             measure_ours(running, size), upstream_agent.measure_turn()
-            turns = [(measure_ours(running, size), upstream_agent.measure_turn()) for _ in range(2 if quick else 8)]
+            measured_pairs = [
+                (measure_ours(running, size), upstream_agent.measure_turn()) for _ in range(2 if quick else 8)
+            ]
             our_megabytes, upstream_megabytes = (
                 process.memory_info().rss / MEGABYTE for process in (running.agent, upstream_agent.process)
             )
-        our_milliseconds, upstream_milliseconds = zip(*turns, strict=True)
+        our_milliseconds, upstream_milliseconds = zip(*measured_pairs, strict=True)
         name = f"CPU of a whole cycle, {size.series:,} x {POINTS} samples and {size.results:,} results"
-        ratio = statistics.median(go / python for python, go in turns)
+        ratio = statistics.median(go / python for python, go in measured_pairs)
         against = (
             f"upstream's agent, {format_spread(upstream_milliseconds, 'ms')}; memory {upstream_megabytes:.0f} MiB, "
             f"here {our_megabytes:.0f}"

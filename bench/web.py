@@ -62,7 +62,7 @@ def measure(quick: bool) -> Measurement:
     dearest = max(views, key=lambda path: views[path][0])
     slowest = max(views, key=lambda path: views[path][1])
     largest = max(views, key=lambda path: views[path][2])
-    cpu_share, news = polling
+    cpu_share, change_count = polling
     figures = [
         Figure(f"first page of {pairs:,} after the start", f"{first:.2f} s", first, "s", upper_limit=FIRST_VIEW),
         _figure("dearest page, CPU", views[dearest][0], dearest, VIEW_CPU),
@@ -71,7 +71,7 @@ def measure(quick: bool) -> Measurement:
         Figure("highest memory", f"{highest / 1e6:.0f} MB", highest, "B", upper_limit=MEMORY),
         Figure(
             f"{OPEN} open pages, {CHANGES} changes a second",
-            f"{100 * cpu_share:.1f} % of a core, {news:,} responses with new data",
+            f"{100 * cpu_share:.1f} % of a core, {change_count:,} responses with new data",
             cpu_share,
             "cores",
             upper_limit=POLL_CPU,
@@ -100,9 +100,9 @@ def _measure_page(page: subprocess.Popen[bytes], url: str, path: str) -> tuple[f
     watched = psutil.Process(page.pid)
     cpu_before, began = read_cpu_seconds(watched), time.monotonic()
     response = requests.get(url + path, timeout=60)
-    took = time.monotonic() - began
+    duration = time.monotonic() - began
     response.raise_for_status()
-    return read_cpu_seconds(watched) - cpu_before, took, len(re.findall(r"<[a-zA-Z]", response.text))
+    return read_cpu_seconds(watched) - cpu_before, duration, len(re.findall(r"<[a-zA-Z]", response.text))
 
 
 def _measure_view(page: subprocess.Popen[bytes], url: str, path: str) -> tuple[float, float, int]:

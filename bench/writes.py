@@ -197,15 +197,15 @@ def deliver_results(
 ) -> tuple[int, int]:
     """Deliver the results at this rate, and return the maximum numbers of waiting results and of waiting objects."""
     most_results = most_objects = sent_count = 0
-    turns: Counter[str] = Counter()
+    next_slots: Counter[str] = Counter()
     began = time.monotonic()
     while sent_count < len(signed_results):
         due = min(int((time.monotonic() - began) * rate), len(signed_results))
         with client.pipeline(transaction=False) as pipe:
             for cluster, text in signed_results[sent_count:due]:
-                pipe.set(keys.mail_slot(cluster, turns[cluster] % keys.MAIL_SLOTS), text)
-                pipe.set(keys.mail_flag(cluster), turns[cluster] % keys.MAIL_SLOTS)
-                turns[cluster] += 1
+                pipe.set(keys.mail_slot(cluster, next_slots[cluster] % keys.MAIL_SLOTS), text)
+                pipe.set(keys.mail_flag(cluster), next_slots[cluster] % keys.MAIL_SLOTS)
+                next_slots[cluster] += 1
             pipe.execute()
         sent_count = due
         most_results = max(most_results, count_waiting_results(client, fleet.clusters))

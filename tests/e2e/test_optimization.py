@@ -119,8 +119,8 @@ def test_documented_optimization_commands_work(hub: ControlPlane, tmp_path: Path
 def list_bound_policies(hub: Session, cluster: str) -> list[str]:
     """Return the policies that OCM's policy add-on would bring to a cluster."""
     bindings = hub.get(PLACEMENT_BINDINGS.path("default"))["items"]
-    there = [binding for binding in bindings if cluster in chosen(hub, binding["placementRef"]["name"])]
-    return [subject["name"] for binding in there for subject in binding["subjects"]]
+    cluster_bindings = [binding for binding in bindings if cluster in chosen(hub, binding["placementRef"]["name"])]
+    return [subject["name"] for binding in cluster_bindings for subject in binding["subjects"]]
 
 
 def run_optimize(hub: ControlPlane, *arguments: str) -> None:

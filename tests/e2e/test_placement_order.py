@@ -217,7 +217,7 @@ def _cluster(name: str, rng: random.Random) -> dict[str, Any]:
 
 def _scores(rng: random.Random) -> Iterator[dict[str, Any]]:
     """Yield the AddOnPlacementScores of one cluster: fresh, without an end, and expired ones; some are missing."""
-    for name, until in (("fresh", _LATER), ("endless", None), ("old", _OLD)):
+    for name, valid_until in (("fresh", _LATER), ("endless", None), ("old", _OLD)):
         if rng.random() < 0.85:
             items = [
                 # Few different values, so that ties are broken by name.
@@ -225,7 +225,7 @@ def _scores(rng: random.Random) -> Iterator[dict[str, Any]]:
                 for number in range(8)
                 if rng.random() < 0.8
             ]
-            yield {"name": name, "status": {"scores": items} | ({"validUntil": until} if until else {})}
+            yield {"name": name, "status": {"scores": items} | ({"validUntil": valid_until} if valid_until else {})}
 
 
 def _placement(name: str, number: int, rng: random.Random) -> dict[str, Any]:

@@ -49,16 +49,16 @@ def gauge(fleet: Fleet, process: str, scorer: str, cluster: str) -> float | None
     return fleet.metric(process, "dynamic_score", ds_score_name=f"{scorer}-score", ds_cluster=cluster)
 
 
-def list_gaps(fleet: Fleet, since: float) -> list[float]:
+def list_gaps(fleet: Fleet, start: float) -> list[float]:
     """Return the times between the ends of two cycles of c1 since then (unix seconds), however they ended."""
-    times = [entry.at for entry in fleet.history("cpu") if entry.at >= since]
+    times = [entry.at for entry in fleet.history("cpu") if entry.at >= start]
     return [new - old for new, old in pairwise(times)]
 
 
 def test_stopped_agent_is_reported_and_its_queue_stays_bounded(fleet: Fleet) -> None:
     fleet.until(lambda: gauge(fleet, "web", "cpu", "c2") == 10)
     fleet.until(lambda: fleet.items("cpu", "c2") == {"n1": 10})
-    since = time.time()
+    start = time.time()
     assert fleet.stop("agent c2") == [0]
     with fleet.expect_unaffected("calm"):
         last = fleet.state("cpu", "c2").score
@@ -82,7 +82,7 @@ def test_stopped_agent_is_reported_and_its_queue_stays_bounded(fleet: Fleet) -> 
         fleet.wait_success("cpu")
     fleet.until(lambda: fleet.failures("cpu") == [], "no failure here")
     # Waiting for an unreachable cluster would take a whole timeout in each cycle.
-    assert median(list_gaps(fleet, since)) < 5
+    assert median(list_gaps(fleet, start)) < 5
     process = fleet.dsf("rescore", "cpu", "--cluster", "c2")
     assert process.returncode == 1
     assert "is it running?" in process.stdout + process.stderr

@@ -40,8 +40,8 @@ def check_all_is_back(fleet: Fleet, within: float) -> None:
     started = time.monotonic()
     for scorer in SCORERS:
         fleet.wait_success(scorer, cycles=2, timeout=within + 10)
-    took = time.monotonic() - started
-    assert took < within + STALL, f"{took:.1f} s until scores came again"
+    duration = time.monotonic() - started
+    assert duration < within + STALL, f"{duration:.1f} s until scores came again"
     assert fleet.metric("web", "dynamic_scoring_up") == 1
     # The hub: a new scorer gets its entry.
     name = f"new{int(started)}"

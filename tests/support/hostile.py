@@ -39,12 +39,12 @@ def values(size: int) -> dict[str, Callable[[], bytes]]:
 
     def numbered(element: bytes) -> bytes:
         """Repeat an element with another number in each place of `%d`, so that no parser shares its texts."""
-        places = element.count(b"%d")
-        count = size // (len(element) + 4 * places)
+        placeholder_count = element.count(b"%d")
+        count = size // (len(element) + 4 * placeholder_count)
         # Elements are not joined, because a list of all elements takes more memory than the text.
         text = bytearray()
         for number in range(count):
-            text += element % tuple(range(places * number, places * (number + 1))) + b","
+            text += element % tuple(range(placeholder_count * number, placeholder_count * (number + 1))) + b","
         return bytes(text[:-1])
 
     def keyed(value: bytes) -> bytes:

@@ -94,4 +94,4 @@ def list_marks(item: pytest.Item) -> set[str]:
 @functools.cache
 def list_marks_by_path(path: str) -> frozenset[str]:
     """Return the marks of a file or folder, named relative to the repository. A folder ends with a slash."""
-    return frozenset(mark for place, mark in MARKS_BY_PATH.items() if path.startswith(place))
+    return frozenset(mark for folder, mark in MARKS_BY_PATH.items() if path.startswith(folder))

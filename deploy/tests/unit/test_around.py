@@ -45,13 +45,13 @@ def test_feedback_objects_are_those_of_the_addon() -> None:
     values = {"spokeSetting": {"agent": {"serviceMonitor": {"enabled": True}}}}
     deployed = chart.agent_objects(chart.render(values))
     assert _find_object("agentfeedback/service.yaml", "Service") == chart.find_object(deployed, "Service")
-    ours, theirs = (
+    standalone_monitor, chart_monitor = (
         _find_object("agentfeedback/servicemonitor.yaml", "ServiceMonitor"),
         chart.find_object(deployed, "ServiceMonitor"),
     )
-    assert ours["metadata"] == theirs["metadata"]
-    assert ours["spec"]["endpoints"] == theirs["spec"]["endpoints"]
-    assert ours["spec"]["selector"] == theirs["spec"]["selector"]
+    assert standalone_monitor["metadata"] == chart_monitor["metadata"]
+    assert standalone_monitor["spec"]["endpoints"] == chart_monitor["spec"]["endpoints"]
+    assert standalone_monitor["spec"]["selector"] == chart_monitor["spec"]["selector"]
 
 
 def test_prometheus_sends_scores_and_the_summary() -> None:

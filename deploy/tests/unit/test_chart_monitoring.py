@@ -141,8 +141,8 @@ def test_dashboard_shows_the_fleet() -> None:
     assert {"Memory of Redis", "Connections to Redis", "Days until certificates end"} <= set(kinds)
     assert len({panel["id"] for panel in _panels()}) == len(_panels())
     for panel in _panels():
-        place = panel["gridPos"]
-        assert place["x"] + place["w"] <= 24
+        position = panel["gridPos"]
+        assert position["x"] + position["w"] <= 24
         assert panel["datasource"]["uid"] == "${datasource}"
 
 
@@ -452,7 +452,7 @@ def test_alerts_fire_at_the_expected_times(tmp_path: Path) -> None:
         # Some moments check only the named alerts.
         names = ALERTS if minute in (55, 90) else set(alerts)
         for name in sorted(names):
-            expected_alerts = [_expected(name, who) for who in sorted(alerts.get(name, set()))]
+            expected_alerts = [_expected(name, label_value) for label_value in sorted(alerts.get(name, set()))]
             cases.append({"eval_time": f"{minute}m", "alertname": name, "exp_alerts": expected_alerts})
     _check_alerts(series, cases, tmp_path)
 
@@ -489,7 +489,7 @@ def test_alerts_of_redis_fire_at_the_expected_times(tmp_path: Path) -> None:
         {
             "eval_time": f"{minute}m",
             "alertname": name,
-            "exp_alerts": [_expected(name, who) for who in sorted(alerts.get(name, set()))],
+            "exp_alerts": [_expected(name, label_value) for label_value in sorted(alerts.get(name, set()))],
         }
         for minute, alerts in firing.items()
         for name in (names if minute != 91 else alerts)
@@ -514,7 +514,7 @@ def test_long_interval_alerts_after_three_turns_and_keeps_alerting(tmp_path: Pat
         {
             "eval_time": f"{minute}m",
             "alertname": "DynamicScoringNoScore",
-            "exp_alerts": [_expected("DynamicScoringNoScore", who) for who in sorted(silent)],
+            "exp_alerts": [_expected("DynamicScoringNoScore", label_value) for label_value in sorted(silent)],
         }
         for minute, silent in moments.items()
     ]
@@ -545,17 +545,17 @@ def _without_annotations(rules: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{name: value for name, value in rule.items() if name != "annotations"} for rule in rules]
 
 
-def _expected(name: str, who: str) -> dict[str, Any]:
+def _expected(name: str, label_value: str) -> dict[str, Any]:
     (rule,) = [rule for rule in _rules() if rule["alert"] == name]
     label = {
-        "DynamicScoringNoScore": {"ds_cluster": who, "ds_score_name": "s"},
-        "DynamicScoringPathInterrupted": {"stage": who},
-        "DynamicScoringQueueFull": {"queue": who},
-        "DynamicScoringAgentMissing": {"ds_cluster": who},
-        "DynamicScoringResultsRejected": {"reason": who},
-        "DynamicScoringMessagesDropped": {"reason": who},
-        "DynamicScoringHubWithoutRedis": {"pod": who},
-        "DynamicScoringHubProblem": {"kind": who},
-        "DynamicScoringCertificateEnds": {"certificate": who},
+        "DynamicScoringNoScore": {"ds_cluster": label_value, "ds_score_name": "s"},
+        "DynamicScoringPathInterrupted": {"stage": label_value},
+        "DynamicScoringQueueFull": {"queue": label_value},
+        "DynamicScoringAgentMissing": {"ds_cluster": label_value},
+        "DynamicScoringResultsRejected": {"reason": label_value},
+        "DynamicScoringMessagesDropped": {"reason": label_value},
+        "DynamicScoringHubWithoutRedis": {"pod": label_value},
+        "DynamicScoringHubProblem": {"kind": label_value},
+        "DynamicScoringCertificateEnds": {"certificate": label_value},
     }.get(name, {})
     return {"exp_labels": {**rule["labels"], **label}, "exp_annotations": {}}

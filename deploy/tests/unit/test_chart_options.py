@@ -142,15 +142,23 @@ def test_optimizer_equals_the_one_of_the_manifest() -> None:
     for kind, part in (("ClusterRole", "rules"), ("ClusterRoleBinding", "roleRef"), ("ClusterRoleBinding", "subjects")):
         assert chart.find_object(objects, kind, name)[part] == chart.find_object(alone, kind)[part]
     assert chart.find_object(objects, "ServiceAccount", name)["metadata"]["namespace"] == chart.NAMESPACE
-    ours, theirs = chart.find_object(objects, "Deployment", name), chart.find_object(alone, "Deployment")
+    chart_deployment, manifest_deployment = (
+        chart.find_object(objects, "Deployment", name),
+        chart.find_object(alone, "Deployment"),
+    )
     for key in ("replicas", "strategy"):
-        assert ours["spec"][key] == theirs["spec"][key]
-    (chart_container,), (manifest_container,) = chart.containers(ours), chart.containers(theirs)
+        assert chart_deployment["spec"][key] == manifest_deployment["spec"][key]
+    (chart_container,), (manifest_container,) = (
+        chart.containers(chart_deployment),
+        chart.containers(manifest_deployment),
+    )
     for key in ("image", "args", "ports", "resources", "securityContext", "volumeMounts"):
         assert chart_container[key] == manifest_container[key], key
     for probe in ("livenessProbe", "readinessProbe"):
         assert chart_container[probe]["httpGet"] == manifest_container[probe]["httpGet"]
-    assert chart.pod(ours)["volumes"] == [_make_expected_volume(volume) for volume in chart.pod(theirs)["volumes"]]
+    assert chart.pod(chart_deployment)["volumes"] == [
+        _make_expected_volume(volume) for volume in chart.pod(manifest_deployment)["volumes"]
+    ]
     assert chart.environment(manifest_container).items() <= chart.environment(chart_container).items()
     assert (
         chart.find_object(objects, "Service", name)["spec"]["ports"]
@@ -172,13 +180,13 @@ def test_optimizer_has_a_separate_redis_user() -> None:
     deployment = chart.workloads(objects)["dynamic-scoring-optimizer"]
     (container,) = chart.containers(deployment)
     (hub,) = chart.containers(chart.workloads(objects)["dynamic-scoring-hub"])
-    ours, theirs = (
-        {name: value for name, value in chart.environment(each).items() if name.startswith(f"{ENV_PREFIX}REDIS")}
-        for each in (container, hub)
+    optimizer_variables, hub_variables = (
+        {name: value for name, value in chart.environment(entry).items() if name.startswith(f"{ENV_PREFIX}REDIS")}
+        for entry in (container, hub)
     )
-    del theirs["DSF_REDIS_MANAGE_USERS"]
-    assert ours == theirs | {"DSF_REDIS_USERNAME": hub_user("optimizer")}
-    assert ours["DSF_REDIS_URL"].startswith("rediss://")
+    del hub_variables["DSF_REDIS_MANAGE_USERS"]
+    assert optimizer_variables == hub_variables | {"DSF_REDIS_USERNAME": hub_user("optimizer")}
+    assert optimizer_variables["DSF_REDIS_URL"].startswith("rediss://")
     secrets = [volume["secret"] for volume in chart.pod(deployment)["volumes"] if "secret" in volume]
     assert secrets == [
         {"secretName": "dynamic-scoring-redis-users", "items": [{"key": "optimizer", "path": "password"}]},

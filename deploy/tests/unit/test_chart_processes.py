@@ -142,10 +142,10 @@ def _by_cert_manager(objects: list[chart.Object]) -> bool:
 def test_files_that_are_named_are_mounted(workloads: dict[str, chart.Object]) -> None:
     for workload in workloads.values():
         for container in chart.containers(workload):
-            places = tuple(mount["mountPath"] for mount in container["volumeMounts"])
+            mount_paths = tuple(mount["mountPath"] for mount in container["volumeMounts"])
             for name, value in chart.environment(container).items():
                 if name.endswith(("_FILE", "_DIR")):
-                    assert value.startswith(places), name
+                    assert value.startswith(mount_paths), name
 
 
 def test_secrets_are_mounted_as_files(workloads: dict[str, chart.Object]) -> None:

@@ -107,7 +107,7 @@ def test_deploy_uses_the_built_images(tmp_path: Path) -> None:
     (call,) = machine.calls("helm")
     assert "upgrade --install dynamic-scoring-framework deploy/helm --kube-context kind-hub " in call
     words = call.split()
-    sets = dict(words[place + 1].split("=") for place, word in enumerate(words) if word == "--set")
+    sets = dict(words[position + 1].split("=") for position, word in enumerate(words) if word == "--set")
     values: chart.Values = {}
     for path, value in sets.items():
         inner = values
@@ -136,8 +136,8 @@ def test_undeploy_follows_the_documented_order(tmp_path: Path) -> None:
     documented_commands = [line[2:].split() for line in page.splitlines() if line.startswith("$ ")][:3]
     did = [line.split() for line in (tmp_path / "calls").read_text().splitlines() if "current-context" not in line]
     assert len(did) == len(documented_commands)
-    for ours, theirs in zip(did, documented_commands, strict=True):
-        assert {word for word in theirs if not word.startswith("-")} <= set(ours)
+    for command, documented_command in zip(did, documented_commands, strict=True):
+        assert {word for word in documented_command if not word.startswith("-")} <= set(command)
 
 
 @pytest.mark.parametrize(
@@ -217,8 +217,8 @@ def test_namespace_of_an_overlay_leaves_the_documented_places(tmp_path: Path) ->
     page = (ROOT / "docs" / "gitops.md").read_text()
     # The page warns that this is not enough: an overlay must change all of them.
     assert "`namespace:` of an overlay is not enough" in page
-    for place in ("value: open-cluster-management", "dynamic-scoring-redis.open-cluster-management.svc:6379"):
-        assert place in remaining
+    for old_text in ("value: open-cluster-management", "dynamic-scoring-redis.open-cluster-management.svc:6379"):
+        assert old_text in remaining
 
 
 def test_base_of_another_namespace_names_no_other(tmp_path: Path) -> None:

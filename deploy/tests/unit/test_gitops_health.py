@@ -172,8 +172,8 @@ def test_argo_actions_pause_a_scorer_for_an_hour_and_resume_it() -> None:
     # The hub reads the annotation as a pause of an hour from now.
     read = DynamicScorer.from_manifest({**manifest, "metadata": paused["metadata"]})
     plan = make_plan([read], config(), [cluster("a")], NOW).scorers[read.key]
-    until = plan.suspended_until
-    assert until is not None
-    assert 3590 < until - time.time() <= 3600
+    pause_end = plan.suspended_until
+    assert pause_end is not None
+    assert 3590 < pause_end - time.time() <= 3600
     resumed = run(actions["resume"], paused)
     assert _KEY not in (resumed["metadata"].get("annotations") or {})

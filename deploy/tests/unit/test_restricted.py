@@ -52,7 +52,7 @@ def _faults(spec: chart.Object) -> list[str]:
             "read-only root": container_context.get("readOnlyRootFilesystem") is True,
             "requests": "requests" in container.get("resources", {}),
         }
-        faults += [f"{container['name']}: {what}" for what, is_so in requirements.items() if not is_so]
+        faults += [f"{container['name']}: {requirement}" for requirement, is_so in requirements.items() if not is_so]
     return faults
 
 

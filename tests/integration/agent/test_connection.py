@@ -59,10 +59,10 @@ def test_killed_redis_leaves_neither_log_noise_nor_files(
 ) -> None:
     agent, gate, source = busy
     server.kill()
-    away = time.time()
+    stopped_at = time.time()
     wait_for(lambda: "Cannot connect to" in agent.log(), 15, "the agent to say that Redis is away")
     wait_for(lambda: not agent.ready.exists(), 10, "the readiness file to go")
-    wait_for(lambda: agent.alive.stat().st_mtime > away + 5, 10, "the liveness file to be touched all the while")
+    wait_for(lambda: agent.alive.stat().st_mtime > stopped_at + 5, 10, "the liveness file to be touched all the while")
     server.restart()
     gate.opened.set()
     source.script(matrix(SERIES))

@@ -23,11 +23,11 @@ def test_cycle_ends_before_the_next_tick(agent: Agent, source: ScriptedServer) -
         started = time.monotonic()
         agent.tick("sample", expires=seconds)
         result = agent.result()
-        took = time.monotonic() - started
+        duration = time.monotonic() - started
         if source.requests:
             break
     assert (result.outcome, result.stage, result.reason) == ("error", "fetch", "deadline")
-    assert seconds - 0.5 < took < seconds + PATIENCE
+    assert seconds - 0.5 < duration < seconds + PATIENCE
     source.script(matrix(SERIES))
     agent.tick("sample")
     assert agent.result().outcome == "ok"
@@ -101,8 +101,8 @@ def test_ticks_that_waited_for_an_agent_that_was_away(make_agent: AgentFactory, 
         agent = make_agent()
         agent.configure(summary("sample", source.url, scorer.url))
         runs = [agent.tick("sample", expires=0.2) for _ in range(50)]
-        until = time.time() + 0.2
-        wait_for(lambda: time.time() > until, message="the time of all to be over")
+        deadline = time.time() + 0.2
+        wait_for(lambda: time.time() > deadline, message="the time of all to be over")
         agent.start()
         fresh = agent.tick("sample")
         results = {result.run: result for result in (agent.result() for _ in range(51))}

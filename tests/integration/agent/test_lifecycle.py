@@ -43,9 +43,9 @@ def test_tick_waits_for_the_configuration_of_its_scorer(
         run_id = agent.tick(name)
         time.sleep(0.3)
         agent.configure(summary(name, source.url, scorer.url))
-        took = time.monotonic() - sent_at
+        duration = time.monotonic() - sent_at
         result = agent.result()
-        if took < 4:
+        if duration < 4:
             break
     assert (result.run, result.outcome) == (run_id, "ok")
 

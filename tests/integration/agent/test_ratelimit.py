@@ -47,8 +47,8 @@ def asked_in_all(make_agent: AgentFactory, expires: float) -> tuple[list[float],
         with agent:
             # The pace is measured from here, because a late first request proves nothing.
             watch.start = time.monotonic()
-            until = time.time() + expires
-            run_ids = {agent.tick(f"s{n}", expires=until - time.time()) for n in range(TICKS)}
+            deadline = time.time() + expires
+            run_ids = {agent.tick(f"s{n}", expires=deadline - time.time()) for n in range(TICKS)}
             results = [agent.result(30) for _ in run_ids]
             assert {result.run for result in results} == run_ids
             assert agent.no_result(0.2)

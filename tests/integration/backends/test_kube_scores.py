@@ -229,7 +229,7 @@ def test_score_that_was_recreated_with_the_label_is_ours(
 
 def test_upstreams_score_is_taken_over_with_an_end(backend: KubeScores, session: Session, cluster: Cluster) -> None:
     cluster.create_as_upstream(session)
-    until = NOW + timedelta(minutes=5)
+    valid_until = NOW + timedelta(minutes=5)
     assert backend.adopt_scores(lambda *_: None) == 0
 
     def claim(namespace: str, name: str, created: float) -> tuple[dict[str, Any], datetime] | None:
@@ -237,7 +237,7 @@ def test_upstreams_score_is_taken_over_with_an_end(backend: KubeScores, session:
             return None
         created_at = session.get(cluster.path)["metadata"]["creationTimestamp"]
         assert created == datetime.fromisoformat(created_at).timestamp()
-        return cluster.manifest(), until
+        return cluster.manifest(), valid_until
 
     assert backend.adopt_scores(claim) == 1
     score_object = session.get(cluster.path)

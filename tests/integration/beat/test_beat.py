@@ -193,9 +193,9 @@ def test_beat_touches_its_probe_file_and_idles(redis_url: str, redis_client: red
         touched = alive.stat().st_mtime
         cpu_before, began = psutil.Process(process.child.pid).cpu_times(), time.monotonic()
         wait_for(lambda: alive.stat().st_mtime > touched + 2, 5, "the liveness file to be touched")
-        still, took = psutil.Process(process.child.pid).cpu_times(), time.monotonic() - began
+        still, duration = psutil.Process(process.child.pid).cpu_times(), time.monotonic() - began
         # While idle, beat polls twice a second.
-        assert still.user + still.system - cpu_before.user - cpu_before.system < max(0.1, took / 25)
+        assert still.user + still.system - cpu_before.user - cpu_before.system < max(0.1, duration / 25)
         assert process.terminate() == 0
 
 

@@ -73,13 +73,13 @@ def test_pause_ends_by_resume_or_at_its_time(bench: Bench) -> None:
     bench.store.set_override("*/s", paused=False, now=bench.now)
     bench.run(0.1)
     assert len(pushed(bench.client, "c1")) == ran + 1
-    until = bench.now + 50
-    bench.store.set_override("c1/s", paused=True, paused_until=until, now=bench.now)
+    pause_end = bench.now + 50
+    bench.store.set_override("c1/s", paused=True, paused_until=pause_end, now=bench.now)
     bench.run(49)
     assert len(pushed(bench.client, "c1")) == ran + 1
     bench.run(12)
     assert len(pushed(bench.client, "c1")) >= ran + 2
-    assert run_times(bench, "c1")[ran + 1] >= until
+    assert run_times(bench, "c1")[ran + 1] >= pause_end
 
 
 def test_namespace_with_many_due_ticks_leaves_the_queue_to_others(redis_client: redis.Redis) -> None:

@@ -312,9 +312,9 @@ def test_explain_limits_the_listed_results(bed: ExplainSetup) -> None:
     assert not [line for line in result.stdout.splitlines() if line.lstrip().startswith("refused")]
 
 
-@pytest.mark.parametrize(("since", "expected_text"), [(1.7e9, "until "), (None, ": too near")])
+@pytest.mark.parametrize(("differs_since", "expected_text"), [(1.7e9, "until "), (None, ": too near")])
 def test_explain_shows_items_held_back_and_their_rule(
-    fleet: Fleet, bed: ExplainSetup, since: float | None, expected_text: str
+    fleet: Fleet, bed: ExplainSetup, differs_since: float | None, expected_text: str
 ) -> None:
     hold = HoldRule(min_change=5, for_seconds=120)
     record = ScorerRecord(name="sample-scorer", score_name="sample_score", interval=10, validity=300, hold=hold)
@@ -325,7 +325,7 @@ def test_explain_shows_items_held_back_and_their_rule(
         at=fleet.now,
         valid_until=fleet.now + 300,
         items=[("n1", 12), ("n2", 3)],
-        held={"n1": HeldValue(20, since, 8)},
+        held={"n1": HeldValue(20, differs_since, 8)},
     )
     fleet.redis.hset(keys.pair_key("worker01", "sample-scorer"), "score", score.model_dump_json())
     bed.deliver()
@@ -336,7 +336,7 @@ def test_explain_shows_items_held_back_and_their_rule(
     assert lines[heading_index + 2].endswith("a change is published from 5 points on, if it lasts 120 s")
     report = bed.report()
     assert [(item["name"], item["waiting"], "waitingUntil" in item) for item in report["held"]] == [
-        ("n1", 20, since is not None)
+        ("n1", 20, differs_since is not None)
     ]
 
 

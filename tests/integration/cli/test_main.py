@@ -89,7 +89,7 @@ def test_commands_have_help_with_an_example(dsf: Dsf, command: tuple[str, ...]) 
 
 def test_help_says_which_hub_is_used(dsf: Dsf) -> None:
     text = " ".join(dsf("--help").stdout.split())
-    positions = [text.index(place) for place in ("DSF_REDIS_URL", "`dsf demo`", "kubectl's context")]
+    positions = [text.index(hint) for hint in ("DSF_REDIS_URL", "`dsf demo`", "kubectl's context")]
     assert positions == sorted(positions)
 
 

@@ -105,9 +105,9 @@ def test_schedule_pauses_until_a_time_and_resumes(dsf: Dsf, fleet: Fleet) -> Non
     assert [(entry["paused"], entry["nextRun"], entry["pausedSource"]) for entry in entries] == [
         (True, None, "*/sample-scorer")
     ] * 2
-    until = overrides(fleet.redis)["*/sample-scorer"].paused_until
-    assert until is not None
-    assert before + 7200 <= until <= time.time() + 7200
+    pause_end = overrides(fleet.redis)["*/sample-scorer"].paused_until
+    assert pause_end is not None
+    assert before + 7200 <= pause_end <= time.time() + 7200
     assert "paused until" in dsf("schedule", "list").stdout
     (pause_line,) = [line for line in dsf("status", SAMPLE).stdout.splitlines() if ": paused by " in line]
     assert pause_line.startswith(f"{SAMPLE}: paused by ")

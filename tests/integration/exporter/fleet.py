@@ -88,8 +88,8 @@ class Fleet:
         """Set the newest ticks of the pair as skipped, the first of them this many seconds ago; 0: the newest was
         sent.
         """
-        since = int(self.now - ago)
-        self.redis.hset(keys.SKIPS, keys.pair(cluster, scorer), f"{ticks} {since} {int(self.now)} {reason}")
+        first_skip_at = int(self.now - ago)
+        self.redis.hset(keys.SKIPS, keys.pair(cluster, scorer), f"{ticks} {first_skip_at} {int(self.now)} {reason}")
         if not ticks:
             self.redis.hdel(keys.SKIPS, keys.pair(cluster, scorer))
         tell_readers(self.redis, cluster, scorer)

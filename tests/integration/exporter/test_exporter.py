@@ -190,9 +190,9 @@ def test_exporter_recovers_from_a_redis_outage(tmp_path: Path) -> None:
         server.kill()
         assert process.get("/healthz").status_code == 200
         assert process.get("/readyz").status_code == 503
-        away = process.get("/metrics")
-        assert away.status_code == 200
-        assert samples(away.text) == {("dynamic_scoring_up", frozenset()): 0}
+        response = process.get("/metrics")
+        assert response.status_code == 200
+        assert samples(response.text) == {("dynamic_scoring_up", frozenset()): 0}
         response = process.get("/api/v1/scores")
         assert response.status_code == 503
         assert response.json()["title"] == "Redis cannot be read"

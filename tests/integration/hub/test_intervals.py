@@ -51,8 +51,8 @@ def test_user_pause_is_in_the_status_until_it_ends(running: HubHarness) -> None:
     running.schedule.set_override(EVERYWHERE, paused=True, paused_until=later, note="release", by="ann")
     running.until(lambda: running.condition("cpu-scorer", "Scoring")[1] == "Paused")
     assert running.condition("cpu-scorer", "Scoring")[2].endswith("Z: release")
-    until = time.time() + 2
-    running.schedule.set_override(EVERYWHERE, paused=True, paused_until=until, note="release", by="ann")
+    pause_end = time.time() + 2
+    running.schedule.set_override(EVERYWHERE, paused=True, paused_until=pause_end, note="release", by="ann")
     # The condition changes by itself when the pause ends.
     running.until(lambda: running.condition("cpu-scorer", "Scoring")[1] == "NoCyclesYet")
-    assert time.time() >= until
+    assert time.time() >= pause_end

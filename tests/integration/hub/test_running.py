@@ -242,19 +242,19 @@ def test_suspended_and_paused_scorers_are_reported(running: HubHarness, api: Scr
     running.until(lambda: running.condition("cpu-scorer", "Scoring")[1] == "Suspended")
     assert running.delivered_scorers("a") == ["cpu-scorer"]
 
-    def pause(until: float) -> None:
-        stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(until))
+    def pause(pause_end: float) -> None:
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(pause_end))
         annotation = {"dynamic-scoring.open-cluster-management.io/paused-until": stamp}
         running.scorer("cpu-scorer", api, metadata={"annotations": annotation})
 
     later = time.time() + 3600
     pause(later)
     running.until(lambda: running.entries()["a/cpu-scorer"].suspended_until == int(later))
-    until = time.time() + 2
-    pause(until)
+    pause_end = time.time() + 2
+    pause(pause_end)
     running.until(lambda: not running.entries()["a/cpu-scorer"].suspended)
     running.until(lambda: (record := running.record("cpu-scorer")) is not None and not record.suspended)
-    assert time.time() >= int(until)
+    assert time.time() >= int(pause_end)
 
 
 def test_successful_cycle_clears_the_failure_in_the_status(running: HubHarness) -> None:

@@ -129,12 +129,12 @@ def test_leader_without_an_api_server_resigns_before_its_lease_lapses(
             assert first.process.wait() == 0, "its release does not wait for the API server"
         return lost - renewed
 
-    took = seconds()
-    assert took > Times().renew_deadline - 0.5
-    if took >= Times().lease:
+    duration = seconds()
+    assert duration > Times().renew_deadline - 0.5
+    if duration >= Times().lease:
         # Repeated if the machine was busy.
-        took = seconds()
-    assert took < Times().lease
+        duration = seconds()
+    assert duration < Times().lease
 
 
 def test_leader_times_leave_room_between_resignation_and_takeover() -> None:
@@ -195,14 +195,14 @@ def _seconds_to_loss(plane: ControlPlane, program: str) -> float:
             with plane.paused(program):
                 # No request ends before the loss: the watchdog does not wait for one in flight.
                 assert first.lost.wait(30)
-                took = time.monotonic() - began
+                duration = time.monotonic() - began
                 assert not first.is_leading
             assert all(waited)
             with _campaigning(session, namespace, "second", FAST) as second:
                 wait_for(lambda: second.is_leading, 10)
                 assert not first.is_leading
                 assert first.started == 1
-    return took
+    return duration
 
 
 def test_lease_renewal_is_one_request(

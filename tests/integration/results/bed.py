@@ -78,8 +78,8 @@ class MemoryBackend:
         adopted = 0
         for key, score_object in self.objects.items():
             if not score_object["status"].get("validUntil") and (claimed := claim(*key, 0.0)) is not None:
-                manifest, until = claimed
-                self.objects[key] = {**manifest, "status": make_adopted_status(score_object, until)}
+                manifest, valid_until = claimed
+                self.objects[key] = {**manifest, "status": make_adopted_status(score_object, valid_until)}
                 self.written_at[key] = self.clock()
                 adopted += 1
         return adopted

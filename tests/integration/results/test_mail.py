@@ -185,13 +185,13 @@ def test_mailbox_of_a_dead_worker_is_read_by_others(
 ) -> None:
     fill(bed, "c1", (0,), "a")
     assert letters(mail.read()) == "a"
-    holder, ends, turn = str(bed.client.hget(keys.MAIL_CLAIMS, "c1")).split()
+    holder, ends, next_slot = str(bed.client.hget(keys.MAIL_CLAIMS, "c1")).split()
     now = bed.client.time()[0]
     assert now - 60 < int(ends) / 1000 <= now + 11
     assert letters(Mailboxes(raw, 3000).read(everywhere=True)) == ""
     # As when that time has passed, and as after a clock that was ahead.
     for moment in (now - 1, now + 3600):
-        bed.client.hset(keys.MAIL_CLAIMS, "c1", f"{holder} {1000 * moment} {turn}")
+        bed.client.hset(keys.MAIL_CLAIMS, "c1", f"{holder} {1000 * moment} {next_slot}")
         assert letters(Mailboxes(raw, 3000).read(everywhere=True)) == "a"
 
 

@@ -75,13 +75,13 @@ def test_waiting_results_go_before_scores(bed: ResultsHarness, monkeypatch: pyte
     monkeypatch.setattr(writer_module, "_CPU_SHARE_OF_INGEST", 1e9)
     monkeypatch.setattr(writer_module, "_MAX_YIELD_SECONDS", 600.0)
     fill(bed, 40, write_rate=100_000.0)
-    writer, is_behind, looks = bed.writer(), threading.Event(), []
+    writer, is_behind, checks = bed.writer(), threading.Event(), []
     is_behind.set()
-    monkeypatch.setattr(writer, "_is_behind", lambda: looks.append(is_behind.is_set()) or looks[-1])
+    monkeypatch.setattr(writer, "_is_behind", lambda: checks.append(is_behind.is_set()) or checks[-1])
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(writer.step)
         wait_for(lambda: len(bed.backend.log) == 32, 10, "a batch")
-        wait_for(lambda: len(looks) >= 3, 10, "looks at waiting results")
+        wait_for(lambda: len(checks) >= 3, 10, "looks at waiting results")
         assert not first.done()
         is_behind.clear()
         first.result(60)

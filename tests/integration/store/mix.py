@@ -78,8 +78,8 @@ class Mix:
     def pause(self) -> None:
         cluster, scorer = self.random_pair()
         target = self.dice.choice([keys.pair(cluster, scorer), make_scorer_target(scorer)])
-        until = self.dice.choice([None, self.bed.now + 20])
-        self.bed.schedule.set_override(target, paused=True, paused_until=until, now=self.bed.now)
+        pause_end = self.dice.choice([None, self.bed.now + 20])
+        self.bed.schedule.set_override(target, paused=True, paused_until=pause_end, now=self.bed.now)
 
     def resume(self) -> None:
         for target in sorted(self.bed.schedule.read_overrides()):

@@ -84,14 +84,14 @@ def test_changes_are_listed_with_filters_and_limits(closed: WebProcess, redis_cl
         assert ids(listed_changes) == newest[:limit]
         assert listed_changes.continue_ or limit >= len(newest)
         assert not listed_changes.continue_ or ids(client.changes(after=listed_changes.continue_)) == newest[limit:]
-    since = int(newest[10].partition("-")[0]) / 1000
-    assert ids(client.changes(since=since)) == ids(read_changes(redis_client, since=since))
-    assert ids(client.changes(since=since + 1e6)) == []
+    start = int(newest[10].partition("-")[0]) / 1000
+    assert ids(client.changes(since=start)) == ids(read_changes(redis_client, since=start))
+    assert ids(client.changes(since=start + 1e6)) == []
     with pytest.raises(QueryError, match="not a cursor of the changes"):
         client.changes(after="yesterday")
-    for since in (float("inf"), 1e17):
+    for start in (float("inf"), 1e17):
         with pytest.raises(QueryError, match="since: "):
-            client.changes(since=since)
+            client.changes(since=start)
     for cursor in ("0-0", "٣-٣"):
         with pytest.raises(QueryError, match="not a cursor of the changes"):
             client.changes(after=cursor)

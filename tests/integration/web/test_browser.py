@@ -190,8 +190,8 @@ def test_pair_page_leads_with_the_failure_and_lists_ten_cycles(
         actions = browser_page.get_by_role("group", name="What you can do")
         tops = [
             box["y"]
-            for place in (browser_page.locator("h1"), browser_page.locator("#failure"), actions)
-            if (box := place.bounding_box()) is not None
+            for element in (browser_page.locator("h1"), browser_page.locator("#failure"), actions)
+            if (box := element.bounding_box()) is not None
         ]
         assert tops == sorted(tops)
         assert len(tops) == 3

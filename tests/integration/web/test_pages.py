@@ -370,10 +370,23 @@ def test_foreign_names_are_escaped(page: WebProcess, redis_client: redis.Redis) 
     user_action = UserAction(action=Action.PAUSE, scorer=name, clusters=(name,), note=name, detail=name)
     record_change(redis_client, Actor(name=name, claimed=True, way="page"), user_action)
     fetch(page, "/", "&lt;img src=x")
-    there = quote(name, safe="")
-    fetch(page, f"/clusters/{there}", "&lt;img src=x")
-    paths = (f"/scorers/{there}", f"/clusters/{there}/scorers/{there}", f"/find?q={there}", "/changes", "/parts")
-    for path in ("/", *paths, "/parts?by=env", f"/parts?by={there}", f"/?set={there}", f"/changes?scorer={there}"):
+    quoted_name = quote(name, safe="")
+    fetch(page, f"/clusters/{quoted_name}", "&lt;img src=x")
+    paths = (
+        f"/scorers/{quoted_name}",
+        f"/clusters/{quoted_name}/scorers/{quoted_name}",
+        f"/find?q={quoted_name}",
+        "/changes",
+        "/parts",
+    )
+    for path in (
+        "/",
+        *paths,
+        "/parts?by=env",
+        f"/parts?by={quoted_name}",
+        f"/?set={quoted_name}",
+        f"/changes?scorer={quoted_name}",
+    ):
         response = page.get(path)
         assert response.status_code == 200, path
         assert "<img" not in response.text, path

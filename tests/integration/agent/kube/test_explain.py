@@ -302,9 +302,9 @@ def test_explain_names_an_unusable_configmap(explain: Explain, spoke: Spoke, bro
 def test_explain_reports_an_unreachable_api_server(
     explain: Explain, spoke: Spoke, tmp_path: Path, control_plane: ControlPlane
 ) -> None:
-    away = tmp_path / "away"
-    away.write_text(spoke.kubeconfig.read_text().replace(f":{control_plane.port}", f":{free_port()}"))
-    message = error(explain("sample", DSF_KUBECONFIG=str(away)))
+    missing_folder = tmp_path / "away"
+    missing_folder.write_text(spoke.kubeconfig.read_text().replace(f":{control_plane.port}", f":{free_port()}"))
+    message = error(explain("sample", DSF_KUBECONFIG=str(missing_folder)))
     assert "is missing or cannot be read (GET " in message
     assert "Connection refused" in message
     outside = error(explain("sample", DSF_KUBECONFIG=None, KUBERNETES_SERVICE_HOST=None))

@@ -143,10 +143,10 @@ def test_backtest_refuses_a_source_without_history(
 
 
 def test_backtest_counts_failures_of_an_unreliable_scoring_api(dsf: Dsf, author: Author) -> None:
-    turns = iter(range(10**6))
+    request_numbers = iter(range(10**6))
 
     def half(exchange: Exchange) -> None:
-        (answer("busy", 503) if next(turns) % 2 else answer(SCORES))(exchange)
+        (answer("busy", 503) if next(request_numbers) % 2 else answer(SCORES))(exchange)
 
     author.scorer.script(half)
     file = author.folder / "a.jsonl"

@@ -132,9 +132,9 @@ def start_backtest(visitor: Visitor, scorer: str = SAMPLE, **fields: str) -> str
     """Start a backtest; the place of its run."""
     form = visitor.get(f"/act/backtest?scorer={scorer}")
     form_fields = {"cluster": "worker01", "hours": "1", "every": "120", **fields}
-    status, text, place = visitor.post("/act/backtest", form, **form_fields)
+    status, text, location = visitor.post("/act/backtest", form, **form_fields)
     assert status == 303, text
-    return place
+    return location
 
 
 def finished_run(client: redis.Redis, scorer: str = SAMPLE) -> KeptRun:
@@ -147,9 +147,9 @@ def test_backtest_started_on_the_page_is_drawn_there(acting: WebProcess, redis_c
     good_fleet(redis_client)
     visitor = Visitor(acting)
     assert "None yet" in visitor.get(TAB)
-    place = start_backtest(visitor, note="before we trust it")
-    assert place.startswith(f"{TAB}?run=")
-    assert "running" in visitor.get(place)
+    location = start_backtest(visitor, note="before we trust it")
+    assert location.startswith(f"{TAB}?run=")
+    assert "running" in visitor.get(location)
     run = finished_run(redis_client)
     [view] = run.backtests
     assert (view.moments, view.asked, view.outcomes) == (31, 31, {"ok": 31})
@@ -157,7 +157,7 @@ def test_backtest_started_on_the_page_is_drawn_there(acting: WebProcess, redis_c
     end = int(view.end.timestamp())
     mean = 100 * sum(busy("worker01", at) for at in range(end - 1800, end + 1, 60)) / 31
     assert abs((view.items[0].line[-1] or 0) - mean) <= 1
-    html = visitor.get(place)
+    html = visitor.get(location)
     assert "31 moments from" in html
     assert len(re.findall('<path class="line', html)) == 1
     assert f'data-name="Lowest" class="num">{view.items[0].minimum}<' in html
@@ -176,10 +176,10 @@ def test_backtest_without_access_to_its_source_suggests_the_agent_command(
     fleet = good_fleet(redis_client)
     fleet.entry("worker01", STATIC)
     visitor = Visitor(acting)
-    place = start_backtest(visitor, STATIC)
+    location = start_backtest(visitor, STATIC)
     run = finished_run(redis_client, STATIC)
     assert run.backtests[0].moments == 5
-    html = visitor.get(place)
+    html = visitor.get(location)
     assert "failed" in html
     assert "fetch: " in html
     assert f"exec deploy/dynamic-scoring-agent -- dsf backtest {STATIC} --since 24h" in html
@@ -283,14 +283,14 @@ def test_comparison_started_on_the_page_is_drawn_there(
 def test_scores_in_force_are_compared_without_a_source(acting: WebProcess, redis_client: redis.Redis) -> None:
     versions(redis_client)
     visitor = Visitor(acting)
-    status, text, place = visitor.post(
+    status, text, location = visitor.post(
         "/act/compare", visitor.get(f"/act/compare?scorer={SAMPLE}"), other=HASTY, how="now"
     )
     assert status == 303, text
     run = finished_run(redis_client)
     assert run.comparison is not None, run.problem
     assert (run.comparison.every, run.comparison.backtests) == (0, [])
-    html = visitor.get(place)
+    html = visitor.get(location)
     assert "scores as they were" in html
     assert '<span aria-hidden="true">✓</span> ok' in html
     assert [change.detail for change in changes.read_changes(redis_client).changes] == [
@@ -316,9 +316,9 @@ def test_comparison_without_access_to_its_source_suggests_commands(
     visitor = Visitor(acting)
     form = visitor.get(f"/act/compare?scorer={SAMPLE}&cluster=worker01")
     form_fields = {"other": STATIC, "how": "past", "hours": "1", "every": "120"}
-    place = visitor.post("/act/compare", form, **form_fields)[2]
+    location = visitor.post("/act/compare", form, **form_fields)[2]
     finished_run(redis_client)
-    html = visitor.get(place)
+    html = visitor.get(location)
     assert "✕</span> failed" in html
     assert f"this page cannot reach the source of {STATIC} on worker01 (" in html
     assert (

@@ -44,10 +44,10 @@ def test_unreadable_scorer_is_reported_with_its_reason() -> None:
 
 
 def test_ignored_scorer_hides_no_other_of_its_name(hub: list[dict[str, Any]]) -> None:
-    theirs = copy.deepcopy(hub[0])
-    theirs["metadata"]["namespace"] = "z-team"
-    theirs["spec"]["source"]["params"]["query"] = "theirs"
-    hub.append(ignored(theirs))
+    foreign_scorer = copy.deepcopy(hub[0])
+    foreign_scorer["metadata"]["namespace"] = "z-team"
+    foreign_scorer["spec"]["source"]["params"]["query"] = "theirs"
+    hub.append(ignored(foreign_scorer))
     hub.append(scorer("z-team", "good", source="of a later version"))
     summary = scorers.read_summary_from_hub(None, "good", "c1")  # type: ignore[arg-type]
     assert summary.source_query == "up"

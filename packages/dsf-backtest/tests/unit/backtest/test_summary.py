@@ -157,9 +157,9 @@ def test_seconds_without_samples_are_those_of_the_query_that_lacks_most() -> Non
 def test_moments_do_not_depend_on_the_time_of_the_query() -> None:
     assert list_moments(900, 300, 1000.5) == range(0, 901, 300)
     assert list_moments(900, 300, 1199.9) == list_moments(900, 300, 900.0)
-    for since, every, words in ((10, 300, "no moment"), (10, 0, "no moment"), (10**9, 1, "more than")):
+    for seconds, step, words in ((10, 300, "no moment"), (10, 0, "no moment"), (10**9, 1, "more than")):
         with pytest.raises(BacktestError, match=words):
-            list_moments(since, every, 1e9)
+            list_moments(seconds, step, 1e9)
 
 
 def test_lines_of_blocks() -> None:

@@ -83,8 +83,8 @@ class OptimizerHarness:
 
     def score(self, name: str, values: dict[str, tuple[int, int]], *, valid: float = 600) -> None:
         """Write a score of every cluster; it expires in so many seconds."""
-        until = (datetime.now(UTC) + timedelta(seconds=valid)).isoformat()
-        for cluster, manifest in zip(self.clusters, upstream.scores(name, values, until), strict=True):
+        valid_until = (datetime.now(UTC) + timedelta(seconds=valid)).isoformat()
+        for cluster, manifest in zip(self.clusters, upstream.scores(name, values, valid_until), strict=True):
             manifest["metadata"]["namespace"] = cluster
             with contextlib.suppress(ObjectConflictError):
                 self.session.create(ADDON_PLACEMENT_SCORES.path(cluster), manifest)

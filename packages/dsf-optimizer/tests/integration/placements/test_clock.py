@@ -32,10 +32,10 @@ def _hub(ahead: float) -> ScriptedServer:
     """Return an API server whose clock is this many seconds ahead, with a score that is valid for an hour by our
     clock.
     """
-    until = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
+    valid_until = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
     score = {
         "metadata": {"name": "r", "namespace": "c1"},
-        "status": {"scores": [{"name": "x", "value": 5}], "validUntil": until},
+        "status": {"scores": [{"name": "x", "value": 5}], "validUntil": valid_until},
     }
     cluster = {
         "metadata": {"name": "c1", "labels": {"cluster.open-cluster-management.io/clusterset": "edge"}},

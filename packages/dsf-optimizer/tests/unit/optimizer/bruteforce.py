@@ -64,11 +64,11 @@ def best(problem: PlanInput) -> tuple[Key, Counts]:
         for cluster, configuration in configurations
     }
     staying = {
-        (workload.name, cluster.name, configuration.name): place.replicas
+        (workload.name, cluster.name, configuration.name): assignment.replicas
         for workload in workloads
         for cluster, configuration in configurations
-        for place in workload.current
-        if place.cluster == cluster.name and place.device in (None, configuration.device)
+        for assignment in workload.current
+        if assignment.cluster == cluster.name and assignment.device in (None, configuration.device)
     }
     keep = _exact(problem.keep_current)
 

@@ -42,7 +42,10 @@ def test_comparison_lists_moves_first_with_their_reasons() -> None:
     assert (comparison.score_now, comparison.score_proposed) == (110, 140)
     b, a = comparison.moves
     assert (b.workload, b.change, a.workload, a.change) == ("b", "moves", "a", "stays")
-    assert ([place.cluster for place in b.now], [place.cluster for place in b.proposed]) == (["c1"], ["c2"])
+    assert ([assignment.cluster for assignment in b.now], [assignment.cluster for assignment in b.proposed]) == (
+        ["c1"],
+        ["c2"],
+    )
     assert b.next_best == "c1 with half (60)"
     assert b.why == "scores 30 less"
     assert all(cluster.changes for cluster in comparison.clusters)

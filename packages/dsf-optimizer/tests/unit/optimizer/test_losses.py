@@ -18,8 +18,8 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 def cluster(name: str, value: int | None, *, supply: int = 2, expired: bool = False) -> Cluster:
     """Return a cluster with the device d; `value` is its score of every app, None means no score."""
     items = {} if value is None else {f"{app};d": value for app in "ab"}
-    until = NOW - timedelta(seconds=1) if expired else None
-    return Cluster(name, (Configuration("p", "d", {"g": supply}),), (ScoreTable("s", items, until),))
+    valid_until = NOW - timedelta(seconds=1) if expired else None
+    return Cluster(name, (Configuration("p", "d", {"g": supply}),), (ScoreTable("s", items, valid_until),))
 
 
 def workload(app: str, *clusters: str, replicas: int = 1, per_cluster: int | None = None) -> Workload:
@@ -32,10 +32,16 @@ def losses_of(workloads: list[Workload], clusters: list[Cluster]) -> list[str]:
     previous = PlanView(
         assignments=[
             AssignmentView(
-                workload=definition.name, cluster=place.cluster, policy="p", device="d", score=1, replicas=1, kept=0
+                workload=definition.name,
+                cluster=assignment.cluster,
+                policy="p",
+                device="d",
+                score=1,
+                replicas=1,
+                kept=0,
             )
             for definition in workloads
-            for place in definition.current
+            for assignment in definition.current
         ],
         configurations=[],
     )

@@ -100,10 +100,10 @@ def test_owned_fields_are_those_of_our_applies() -> None:
         "f:metadata": {"f:labels": {".": {}, "f:a": {}}},
         "f:spec": {"f:predicates": {}, "f:numberOfClusters": {}, "f:gone": {}},
     }
-    ours = {"manager": "dynamic-scoring-optimizer", "operation": "Apply", "fieldsV1": fields}
-    theirs = {"manager": "kubectl", "operation": "Apply", "fieldsV1": {"f:spec": {"f:tolerations": {}}}}
+    own_entry = {"manager": "dynamic-scoring-optimizer", "operation": "Apply", "fieldsV1": fields}
+    kubectl_entry = {"manager": "kubectl", "operation": "Apply", "fieldsV1": {"f:spec": {"f:tolerations": {}}}}
     manifest = {
-        "metadata": {"name": "n", "labels": {"a": "1", "b": "2"}, "managedFields": [ours, theirs]},
+        "metadata": {"name": "n", "labels": {"a": "1", "b": "2"}, "managedFields": [own_entry, kubectl_entry]},
         "spec": {"predicates": [{"x": 1}], "numberOfClusters": 1, "tolerations": []},
     }
     assert select_owned_fields(manifest) == {

@@ -117,8 +117,8 @@ def test_errors_that_say_what_to_do_are_passed_on() -> None:
 
 
 def test_redis_is_named_when_it_cannot_be_used() -> None:
-    away = make_failing(redis.ConnectionError("Error 111 connecting to redis:6379.\nRefused."))
-    message = text(call(Service(rescore=away), "rescore", scorer="a"))
+    unreachable_redis = make_failing(redis.ConnectionError("Error 111 connecting to redis:6379.\nRefused."))
+    message = text(call(Service(rescore=unreachable_redis), "rescore", scorer="a"))
     assert (
         message == "the hub's Redis cannot be used (Error 111 connecting to redis:6379. Refused.); check DSF_REDIS_URL"
     )

@@ -27,7 +27,7 @@ def test_plan_page_stays_small_for_any_plan(blocks: int, pictured: int, monkeypa
         ]
         return PlanColumn(cluster=cluster, policy="p", device="d", blocks=plan_blocks)
 
-    places = [PlanPlace(cluster=f"c{number}", device="d", replicas=2, score=1.0) for number in range(200)]
+    assignments = [PlanPlace(cluster=f"c{number}", device="d", replicas=2, score=1.0) for number in range(200)]
     plan = PlanComparison(
         namespace="n0",
         at=NOW,
@@ -38,10 +38,11 @@ def test_plan_page_stays_small_for_any_plan(blocks: int, pictured: int, monkeypa
         score_proposed=2.0,
         gap=0.5,
         clusters=[
-            ClusterPlan(cluster=place.cluster, now=column("c"), proposed=column("c"), changes=True) for place in places
+            ClusterPlan(cluster=assignment.cluster, now=column("c"), proposed=column("c"), changes=True)
+            for assignment in assignments
         ],
         moves=[
-            PlanMove(workload=f"w{number}", change="moves", now=places, proposed=places, unplaced=1)
+            PlanMove(workload=f"w{number}", change="moves", now=assignments, proposed=assignments, unplaced=1)
             for number in range(200)
         ],
         warnings=["w"] * 20,

@@ -156,9 +156,9 @@ def test_names_decide_between_options_of_equal_value() -> None:
 
 def test_keep_current_outweighs_small_gains() -> None:
     clusters = [cluster("c1", {"all": 1}, {"a;all": 50}), cluster("c2", {"all": 1}, {"a;all": 54})]
-    here = [workload("a", current="c1")]
-    assert list_assignments(plan_of(here, clusters)) == [("a", "c2", 1)]
-    plan = plan_of(here, clusters, keep_current=4.5)
+    workloads_on_c1 = [workload("a", current="c1")]
+    assert list_assignments(plan_of(workloads_on_c1, clusters)) == [("a", "c2", 1)]
+    plan = plan_of(workloads_on_c1, clusters, keep_current=4.5)
     assert list_assignments(plan) == [("a", "c1", 1)]
     assert (plan.objective, plan.score_sum, plan.assignments[0].kept) == (54.5, 50, 1)
     assert (plan.explanation[0].reason, plan.explanation[0].message) == (
@@ -166,12 +166,12 @@ def test_keep_current_outweighs_small_gains() -> None:
         "scores 4 more, and staying is worth 4.5",
     )
     even = [cluster("c1", {"all": 1}, {"a;all": 50}), cluster("c2", {"all": 1}, {"a;all": 50})]
-    plan = plan_of(here, even, keep_current=0.5)
+    plan = plan_of(workloads_on_c1, even, keep_current=0.5)
     assert (plan.explanation[0].reason, plan.explanation[0].message) == (
         Reason.KEPT,
         "scores the same, and staying is worth 0.5",
     )
-    assert list_assignments(plan_of(here, clusters, keep_current=3.5)) == [("a", "c2", 1)]
+    assert list_assignments(plan_of(workloads_on_c1, clusters, keep_current=3.5)) == [("a", "c2", 1)]
 
 
 def test_replicas_spread_and_may_be_placed_in_part() -> None:

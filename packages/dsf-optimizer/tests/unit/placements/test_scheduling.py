@@ -56,8 +56,8 @@ def predicates(selector: str, operator: str, *values: str) -> dict[str, Any]:
     }
 
 
-def score(value: int, until: str | None = None) -> dict[str, Any]:
-    return {"status": {"scores": [{"name": "x", "value": value}], "validUntil": until}}
+def score(value: int, valid_until: str | None = None) -> dict[str, Any]:
+    return {"status": {"scores": [{"name": "x", "value": value}], "validUntil": valid_until}}
 
 
 @pytest.mark.parametrize(

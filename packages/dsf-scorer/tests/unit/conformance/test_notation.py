@@ -94,7 +94,7 @@ def test_labels(text: str, expected: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "why"),
+    ("text", "message"),
     [
         ("", "is empty"),
         ("1up", "no name of a metric"),
@@ -110,8 +110,8 @@ def test_labels(text: str, expected: dict[str, str]) -> None:
         (r'up{a="\u12"}', "is not one of"),
     ],
 )
-def test_invalid_labels_are_refused(text: str, why: str) -> None:
-    with pytest.raises(ValueError, match=why):
+def test_invalid_labels_are_refused(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         parse_labels(text)
 
 

@@ -30,7 +30,7 @@ def test_env_number_refuses_invalid_text(
 
 
 @pytest.mark.parametrize(
-    ("variable", "text", "why"),
+    ("variable", "text", "message"),
     [
         ("SCORE_INTERVAL", "0", "0 is not a whole number of seconds from 1 on"),
         ("SCORE_INTERVAL", "abc", "it must be a whole number"),
@@ -42,11 +42,11 @@ def test_env_number_refuses_invalid_text(
     ],
 )
 def test_error_of_a_wrong_value_names_its_variable(
-    monkeypatch: pytest.MonkeyPatch, variable: str, text: str, why: str
+    monkeypatch: pytest.MonkeyPatch, variable: str, text: str, message: str
 ) -> None:
     monkeypatch.setenv(f"MY_{variable}", text)
     source = Prometheus(host="http://prom:9090", path="/api/v1/query_range", query="up", range=60, step=5)
-    with pytest.raises(ScorerError, match=f"(?s)the environment variable MY_{variable}.*{why}"):
+    with pytest.raises(ScorerError, match=f"(?s)the environment variable MY_{variable}.*{message}"):
         Scorer(name="s", description="", score_name="s", interval=30, source=source, env="MY_")
 
 

@@ -137,16 +137,16 @@ def test_hostile_lines_cost_no_more_than_their_length(line: bytes) -> None:
 
 
 def test_interrupted_scrape_stops_within_a_few_lines() -> None:
-    looks = []
+    checks = []
 
     def check() -> None:
-        looks.append(None)
-        if len(looks) == 3:
+        checks.append(None)
+        if len(checks) == 3:
             raise HttpError("timeout", "over")
 
     with pytest.raises(HttpError, match="over"):
         select_samples(b"a 1\n" * 1_000_000, [Selector("a")], 1.0, 0.0, check)
-    assert len(looks) == 3
+    assert len(checks) == 3
 
 
 def test_with_a_regular_expression_each_sample_is_preceded_by_the_question_whether_to_go_on() -> None:
