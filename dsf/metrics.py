@@ -194,15 +194,15 @@ CONFIG_LOADED = Metric(
     "Unix time at which the agent read the configuration in force; 0 before the first.",
 )
 CONFIG_SCORERS = Metric("dynamic_scoring_config_scorers", "gauge", "Scorers that this agent is to run.")
-HUB_LEADING = Metric("dynamic_scoring_hub_leading", "gauge", "1 while this hub controller is the one that works.")
-HUB_REDIS_UP = Metric("dynamic_scoring_hub_redis_up", "gauge", "1 while the hub controller can reach Redis.")
+HUB_LEADING = Metric("dynamic_scoring_hub_leading", "gauge", "1 while this controller is the one that works.")
+HUB_REDIS_UP = Metric("dynamic_scoring_hub_redis_up", "gauge", "1 while the controller can reach Redis.")
 HUB_QUEUE_LENGTH = Metric(
-    "dynamic_scoring_hub_queue_length", "gauge", "Objects that wait to be worked on by the hub controller.", ("queue",)
+    "dynamic_scoring_hub_queue_length", "gauge", "Objects that wait to be worked on by the controller.", ("queue",)
 )
 HUB_RECONCILIATIONS = Metric(
     "dynamic_scoring_hub_reconciliations",
     "counter",
-    "Pieces of work of the hub controller, by how they ended.",
+    "Pieces of work of the controller, by how they ended.",
     ("queue", "result"),
 )
 HUB_WITHOUT_ROOM = Metric(

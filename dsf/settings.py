@@ -191,17 +191,17 @@ class Settings(BaseSettings):
     )
     redis_manage_users: bool = Field(
         default=False,
-        description="The hub controller creates a Redis user for each cluster and delivers its password with the "
+        description="The controller creates a Redis user for each cluster and delivers its password with the "
         "signing key. Its own user must have the right to manage users.",
     )
     agent_sentinel_password_file: Path | None = Field(
         default=None,
-        description="File with the Sentinels' password that the hub controller delivers to agents with their own "
+        description="File with the Sentinels' password that the controller delivers to agents with their own "
         "credentials: that of a user who may only query the address of Redis. Read again at each delivery.",
     )
     agent_pull_secret_file: Path | None = Field(
         default=None,
-        description="File with a `.dockerconfigjson` that the hub controller delivers to managed clusters as the pull "
+        description="File with a `.dockerconfigjson` that the controller delivers to managed clusters as the pull "
         "Secret `hub-registry-secret`. Read again at each delivery; if it does not exist, none is delivered.",
     )
 

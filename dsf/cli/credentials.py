@@ -1,6 +1,6 @@
 """`dsf credentials`: list, rotate and revoke the credentials of agents.
 
-The commands send requests to the hub controller, which creates and delivers credentials. They print no secrets.
+The commands send requests to the controller, which creates and delivers credentials. They print no secrets.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def _request_credentials(
     if pending_clusters:
         fail(
             f"the old credentials of {', '.join(pending_clusters[:10])} are still valid after {wait:g} s; "
-            "is the hub controller running, and is the cluster connected?"
+            "is the controller running, and is the cluster connected?"
         )
 
 

@@ -165,7 +165,7 @@ def sync(
             "--timeout",
             parser=parse_seconds,
             metavar="TIME",
-            help="Seconds to wait for the hub controller, or for example 1m.",
+            help="Seconds to wait for the controller, or for example 1m.",
         ),
         # Longer than the hub waits for a scoring API.
     ] = 15,
@@ -173,7 +173,7 @@ def sync(
     author: AsOption = None,
     output: OutputOption = Format.TABLE,
 ) -> None:
-    """Have the hub controller read /config now, which it otherwise does every 30 seconds, and wait for it.
+    """Have the controller read /config now, which it otherwise does every 30 seconds, and wait for it.
 
     Exit code 1 if there was no valid response, or none in time.
 
@@ -203,9 +203,7 @@ def sync(
             config_read.request or "0"
         ) < parse_change_id(request):
             if time.monotonic() >= deadline:
-                typer.echo(
-                    f"dsf: /config was not read within {timeout} s; check that the hub controller runs", err=True
-                )
+                typer.echo(f"dsf: /config was not read within {timeout} s; check that the controller runs", err=True)
                 raise typer.Exit(EXIT_FAILURE)
             time.sleep(0.1)
     report = SyncReport(scorer=scorer, config_read=config_read.at or None, problem=config_read.problem)

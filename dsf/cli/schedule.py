@@ -1,6 +1,6 @@
 """`dsf schedule`: lists the schedule, and changes intervals and pauses.
 
-A change overrides the hub controller's entries. It survives restarts and re-applied manifests until `dsf schedule
+A change overrides the controller's entries. It survives restarts and re-applied manifests until `dsf schedule
 reset`.
 """
 

@@ -332,7 +332,7 @@ def read_master_secret(settings: Settings) -> bytes:
     if not text:
         raise SettingsError(
             "DSF_SIGNING_SECRET or DSF_SIGNING_SECRET_FILE: not set; results cannot be verified without the hub's "
-            "master secret, which the hub controller creates at its first start"
+            "master secret, which the controller creates at its first start"
         )
     try:
         secret = bytes.fromhex(text)

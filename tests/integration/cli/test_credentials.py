@@ -67,5 +67,5 @@ def test_credentials_refuses_wrong_usage(dsf: Dsf, fleet: Fleet) -> None:
     assert dsf("credentials", "rotate", "--all", "--cluster", "worker01").exit_code == 2
     result = dsf("credentials", "rotate", "--cluster", "worker01", "--wait", "0.6")
     assert result.exit_code == 1
-    assert "the old credentials of worker01 are still valid after 0.6 s; is the hub controller running" in result.stderr
+    assert "the old credentials of worker01 are still valid after 0.6 s; is the controller running" in result.stderr
     del fleet

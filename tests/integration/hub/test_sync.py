@@ -76,7 +76,7 @@ def test_sync_without_a_hub_ends_with_advice(slow: HubHarness) -> None:
     slow.stop()
     result = dsf("sync", "cpu-scorer", "--timeout", "1")
     assert (result.exit_code, result.stdout) == (1, "")
-    assert "check that the hub controller runs" in result.stderr
+    assert "check that the controller runs" in result.stderr
     assert dsf("sync", "nobody").exit_code == 1
 
 
