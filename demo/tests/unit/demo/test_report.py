@@ -7,7 +7,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from dsf.demo import report
+from dsf.api.manifest import parse_documents
 from dsf.demo.report import DemoReport
 
 CLUSTER = "{apiVersion: cluster.open-cluster-management.io/v1, kind: ManagedCluster, metadata: {name: NAME}}"
@@ -17,8 +17,8 @@ def test_changed_manifest_is_parsed_again_and_no_other(tmp_path: Path, monkeypat
     for name in ("first", "other"):
         (tmp_path / f"{name}.yaml").write_text(CLUSTER.replace("NAME", name))
     demo_report = DemoReport(Mock(), tmp_path, tmp_path / "_out")
-    parse = Mock(side_effect=report.parse_documents)
-    monkeypatch.setattr(report, "parse_documents", parse)
+    parse = Mock(side_effect=parse_documents)
+    monkeypatch.setattr("dsf.demo.report.parse_documents", parse)
 
     def read_names() -> list[str]:
         return [document.object.metadata.name for document in demo_report._read_documents()]
