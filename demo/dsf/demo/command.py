@@ -93,7 +93,7 @@ def demo(
         cleanup.enter_context(lock_state(state_dir))
         try:
             with run_supervisor(state_dir, say) as supervisor:
-                fleet = Fleet(manifests, state_dir, foreign, supervisor, say, _split_names(with_))
+                fleet = Fleet(manifests, state_dir, foreign, supervisor, say, _split_names(with_), has_flower=not once)
                 fleet.prepare()
                 started = time.time()
                 fleet.start_clusters()

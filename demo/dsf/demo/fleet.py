@@ -40,6 +40,8 @@ class Fleet:
         supervisor: Supervisor,
         say: Callable[[str], None],
         with_extras: Collection[str] = (),
+        *,
+        has_flower: bool = True,
     ) -> None:
         self._supervisor = supervisor
         self._say = say
@@ -48,6 +50,7 @@ class Fleet:
         #: time.monotonic() after which each Prometheus scrapes less often; None if it does.
         self._slow_scrapes_at: float | None = None
         self._redis_url = redis_url
+        self._has_flower = has_flower
         self._ports = ports = Ports(say)
         self.manifests = folder
         self.out_dir = folder / "_out"
@@ -62,7 +65,7 @@ class Fleet:
 
     @functools.cached_property
     def stack(self) -> Stack:
-        """The hub, Flower and the agents."""
+        """The hub, the agents, and Flower if there is time to look at it."""
         from dsf.up.stack import Stack, StackOptions, make_module_command
 
         prometheus_urls = {cluster.name: cluster.prometheus_url for cluster in self.clusters}
@@ -78,6 +81,7 @@ class Fleet:
             out_dir=self.out_dir,
             state_dir=self._state_dir,
             redis_url=self._redis_url,
+            flower=self._has_flower,
             agent_ports={cluster.name: cluster.agent_port for cluster in self.clusters},
             host_aliases=self.host_aliases,
             make_agent_command=make_agent_command,

@@ -17,7 +17,7 @@ from dsf.up.stack import StackOptions
 def test_interrupted_demo_without_keep_leaves_no_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     folder_states: list[bool] = []
 
-    def interrupted(manifests: Path, *_: object) -> None:
+    def interrupted(manifests: Path, *_: object, **__: object) -> None:
         folder_states.append(manifests.parent.is_dir() and tmp_path in manifests.parents)
         raise KeyboardInterrupt
 
@@ -35,10 +35,13 @@ def test_interrupted_wait_for_scores_is_no_success(monkeypatch: pytest.MonkeyPat
     waiting.tick.side_effect = KeyboardInterrupt
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    monkeypatch.setattr(fleet, "Fleet", lambda *_: waiting)
+    fleet_class = MagicMock(return_value=waiting)
+    monkeypatch.setattr(fleet, "Fleet", fleet_class)
     result = CliRunner().invoke(app, ["demo", "--once"], prog_name="dsf")
     assert (result.exit_code, result.stdout, result.stderr) == (130, "", "dsf: all processes have ended\n")
     waiting.tick.assert_called_once_with()
+    # The demo ends with the scores, so nobody could look at Flower.
+    assert fleet_class.call_args.kwargs == {"has_flower": False}
     # Prometheus needs the longest until its first data.
     steps = [name for name, *_ in waiting.mock_calls if name in ("prepare", "start_clusters", "start")]
     assert steps == ["prepare", "start_clusters", "start"]
