@@ -130,8 +130,10 @@ def _unpack_program(program: DebianProgram, cache: Path) -> Path:
 
 def _write_launcher(program: DebianProgram, folder: Path) -> Path:
     """Write `bin/<name>`, which runs the program with its own libraries by exec."""
-    places = [program.executable] if program.executable else [f"usr/bin/{program.name}", f"usr/sbin/{program.name}"]
-    executable = next((folder / path for path in places if (folder / path).exists()), None)
+    candidate_paths = (
+        [program.executable] if program.executable else [f"usr/bin/{program.name}", f"usr/sbin/{program.name}"]
+    )
+    executable = next((folder / path for path in candidate_paths if (folder / path).exists()), None)
     if executable is None:
         raise ToolError(f"Debian's package {program.package}, unpacked in {folder}, has no program {program.name}")
     libraries = {str(path.parent) for top in ("usr/lib", "lib") for path in (folder / top).rglob("lib*.so*")}

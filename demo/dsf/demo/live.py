@@ -23,7 +23,7 @@ _REFRESH_SECONDS = 1.0
 def list_addresses(fleet: Fleet) -> list[str]:
     """Return commands and addresses. The most useful ones come first, because a small screen does not fit all."""
     stack = fleet.stack
-    places = {
+    addresses = {
         "metrics": f"{stack.web_url}/metrics",
         "Flower": f"{stack.flower_url}/tasks",
         "manifests": f"{fleet.manifests}  (the demo picks up edits; written objects are in _out)",
@@ -31,14 +31,14 @@ def list_addresses(fleet: Fleet) -> list[str]:
         "logs": str(fleet.logs),
         "Redis": f"{stack.redis_address}  (its password: source {fleet.env_file})",
     }
-    width = max(len(name) for name in places)
+    width = max(len(name) for name in addresses)
     return [
         f"Look at the scores: {stack.web_url}",
         "Ctrl-C ends everything. In another terminal, after `source .venv/bin/activate`:",
         "  dsf status",
         "  dsf rescore sample-scorer --cluster worker01 --wait",
         "  dsf schedule set sample-scorer --interval 5",
-        *(f"{name:<{width}}  {place}" for name, place in places.items()),
+        *(f"{name:<{width}}  {address}" for name, address in addresses.items()),
         "Both node exporters measure this machine, so both clusters have nearly the same scores.",
     ]
 

@@ -34,8 +34,8 @@ def prepare(folder: Path, ports: Mapping[str, int], extras: Sequence[Path] = ())
         folder.mkdir(parents=True, exist_ok=True)
         files = [path for pattern in ("*.yaml", "*.yml") for path in sorted(folder.glob(pattern))]
         record = folder / _ADDRESSES
-        ours = [*(FOLDER / "manifests").glob("*.yaml"), *extras]
-        names = {template.name for template in ours}
+        demo_templates = [*(FOLDER / "manifests").glob("*.yaml"), *extras]
+        names = {template.name for template in demo_templates}
         # Files of the user are left alone, because they may use the same port for another program.
         notes = _update_addresses([file for file in files if file.name in names], addresses, record)
         in_containers = {name: f"{name}:8000" for name in addresses}

@@ -59,8 +59,8 @@ class DemoReport:
             for score in self._fleet.scores().scores
         ]
 
-    def explain_missing_scores(self, since: float) -> dict[str, str]:
-        """Return pair -> reason for each pair without a score with items measured after `since` (unix seconds)."""
+    def explain_missing_scores(self, start: float) -> dict[str, str]:
+        """Return pair -> reason for each pair without a score with items measured after `start` (unix seconds)."""
         lines = {keys.pair(line.cluster, line.scorer): line for line in self.read_lines()}
         reasons = {}
         for pair in sorted(self._list_wanted_pairs() | set(lines)):
@@ -71,7 +71,7 @@ class DemoReport:
                 reasons[pair] = f"fails: {line.failure}"
             elif line.failure:
                 reasons[pair] = line.failure
-            elif line.measured is None or line.measured < since:
+            elif line.measured is None or line.measured < start:
                 reasons[pair] = "no cycle has ended yet"
             elif not line.items:
                 reasons[pair] = "the scoring API answered, without results"

@@ -65,10 +65,10 @@ def test_scorer_added_by_the_user_keeps_its_address(tmp_path: Path) -> None:
     """The scorer may use a port that the demo used for one of its own before."""
     folder = tmp_path / "demo"
     manifests.prepare(folder, PORTS)
-    mine = folder / "mine.yaml"
-    mine.write_text("configURL: http://127.0.0.1:8000/config\n")
+    user_manifest = folder / "mine.yaml"
+    user_manifest.write_text("configURL: http://127.0.0.1:8000/config\n")
     assert manifests.prepare(folder, {"sample-scorer": 8005, "static-scorer": 8001})
-    assert mine.read_text() == "configURL: http://127.0.0.1:8000/config\n"
+    assert user_manifest.read_text() == "configURL: http://127.0.0.1:8000/config\n"
 
 
 def test_foreign_manifests_are_not_changed(tmp_path: Path) -> None:

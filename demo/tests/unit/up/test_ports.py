@@ -45,9 +45,9 @@ def test_ports_are_never_assigned_twice() -> None:
 
 def test_two_demos_that_start_together_get_different_ports() -> None:
     """The demos do not listen yet, so a check of the port alone finds it free."""
-    mine = Ports(lambda _: None)
+    ports = Ports(lambda _: None)
     # The port is reserved, so no other test process gets it meanwhile.
-    port = mine.choose(free_port(), "Flower")
+    port = ports.choose(free_port(), "Flower")
     assert is_free(port)
     code = (
         "import sys\nfrom dsf.up.ports import Ports\nports = Ports(print)\n"
@@ -57,5 +57,5 @@ def test_two_demos_that_start_together_get_different_ports() -> None:
     other = run_program(command, check=True).stdout.splitlines()
     assert other == [f"port {port} is in use; Flower gets port {other[1]}", other[1]]
     assert other[1] != str(port)
-    del mine
+    del ports
     assert run_program(command, check=True).stdout == f"{port}\n"
