@@ -384,7 +384,7 @@ def judge_distributed(plan: ScorerPlan, health: Health, deliveries: DeliveryCoun
             f"{cluster}{suffix}: {first_obstacle.message}"
         )
         return Statement("False", first_obstacle.reason, text)
-    if plan.variants and not any(plan.variants.values()):
+    if len(plan.variants) >= deliveries.clusters and not any(plan.variants.values()):
         text = f"spec.clusterSelector selects none of {deliveries.clusters} clusters"
         return Statement("False", _NOT_SELECTED, text)
     if deliveries.desired == 0:

@@ -120,8 +120,9 @@ class FleetPlan:
     claims: NameClaims = field(default_factory=NameClaims)
     #: The hub's own namespace.
     home: str = ""
-    #: Results of `list_running_scorers` by the result of `identify_running_scorers`.
-    _running_scorers: dict[object, list[ScorerPlan]] = field(
+    #: Results of `list_running_scorers` by cluster, and by the result of `identify_running_scorers`.
+    _running_scorers: dict[str, list[ScorerPlan]] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _running_scorers_by_key: dict[object, list[ScorerPlan]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
 
@@ -137,13 +138,6 @@ class FleetPlan:
         ]
         return sorted(runnable_scorers, key=lambda plan: plan.name)
 
-    @cached_property
-    def _varied_scorers(self) -> list[ScorerPlan]:
-        """The scorers among `_runnable_scorers` that differ between clusters for another reason than a mask."""
-        return [
-            plan for plan in self._runnable_scorers if plan.variants or len(plan.parts) > 1 or len(plan.secrets) > 1
-        ]
-
     def runs_on(self, plan: ScorerPlan, cluster: str) -> bool:
         """Return True if a scorer runs on this one of `clusters`, provided that a configuration exists."""
         resolved_scorer = plan.runnable
@@ -157,22 +151,33 @@ class FleetPlan:
         """Return the scorers that run on a cluster, sorted by name. Clusters share the list; do not change it."""
         if cluster not in self.clusters:
             return []
-        key = self.identify_running_scorers(cluster)
-        if key not in self._running_scorers:
-            self._running_scorers[key] = [plan for plan in self._runnable_scorers if self.runs_on(plan, cluster)]
-        return self._running_scorers[key]
+        if cluster not in self._running_scorers:
+            key = self.identify_running_scorers(cluster)
+            if key not in self._running_scorers_by_key:
+                running_scorers = [plan for plan in self._runnable_scorers if self.runs_on(plan, cluster)]
+                self._running_scorers_by_key[key] = running_scorers
+            self._running_scorers[cluster] = self._running_scorers_by_key[key]
+        return self._running_scorers[cluster]
 
     def identify_running_scorers(self, cluster: str) -> object:
         """Return a key that is equal for clusters on which the same scorers run with equal parts and Secrets.
 
         Most clusters run the same scorers, so the work for thousands of scorers is done once for all these clusters.
         """
-        return self.masks.get_scores(cluster), tuple(
-            (id(plan.get_part(cluster)), *sorted(plan.get_secrets(cluster).items()))
-            if self.runs_on(plan, cluster)
-            else None
-            for plan in self._varied_scorers
-        )
+        return self.masks.get_scores(cluster), tuple(self._variations.get(cluster, ()))
+
+    @cached_property
+    def _variations(self) -> Mapping[str, list[object]]:
+        """Cluster -> how runnable scorers differ there from those on most clusters, except for masks."""
+        variations: dict[str, list[object]] = {}
+        for plan in self._runnable_scorers:
+            key = plan.scorer.key
+            for cluster, variant in plan.variants.items():
+                part = plan.get_part(cluster) if isinstance(variant, ScorerSummary) else None
+                variations.setdefault(cluster, []).append((key, id(part)))
+            for cluster, copies in plan.secrets.items() if len(plan.secrets) > 1 else ():
+                variations.setdefault(cluster, []).append((key, *sorted(copies.items())))
+        return variations
 
     def make_notice(self, cluster: str) -> ClusterNotice:
         """Return the notice for users about a cluster."""
@@ -524,19 +529,28 @@ def _make_misplaced_obstacle(namespace: str, home: str) -> Obstacle:
     )
 
 
-def _check_hosts(plan: ScorerPlan, allowed_hosts: TokenHosts) -> ScorerPlan:
-    """Return the plan with an obstacle on clusters where the scorer uses servers that are not allowed."""
+def _check_hosts(plan: ScorerPlan, allowed_hosts: TokenHosts, clusters: Iterable[ClusterFacts]) -> ScorerPlan:
+    """Return the plan with an obstacle on clusters where the scorer uses servers that are not allowed.
+
+    `clusters` are empty if the scorer is the same on all clusters.
+    """
     if plan.resolved_scorer is None:
         return plan
-    common_servers = [] if plan.variants else list_servers(plan.resolved_scorer.summary)
-    if refusal := find_server_refusal(allowed_hosts, filter(None, [plan.scorer.spec.config_url, *common_servers])):
-        return ScorerPlan(plan.scorer, None, Obstacle(str(ResolveReason.HostNotAllowed), refusal))
+    summary = plan.resolved_scorer.summary
+    refusal = find_server_refusal(allowed_hosts, list_servers(summary))
+    config_urls = filter(None, [plan.scorer.spec.config_url])
+    general_refusal = find_server_refusal(allowed_hosts, config_urls) or ("" if plan.variants else refusal)
+    if general_refusal:
+        return ScorerPlan(plan.scorer, None, Obstacle(str(ResolveReason.HostNotAllowed), general_refusal))
     variants = dict(plan.variants)
-    for cluster, variant in plan.variants.items():
+    for cluster in clusters:
+        variant = plan.variants.get(cluster.name, summary)
         if isinstance(variant, ScorerSummary) and (
-            refusal := find_server_refusal(allowed_hosts, list_servers(variant))
+            cluster_refusal := refusal
+            if variant is summary
+            else find_server_refusal(allowed_hosts, list_servers(variant))
         ):
-            variants[cluster] = Obstacle(str(ResolveReason.HostNotAllowed), refusal)
+            variants[cluster.name] = Obstacle(str(ResolveReason.HostNotAllowed), cluster_refusal)
     return replace(plan, variants=variants)
 
 
@@ -598,6 +612,9 @@ def _plan_scorer(
     """
     try:
         resolved_scorer, results = resolve_for_clusters(scorer, token_hosts, authentications, clusters, cache)
+        depends_on_clusters = not clusters or bool(results) or secretdelivery.is_per_cluster(resolved_scorer)
+        # Many scorers may select most of many clusters, so keep the results that differ.
+        results = {name: result for name, result in results.items() if result is not resolved_scorer.summary}
         if home and scorer.metadata.namespace != home:
             _check_account(resolved_scorer, results.values(), home)
             resolved_scorer, results = _add_namespace(scorer.metadata.namespace, resolved_scorer, results)
@@ -618,10 +635,10 @@ def _plan_scorer(
                 name: make_part(variant) for name, variant in summaries.items() if isinstance(variant, ScorerSummary)
             },
             secrets=secrets,
-            depends_on_clusters=not clusters or bool(results) or secretdelivery.is_per_cluster(resolved_scorer),
+            depends_on_clusters=depends_on_clusters,
         )
         if scorer_hosts and scorer.metadata.namespace != home:
-            plan = _check_hosts(plan, scorer_hosts)
+            plan = _check_hosts(plan, scorer_hosts, clusters if depends_on_clusters else ())
         # Compute these values here, because a later error would stop all scorers.
         _ = plan.record, plan.make_entry("any")
         sanitize_resource_name(resolved_scorer.score_name)

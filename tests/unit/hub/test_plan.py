@@ -13,6 +13,10 @@ from hypothesis import strategies as st
 from dsf.api.meta import format_rfc3339
 from dsf.api.scorerule import HoldRule
 from dsf.api.scoringconfig import Mask
+from dsf.api.summary import ScorerSummary
+from dsf.hub import plan as plan_module
+from dsf.hub.admission import NameRules
+from dsf.hub.manifestwork import ScorerPart, make_part
 from dsf.hub.plan import FleetPlan, MaskIndex, find_differences, make_plan
 from tests.cases import load
 from tests.unit.hub.builders import NOW, cluster, config, refusal, scorer, summaries
@@ -210,6 +214,28 @@ def test_cluster_notice_names_masked_scorers_and_the_reason() -> None:
     assert fully_masked_plan.make_notice("a").absent == {
         "s": "this cluster is masked from all scores by the DynamicScoringConfig"
     }
+
+
+def test_selective_scorers_are_made_once_for_all_selected_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts: list[str] = []
+
+    def count(summary: ScorerSummary) -> ScorerPart:
+        parts.append(summary.name)
+        return make_part(summary)
+
+    monkeypatch.setattr(plan_module, "make_part", count)
+    selector = {"matchExpressions": [{"key": "zone", "operator": "NotIn", "values": ["x"]}]}
+    scorers = [scorer("s"), scorer("t", metadata={"namespace": "team"}, clusterSelector=selector)]
+    clusters = [*(cluster(f"c{number}") for number in range(20)), cluster("other", labels={"zone": "x"})]
+    plan = make_plan(scorers, config(), clusters, NOW, names=NameRules(home="hub"))
+    assert sorted(parts) == ["s", "t"]
+    running_scorers = plan.list_running_scorers("c0")
+    assert [running_scorer.name for running_scorer in running_scorers] == ["s", "t"]
+    assert all(plan.list_running_scorers(f"c{number}") is running_scorers for number in range(20))
+    assert [running_scorer.name for running_scorer in plan.list_running_scorers("other")] == ["s"]
+    assert plan.list_clusters(plan.scorers["team/t"]) == sorted(f"c{number}" for number in range(20))
+    assert plan.make_notice("other").absent.keys() == {"t"}
+    assert plan.make_notice("c0").absent == {}
 
 
 def test_cluster_notice_has_a_limited_number_of_scorers_of_each_namespace() -> None:
