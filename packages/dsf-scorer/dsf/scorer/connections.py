@@ -11,12 +11,51 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 from collections import Counter
-from typing import Final
+from typing import Any, Final
 
+import h11
+import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 #: Maximum connections of a server. An agent has one or two.
 MAX_CONNECTIONS: Final = 256
+#: Maximum bytes of a request's header, unless an option sets them, and maximum lines.
+_MAX_HEAD_BYTES: Final = 64 * 1024
+_MAX_HEAD_LINES: Final = 300
+#: Minimum mean size in bytes of the chunks of a request's body, apart from the first ones.
+_MIN_CHUNK_BYTES: Final = 64
+_FREE_CHUNKS: Final = 200
+
+
+class _BoundedParser(h11.Connection):
+    """Parses the requests of a connection, and refuses those that take much time for their bytes.
+
+    The parser takes as long for an empty line or a chunk of one byte as for a long one.
+    """
+
+    def __init__(self, max_head_bytes: int) -> None:
+        super().__init__(h11.SERVER, max_head_bytes)
+        self._chunks = 0
+        self._chunk_bytes = 0
+
+    def next_event(self) -> Any:
+        """Return the next part of a request. Raises RemoteProtocolError."""
+        if self.their_state is h11.IDLE:
+            self._check_head()
+            self._chunks = self._chunk_bytes = 0
+        event = super().next_event()
+        if isinstance(event, h11.Data):
+            self._chunks += 1
+            self._chunk_bytes += len(event.data)
+            if self._chunks > _FREE_CHUNKS + self._chunk_bytes // _MIN_CHUNK_BYTES:
+                raise h11.RemoteProtocolError("the chunks of the body are too small")
+        return event
+
+    def _check_head(self) -> None:
+        received_bytes, _ = self.trailing_data
+        ends = [end for end in (received_bytes.find(b"\n\r\n"), received_bytes.find(b"\n\n")) if end >= 0]
+        if received_bytes.count(b"\n", 0, min(ends, default=len(received_bytes))) > _MAX_HEAD_LINES:
+            raise h11.RemoteProtocolError("the header has too many lines", error_status_hint=431)
 
 
 class BoundedHttp(H11Protocol):
@@ -27,6 +66,17 @@ class BoundedHttp(H11Protocol):
     """
 
     _last_progress_at = 0.0
+
+    def __init__(self, config: uvicorn.Config, *arguments: Any, **options: Any) -> None:
+        super().__init__(config, *arguments, **options)
+        self.conn = _BoundedParser(config.h11_max_incomplete_event_size or _MAX_HEAD_BYTES)
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse the request, and close the connection. If the response has already begun, only close it."""
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            super().send_400_response(msg)
+        else:
+            self.transport.close()
 
     @property
     def is_working(self) -> bool:

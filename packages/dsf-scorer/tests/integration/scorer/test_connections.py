@@ -105,3 +105,20 @@ def test_clients_without_a_request_displace_only_their_own_connections(port: int
 def test_client_of_the_same_address_replaces_silent_connections(port: int) -> None:
     with _clients(port, b"", "127.0.0.1"):
         assert requests.get(f"http://127.0.0.1:{port}/config", timeout=30).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "request_text",
+    [
+        b"POST /scoring HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n" + b"1\r\n \r\n" * 5000,
+        b"GET /config HTTP/1.1\r\nHost: a\r\n" + b"a: b\r\n" * 2000 + b"\r\n",
+    ],
+    ids=["small-chunks", "header-lines"],
+)
+def test_requests_that_take_long_to_parse_are_refused(port: int, request_text: bytes) -> None:
+    with socket.create_connection(("127.0.0.1", port), 30) as client:
+        # The server may close the connection while the request is being sent.
+        with contextlib.suppress(ConnectionError):
+            client.sendall(request_text)
+        assert client.recv(1000).startswith(b"HTTP/1.1 400")
+    assert requests.get(f"http://127.0.0.1:{port}/config", timeout=30).status_code == 200
