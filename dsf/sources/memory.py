@@ -60,7 +60,7 @@ class _ScorerWindow:
 
 
 class _EvictionCandidate(NamedTuple):
-    """A window that may be emptied to make room for another one."""
+    """A window that may be emptied for the samples of another one."""
 
     name: str
     window: Window

@@ -22,8 +22,8 @@ from dsf.store.history import HistoryEntry
 from dsf.store.pairs import EXPIRED_THRESHOLD, PairFailure, PairScore
 from dsf.store.registry import Registry, ScorerRecord
 
-# Key prefixes of pair hashes and histories.
-_PREFIXES = keys.pair_key("", "").removesuffix("/"), keys.history_key("", "").removesuffix("/")
+# Prefixes of the keys of pairs and of their histories.
+_PAIR_PREFIX, _HISTORY_PREFIX = (make_key("", "").removesuffix("/") for make_key in (keys.pair_key, keys.history_key))
 #: Cycles kept per pair for `dsf history`.
 HISTORY_LENGTH: Final = 50
 # Maximum lost runs or pairs per script call, which blocks Redis for other clients.
@@ -104,7 +104,7 @@ class Runs:
         """
         outcomes: dict[int, str | redis.ResponseError] = {}
         for numbers in _split_by_pair(endings):
-            arguments: list[str | int] = [f"{now:.6f}", HISTORY_LENGTH, _PREFIXES[1], EXPIRED_THRESHOLD]
+            arguments: list[str | int] = [f"{now:.6f}", HISTORY_LENGTH, _HISTORY_PREFIX, EXPIRED_THRESHOLD]
             arguments += [_encode_ending(endings[number]) for number in numbers]
             responses: list[Any] = self._ingest_script(keys=_INGEST_KEYS, args=arguments)
             for number, response in zip(numbers, responses, strict=True):
@@ -178,7 +178,8 @@ class Runs:
         forgotten_pairs: list[str] = []
         for batch in split_into_batches(sorted(pairs), _BATCH_SIZE):
             response: list[object] = self._forget_script(
-                keys=[keys.ENTRIES, keys.SCORE_BYTES], args=[*_PREFIXES, len(pair_hashes), *pair_hashes, *batch]
+                keys=[keys.ENTRIES, keys.SCORE_BYTES],
+                args=[_PAIR_PREFIX, _HISTORY_PREFIX, len(pair_hashes), *pair_hashes, *batch],
             )
             forgotten_pairs += [str(pair) for pair in response]
         return forgotten_pairs

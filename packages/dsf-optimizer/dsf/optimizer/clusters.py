@@ -15,28 +15,30 @@ _AVAILABLE: Final = "ManagedClusterConditionAvailable"
 
 
 class Clusters:
-    """The ManagedClusters of one plan, as the constructor has read them from the hub. It raises BackendError."""
+    """The ManagedClusters of one plan, read from the hub by the constructor, which raises BackendError."""
 
     def __init__(self, backend: ManifestClient, selector: PlacementSelector, names: Iterable[str]) -> None:
         self._backend = backend
         self._selector = selector
-        wanted_names = set(names)
+        requested_names = set(names)
         # With a selector by label, list only clusters with the label, because Placements cannot select the others.
-        self._all = backend.list_objects(MANAGED_CLUSTERS, labels=selector.labels)
-        self._wanted = {
+        self._listed_clusters = backend.list_objects(MANAGED_CLUSTERS, labels=selector.labels)
+        self._cluster_by_name = {
             str(cluster["metadata"]["name"]): cluster
-            for cluster in self._all
-            if cluster["metadata"]["name"] in wanted_names
+            for cluster in self._listed_clusters
+            if cluster["metadata"]["name"] in requested_names
         }
-        self._wanted |= backend.fetch_objects(MANAGED_CLUSTERS, "", wanted_names - self._wanted.keys())
+        self._cluster_by_name |= backend.fetch_objects(
+            MANAGED_CLUSTERS, "", requested_names - self._cluster_by_name.keys()
+        )
 
     def list_missing(self, names: Iterable[str]) -> list[str]:
         """Return an error text for each of these clusters that does not exist."""
-        return [f"ManagedCluster {name} does not exist" for name in names if name not in self._wanted]
+        return [f"ManagedCluster {name} does not exist" for name in names if name not in self._cluster_by_name]
 
     def select(self, names: Iterable[str]) -> Selection:
         """Return the values by which Placements select these clusters."""
-        return self._selector.select(names, self._all)
+        return self._selector.select(names, self._listed_clusters)
 
     def list_unbound(self, namespace: str, names: Iterable[str]) -> list[str]:
         """Return a problem for each cluster that Placements of the namespace cannot select.
@@ -47,27 +49,27 @@ class Clusters:
         if not cluster_names:
             return []
         bindings = self._backend.list_objects(MANAGED_CLUSTER_SET_BINDINGS, namespace)
-        bound = {
+        bound_sets = {
             str((binding.get("spec") or {}).get("clusterSet") or binding["metadata"]["name"]) for binding in bindings
         }
-        if not bound:
+        if not bound_sets:
             reason = f"namespace {namespace} has no ManagedClusterSetBinding, so its Placements select nothing"
             return [f"{reason}; bind a set with these clusters, such as `global`"]
-        sets = self._backend.fetch_objects(MANAGED_CLUSTER_SETS, "", bound)
+        sets = self._backend.fetch_objects(MANAGED_CLUSTER_SETS, "", bound_sets)
         return [
             f"ManagedCluster {name} is in no cluster set that is bound to namespace {namespace} "
-            f"({', '.join(sorted(bound))}), so its Placements cannot select it"
+            f"({', '.join(sorted(bound_sets))}), so its Placements cannot select it"
             for name in cluster_names
-            if name in self._wanted
-            and not any(contains_cluster(cluster_set, self._wanted[name]) for cluster_set in sets.values())
+            if name in self._cluster_by_name
+            and not any(contains_cluster(cluster_set, self._cluster_by_name[name]) for cluster_set in sets.values())
         ]
 
     def list_warnings(self, cluster_names: Iterable[str]) -> list[str]:
         """Return the reasons why an applied plan may not take effect on these clusters."""
         problems = []
-        names = sorted(set(cluster_names) & self._wanted.keys())
+        names = sorted(set(cluster_names) & self._cluster_by_name.keys())
         for name in names:
-            cluster = self._wanted[name]
+            cluster = self._cluster_by_name[name]
             problems += [
                 f"ManagedCluster {name} has the taint {taint.get('key')}: Placements do not select it"
                 for taint in (cluster.get("spec") or {}).get("taints") or ()
@@ -82,6 +84,6 @@ class Clusters:
             f"ManagedCluster {name} has no claim {COMPLIANCE_CLAIM}: workloads are placed there only once it is "
             f"compliant; check that the policy watcher runs there"
             for name in names
-            if COMPLIANCE_CLAIM not in read_claims(self._wanted[name])
+            if COMPLIANCE_CLAIM not in read_claims(self._cluster_by_name[name])
         ]
         return problems
