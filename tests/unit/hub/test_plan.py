@@ -14,6 +14,7 @@ from dsf.api.meta import format_rfc3339
 from dsf.api.scorerule import HoldRule
 from dsf.api.scoringconfig import Mask
 from dsf.api.summary import ScorerSummary
+from dsf.api.urls import TokenHosts
 from dsf.hub import plan as plan_module
 from dsf.hub.admission import NameRules
 from dsf.hub.manifestwork import ScorerPart, make_part
@@ -236,6 +237,35 @@ def test_selective_scorers_are_made_once_for_all_selected_clusters(monkeypatch: 
     assert plan.list_clusters(plan.scorers["team/t"]) == sorted(f"c{number}" for number in range(20))
     assert plan.make_notice("other").absent.keys() == {"t"}
     assert plan.make_notice("c0").absent == {}
+
+
+@pytest.mark.parametrize(
+    ("host", "zones", "running"),
+    [
+        ("http://${label:zone}.test", "abc", "bc"),
+        ("http://a.test", "ab", ""),
+        ("http://b.test", "ab", "ab"),
+    ],
+)
+def test_servers_that_are_not_allowed_stop_a_scorer_only_on_clusters_that_use_them(
+    host: str, zones: str, running: str
+) -> None:
+    selector = {"matchExpressions": [{"key": "zone", "operator": "In", "values": [*zones]}]}
+    source = {"type": "Prometheus", "host": host, "params": {"query": "up", "range": 60, "step": 10}}
+    clusters = [cluster(zone, labels={"zone": zone}) for zone in "abc"]
+    for spec in ({"clusterSelector": selector}, {}) if zones == "abc" else ({"clusterSelector": selector},):
+        plan = make_plan(
+            [scorer("t", metadata={"namespace": "team"}, source=source, **spec)],
+            config(),
+            clusters,
+            NOW,
+            names=NameRules(home="hub"),
+            scorer_hosts=TokenHosts(["http://scorer.test", "http://b.test", "http://c.test"]),
+        )
+        assert plan.list_clusters(plan.scorers["team/t"]) == [*running]
+        obstacles = plan.scorers["team/t"].obstacles
+        assert obstacles.keys() == {*zones} - {*running}
+        assert all(obstacle.reason == "HostNotAllowed" for obstacle in obstacles.values())
 
 
 def test_cluster_notice_has_a_limited_number_of_scorers_of_each_namespace() -> None:
