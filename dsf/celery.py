@@ -24,7 +24,7 @@ def _keep_command_line(**_: Any) -> None:
     sys.argv = sys.orig_argv[1:]
 
 
-_is_command = commands.is_own(sys.argv, os.environ)
+_is_command = commands.is_celery_command(sys.argv, os.environ)
 if _is_command:
     commands.prepare(sys.argv, os.environ)
 config = settings() if _is_command else settings().model_copy(update={"role": "cli"})

@@ -227,7 +227,7 @@ class SharedThreads(_TaskPool):  # type: ignore[misc]
         return Future()
 
     def expire(self) -> None:
-        """Skip the waiting ticks whose deadline has passed. Called regularly."""
+        """Skip the waiting ticks whose deadline has passed. The agent calls it regularly."""
         for tick, reason in self._runner.tick_queue.expire(self._runner.hub_time()):
             self._skip(tick, reason)
 

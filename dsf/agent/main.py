@@ -129,7 +129,10 @@ class AgentRuntime:
         log.info("metrics served", host=host, port=port)
 
     def refresh(self) -> None:
-        """Read a changed configuration, end cycles of removed scorers, and update readiness. Called regularly."""
+        """Read a changed configuration, end cycles of removed scorers, and update readiness.
+
+        A timer of the worker calls it regularly.
+        """
         self.cycles.end_removed(self.config.get_summaries())
         self.readiness.refresh()
 

@@ -226,7 +226,7 @@ class ScoringProbe:
             self._fresh_until[scorer] = self._clock() + _compute_patience(interval)
 
     def refresh(self) -> None:
-        """Update the file to the current state. Called regularly."""
+        """Update the file to the current state. The agent calls it regularly."""
         summaries = self._config.get_summaries()
         now = self._clock()
         with self._lock:

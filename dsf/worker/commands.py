@@ -68,40 +68,40 @@ def make_flower_command(address: str, port: int, *, read_only: bool = True) -> l
     return [*celery, "flower", *(f"--{name}={value}" for name, value in options.items())]
 
 
-def is_own(words: Sequence[str], environment: Mapping[str, str]) -> bool:
-    """Return True if this process, started with these words, is a command of Celery for our application.
+def is_celery_command(command_line: Sequence[str], environment: Mapping[str, str]) -> bool:
+    """Return True if this process, started with this command line, is a command of Celery for our application.
 
     Another project's worker or program may import `dsf.celery`, too.
     """
-    program = PurePath(words[0])
+    program = PurePath(command_line[0])
     # The second case is `python -m celery`.
     if "celery" not in (program.name, program.parent.name):
         return False
     applications = [environment.get("APP", "")]
-    for position, word in enumerate(words):
-        if word in ("-A", "--app"):
-            applications += words[position + 1 : position + 2]
-        elif word.startswith("--app="):
-            applications.append(word.removeprefix("--app="))
-        elif word.startswith("-A"):
-            applications.append(word.removeprefix("-A"))
+    for position, argument in enumerate(command_line):
+        if argument in ("-A", "--app"):
+            applications += command_line[position + 1 : position + 2]
+        elif argument.startswith("--app="):
+            applications.append(argument.removeprefix("--app="))
+        elif argument.startswith("-A"):
+            applications.append(argument.removeprefix("-A"))
     return applications[-1].replace(":", ".") in _APPLICATIONS
 
 
-def prepare(words: Sequence[str], environment: MutableMapping[str, str]) -> None:
+def prepare(command_line: Sequence[str], environment: MutableMapping[str, str]) -> None:
     """Set the environment variables with which a `celery` command behaves like the `dsf` command of the same name.
 
     Without these variables, `celery flower` would show forged events and let everybody start tasks, and `celery worker`
-    would have a name that Flower does not show. `words` is the command line. Variables that are already set stay.
+    would have a name that Flower does not show. Variables that are already set stay.
     """
-    if not is_own(words, environment):
+    if not is_celery_command(command_line, environment):
         return
-    role = next((_ROLES[word] for word in words[1:] if word in _ROLES), None)
+    role = next((_ROLES[argument] for argument in command_line[1:] if argument in _ROLES), None)
     if role is not None and environment.get("DSF_ROLE", "hub") == "hub":
         # A user may run this command in the container of a hub, whose environment has the hub's role.
         environment["DSF_ROLE"] = role
     options = {"FLOWER": _FLOWER} if role == "flower" else {}
-    if role is None and "worker" in words[1:]:
+    if role is None and "worker" in command_line[1:]:
         options = {"CELERY_WORKER": _RESULTS_WORKER}
     for prefix, values in options.items():
         for name, value in values.items():
