@@ -33,12 +33,12 @@ def make_optimizer_figures(rows: list[dict[str, Any]]) -> list[Figure]:
         dsf_result = row["dsf"]
         other_solvers = [
             f"{name}: {result['objective'] if result['objective'] is None else format(result['objective'], '.7g')} "
-            f"in {result['seconds']:.1f} s, {result['memory_mb']:.0f} MB"
+            f"in {result['seconds']:.1f} s, {result['memory_mib']:.0f} MiB"
             for label, name in (("cbc", "CBC"), ("highs", "HiGHS"), ("cpsat", "CP-SAT"))
             if (result := row.get(label)) is not None
         ]
         against = "; ".join(other_solvers) or "nothing: too large for the others"
-        measured = f"{dsf_result['objective']:.7g} in {dsf_result['seconds']:.1f} s, {dsf_result['memory_mb']:.0f} MB"
+        measured = f"{dsf_result['objective']:.7g} in {dsf_result['seconds']:.1f} s, {dsf_result['memory_mib']:.0f} MiB"
         name = f"optimiser, {row['size']} (workloads x clusters x configurations)"
         figures.append(Figure(name, measured, 100 * dsf_result["gap"], "% from the bound", against))
     return figures

@@ -2,9 +2,9 @@
 
     python -m bench.authentication [--quick] [--strict] [--json FILE]
 
-All in turns in one process; source, scoring API and the server of tokens are in another one that is not counted. The
-runs differ only in the agent's authentication. A handshake would cost more than a whole cycle: the figures are only as
-near to each other while connections are reused.
+The methods of authentication take turns in one process, whose CPU time is measured. Source, scoring API and token
+server are in a second process, whose CPU time is not counted. Cycles differ only in the agent's authentication. They
+reuse connections, because one TLS handshake would cost more CPU than a whole cycle.
 """
 
 from __future__ import annotations
@@ -33,13 +33,16 @@ from dsf.settings import Settings
 from tests.support.tlsca import TestCa
 
 SERIES, RESULTS = 100, 10
-#: Maximum CPU relative to a bearer token.
-LIMIT = 1.3
-_TOKEN = json.dumps({"access_token": "a-token", "token_type": "Bearer", "expires_in": 3600}).encode()
+#: Maximum CPU time of a cycle, relative to a cycle with a bearer token.
+MAX_RELATIVE_CPU = 1.3
+_TOKEN_RESPONSE = json.dumps({"access_token": "a-token", "token_type": "Bearer", "expires_in": 3600}).encode()
 
 
 def make_methods(url: str) -> dict[str, dict[str, Any]]:
-    """Return the methods of authentication by name."""
+    """Return the fields of `methods` in a ServerAccess, by the name of the method of authentication.
+
+    `url` is the address of the token server.
+    """
     secret = {"name": "secrets", "key": "secret"}
     oauth2 = {"tokenURL": f"{url}/token", "clientID": {"value": "bench"}, "clientSecret": secret}
     return {
@@ -49,8 +52,8 @@ def make_methods(url: str) -> dict[str, dict[str, Any]]:
     }
 
 
-def scorer(url: str, method_fields: dict[str, Any]) -> ScorerSummary:
-    """Return the scorer of the benches with this method of authentication."""
+def make_scorer(url: str, method_fields: dict[str, Any]) -> ScorerSummary:
+    """Return the scorer of the benches, which uses this method of authentication for its source and its scoring API."""
     access_fields = {"methods": method_fields, "tls": {"caRef": {"name": "secrets"}}}
     access = ServerAccess.model_validate(access_fields, by_alias=True, by_name=False)
     return make_summary("bench", url, SERIES, RESULTS).model_copy(
@@ -58,41 +61,44 @@ def scorer(url: str, method_fields: dict[str, Any]) -> ScorerSummary:
     )
 
 
-def secrets(folder: Path, ca: TestCa) -> FileSecrets:
-    """Return all Secrets of the methods, released for this machine."""
+def write_secrets(folder: Path, ca: TestCa) -> FileSecrets:
+    """Write the Secrets of all methods into `folder`, released for 127.0.0.1, and return their reader."""
     client = ca.issue("agent")
-    files = {
+    values_by_secret = {
         "secrets": {"secret": b"a-secret", "token": b"a-token", "ca.crt": ca.cert.read_bytes()},
         "client": {"tls.crt": client.cert.read_bytes(), "tls.key": client.key.read_bytes()},
     }
-    for name, keys in files.items():
+    for name, values in values_by_secret.items():
         (folder / name).mkdir(parents=True)
-        for key, value in {**keys, "usable-for": b"127.0.0.1"}.items():
+        for key, value in {**values, "usable-for": b"127.0.0.1"}.items():
             (folder / name / key).write_bytes(value)
     return FileSecrets(folder, Release(Settings()))
 
 
 def measure(quick: bool) -> Measurement:
-    """Measure all methods in turns."""
+    """Measure one method after the other in each round, so that a slow moment of the machine affects all of them."""
     rounds, seconds = (7, 0.3) if quick else (15, 0.8)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         ca = TestCa(folder / "ca")
-        with _server(ca) as url:
-            stages = Stages(Settings(), secrets(folder / "secrets", ca))
-            scorers = {method_name: scorer(url, method) for method_name, method in make_methods(url).items()}
+        with _run_tls_server(ca) as url:
+            stages = Stages(Settings(), write_secrets(folder / "secrets", ca))
+            scorers = {
+                method_name: make_scorer(url, method_fields) for method_name, method_fields in make_methods(url).items()
+            }
 
-            def cycle(scorer_summary: ScorerSummary) -> None:
-                run = Cycle(scorer_summary.name, "run", scorer_summary, float("inf"))
-                stages.score(run, b"".join(stages.fetch(run).pieces))
+            def fetch_and_score(scorer_summary: ScorerSummary) -> None:
+                cycle = Cycle(scorer_summary.name, "run", scorer_summary, float("inf"))
+                stages.score(cycle, b"".join(stages.fetch(cycle).pieces))
 
+            # The first cycle of each scorer opens its connections, and is not measured.
             for scorer_summary in scorers.values():
-                cycle(scorer_summary)
+                fetch_and_score(scorer_summary)
             milliseconds_by_method = {method_name: [] for method_name in scorers}  # type: dict[str, list[float]]
             for _ in range(rounds):
                 for method_name, scorer_summary in scorers.items():
                     milliseconds_by_method[method_name].append(
-                        measure_call(functools.partial(cycle, scorer_summary), seconds)
+                        measure_call(functools.partial(fetch_and_score, scorer_summary), seconds)
                     )
     figures = [
         Figure(
@@ -106,18 +112,19 @@ def measure(quick: bool) -> Measurement:
             ),
             "x",
             f"a bearer token over the same TLS, {format_spread(milliseconds_by_method['bearer'], 'ms')}",
-            upper_limit=LIMIT,
+            upper_limit=MAX_RELATIVE_CPU,
         )
         for method_name in scorers
         if method_name != "bearer"
     ]
-    return figures, [{"way": method_name, "ms": values} for method_name, values in milliseconds_by_method.items()]
+    return figures, [{"method": method_name, "ms": values} for method_name, values in milliseconds_by_method.items()]
 
 
 @contextmanager
-def _server(ca: TestCa) -> Iterator[str]:
-    server = ca.issue("127.0.0.1")
-    command = [sys.executable, "-m", "bench.authentication", "--serve", server.cert, server.key, ca.cert]
+def _run_tls_server(ca: TestCa) -> Iterator[str]:
+    """Run `serve` in a process, and yield its URL."""
+    certificate = ca.issue("127.0.0.1")
+    command = [sys.executable, "-m", "bench.authentication", "--serve", certificate.cert, certificate.key, ca.cert]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
         try:
             assert process.stdout is not None
@@ -126,19 +133,24 @@ def _server(ca: TestCa) -> Iterator[str]:
             process.terminate()
 
 
-class _Peer(Peer):
+class _TlsPeer(Peer):
+    """Handles the requests of one connection over TLS."""
+
     def setup(self) -> None:
-        """Run the handshake in the connection's own thread."""
+        """Perform the handshake in the thread of this connection, so that it does not block the others."""
         self.request.do_handshake()
         super().setup()
 
 
-def serve(certificate: str, key: str, clients: str) -> None:
-    """Serve over TLS, and print the port. A client may present a certificate."""
+def serve(certificate: str, key: str, client_ca: str) -> None:
+    """Run source, scoring API and token server on one TLS port, and print the port.
+
+    The arguments are files. Client certificates are optional, and verified with `client_ca`.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
     context.verify_mode = ssl.CERT_OPTIONAL
-    context.load_verify_locations(clients)
+    context.load_verify_locations(client_ca)
 
     class Server(socketserver.ThreadingTCPServer):
         daemon_threads = True
@@ -147,20 +159,20 @@ def serve(certificate: str, key: str, clients: str) -> None:
         def handle_error(self, *_: object) -> None:
             """Ignore errors, because measurements end in the middle of an exchange."""
 
-    _Peer.responses = {
-        "/token": _TOKEN,
+    _TlsPeer.responses = {
+        "/token": _TOKEN_RESPONSE,
         **{path: make_response(path) for path in (f"/get/{SERIES}", f"/post/{RESULTS}")},
     }
-    with Server(("127.0.0.1", 0), _Peer) as server:
+    with Server(("127.0.0.1", 0), _TlsPeer) as server:
         server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
         print(server.server_address[1], flush=True)
         server.serve_forever()
 
 
 def main() -> int:
-    """Measure and print."""
+    """Measure all methods and print the figures, or run the servers with `--serve`."""
     parser = make_parser(__doc__)
-    parser.add_argument("--serve", nargs=3, help="be the servers, as this program starts them itself")
+    parser.add_argument("--serve", nargs=3, help="run the servers (used by this program itself)")
     arguments = parser.parse_args()
     if arguments.serve:
         serve(*arguments.serve)

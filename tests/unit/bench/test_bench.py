@@ -124,9 +124,9 @@ def test_rows_of_other_shapes_are_read() -> None:
     row = {"series": 1, "samples": 61, "library_ms": 0.5, "bare_ms": 0.4, "ratio": 1.25, "limit": 1.5}
     [figure], details = read("scorer_overhead", [row])
     assert (figure.is_met, figure.value, details) == (True, 1.25, [row])
-    dsf_result = {"objective": 10.0, "seconds": 1.0, "memory_mb": 5.0, "gap": 0.01}
-    cbc = {"objective": 9.0, "seconds": 1.0, "memory_mb": 5.0}
+    dsf_result = {"objective": 10.0, "seconds": 1.0, "memory_mib": 5.0, "gap": 0.01}
+    cbc = {"objective": 9.0, "seconds": 1.0, "memory_mib": 5.0}
     [figure], _ = read("optimizer", [{"size": "10x5x3", "dsf": dsf_result, "cbc": cbc}])
-    assert (figure.value, figure.against) == (1.0, "CBC: 9 in 1.0 s, 5 MB")
+    assert (figure.value, figure.against) == (1.0, "CBC: 9 in 1.0 s, 5 MiB")
     [figure], _ = read("kube", {"apply_to_score_seconds": 1.0, "apply_to_score_longest": 3.5})
     assert figure.is_met is False
