@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Field
 
 from dsf.api.meta import ApiModel, KubernetesObject, StatusModel
 from dsf.api.scoringauthentication import ClusterFacts
-from dsf.api.selector import matches
+from dsf.api.selector import matches_selector
 from dsf.api.types import CLUSTER_API_VERSION, CLUSTER_KIND, CLUSTER_SET_LABEL
 
 
@@ -18,7 +18,7 @@ def has_cluster(cluster_set: Mapping[str, Any], labels: Mapping[str, str]) -> bo
     selector = (cluster_set.get("spec") or {}).get("clusterSelector") or {}
     if selector.get("selectorType") == "LabelSelector":
         # A missing selector selects no cluster, and an empty one selects all.
-        return selector.get("labelSelector") is not None and matches(selector["labelSelector"], labels)
+        return selector.get("labelSelector") is not None and matches_selector(selector["labelSelector"], labels)
     return bool(labels.get(CLUSTER_SET_LABEL) == cluster_set["metadata"]["name"])
 
 

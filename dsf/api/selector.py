@@ -1,16 +1,20 @@
-"""Kubernetes' label selectors, for clusters."""
+"""Label selectors of Kubernetes, and their evaluation on the labels of a cluster."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
 from dsf.api.meta import Rule, SpecModel
 
-_Text = Annotated[str, Field(max_length=317)]
+#: Maximum characters of a label's key, which is PREFIX/NAME: a DNS subdomain (253), a slash, and a name (63). It also
+#: limits values here, which Kubernetes limits to 63.
+_MAX_LABEL_LENGTH: Final = 253 + 1 + 63
+
+_LabelText = Annotated[str, Field(max_length=_MAX_LABEL_LENGTH)]
 
 
 class Requirement(SpecModel):
@@ -24,15 +28,17 @@ class Requirement(SpecModel):
         ),
     )
 
-    key: str = Field(description="Key of the label.", min_length=1, max_length=317)
+    key: str = Field(description="Key of the label.", min_length=1, max_length=_MAX_LABEL_LENGTH)
     operator: Literal["In", "NotIn", "Exists", "DoesNotExist"] = Field(
         description="Comparison of the label's value with values."
     )
-    values: tuple[_Text, ...] = Field(default=(), description="Values for the operators In and NotIn.", max_length=64)
+    values: tuple[_LabelText, ...] = Field(
+        default=(), description="Values for the operators In and NotIn.", max_length=64
+    )
 
 
 class ClusterSelector(SpecModel):
-    """Selects ManagedClusters by their labels; all requirements must hold."""
+    """Selects the ManagedClusters whose labels meet all requirements."""
 
     rules = (
         Rule(
@@ -42,33 +48,36 @@ class ClusterSelector(SpecModel):
         ),
     )
 
-    match_labels: dict[str, _Text] | None = Field(
+    match_labels: dict[str, _LabelText] | None = Field(
         default=None, description="Labels with their values.", min_length=1, max_length=32
     )
-    match_expressions: tuple[Requirement, ...] = Field(default=(), description="More about labels.", max_length=32)
+    match_expressions: tuple[Requirement, ...] = Field(
+        default=(), description="Requirements on labels, with operators.", max_length=32
+    )
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Return True if it selects a cluster with these labels."""
-        return matches(self._manifest, labels)
+        """Return True if this selector selects a cluster with these labels."""
+        return matches_selector(self._manifest, labels)
 
     @functools.cached_property
     def _manifest(self) -> dict[str, Any]:
         return self.to_manifest()
 
 
-def matches(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
-    """Return True if labels match `matchLabels` and `matchExpressions` of any object; an empty selector matches all.
+def matches_selector(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+    """Return True if labels meet `matchLabels` and `matchExpressions` of a selector in a manifest of any kind.
 
-    As in Kubernetes, NotIn is also true without the label.
+    An empty selector matches all labels. As in Kubernetes, a NotIn requirement is met if the label is missing.
     """
     if any(labels.get(key) != value for key, value in (selector.get("matchLabels") or {}).items()):
         return False
     return all(_meets_requirement(requirement, labels) for requirement in selector.get("matchExpressions") or ())
 
 
-def _meets_requirement(expression: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
-    key, operator, values = str(expression.get("key")), expression.get("operator"), expression.get("values") or ()
-    # OCM matches no cluster with an invalid requirement. The API server does not validate those of ManagedClusterSets.
+def _meets_requirement(requirement: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+    key, operator, values = str(requirement.get("key")), requirement.get("operator"), requirement.get("values") or ()
+    # In OCM no cluster meets an invalid requirement. The API server does not validate requirements of
+    # ManagedClusterSets.
     if operator in ("In", "NotIn"):
         return bool(values) and (labels.get(key) in values) is (operator == "In")
     if operator in ("Exists", "DoesNotExist"):

@@ -44,7 +44,7 @@ _METADATA_NETWORKS: Final = tuple(
         "192.0.0.192",  # Oracle
     )
 )
-#: IPv6 prefixes of 96 bits, which an IPv4 address follows: mapped, translated (SIIT, NAT64), and compatible.
+#: IPv6 prefixes of 96 bits, which are followed by an IPv4 address: mapped, translated (SIIT, NAT64), and compatible.
 _EMBEDDING_NETWORKS: Final = tuple(
     ipaddress.IPv6Network(f"{prefix}/96") for prefix in ("::ffff:0:0", "::ffff:0:0:0", "64:ff9b::", "::")
 )
@@ -59,19 +59,21 @@ _METADATA_NAMES: Final = frozenset(
     }
 )
 
-_HOW_TO_ALLOW: Final = "DSF_ALLOW_LINK_LOCAL=true allows it"
+_HOW_TO_ALLOW: Final = "DSF_ALLOW_LINK_LOCAL=true allows such requests"
 
-_is_link_local_allowed = False
+#: True if all exchanges of this process may use link-local and metadata addresses. `Exchange.allows_link_local` is the
+#: same for one exchange.
+_process_allows_link_local = False
 
 
 def allow_link_local(allowed: bool) -> None:
     """Allow or refuse link-local and metadata addresses in this process (DSF_ALLOW_LINK_LOCAL)."""
-    global _is_link_local_allowed  # noqa: PLW0603 - a setting of the whole process
-    _is_link_local_allowed = allowed
+    global _process_allows_link_local  # noqa: PLW0603 - a setting of the whole process
+    _process_allows_link_local = allowed
 
 
 def is_link_local_or_metadata(address: str) -> bool:
-    """Return True if an IP address is link-local or a cloud's metadata service, also as IPv4 embedded in IPv6."""
+    """Return True if an IP address is link-local or a cloud's metadata service, including IPv4 embedded in IPv6."""
     return any(
         candidate.is_link_local or any(candidate in network for network in _METADATA_NETWORKS)
         for candidate in _find_reachable_addresses(ipaddress.ip_address(address))
@@ -81,7 +83,7 @@ def is_link_local_or_metadata(address: str) -> bool:
 def _find_reachable_addresses(address: _Address) -> tuple[_Address, ...]:
     """Return the addresses to which packets for `address` may be delivered: itself, or IPv4 addresses embedded in it.
 
-    The result has several addresses for the NAT64 network of a site, whose prefix length is unknown.
+    The NAT64 network of a site has several, one for each prefix length, because the length is unknown.
     """
     if isinstance(address, ipaddress.IPv4Address):
         return (address,)
@@ -90,7 +92,7 @@ def _find_reachable_addresses(address: _Address) -> tuple[_Address, ...]:
     if unscoped_address.sixtofour is not None:
         return (unscoped_address.sixtofour,)
     if unscoped_address in _SITE_NAT64:
-        # RFC 6052: the IPv4 address follows a prefix of 96, 48, 56 or 64 bits, and skips the ninth octet.
+        # RFC 6052: the prefix has 48, 56, 64 or 96 bits. The IPv4 address follows it, but skips the ninth octet.
         bits_without_octet = (bits >> 64 << 56) | (bits & ((1 << 56) - 1))
         shifted_bits = (bits, bits_without_octet >> 40, bits_without_octet >> 32, bits_without_octet >> 24)
         return tuple(map(_extract_ipv4, shifted_bits))
@@ -113,7 +115,7 @@ def resolve_allowed(host: str, port: int | None, exchange: Exchange) -> list[tup
     """
     host, port = resolve_alias(host, port)
     infos = _resolve(host, port, exchange.require_remaining_seconds())
-    if not exchange.allows_metadata_addresses:
+    if not exchange.allows_link_local:
         _check_addresses(host, infos)
     return [(str(address[0]), port) for *_, address in infos]
 
@@ -126,8 +128,10 @@ def check_proxied_url(url: str, exchange: Exchange) -> None:
     """
     parts = urlsplit(url)
     host = unquote(parts.hostname or "").lower().rstrip(".")
-    if not _is_link_local_allowed and host in _METADATA_NAMES:
-        raise HttpError("address_refused", f"{host} is a metadata service, which is not requested ({_HOW_TO_ALLOW})")
+    if not _process_allows_link_local and host in _METADATA_NAMES:
+        raise HttpError(
+            "address_refused", f"{host} is a metadata service, to which requests are refused ({_HOW_TO_ALLOW})"
+        )
     try:
         infos = _resolve(host, parts.port or 0, min(CONNECT_TIMEOUT, exchange.require_remaining_seconds()))
     except (NameResolutionError, TimeoutError):
@@ -140,18 +144,18 @@ def check_proxied_url(url: str, exchange: Exchange) -> None:
 def _check_addresses(host: str, infos: _AddressInfos) -> None:
     """Raise HttpError (address_refused) if any address of the host is link-local or a metadata service."""
     for *_, address in infos:
-        if not _is_link_local_allowed and is_link_local_or_metadata(str(address[0])):
+        if not _process_allows_link_local and is_link_local_or_metadata(str(address[0])):
             raise HttpError(
                 "address_refused",
-                f"{host} resolves to {address[0]}, a link-local or metadata address, which is not requested "
+                f"{host} resolves to {address[0]}, a link-local or metadata address, to which requests are refused "
                 f"({_HOW_TO_ALLOW})",
             )
 
 
 def _resolve(host: str, port: int, seconds: float) -> _AddressInfos:
-    """Return the host's addresses. Raises TimeoutError after `seconds`, and errors of the lookup.
+    """Return the host's addresses. Raises TimeoutError after `seconds`, and the errors of the lookup.
 
-    Looks names up in a thread, because an unresponsive name server would block the caller for half a minute.
+    Names are looked up in a thread, because an unresponsive name server would block the caller for half a minute.
     """
     results: queue.SimpleQueue[_AddressInfos | Exception] = queue.SimpleQueue()
 
@@ -179,7 +183,10 @@ def _resolve(host: str, port: int, seconds: float) -> _AddressInfos:
 
 
 def _is_numeric(host: str) -> bool:
-    """Return True if the host is an IP address, also as a single number or in octal digits: it needs no DNS lookup."""
+    """Return True if the host is an IP address in any notation, such as one number or octal digits.
+
+    Numeric hosts need no DNS lookup.
+    """
     with contextlib.suppress(ValueError):
         ipaddress.ip_address(host)
         return True

@@ -145,18 +145,18 @@ def probe(
     max_bytes: int,
     body: bytes | None = None,
     access: Access = PLAIN,
-    allows_metadata_addresses: bool = False,
+    allows_link_local: bool = False,
 ) -> Response:
     """Return the response to a GET, or to a POST of `body`, for any status except redirects.
 
     Always uses a new connection, because a pooled connection does not prove that the server is healthy. See
-    `dsf.http.deadline.Exchange` for `allows_metadata_addresses`. Other arguments and errors are the same as for `get`,
+    `dsf.http.deadline.Exchange` for `allows_link_local`. Other arguments and errors are the same as for `get`,
     but a redirect is the only status that raises HttpError.
     """
     request = _ClientRequest(url, deadline, max_bytes, access, body=body)
     request.prepared.headers["Connection"] = "close"
     request.exchange.needs_new_connection = True
-    request.exchange.allows_metadata_addresses = allows_metadata_addresses
+    request.exchange.allows_link_local = allows_link_local
     return request.send(lambda status: status not in _REDIRECT_STATUSES)
 
 

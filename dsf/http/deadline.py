@@ -44,8 +44,8 @@ class Exchange:
         self.deadline = deadline if self.owner is None else min(deadline, self.owner.deadline)
         self.max_bytes = max_bytes
         self.tls = tls
-        #: True to allow metadata addresses, because the caller chose the URL and not the author of a scorer.
-        self.allows_metadata_addresses = False
+        #: True to allow link-local and metadata addresses, because the URL is not chosen by the author of a scorer.
+        self.allows_link_local = False
         #: True if the exchange must use a new connection. It remains True after the connection is open.
         self.needs_new_connection = False
         #: True if the exchange uses a connection that was kept after an earlier exchange.

@@ -1,6 +1,7 @@
 """The demo's screen: a table of pairs, causes of failures, and addresses, fitted to the terminal's height.
 
-Failing pairs and then their causes come first and are never cut. Rows of other pairs, and addresses, make room.
+If the terminal is too low, the footer with the addresses is shortened first, to one text. Then the table is shortened,
+to five lines; failing pairs are its first rows then. Then the causes are shortened.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _Lines = list[list[Segment]]
 
 
 def render_table(lines: Sequence[Line]) -> RenderableType:
-    """Return a table with a line per pair, for 80 columns; causes of failures are listed separately."""
+    """Return a table with one row per pair, which fits 80 columns. It has no causes of failures: see `list_causes`."""
     now = time.time()
     rows: list[list[str | tuple[str, str]]] = [
         [
@@ -47,14 +48,14 @@ def render_table(lines: Sequence[Line]) -> RenderableType:
 
 
 def list_causes(lines: Sequence[Line]) -> list[str]:
-    """Return a sentence for each failure, with the cause before the address. Pairs with the same failure share one."""
-    clusters: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
+    """Return a text for each distinct failure of a scorer, with its clusters, the cause, and the address at the end."""
+    clusters_by_failure: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
     for line in lines:
         if line.failure:
-            clusters[line.scorer, line.failure].append(line.cluster)
+            clusters_by_failure[line.scorer, line.failure].append(line.cluster)
     return [
-        f"{scorer} on {list_names(affected, 3)}: {_put_cause_first(why)}"
-        for (scorer, why), affected in clusters.items()
+        f"{scorer} on {list_names(clusters, 3)}: {_put_cause_first(failure)}"
+        for (scorer, failure), clusters in clusters_by_failure.items()
     ]
 
 
@@ -65,11 +66,12 @@ def _put_cause_first(failure: str) -> str:
 
 @dataclass(frozen=True)
 class Screen:
-    """Fits a terminal of at least 80 x 24. The end of `footer` is cut first."""
+    """Renders as lines that fit a terminal of at least 80 columns and 24 lines."""
 
     lines: Sequence[Line]
-    #: Problems other than failing cycles.
+    #: Texts about problems other than failing cycles.
     problems: Sequence[str]
+    #: Texts below the table, such as addresses, with the most important ones first.
     footer: Sequence[str]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -85,42 +87,45 @@ class Screen:
         problem_lines = [
             line for text in (*self.problems, *list_causes(self.lines)) for line in wrap_text(flatten(text), "red")
         ]
-        places = [wrap_text(text, "dim") for text in self.footer]
-        minimum_height = len(places[0]) + 1 if places else 0
-        # At least the header, some pairs, and the number of hidden ones.
+        footer_texts = [wrap_text(text, "dim") for text in self.footer]
+        # The first text, and an empty line above it.
+        minimum_footer_height = len(footer_texts[0]) + 1 if footer_texts else 0
+        # The table has at least 5 lines: the header, 3 pairs, and the number of hidden pairs.
         visible_lines = self._render_table(
-            console, options, max(remaining_height - minimum_height - len(problem_lines), 5)
+            console, options, max(remaining_height - minimum_footer_height - len(problem_lines), 5)
         )
         remaining_height -= len(visible_lines)
-        visible_lines += _cut_lines(problem_lines, remaining_height - minimum_height)
+        visible_lines += _cut_lines(problem_lines, remaining_height - minimum_footer_height)
         remaining_height = console.size.height - 1 - len(visible_lines) - 1
-        below: _Lines = []
-        for place in places:
-            if len(below) + len(place) > remaining_height:
+        footer_lines: _Lines = []
+        for text_lines in footer_texts:
+            if len(footer_lines) + len(text_lines) > remaining_height:
                 break
-            below += place
-        for line in [*visible_lines, *([[Segment("")], *below] if below else [])]:
+            footer_lines += text_lines
+        for line in [*visible_lines, *([[Segment("")], *footer_lines] if footer_lines else [])]:
             yield from line
             yield Segment.line()
 
     def _render_table(self, console: Console, options: ConsoleOptions, height: int) -> _Lines:
+        """Return at most `height` lines."""
         if not self.lines:
             return console.render_lines(Text("waiting for the hub"), options, pad=False)
         lines = list(self.lines)
-        overflow = len(lines) + 1 - height
-        if overflow > 0:
-            # Failing pairs come first; otherwise the order stays.
+        is_truncated = len(lines) + 1 > height
+        if is_truncated:
+            # Failing pairs first, each group in its previous order.
             lines = sorted(lines, key=lambda line: not line.failure)[: height - 2]
         rendered_lines = console.render_lines(render_table(lines), options, pad=False)
-        if overflow > 0:
-            hidden = len(self.lines) - len(lines)
+        if is_truncated:
+            hidden_pairs = len(self.lines) - len(lines)
             rendered_lines += console.render_lines(
-                Text(f"and {hidden} more; `dsf scores` shows all", style="dim"), options
+                Text(f"and {hidden_pairs} more; `dsf scores` shows all", style="dim"), options
             )
         return rendered_lines
 
 
 def _cut_lines(lines: _Lines, height: int) -> _Lines:
+    """Return at most `height` lines; the last one is a note if lines are left out."""
     if len(lines) <= height:
         return lines
     return [*lines[: max(0, height - 1)], [Segment("... `dsf status` shows everything")]] if height > 0 else []

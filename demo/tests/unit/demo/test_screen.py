@@ -54,7 +54,7 @@ def test_demo_with_all_its_scorers_fits(size: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_cause_of_a_failure_is_never_truncated(size: tuple[int, int]) -> None:
+def test_cause_of_a_single_failure_is_complete(size: tuple[int, int]) -> None:
     rendered_lines = render_lines(size, Screen(lines(failing=("sample-scorer",)), (), FOOTER))
     # Where its lines are broken is a matter of the width.
     text = "".join(rendered_lines[11:]).replace(" ", "")

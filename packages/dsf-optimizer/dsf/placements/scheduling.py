@@ -20,7 +20,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from dsf.api.cluster import has_cluster
 from dsf.api.quantity import parse_quantity
-from dsf.api.selector import matches
+from dsf.api.selector import matches_selector
 
 Manifest = dict[str, Any]
 
@@ -215,7 +215,9 @@ def _matches_predicate(predicate: Manifest, cluster: Manifest, outcome: Scheduli
     labels = cluster["metadata"].get("labels") or {}
     # Use only the expressions, because a selector of claims has no `matchLabels`.
     claim_selector = {"matchExpressions": (selector.get("claimSelector") or {}).get("matchExpressions")}
-    return matches(selector.get("labelSelector") or {}, labels) and matches(claim_selector, read_claims(cluster))
+    return matches_selector(selector.get("labelSelector") or {}, labels) and matches_selector(
+        claim_selector, read_claims(cluster)
+    )
 
 
 #: `managedCluster.scores("NAME")` of OCM's CEL library.

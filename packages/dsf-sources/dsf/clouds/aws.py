@@ -141,7 +141,7 @@ def _fetch_pod_key(method: Aws, builder: CredentialsBuilder) -> _Key:
         # Use a separate connection, because a pooled one may belong to a scorer that names the same address.
         try:
             response = http.probe(
-                url, deadline=cloud.deadline, max_bytes=_MAX_BYTES, access=access, allows_metadata_addresses=True
+                url, deadline=cloud.deadline, max_bytes=_MAX_BYTES, access=access, allows_link_local=True
             )
         except HttpError as error:
             text, retryable = str(error), error.retryable
