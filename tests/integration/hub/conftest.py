@@ -1,4 +1,4 @@
-"""A hub that runs while a test does."""
+"""Fixtures: a hub on a folder of manifests, started or not, and a scoring API."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def world(
     settings_factory: SettingsFactory,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[HubHarness]:
-    """A hub that is not started, on an empty folder."""
+    """Yield a hub on an empty folder, not started yet. It is stopped after the test."""
     # A shorter check timeout could end before the server answers and count as one more failed check.
     monkeypatch.setattr("dsf.hub.health.CHECK_TIMEOUT", 30.0)
     folder = tmp_path / "manifests"
@@ -32,24 +32,24 @@ def world(
         manifests=folder,
         redis_url=redis_url,
         health_interval=0.2,
-        # Tests here cover the time after the grace; tests/unit/hub/test_departures.py covers the grace itself.
+        # These tests begin after the grace period; tests/unit/hub/test_departures.py covers the grace period.
         departure_grace=0,
     )
-    hub_world = HubHarness(folder, redis_client, settings)
-    yield hub_world
-    hub_world.stop()
+    harness = HubHarness(folder, redis_client, settings)
+    yield harness
+    harness.stop()
 
 
 @pytest.fixture
 def api() -> Iterator[ScriptedServer]:
-    """A healthy scoring API: score `cpu`, every 30 s."""
+    """Yield a healthy scoring API with the score `cpu` and an interval of 30 s."""
     with scoring_api() as server:
         yield server
 
 
 @pytest.fixture
 def running(world: HubHarness, api: ScriptedServer) -> HubHarness:
-    """A started hub with one configuration, clusters a and b, and the scorer `cpu-scorer` running on both."""
+    """Return a started hub with a DynamicScoringConfig, clusters a and b, and `cpu-scorer` scheduled on both."""
     world.config()
     world.cluster("a")
     world.cluster("b")
