@@ -1,4 +1,4 @@
-"""`dsf migrate`: prints the parts of an upstream installation that would stop or change with this project."""
+"""`dsf migrate`: reports which parts of an upstream installation would stop or change with this project."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def migrate(
 
 
 def _read_file(file: Path, installation: Installation) -> None:
-    """Add the documents of a file to the installation. Raises ManifestError, which names the file."""
+    """Add the documents of a file to the installation. Raises ManifestError; its message names the file."""
     import re
 
     from dsf.api import kubeyaml
@@ -68,9 +68,10 @@ def _read_file(file: Path, installation: Installation) -> None:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ManifestError(f"{file}: cannot be read: {error}") from None
-    for part in re.split(r"(?m)^---(?:\s.*)?$", text):
+    # `kubeyaml.load` parses one document. The text after `---` on a line belongs to the document that begins there.
+    for document_text in re.split(r"(?m)^---(?=\s|$)", text):
         try:
-            document = kubeyaml.load(part)
+            document = kubeyaml.load(document_text)
         except kubeyaml.YamlError as error:
             raise ManifestError(f"{file}: {error}") from None
         if document is not None:
@@ -104,5 +105,7 @@ def _render(report: MigrationReport) -> Renderable:
         )
         lines.append((f"    {flatten(finding.remedy)}", ""))
     stop_count = sum(finding.severity == "stops" for finding in report.findings)
-    summary = f"{stop_count} findings stop something" if stop_count else "nothing would stop"
+    summary = "nothing would stop"
+    if stop_count:
+        summary = "1 finding stops something" if stop_count == 1 else f"{stop_count} findings stop something"
     return stack_parts(*lines, f"{report.scorers} DynamicScorers checked: {summary}")

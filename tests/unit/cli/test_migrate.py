@@ -194,6 +194,16 @@ def test_command_reads_lists_and_values_and_ends_with_1_if_anything_stops(tmp_pa
     assert dsf("migrate", "--check", str(manifests)).exit_code == 0
 
 
+def test_fields_beside_and_below_document_separators_are_read(tmp_path: Path) -> None:
+    manifests = tmp_path / "scorers.yaml"
+    first, second = scorer("a", namespace="team"), scorer("b")
+    # The kind is in the first line after the separator.
+    text = "---\n" + yaml.safe_dump({"kind": first.pop("kind"), **first}, sort_keys=False)
+    manifests.write_text(f"{text}--- {json.dumps(second)}\n--- # a comment\n{yaml.safe_dump(config(HOME))}")
+    result = dsf("migrate", "--check", str(manifests))
+    assert result.stdout.endswith("2 DynamicScorers checked: 1 finding stops something\n")
+
+
 @pytest.mark.parametrize("arguments", [(), ("--check",), ("scorers.yaml",), ("--check", "absent.yaml")])
 def test_wrong_usage_ends_with_2(arguments: tuple[str, ...]) -> None:
     assert dsf("migrate", *arguments).exit_code == 2
