@@ -23,20 +23,24 @@ from dsf.web.objects import ScorerReader, parse_scorer
 
 log = dsf.log.get(__name__)
 
-#: Seconds for which holders of tokens and rights are cached, and the maximum number of each.
+#: Seconds for which holders of tokens and results of checks of rights are cached.
 _CACHE_SECONDS: Final = 10.0
+#: Maximum number of cached holders of tokens, and of cached results of checks of rights.
 _MAX_CACHED: Final = 2000
-#: Seconds for which DynamicScorers are cached, and their maximum number.
+#: Seconds for which DynamicScorers are cached.
 _SCORER_CACHE_SECONDS: Final = 3.0
+#: Maximum number of cached DynamicScorers.
 _MAX_CACHED_SCORERS: Final = 200
-#: Maximum bytes of a DynamicScorer, which take up to 20 times as much in memory, and seconds for reading it.
+#: Maximum bytes of a DynamicScorer in JSON, which takes up to 20 times as much memory once it is parsed.
 _MAX_SCORER_BYTES: Final = 512 * 1024
-_SCORER_SECONDS: Final = 30.0
+#: Maximum seconds for reading a DynamicScorer from one namespace.
+_SCORER_READ_TIMEOUT: Final = 30.0
 
 
 class KubeAccess:
-    """Checks tokens and rights of the page's users. Its methods block, and raise BackendError if a check fails.
+    """Checks tokens and rights of the page's users.
 
+    The methods block. They raise BackendError if the API server cannot complete a check, or if too many checks run.
     Responses of the API server are cached for some seconds, because every request to the page needs a token and rights.
     """
 
@@ -45,14 +49,14 @@ class KubeAccess:
         self._reviews = Reviews(session)
         self._namespace = namespace
         self._holders: ValueCache[str, PageUser] = ValueCache(_CACHE_SECONDS, _MAX_CACHED, max_threads=30)
-        # Each client has its own limit, so that wrong tokens of one client do not delay others.
+        # Each client has its own limit, so that invalid tokens of one client do not delay other clients.
         self._limiter = ClientLimiter(max_running=8, max_running_per_client=4, max_requests=20, seconds=1.0)
         self._rights: ValueCache[tuple[PageUser, Right], bool] = ValueCache(_CACHE_SECONDS, _MAX_CACHED, max_threads=16)
 
     def identify_holder(self, token: str, client: str) -> PageUser:
         """Return the holder of a token; see `dsf.web.access.TokenReviewer`.
 
-        `client` is an address or the name of a session. Raises AccessError (401) for an invalid token.
+        `client` is the address of a client or the name of its session. Raises AccessError (401) for an invalid token.
         """
         require_token(token)
 
@@ -67,7 +71,7 @@ class KubeAccess:
         return self._holders.get(hashlib.sha256(token.encode()).hexdigest(), review_token)
 
     def allows(self, caller: PageUser, right: Right) -> bool:
-        """Return True if a user has a right; see `dsf.web.access.RightsChecker`."""
+        """Return True if the caller has a right; see `dsf.web.access.RightsChecker`."""
         verb, resource = right
         namespace = self._namespace if resource == DYNAMIC_SCORERS else ""
         user = {"username": caller.name, "groups": list(caller.groups), "uid": caller.uid}
@@ -78,29 +82,29 @@ class KubeAccess:
 def make_scorer_reader(session: Session, namespaces: Iterable[str]) -> ScorerReader:
     """Return a function that reads DynamicScorers from the API server and caches them for some seconds.
 
-    The function returns None without the right to read a DynamicScorer. `namespaces` are searched, in this order, for a
-    name without a namespace.
+    The function returns None if the API server cannot be read, or if the DynamicScorer is missing, forbidden, too large
+    or invalid. For a name without a namespace, the function searches `namespaces` in their order.
     """
     scorer_cache: ValueCache[tuple[str, str], DynamicScorer | None] = ValueCache(
         _SCORER_CACHE_SECONDS, _MAX_CACHED_SCORERS
     )
-    own_namespaces = tuple(dict.fromkeys(namespaces))
+    default_namespaces = tuple(dict.fromkeys(namespaces))
 
-    def read(name: str, namespaces: Iterable[str]) -> DynamicScorer | None:
-        for namespace in namespaces:
+    def read_scorer(name: str, candidate_namespaces: Iterable[str]) -> DynamicScorer | None:
+        for namespace in candidate_namespaces:
             try:
                 manifest, _ = session.read(
                     DYNAMIC_SCORERS.path(namespace, name),
                     {},
                     max_bytes=_MAX_SCORER_BYTES,
-                    deadline=time.monotonic() + _SCORER_SECONDS,
+                    deadline=time.monotonic() + _SCORER_READ_TIMEOUT,
                 )
-                # Apply the limit of the hub, which does not run a scorer with a larger spec.
+                # Apply the hub's limit: the hub does not run a scorer with a larger spec.
                 return parse_scorer(reduce_user_object(drop_managed_fields(manifest), MAX_SPEC_BYTES))
             except BackendError as error:
                 log.debug("a DynamicScorer cannot be read", scorer=name, namespace=namespace, error=str(error))
         return None
 
     return lambda name, namespace: scorer_cache.get(
-        (namespace, name), lambda: read(name, [namespace] if namespace else own_namespaces)
+        (namespace, name), lambda: read_scorer(name, [namespace] if namespace else default_namespaces)
     )

@@ -11,7 +11,7 @@ from dsf.up.command import TICK
 
 if TYPE_CHECKING:
     from dsf.demo.fleet import Fleet
-    from dsf.demo.report import DemoReport, Line
+    from dsf.demo.report import DemoReport, PairLine
 
 #: Returns the programs that failed permanently, with the reasons.
 Failures = Callable[[], dict[str, str]]
@@ -51,7 +51,7 @@ def show_on_terminal(report: DemoReport, footer: list[str], tick: Callable[[], N
     from dsf.demo.screen import Screen
 
     out = make_console()
-    lines: list[Line] = []
+    lines: list[PairLine] = []
     size = out.size
     with Live(console=out, auto_refresh=False, vertical_overflow="crop") as live:
         refresh = 0.0
@@ -99,7 +99,7 @@ def print_lines(report: DemoReport, footer: list[str], tick: Callable[[], None])
         time.sleep(TICK)
 
 
-def _describe_line(line: Line) -> str:
+def _describe_line(line: PairLine) -> str:
     start = f"{line.cluster} {line.scorer}: "
     if line.failing:
         return start + f"{line.failing} failed in a row, {line.failure}"

@@ -22,12 +22,12 @@ from dsf.text import list_names
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 
-    from dsf.demo.report import Line
+    from dsf.demo.report import PairLine
 
 _Lines = list[list[Segment]]
 
 
-def render_table(lines: Sequence[Line]) -> RenderableType:
+def render_table(lines: Sequence[PairLine]) -> RenderableType:
     """Return a table with one row per pair, which fits 80 columns. It has no causes of failures: see `list_causes`."""
     now = time.time()
     rows: list[list[str | tuple[str, str]]] = [
@@ -47,7 +47,7 @@ def render_table(lines: Sequence[Line]) -> RenderableType:
     return make_table(headers, rows, right_aligned_headers=headers[2:], truncates_cells=True)
 
 
-def list_causes(lines: Sequence[Line]) -> list[str]:
+def list_causes(lines: Sequence[PairLine]) -> list[str]:
     """Return a text for each distinct failure of a scorer, with its clusters, the cause, and the address at the end."""
     clusters_by_failure: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
     for line in lines:
@@ -68,7 +68,7 @@ def _put_cause_first(failure: str) -> str:
 class Screen:
     """Renders as lines that fit a terminal of at least 80 columns and 24 lines."""
 
-    lines: Sequence[Line]
+    lines: Sequence[PairLine]
     #: Texts about problems other than failing cycles.
     problems: Sequence[str]
     #: Texts below the table, such as addresses, with the most important ones first.

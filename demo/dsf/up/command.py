@@ -65,7 +65,7 @@ def up(
 ) -> None:
     """Run everything on a folder of manifests: the hub with its page, Flower and local agents.
 
-    Overrides of the schedule and scores survive restarts. Ctrl-C ends it.
+    Scores and overrides of the schedule survive restarts. Ctrl-C ends all processes.
 
     Example: dsf up --backend dir --manifests my-manifests
     """
@@ -100,31 +100,32 @@ def up(
 
 
 def find_foreign_redis(url: str | None, file: Path | None) -> str | None:
-    """Return the URL of an option, or the one in a file; None for an embedded Redis.
+    """Return the URL of --redis-url, or the one in the file of --redis-url-file; None for an embedded Redis.
 
-    Raises typer.BadParameter without the URL, which may contain a password.
+    Raises typer.BadParameter if both options are set, if the file cannot be read, or if the URL is invalid. The error
+    does not quote the URL, which may contain a password.
     """
     from dsf.errors import SettingsError
     from dsf.redislink import address
 
     if url is not None and file is not None:
         raise typer.BadParameter("give one of --redis-url and --redis-url-file", param_hint="--redis-url")
-    option = "--redis-url"
+    option_name = "--redis-url"
     if file is not None:
-        option = "--redis-url-file"
+        option_name = "--redis-url-file"
         try:
             url = file.read_text(encoding="utf-8").strip()
         except OSError as error:
-            raise typer.BadParameter(f"cannot read {file}: {error.strerror}", param_hint=option) from None
+            raise typer.BadParameter(f"cannot read {file}: {error.strerror}", param_hint=option_name) from None
         except UnicodeDecodeError:
-            raise typer.BadParameter(f"not text: {file}", param_hint=option) from None
+            raise typer.BadParameter(f"not text: {file}", param_hint=option_name) from None
     if url is None:
         return None
     try:
         address.parse(url)
     except SettingsError as error:
-        # This command ignores the environment variable.
-        raise typer.BadParameter(str(error).removeprefix("DSF_REDIS_URL: "), param_hint=option) from None
+        # The URL is not from the environment variable that the error names.
+        raise typer.BadParameter(str(error).removeprefix("DSF_REDIS_URL: "), param_hint=option_name) from None
     return url
 
 
@@ -139,12 +140,15 @@ def say(text: str) -> None:
 def announce_stack(
     stack: Stack, name: str, host_aliases: Mapping[str, Mapping[str, str]] | None = None
 ) -> Iterator[None]:
-    """Publish this stack to commands in other terminals under `name`."""
+    """Publish this stack to commands in other terminals under `name`.
+
+    `host_aliases` maps each cluster to the host aliases of its agent.
+    """
     from dsf.cli import context
 
-    with ExitStack() as opened:
+    with ExitStack() as exit_stack:
         try:
-            opened.enter_context(
+            exit_stack.enter_context(
                 context.publish_demo(
                     redis_url=stack.redis_url,
                     name=name,
@@ -154,15 +158,15 @@ def announce_stack(
                 )
             )
         except OSError as error:
-            where = context.get_folder()
-            say(f"commands in other terminals will not find this run: cannot write into {where}: {error.strerror}")
+            folder = context.get_folder()
+            say(f"commands in other terminals will not find this run: cannot write into {folder}: {error.strerror}")
         yield
 
 
 def _print_addresses(stack: Stack) -> None:
     from dsf.cli.output import make_console
 
-    lines = {
+    values_by_label = {
         "page": stack.web_url,
         "manifests": str(stack.options.manifests),
         "written": str(stack.options.out_dir),
@@ -171,6 +175,6 @@ def _print_addresses(stack: Stack) -> None:
         "metrics": f"{stack.web_url}/metrics",
         "Flower": stack.flower_url or "off",
     }
-    for name, value in lines.items():
-        make_console().print(f"{name:<12} {value}")
+    for label, value in values_by_label.items():
+        make_console().print(f"{label:<12} {value}")
     make_console().print("Look around with `dsf status` in another terminal. Ctrl-C ends everything.")

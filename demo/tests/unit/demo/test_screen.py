@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from dsf.demo.report import Line
+from dsf.demo.report import PairLine
 from dsf.demo.screen import Screen
 
 SIZES = [(80, 24), (110, 30), (200, 50)]
@@ -24,11 +24,11 @@ FOOTER = [
 ]
 
 
-def line(cluster: str, scorer: str, failure: str = "") -> Line:
-    return Line(cluster, scorer, 3, -100, 100, 12.0, 1e12 if failure else None, int(bool(failure)), failure, 1.0)
+def line(cluster: str, scorer: str, failure: str = "") -> PairLine:
+    return PairLine(cluster, scorer, 3, -100, 100, 12.0, 1e12 if failure else None, int(bool(failure)), failure, 1.0)
 
 
-def lines(clusters: int = 2, failing: tuple[str, ...] = ()) -> list[Line]:
+def lines(clusters: int = 2, failing: tuple[str, ...] = ()) -> list[PairLine]:
     names = [f"worker{number:02}" for number in range(1, clusters + 1)]
     return [line(name, scorer, FAILURE if scorer in failing else "") for name in names for scorer in SCORERS]
 

@@ -74,17 +74,17 @@ class Rescore(Arguments):
     )
 
 
-#: Arguments of a plan: those of the HTTP API, except those that the tool sets.
-_PLAN: Final[dict[str, Any]] = {
-    key: (field.annotation, field)
-    for key, field in OptimizeParams.model_fields.items()
-    if key not in ("dry_run", "plan_id")
+#: Fields of a plan's arguments: the parameters of the HTTP API, except `dry_run` and `plan_id`, which differ by tool.
+_PLAN_FIELDS: Final[dict[str, Any]] = {
+    name: (field.annotation, field)
+    for name, field in OptimizeParams.model_fields.items()
+    if name not in ("dry_run", "plan_id")
 }
-_INCLUDE_YAML: Final[tuple[Any, Any]] = (
+_INCLUDE_YAML_FIELD: Final[tuple[Any, Any]] = (
     bool,
     Field(default=False, description="Also return the objects of the plan as YAML, which may be long."),
 )
-_PLAN_ID: Final[tuple[Any, Any]] = (
+_PLAN_ID_FIELD: Final[tuple[Any, Any]] = (
     str,
     Field(
         min_length=1,
@@ -92,28 +92,30 @@ _PLAN_ID: Final[tuple[Any, Any]] = (
         description="The plan_id of the proposal to which the user has agreed. Only this plan is applied.",
     ),
 )
-ProposePlan: Final = create_model("ProposePlan", __base__=Arguments, **_PLAN, include_yaml=_INCLUDE_YAML)
-ApplyPlan: Final = create_model("ApplyPlan", __base__=Arguments, **_PLAN, plan_id=_PLAN_ID, include_yaml=_INCLUDE_YAML)
+ProposePlan: Final = create_model("ProposePlan", __base__=Arguments, **_PLAN_FIELDS, include_yaml=_INCLUDE_YAML_FIELD)
+ApplyPlan: Final = create_model(
+    "ApplyPlan", __base__=Arguments, **_PLAN_FIELDS, plan_id=_PLAN_ID_FIELD, include_yaml=_INCLUDE_YAML_FIELD
+)
 
 
 @dataclass(frozen=True)
 class Tool:
-    """A tool. `call` gets the service and validated `arguments`; it blocks, and raises the service's errors."""
+    """The definition of a tool: texts for assistants, models of the arguments and the response, and a function."""
 
     name: str
     title: str
     description: str
     arguments: type[Arguments]
     response: type[OptimizerView]
-    #: Performs the task. It gets validated arguments, blocks, and raises the service's errors.
+    #: Performs the task with the service and validated arguments. Blocks, and raises the service's errors.
     call: Callable[[OptimizerService, Any], OptimizerView]
     annotations: ToolAnnotations
 
 
 def _list_scores(service: OptimizerService, arguments: ListScores) -> ScoresResponse:
-    score_name = None if arguments.score is None else sanitize_resource_name(arguments.score)
+    object_name = None if arguments.score is None else sanitize_resource_name(arguments.score)
     scores = [
-        score for score in service.list_scores(arguments.cluster).items if score_name in (None, score.metadata["name"])
+        score for score in service.list_scores(arguments.cluster).items if object_name in (None, score.metadata["name"])
     ]
     return ScoresResponse(
         scores=[make_score_brief(score, arguments.max_items) for score in scores[:MAX_LISTED]],
@@ -122,7 +124,8 @@ def _list_scores(service: OptimizerService, arguments: ListScores) -> ScoresResp
 
 
 def _make_plan(service: OptimizerService, arguments: Any, *, apply: bool) -> PlanResponse:
-    # Raise ValidationError for errors that concern several fields.
+    """Propose a plan, or apply it with `apply`. `arguments` are of ProposePlan or ApplyPlan."""
+    # OptimizeParams also checks rules that concern several fields, and raises ValidationError.
     params = OptimizeParams.model_validate(
         arguments.model_dump(by_alias=True, exclude={"include_yaml"}, exclude_unset=True)
     )
@@ -134,7 +137,7 @@ def _make_plan(service: OptimizerService, arguments: Any, *, apply: bool) -> Pla
 def _make_hints(
     *, is_read_only: bool = False, is_destructive: bool = False, is_external: bool = False
 ) -> ToolAnnotations:
-    """Return the hints about a tool. Tools that are neither read-only nor destructive are not idempotent."""
+    """Return the hints about a tool. A tool is idempotent if it is read-only or destructive."""
     return ToolAnnotations(
         read_only_hint=is_read_only,
         destructive_hint=is_destructive,
@@ -143,7 +146,7 @@ def _make_hints(
     )
 
 
-_ALL: Final = (
+_TOOL_LIST: Final = (
     Tool(
         "list_scores",
         "List scores",
@@ -220,9 +223,9 @@ _ALL: Final = (
         Rescore,
         RescoreReport,
         lambda service, arguments: service.rescore(arguments.scorer, arguments.cluster),
-        # The tool calls scoring APIs, which may be external.
+        # The run calls the scoring API, which may be external.
         _make_hints(is_external=True),
     ),
 )
 
-TOOLS: Final[Mapping[str, Tool]] = {tool.name: tool for tool in _ALL}
+TOOLS: Final[Mapping[str, Tool]] = {tool.name: tool for tool in _TOOL_LIST}
