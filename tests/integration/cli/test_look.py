@@ -95,7 +95,7 @@ def test_expired_score_without_a_failure_fails_dsf_status(dsf: Dsf, fleet: Fleet
 
 def test_status_reports_cycles_that_only_expire(dsf: Dsf, fleet: Fleet) -> None:
     only_sample(fleet.redis)
-    fleet.pair("worker02", expired=4, expired_run="r", expired_at=fleet.now - 9)
+    fleet.set_pair_fields("worker02", expired=4, expired_run="r", expired_at=fleet.now - 9)
     result = dsf("status")
     assert result.exit_code == 1
     assert "failing" in result.stdout.splitlines()[1]
@@ -111,7 +111,7 @@ def test_skipped_scorer_shows_the_reason_in_dsf_status(dsf: Dsf, fleet: Fleet) -
     Registry(fleet.redis).put_scorer(limited)
     for cluster in ("worker01", "worker02"):
         fleet.redis.delete(keys.pair_key(cluster, SAMPLE), keys.ROWS)
-        fleet.skips(cluster, "rate_limit", 9)
+        fleet.set_skips(cluster, "rate_limit", 9)
     result = dsf("status")
     assert result.exit_code == 0
     assert result.stdout.splitlines()[1].split()[1] == "skipped"
@@ -121,10 +121,10 @@ def test_skipped_scorer_shows_the_reason_in_dsf_status(dsf: Dsf, fleet: Fleet) -
     assert "skipped: rate_limit" in dsf("scores").stdout
     # A pair that still has a score is reported only after repeated skipped ticks.
     fleet.score("worker01")
-    fleet.skips("worker01", "rate_limit", 2)
+    fleet.set_skips("worker01", "rate_limit", 2)
     assert "sample-scorer on worker02: rate_limit" in dsf("status").stdout
     fleet.score("worker02", valid_for=-5, age=400)
-    fleet.skips("worker02", "queue_full", 2)
+    fleet.set_skips("worker02", "queue_full", 2)
     assert "sample-scorer on worker02: queue_full: no ticks were sent since" in dsf("status").stdout
     assert "expired: queue_full" in dsf("scores").stdout
 
@@ -133,7 +133,7 @@ def test_suspended_scorer_is_shown_as_suspended(dsf: Dsf, fleet: Fleet) -> None:
     only_sample(fleet.redis)
     suspended = ScorerRecord(name=SAMPLE, score_name="sample_score", interval=10, validity=300, suspended=True)
     Registry(fleet.redis).put_scorer(suspended)
-    fleet.skips("worker02", "queue_full", 50)
+    fleet.set_skips("worker02", "queue_full", 50)
     result = dsf("status")
     assert result.stdout.splitlines()[1].split()[1] == "suspended"
     assert "sample-scorer on worker02: queue_full" in result.stdout

@@ -54,9 +54,9 @@ def test_probe_port_has_the_metrics_of_the_process_itself(exporter: ApiProcess) 
 
 def test_metrics_describe_the_fleet(exporter: ApiProcess, redis_client: redis.Redis) -> None:
     fleet = good_fleet(redis_client)
-    fleet.counters(keys.REJECTED, {"replayed": 4})
-    fleet.counters(keys.REJECTED_MAIL, {"worker02": 3})
-    fleet.counters(keys.WRITE_STATS, {"written": 9, "unchanged": 80})
+    fleet.set_counters(keys.REJECTED, {"replayed": 4})
+    fleet.set_counters(keys.REJECTED_MAIL, {"worker02": 3})
+    fleet.set_counters(keys.WRITE_STATS, {"written": 9, "unchanged": 80})
     redis_client.rpush(keys.spoke_queue("worker02"), "tick", "tick")
     response = exporter.get("/metrics")
     assert response.status_code == 200

@@ -39,7 +39,7 @@ def seed(admin: redis.Redis) -> None:
     fleet.cycle("worker01", timings={"fetch": 0.1})
     fleet.failure("worker02")
     fleet.entry("worker01", STATIC)
-    fleet.skips("worker01", "inactive", 5, scorer=STATIC)
+    fleet.set_skips("worker01", "inactive", 5, scorer=STATIC)
     condition = ConditionNotice(type="Healthy", status="False", reason="Unreachable", message="no", since=1.0)
     Notices(admin).write_scorer(ScorerNotice(name="broken", conditions=(condition,)))
 

@@ -58,7 +58,7 @@ def failing_fleet(client: redis.Redis) -> Fleet:
     fleet = good_fleet(client)
     fleet.failure("worker02", message=f"parse error {PROBE}", in_a_row=3)
     fleet.entry("worker01", STATIC)
-    fleet.skips("worker01", "inactive", 5, scorer=STATIC)
+    fleet.set_skips("worker01", "inactive", 5, scorer=STATIC)
     fleet.cycle("worker02", outcome="error", stage="fetch", reason="bad_query", message=PROBE)
     condition = ConditionNotice(type="ConfigSynced", status="False", reason="MissingInterval", message=PROBE, since=1.0)
     Notices(client).write_scorer(ScorerNotice(name="broken", conditions=(condition,)))
@@ -487,7 +487,7 @@ def test_focus_stays_with_its_problem_when_another_one_appears_before_it(
     page: WebProcess, browser: Browser, redis_client: redis.Redis
 ) -> None:
     fleet = good_fleet(redis_client)
-    fleet.skips("worker01", "inactive", 5)
+    fleet.set_skips("worker01", "inactive", 5)
     with Tab(browser, page.url) as tab:
         browser_page = tab.open("/")
         expect(browser_page.locator("html")).to_have_attribute("data-polled", "yes")

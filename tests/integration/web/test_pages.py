@@ -116,7 +116,7 @@ def test_held_back_value_is_shown_with_its_rule(page: WebProcess, redis_client: 
 def test_scorer_and_cluster_pages_show_their_pairs(page: WebProcess, redis_client: redis.Redis) -> None:
     fleet = good_fleet(redis_client)
     fleet.entry("worker01", STATIC)
-    fleet.skips("worker01", "inactive", 5, scorer=STATIC)
+    fleet.set_skips("worker01", "inactive", 5, scorer=STATIC)
     html = fetch(page, f"/scorers/{STATIC}", "inactive")
     assert "Inactive" in html
     html = fetch(page, "/clusters/worker01", STATIC)
@@ -168,10 +168,10 @@ def test_pairs_of_many_reasons_are_listed_page_by_page(page: WebProcess, redis_c
     fleet = good_fleet(redis_client)
     for number in range(130):
         cluster = f"edge{number}"
-        fleet.registry.put_cluster(fleet.cluster_record(cluster))
+        fleet.registry.put_cluster(fleet.make_cluster_record(cluster))
         fleet.entry(cluster)
         failure = PairFailure(run=make_run_id(), stage="fetch", reason=f"odd_{number}", message="no", at=fleet.now)
-        fleet.pair(cluster, failing=1, failure=failure.model_dump_json())
+        fleet.set_pair_fields(cluster, failing=1, failure=failure.model_dump_json())
 
     def walked() -> None:
         first = page.get("/find?q=reason:odd_*+stage:f*").text
@@ -202,7 +202,7 @@ def test_search_keeps_only_matching_results_in_memory(
     fleet = good_fleet(redis_client)
     results = [({"namespace": "a", "pod": f"pod-{number}"}, 1.0) for number in range(200)]
     for number in range(50):
-        fleet.registry.put_cluster(fleet.cluster_record(f"edge{number}"))
+        fleet.registry.put_cluster(fleet.make_cluster_record(f"edge{number}"))
         fleet.entry(f"edge{number}")
         fleet.score(f"edge{number}", results=results)
     monkeypatch.setattr(search, "PAGE_ROWS", 30)
@@ -215,10 +215,10 @@ def test_search_keeps_only_matching_results_in_memory(
 def test_pages_and_searches_parse_a_limited_amount_of_scores(page: WebProcess, redis_client: redis.Redis) -> None:
     fleet = good_fleet(redis_client)
     for number in range(4):
-        fleet.registry.put_cluster(fleet.cluster_record(f"edge{number}"))
+        fleet.registry.put_cluster(fleet.make_cluster_record(f"edge{number}"))
         fleet.entry(f"edge{number}")
         fleet.score(f"edge{number}")
-        fleet.pair(f"edge{number}", value=4.5)
+        fleet.set_pair_fields(f"edge{number}", value=4.5)
         # Two scores of this size exceed the limit of a request.
         redis_client.hset(keys.pair_key(f"edge{number}", SAMPLE), "score_size", 5_000_000)
     html = fetch(page, "/find?q=item:n1+cluster:edge*", "At least 1 pair ", "searched in 1 of 4 pairs")
@@ -238,7 +238,7 @@ def test_search_reports_the_number_of_searched_pairs(
     monkeypatch.setattr(search, "MAX_ROWS", 3)
     fleet = good_fleet(redis_client)
     for number in range(10):
-        fleet.registry.put_cluster(fleet.cluster_record(f"edge{number}"))
+        fleet.registry.put_cluster(fleet.make_cluster_record(f"edge{number}"))
         fleet.entry(f"edge{number}")
         fleet.score(f"edge{number}", valid_for=300 + number)
         fleet.cycle(f"edge{number}")
@@ -270,7 +270,7 @@ def test_outdated_cursor_shows_the_first_page(redis_client: redis.Redis) -> None
 
     def grown(start: int, end: int) -> None:
         for number in range(start, end):
-            fleet.registry.put_cluster(fleet.cluster_record(f"edge{number}"))
+            fleet.registry.put_cluster(fleet.make_cluster_record(f"edge{number}"))
             fleet.entry(f"edge{number}")
 
     def shows_first_page(mode: str, rows: int, cursor: str) -> bool:
@@ -291,7 +291,7 @@ def test_clusters_without_pairs_are_not_counted_in_the_matrix(
 ) -> None:
     fleet = good_fleet(redis_client)
     for number in range(160):
-        fleet.registry.put_cluster(fleet.cluster_record(f"edge{number:03}"))
+        fleet.registry.put_cluster(fleet.make_cluster_record(f"edge{number:03}"))
         if number % 2:
             fleet.entry(f"edge{number:03}")
     monkeypatch.setattr(views, "_count_matrix_rows", lambda *_: 50)
@@ -360,7 +360,7 @@ def test_foreign_names_are_escaped(page: WebProcess, redis_client: redis.Redis) 
     """Write arbitrary values into a registry, a schedule and a stream of changes, as another program could."""
     name = "\"'><img src=x onerror=alert(2)>{{7*7}}"
     fleet = good_fleet(redis_client)
-    fleet.registry.put_cluster(fleet.cluster_record(name))
+    fleet.registry.put_cluster(fleet.make_cluster_record(name))
     fleet.registry.put_scorer(ScorerRecord(name=name, score_name=name, interval=10, validity=300))
     for cluster, scorer in ((name, name), ("worker01", name), (name, SAMPLE)):
         fleet.entry(cluster, scorer)

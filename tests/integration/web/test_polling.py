@@ -46,7 +46,7 @@ def test_selection_form_stays_in_a_large_fleet(page: WebProcess, redis_client: r
     """Sent empty, as a browser sends it for "all"."""
     fleet = good_fleet(redis_client)
     for number in range(200):
-        fleet.registry.put_cluster(fleet.cluster_record(f"edge{number}"))
+        fleet.registry.put_cluster(fleet.make_cluster_record(f"edge{number}"))
         fleet.entry(f"edge{number}")
     Notices(redis_client).write_cluster(ClusterNotice(name="edge0", labels={"env": "prod"}))
     fetch(page, "/?set=&label=", 'id="choose"', "What needs a person")

@@ -66,15 +66,15 @@ def fleet(store: redis.Redis) -> Fleet:
     """Twelve clusters: one fails, one never ran, two are skipped, the others are ok."""
     fleet = good_fleet(store, due_in=300)
     for number in range(10):
-        fleet.registry.put_cluster(fleet.cluster_record(f"edge{number}"))
+        fleet.registry.put_cluster(fleet.make_cluster_record(f"edge{number}"))
         # The entries are not overdue while the test lasts.
         fleet.entry(f"edge{number}", due_in=300)
         if number:
             fleet.score(f"edge{number}")
-            fleet.pair(f"edge{number}", value=number)
+            fleet.set_pair_fields(f"edge{number}", value=number)
     fleet.failure("edge1", message="invalid parameter query")
-    fleet.skips("edge2", "queue_full", 3)
-    fleet.skips("edge3", "queue_full", 5)
+    fleet.set_skips("edge2", "queue_full", 3)
+    fleet.set_skips("edge3", "queue_full", 5)
     return fleet
 
 
@@ -213,7 +213,7 @@ def test_scores_are_filtered_by_state(client: Client, server: ApiServer) -> None
 def test_no_row_is_lost_between_pages_of_pages(server: ApiServer, fleet: Fleet) -> None:
     """A response has a page of rows, whatever the request's limit is, and the client requests the rest."""
     for number in range(600):
-        fleet.registry.put_cluster(fleet.cluster_record(f"more{number:03}"))
+        fleet.registry.put_cluster(fleet.make_cluster_record(f"more{number:03}"))
         fleet.entry(f"more{number:03}", due_in=300)
     client = Client(server.url)
     for ask in (client.scores, client.schedule):

@@ -25,7 +25,7 @@ def fleet() -> Fleet:
     fleet = Fleet(memory_client())
     results = [({"node": f"node-{number}", "meta": "m" * 100}, 1.0) for number in range(700)]
     for cluster in CLUSTERS:
-        fleet.registry.put_cluster(fleet.cluster_record(cluster))
+        fleet.registry.put_cluster(fleet.make_cluster_record(cluster))
         fleet.entry(cluster)
         fleet.score(cluster, results=results)
         key = keys.pair_key(cluster, SAMPLE)
