@@ -6,6 +6,7 @@ send the Secret elsewhere. The right to write such objects decides where the Sec
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Annotated, Final, Literal, NamedTuple
 
@@ -142,7 +143,16 @@ class ScoringAuthenticationSpec(Methods):
 
     def find_override(self, cluster: ClusterFacts) -> Override | None:
         """Return the first override that applies to a cluster; None if none applies."""
-        return next((override for override in self.overrides if override.applies_to(cluster)), None)
+        facts, found_override = self._found_overrides.get(cluster.name, (None, None))
+        if facts != cluster:
+            found_override = next((override for override in self.overrides if override.applies_to(cluster)), None)
+            self._found_overrides[cluster.name] = cluster, found_override
+        return found_override
+
+    @functools.cached_property
+    def _found_overrides(self) -> dict[str, tuple[ClusterFacts, Override | None]]:
+        """Results of find_override by cluster name, because many scorers search the same overrides in each plan."""
+        return {}
 
 
 class ScoringAuthenticationStatus(StatusModel):

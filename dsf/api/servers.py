@@ -171,7 +171,8 @@ def _make_server(context: ResolutionInput, stage: ServerDeclaration, authenticat
             f"spec.{stage.name}.auth.authenticationRef: the ScoringAuthentication {name!r} is not "
             f"for {get_base_url(endpoint)}; if it may be asked with it, add the server to its allowedHosts",
         )
-    methods = override if override is not None and override.is_any else spec
+    # Without the overrides, of which a tenant may write many.
+    methods = select_methods(override if override is not None and override.is_any else spec)
     if methods.account_audience in API_SERVER_AUDIENCES:
         raise ResolutionError(
             ResolveReason.InvalidAuthentication,
@@ -183,7 +184,7 @@ def _make_server(context: ResolutionInput, stage: ServerDeclaration, authenticat
         if part is not None:
             _check_references(part, origin)
     access = ServerAccess(
-        methods=_expand_templates(select_methods(methods), context.renderer, stage.name),
+        methods=_expand_templates(methods, context.renderer, stage.name),
         tls=tls,
         authentication=name,
         allowed_hosts=spec.allowed_hosts,
