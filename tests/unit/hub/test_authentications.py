@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from dsf.api.scoringauthentication import ScoringAuthentication
-from dsf.api.types import CLUSTER_SET_LABEL
+from dsf.api.scoringauthentication import ClusterFacts, ScoringAuthentication
+from dsf.api.types import AGENT_SECRETS, CLUSTER_SET_LABEL
 from dsf.hub.admission import NameRules
 from dsf.hub.conditions import judge_tls_verified
 from dsf.hub.plan import FleetPlan, find_differences, make_plan
@@ -205,6 +205,23 @@ def test_override_with_a_forbidden_host_excludes_only_its_cluster() -> None:
     (scorer_plan,) = fleet_plan.scorers.values()
     assert (fleet_plan.list_clusters(scorer_plan), summaries(fleet_plan, "b")) == (["a"], [])
     assert [(name, obstacle.reason) for name, obstacle in scorer_plan.obstacles.items()] == [("b", "HostNotAllowed")]
+
+
+def test_override_with_a_secret_of_the_agents_excludes_only_its_cluster() -> None:
+    """An override is checked on the clusters to which it applies, so that many overrides do not delay each plan."""
+    fleet_plan = plan(authentication(overrides=[{"clusters": ["b"], "basic": _basic(min(AGENT_SECRETS))}]))
+    (scorer_plan,) = fleet_plan.scorers.values()
+    assert fleet_plan.list_clusters(scorer_plan) == ["a"]
+    obstacles = {name: obstacle.reason for name, obstacle in scorer_plan.obstacles.items()}
+    assert obstacles == {"b": "InvalidTokenSecretRef"}
+
+
+def test_override_follows_labels_of_a_cluster() -> None:
+    by_label = {"clusterSelector": {"matchLabels": {"region": "eu"}}, "tls": {"serverName": "eu"}}
+    spec = authentication(overrides=[by_label]).spec
+    labels_over_time = [{"region": "eu"}, {"region": "us"}, {"region": "eu"}]
+    found = [spec.find_override(ClusterFacts("a", labels)) for labels in labels_over_time]
+    assert [override is not None for override in found] == [True, False, True]
 
 
 def test_override_with_a_query_in_its_host_excludes_only_its_cluster() -> None:
