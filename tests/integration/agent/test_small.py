@@ -22,6 +22,7 @@ DOCKERFILE = (ROOT / "Dockerfile").read_text()
 #: All packages of an agent. Each package added here is in every agent of a fleet.
 NEEDED = {
     "celery",
+    "h11",
     "kombu",
     "kubernetes",
     "prometheus-client",
