@@ -94,7 +94,7 @@ def test_alone():
 """
 
 
-def test_other_tests_run_while_the_control_plane_is_built(tmp_path: Path) -> None:
+def test_core_tests_run_while_the_control_plane_is_built(tmp_path: Path) -> None:
     """Run a copy of scripts/test with a stand-in of the build that ends after the core's tests."""
     log, built = tmp_path / "log", tmp_path / "built"
     _copy(tmp_path, f"until [ -e {log} ]; do sleep 0.1; done; touch {built}")
